@@ -1,0 +1,47 @@
+// Errors: what was called, with which values, what was expected, what to do next.
+//
+//   REQUIRE(NH % NKV == 0, "query heads %d are not a multiple of key/value heads %d", NH, NKV);
+//   fail("shard %s: wrong magic %d\n  expected 20240520: is this a .bin file?", path, magic);
+//
+// Both throw `Error`. main() catches it, prints it once with the rank and ends every rank with a code other than 0.
+#pragma once
+
+#include <cstdarg>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// printf into a string.
+inline std::string format_list(const char* pattern, va_list args) {
+  va_list again;
+  va_copy(again, args);
+  std::string text(size_t(vsnprintf(nullptr, 0, pattern, args)), '\0');
+  vsnprintf(text.data(), text.size() + 1, pattern, again);
+  va_end(again);
+  return text;
+}
+
+[[gnu::format(printf, 1, 2)]] inline std::string format(const char* pattern, ...) {
+  va_list args;
+  va_start(args, pattern);
+  std::string text = format_list(pattern, args);
+  va_end(args);
+  return text;
+}
+
+[[noreturn, gnu::format(printf, 1, 2)]] inline void fail(const char* pattern, ...) {
+  va_list args;
+  va_start(args, pattern);
+  std::string text = format_list(pattern, args);
+  va_end(args);
+  throw Error(text);
+}
+
+#define REQUIRE(condition, ...)          \
+  do {                                   \
+    if (!(condition)) fail(__VA_ARGS__); \
+  } while (0)
