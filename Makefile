@@ -1,0 +1,148 @@
+## make                 build train_llama and test_llama, for a GPU if nvcc and one are here, else for the CPU
+## make DEVICE=cpu      ... for the CPU;  make DEVICE=cuda ARCH=90a  ... for a GPU, also where none is
+## make doctor          what was found where, what it means, what to do about the rest
+## make quickstart      all that a bare machine needs: install, build, train a small model, print a sample
+## make test [T=rope]   build and run the tests, all or those whose name contains T
+## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
+## make headers         compile each header by itself
+## make format          clang-format everything;  make format-check only looks
+## make ci              everything above that checks something
+## make clean           delete what was built (build/pytorch stays)
+##
+## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
+## SANITIZE=address|undefined|thread; CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME say where things are.
+
+SHELL := bash
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: all kernels tests headers doctor test test-pytorch ci quickstart format format-check clean help
+.DEFAULT_GOAL := all
+
+# As many jobs as cores, unless -j is given (given on the command line it wins anyway).
+ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+MAKEFLAGS += --no-print-directory
+Q := $(if $(V),,@)
+
+FOLDERS := llmc/base llmc/device llmc/kernels llmc/comm llmc/model llmc/memory llmc/train dev/kernels dev/test dev/bench
+HEADERS := $(wildcard $(foreach f,$(FOLDERS),$f/*.h $f/*.cuh))
+LIBRARY_SOURCES := $(wildcard llmc/*/*.cpp llmc/*/*.cu)
+PROGRAM_SOURCES := $(wildcard train_llama.cu test_llama.cu)
+KERNEL_SOURCES := $(wildcard dev/kernels/*.cu)
+TEST_SOURCES := $(wildcard dev/test/test_*.cpp dev/test/test_*.cu)
+BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
+MAIN_SOURCES := $(PROGRAM_SOURCES) $(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOURCES)
+
+# ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
+
+PLAIN_GOALS := doctor test test-pytorch ci quickstart format format-check clean help
+PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(filter-out default,$(if $(filter default,$(origin CXX)),,$(CXX)))' \
+  FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
+  OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' scripts/doctor
+
+help:
+	@sed -n 's/^## \{0,1\}//p' Makefile
+doctor:
+	@$(PROBE)
+quickstart:
+	@$(PROBE) install build
+	@$(MAKE) all
+	@scripts/quickstart
+test:
+	@$(PROBE) install test
+	@$(MAKE) all kernels tests
+	@dev/test/run build/$$($(PROBE) configure) $(T)
+test-pytorch:
+	@$(PROBE) install test
+	@$(MAKE) all
+	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
+ci:
+	@dev/test/ci
+format:
+	clang-format -i $(HEADERS) $(LIBRARY_SOURCES) $(MAIN_SOURCES)
+format-check:
+	clang-format --dry-run -Werror $(HEADERS) $(LIBRARY_SOURCES) $(MAIN_SOURCES)
+clean:
+	rm -rf build/cpu* build/cuda* build/.configured build/test-logs train_llama test_llama
+
+# ---- what is built --------------------------------------------------------------------------------------------------
+
+GOALS := $(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all))
+ifneq ($(and $(filter clean,$(MAKECMDGOALS)),$(filter-out clean,$(MAKECMDGOALS))),)
+$(error make clean stands alone: say it first, then the rest)
+endif
+ifneq ($(GOALS),)
+
+VARIANT := $(shell $(PROBE) configure)
+ifeq ($(VARIANT),)
+$(error nothing was built)
+endif
+B := $(or $(BUILD),build/$(VARIANT))
+ifneq ($(filter all,$(GOALS)),)
+$(info $(file <build/$(VARIANT)/summary.txt))
+endif
+include build/$(VARIANT)/config.mk
+
+# FLAGS that all compilers take; then one compile command for each kind of file.
+CPU_ARCH ?= native
+DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
+SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+HOST := -O3 -g -Wall -Wextra -Werror -pthread $(SANITIZER)
+COMMON := -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
+ifeq ($(DEVICE),cuda)
+COMPILE_cpp := $(CXX) $(COMMON) $(HOST)
+COMPILE_cu := $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -O3 -lineinfo -Werror all-warnings \
+  -Xcompiler -Wall,-Wextra,-g,-pthread $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
+else
+COMPILE_cpp := $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
+  -Wno-unknown-pragmas
+COMPILE_cu := $(COMPILE_cpp) -x c++
+endif
+LINK := $(CXX) -g -pthread $(SANITIZER) $(LDFLAGS)
+
+# These two files change only when their content does: other flags, another CPU or other files mean building again.
+remember = $(if $(subst [$(strip $2)],,[$(file <$1)]),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
+$(call remember,$B/flags,$(COMPILE_cpp) $(COMPILE_cu) $(LINK) $(LIBS) $(CPU_MODEL))
+$(call remember,$B/files,$(LIBRARY_SOURCES))
+
+LIBRARY := $B/libllmc.a
+PROGRAMS := $(PROGRAM_SOURCES:%.cu=$B/%)
+KERNELS := $(KERNEL_SOURCES:dev/kernels/%.cu=$B/kernels/%)
+TESTS := $(patsubst dev/test/%,$B/test/%,$(basename $(TEST_SOURCES)))
+BENCHES := $(patsubst dev/bench/%,$B/bench/%,$(basename $(BENCH_SOURCES)))
+
+all: $(PROGRAMS) $(LIBRARY)
+	@$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);)
+kernels: $(KERNELS) $(BENCHES)
+tests: $(TESTS)
+headers: $(HEADERS:%=$B/headers/%.ok)
+
+$B/obj/%.cpp.o: %.cpp $B/flags
+	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))
+	$Q$(COMPILE_cpp) -c $< -o $@ -MF $@.d
+$B/obj/%.cu.o: %.cu $B/flags
+	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))
+	$Q$(COMPILE_cu) -c $< -o $@ -MF $@.d
+
+$(LIBRARY): $(LIBRARY_SOURCES:%=$B/obj/%.o) $B/files
+	@rm -f $@
+	$Qar rcs $@ $(filter %.o,$^)
+
+define program # (the program, its source)
+$1: $B/obj/$2.o $(LIBRARY)
+	@mkdir -p $$(@D)
+	$Q$(LINK) $$^ $(LIBS) -o $$@
+endef
+$(foreach s,$(PROGRAM_SOURCES),$(eval $(call program,$B/$(basename $s),$s)))
+$(foreach s,$(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOURCES),\
+  $(eval $(call program,$(patsubst dev/%,$B/%,$(basename $s)),$s)))
+
+$B/headers/%.ok: % $B/flags
+	@mkdir -p $(@D)
+	$Qprintf '#include "%s"\n' $< $< | $(COMPILE_cpp) -fsyntax-only -x c++ - -MT $@ -MF $@.d
+	@touch $@
+
+-include $(shell find $B -name '*.d' 2>/dev/null)
+
+endif
