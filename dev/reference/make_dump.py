@@ -1,0 +1,311 @@
+"""Writes parity dumps: small Hugging Face Llama models, what they compute in float64, and PyTorch's own rounding errors.
+
+The truth (`expected.safetensors`) is a float64 run.  `.double()` alone is not one: Hugging Face computes RMSNorm, the
+eager softmax and the RoPE tables in fp32 in any model.  So the float64 run has its own norm and its own tables (inverse
+frequencies, angles, cosines and sines in float64) and takes sdpa's "math" attention.  test_reference.py proves it by
+finite differences.
+
+    python dev/reference/make_dump.py --out dev/reference/dumps          # every shape of the table
+    python dev/reference/make_dump.py --out /tmp/dumps --shape gqa7 tied --seed 7
+"""
+
+import argparse
+import copy
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+
+
+@dataclass(frozen=True)
+class Shape:
+    C: int
+    FF: int
+    L: int
+    NH: int
+    NKV: int
+    HD: int
+    V: int
+    B: int
+    T: int
+    tied: bool = False
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, float] | None = None
+    ignored: float = 0.0  # fraction of labels that are -100, scattered; with any, the last sequence is ignored whole
+    grad_clip: float = 1.0
+    older_config: bool = False  # config.json with the names that transformers 4 wrote
+
+
+# The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and T passes it.
+LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+
+SHAPES: dict[str, Shape] = {
+    "mha": Shape(C=48, FF=40, L=2, NH=3, NKV=3, HD=16, V=64, B=2, T=37),
+    "gqa4": Shape(C=32, FF=48, L=2, NH=8, NKV=2, HD=16, V=80, B=2, T=53),
+    "gqa7": Shape(C=56, FF=24, L=2, NH=7, NKV=1, HD=16, V=61, B=2, T=41),
+    "odd_vocab": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=16, V=127, B=3, T=29, grad_clip=100.0),
+    "tied": Shape(C=48, FF=48, L=2, NH=3, NKV=1, HD=16, V=96, B=2, T=43, tied=True),
+    "scaled_rope": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=72, B=2, T=59, rope_theta=500.0,
+                         rope_scaling=LLAMA3_ROPE),
+    "older_config": Shape(C=32, FF=48, L=2, NH=2, NKV=2, HD=16, V=69, B=2, T=47, tied=True, rope_theta=500.0,
+                          rope_scaling=LLAMA3_ROPE, older_config=True),
+    "wide_head": Shape(C=32, FF=56, L=2, NH=4, NKV=2, HD=24, V=75, B=2, T=31),
+    "ignored_labels": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=64, B=4, T=37, ignored=0.3),
+    "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133),
+    "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139),
+}
+
+RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 6}
+
+Tensors = dict[str, Tensor]
+
+
+def llama_config(shape: Shape) -> LlamaConfig:
+    rope = {"rope_theta": shape.rope_theta, "rope_type": "llama3" if shape.rope_scaling else "default"}
+    config = LlamaConfig(
+        hidden_size=shape.C, intermediate_size=shape.FF, num_hidden_layers=shape.L, num_attention_heads=shape.NH,
+        num_key_value_heads=shape.NKV, head_dim=shape.HD, vocab_size=shape.V, tie_word_embeddings=shape.tied,
+        max_position_embeddings=256, rms_norm_eps=1e-5, rope_parameters=rope | (shape.rope_scaling or {}),
+        use_cache=False, architectures=["LlamaForCausalLM"])
+    config.dtype = "float32"
+    return config
+
+
+def with_older_names(config: dict) -> dict:
+    """The same config.json as transformers 4 wrote it."""
+    rope = dict(config.pop("rope_parameters"))
+    config["torch_dtype"] = config.pop("dtype")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    config["eos_token_id"] = [config["eos_token_id"], 3]
+    config["transformers_version"] = "4.45.0"
+    return dict(sorted(config.items()))
+
+
+def initial_weights(config: LlamaConfig, rng: np.random.Generator) -> Tensors:
+    """fp32, by Hugging Face name.  Large enough that attention is far from uniform and no gradient is mere rounding."""
+    C, FF = config.hidden_size, config.intermediate_size
+    attended = config.num_attention_heads * config.head_dim
+    std = {  # after a norm the input has unit entries: scores get a standard deviation of qk^2 * C = 2.25
+        "q_proj": 1.5 / math.sqrt(C), "k_proj": 1.5 / math.sqrt(C), "v_proj": 1 / math.sqrt(C),
+        "o_proj": 1 / math.sqrt(attended), "gate_proj": 1.5 / math.sqrt(C), "up_proj": 1 / math.sqrt(C),
+        "down_proj": 1 / math.sqrt(FF), "lm_head": 1.5 / math.sqrt(C),
+        "embed_tokens": 1.5 / math.sqrt(C) if config.tie_word_embeddings else 1.0}
+    weights: Tensors = {}
+    for name, parameter in LlamaForCausalLM(config).named_parameters():
+        normal = rng.standard_normal(parameter.shape)  # numpy's: the same on every machine
+        noun = name.split(".")[-2]
+        weights[name] = torch.from_numpy((std[noun] * normal if noun in std else 1 + 0.25 * normal).astype(np.float32))
+    return weights
+
+
+def token_batches(shape: Shape, steps: int, rng: np.random.Generator) -> Tensors:
+    tokens = rng.integers(0, shape.V, (steps, shape.B, shape.T + 1), dtype=np.int32)
+    labels = tokens[:, :, 1:].copy()
+    if shape.ignored > 0:
+        labels[rng.random(labels.shape) < shape.ignored] = -100
+        labels[:, -1, :] = -100
+    return {"input_ids": torch.from_numpy(tokens[:, :, :-1].copy()), "labels": torch.from_numpy(labels)}
+
+
+class Norm64(nn.Module):
+    """RMSNorm in float64."""
+
+    def __init__(self, norm: LlamaRMSNorm) -> None:
+        super().__init__()
+        self.weight = norm.weight
+        self.eps = norm.variance_epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+class Rotary64(nn.Module):
+    """RoPE tables in float64, with llama3 frequency scaling (Llama 3.1)."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        rope = config.rope_parameters
+        inv_freq = rope["rope_theta"] ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
+        if rope["rope_type"] == "llama3":
+            low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+            turns = rope["original_max_position_embeddings"] * inv_freq / (2 * math.pi)
+            kept = ((turns - low) / (high - low)).clamp(0, 1)  # 0: a long wave, slowed; 1: a short wave, as it was
+            inv_freq = (1 - kept) * inv_freq / rope["factor"] + kept * inv_freq
+        self.inv_freq = inv_freq
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids[..., None].double() * self.inv_freq
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()
+
+
+def build_model(config: LlamaConfig, weights: Tensors, dtype: torch.dtype, attention: str) -> LlamaForCausalLM:
+    config = copy.deepcopy(config)
+    config._attn_implementation = attention
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(weights, strict=not config.tie_word_embeddings)
+    model.to(dtype)
+    if dtype == torch.float64:
+        model.model.rotary_emb = Rotary64(config)
+        model.model.norm = Norm64(model.model.norm)
+        for layer in model.model.layers:
+            layer.input_layernorm = Norm64(layer.input_layernorm)
+            layer.post_attention_layernorm = Norm64(layer.post_attention_layernorm)
+    else:  # .to(bfloat16) rounds the inverse frequencies, from_pretrained does not
+        model.model.rotary_emb = LlamaRotaryEmbedding(config)
+    return model
+
+
+def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the labels that are not ignored.  bf16 logits are widened first, as Hugging Face does."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return nn.functional.cross_entropy(wide.flatten(0, 1), labels.long().flatten(), ignore_index=-100)
+
+
+def global_norm(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(t) for t in tensors]))
+
+
+class AdamW:
+    """Weights and moments in `dtype`.  Decay on matrices only.  The clip factor is clip/norm, with nothing added."""
+
+    def __init__(self, weights: Tensors, recipe: dict, dtype: torch.dtype) -> None:
+        self.recipe = recipe
+        self.weights = {name: w.to(dtype, copy=True) for name, w in weights.items()}
+        self.m = {name: torch.zeros_like(w) for name, w in self.weights.items()}
+        self.v = {name: torch.zeros_like(w) for name, w in self.weights.items()}
+        self.step = 0
+
+    def update(self, grads: Tensors) -> Tensor:
+        """One step; returns the gradients' norm before clipping."""
+        r = self.recipe
+        self.step += 1
+        norm = global_norm(grads.values())
+        factor = torch.clamp(r["grad_clip"] / norm, max=1)
+        bias1, bias2 = 1 - r["beta1"] ** self.step, 1 - r["beta2"] ** self.step
+        for name, w in self.weights.items():
+            g, m, v = grads[name] * factor, self.m[name], self.v[name]
+            m.mul_(r["beta1"]).add_(g, alpha=1 - r["beta1"])
+            v.mul_(r["beta2"]).addcmul_(g, g, value=1 - r["beta2"])
+            if w.dim() == 2:
+                w.mul_(1 - r["learning_rate"] * r["weight_decay"])
+            w.addcdiv_(m, v.sqrt().div_(math.sqrt(bias2)).add_(r["eps"]), value=-r["learning_rate"] / bias1)
+        return norm
+
+
+def train(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, dtype: torch.dtype,
+          attention: str) -> Tensors:
+    """Runs the recipe; returns the tensors of expected.safetensors.  Master weights are fp32 (float64 for float64)."""
+    model = build_model(config, weights, dtype, attention)
+    parameters = dict(model.named_parameters())
+    optimizer = AdamW(weights, recipe, torch.float64 if dtype == torch.float64 else torch.float32)
+    result: Tensors = {}
+    losses, norms = [], []
+    for step in range(recipe["steps"]):
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(optimizer.weights[name])
+        model.zero_grad()
+        logits = model(input_ids=batch["input_ids"][step].long()).logits
+        loss = mean_loss(logits, batch["labels"][step])
+        loss.backward()
+        grads = {name: p.grad.to(optimizer.weights[name].dtype) for name, p in parameters.items()}
+        if step == 0:
+            result["logits"] = logits.detach()
+            result |= {f"grad.{name}": g.clone() for name, g in grads.items()}
+        losses.append(loss.detach())
+        norms.append(optimizer.update(grads))
+    result |= {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
+    result |= {f"update.{name}": w - weights[name].to(w.dtype) for name, w in optimizer.weights.items()}
+    return result
+
+
+def expected_run(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict) -> Tensors:
+    with sdpa_kernel(SDPBackend.MATH):
+        return train(config, weights, batch, recipe, torch.float64, "sdpa")
+
+
+def relative_error(name: str, got: Tensor, expected: Tensors, recipe: dict) -> float:
+    """|got - want| / max(|want|, floor), L2.  The floor keeps tensors that are nothing but rounding from counting."""
+    want = expected[name].double()
+    floor = 0.0
+    if name.startswith("grad."):
+        floor = expected["grad_norm"][0].item() / 1000
+    elif name.startswith("update."):
+        floor = recipe["learning_rate"] * recipe["steps"] * math.sqrt(want.numel()) / 1000
+    return (got.double() - want).norm().item() / max(want.norm().item(), floor)
+
+
+def pytorch_errors(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict,
+                   expected: Tensors) -> dict[str, dict[str, float]]:
+    errors: dict[str, dict[str, float]] = {}
+    for key, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        runs = [train(config, weights, batch, recipe, dtype, attention) for attention in ("eager", "sdpa")]
+        errors[key] = {name: max(relative_error(name, run[name], expected, recipe) for run in runs)
+                       for name in sorted(expected)}
+    return errors
+
+
+def attention_entropy(config: LlamaConfig, weights: Tensors, input_ids: Tensor) -> float:
+    """Mean over layers, heads and rows of a row's entropy / log(its length); 1 = uniform attention."""
+    with torch.no_grad():
+        maps = build_model(config, weights, torch.float32, "eager")(input_ids=input_ids.long(),
+                                                                    output_attentions=True).attentions
+    rows = torch.stack(maps).double()[..., 1:, :]
+    return (torch.special.entr(rows).sum(-1) / torch.arange(2, rows.shape[-1] + 1).log()).mean().item()
+
+
+def write_dump(folder: Path, shape: Shape, seed: int) -> str:
+    """Writes one dump; returns its line of the table."""
+    rng = np.random.default_rng(seed)
+    config = llama_config(shape)
+    recipe = RECIPE | {"grad_clip": shape.grad_clip}
+    weights = initial_weights(config, rng)
+    batch = token_batches(shape, recipe["steps"], rng)
+    expected = {name: t.float().contiguous() for name, t in expected_run(config, weights, batch, recipe).items()}
+    errors = pytorch_errors(config, weights, batch, recipe, expected)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
+    if shape.older_config:
+        path = folder / "config.json"
+        path.write_text(json.dumps(with_older_names(json.loads(path.read_text())), indent=2) + "\n")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(batch, folder / "batch.safetensors")
+    save_file(expected, folder / "expected.safetensors")
+    (folder / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
+    (folder / "pytorch_error.json").write_text(json.dumps(errors, indent=1) + "\n")
+
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1024
+    entropy = attention_entropy(config, weights, batch["input_ids"][0])
+    worst = {key: max(e.values()) for key, e in errors.items()}
+    return (f"{shape.C:4} {shape.FF:4} {shape.L:3} {shape.NH:3} {shape.NKV:4} {shape.HD:4} {shape.V:4} {shape.B:3} "
+            f"{shape.T:4} | {size:7.0f} | {entropy:7.2f} | {expected['loss'][0]:6.3f} {expected['grad_norm'][0]:6.2f} | "
+            f"{worst['fp32']:.1e} {worst['bf16']:.1e}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes parity dumps of small Llama models.")
+    parser.add_argument("--out", type=Path, required=True, help="a folder per shape is written here")
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME", help=", ".join(SHAPES))
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)  # one order of additions: the same bytes each time
+    torch.use_deterministic_algorithms(True)
+    print(f"{'shape':15}    C   FF   L  NH  NKV   HD    V   B    T |     KiB | entropy |   loss   norm | fp32    bf16 error")
+    for name in args.shape:
+        print(f"{name:15} {write_dump(args.out / name, SHAPES[name], args.seed)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
