@@ -1,0 +1,502 @@
+#include "llmc/device/cpu_block.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "llmc/base/error.h"
+#include "llmc/device/fiber.h"
+#include "llmc/device/random.h"
+
+namespace cpu_world {
+namespace {
+
+constexpr size_t kStackBytes = LLMC_ASAN ? 512 << 10 : 128 << 10;
+constexpr size_t kGuardBytes = 64 << 10;
+constexpr int kWarpSize = 32;
+
+// A stack with a guard page below: an overflow faults instead of writing into a neighbour.
+class Stack {
+ public:
+  Stack() {
+    base_ = static_cast<char*>(mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    REQUIRE(base_ != MAP_FAILED, "no memory for a fiber's stack of %zu bytes", kStackBytes);
+    mprotect(base_, kGuardBytes, PROT_NONE);
+  }
+  ~Stack() { munmap(base_, kStackBytes + kGuardBytes); }
+  Stack(const Stack&) = delete;
+  char* bottom() const { return base_ + kGuardBytes; }
+
+ private:
+  char* base_;
+};
+
+struct NoRelease {
+  void deallocate(boost::context::stack_context&) const noexcept {}
+};
+
+enum class State : uint8_t { unborn, running, ready, waiting_block, waiting_warp, done };
+
+struct PendingCopy {
+  void* to;
+  const void* from;
+  int bytes, group;
+};
+
+struct Thread {
+  State state = State::unborn;
+  CpuIndex index;
+  Fiber* fiber = nullptr;
+  Place place{};
+  uint32_t mask = 0;
+  int copy_group = 0;  // the group that the next asynchronous copies belong to
+  std::vector<PendingCopy> copies;
+};
+
+struct Warp {
+  uint32_t alive, waiting;
+  uint32_t mask[kWarpSize];
+  WarpOperation operation[kWarpSize];
+  void* arguments[kWarpSize];
+};
+
+thread_local Block* current_block = nullptr;
+
+}  // namespace
+
+class Block {
+ public:
+  Block(const CpuWorld& world, int number);
+  ~Block();
+
+  void run(const KernelLaunch& launch, size_t block_number);
+  void sync_block(BlockOperation operation, void* arguments, Place place);
+  void sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place);
+  void async_copy(void* to, const void* from, int bytes, Place place);
+  void async_copy_commit();
+  void async_copy_wait(int groups_in_flight);
+  void describe() const;
+
+  std::byte* shared() const { return shared_; }
+  int lane() const { return linear(*thread_index_) % kWarpSize; }
+
+ private:
+  static constexpr int kStartNext = -1, kNothing = -2;
+
+  int linear(CpuIndex i) const { return int(i.x + launch_->block.x * (i.y + launch_->block.y * i.z)); }
+  CpuIndex index_of(int thread) const;
+  void begin(const KernelLaunch& launch, size_t block_number);
+  void leave_loop();
+  void make_ready(int thread) { threads_[thread].state = State::ready, ready_.push_back(thread); }
+  int pick();
+  void park(State state, Place place);
+  void resume_as(int thread);
+  Fiber* new_or_free_fiber();
+  void fiber_main();
+  void start_threads();
+  void finish_thread(int thread);
+  void complete_warp(int warp, uint32_t lanes, uint32_t mask, WarpOperation operation);
+  void complete_barrier();
+  void land(std::vector<PendingCopy>& copies, int before_group);
+
+  CpuWorld world_;
+  Random random_;
+  FiberSwitch switch_;
+  std::vector<std::unique_ptr<Stack>> stacks_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> free_fibers_;
+  std::byte* shared_ = nullptr;
+
+  const KernelLaunch* launch_ = nullptr;
+  CpuIndex block_index_;
+  CpuIndex* thread_index_ = nullptr;  // threadIdx of the kernel's file
+  int count_ = 0;                     // threads of this block
+  int next_ = 0, done_ = 0, current_ = 0;
+  // While in_loop_, threads loop_first_ .. threadIdx are called by one loop and have no bookkeeping yet.
+  bool in_loop_ = false;
+  int loop_first_ = 0;
+  bool start_pending_ = false;
+  bool ending_ = false;
+  std::vector<int> order_;  // the order in which threads start; empty: 0, 1, 2, …
+  std::vector<int> ready_;
+  size_t ready_head_ = 0;
+  std::vector<Thread> threads_{kMaxThreads};
+  Warp warps_[kMaxThreads / kWarpSize];
+  // __syncthreads and block operations: all threads that have not returned meet at one place.
+  std::vector<int> barrier_waiters_;
+  Place barrier_place_{};
+  BlockOperation barrier_operation_ = nullptr;
+  void* barrier_arguments_[kMaxThreads];
+};
+
+Block::Block(const CpuWorld& world, int number)
+    : world_(world), random_(world.seed * 0x9E3779B97F4A7C15ull + unsigned(number)) {
+  const size_t bytes = kMaxSharedBytes + kGuardBytes;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED, "no memory for a block's shared memory");
+  shared_ = static_cast<std::byte*>(memory);
+  mprotect(shared_ + (kMaxSharedBytes + 4095) / 4096 * 4096, 4096, PROT_NONE);
+}
+
+Block::~Block() {
+  ending_ = true;
+  for (Fiber* fiber : free_fibers_) switch_.to(fiber);
+  munmap(shared_, kMaxSharedBytes + kGuardBytes);
+}
+
+CpuIndex Block::index_of(int thread) const {
+  const CpuExtent& size = launch_->block;
+  const unsigned t = unsigned(thread);
+  if (t < size.x) return {t, 0, 0};
+  return {t % size.x, t / size.x % size.y, t / size.x / size.y};
+}
+
+// ---------------------------------------------------------------------------------------------- scheduling
+
+// The thread loop that called us stops being a plain loop: its threads get their bookkeeping.
+void Block::leave_loop() {
+  if (!in_loop_) return;
+  in_loop_ = false;
+  const int me = linear(*thread_index_);
+  if (order_.empty()) next_ = me + 1;
+  current_ = me;
+  threads_[me].state = State::running;
+  threads_[me].index = *thread_index_;
+  for (int t = loop_first_; t < me; ++t) finish_thread(t);
+}
+
+// What runs next: a thread that may go on, kStartNext, or kNothing.
+int Block::pick() {
+  const bool fresh = next_ < count_;
+  const size_t ready = ready_.size() - ready_head_;
+  if (ready == 0) return fresh ? kStartNext : kNothing;
+  if (world_.order == CpuWorld::ThreadOrder::random) {
+    if (fresh && random_.below(4) == 0) return kStartNext;
+    std::swap(ready_[ready_head_], ready_[ready_head_ + random_.below(ready)]);
+  }
+  const int thread = ready_[ready_head_++];
+  if (ready_head_ == ready_.size()) ready_.clear(), ready_head_ = 0;
+  if (ready_head_ == kMaxThreads) ready_.erase(ready_.begin(), ready_.begin() + kMaxThreads), ready_head_ = 0;
+  return thread;
+}
+
+void Block::resume_as(int thread) {
+  current_ = thread;
+  threads_[thread].state = State::running;
+  *thread_index_ = threads_[thread].index;
+}
+
+// The running thread waits; somebody else runs until it is made ready and picked.
+void Block::park(State state, Place place) {
+  const int me = current_;
+  Thread& thread = threads_[me];
+  thread.state = state;
+  thread.place = place;
+  thread.fiber = switch_.running();
+  const int next = pick();
+  if (next == kNothing) stop_kernel("hang: no thread of the block can go on");
+  if (next == kStartNext) {
+    start_pending_ = true;
+    switch_.to(new_or_free_fiber());
+  } else if (next != me) {
+    switch_.to(threads_[next].fiber);
+  }
+  resume_as(me);
+}
+
+Fiber* Block::new_or_free_fiber() {
+  if (!free_fibers_.empty()) {
+    Fiber* fiber = free_fibers_.back();
+    free_fibers_.pop_back();
+    return fiber;
+  }
+  stacks_.push_back(std::make_unique<Stack>());
+  fibers_.push_back(std::make_unique<Fiber>());
+  Fiber* fiber = fibers_.back().get();
+  fiber->stack = stacks_.back()->bottom();
+  fiber->stack_bytes = kStackBytes;
+  // Tops of stacks at different offsets in a page: else the frames of all threads share the same few cache sets.
+  char* top = fiber->stack + kStackBytes - (fibers_.size() * 320 & 4032);
+  boost::context::stack_context context;
+  context.sp = top;
+  context.size = size_t(top - fiber->stack);
+  fiber->context =
+      boost::context::fiber(std::allocator_arg, boost::context::preallocated(context.sp, context.size, context),
+                            NoRelease{}, [this](boost::context::fiber&& previous) {
+                              switch_.arrived(std::move(previous));
+                              fiber_main();
+                              return switch_.end();
+                            });
+  return fiber;
+}
+
+void Block::fiber_main() {
+  for (;;) {
+    const int next = start_pending_ ? kStartNext : pick();
+    start_pending_ = false;
+    if (next == kStartNext) {
+      start_threads();
+      continue;
+    }
+    if (next == kNothing && done_ != count_) stop_kernel("hang: no thread of the block can go on");
+    free_fibers_.push_back(switch_.running());
+    switch_.to(next == kNothing ? switch_.main() : threads_[next].fiber);
+    if (ending_) return;
+  }
+}
+
+// Calls the next threads in a loop until one of them has waited; that one ends here too.
+void Block::start_threads() {
+  const int first = order_.empty() ? next_ : order_[size_t(next_)];
+  const int last = order_.empty() ? count_ : first + 1;
+  if (!order_.empty()) ++next_;
+  in_loop_ = true;
+  loop_first_ = first;
+  *thread_index_ = index_of(first);
+  launch_->run_threads(launch_->arguments, first, last, in_loop_);
+  if (!in_loop_) {
+    finish_thread(current_);
+    return;
+  }
+  in_loop_ = false;
+  if (order_.empty()) next_ = count_;
+  if (first == 0 && last == count_) {
+    done_ = count_;
+    return;
+  }
+  for (int t = first; t < last; ++t) finish_thread(t);
+}
+
+void Block::finish_thread(int t) {
+  Thread& thread = threads_[t];
+  if (!thread.copies.empty()) land(thread.copies, thread.copy_group + 1);
+  thread.state = State::done;
+  ++done_;
+  Warp& warp = warps_[t / kWarpSize];
+  warp.alive &= ~(1u << t % kWarpSize);
+  for (int l = 0; warp.waiting && l < kWarpSize; ++l) {
+    if (!(warp.waiting >> l & 1)) continue;
+    const uint32_t lanes = warp.mask[l] & warp.alive;
+    if ((warp.waiting & lanes) == lanes) complete_warp(t / kWarpSize, lanes, warp.mask[l], warp.operation[l]);
+  }
+  if (barrier_waiters_.empty()) return;
+  if (barrier_operation_) stop_kernel("thread %d returned while others wait in a block-wide sum", t);
+  if (int(barrier_waiters_.size()) == count_ - done_) complete_barrier();
+}
+
+void Block::begin(const KernelLaunch& launch, size_t number) {
+  launch_ = &launch;
+  block_index_.x = unsigned(number % launch.grid.x);
+  block_index_.y = unsigned(number / launch.grid.x % launch.grid.y);
+  block_index_.z = unsigned(number / launch.grid.x / launch.grid.y);
+  thread_index_ = launch.enter_block(block_index_, launch.block, launch.grid);
+  count_ = int(launch.block.count());
+  order_.clear();
+  if (world_.order != CpuWorld::ThreadOrder::forward) {
+    order_.resize(size_t(count_));
+    std::iota(order_.begin(), order_.end(), 0);
+    std::reverse(order_.begin(), order_.end());
+    if (world_.order == CpuWorld::ThreadOrder::random)
+      for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_.below(i)]);
+  }
+  next_ = done_ = 0;
+  ready_.clear();
+  ready_head_ = 0;
+  for (int w = 0; w * kWarpSize < count_; ++w) {
+    const int lanes = count_ - w * kWarpSize;
+    warps_[w].alive = lanes >= kWarpSize ? ~0u : (1u << lanes) - 1;
+    warps_[w].waiting = 0;
+  }
+}
+
+void Block::run(const KernelLaunch& launch, size_t number) {
+  begin(launch, number);
+  // Poison: what a kernel did not write reads as NaN.
+#if LLMC_ASAN
+  ASAN_UNPOISON_MEMORY_REGION(shared_, kMaxSharedBytes);
+#endif
+  memset(shared_, 0xff, launch.shared_bytes);
+#if LLMC_ASAN
+  ASAN_POISON_MEMORY_REGION(shared_ + launch.shared_bytes, kMaxSharedBytes - launch.shared_bytes);
+#endif
+  current_block = this;
+  start_pending_ = true;
+  switch_.to(new_or_free_fiber());
+  current_block = nullptr;
+}
+
+// ---------------------------------------------------------------------------------------------- barriers, collectives
+
+void Block::complete_barrier() {
+  if (barrier_operation_) barrier_operation_(barrier_arguments_, count_);
+  for (int t : barrier_waiters_)
+    if (t != current_ || threads_[t].state == State::waiting_block) make_ready(t);
+  barrier_waiters_.clear();
+}
+
+void Block::sync_block(BlockOperation operation, void* arguments, Place place) {
+  leave_loop();
+  if (barrier_waiters_.empty()) {
+    barrier_place_ = place;
+    barrier_operation_ = operation;
+  } else if (barrier_place_.line != place.line || barrier_operation_ != operation ||
+             strcmp(barrier_place_.file, place.file) != 0) {
+    stop_kernel("divergence: thread %d reached %s at %s:%d while %zu thread(s) wait in %s at %s:%d", current_,
+                place.what, place.file, place.line, barrier_waiters_.size(), barrier_place_.what, barrier_place_.file,
+                barrier_place_.line);
+  }
+  if (operation && done_)
+    stop_kernel("%s:%d: %s after %d thread(s) returned", place.file, place.line, place.what, done_);
+  barrier_arguments_[current_] = arguments;
+  barrier_waiters_.push_back(current_);
+  if (int(barrier_waiters_.size()) < count_ - done_) {
+    park(State::waiting_block, place);
+    return;
+  }
+  complete_barrier();
+  if (world_.order == CpuWorld::ThreadOrder::random && random_.below(2)) {
+    make_ready(current_);
+    park(State::ready, place);
+  }
+}
+
+void Block::complete_warp(int w, uint32_t lanes, uint32_t mask, WarpOperation operation) {
+  Warp& warp = warps_[w];
+  for (int l = 0; l < kWarpSize; ++l)
+    if ((lanes >> l & 1) && (warp.mask[l] != mask || warp.operation[l] != operation))
+      stop_kernel("divergence in warp %d: lane %d waits in %s at %s:%d with mask %08x, others in another operation", w,
+                  l, threads_[w * kWarpSize + l].place.what, threads_[w * kWarpSize + l].place.file,
+                  threads_[w * kWarpSize + l].place.line, warp.mask[l]);
+  if (operation) operation(warp.arguments, lanes);
+  warp.waiting &= ~lanes;
+  for (int l = 0; l < kWarpSize; ++l) {
+    const int t = w * kWarpSize + l;
+    if ((lanes >> l & 1) && (t != current_ || threads_[t].state == State::waiting_warp)) make_ready(t);
+  }
+}
+
+void Block::sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place) {
+  leave_loop();
+  const int w = current_ / kWarpSize, lane = current_ % kWarpSize;
+  Warp& warp = warps_[w];
+  if (!(mask >> lane & 1))
+    stop_kernel("%s:%d: %s: lane %d is not in its own mask %08x", place.file, place.line, place.what, lane, mask);
+  warp.mask[lane] = mask;
+  warp.operation[lane] = operation;
+  warp.arguments[lane] = arguments;
+  warp.waiting |= 1u << lane;
+  threads_[current_].place = place;
+  threads_[current_].mask = mask;
+  const uint32_t lanes = mask & warp.alive;
+  if ((warp.waiting & lanes) != lanes) {
+    park(State::waiting_warp, place);
+    return;
+  }
+  complete_warp(w, lanes, mask, operation);
+  if (world_.order == CpuWorld::ThreadOrder::random && random_.below(2)) {
+    make_ready(current_);
+    park(State::ready, place);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- asynchronous copies
+
+void Block::land(std::vector<PendingCopy>& copies, int before_group) {
+  size_t kept = 0;
+  for (const PendingCopy& copy : copies) {
+    if (copy.group < before_group) memcpy(copy.to, copy.from, size_t(copy.bytes));
+    else copies[kept++] = copy;
+  }
+  copies.resize(kept);
+}
+
+void Block::async_copy(void* to, const void* from, int bytes, Place place) {
+  leave_loop();
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) & uintptr_t(bytes - 1))
+    stop_kernel("%s:%d: %s of %d bytes from %p to %p: not aligned to its size", place.file, place.line, place.what,
+                bytes, from, to);
+  const auto* target = static_cast<std::byte*>(to);
+  if (target < shared_ || target + bytes > shared_ + launch_->shared_bytes)
+    stop_kernel("%s:%d: %s: the target is not in the block's %zu bytes of shared memory", place.file, place.line,
+                place.what, launch_->shared_bytes);
+  Thread& thread = threads_[current_];
+  const bool early =
+      world_.landing == CpuWorld::Landing::early || (world_.landing == CpuWorld::Landing::random && random_.below(2));
+  if (early) memcpy(to, from, size_t(bytes));
+  else thread.copies.push_back({to, from, bytes, thread.copy_group});
+}
+
+void Block::async_copy_commit() {
+  leave_loop();
+  ++threads_[current_].copy_group;
+}
+
+void Block::async_copy_wait(int groups_in_flight) {
+  leave_loop();
+  Thread& thread = threads_[current_];
+  land(thread.copies, thread.copy_group - groups_in_flight);
+}
+
+// ---------------------------------------------------------------------------------------------- reports
+
+void Block::describe() const {
+  fprintf(stderr, "  kernel %s, launched at %s:%d, block (%u,%u,%u) of (%u,%u,%u)", launch_->name, launch_->file,
+          launch_->line, block_index_.x, block_index_.y, block_index_.z, launch_->grid.x, launch_->grid.y,
+          launch_->grid.z);
+  fprintf(stderr, ", thread (%u,%u,%u) of (%u,%u,%u)\n", thread_index_->x, thread_index_->y, thread_index_->z,
+          launch_->block.x, launch_->block.y, launch_->block.z);
+  std::map<std::string, std::pair<int, int>> waiting;  // place → how many, the first of them
+  int returned = 0;
+  for (int t = 0; t < count_; ++t) {
+    const Thread& thread = threads_[t];
+    if (thread.state == State::done) ++returned;
+    if (thread.state != State::waiting_block && thread.state != State::waiting_warp) continue;
+    std::string where = format("%s at %s:%d", thread.place.what, thread.place.file, thread.place.line);
+    if (thread.state == State::waiting_warp) where += format(", warp %d, mask %08x", t / kWarpSize, thread.mask);
+    auto entry = waiting.emplace(where, std::make_pair(0, t)).first;
+    ++entry->second.first;
+  }
+  for (const auto& [where, who] : waiting)
+    fprintf(stderr, "  %d thread(s) wait in %s; the first is thread %d\n", who.first, where.c_str(), who.second);
+  fprintf(stderr, "  %d of %d thread(s) have returned\n", returned, count_);
+}
+
+void stop_kernel(const char* pattern, ...) {
+  va_list args;
+  va_start(args, pattern);
+  fprintf(stderr, "error in a kernel: %s\n", format_list(pattern, args).c_str());
+  va_end(args);
+  if (current_block) current_block->describe();
+  fflush(stderr);
+  abort();
+}
+
+// ---------------------------------------------------------------------------------------------- the public face
+
+BlockRunner::BlockRunner(const CpuWorld& world, int number) : block_(std::make_unique<Block>(world, number)) {}
+BlockRunner::~BlockRunner() = default;
+void BlockRunner::run(const KernelLaunch& launch, size_t block_number) { block_->run(launch, block_number); }
+
+std::byte* shared_bytes() { return current_block->shared(); }
+int lane_number() { return current_block->lane(); }
+void sync_block(Place place) { current_block->sync_block(nullptr, nullptr, place); }
+void sync_block_operation(BlockOperation operation, void* arguments, Place place) {
+  current_block->sync_block(operation, arguments, place);
+}
+void sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place) {
+  current_block->sync_warp(mask, operation, arguments, place);
+}
+void async_copy(void* to, const void* from, int bytes, Place place) {
+  current_block->async_copy(to, from, bytes, place);
+}
+void async_copy_commit() { current_block->async_copy_commit(); }
+void async_copy_wait(int groups_in_flight) { current_block->async_copy_wait(groups_in_flight); }
+
+}  // namespace cpu_world

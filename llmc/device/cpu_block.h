@@ -1,0 +1,91 @@
+// How the CPU world executes one block of a kernel.
+//
+// One OS thread executes a block at a time. Its CUDA threads are called one after the other in a plain loop; only when
+// a thread has to wait (a barrier, a warp collective) does it become a fiber of its own, and the loop goes on in
+// another fiber. A thread that never waits costs a function call, one that waits some 10 ns a switch.
+//
+// A warp collective is one rendezvous: each lane posts a pointer to its arguments, and the last to arrive computes for
+// all. Errors of a kernel (divergence, a hang, a misaligned copy) end the process with the kernel, block, thread, file
+// and line, since a GPU could not go on either.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llmc/device/device.h"
+
+struct CpuIndex {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+struct CpuExtent {
+  unsigned x = 1, y = 1, z = 1;
+  CpuExtent() = default;
+  CpuExtent(unsigned x, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  size_t count() const { return size_t(x) * y * z; }
+};
+
+namespace cpu_world {
+
+inline constexpr int kMaxThreads = 1024;
+inline constexpr size_t kMaxSharedBytes = 227 << 10;
+
+// The last lane to arrive runs it: `arguments[l]` is what lane l posted, for the lanes in `lanes`.
+using WarpOperation = void (*)(void** arguments, uint32_t lanes);
+using BlockOperation = void (*)(void** arguments, int threads);
+
+struct Place {
+  const char* what;
+  const char* file;
+  int line;
+};
+
+// A kernel, its arguments and its shape. The functions are made by launch<kernel>() in the kernel's own file, where its
+// threadIdx lives.
+struct KernelLaunch {
+  const char* name;
+  const char* file;
+  int line;
+  CpuExtent grid, block;
+  size_t shared_bytes;
+  const void* arguments;
+  // Calls the kernel for the threads first .. last-1 in turn; `in_loop` turns false when one of them had to wait: it is
+  // a thread of its own then, and the loop ends with it.
+  void (*run_threads)(const void* arguments, int first, int last, const bool& in_loop);
+  // Sets blockIdx, blockDim and gridDim of the kernel's file; returns the address of its threadIdx.
+  CpuIndex* (*enter_block)(CpuIndex block, CpuExtent block_dim, CpuExtent grid_dim);
+};
+
+class Block;
+
+// Executes blocks on one OS thread; keeps the fibers' stacks.
+class BlockRunner {
+ public:
+  BlockRunner(const CpuWorld& world, int number);
+  ~BlockRunner();
+  void run(const KernelLaunch& launch, size_t block_number);
+
+ private:
+  std::unique_ptr<Block> block_;
+};
+
+// ---- what kernels call, through the wrappers of kernel.cuh
+
+std::byte* shared_bytes();
+
+void sync_block(Place place);  // all threads that have not returned
+void sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place);
+void sync_block_operation(BlockOperation operation, void* arguments, Place place);
+int lane_number();
+
+void async_copy(void* to, const void* from, int bytes, Place place);
+void async_copy_commit();
+void async_copy_wait(int groups_in_flight);
+
+// Ends the process: the message, then the kernel, block, thread, and who waits where.
+[[noreturn, gnu::format(printf, 1, 2)]] void stop_kernel(const char* pattern, ...);
+
+}  // namespace cpu_world

@@ -1,0 +1,305 @@
+// The CPU world's device: memory that is poisoned, streams that the host executes, every access order-checked.
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "llmc/base/error.h"
+#include "llmc/device/cpu_stream.h"
+#include "llmc/device/device.h"
+#include "llmc/device/faults.h"
+#include "llmc/device/order_check.h"
+#include "llmc/device/random.h"
+#include "llmc/device/thread_pool.h"
+
+// ---------------------------------------------------------------------------------------------- state
+
+namespace {
+
+// One piece of enqueued work; an event's record and a wait are pieces of work without a function.
+struct Task {
+  std::function<void()> function;
+  std::shared_ptr<Task> after;  // of another stream: what a wait waits for
+  Stream::State* stream;
+  bool done = false;
+  double time = 0;  // seconds, when it was done
+};
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+struct Stream::State {
+  Device* device;
+  int timeline;
+  std::deque<std::shared_ptr<Task>> queue;
+  std::shared_ptr<Task> last;
+};
+
+struct Event::State {
+  Device* device;
+  std::shared_ptr<Task> task;
+  OrderCheck::Clock clock;
+};
+
+struct Device::State {
+  explicit State(const CpuWorld& world) : world(world), random(world.seed), pool(world.threads) {
+    for (int i = 0; i < pool.size(); ++i) runners.push_back(std::make_unique<cpu_world::BlockRunner>(world, i));
+  }
+  CpuWorld world;
+  DeviceInfo info;
+  Random random;
+  ThreadPool pool;
+  std::vector<std::unique_ptr<cpu_world::BlockRunner>> runners;
+  OrderCheck order;
+  std::vector<Stream::State*> streams;
+
+  std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
+  void execute_front(Stream::State& stream);
+  void execute_random();
+  void need(const std::shared_ptr<Task>& task);
+};
+
+// ---------------------------------------------------------------------------------------------- schedules
+
+void Device::State::execute_front(Stream::State& stream) {
+  const std::shared_ptr<Task> task = stream.queue.front();
+  stream.queue.pop_front();
+  if (task->function) task->function();
+  task->function = nullptr;
+  task->after = nullptr;
+  task->done = true;
+  task->time = seconds();
+}
+
+// Executes one piece of work that may go on, of a stream chosen at random.
+void Device::State::execute_random() {
+  std::vector<Stream::State*> able;
+  for (Stream::State* s : streams)
+    if (!s->queue.empty() && (!s->queue.front()->after || s->queue.front()->after->done)) able.push_back(s);
+  if (!able.empty()) execute_front(*able[random.below(able.size())]);
+}
+
+// Executes `task` and, before it, only what it depends on.
+void Device::State::need(const std::shared_ptr<Task>& task) {
+  while (task && !task->done) {
+    if (world.schedule == CpuWorld::Schedule::random) {
+      execute_random();
+      continue;
+    }
+    const std::shared_ptr<Task> front = task->stream->queue.front();
+    need(front->after);
+    execute_front(*task->stream);
+  }
+}
+
+std::shared_ptr<Task> Device::State::enqueue(Stream::State& stream, std::function<void()> function,
+                                             std::shared_ptr<Task> after) {
+  auto task = std::make_shared<Task>(Task{std::move(function), std::move(after), &stream});
+  stream.queue.push_back(task);
+  stream.last = task;
+  if (world.schedule == CpuWorld::Schedule::eager) need(task);
+  if (world.schedule == CpuWorld::Schedule::random)
+    for (size_t n = random.below(3); n; --n) execute_random();
+  return task;
+}
+
+namespace cpu_world {
+
+void enqueue(const Work& work, std::function<void()> task) {
+  Stream::State& stream = work.stream.state();
+  Device::State& device = stream.device->state();
+  device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses.begin(), work.accesses.size());
+  device.enqueue(stream, std::move(task), nullptr);
+}
+
+void run_grid(Device& device, const KernelLaunch& launch) {
+  Device::State& state = device.state();
+  const size_t blocks = launch.grid.count();
+  size_t offset = 0;
+  if (state.world.order == CpuWorld::ThreadOrder::random) offset = state.random.below(blocks);
+  const bool reverse = state.world.order == CpuWorld::ThreadOrder::reverse;
+  state.pool.run(blocks, [&](size_t i, int worker) {
+    state.runners[size_t(worker)]->run(launch, reverse ? blocks - 1 - i : (i + offset) % blocks);
+  });
+}
+
+void parallel_for(Device& device, size_t count, const std::function<void(size_t)>& body) {
+  device.state().pool.run(count, [&](size_t i, int) { body(i); });
+}
+
+}  // namespace cpu_world
+
+// ---------------------------------------------------------------------------------------------- the world's settings
+
+namespace {
+
+template <class Choice>
+Choice choice_from(const char* variable, Choice otherwise, const std::map<std::string, Choice>& choices) {
+  const char* text = getenv(variable);
+  if (!text || !*text) return otherwise;
+  auto found = choices.find(text);
+  if (found != choices.end()) return found->second;
+  std::string known;
+  for (const auto& [name, value] : choices) known += " " + name;
+  fail("%s=%s is not a choice\n  choose one of:%s", variable, text, known.c_str());
+}
+
+unsigned long number_from(const char* variable, unsigned long otherwise) {
+  const char* text = getenv(variable);
+  if (!text || !*text) return otherwise;
+  char* end;
+  const unsigned long value = strtoul(text, &end, 10);
+  REQUIRE(*end == 0 && *text != '-', "%s=%s is not a whole number", variable, text);
+  return value;
+}
+
+}  // namespace
+
+CpuWorld CpuWorld::from_environment(int local_ranks) {
+  CpuWorld world;
+  world.order = choice_from<ThreadOrder>(
+      "LLMC_CPU_ORDER", world.order,
+      {{"forward", ThreadOrder::forward}, {"reverse", ThreadOrder::reverse}, {"random", ThreadOrder::random}});
+  world.schedule =
+      choice_from<Schedule>("LLMC_CPU_STREAMS", world.schedule,
+                            {{"eager", Schedule::eager}, {"lazy", Schedule::lazy}, {"random", Schedule::random}});
+  world.landing =
+      choice_from<Landing>("LLMC_CPU_COPIES", world.landing,
+                           {{"late", Landing::late}, {"early", Landing::early}, {"random", Landing::random}});
+  world.seed = number_from("LLMC_CPU_SEED", world.seed);
+  const int cores = std::max(1, int(std::thread::hardware_concurrency()));
+  world.threads = int(number_from("LLMC_CPU_THREADS", (unsigned long)std::max(1, cores / local_ranks)));
+  REQUIRE(world.threads >= 1 && world.threads <= 1024, "LLMC_CPU_THREADS=%d: expected 1 to 1024", world.threads);
+  return world;
+}
+
+// ---------------------------------------------------------------------------------------------- device
+
+Device::Device(int index, CpuWorld world) {
+  REQUIRE(index == 0, "device %d asked for: the CPU world has one device, number 0", index);
+  if (world.threads == 0) world.threads = std::max(1, int(std::thread::hardware_concurrency()));
+  state_ = std::make_unique<State>(world);
+  DeviceInfo& info = state_->info;
+  info.name = format("CPU (%d thread%s)", world.threads, world.threads == 1 ? "" : "s");
+  info.memory_bytes = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  info.multiprocessors = world.threads;
+  info.shared_bytes_per_block = cpu_world::kMaxSharedBytes;
+}
+
+Device::~Device() = default;
+const DeviceInfo& Device::info() const { return state_->info; }
+
+void Device::synchronize() {
+  for (Stream::State* s : state_->streams) {
+    state_->need(s->last);
+    state_->order.join(OrderCheck::kHost, state_->order.now(s->timeline));
+  }
+}
+
+int Device::count() { return 1; }
+
+std::string Device::unused_gpu() {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error))
+    return "NVIDIA GPU " + entry.path().filename().string();
+  return "";
+}
+
+// ---------------------------------------------------------------------------------------------- streams and events
+
+Stream::Stream(Device& device, const char* name) : device_(&device), name_(name), state_(new State) {
+  state_->device = &device;
+  state_->timeline = device.state().order.add_timeline(name);
+  device.state().streams.push_back(state_.get());
+}
+
+Stream::Stream(Stream&&) noexcept = default;
+
+Stream::~Stream() {
+  if (!state_) return;
+  synchronize();
+  std::erase(device_->state().streams, state_.get());
+}
+
+void Stream::wait(const Event& event, const char* file, int line) {
+  if (fault_skips(file, line)) return;
+  const Event::State& recorded = event.state();
+  if (!recorded.task) return;
+  Device::State& device = device_->state();
+  device.order.join(state_->timeline, recorded.clock);
+  device.enqueue(*state_, nullptr, recorded.task);
+}
+
+void Stream::synchronize() {
+  Device::State& device = device_->state();
+  device.need(state_->last);
+  device.order.join(OrderCheck::kHost, device.order.now(state_->timeline));
+}
+
+Event::Event(Device& device, bool) : state_(new State{&device, nullptr, {}}) {}
+Event::Event(Event&&) noexcept = default;
+Event::~Event() = default;
+
+void Event::record(Stream& stream, const char* file, int line) {
+  if (fault_skips(file, line)) return;
+  Device::State& device = state_->device->state();
+  state_->clock = device.order.now(stream.state().timeline);
+  state_->task = device.enqueue(stream.state(), nullptr, nullptr);
+}
+
+void Event::synchronize() {
+  if (!state_->task) return;
+  Device::State& device = state_->device->state();
+  device.need(state_->task);
+  device.order.join(OrderCheck::kHost, state_->clock);
+}
+
+float Event::milliseconds_since(const Event& earlier) const {
+  REQUIRE(state_->task && earlier.state_->task && state_->task->done && earlier.state_->task->done,
+          "the time between two events was asked for before both were recorded and reached");
+  return float((state_->task->time - earlier.state_->task->time) * 1e3);
+}
+
+// ---------------------------------------------------------------------------------------------- memory and copies
+
+namespace {
+
+std::byte* allocate(size_t bytes, const char* what) {
+  if (bytes == 0) return nullptr;
+  void* memory = nullptr;
+  REQUIRE(posix_memalign(&memory, 4096, bytes) == 0, "no memory for %zu bytes of %s memory", bytes, what);
+  memset(memory, 0xff, bytes);  // NaN as fp32, bf16, e4m3: what nobody wrote shows
+  return static_cast<std::byte*>(memory);
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(Device&, size_t bytes) : data_(allocate(bytes, "device")), size_(bytes) {}
+DeviceMemory::~DeviceMemory() { free(data_); }
+PinnedMemory::PinnedMemory(Device&, size_t bytes) : data_(allocate(bytes, "pinned host")), size_(bytes) {}
+PinnedMemory::~PinnedMemory() { free(data_); }
+
+void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
+  if (bytes == 0) return;
+  const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
+  cpu_world::enqueue(Work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line),
+                     [=] { memmove(to, from, bytes); });
+}
+
+void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {
+  if (bytes == 0) return;
+  cpu_world::enqueue(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, file, line),
+                     [=] { memset(data, value, bytes); });
+}
+
+void host_accesses(Device& device, const char* name, std::initializer_list<Access> accesses) {
+  device.state().order.access(OrderCheck::kHost, name, "the host", 0, accesses.begin(), accesses.size());
+}

@@ -1,0 +1,138 @@
+// The CUDA C++ language for kernels in the CPU world: qualifiers, coordinates, barriers, warp collectives.
+// Included by kernel.cuh only.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "llmc/device/cpu_block.h"
+#include "llmc/device/cpu_stream.h"
+#include "llmc/device/faults.h"
+
+#define __global__ [[gnu::always_inline]] static inline
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+using dim3 = CpuExtent;
+
+// A kernel is inlined into the loop over the threads of a block, so its coordinates live in its own file.
+[[maybe_unused]] static thread_local CpuIndex threadIdx, blockIdx;
+[[maybe_unused]] static thread_local CpuExtent blockDim, gridDim;
+static constexpr int warpSize = 32;
+
+#define LLMC_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+inline void __syncthreads(LLMC_PLACE) {
+  if (fault_skips(file, line)) return;
+  cpu_world::sync_block({"__syncthreads", file, line});
+}
+inline void __syncwarp(uint32_t mask = ~0u, LLMC_PLACE) {
+  if (fault_skips(file, line)) return;
+  cpu_world::sync_warp(mask, nullptr, nullptr, {"__syncwarp", file, line});
+}
+
+namespace cpu_world {
+
+template <class T>
+struct Shuffle {
+  T value, result;
+  int source;
+  static void run(void** lanes, uint32_t mask) {
+    for (int l = 0; l < 32; ++l) {
+      if (!(mask >> l & 1)) continue;
+      auto* me = static_cast<Shuffle*>(lanes[l]);
+      if (mask >> me->source & 1) me->result = static_cast<Shuffle*>(lanes[me->source])->value;
+      else memset(static_cast<void*>(&me->result), 0xff, sizeof(T));  // a lane that is not there: undefined
+    }
+  }
+};
+
+template <class T>
+T shuffle(uint32_t mask, T value, int source, Place place) {
+  Shuffle<T> me{value, value, source};
+  sync_warp(mask, &Shuffle<T>::run, &me, place);
+  return me.result;
+}
+
+// The source lane of a shuffle within groups of `width` lanes; out of the group: the lane itself.
+inline int shuffle_source(int source, int width) {
+  const int lane = lane_number();
+  return (source & ~(width - 1)) == (lane & ~(width - 1)) ? source : lane;
+}
+
+struct Ballot {
+  uint32_t value;
+  static void run(void** lanes, uint32_t mask) {
+    uint32_t bits = 0;
+    for (int l = 0; l < 32; ++l)
+      if (mask >> l & 1) bits |= static_cast<Ballot*>(lanes[l])->value << l;
+    for (int l = 0; l < 32; ++l)
+      if (mask >> l & 1) static_cast<Ballot*>(lanes[l])->value = bits;
+  }
+};
+
+template <auto kernel>
+struct Signature;
+template <class... P, void (*kernel)(P...)>
+struct Signature<kernel> {
+  using Arguments = std::tuple<P...>;
+  static Arguments pack(P... parameters) { return Arguments(parameters...); }
+
+  static void run_threads(const void* arguments, int first, int last, const bool& in_loop) {
+    run(*static_cast<const Arguments*>(arguments), first, last, in_loop, std::index_sequence_for<P...>{});
+  }
+
+  template <size_t... I>
+  static void run(const Arguments arguments, int first, int last, const bool& in_loop, std::index_sequence<I...>) {
+    for (int t = first;;) {
+      kernel(std::get<I>(arguments)...);
+      if (!in_loop || ++t == last) return;
+      if (++threadIdx.x < blockDim.x) continue;
+      threadIdx.x = 0;
+      if (++threadIdx.y < blockDim.y) continue;
+      threadIdx.y = 0;
+      ++threadIdx.z;
+    }
+  }
+
+  static CpuIndex* enter_block(CpuIndex block, CpuExtent block_dim, CpuExtent grid_dim) {
+    blockIdx = block;
+    blockDim = block_dim;
+    gridDim = grid_dim;
+    return &threadIdx;
+  }
+};
+
+}  // namespace cpu_world
+
+template <class T>
+T __shfl_sync(uint32_t mask, T value, int source, int width = 32, LLMC_PLACE) {
+  const int base = cpu_world::lane_number() & ~(width - 1);
+  return cpu_world::shuffle(mask, value, base + (source & (width - 1)), {"__shfl_sync", file, line});
+}
+template <class T>
+T __shfl_xor_sync(uint32_t mask, T value, int lanes, int width = 32, LLMC_PLACE) {
+  const int source = cpu_world::shuffle_source(cpu_world::lane_number() ^ lanes, width);
+  return cpu_world::shuffle(mask, value, source, {"__shfl_xor_sync", file, line});
+}
+template <class T>
+T __shfl_down_sync(uint32_t mask, T value, unsigned lanes, int width = 32, LLMC_PLACE) {
+  const int source = cpu_world::shuffle_source(cpu_world::lane_number() + int(lanes), width);
+  return cpu_world::shuffle(mask, value, source, {"__shfl_down_sync", file, line});
+}
+template <class T>
+T __shfl_up_sync(uint32_t mask, T value, unsigned lanes, int width = 32, LLMC_PLACE) {
+  const int source = cpu_world::shuffle_source(cpu_world::lane_number() - int(lanes), width);
+  return cpu_world::shuffle(mask, value, source, {"__shfl_up_sync", file, line});
+}
+inline uint32_t __ballot_sync(uint32_t mask, int predicate, LLMC_PLACE) {
+  cpu_world::Ballot me{uint32_t(predicate != 0)};
+  cpu_world::sync_warp(mask, &cpu_world::Ballot::run, &me, {"__ballot_sync", file, line});
+  return me.value;
+}

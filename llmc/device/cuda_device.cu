@@ -1,0 +1,151 @@
+// The CUDA world's device: streams, events and memory are CUDA's own.
+#include <cuda_runtime.h>
+
+#include <utility>
+#include <vector>
+
+#include "llmc/device/cuda_error.h"
+#include "llmc/device/cuda_stream.h"
+#include "llmc/device/device.h"
+
+struct Device::State {
+  int index;
+  DeviceInfo info;
+};
+
+struct Stream::State {
+  cudaStream_t stream = nullptr;
+};
+
+struct Event::State {
+  cudaEvent_t event = nullptr;
+  bool recorded = false;
+};
+
+namespace {
+
+// Dense bf16 tensor-core peaks (operations a second) and memory bandwidths from the vendor's data sheets.
+struct KnownRate {
+  const char* name;  // part of the device's name; the first match counts
+  double bf16_flops, memory_bytes_per_second;
+};
+constexpr KnownRate kKnownRates[] = {
+    {"H200", 989e12, 4.8e12},   {"H100 PCIe", 756e12, 2.0e12},       {"H100 NVL", 835e12, 3.9e12},
+    {"H100", 989e12, 3.35e12},  {"H800", 989e12, 3.35e12},           {"GH200", 989e12, 4.0e12},
+    {"B200", 2250e12, 8.0e12},  {"A100-SXM4-80GB", 312e12, 2.04e12}, {"A100", 312e12, 1.55e12},
+    {"L40S", 362e12, 0.864e12}, {"RTX 4090", 165e12, 1.008e12},
+};
+
+}  // namespace
+
+int Device::count() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
+    cudaGetLastError();  // forget it: the caller says that there is none
+    return 0;
+  }
+  CUDA_CHECK(status);
+  return count;
+}
+
+std::string Device::unused_gpu() { return ""; }
+
+CpuWorld CpuWorld::from_environment(int) { return {}; }
+
+Device::Device(int index, CpuWorld) : state_(new State{index, {}}) {
+  const int count = Device::count();
+  REQUIRE(count > 0,
+          "this build of train_llama needs an NVIDIA GPU, and none is usable here\n"
+          "  check nvidia-smi and the driver, or build for the CPU: make DEVICE=cpu");
+  REQUIRE(index < count,
+          "rank %d of this machine asks for GPU %d, but there %s %d here\n"
+          "  start at most one rank per GPU: mpirun -np %d",
+          index, index, count == 1 ? "is" : "are", count, count);
+  CUDA_CHECK(cudaSetDevice(index));
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  DeviceInfo& info = state_->info;
+  info.name = properties.name;
+  info.gpu = true;
+  info.compute_capability = properties.major * 10 + properties.minor;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.memory_bytes = properties.totalGlobalMem;
+  info.shared_bytes_per_block = properties.sharedMemPerBlockOptin;
+  for (const KnownRate& rate : kKnownRates) {
+    if (info.name.find(rate.name) == std::string::npos) continue;
+    info.bf16_flops = rate.bf16_flops;
+    info.memory_bytes_per_second = rate.memory_bytes_per_second;
+    break;
+  }
+}
+
+Device::~Device() = default;
+const DeviceInfo& Device::info() const { return state_->info; }
+void Device::synchronize() { CUDA_CHECK(cudaDeviceSynchronize()); }
+
+// ---------------------------------------------------------------------------------------------- streams and events
+
+Stream::Stream(Device& device, const char* name) : device_(&device), name_(name), state_(new State) {
+  CUDA_CHECK(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking));
+}
+Stream::Stream(Stream&&) noexcept = default;
+Stream::~Stream() {
+  if (state_) cudaStreamDestroy(state_->stream);
+}
+void Stream::wait(const Event& event, const char*, int) {
+  if (event.state().recorded) CUDA_CHECK(cudaStreamWaitEvent(state_->stream, event.state().event, 0));
+}
+void Stream::synchronize() { CUDA_CHECK(cudaStreamSynchronize(state_->stream)); }
+
+cudaStream_t cuda_stream(Stream& stream) { return stream.state().stream; }
+
+Event::Event(Device&, bool timed) : state_(new State) {
+  CUDA_CHECK(cudaEventCreateWithFlags(&state_->event, timed ? cudaEventDefault : cudaEventDisableTiming));
+}
+Event::Event(Event&&) noexcept = default;
+Event::~Event() {
+  if (state_) cudaEventDestroy(state_->event);
+}
+void Event::record(Stream& stream, const char*, int) {
+  CUDA_CHECK(cudaEventRecord(state_->event, stream.state().stream));
+  state_->recorded = true;
+}
+void Event::synchronize() {
+  if (state_->recorded) CUDA_CHECK(cudaEventSynchronize(state_->event));
+}
+float Event::milliseconds_since(const Event& earlier) const {
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.state_->event, state_->event));
+  return milliseconds;
+}
+
+// ---------------------------------------------------------------------------------------------- memory and copies
+
+DeviceMemory::DeviceMemory(Device& device, size_t bytes) : size_(bytes) {
+  if (bytes == 0) return;
+  size_t free_bytes = 0, total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  const cudaError_t status = cudaMalloc(reinterpret_cast<void**>(&data_), bytes);
+  REQUIRE(status == cudaSuccess,
+          "cudaMalloc of %zu bytes on %s: %s\n  %zu of its %zu bytes are free\n"
+          "  use a smaller --micro-batch or --seq-len, or end what else runs on this GPU",
+          bytes, device.info().name.c_str(), cudaGetErrorString(status), free_bytes, total_bytes);
+}
+DeviceMemory::~DeviceMemory() { cudaFree(data_); }
+
+PinnedMemory::PinnedMemory(Device&, size_t bytes) : size_(bytes) {
+  if (bytes == 0) return;
+  const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
+  REQUIRE(status == cudaSuccess, "cudaMallocHost of %zu bytes: %s\n  the host cannot lock that much memory (ulimit -l)",
+          bytes, cudaGetErrorString(status));
+}
+PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
+
+void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char*, int) {
+  if (bytes) CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
+}
+void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char*, int) {
+  if (bytes) CUDA_CHECK(cudaMemsetAsync(data, value, bytes, cuda_stream(stream)));
+}
+void host_accesses(Device&, const char*, std::initializer_list<Access>) {}

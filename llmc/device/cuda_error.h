@@ -1,0 +1,13 @@
+// CUDA's errors as ours: the call, CUDA's name for what went wrong, and where.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "llmc/base/error.h"
+
+#define CUDA_CHECK(call)                                                                                         \
+  do {                                                                                                           \
+    const cudaError_t status_ = (call);                                                                          \
+    REQUIRE(status_ == cudaSuccess, "%s:%d: %s\n  %s: %s", __FILE__, __LINE__, #call, cudaGetErrorName(status_), \
+            cudaGetErrorString(status_));                                                                        \
+  } while (0)

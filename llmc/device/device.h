@@ -1,0 +1,161 @@
+// One device and what is asked of it from the host: memory, streams, events, copies. The same names in both worlds:
+// on a GPU they are CUDA's, in the CPU world streams are queues executed by the host (cpu_stream.h).
+//
+// All work is asynchronous and ordered by its stream alone; between streams only an event orders. Nothing here
+// allocates but the constructors.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "llmc/device/work.h"
+
+class Stream;
+class Event;
+
+struct DeviceInfo {
+  std::string name;            // "NVIDIA H200", "CPU (2 threads)"
+  bool gpu = false;            // false: the CPU world
+  int compute_capability = 0;  // 90 for Hopper; 0 in the CPU world
+  int multiprocessors = 1;
+  size_t memory_bytes = 0;            // of the device, or of the host in the CPU world
+  size_t shared_bytes_per_block = 0;  // what a kernel may ask for
+  double bf16_flops = 0;              // dense peak a second where it is known, else 0
+  double memory_bytes_per_second = 0;
+};
+
+// How the CPU world executes: any choice must give the same bits, so tests try them all. Read from the environment:
+// LLMC_CPU_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED.
+struct CpuWorld {
+  enum class ThreadOrder { forward, reverse, random };  // of the threads of a block, and of the blocks
+  enum class Schedule { eager, lazy, random };          // when work that was enqueued is executed
+  enum class Landing { late, early, random };           // when an asynchronous copy inside a kernel lands
+  int threads = 0;                                      // 0: all cores
+  ThreadOrder order = ThreadOrder::forward;
+  Schedule schedule = Schedule::eager;
+  Landing landing = Landing::late;
+  unsigned long seed = 1;
+
+  // Throws on a value that it does not know. `local_ranks` processes of this run share the machine's cores.
+  static CpuWorld from_environment(int local_ranks = 1);
+};
+
+class Device {
+ public:
+  // On a GPU: the device `index` of this machine; an index beyond the last one is an error that says how many there
+  // are.
+  explicit Device(int index = 0, CpuWorld cpu = CpuWorld::from_environment());
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const DeviceInfo& info() const;
+  void synchronize();  // the host waits for all streams
+
+  struct State;
+  State& state() { return *state_; }
+
+  // GPUs usable here; 1 in the CPU world.
+  static int count();
+  // A GPU that this build cannot use but a CUDA build could ("" if none): the CPU world's banner gives the remedy.
+  static std::string unused_gpu();
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+class Stream {
+ public:
+  Stream(Device& device, const char* name);
+  ~Stream();
+  Stream(Stream&&) noexcept;
+
+  // Work enqueued from here on starts after what `event` recorded. An event that was never recorded orders nothing.
+  void wait(const Event& event, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void synchronize();  // the host waits for all work enqueued so far
+
+  Device& device() const { return *device_; }
+  const char* name() const { return name_; }
+
+  struct State;
+  State& state() { return *state_; }
+
+ private:
+  Device* device_;
+  const char* name_;
+  std::unique_ptr<State> state_;
+};
+
+// A point in a stream that others can wait for.
+class Event {
+ public:
+  explicit Event(Device& device, bool timed = false);
+  ~Event();
+  Event(Event&&) noexcept;
+
+  void record(Stream& stream, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void synchronize();  // the host waits until the recorded point is reached; at once if never recorded
+  // Milliseconds between two recorded and reached points; both events must be `timed`.
+  float milliseconds_since(const Event& earlier) const;
+
+  struct State;
+  State& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// Memory of the device; poisoned (0xff: NaN in every type) in the CPU world. 256-byte aligned.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(Device& device, size_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept;
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Page-locked memory of the host, which copies can reach while the host goes on.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  PinnedMemory(Device& device, size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(PinnedMemory&& other) noexcept;
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Copies between any two memories, asynchronous when the host's side is pinned.
+void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file = __builtin_FILE(),
+                int line = __builtin_LINE());
+void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file = __builtin_FILE(),
+                int line = __builtin_LINE());
+
+template <class T>
+void copy(Stream& stream, T* to, const T* from, size_t count, const char* file = __builtin_FILE(),
+          int line = __builtin_LINE()) {
+  copy_bytes(stream, to, from, count * sizeof(T), file, line);
+}
+template <class T>
+void clear(Stream& stream, T* data, size_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  fill_bytes(stream, data, 0, count * sizeof(T), file, line);
+}
+
+// The host itself reads or writes memory that streams use too (pinned memory, above all): checked like any other access
+// in the CPU world. Say it before the access.
+void host_accesses(Device& device, const char* name, std::initializer_list<Access> accesses);

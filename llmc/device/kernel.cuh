@@ -1,0 +1,181 @@
+// What a kernel is written with, in both worlds: CUDA's own names, and these wrappers.
+//
+//   shared_memory<T>()            the block's dynamic shared memory as one T (a struct of arrays), 1024-byte aligned;
+//                                 kernels declare no __shared__ variables of their own
+//   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
+//   Pack<T>, load_pack, store_pack  16-byte accesses
+//   exp_f32, rsqrt_f32            fp32 functions that become vector code on the CPU
+#pragma once
+
+#include "llmc/device/number.h"
+#include "llmc/device/world.h"
+
+#if LLMC_CUDA
+#include <cstring>
+#else
+#include "llmc/device/cpu_kernel.h"
+#endif
+
+// ---------------------------------------------------------------------------------------------- shared memory
+
+template <class T>
+__device__ __forceinline__ T& shared_memory() {
+#if LLMC_CUDA
+  extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
+  return *reinterpret_cast<T*>(dynamic_shared_memory);
+#else
+  return *reinterpret_cast<T*>(cpu_world::shared_bytes());
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------- sums and maxima
+
+#if !LLMC_CUDA
+namespace cpu_world {
+
+template <class T>
+inline T butterfly_sum(T (&lane)[32]) {  // every lane ends with the same bits, since x + y = y + x
+  for (int width = 16; width; width >>= 1)
+    for (int l = 0; l < width; ++l) lane[l] = lane[l] + lane[l + width];
+  return lane[0];
+}
+
+template <class T>
+struct WarpSum {
+  T value;
+  static void run(void** lanes, uint32_t mask) {
+    if (mask != ~0u) stop_kernel("warp_sum needs all 32 lanes, has %08x", mask);
+    T x[32];
+    for (int l = 0; l < 32; ++l) x[l] = static_cast<WarpSum*>(lanes[l])->value;
+    const T sum = butterfly_sum(x);
+    for (int l = 0; l < 32; ++l) static_cast<WarpSum*>(lanes[l])->value = sum;
+  }
+};
+
+struct WarpMax {
+  float value;
+  static void run(void** lanes, uint32_t mask) {
+    if (mask != ~0u) stop_kernel("warp_max needs all 32 lanes, has %08x", mask);
+    float max = static_cast<WarpMax*>(lanes[0])->value;
+    for (int l = 1; l < 32; ++l) max = fmaxf(max, static_cast<WarpMax*>(lanes[l])->value);
+    for (int l = 0; l < 32; ++l) static_cast<WarpMax*>(lanes[l])->value = max;
+  }
+};
+
+template <class T>
+struct BlockSum {
+  T value;
+  static void run(void** threads, int count) {
+    if (count % 32) stop_kernel("block_sum needs whole warps, the block has %d threads", count);
+    T warps[32] = {};
+    for (int w = 0; w < count / 32; ++w) {
+      T x[32];
+      for (int l = 0; l < 32; ++l) x[l] = static_cast<BlockSum*>(threads[w * 32 + l])->value;
+      warps[w] = butterfly_sum(x);
+    }
+    const T sum = butterfly_sum(warps);
+    for (int t = 0; t < count; ++t) static_cast<BlockSum*>(threads[t])->value = sum;
+  }
+};
+
+}  // namespace cpu_world
+#endif
+
+// The sum over the warp's 32 lanes, in every lane: lanes l and l+16 first, then 8, 4, 2, 1 apart. T is float or double.
+#if LLMC_CUDA
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+#pragma unroll
+  for (int width = 16; width; width >>= 1) value += __shfl_xor_sync(~0u, value, width);
+  return value;
+}
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int width = 16; width; width >>= 1) value = fmaxf(value, __shfl_xor_sync(~0u, value, width));
+  return value;
+}
+// The sum over the block's threads, in every thread: each warp's sum, then the sum of those as of a warp. The block has
+// whole warps, all of whose threads call. A barrier on both sides.
+template <class T>
+__device__ __forceinline__ T block_sum(T value) {
+  __shared__ T warps[32];
+  const int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  value = warp_sum(value);
+  __syncthreads();  // an earlier sum may still be read
+  if (thread % 32 == 0) warps[thread / 32] = value;
+  __syncthreads();
+  const int count = blockDim.x * blockDim.y * blockDim.z / 32;
+  return warp_sum(thread % 32 < count ? warps[thread % 32] : T(0));
+}
+#else
+template <class T>
+__device__ __forceinline__ T warp_sum(T value, LLMC_PLACE) {
+  cpu_world::WarpSum<T> me{value};
+  cpu_world::sync_warp(~0u, &cpu_world::WarpSum<T>::run, &me, {"warp_sum", file, line});
+  return me.value;
+}
+__device__ __forceinline__ float warp_max(float value, LLMC_PLACE) {
+  cpu_world::WarpMax me{value};
+  cpu_world::sync_warp(~0u, &cpu_world::WarpMax::run, &me, {"warp_max", file, line});
+  return me.value;
+}
+template <class T>
+__device__ __forceinline__ T block_sum(T value, LLMC_PLACE) {
+  cpu_world::BlockSum<T> me{value};
+  cpu_world::sync_block_operation(&cpu_world::BlockSum<T>::run, &me, {"block_sum", file, line});
+  return me.value;
+}
+#endif
+
+// ---------------------------------------------------------------------------------------------- 16-byte accesses
+
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int size = 16 / int(sizeof(T));
+  T v[size];
+};
+
+// `address` is 16-byte aligned.
+template <class T>
+__device__ __forceinline__ Pack<T> load_pack(const T* address) {
+  return *reinterpret_cast<const Pack<T>*>(address);
+}
+template <class T>
+__device__ __forceinline__ void store_pack(T* address, const Pack<T>& pack) {
+  *reinterpret_cast<Pack<T>*>(address) = pack;
+}
+
+// ---------------------------------------------------------------------------------------------- fp32 functions
+
+// e^x to within 2 units in the last place; 0 below -87.3 (no subnormal results), infinity above 88.7.
+__device__ __forceinline__ float exp_f32(float x) {
+#if LLMC_CUDA
+  return expf(x);
+#else
+  // x = n ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts; e^r by its series, minimax coefficients as in Cephes.
+  const float t = x * 1.44269504f + 12582912.0f;  // rounds to an integer in the low bits
+  const float n = t - 12582912.0f;
+  float r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float e = p * (r * r) + r + 1.0f;
+  const uint32_t bits = float_to_bits(e) + (float_to_bits(t) << 23);  // e * 2^n
+  float y = bits_to_float(bits);
+  y = x < -87.3f ? 0.0f : y;
+  y = x > 88.72f ? INFINITY : y;
+  return x != x ? x : y;
+#endif
+}
+
+__device__ __forceinline__ float rsqrt_f32(float x) {
+#if LLMC_CUDA
+  return rsqrtf(x);
+#else
+  return 1.0f / sqrtf(x);
+#endif
+}

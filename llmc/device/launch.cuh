@@ -1,0 +1,54 @@
+// launch<kernel>(work, grid, block, shared_bytes, arguments…): enqueues a kernel in the stream of `work`.
+//
+// The kernel is a template argument, so that the CPU world can inline it into its loop over the threads of a block.
+// Shapes that no GPU takes (an empty grid, over 1024 threads or 227 KiB of shared memory) are errors in both worlds.
+#pragma once
+
+#include <string>
+
+#include "llmc/base/error.h"
+#include "llmc/device/device.h"
+#include "llmc/device/kernel.cuh"
+
+#if LLMC_CUDA
+#include "llmc/device/cuda_error.h"
+#include "llmc/device/cuda_stream.h"
+#else
+#include "llmc/device/cpu_stream.h"
+#endif
+
+inline void require_launchable(const Work& work, dim3 grid, dim3 block, size_t shared_bytes) {
+  const size_t blocks = size_t(grid.x) * grid.y * grid.z, threads = size_t(block.x) * block.y * block.z;
+  REQUIRE(blocks > 0 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 && threads > 0 && threads <= 1024 &&
+              block.z <= 64 && shared_bytes <= work.stream.device().info().shared_bytes_per_block,
+          "%s (%s:%d): cannot launch a grid of %u x %u x %u blocks of %u x %u x %u threads with %zu bytes of shared "
+          "memory\n"
+          "  limits: 2^31-1 x 65535 x 65535 blocks, none empty; 1024 threads; %zu bytes",
+          work.name, work.file, work.line, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+          work.stream.device().info().shared_bytes_per_block);
+}
+
+template <auto kernel, class... Arguments>
+void launch(const Work& work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... arguments) {
+  require_launchable(work, grid, block, shared_bytes);
+#if LLMC_CUDA
+  if (shared_bytes > 48 * 1024)
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
+  kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
+  const cudaError_t status = cudaGetLastError();
+  REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.file, work.line, cudaGetErrorString(status));
+#else
+  using Kernel = cpu_world::Signature<kernel>;
+  auto values = Kernel::pack(arguments...);
+  cpu_world::KernelLaunch shape{
+      work.name, work.file, work.line, grid, block, shared_bytes, nullptr, &Kernel::run_threads, &Kernel::enter_block};
+  Device& device = work.stream.device();
+  cpu_world::enqueue(work, [values, shape, &device]() mutable {
+    shape.arguments = &values;
+    cpu_world::run_grid(device, shape);
+  });
+#endif
+}
+
+// Blocks of `per_block` that cover `count`.
+inline unsigned blocks_for(size_t count, size_t per_block) { return unsigned((count + per_block - 1) / per_block); }

@@ -1,0 +1,121 @@
+// Number types of 16 and 8 bits, with the same bits in both worlds: bf16, and the FP8 types e4m3 and e5m2 (OCP 8-bit
+// floating point: e4m3 has no infinity and its largest number is 448; e5m2 is IEEE-like, its largest is 57344).
+// Rounding is to nearest, ties to even. NaN becomes 0x7fff in bf16, 0x7f in FP8, as CUDA's headers have it.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "llmc/device/world.h"
+
+#if LLMC_CUDA
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#endif
+
+struct bf16 {
+  uint16_t bits;
+};
+struct e4m3 {
+  uint8_t bits;
+};
+struct e5m2 {
+  uint8_t bits;
+};
+
+enum class DType { fp32, bf16 };
+
+template <class T>
+inline constexpr DType kDType = DType::fp32;
+template <>
+inline constexpr DType kDType<bf16> = DType::bf16;
+
+constexpr int dtype_bytes(DType type) { return type == DType::fp32 ? 4 : 2; }
+constexpr const char* dtype_name(DType type) { return type == DType::fp32 ? "fp32" : "bf16"; }
+
+// What becomes of a number beyond the largest of its FP8 type: the largest (as training wants it), or NaN / infinity.
+enum class Overflow { saturate, special };
+
+constexpr uint16_t bf16_bits(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+// `exponent_bits` 4 or 5 of the 7 below the sign; subnormals included.
+constexpr uint8_t fp8_bits(float x, int exponent_bits, Overflow overflow) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
+  const uint8_t sign = uint8_t(u >> 24 & 0x80);
+  if (magnitude > 0x7f800000u) return 0x7f;
+  const bool e4 = exponent_bits == 4;
+  const int mantissa_bits = 7 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
+  const uint8_t largest = e4 ? 0x7e : 0x7b;
+  const uint8_t special = e4 ? 0x7f : 0x7c;
+  const uint8_t beyond = uint8_t(sign | (overflow == Overflow::saturate ? largest : special));
+  if (magnitude == 0x7f800000u) return beyond;
+  int exponent = int(magnitude >> 23) - 127 + bias;
+  uint64_t mantissa = (magnitude & 0x7fffffu) | (magnitude >> 23 ? 0x800000u : 0u);
+  int shift = 23 - mantissa_bits;  // bits that rounding drops
+  if (exponent < 1) {
+    shift += 1 - exponent;
+    exponent = 1;
+    if (shift > 40) shift = 40;
+  }
+  const uint64_t half = uint64_t(1) << (shift - 1), rest = mantissa & ((half << 1) - 1);
+  uint64_t rounded = mantissa >> shift;
+  if (rest > half || (rest == half && (rounded & 1))) ++rounded;
+  // A mantissa that reaches the hidden bit carries its 1 into the exponent field by itself.
+  const uint64_t code = (uint64_t(exponent - 1) << mantissa_bits) + rounded;
+  return code > largest ? beyond : uint8_t(sign | code);
+}
+
+constexpr float fp8_value(uint8_t bits, int exponent_bits) {
+  const int mantissa_bits = 7 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1), mantissa = bits & ((1 << mantissa_bits) - 1);
+  const uint32_t sign = uint32_t(bits & 0x80) << 24;
+  const bool top = exponent == (1 << exponent_bits) - 1;
+  if (exponent_bits == 4 ? top && mantissa == 7 : top && mantissa != 0) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent_bits == 5 && top) return std::bit_cast<float>(sign | 0x7f800000u);
+  float value = float(mantissa) + (exponent ? float(1 << mantissa_bits) : 0.0f);
+  const int power = (exponent ? exponent : 1) - bias - mantissa_bits;
+  value *= std::bit_cast<float>(uint32_t(127 + power) << 23);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+}
+
+HOST_DEVICE inline float to_float(float x) { return x; }
+HOST_DEVICE inline float to_float(bf16 x) { return bits_to_float(uint32_t(x.bits) << 16); }
+
+template <class T>
+HOST_DEVICE T from_float(float x);
+template <>
+HOST_DEVICE inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+HOST_DEVICE inline bf16 from_float<bf16>(float x) {
+#if LLMC_ON_GPU
+  return bf16{__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+#else
+  // Without a branch, so that a loop over elements becomes vector code.
+  const uint32_t u = float_to_bits(x), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return bf16{uint16_t((u & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded)};
+#endif
+}
+
+HOST_DEVICE inline e4m3 to_e4m3(float x, Overflow overflow = Overflow::saturate) {
+#if LLMC_ON_GPU
+  return e4m3{__nv_cvt_float_to_fp8(x, overflow == Overflow::saturate ? __NV_SATFINITE : __NV_NOSAT, __NV_E4M3)};
+#else
+  return e4m3{fp8_bits(x, 4, overflow)};
+#endif
+}
+HOST_DEVICE inline e5m2 to_e5m2(float x, Overflow overflow = Overflow::saturate) {
+#if LLMC_ON_GPU
+  return e5m2{__nv_cvt_float_to_fp8(x, overflow == Overflow::saturate ? __NV_SATFINITE : __NV_NOSAT, __NV_E5M2)};
+#else
+  return e5m2{fp8_bits(x, 5, overflow)};
+#endif
+}
+HOST_DEVICE inline float to_float(e4m3 x) { return fp8_value(x.bits, 4); }
+HOST_DEVICE inline float to_float(e5m2 x) { return fp8_value(x.bits, 5); }

@@ -1,0 +1,116 @@
+// Tensor-core products of one warp (sm_80 and newer) and the loads that feed them.
+//
+//   mma_m16n8k16   D(16x8, fp32) += A(16x16, bf16, row-major) * B(16x8, bf16, column-major)
+//   ldmatrix_x4    four 8x8 matrices of 16-bit elements from shared memory, optionally transposed
+//
+// Fragments as in the PTX ISA: with g = lane / 4 and t = lane % 4,
+//   a[0] = A[g][2t, 2t+1]   a[1] = A[g+8][2t, 2t+1]   a[2] = A[g][2t+8, 2t+9]   a[3] = A[g+8][2t+8, 2t+9]
+//   b[0] = B[2t, 2t+1][g]   b[1] = B[2t+8, 2t+9][g]
+//   d[0], d[1] = D[g][2t, 2t+1]   d[2], d[3] = D[g+8][2t, 2t+1]
+// All 32 lanes call.
+#pragma once
+
+#include "llmc/device/async_copy.cuh"
+#include "llmc/device/kernel.cuh"
+
+#if LLMC_CUDA
+
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes in shared memory, 16-byte aligned. r[m] is this
+// lane's part of matrix m: row lane / 4, columns 2 (lane % 4) and the next (of the transposed matrix with kTranspose).
+template <bool kTranspose>
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  if constexpr (kTranspose)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row)));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row)));
+}
+
+#else
+
+namespace cpu_world {
+
+struct Mma16x8x16 {
+  float* d;
+  const uint32_t *a, *b;
+
+  static float half(uint32_t pair, int which) { return bits_to_float(which ? pair & 0xffff0000u : pair << 16); }
+
+  static void run(void** lanes, uint32_t mask) {
+    if (mask != ~0u) stop_kernel("mma_m16n8k16 needs all 32 lanes, has %08x", mask);
+    float A[16][16], B[16][8];
+    for (int l = 0; l < 32; ++l) {
+      const auto* lane = static_cast<Mma16x8x16*>(lanes[l]);
+      const int g = l / 4, t = l % 4 * 2;
+      for (int h = 0; h < 2; ++h) {
+        A[g][t + h] = half(lane->a[0], h);
+        A[g + 8][t + h] = half(lane->a[1], h);
+        A[g][t + 8 + h] = half(lane->a[2], h);
+        A[g + 8][t + 8 + h] = half(lane->a[3], h);
+        B[t + h][g] = half(lane->b[0], h);
+        B[t + 8 + h][g] = half(lane->b[1], h);
+      }
+    }
+    float D[16][8] = {};
+    for (int i = 0; i < 16; ++i)
+      for (int k = 0; k < 16; ++k)
+        for (int j = 0; j < 8; ++j) D[i][j] += A[i][k] * B[k][j];
+    for (int l = 0; l < 32; ++l) {
+      float* d = static_cast<Mma16x8x16*>(lanes[l])->d;
+      const int g = l / 4, t = l % 4 * 2;
+      d[0] += D[g][t];
+      d[1] += D[g][t + 1];
+      d[2] += D[g + 8][t];
+      d[3] += D[g + 8][t + 1];
+    }
+  }
+};
+
+struct Ldmatrix {
+  uint32_t r[4];
+  const void* row;
+  bool transpose;
+
+  static void run(void** lanes, uint32_t mask) {
+    if (mask != ~0u) stop_kernel("ldmatrix needs all 32 lanes, has %08x", mask);
+    for (int m = 0; m < 4; ++m)
+      for (int l = 0; l < 32; ++l) {
+        auto* lane = static_cast<Ldmatrix*>(lanes[l]);
+        uint16_t pair[2];
+        for (int h = 0; h < 2; ++h) {
+          const int row = lane->transpose ? l % 4 * 2 + h : l / 4, column = lane->transpose ? l / 4 : l % 4 * 2 + h;
+          const void* source = static_cast<Ldmatrix*>(lanes[m * 8 + row])->row;
+          pair[h] = static_cast<const uint16_t*>(source)[column];
+        }
+        memcpy(&lane->r[m], pair, 4);
+      }
+  }
+};
+
+}  // namespace cpu_world
+
+inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], LLMC_PLACE) {
+  cpu_world::Mma16x8x16 me{d, a, b};
+  cpu_world::sync_warp(~0u, &cpu_world::Mma16x8x16::run, &me, {"mma_m16n8k16", file, line});
+}
+
+template <bool kTranspose>
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, LLMC_PLACE) {
+  if (reinterpret_cast<uintptr_t>(row) & 15)
+    cpu_world::stop_kernel("%s:%d: ldmatrix: the row's address %p is not 16-byte aligned", file, line, row);
+  cpu_world::Ldmatrix me{{}, row, kTranspose};
+  cpu_world::sync_warp(~0u, &cpu_world::Ldmatrix::run, &me, {"ldmatrix", file, line});
+  memcpy(r, me.r, sizeof r);
+}
+
+#endif

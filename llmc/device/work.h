@@ -1,0 +1,46 @@
+// What a piece of asynchronous work says of itself before it is enqueued: its stream, its name, the byte ranges that it
+// reads and writes, and its floating-point operations. In the CPU world every access is checked to be ordered after
+// those that conflict with it (order_check.h); the ranges and FLOPs also feed benchmarks.
+//
+//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(cos_sin, T * HD)}}, grid, block, 0,
+//   ...);
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+
+class Stream;
+
+struct Access {
+  const void* data;
+  size_t bytes;
+  bool write;
+};
+
+// `count` elements from `data`; a null pointer (an absent optional buffer) declares nothing.
+template <class T>
+Access reads(const T* data, size_t count) {
+  return {data, data ? count * sizeof(T) : 0, false};
+}
+template <class T>
+Access writes(const T* data, size_t count) {
+  return {data, data ? count * sizeof(T) : 0, true};
+}
+// Read and written: `+=`, in place.
+template <class T>
+Access updates(const T* data, size_t count) {
+  return writes(data, count);
+}
+
+struct Work {
+  Stream& stream;
+  const char* name;
+  std::initializer_list<Access> accesses;  // lives as long as the full expression that makes the Work
+  double flops;
+  const char* file;
+  int line;
+
+  Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
+       const char* file = __builtin_FILE(), int line = __builtin_LINE())
+      : stream(stream), name(name), accesses(accesses), flops(flops), file(file), line(line) {}
+};
