@@ -1,0 +1,19 @@
+// What changes from step to step and kernels need: it lives in device memory, written by the host's copy at the start
+// of a step and by the kernels of that step, so that no kernel argument has to change between steps.
+#pragma once
+
+#include <cstdint>
+
+struct StepState {
+  // From the host.
+  float learning_rate;
+  float bias_correction1, bias_correction2;  // 1 - beta1^t, 1 - beta2^t with t = step + 1
+  float grad_clip;                           // largest gradient norm; 0: no clipping
+  int64_t step;                              // 0 for the first
+
+  // From the step itself.
+  int64_t label_count;  // labels of the global batch that are not ignored (after the sum over ranks)
+  double loss_sum;      // sum of their losses in nats (this rank's until summed over ranks)
+  float grad_norm;      // L2 over all gradients, before clipping
+  float clip_factor;    // min(1, grad_clip / grad_norm)
+};
