@@ -15,7 +15,7 @@
 SHELL := bash
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all kernels tests headers doctor test test-pytorch ci quickstart format format-check clean help
+.PHONY: all kernels tests headers check-headers doctor test test-pytorch ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores, unless -j is given (given on the command line it wins anyway).
@@ -36,8 +36,8 @@ MAIN_SOURCES := $(PROGRAM_SOURCES) $(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOU
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor test test-pytorch ci quickstart format format-check clean help
-PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(filter-out default,$(if $(filter default,$(origin CXX)),,$(CXX)))' \
+PLAIN_GOALS := doctor headers test test-pytorch ci quickstart format format-check clean help
+PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' scripts/doctor
 
@@ -59,6 +59,8 @@ test-pytorch:
 	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
 ci:
 	@dev/test/ci
+headers:
+	@$(MAKE) DEVICE=cpu check-headers
 format:
 	clang-format -i $(HEADERS) $(LIBRARY_SOURCES) $(MAIN_SOURCES)
 format-check:
@@ -83,6 +85,12 @@ ifneq ($(filter all,$(GOALS)),)
 $(info $(file <build/$(VARIANT)/summary.txt))
 endif
 include build/$(VARIANT)/config.mk
+
+# Files named cpu_* belong to the CPU world alone, files named cuda_* to the CUDA world.
+OTHER_WORLD := $(if $(filter cuda,$(DEVICE)),cpu_%,cuda_%)
+in_this_world = $(foreach f,$1,$(if $(filter $(OTHER_WORLD),$(notdir $f)),,$f))
+LIBRARY_SOURCES := $(call in_this_world,$(LIBRARY_SOURCES))
+HEADERS := $(call in_this_world,$(HEADERS))
 
 # FLAGS that all compilers take; then one compile command for each kind of file.
 CPU_ARCH ?= native
@@ -113,10 +121,10 @@ TESTS := $(patsubst dev/test/%,$B/test/%,$(basename $(TEST_SOURCES)))
 BENCHES := $(patsubst dev/bench/%,$B/bench/%,$(basename $(BENCH_SOURCES)))
 
 all: $(PROGRAMS) $(LIBRARY)
-	@$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);)
+	@$(if $(FAULTS)$(SANITIZE),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
 kernels: $(KERNELS) $(BENCHES)
 tests: $(TESTS)
-headers: $(HEADERS:%=$B/headers/%.ok)
+check-headers: $(HEADERS:%=$B/headers/%.ok)
 
 $B/obj/%.cpp.o: %.cpp $B/flags
 	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))
