@@ -1,0 +1,107 @@
+#include "llmc/base/text.h"
+
+#include <glob.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "llmc/base/error.h"
+
+namespace {
+
+// Three significant digits of a value in [0, 1000).
+std::string three_digits(double value) { return format("%.*f", value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value); }
+
+// Divides by `base` until three digits hold the value: 999.6 thousands round to 1000, which is the next unit's 1.00.
+int scale(double& value, double base, int units) {
+  int unit = 0;
+  while (unit + 1 < units && std::round(value) >= base) {
+    value /= base;
+    ++unit;
+  }
+  return unit;
+}
+
+}  // namespace
+
+std::string human_bytes(uint64_t bytes) {
+  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = double(bytes);
+  const int unit = scale(value, 1024, 7);
+  if (unit == 0) return format("%d B", int(bytes));
+  return (value >= 999.5 ? format("%.0f", value) : three_digits(value)) + " " + kUnits[unit];
+}
+
+std::string human_count(double count) {
+  static const char* const kUnits[] = {"", "k", "M", "B", "T"};
+  if (!std::isfinite(count)) return "?";
+  if (count < 0) return "-" + human_count(-count);
+  double value = count;
+  const int unit = scale(value, 1000, 5);
+  if (unit == 0) return value == std::floor(value) ? format("%.0f", value) : format("%.3g", value);
+  return (value >= 999.5 ? format("%.0f", value) : three_digits(value)) + kUnits[unit];
+}
+
+std::string human_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e12) return "?";
+  if (seconds < 9.95) return format("%.1fs", seconds);
+  const int64_t s = int64_t(std::llround(seconds));
+  const int64_t m = s / 60, h = m / 60, d = h / 24;
+  if (m < 1) return format("%ds", int(s));
+  if (m < 10) return format("%dm%02ds", int(m), int(s % 60));
+  if (h < 1) return format("%dm", int(m));
+  if (d < 1) return format("%dh%02dm", int(h), int(m % 60));
+  return format("%ldd%02dh", long(d), int(h % 24));
+}
+
+std::string shortest(double value) {
+  char text[64];
+  const auto result = std::to_chars(text, text + sizeof text, value);
+  return std::string(text, result.ptr);
+}
+
+int edit_distance(const std::string& a, const std::string& b) {
+  const size_t columns = b.size() + 1;
+  std::vector<int> before(columns), above(columns), row(columns);
+  for (size_t j = 0; j < columns; ++j) row[j] = int(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    std::swap(before, above);
+    std::swap(above, row);
+    row[0] = int(i);
+    for (size_t j = 1; j < columns; ++j) {
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] != b[j - 1])});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  int limit = std::max(2, int(word.size()) / 3) + 1;
+  std::string best;
+  for (const std::string& candidate : candidates) {
+    const int distance = edit_distance(word, candidate);
+    // A word of which nothing is left is not near: "x" is one edit from every other letter.
+    const bool unlike = distance >= int(std::max(word.size(), candidate.size()));
+    if (distance < limit && !unlike) {
+      limit = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::vector<std::string> glob(const std::string& pattern) {
+  if (access(pattern.c_str(), F_OK) == 0) return {pattern};
+  std::vector<std::string> paths;
+  glob_t matches = {};
+  const int result = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_BRACE | GLOB_TILDE, nullptr, &matches);
+  if (result == 0) paths.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+  globfree(&matches);
+  REQUIRE(result != GLOB_NOSPACE, "out of memory while looking for files named %s", pattern.c_str());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
