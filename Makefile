@@ -55,6 +55,7 @@ test:
 	@dev/test/run build/$$($(PROBE) configure) $(T)
 test-pytorch:
 	@$(PROBE) install test
+	@dev/test/pytorch_environment
 	@$(MAKE) all
 	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
 ci:
@@ -96,12 +97,13 @@ HEADERS := $(call in_this_world,$(HEADERS))
 CPU_ARCH ?= native
 DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-HOST := -O3 -g -Wall -Wextra -Werror -pthread $(SANITIZER)
+WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict) # g++ 12 sees overlaps in std::string's +
+HOST := -O3 -g $(WARNINGS) -Werror -pthread $(SANITIZER)
 COMMON := -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
 COMPILE_cpp := $(CXX) $(COMMON) $(HOST)
 COMPILE_cu := $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -O3 -lineinfo -Werror all-warnings \
-  -Xcompiler -Wall,-Wextra,-g,-pthread $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
+  $(addprefix -Xcompiler ,$(WARNINGS) -g -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
 else
 COMPILE_cpp := $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
   -Wno-unknown-pragmas
