@@ -1,0 +1,332 @@
+// Token files: both shard formats, text, the split, the unigram figure; and every malformed file with its message.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "dev/test/test.h"
+#include "dev/test/token_files.h"
+#include "llmc/train/token_dataset.h"
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<int32_t> tokens_of(const TokenDataset& data, int shard) {
+  std::vector<int32_t> tokens(size_t(data.shard_size(shard)));
+  data.read(shard, 0, data.shard_size(shard), tokens.data());
+  return tokens;
+}
+
+// All tokens of all shards as text.
+std::string text_of(const TokenDataset& data) {
+  std::string text;
+  for (int shard = 0; shard < data.shards(); shard++)
+    for (int32_t token : tokens_of(data, shard)) text += char(token);
+  return text;
+}
+
+std::string open_error(const std::string& pattern, int vocab_size = 50257) {
+  return error_of([&] { TokenDataset::open(pattern, vocab_size); });
+}
+
+// The message starts with `first`, and every part stands in it.
+void check_message(const std::string& message, const std::string& first, const std::vector<std::string>& parts) {
+  CAPTURE(message);
+  CHECK(message.starts_with(first));
+  for (const std::string& part : parts) {
+    CAPTURE(part);
+    CHECK(has(message, part));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("both shard formats, mixed under one pattern, in the order of their names") {
+  TemporaryFolder folder;
+  const std::vector<uint16_t> narrow = {0, 1, 50256, 7, 65535};
+  const std::vector<uint32_t> wide = {65536, 3, 128255};
+  write_shard(folder / "b_1.bin", wide);
+  write_shard(folder / "b_0.bin", narrow);
+  write_shard(folder / "other.bin", std::vector<uint16_t>{9});
+
+  const TokenDataset data = TokenDataset::open(folder / "b_*.bin", 128256);
+  CHECK(data.shards() == 2);
+  CHECK(data.size() == 8);
+  CHECK(data.vocab_size() == 128256);
+  CHECK(!data.is_text());
+  CHECK(data.shard_path(0) == folder / "b_0.bin");
+  CHECK(data.shard_path(1) == folder / "b_1.bin");
+  CHECK(tokens_of(data, 0) == std::vector<int32_t>{0, 1, 50256, 7, 65535});
+  CHECK(tokens_of(data, 1) == std::vector<int32_t>{65536, 3, 128255});
+
+  int32_t two[2] = {};
+  data.read(0, 2, 2, two);
+  CHECK(two[0] == 50256);
+  CHECK(two[1] == 7);
+}
+
+TEST_CASE("text is read byte by byte, also bytes above 127") {
+  TemporaryFolder folder;
+  write_file(folder / "t.txt", std::string("a\0\xff z", 5));
+  const TokenDataset data = TokenDataset::open(folder / "t.txt", 256);
+  CHECK(data.is_text());
+  CHECK(tokens_of(data, 0) == std::vector<int32_t>{'a', 0, 255, ' ', 'z'});
+}
+
+TEST_CASE("a read outside a shard is refused") {
+  TemporaryFolder folder;
+  write_shard(folder / "a.bin", std::vector<uint16_t>{1, 2, 3});
+  const TokenDataset data = TokenDataset::open(folder / "a.bin", 10);
+  int32_t out[8];
+  CHECK(error_of([&] { data.read(0, 0, 3, out); }) == "");
+  CHECK(error_of([&] { data.read(0, 3, 0, out); }) == "");
+  const std::string message = error_of([&] { data.read(0, 1, 3, out); });
+  check_message(message, "3 tokens from token 1 of ", {folder / "a.bin", "of which 3 are in this dataset"});
+  CHECK(error_of([&] { data.read(0, -1, 2, out); }) != "");
+  CHECK(error_of([&] { data.read(0, 4, 0, out); }) != "");
+  CHECK(error_of([&] { data.read(0, 0, -1, out); }) != "");
+  CHECK(error_of([&] { data.read(0, INT64_MAX, 2, out); }) != "");
+  CHECK(error_of([&] { data.read(1, 0, 1, out); }) == "shard 1 of a dataset of 1 shards");
+  CHECK(error_of([&] { data.read(-1, 0, 1, out); }) == "shard -1 of a dataset of 1 shards");
+}
+
+TEST_CASE("missing and empty files") {
+  TemporaryFolder folder;
+  check_message(open_error(folder / "no.bin"), "no data: nothing matches '" + (folder / "no.bin") + "'",
+                {"check the path"});
+  check_message(open_error(folder / "*.bin"), "no data: nothing matches '" + (folder / "*.bin") + "'",
+                {"quote a pattern"});
+  check_message(open_error(""), "no data: nothing matches ''", {});
+  const std::string empty = write_file(folder / "empty.bin", "");
+  CHECK(has(open_error(empty), empty + ": the file is empty (0 bytes)"));
+  const std::string empty_text = write_file(folder / "empty.txt", "");
+  CHECK(has(open_error(empty_text, 256), empty_text + ": the file is empty (0 bytes)"));
+  std::filesystem::create_directory(folder / "dir.bin");
+  CHECK(has(open_error(folder / "dir.bin"), "it is a directory"));
+}
+
+TEST_CASE("a shard shorter than its header") {
+  TemporaryFolder folder;
+  const std::string path = write_file(folder / "s.bin", header_bytes(20240520, 1, 5).substr(0, 1023));
+  check_message(open_error(path), "shard " + path + ": the file has 1023 bytes",
+                {"expected a header of 1024 bytes", "cut short; fetch it again"});
+  write_file(path, "To be, or not to be\n");
+  check_message(open_error(path), "shard " + path + ": 20 bytes of what looks like plain text",
+                {"expected a header of 1024 bytes", "rename it to .txt"});
+}
+
+TEST_CASE("a wrong magic: another file, a big-endian shard, plain text") {
+  TemporaryFolder folder;
+  const std::string expected = "expected 20240520 (uint16 tokens) or 20240801 (uint32 tokens)";
+  const std::string path = write_file(folder / "s.bin", header_bytes(20240326, 3, 5) + "0123456789");
+  check_message(open_error(path), "shard " + path + ": wrong magic 20240326", {expected, "llm.c's dev/data scripts"});
+
+  for (int32_t magic : {20240520, 20240801}) {
+    const auto swapped = int32_t(__builtin_bswap32(uint32_t(magic)));
+    write_file(path, header_bytes(swapped, 0x01000000, 0x05000000) + "0123456789");
+    check_message(open_error(path),
+                  "shard " + path + ": magic " + std::to_string(swapped) + " is " + std::to_string(magic) +
+                      " with its bytes swapped",
+                  {expected, "big-endian", "write it again little-endian"});
+  }
+
+  std::string text;
+  while (text.size() < 2000) text += "Caf\xc3\xa9, or not caf\xc3\xa9:\n\tthat is the question.\r\n";
+  write_file(path, text);
+  check_message(open_error(path), "shard " + path + ": magic ",
+                {"looks like plain text", expected, "rename it to .txt"});
+}
+
+TEST_CASE("an unknown version, also the other format's") {
+  TemporaryFolder folder;
+  const std::string path = write_file(folder / "s.bin", header_bytes(20240520, 7, 5) + "0123456789");
+  check_message(open_error(path), "shard " + path + ": magic 20240520 with version 7",
+                {"expected version 1", "write it again"});
+  write_file(path, header_bytes(20240801, 1, 2) + "01234567");
+  check_message(open_error(path), "shard " + path + ": magic 20240801 with version 1",
+                {"expected version 7", "write it again"});
+}
+
+TEST_CASE("the header's number of tokens against the file's size") {
+  TemporaryFolder folder;
+  const std::string path = folder / "s.bin";
+  write_file(path, header_bytes(20240801, 7, 100) + std::string(244, '\0'));
+  CHECK(open_error(path) == "shard " + path +
+                                ": header says 100 tokens, file holds 61\n"
+                                "  expected 1424 bytes, found 1268: the copy was cut short; fetch it again");
+  write_file(path, header_bytes(20240520, 1, 100) + std::string(199, '\0'));  // half a token is missing
+  CHECK(open_error(path) == "shard " + path +
+                                ": header says 100 tokens, file holds 99\n"
+                                "  expected 1224 bytes, found 1223: the copy was cut short; fetch it again");
+  write_file(path, header_bytes(20240520, 1, 100) + std::string(202, '\0'));
+  check_message(open_error(path),
+                "shard " + path + ": header says 100 tokens, file holds 101\n  expected 1224 bytes, found 1226",
+                {"longer than its header says"});
+  write_file(path, header_bytes(20240520, 1, 100) + std::string(200, '\0'));
+  CHECK(open_error(path) == "");
+  write_file(path, header_bytes(20240520, 1, 0));
+  check_message(open_error(path), "shard " + path + ": header says 0 tokens", {"expected at least 1"});
+  write_file(path, header_bytes(20240520, 1, -5) + "0123456789");
+  check_message(open_error(path), "shard " + path + ": header says -5 tokens", {"expected at least 1"});
+  // 2^31-1 tokens of 4 bytes: the expected size does not fit into 32 bits.
+  write_file(path, header_bytes(20240801, 7, INT32_MAX) + "01234567");
+  check_message(open_error(path),
+                "shard " + path + ": header says 2147483647 tokens, file holds 2\n  expected 8589935612 bytes", {});
+}
+
+TEST_CASE("a token that the vocabulary does not have, wherever it stands") {
+  TemporaryFolder folder;
+  const std::string path = folder / "s.bin";
+  // Before, at and after the borders of the blocks that the scan reduces, and in the rest after the last whole block.
+  for (size_t at : {0, 1, 4095, 4096, 4097, 8191, 8192, 9999}) {
+    CAPTURE(at);
+    std::vector<uint16_t> narrow(10000, 50256);
+    narrow[at] = 50257;
+    write_shard(path, narrow);
+    check_message(open_error(path), "shard " + path + ": token " + std::to_string(at) + " is 50257",
+                  {"below the model's vocabulary of 50257", "tokenizer"});
+    CHECK(open_error(path, 50258) == "");
+
+    std::vector<uint32_t> wide(10000, 128255);
+    wide[at] = 0xfffffff0;  // negative, had it been read as a signed number
+    write_shard(path, wide);
+    check_message(open_error(path, 128256), "shard " + path + ": token " + std::to_string(at) + " is 4294967280",
+                  {"below the model's vocabulary of 128256"});
+  }
+  const std::string text = write_file(folder / "t.txt", "abcz\xc3\xa9");
+  check_message(open_error(text, 128), "text " + text + ": token 4 is 195",
+                {"vocabulary of 128", "a model of 256 tokens"});
+  CHECK(open_error(text, 196) == "");
+  check_message(open_error(text, 0), "cannot open '" + text + "' for a vocabulary of 0 tokens", {});
+}
+
+TEST_CASE("several ranks share the scan; what a rank did not scan it refuses when it reads it") {
+  TemporaryFolder folder;
+  write_shard(folder / "0.bin", std::vector<uint16_t>{1, 2, 99, 4});
+  write_shard(folder / "1.bin", std::vector<uint16_t>{1, 2, 3});
+  const std::string pattern = folder / "*.bin";
+  const std::string expected = "shard " + (folder / "0.bin") + ": token 2 is 99";
+  CHECK(error_of([&] { TokenDataset::open(pattern, 50, 0, 2); }).starts_with(expected));
+
+  const TokenDataset data = TokenDataset::open(pattern, 50, 1, 2);
+  int32_t out[3];
+  CHECK(error_of([&] { data.read(0, 0, 2, out); }) == "");
+  CHECK(error_of([&] { data.read(0, 1, 2, out); }).starts_with(expected));
+  CHECK(error_of([&] { unigram_cross_entropy(data, data); }).starts_with(expected));
+  CHECK(error_of([&] { TokenDataset::open(pattern, 50, 2, 2); }) ==
+        "cannot open '" + pattern + "' as rank 2 of 2\n  expected a rank from 0 to 1");
+}
+
+TEST_CASE("shards and text under one pattern are refused") {
+  TemporaryFolder folder;
+  write_shard(folder / "a.bin", std::vector<uint16_t>{1});
+  write_file(folder / "b.md", "notes");
+  check_message(open_error(folder / "*"), "'" + (folder / "*") + "' matches shards and text: ",
+                {folder / "a.bin", folder / "b.md", "name one kind"});
+}
+
+TEST_CASE("a text's last tenth is held out, cut in the concatenation of the files") {
+  TemporaryFolder folder;
+  write_file(folder / "a.txt", "0123456789abcdefghij");
+  write_file(folder / "b.txt", "KLMNO");
+  const auto [train, held_out] = open_training_data(folder / "*.txt", "", 256);
+  CHECK(held_out.has_value());
+  CHECK(text_of(train) == "0123456789abcdefghijKLM");
+  CHECK(text_of(*held_out) == "NO");  // 25 / 10, rounded down
+  CHECK(held_out->shards() == 1);
+
+  SUBCASE("the cut may lie in any file, and parts keep their kind") {
+    const TokenDataset all = TokenDataset::open(folder / "*.txt", 256);
+    for (int64_t first = 1; first < 25; first++) {
+      const auto [head, tail] = all.split(first);
+      CAPTURE(first);
+      CHECK(head.size() == first);
+      CHECK(tail.size() == 25 - first);
+      CHECK(text_of(head) + text_of(tail) == "0123456789abcdefghijKLMNO");
+      CHECK(head.is_text());
+      CHECK(tail.vocab_size() == 256);
+    }
+    CHECK(error_of([&] { all.split(0); }) == "cannot split 25 tokens into 0 and 25\n  expected more than 0 in both");
+    CHECK(error_of([&] { all.split(25); }) == "cannot split 25 tokens into 25 and 0\n  expected more than 0 in both");
+  }
+  SUBCASE("a part cannot be read beyond the cut") {
+    int32_t out[25];
+    CHECK(error_of([&] { train.read(1, 0, 3, out); }) == "");
+    CHECK(has(error_of([&] { train.read(1, 0, 4, out); }), "of which 3 are in this dataset"));
+  }
+  SUBCASE("parts of a part") {
+    const auto [head, tail] = train.split(21);
+    CHECK(text_of(tail) == "LM");
+    CHECK(text_of(tail.split(1).second) == "M");
+  }
+}
+
+TEST_CASE("validation data that is named is taken as it is, and shards have nothing held out") {
+  TemporaryFolder folder;
+  write_shard(folder / "train.bin", std::vector<uint16_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  write_shard(folder / "val.bin", std::vector<uint32_t>{11, 12});
+  const TrainingData alone = open_training_data(folder / "train.bin", "", 100);
+  CHECK(alone.train.size() == 10);
+  CHECK(!alone.held_out.has_value());
+  const TrainingData both = open_training_data(folder / "train.bin", folder / "val.bin", 100);
+  CHECK(both.train.size() == 10);
+  CHECK(tokens_of(*both.held_out, 0) == std::vector<int32_t>{11, 12});
+  CHECK(has(error_of([&] { open_training_data(folder / "train.bin", folder / "nothing.bin", 100); }), "nothing.bin"));
+  CHECK(has(error_of([&] { open_training_data(folder / "train.bin", folder / "val.bin", 12); }), "token 1 is 12"));
+
+  // The whole text is trained on where validation data is named.
+  write_file(folder / "t.txt", "0123456789");
+  CHECK(open_training_data(folder / "t.txt", folder / "t.txt", 256).train.size() == 10);
+  write_file(folder / "t.txt", "012345678");
+  check_message(error_of([&] { open_training_data(folder / "t.txt", "", 256); }), "the text '",
+                {"has 9 bytes", "at least 10"});
+}
+
+TEST_CASE("shards can be split too: the parts' tokens are whole") {
+  TemporaryFolder folder;
+  write_shard(folder / "0.bin", std::vector<uint16_t>{1, 2, 3});
+  write_shard(folder / "1.bin", std::vector<uint32_t>{70000, 70001, 70002});
+  const auto [head, tail] = TokenDataset::open(folder / "*.bin", 100000).split(4);
+  CHECK(tokens_of(head, 1) == std::vector<int32_t>{70000});
+  CHECK(tail.shards() == 1);
+  CHECK(tokens_of(tail, 0) == std::vector<int32_t>{70001, 70002});
+}
+
+TEST_CASE("unigram cross entropy") {
+  TemporaryFolder folder;
+  const auto text = [&](const std::string& name, const std::string& bytes, int vocab_size) {
+    return TokenDataset::open(write_file(folder / name, bytes), vocab_size);
+  };
+  SUBCASE("by hand, with one added to every count") {
+    const TokenDataset train = text("train.txt", "aaab", 256), held_out = text("held.txt", "abc", 256);
+    const double expected = -(std::log(4.0 / 260) + std::log(2.0 / 260) + std::log(1.0 / 260)) / 3;
+    CHECK(unigram_cross_entropy(train, held_out) == doctest::Approx(expected).epsilon(1e-12));
+  }
+  SUBCASE("a large dataset is represented by stretches from all of it") {
+    // 8 MiB of a, then 8 MiB of b: stretches from the beginning alone would know nothing of b.
+    const TokenDataset data = text("half.txt", std::string(8 << 20, 'a') + std::string(8 << 20, 'b'), 256);
+    CHECK(unigram_cross_entropy(data, data) == doctest::Approx(std::log(2.0)).epsilon(1e-4));
+    CHECK(unigram_cross_entropy(data, data, 1 << 18) == doctest::Approx(std::log(2.0)).epsilon(1e-2));
+  }
+  SUBCASE("two vocabularies are refused") {
+    const TokenDataset a = text("a.txt", "aaab", 256), b = text("b.txt", "aaab", 200);
+    CHECK(has(error_of([&] { unigram_cross_entropy(a, b); }),
+              "a vocabulary of 256 tokens, the held-out data one of 200"));
+  }
+}
+
+TEST_CASE("the bundled text is the one that the figures were measured on") {
+  const std::string path = "dev/data/tinyshakespeare.txt";
+  const auto [train, held_out] = open_training_data(path, "", 256);
+  CHECK(train.size() == 1003855);
+  CHECK(held_out->size() == 111539);
+  CHECK(text_of(train).starts_with("First Citizen:\nBefore we proceed any further, hear me speak."));
+  // Counted by an independent script.
+  CHECK(unigram_cross_entropy(train, *held_out) == doctest::Approx(3.347495370799465).epsilon(1e-12));
+  CHECK(open_error(path, 123) == "");
+  CHECK(has(open_error(path, 122), "is 122"));  // 'z'
+}

@@ -1,0 +1,437 @@
+// Which tokens a step sees: each window once an epoch, the same for any number of ranks, from nothing but (seed,
+// number).
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dev/test/test.h"
+#include "dev/test/token_files.h"
+#include "llmc/train/sampler.h"
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A shard whose tokens tell their position: first, first+1, ...
+std::vector<uint32_t> counting(uint32_t first, size_t count) {
+  std::vector<uint32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+TokenDataset counting_dataset(const TemporaryFolder& folder, const std::vector<size_t>& sizes) {
+  for (size_t i = 0; i < sizes.size(); i++)
+    write_shard(folder / (std::to_string(100 + i) + ".bin"), counting(uint32_t(i) * 1000000, sizes[i]));
+  return TokenDataset::open(folder / "*.bin", 1 << 30);
+}
+
+std::vector<int64_t> order_of(int64_t size, uint64_t seed, uint64_t stream) {
+  const Permutation permutation(size, seed, stream);
+  std::vector<int64_t> images;
+  for (int64_t i = 0; i < size; i++) images.push_back(permutation(i));
+  return images;
+}
+
+bool is_permutation_of_indices(std::vector<int64_t> images) {
+  std::sort(images.begin(), images.end());
+  for (size_t i = 0; i < images.size(); i++)
+    if (images[i] != int64_t(i)) return false;
+  return true;
+}
+
+// Sum of (seen - expected)^2 / expected: about cells-1 for a fair draw, with a standard deviation of sqrt(2 cells).
+double chi_square(const std::vector<int>& seen, double expected) {
+  double sum = 0;
+  for (int count : seen) sum += (count - expected) * (count - expected) / expected;
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("a permutation reaches every number once, for every size") {
+  for (int64_t size = 1; size <= 300; size++)
+    for (uint64_t stream = 0; stream < 5; stream++) {
+      CAPTURE(size);
+      CHECK(is_permutation_of_indices(order_of(size, 42, stream)));
+    }
+  for (int64_t size : {1023, 1024, 1025, 65537, 1000003}) {
+    CAPTURE(size);
+    CHECK(is_permutation_of_indices(order_of(size, 7, 3)));
+  }
+}
+
+TEST_CASE("permutations depend on the seed and on the stream, and on nothing else") {
+  CHECK(order_of(1000, 1, 0) == order_of(1000, 1, 0));
+  CHECK(order_of(1000, 1, 0) != order_of(1000, 2, 0));
+  CHECK(order_of(1000, 1, 0) != order_of(1000, 1, 1));
+  CHECK(order_of(1000, 1, 0) != order_of(1000, 0, 1));
+}
+
+TEST_CASE("the values of a permutation are fixed: a saved run resumes in the same order") {
+  // Worked out by a separate program from the definition in sampler.h and sampler.cpp.
+  CHECK(order_of(10, 1337, 4) == std::vector<int64_t>{1, 7, 2, 3, 0, 6, 5, 4, 8, 9});
+  const Permutation large((int64_t(1) << 40) + 12345, 99, 6);
+  CHECK(large(0) == 359543500953);
+  CHECK(large((int64_t(1) << 40)) == 427170342395);
+}
+
+TEST_CASE("permutations are fair") {
+  SUBCASE("all six orders of three numbers, all two of two") {
+    std::map<std::vector<int64_t>, int> three, two;
+    for (uint64_t stream = 0; stream < 6000; stream++) three[order_of(3, 5, stream)]++, two[order_of(2, 5, stream)]++;
+    std::vector<int> seen;
+    for (const auto& [order, count] : three) seen.push_back(count);
+    CHECK(seen.size() == 6);
+    CHECK(chi_square(seen, 1000) < 5 + 6 * std::sqrt(10.0));
+    seen.clear();
+    for (const auto& [order, count] : two) seen.push_back(count);
+    CHECK(seen.size() == 2);
+    CHECK(chi_square(seen, 3000) < 1 + 6 * std::sqrt(2.0));
+  }
+  SUBCASE("every number is followed by every other, at a size that is no power of two") {
+    const int size = 23;
+    std::vector<int> pairs(size * size), places(size * size);
+    for (uint64_t stream = 0; stream < 20000; stream++) {
+      const std::vector<int64_t> order = order_of(size, 11, stream);
+      for (int i = 0; i < size; i++) places[size_t(i * size + order[size_t(i)])]++;
+      pairs[size_t(order[3] * size + order[4])]++;
+    }
+    CHECK(chi_square(places, 20000.0 / size) < (size - 1) * (size - 1) + 6 * std::sqrt(2.0 * size * size));
+    std::vector<int> different;  // a number never follows itself
+    for (int i = 0; i < size * size; i++) {
+      if (i % size == i / size) CHECK(pairs[size_t(i)] == 0);
+      if (i % size != i / size) different.push_back(pairs[size_t(i)]);
+    }
+    CHECK(chi_square(different, 20000.0 / (size * (size - 1))) < size * (size - 1) + 6 * std::sqrt(2.0 * size * size));
+  }
+}
+
+TEST_CASE("a permutation refuses what it does not permute") {
+  CHECK(has(error_of([] { Permutation(0, 1, 1); }), "a permutation of 0 numbers"));
+  const Permutation permutation(10, 1, 1);
+  CHECK(error_of([&] { permutation(10); }) == "number 10 of a permutation of 10");
+  CHECK(error_of([&] { permutation(-1); }) == "number -1 of a permutation of 10");
+}
+
+TEST_CASE("windows never overlap, never leave their shard, and are as many for every shift") {
+  TemporaryFolder folder;
+  const int T = 8;
+  // Too short; exactly one; one with some room; just below and at two windows' tokens; several.
+  const std::vector<size_t> sizes = {8, 9, 12, 15, 16, 17, 24, 100, 1};
+  const std::vector<int64_t> expected = {0, 1, 1, 1, 1, 1, 2, 11, 0};
+  const Windows windows(counting_dataset(folder, sizes), T);
+  CHECK(windows.count() == std::accumulate(expected.begin(), expected.end(), int64_t(0)));
+
+  std::set<int64_t> starts_of_last;  // of the last shard with room for all T shifts
+  for (int step = 0; step <= 1000; step++) {
+    const uint64_t shift = step == 1000 ? UINT64_MAX : uint64_t(step) * (UINT64_MAX / 1000);
+    std::vector<int64_t> seen(sizes.size());
+    int64_t end = 0;
+    int shard = 0;
+    for (int64_t i = 0; i < windows.count(); i++) {
+      const Windows::Place place = windows.place(i, shift);
+      if (place.shard != shard) end = 0, shard = place.shard;
+      CHECK(place.start >= end);
+      CHECK(place.start + T + 1 <= int64_t(sizes[size_t(place.shard)]));
+      end = place.start + T;
+      seen[size_t(place.shard)]++;
+      if (place.shard == 7 && seen[7] == 1) starts_of_last.insert(place.start);
+    }
+    CHECK(seen == expected);
+  }
+  CHECK(starts_of_last == std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(has(error_of([&] { windows.place(windows.count(), 0); }), "window 18 of 18"));
+  CHECK(has(error_of([&] { windows.place(-1, 0); }), "window -1 of 18"));
+}
+
+TEST_CASE("labels are the inputs one token further on") {
+  TemporaryFolder folder;
+  const Windows windows(counting_dataset(folder, {100, 50}), 8);
+  std::vector<int32_t> inputs(8), labels(8);
+  for (int64_t i = 0; i < windows.count(); i++) {
+    const Windows::Place place = windows.place(i, uint64_t(1) << 63);
+    windows.read(place, inputs.data(), labels.data());
+    for (int t = 0; t < 8; t++) {
+      CHECK(inputs[size_t(t)] == place.shard * 1000000 + place.start + t);
+      CHECK(labels[size_t(t)] == inputs[size_t(t)] + 1);
+    }
+  }
+  // T = 1: a label of its own, no inputs to shift.
+  const Windows single(counting_dataset(folder, {3, 2}), 1);
+  CHECK(single.count() == 3);
+  single.read(single.place(2, 0), inputs.data(), labels.data());
+  CHECK(inputs[0] == 1000000);
+  CHECK(labels[0] == 1000001);
+}
+
+TEST_CASE("data that is too short for a window is refused") {
+  TemporaryFolder folder;
+  const TokenDataset data = counting_dataset(folder, {10, 64, 20});
+  CHECK(error_of([&] { Windows(data, 63); }) == "");
+  const std::string message = error_of([&] { Windows(data, 64); });
+  CAPTURE(message);
+  CHECK(has(message, "no sequence of 64 tokens and a label fits: the longest of 3 shards has 64 tokens"));
+  CHECK(has(message, "expected 65: lower --seq-len"));
+  CHECK(has(error_of([&] { Windows(data, 0); }), "windows of 0 tokens"));
+}
+
+TEST_CASE("every window comes once an epoch, in another order and at other borders each time") {
+  TemporaryFolder folder;
+  const int T = 4;
+  const Sampler sampler(counting_dataset(folder, {103, 57, 4, 5}), T, 1234);
+  const int64_t W = sampler.samples_per_epoch();
+  CHECK(W == 24 + 13 + 0 + 1);
+  std::vector<std::vector<std::pair<int, int64_t>>> orders;
+  std::set<int64_t> borders;
+  for (int64_t epoch = 0; epoch < 40; epoch++) {
+    std::vector<std::pair<int, int64_t>> order;  // shard, number in the shard
+    std::set<int64_t> residues;
+    for (int64_t i = 0; i < W; i++) {
+      const Windows::Place place = sampler.place(epoch * W + i);
+      order.emplace_back(place.shard, place.start / T);
+      if (place.shard == 0) residues.insert(place.start % T);
+    }
+    CHECK(residues.size() == 1);  // one shift an epoch
+    borders.insert(*residues.begin());
+    CHECK(std::set(order.begin(), order.end()).size() == size_t(W));
+    CHECK(std::find(orders.begin(), orders.end(), order) == orders.end());
+    orders.push_back(order);
+  }
+  CHECK(borders.size() == size_t(T));
+  CHECK(has(error_of([&] { sampler.place(-1); }), "sample -1"));
+}
+
+TEST_CASE("datasets of one, two and three windows work") {
+  TemporaryFolder folder;
+  for (int64_t W : {1, 2, 3}) {
+    const Sampler sampler(counting_dataset(folder, {size_t(5 * (W + (W > 1))) + (W == 1)}), 5, 8);
+    CAPTURE(W);
+    CHECK(sampler.samples_per_epoch() == W);
+    std::set<std::vector<int64_t>> orders;
+    for (int64_t epoch = 0; epoch < 100; epoch++) {
+      std::vector<int64_t> order;
+      for (int64_t i = 0; i < W; i++) order.push_back(sampler.place(epoch * W + i).start / 5);
+      CHECK(is_permutation_of_indices(order));
+      orders.insert(order);
+    }
+    CHECK(orders.size() == size_t(W == 1 ? 1 : W == 2 ? 2 : 6));
+  }
+}
+
+TEST_CASE("ranks and micro-steps together compute exactly the step's samples, whatever the layout") {
+  TemporaryFolder folder;
+  const int T = 4;
+  const Sampler sampler(counting_dataset(folder, {203, 157}), T, 77);
+  const int64_t G = 24;
+  std::vector<std::vector<int32_t>> first_inputs;  // of the first layout, by step and sample
+  for (const auto& [R, B] :
+       std::vector<std::pair<int, int>>{{1, 24}, {1, 1}, {2, 3}, {4, 6}, {3, 2}, {24, 1}, {8, 1}}) {
+    const BatchLayout layout{G, R, B};
+    CAPTURE(R);
+    CAPTURE(B);
+    CHECK(layout.micro_steps() == G / (R * B));
+    for (int64_t step = 0; step < 8; step++) {
+      std::map<int64_t, std::vector<int32_t>> rows;  // by sample
+      for (int rank = 0; rank < R; rank++)
+        for (int64_t k = 0; k < layout.micro_steps(); k++) {
+          std::vector<int32_t> inputs(size_t(B) * T, -1), labels(size_t(B) * T, -1);
+          sampler.fill(layout, step, k, rank, inputs.data(), labels.data());
+          for (int b = 0; b < B; b++) {
+            const int64_t g = layout.sample(step, k, rank, b);
+            CHECK(g == step * G + k * (R * B) + rank * B + b);
+            const auto row = inputs.begin() + b * T;
+            CHECK(rows.emplace(g, std::vector<int32_t>(row, row + T)).second);
+            for (int t = 0; t < T; t++) CHECK(labels[size_t(b * T + t)] == row[t] + 1);
+          }
+        }
+      CHECK(rows.size() == size_t(G));
+      CHECK(rows.begin()->first == step * G);
+      CHECK(rows.rbegin()->first == step * G + G - 1);
+      for (const auto& [g, inputs] : rows) {
+        if (first_inputs.size() == size_t(g)) first_inputs.push_back(inputs);
+        CHECK(first_inputs[size_t(g)] == inputs);
+      }
+    }
+  }
+  // 192 samples of an epoch of 87: the third began.
+  CHECK(sampler.samples_per_epoch() == 49 + 38);
+}
+
+TEST_CASE("a layout that does not divide the batch is refused with what to do") {
+  const std::string message = error_of([] { BatchLayout{100, 4, 3}.micro_steps(); });
+  CAPTURE(message);
+  CHECK(has(message, "a global batch of 100 sequences is not a multiple of 4 data ranks x micro-batch 3 = 12"));
+  CHECK(has(message, "--global-batch (to 108, say)"));
+  CHECK(has(error_of([] {
+              BatchLayout{0, 4, 3}.micro_steps();
+            }),
+            "a global batch of 0 sequences, 4 data ranks, a micro-batch of 3"));
+  const BatchLayout layout{24, 4, 3};
+  CHECK(error_of([&] { layout.sample(0, 1, 3, 2); }) == "");
+  CHECK(has(error_of([&] { layout.sample(0, 2, 0, 0); }), "row 0 of micro-step 2 of rank 0 in step 0"));
+  CHECK(error_of([&] { layout.sample(0, 0, 4, 0); }) != "");
+  CHECK(error_of([&] { layout.sample(0, 0, 0, 3); }) != "");
+  CHECK(error_of([&] { layout.sample(-1, 0, 0, 0); }) != "");
+}
+
+TEST_CASE("the seed decides") {
+  TemporaryFolder folder;
+  const TokenDataset data = counting_dataset(folder, {4000});
+  const auto batch = [&](uint64_t seed) {
+    std::vector<int32_t> inputs(16 * 8), labels(16 * 8);
+    Sampler(data, 8, seed).fill({16, 1, 16}, 3, 0, 0, inputs.data(), labels.data());
+    return inputs;
+  };
+  CHECK(batch(1) == batch(1));
+  CHECK(batch(1) != batch(2));
+  CHECK(batch(0) != batch(uint64_t(1) << 63));
+}
+
+TEST_CASE("validation windows are evenly spread and belong to no layout") {
+  TemporaryFolder folder;
+  const int T = 4;
+  const TokenDataset data = counting_dataset(folder, {T * 101, T * 51});  // 100 and 50 windows
+  SUBCASE("evenly") {
+    const ValidationWindows windows(data, T, 15);
+    CHECK(windows.count() == 15);
+    for (int64_t i = 0; i < 15; i++) {
+      CHECK(windows.place(i).shard == (i < 10 ? 0 : 1));
+      CHECK(windows.place(i).start == (i < 10 ? i : i - 10) * 10 * T);
+    }
+    CHECK(has(error_of([&] { windows.place(15); }), "validation window 15 of 15"));
+  }
+  SUBCASE("at most what there is, each once") {
+    const ValidationWindows windows(data, T, 1000);
+    CHECK(windows.count() == 150);
+    std::set<std::pair<int, int64_t>> places;
+    for (int64_t i = 0; i < 150; i++) places.emplace(windows.place(i).shard, windows.place(i).start);
+    CHECK(places.size() == 150);
+    CHECK(has(error_of([&] { ValidationWindows(data, T, 0); }), "0 validation windows"));
+  }
+  SUBCASE("each once over ranks and micro-steps; rows beyond the last are ignored") {
+    const ValidationWindows windows(data, T, 15);
+    for (const auto& [R, B] : std::vector<std::pair<int, int>>{{1, 1}, {1, 15}, {1, 4}, {2, 3}, {4, 4}, {3, 2}}) {
+      std::multiset<int32_t> first_tokens;
+      int64_t filled = 0;
+      for (int rank = 0; rank < R; rank++)
+        for (int64_t k = 0; k < windows.micro_steps(R, B); k++) {
+          std::vector<int32_t> inputs(size_t(B) * T, -1), labels(size_t(B) * T, -1);
+          const int rows = windows.fill(R, B, k, rank, inputs.data(), labels.data());
+          filled += rows;
+          for (int b = 0; b < B; b++)
+            for (int t = 0; t < T; t++) {
+              const int32_t input = inputs[size_t(b * T + t)], label = labels[size_t(b * T + t)];
+              if (b < rows) CHECK(label == input + 1);
+              if (b >= rows) CHECK(label == -100);
+              if (b >= rows) CHECK(input == 0);
+              if (b < rows && t == 0) first_tokens.insert(input);
+            }
+        }
+      CAPTURE(R);
+      CAPTURE(B);
+      CHECK(filled == 15);
+      std::multiset<int32_t> expected;
+      for (int i = 0; i < 15; i++) expected.insert(i < 10 ? i * 10 * T : 1000000 + (i - 10) * 10 * T);
+      CHECK(first_tokens == expected);
+    }
+    int32_t row[T];
+    CHECK(has(error_of([&] { windows.fill(2, 3, 3, 0, row, row); }), "validation micro-step 3 of rank 0"));
+    CHECK(has(error_of([&] { windows.fill(2, 3, 0, 2, row, row); }), "rank 2"));
+  }
+}
+
+TEST_CASE("files beyond 2 GiB and positions beyond 2^31: sparse files that take no room") {
+  TemporaryFolder folder;
+  const auto write_at = [](const std::string& path, int64_t byte, const std::string& bytes) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(byte);
+    file.write(bytes.data(), std::streamsize(bytes.size()));
+    file.close();
+    CHECK(bool(file));
+  };
+  SUBCASE("a shard whose bytes pass 2 GiB is scanned and read to its end") {
+    const int32_t tokens = 1100000000;
+    const std::string path = write_file(folder / "big.bin", header_bytes(20240520, 1, tokens));
+    std::filesystem::resize_file(path, 1024 + 2 * uintmax_t(tokens));
+    write_at(path, 1024 + 2 * (int64_t(tokens) - 3), bytes_of(std::vector<uint16_t>{7, 8, 9}));
+    const std::string message = error_of([&] { TokenDataset::open(path, 9); });
+    CHECK(has(message, "token 1099999999 is 9"));
+    const TokenDataset data = TokenDataset::open(path, 10, 1, 2);  // the scan is the other rank's
+    int32_t out[3];
+    data.read(0, tokens - 3, 3, out);
+    CHECK(out[0] == 7);
+    CHECK(out[2] == 9);
+  }
+  SUBCASE("a text of more than 2^31 tokens, and two of them") {
+    const int64_t size = (int64_t(1) << 31) + 5000;
+    for (const char* name : {"a.txt", "b.txt"}) {
+      write_file(folder / name, "start");
+      std::filesystem::resize_file(folder / name, uintmax_t(size));
+      write_at(folder / name, (int64_t(1) << 31) + 100, "beyond");
+    }
+    const TokenDataset data = TokenDataset::open(folder / "*.txt", 256, 2, 3);  // neither file is this rank's to scan
+    CHECK(data.size() == 2 * size);
+    const int T = 1;
+    const Windows windows(data, T);
+    CHECK(windows.count() == 2 * (size - 1));
+    const Windows::Place place = windows.place(size - 1 + (int64_t(1) << 31) + 100, 0);
+    CHECK(place.shard == 1);
+    CHECK(place.start == (int64_t(1) << 31) + 100);
+    int32_t input = 0, label = 0;
+    windows.read(place, &input, &label);
+    CHECK(input == 'b');
+    CHECK(label == 'e');
+
+    const auto [head, tail] = data.split(size + (int64_t(1) << 31) + 102);
+    int32_t out[4];
+    tail.read(0, 0, 4, out);
+    CHECK(std::string(out, out + 4) == "yond");
+
+    const Sampler sampler(data, 1024, 3);
+    std::set<std::pair<int, int64_t>> places;
+    bool high = false;
+    for (int64_t g = 0; g < 20000; g++) {
+      const Windows::Place at = sampler.place((int64_t(1) << 45) + g);
+      CHECK(at.start + 1025 <= size);
+      high = high || at.start > (int64_t(1) << 30);
+      places.emplace(at.shard, at.start);
+    }
+    CHECK(high);
+    CHECK(places.size() == 20000);
+    const ValidationWindows spread(data, 1024, 1000);
+    CHECK(spread.place(999).shard == 1);
+    CHECK(spread.place(999).start > (int64_t(1) << 31) - 5000000);
+  }
+}
+
+TEST_CASE("positions sorted by token are stable, for all widths of tokens") {
+  std::mt19937 random(5);
+  std::vector<int32_t> scratch;
+  for (int32_t vocab_size : {1, 2, 256, 2047, 2048, 2049, 128256, 1 << 22, (1 << 22) + 1, INT32_MAX})
+    for (int n : {0, 1, 2, 7, 1000, 4096}) {
+      std::vector<int32_t> tokens(static_cast<size_t>(n)), order(size_t(n) + 1, -7), expected(static_cast<size_t>(n));
+      // Few different tokens, so that many are equal; the largest one among them.
+      std::vector<int32_t> some = {vocab_size - 1, 0};
+      for (int i = 0; i < 30; i++) some.push_back(int32_t(random() % uint32_t(vocab_size)));
+      for (int32_t& token : tokens) token = some[random() % some.size()];
+      std::iota(expected.begin(), expected.end(), 0);
+      std::stable_sort(expected.begin(), expected.end(),
+                       [&](int32_t a, int32_t b) { return tokens[size_t(a)] < tokens[size_t(b)]; });
+      sort_positions_by_token(tokens.data(), n, order.data(), scratch);
+      CAPTURE(vocab_size);
+      CAPTURE(n);
+      CHECK(order.back() == -7);
+      order.pop_back();
+      CHECK(order == expected);
+    }
+  const int32_t negative[] = {3, 1, -100};
+  int32_t order[3];
+  const std::string message = error_of([&] { sort_positions_by_token(negative, 3, order, scratch); });
+  CHECK(has(message, "token -100 at position 2 of 3"));
+}

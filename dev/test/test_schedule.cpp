@@ -1,0 +1,124 @@
+// Learning-rate schedules: the values at every corner, against numbers worked out by hand.
+#include <cmath>
+#include <string>
+
+#include "dev/test/test.h"
+#include "llmc/train/schedule.h"
+
+namespace {
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+constexpr Schedule kAll[] = {Schedule::kCosine, Schedule::kLinear, Schedule::kWsd, Schedule::kConstant};
+constexpr Schedule kDecaying[] = {Schedule::kCosine, Schedule::kLinear, Schedule::kWsd};
+
+}  // namespace
+
+TEST_CASE("a schedule is found by its name") {
+  for (Schedule schedule : kAll) CHECK(parse_schedule(schedule_name(schedule)) == schedule);
+  CHECK(std::string(schedule_name(Schedule::kCosine)) == "cosine");
+  CHECK(std::string(schedule_name(Schedule::kLinear)) == "linear");
+  CHECK(std::string(schedule_name(Schedule::kWsd)) == "wsd");
+  CHECK(std::string(schedule_name(Schedule::kConstant)) == "constant");
+  const std::string message = error_of([] { parse_schedule("cosin"); });
+  CHECK(has(message, "unknown schedule 'cosin'"));
+  CHECK(has(message, "cosine, linear, wsd or constant"));
+}
+
+TEST_CASE("the warm-up is a line from lr/W to lr, in every schedule") {
+  for (Schedule schedule : kAll) {
+    CAPTURE(schedule_name(schedule));
+    CHECK(learning_rate(schedule, 0, 100, 4, 8.0, 1.0) == 2.0);
+    CHECK(learning_rate(schedule, 1, 100, 4, 8.0, 1.0) == 4.0);
+    CHECK(learning_rate(schedule, 2, 100, 4, 8.0, 1.0) == 6.0);
+    CHECK(learning_rate(schedule, 3, 100, 4, 8.0, 1.0) == 8.0);
+    // Without a warm-up, and with one of a single step, the first step has the full rate.
+    CHECK(learning_rate(schedule, 0, 100, 0, 8.0, 1.0) == 8.0);
+    CHECK(learning_rate(schedule, 0, 100, 1, 8.0, 1.0) == 8.0);
+  }
+}
+
+TEST_CASE("each schedule follows its formula") {
+  // Ten steps to decay over: the warm-up ends at step 4, the last step is 14.
+  const auto rate = [](Schedule schedule, int step) { return learning_rate(schedule, step, 15, 5, 1.0, 0.2); };
+  CHECK(rate(Schedule::kLinear, 5) == doctest::Approx(0.92).epsilon(1e-12));
+  CHECK(rate(Schedule::kLinear, 9) == doctest::Approx(0.6).epsilon(1e-12));
+  CHECK(rate(Schedule::kLinear, 13) == doctest::Approx(0.28).epsilon(1e-12));
+
+  CHECK(rate(Schedule::kCosine, 9) == doctest::Approx(0.6).epsilon(1e-12));
+  // p = 0.4: 0.2 + 0.8 (1 + cos(72 degrees)) / 2, cos(72 degrees) = (sqrt(5) - 1) / 4
+  CHECK(rate(Schedule::kCosine, 8) == doctest::Approx(0.2 + 0.4 * (1 + (std::sqrt(5.0) - 1) / 4)).epsilon(1e-12));
+
+  // A fifth of 15 is 3: steps 12, 13, 14 lie below the full rate.
+  for (int step = 4; step <= 11; step++) CHECK(rate(Schedule::kWsd, step) == 1.0);
+  CHECK(rate(Schedule::kWsd, 12) == doctest::Approx(1 - 0.8 / 3).epsilon(1e-12));
+  CHECK(rate(Schedule::kWsd, 13) == doctest::Approx(1 - 1.6 / 3).epsilon(1e-12));
+  CHECK(rate(Schedule::kWsd, 14) == 0.2);
+
+  for (int step = 4; step < 100; step++) CHECK(rate(Schedule::kConstant, step) == 1.0);
+}
+
+TEST_CASE("the last step has exactly the minimal rate, also of numbers that binary rounds") {
+  for (Schedule schedule : kDecaying)
+    for (int64_t steps : {2, 3, 7, 100, 12345})
+      for (int64_t warmup : {0, 1}) {
+        CAPTURE(schedule_name(schedule));
+        CAPTURE(steps);
+        CHECK(learning_rate(schedule, steps - 1, steps, warmup, 3e-4, 3e-5) == 3e-5);
+        CHECK(learning_rate(schedule, steps - 1, steps, warmup, 1e-3, 0) == 0);
+        CHECK(learning_rate(schedule, steps, steps, warmup, 3e-4, 3e-5) == 3e-5);
+        CHECK(learning_rate(schedule, 10 * steps, steps, warmup, 3e-4, 3e-5) == 3e-5);
+      }
+}
+
+TEST_CASE("after the warm-up the rate never rises, and stays within its bounds") {
+  for (Schedule schedule : kAll) {
+    double previous = 0;
+    for (int64_t step = 0; step < 1000; step++) {
+      const double rate = learning_rate(schedule, step, 1000, 100, 6e-4, 6e-5);
+      CAPTURE(schedule_name(schedule));
+      CAPTURE(step);
+      if (step < 100) CHECK(rate > previous);
+      if (step >= 100) CHECK(rate <= previous);
+      if (step >= 100) CHECK(rate >= 6e-5);
+      CHECK(rate <= 6e-4);
+      previous = rate;
+    }
+  }
+}
+
+TEST_CASE("short runs and long warm-ups are defined") {
+  for (Schedule schedule : kAll) {
+    CAPTURE(schedule_name(schedule));
+    // One step trains with the full rate.
+    CHECK(learning_rate(schedule, 0, 1, 0, 1.0, 0.1) == 1.0);
+    CHECK(learning_rate(schedule, 0, 1, 1, 1.0, 0.1) == 1.0);
+    // The warm-up as long as the run ends at the full rate; a longer one is cut off.
+    CHECK(learning_rate(schedule, 3, 4, 4, 1.0, 0.1) == 1.0);
+    CHECK(learning_rate(schedule, 0, 4, 8, 1.0, 0.1) == 0.125);
+    CHECK(learning_rate(schedule, 3, 4, 8, 1.0, 0.1) == 0.5);
+    CHECK(learning_rate(schedule, 100, 4, 8, 1.0, 0.1) == 1.0);
+  }
+  // The warm-up reaches into the last fifth: the decay starts where it ends.
+  CHECK(learning_rate(Schedule::kWsd, 8, 10, 9, 1.0, 0.1) == 1.0);
+  CHECK(learning_rate(Schedule::kWsd, 9, 10, 9, 1.0, 0.1) == 0.1);
+  // Two trillion steps: no overflow on the way.
+  CHECK(learning_rate(Schedule::kLinear, int64_t(1) << 40, (int64_t(1) << 41) + 1, 0, 1.0, 0.0) == 0.5);
+}
+
+TEST_CASE("impossible schedules are refused with their values") {
+  const auto message = [](int64_t step, int64_t steps, int64_t warmup, double lr, double min_lr) {
+    return error_of([&] { learning_rate(Schedule::kCosine, step, steps, warmup, lr, min_lr); });
+  };
+  CHECK(message(0, 10, 2, 1.0, 0.1) == "");
+  CHECK(has(message(0, 0, 0, 1.0, 0.1), "a schedule over 0 steps"));
+  CHECK(has(message(-3, 10, 0, 1.0, 0.1), "step -3"));
+  CHECK(has(message(0, 10, -2, 1.0, 0.1), "warm-up of -2 steps"));
+  CHECK(has(message(0, 10, 0, 0.0, 0.0), "learning rate of 0\n"));
+  CHECK(has(message(0, 10, 0, NAN, 0.0), "learning rate of nan"));
+  CHECK(has(message(0, 10, 0, INFINITY, 0.0), "learning rate of inf"));
+  CHECK(
+      has(message(0, 10, 0, 0.001, 0.002), "minimal learning rate of 0.002\n  expected 0 to the learning rate, 0.001"));
+  CHECK(has(message(0, 10, 0, 0.001, -1.0), "minimal learning rate of -1\n"));
+  CHECK(has(message(0, 10, 0, 0.001, NAN), "minimal learning rate of nan\n"));
+}

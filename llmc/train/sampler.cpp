@@ -1,0 +1,190 @@
+#include "llmc/train/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "llmc/base/error.h"
+
+namespace {
+
+constexpr int32_t kIgnoredLabel = -100;
+
+// Every bit of x changes every bit of the result: the finalizer of SplitMix64 (Steele, Lea & Flood 2014, Fast
+// Splittable Pseudorandom Number Generators).
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Fraction shift / 2^64 of `room`, rounded down: each value in [0, room) but for 2^-64 room equally often.
+int64_t scale(uint64_t shift, int64_t room) {
+  return int64_t((unsigned __int128)shift * (unsigned __int128)room >> 64);
+}
+
+// The windows of a shard, and at how many tokens the first may start. A shard of 2T tokens or more leaves room for T.
+struct Cut {
+  int64_t windows, room;
+};
+
+Cut cut(int64_t tokens, int T) {
+  if (tokens < int64_t(T) + 1) return {0, 0};
+  const int64_t windows = std::max<int64_t>(1, tokens / T - 1);
+  return {windows, std::min<int64_t>(T, tokens - windows * T)};
+}
+
+int64_t sample_in_step(int64_t micro_step, int R, int rank, int B, int row) {
+  return micro_step * (int64_t(R) * B) + int64_t(rank) * B + row;
+}
+
+}  // namespace
+
+Permutation::Permutation(int64_t size, uint64_t seed, uint64_t stream) : size_(uint64_t(size)) {
+  REQUIRE(size >= 1, "a permutation of %lld numbers\n  expected at least 1", (long long)size);
+  const int bits = int(std::bit_width(size_ - 1));
+  left_bits_ = bits / 2;
+  right_bits_ = bits - left_bits_;
+  for (uint64_t round = 0; round < kRounds; round++) keys_[round] = mix(mix(mix(seed) ^ stream) ^ round);
+}
+
+int64_t Permutation::operator()(int64_t index) const {
+  REQUIRE(index >= 0 && uint64_t(index) < size_, "number %lld of a permutation of %llu", (long long)index,
+          (unsigned long long)size_);
+  const uint64_t left_mask = (uint64_t(1) << left_bits_) - 1, right_mask = (uint64_t(1) << right_bits_) - 1;
+  uint64_t x = uint64_t(index);
+  do {
+    uint64_t left = x >> right_bits_, right = x & right_mask;
+    for (int round = 0; round < kRounds; round += 2) {
+      left ^= mix(keys_[round] ^ right) & left_mask;
+      right ^= mix(keys_[round + 1] ^ left) & right_mask;
+    }
+    x = left << right_bits_ | right;
+  } while (x >= size_);
+  return int64_t(x);
+}
+
+Windows::Windows(TokenDataset data, int T) : data_(std::move(data)), T_(T), first_{0} {
+  REQUIRE(T >= 1, "windows of %d tokens\n  expected at least 1", T);
+  int64_t longest = 0;
+  for (int shard = 0; shard < data_.shards(); shard++) {
+    longest = std::max(longest, data_.shard_size(shard));
+    first_.push_back(first_.back() + cut(data_.shard_size(shard), T).windows);
+  }
+  REQUIRE(count() > 0,
+          "no sequence of %d tokens and a label fits: the longest of %d shards has %lld tokens, the first is %s\n  "
+          "expected "
+          "%d: lower --seq-len, or give more data",
+          T, data_.shards(), (long long)longest, data_.shards() ? data_.shard_path(0).c_str() : "missing", T + 1);
+}
+
+Windows::Place Windows::place(int64_t index, uint64_t shift) const {
+  REQUIRE(index >= 0 && index < count(), "window %lld of %lld", (long long)index, (long long)count());
+  const auto shard = int(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
+  const int64_t room = cut(data_.shard_size(shard), T_).room;
+  return {shard, (index - first_[size_t(shard)]) * T_ + scale(shift, room)};
+}
+
+void Windows::read(Place place, int32_t* inputs, int32_t* labels) const {
+  data_.read(place.shard, place.start, T_, inputs);
+  data_.read(place.shard, place.start + T_, 1, labels + T_ - 1);
+  std::copy_n(inputs + 1, T_ - 1, labels);
+}
+
+int64_t BatchLayout::micro_steps() const {
+  REQUIRE(G >= 1 && R >= 1 && B >= 1,
+          "a global batch of %lld sequences, %d data ranks, a micro-batch of %d\n  expected at "
+          "least 1 of each",
+          (long long)G, R, B);
+  const int64_t together = int64_t(R) * B;
+  REQUIRE(G % together == 0,
+          "a global batch of %lld sequences is not a multiple of %d data ranks x micro-batch %d = %lld\n  change "
+          "--global-batch (to %lld, say), --micro-batch or the number of ranks",
+          (long long)G, R, B, (long long)together, (long long)((G + together - 1) / together * together));
+  return G / together;
+}
+
+int64_t BatchLayout::sample(int64_t step, int64_t micro_step, int rank, int row) const {
+  REQUIRE(step >= 0 && micro_step >= 0 && micro_step < micro_steps() && rank >= 0 && rank < R && row >= 0 && row < B,
+          "row %d of micro-step %lld of rank %d in step %lld\n  expected at most %d rows, %lld micro-steps, %d ranks",
+          row, (long long)micro_step, rank, (long long)step, B, (long long)micro_steps(), R);
+  return step * G + sample_in_step(micro_step, R, rank, B, row);
+}
+
+Windows::Place Sampler::place(int64_t g) const {
+  REQUIRE(g >= 0, "sample %lld\n  expected 0 or more", (long long)g);
+  const int64_t W = windows_.count();
+  // Streams 2e and 2e+1 of the seed belong to epoch e: its order, and how far its windows are shifted.
+  const uint64_t epoch = uint64_t(g / W);
+  const Permutation order(W, seed_, 2 * epoch);
+  return windows_.place(order(g % W), mix(mix(seed_) ^ (2 * epoch + 1)));
+}
+
+void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
+                   int32_t* labels) const {
+  const int T = windows_.T();
+  for (int b = 0; b < layout.B; b++) {
+    const size_t row = size_t(b) * size_t(T);
+    windows_.read(place(layout.sample(step, micro_step, rank, b)), inputs + row, labels + row);
+  }
+}
+
+ValidationWindows::ValidationWindows(TokenDataset data, int T, int64_t count) : windows_(std::move(data), T) {
+  REQUIRE(count >= 1, "%lld validation windows\n  expected at least 1", (long long)count);
+  count_ = std::min(count, windows_.count());
+}
+
+Windows::Place ValidationWindows::place(int64_t i) const {
+  REQUIRE(i >= 0 && i < count_, "validation window %lld of %lld", (long long)i, (long long)count_);
+  return windows_.place(int64_t((__int128)i * windows_.count() / count_), 0);
+}
+
+int64_t ValidationWindows::micro_steps(int R, int B) const {
+  REQUIRE(R >= 1 && B >= 1, "validation on %d data ranks with micro-batch %d\n  expected at least 1 of each", R, B);
+  const int64_t together = int64_t(R) * B;
+  return (count_ + together - 1) / together;
+}
+
+int ValidationWindows::fill(int R, int B, int64_t micro_step, int rank, int32_t* inputs, int32_t* labels) const {
+  REQUIRE(micro_step >= 0 && micro_step < micro_steps(R, B) && rank >= 0 && rank < R,
+          "validation micro-step %lld of rank %d\n  expected at most %lld micro-steps, %d ranks", (long long)micro_step,
+          rank, (long long)micro_steps(R, B), R);
+  const size_t T = size_t(windows_.T());
+  int rows = 0;
+  for (int b = 0; b < B; b++) {
+    const int64_t i = sample_in_step(micro_step, R, rank, B, b);
+    if (i < count_) {
+      windows_.read(place(i), inputs + size_t(b) * T, labels + size_t(b) * T);
+      rows++;
+    } else {
+      std::fill_n(inputs + size_t(b) * T, T, 0);
+      std::fill_n(labels + size_t(b) * T, T, kIgnoredLabel);
+    }
+  }
+  return rows;
+}
+
+void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::vector<int32_t>& scratch) {
+  constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits;
+  int32_t largest = 0;
+  for (int i = 0; i < n; i++) {
+    REQUIRE(tokens[i] >= 0, "token %d at position %d of %d\n  expected 0 or more", tokens[i], i, n);
+    largest = std::max(largest, tokens[i]);
+  }
+  if (scratch.size() < size_t(n)) scratch.resize(size_t(n));
+
+  // Stable passes from the lowest digit to the highest that any token has. Each pass reads one array and writes the
+  // other, so their number decides which comes first, for the last to be `order`.
+  const int passes = std::max(1, (int(std::bit_width(uint32_t(largest))) + kDigitBits - 1) / kDigitBits);
+  int32_t *from = passes % 2 ? scratch.data() : order, *to = passes % 2 ? order : scratch.data();
+  for (int i = 0; i < n; i++) from[i] = i;
+  for (int pass = 0; pass < passes; pass++) {
+    const auto digit = [&](int32_t position) { return (tokens[position] >> (pass * kDigitBits)) & (kDigits - 1); };
+    int32_t next[kDigits] = {};  // where the next position with this digit goes
+    for (int i = 0; i < n; i++) next[digit(from[i])]++;
+    for (int32_t d = 0, sum = 0; d < kDigits; d++) sum += std::exchange(next[d], sum);
+    for (int i = 0; i < n; i++) to[next[digit(from[i])]++] = from[i];
+    std::swap(from, to);
+  }
+}

@@ -1,0 +1,123 @@
+// Which tokens a training step sees: a pure function of (seed, sample number), without state, the same for any number
+// of ranks.
+//
+//   windows   Each shard is cut into windows of T tokens that do not overlap; a sample is a window's T tokens and, as
+//   labels,
+//             the T tokens one further on. No sample crosses from one shard to the next.
+//   epochs    With W windows in all, sample g (from 0, over the whole run) is number g % W of epoch g / W. Each epoch
+//   visits
+//             each window once, in a pseudo-random order of its own, and starts the windows of a shard at a point of
+//             its own in [0, T), so that the borders between samples move from epoch to epoch.
+//   steps     Step s trains on the samples s G to s G + G-1, whoever computes them: see BatchLayout.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "llmc/train/token_dataset.h"
+
+// A pseudo-random permutation of [0, size), keyed by (seed, stream): a Feistel network over the next power of two;
+// numbers that leave the range are sent through again until they are back in it ("cycle walking": Black & Rogaway 2002,
+// Ciphers with Arbitrary Finite Domains). It takes constant time and memory; the expected number of turns is below two.
+class Permutation {
+ public:
+  // Fails on size < 1.
+  Permutation(int64_t size, uint64_t seed, uint64_t stream);
+  // The image of `index`; fails where that is not in [0, size).
+  int64_t operator()(int64_t index) const;
+
+ private:
+  static constexpr int kRounds = 8;
+  uint64_t size_;
+  int left_bits_, right_bits_;
+  uint64_t keys_[kRounds];
+};
+
+// The windows of T tokens in a dataset, numbered through its shards.
+class Windows {
+ public:
+  // Fails on T < 1 and where no shard has a sample's T+1 tokens.
+  Windows(TokenDataset data, int T);
+
+  // One window fewer in a shard than would fit is counted, if it has several: there is room then to shift them by up to
+  // T-1 tokens, and the count is the same for every shift.
+  int64_t count() const { return first_.back(); }
+  int T() const { return T_; }
+  const TokenDataset& data() const { return data_; }
+
+  struct Place {
+    int shard;
+    int64_t start;  // first token in the shard
+  };
+  // Window `index` with all windows of its shard shifted by the fraction shift / 2^64 of the room that they have.
+  // Fails on an index outside [0, count).
+  Place place(int64_t index, uint64_t shift) const;
+
+  // The tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t].
+  void read(Place place, int32_t* inputs, int32_t* labels) const;
+
+ private:
+  TokenDataset data_;
+  int T_;
+  std::vector<int64_t> first_;  // (shards+1): number of each shard's first window; last, the count
+};
+
+// How a step's G samples are spread: micro-step k of data rank r computes rows b = 0 .. B-1, and row b is sample
+// s G + k (R B) + r B + b. Each of the step's G samples belongs to exactly one (k, r, b).
+struct BatchLayout {
+  int64_t G;  // global batch: samples in a step
+  int R;      // data ranks
+  int B;      // micro-batch: samples in a micro-step of one rank
+
+  // G / (R B); fails where that is not a whole number, with what to do.
+  int64_t micro_steps() const;
+  int64_t sample(int64_t step, int64_t micro_step, int rank, int row) const;
+};
+
+class Sampler {
+ public:
+  // Fails where Windows does.
+  Sampler(TokenDataset data, int T, uint64_t seed) : windows_(std::move(data), T), seed_(seed) {}
+
+  int64_t samples_per_epoch() const { return windows_.count(); }
+  const Windows& windows() const { return windows_; }
+  // Where sample g, from 0, lies.
+  Windows::Place place(int64_t g) const;
+
+  // inputs (B,T) and labels (B,T) of a micro-step; fails outside the layout.
+  void fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
+            int32_t* labels) const;
+
+ private:
+  uint64_t shift(int64_t epoch) const;
+
+  Windows windows_;
+  uint64_t seed_;
+};
+
+// A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset. Window i of n
+// is the same for any number of ranks and any micro-batch.
+class ValidationWindows {
+ public:
+  // Fails on count < 1 and where Windows does.
+  ValidationWindows(TokenDataset data, int T, int64_t count);
+
+  int64_t count() const { return count_; }  // the smaller of the requested count and what the dataset has
+  Windows::Place place(int64_t i) const;
+
+  // Micro-steps in which R ranks of B rows see all windows once; some rows of the last may have none.
+  int64_t micro_steps(int R, int B) const;
+  // As Sampler::fill, with window k (R B) + r B + b in row b. A row beyond the last window has inputs 0 and labels
+  // -100, which the loss ignores. Returns how many rows have a window.
+  int fill(int R, int B, int64_t micro_step, int rank, int32_t* inputs, int32_t* labels) const;
+
+ private:
+  Windows windows_;
+  int64_t count_;
+};
+
+// order[n] = the positions 0 .. n-1 sorted by their token, equal tokens in the order of their positions: the
+// embedding's backward adds each token's rows in that order, without atomics. Radix sort, O(n); `scratch` grows to n
+// once. Fails on a negative token.
+void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::vector<int32_t>& scratch);

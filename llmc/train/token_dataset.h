@@ -1,0 +1,81 @@
+// Tokens on disk: llm.c's `.bin` shards, or plain text read byte by byte, behind one interface.
+//
+//   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, rest unused; then the tokens,
+//   little-endian.
+//               magic 20240520 version 1: uint16 tokens;  magic 20240801 version 7: uint32 tokens.  Both may be mixed.
+//   otherwise   text: each byte is a token, the vocabulary has 256 entries.
+//
+// Files are mapped, never copied; a copy of a dataset or a part of it shares the mappings.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llmc/base/mapped_file.h"
+
+class TokenDataset {
+ public:
+  // Opens the files that match `pattern`, in the order of their names, for a model of `vocab_size` tokens.
+  // Every header and size is checked. So is every token: each must be below vocab_size, which reads all the data once,
+  // as fast as it arrives. Where `ranks` processes open the same data, each scans only its share, and one that fails
+  // ends them all. Fails with the file, the values found and expected, and what to do next.
+  static TokenDataset open(const std::string& pattern, int vocab_size, int rank = 0, int ranks = 1);
+
+  int64_t size() const;  // tokens in all shards
+  int shards() const { return int(shards_.size()); }
+  int64_t shard_size(int shard) const { return shards_[size_t(shard)].tokens; }
+  const std::string& shard_path(int shard) const { return shards_[size_t(shard)].file->path(); }
+  bool is_text() const { return is_text_; }
+  int vocab_size() const { return vocab_size_; }
+
+  // Tokens [start, start+count) of one shard into out[count]; fails where they are not all inside it, or one is not
+  // below the vocabulary.
+  void read(int shard, int64_t start, int64_t count, int32_t* out) const;
+
+  // Adds the number of times that each token occurs in tokens [start, start+count) of one shard to counts[vocab_size];
+  // fails as read does.
+  void count(int shard, int64_t start, int64_t count, std::vector<int64_t>& counts) const;
+
+  // The first part of `first_tokens` tokens and the rest, cut in the concatenation of the shards. Neither may be empty.
+  std::pair<TokenDataset, TokenDataset> split(int64_t first_tokens) const;
+
+ private:
+  struct Shard {
+    std::shared_ptr<const MappedFile> file;
+    size_t first_byte;  // of the first token in the file
+    int64_t tokens;
+    int token_bytes;  // 1, 2 or 4
+  };
+
+  static Shard open_bin(std::shared_ptr<const MappedFile> file);
+  template <class F>
+  void with_checked_tokens(const Shard& shard, int64_t start, int64_t count, F&& f) const;
+  [[noreturn]] void fail_token(const Shard& shard, int64_t at, int64_t token) const;
+  void check_range(int shard, int64_t start, int64_t count) const;
+
+  std::vector<Shard> shards_;
+  bool is_text_ = false;
+  int vocab_size_ = 0;
+};
+
+// What a run trains on, and what it is measured with.
+struct TrainingData {
+  TokenDataset train;
+  std::optional<TokenDataset> held_out;
+};
+
+// With a val_pattern, held_out is what it names. Without one, held_out is the last tenth (rounded down) of a text,
+// which is then not trained on; `.bin` shards are all trained on and nothing is held out: the caller tells the user so.
+TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size,
+                                int rank = 0, int ranks = 1);
+
+// Mean of -log p(token) over `held_out`, in nats a token, where p is how often each token occurs in `train`, counted
+// with one added for every token of the vocabulary: what a model reaches that knows the frequencies and no context. A
+// dataset of more than `max_tokens` tokens is represented by stretches of it, evenly spread: reading a terabyte for
+// this one figure would not be worth the wait.
+double unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held_out,
+                             int64_t max_tokens = int64_t(1) << 24);
