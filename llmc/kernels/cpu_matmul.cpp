@@ -1,0 +1,205 @@
+// Products in the CPU world: OpenBLAS (or plain loops without it) on pieces of the output, spread over the device's
+// threads. bf16 operands are widened first and the result is rounded once.
+#include <algorithm>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/device/cpu_stream.h"
+#include "llmc/device/number.h"
+#include "llmc/kernels/matmul.h"
+
+#if LLMC_OPENBLAS
+#include <cblas.h>
+#endif
+
+namespace {
+
+// C[M,N] = (accumulate ? C : 0) + op(A) op(B), row-major; op transposes a matrix that is stored the other way round.
+struct Product {
+  bool transpose_a, transpose_b;
+  int M, N, K;
+  const float* a;
+  int lda;
+  const float* b;
+  int ldb;
+  float* c;
+  int ldc;
+  bool accumulate;
+};
+
+#if LLMC_OPENBLAS
+
+void multiply(const Product& p) {
+  cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans, p.M,
+              p.N, p.K, 1.0f, p.a, p.lda, p.b, p.ldb, p.accumulate ? 1.0f : 0.0f, p.c, p.ldc);
+}
+
+#else
+
+void multiply(const Product& p) {
+  std::vector<float> row(size_t(p.N));
+  for (int i = 0; i < p.M; ++i) {
+    std::fill(row.begin(), row.end(), 0.0f);
+    for (int k = 0; k < p.K; ++k) {
+      const float a = p.transpose_a ? p.a[size_t(k) * p.lda + i] : p.a[size_t(i) * p.lda + k];
+      if (p.transpose_b)
+        for (int j = 0; j < p.N; ++j) row[size_t(j)] += a * p.b[size_t(j) * p.ldb + k];
+      else
+        for (int j = 0; j < p.N; ++j) row[size_t(j)] += a * p.b[size_t(k) * p.ldb + j];
+    }
+    float* c = p.c + size_t(i) * p.ldc;
+    for (int j = 0; j < p.N; ++j) c[j] = row[size_t(j)] + (p.accumulate ? c[j] : 0.0f);
+  }
+}
+
+#endif
+
+// The output in pieces of whole rows or columns, about 2^23 multiplications each, as many as the shape says: bits must
+// not depend on the number of threads.
+void multiply_in_pieces(Device& device, const Product& p) {
+  const bool by_rows = p.M >= p.N;
+  const int extent = by_rows ? p.M : p.N;
+  const double work = double(p.M) * p.N * p.K;
+  const int wanted = int(std::clamp(work / double(1 << 22), 1.0, 256.0));
+  const int size = std::max(16, ((extent + wanted - 1) / wanted + 15) / 16 * 16);
+  cpu_world::parallel_for(device, size_t((extent + size - 1) / size), [&](size_t i) {
+    Product piece = p;
+    const int first = int(i) * size, count = std::min(size, extent - first);
+    if (by_rows) {
+      piece.M = count;
+      piece.a += p.transpose_a ? size_t(first) : size_t(first) * p.lda;
+      piece.c += size_t(first) * p.ldc;
+    } else {
+      piece.N = count;
+      piece.b += p.transpose_b ? size_t(first) * p.ldb : size_t(first);
+      piece.c += first;
+    }
+    multiply(piece);
+  });
+}
+
+constexpr size_t kRowsAtOnce = 64;
+
+// Rows of bf16 as fp32 in `scratch`; fp32 is taken as it is.
+const float* widened(Device&, std::vector<float>&, const float* data, size_t, size_t, size_t) { return data; }
+const float* widened(Device& device, std::vector<float>& scratch, const bf16* data, size_t rows, size_t columns,
+                     size_t stride) {
+  if (scratch.size() < rows * stride) scratch.resize(rows * stride);
+  cpu_world::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
+    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
+      for (size_t c = 0; c < columns; ++c) scratch[r * stride + c] = to_float(data[r * stride + c]);
+  });
+  return scratch.data();
+}
+
+float* output(std::vector<float>&, float* data, size_t) { return data; }
+float* output(std::vector<float>& scratch, bf16*, size_t size) {
+  if (scratch.size() < size) scratch.resize(size);
+  return scratch.data();
+}
+
+void round_output(Device&, float*, const float*, size_t, size_t, size_t) {}
+void round_output(Device& device, bf16* out, const float* from, size_t rows, size_t columns, size_t stride) {
+  cpu_world::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
+    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
+      for (size_t c = 0; c < columns; ++c) out[r * stride + c] = from_float<bf16>(from[r * stride + c]);
+  });
+}
+
+void require_sizes(const char* name, int N, int OC, int IC, int stride) {
+  REQUIRE(N > 0 && OC > 0 && IC > 0 && stride >= OC,
+          "%s: N=%d, OC=%d, IC=%d and a row stride of %d: sizes must be positive and the stride at least OC", name, N,
+          OC, IC, stride);
+}
+
+}  // namespace
+
+struct Matmul::State {
+  Stream& stream;
+  std::vector<float> a, b, c;  // fp32 copies of bf16 operands
+};
+
+Matmul::Matmul(Stream& stream, std::byte*, Options) : state_(new State{stream, {}, {}, {}}) {
+#if LLMC_OPENBLAS
+  openblas_set_num_threads(1);  // our threads share out the pieces
+#endif
+}
+Matmul::~Matmul() = default;
+Matmul::Matmul(Matmul&&) noexcept = default;
+
+size_t Matmul::workspace_bytes(const DeviceInfo&) { return 0; }
+
+std::string Matmul::description() {
+#if LLMC_OPENBLAS
+  std::string config = openblas_get_config();
+  return config.substr(0, config.find(' ', sizeof "OpenBLAS"));
+#else
+  return "plain loops, many times slower than OpenBLAS: install libopenblas-dev and build again";
+#endif
+}
+
+template <class T>
+void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
+  const int stride = out_stride ? out_stride : OC;
+  require_sizes("matmul forward", N, OC, IC, stride);
+  const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
+  State& s = *state_;
+  cpu_world::enqueue({s.stream,
+                      "matmul_forward",
+                      {reads(in, n * ic), reads(weight, oc * ic), writes(out, (n - 1) * ld + oc)},
+                      2.0 * N * OC * IC},
+                     [=, &s] {
+                       Device& device = s.stream.device();
+                       const float* a = widened(device, s.a, in, n, ic, ic);
+                       const float* b = widened(device, s.b, weight, oc, ic, ic);
+                       float* c = output(s.c, out, n * ld);
+                       multiply_in_pieces(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false});
+                       round_output(device, out, c, n, oc, ld);
+                     });
+}
+
+template <class T>
+void Matmul::dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride) {
+  const int stride = dout_stride ? dout_stride : OC;
+  require_sizes("matmul dgrad", N, OC, IC, stride);
+  const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
+  State& s = *state_;
+  cpu_world::enqueue({s.stream,
+                      "matmul_dgrad",
+                      {reads(dout, (n - 1) * ld + oc), reads(weight, oc * ic), writes(din, n * ic)},
+                      2.0 * N * OC * IC},
+                     [=, &s] {
+                       Device& device = s.stream.device();
+                       const float* a = widened(device, s.a, dout, n, oc, ld);
+                       const float* b = widened(device, s.b, weight, oc, ic, ic);
+                       float* c = output(s.c, din, n * ic);
+                       multiply_in_pieces(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false});
+                       round_output(device, din, c, n, ic, ic);
+                     });
+}
+
+template <class T>
+void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate,
+                   int dout_stride) {
+  const int stride = dout_stride ? dout_stride : OC;
+  require_sizes("matmul wgrad", N, OC, IC, stride);
+  const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
+  State& s = *state_;
+  cpu_world::enqueue({s.stream,
+                      "matmul_wgrad",
+                      {reads(dout, (n - 1) * ld + oc), reads(in, n * ic), updates(dweight, oc * ic)},
+                      2.0 * N * OC * IC},
+                     [=, &s] {
+                       Device& device = s.stream.device();
+                       const float* a = widened(device, s.a, dout, n, oc, ld);
+                       const float* b = widened(device, s.b, in, n, ic, ic);
+                       multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, dweight, IC, accumulate});
+                     });
+}
+
+#define INSTANTIATE(T)                                                       \
+  template void Matmul::forward(T*, const T*, const T*, int, int, int, int); \
+  template void Matmul::dgrad(T*, const T*, const T*, int, int, int, int);   \
+  template void Matmul::wgrad(float*, const T*, const T*, int, int, int, bool, int);
+INSTANTIATE(float)
+INSTANTIATE(bf16)

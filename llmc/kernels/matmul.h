@@ -1,0 +1,46 @@
+// The three products of a linear layer y = x Wᵀ, with W[OC,IC] as Hugging Face stores it, rows contiguous:
+//
+//   forward   out[N,OC]     =  in[N,IC] · Wᵀ
+//   dgrad     din[N,IC]     =  dout[N,OC] · W
+//   wgrad     dweight[OC,IC] = or += doutᵀ · in, in fp32 whatever T is
+//
+// T is float or bf16; sums are fp32 and rounded to T once. Deterministic: on a GPU cuBLASLt with an algorithm that is
+// chosen once a shape, from the shape alone (operands are 256-byte aligned, so that the arena's offsets cannot change
+// the choice); on the CPU OpenBLAS on pieces that depend on the shape alone, not on the number of threads.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "llmc/device/device.h"
+
+class Matmul {
+ public:
+  struct Options {
+    bool tf32 = false;  // fp32 products on tensor cores with 10 bits of mantissa
+  };
+  static constexpr size_t kAlignment = 256;
+
+  // `workspace` is device memory of workspace_bytes() for the products of this stream, alive as long as this object.
+  Matmul(Stream& stream, std::byte* workspace, Options options);
+  ~Matmul();
+  Matmul(Matmul&&) noexcept;
+
+  static size_t workspace_bytes(const DeviceInfo& device);
+  // What computes the products, for the banner: "cuBLASLt 13.0", "OpenBLAS 0.3.21", or that there is nothing but loops.
+  static std::string description();
+
+  // `out_stride`, `dout_stride`: elements from row to row of out and dout where they are wider than OC; 0 = OC.
+  template <class T>
+  void forward(T* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride = 0);
+  template <class T>
+  void dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride = 0);
+  template <class T>
+  void wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate, int dout_stride = 0);
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};

@@ -1,0 +1,70 @@
+#include "llmc/memory/plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+
+namespace {
+
+// Bytes by category of the memories that share a device, or of the host's, largest first.
+std::vector<std::pair<size_t, std::string>> by_category(const std::vector<MemoryPlan::Buffer>& buffers, bool pinned) {
+  std::map<std::string, size_t> sums;
+  for (const auto& b : buffers)
+    if ((b.segment == Segment::pinned) == pinned) sums[b.category] += b.bytes;
+  std::vector<std::pair<size_t, std::string>> sorted;
+  for (const auto& [category, bytes] : sums) sorted.push_back({bytes, category});
+  std::sort(sorted.rbegin(), sorted.rend());
+  return sorted;
+}
+
+}  // namespace
+
+const char* segment_name(Segment segment) {
+  return segment == Segment::device ? "device" : segment == Segment::symmetric ? "symmetric" : "pinned";
+}
+
+int MemoryPlan::add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes) {
+  size_t& size = sizes_[size_t(segment)];
+  buffers_.push_back({segment, category, name, bytes, size});
+  size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return int(buffers_.size()) - 1;
+}
+
+std::string MemoryPlan::table() const {
+  std::string text;
+  for (const auto& [bytes, category] : by_category(buffers_, false))
+    text += format("  %-14s %10s\n", category.c_str(), human_bytes(bytes).c_str());
+  text += format("  %-14s %10s\n", "device, total", human_bytes(device_bytes()).c_str());
+  text += format("  %-14s %10s\n", "pinned host", human_bytes(bytes(Segment::pinned)).c_str());
+  return text;
+}
+
+void MemoryPlan::require_fits(const DeviceInfo& device) const {
+  if (device_bytes() <= device.memory_bytes) return;
+  std::string largest;
+  for (const auto& [bytes, category] : by_category(buffers_, false))
+    largest += format("\n  %-14s %10s", category.c_str(), human_bytes(bytes).c_str());
+  fail(
+      "this run needs %s of device memory, and %s has %s:%s\n"
+      "  a smaller --micro-batch or --seq-len makes activations smaller, fewer --layers everything",
+      human_bytes(device_bytes()).c_str(), device.name.c_str(), human_bytes(device.memory_bytes).c_str(),
+      largest.c_str());
+}
+
+Arena::Arena(Device& device, const MemoryPlan& plan)
+    : buffers_(plan.buffers()),
+      device_(device, plan.bytes(Segment::device)),
+      symmetric_(device, plan.bytes(Segment::symmetric)),
+      pinned_(device, plan.bytes(Segment::pinned)) {}
+
+std::byte* Arena::address(int buffer) const {
+  REQUIRE(buffer >= 0 && size_t(buffer) < buffers_.size(), "buffer %d of a memory plan of %zu buffers", buffer,
+          buffers_.size());
+  const MemoryPlan::Buffer& b = buffers_[size_t(buffer)];
+  std::byte* base = b.segment == Segment::device      ? device_.data()
+                    : b.segment == Segment::symmetric ? symmetric_.data()
+                                                      : pinned_.data();
+  return base + b.offset;
+}

@@ -1,0 +1,81 @@
+// The memory plan: every buffer of a run is registered here before anything is allocated, so that what the run will
+// need is known, printed and allocated as one arena for each segment. The same registration makes the plan of
+// --dry-run.
+//
+//   MemoryPlan plan;
+//   Planned<float> m = plan.add<float>(Segment::device, "optimizer", "first moments", n);
+//   Arena arena(device, plan);
+//   float* pointer = arena[m];
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "llmc/device/device.h"
+
+enum class Segment {
+  device,     // of one rank's GPU
+  symmetric,  // device memory at equal offsets on all ranks, for buffers that collectives work on
+  pinned,     // page-locked memory of the host
+};
+
+const char* segment_name(Segment segment);
+
+// A registered buffer of `count` elements.
+template <class T>
+struct Planned {
+  int buffer = -1;
+  size_t count = 0;
+};
+
+class MemoryPlan {
+ public:
+  static constexpr size_t kAlignment = 256;
+
+  struct Buffer {
+    Segment segment;
+    std::string category;  // "weights", "gradients", "optimizer", "activations", "scratch", …
+    std::string name;
+    size_t bytes, offset;  // offset in its segment
+  };
+
+  template <class T>
+  Planned<T> add(Segment segment, const std::string& category, const std::string& name, size_t count) {
+    return {add_bytes(segment, category, name, count * sizeof(T)), count};
+  }
+
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
+  // Device and symmetric memory together: what has to fit on a GPU.
+  size_t device_bytes() const { return bytes(Segment::device) + bytes(Segment::symmetric); }
+  // One line a category with its bytes, largest first, and the sums.
+  std::string table() const;
+  // Throws, with the largest categories and what would make them smaller, if the plan is larger than the device.
+  void require_fits(const DeviceInfo& device) const;
+
+ private:
+  int add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes);
+
+  std::vector<Buffer> buffers_;
+  size_t sizes_[3] = {0, 0, 0};
+};
+
+// The memory of a plan.
+class Arena {
+ public:
+  Arena() = default;
+  Arena(Device& device, const MemoryPlan& plan);
+
+  template <class T>
+  T* operator[](const Planned<T>& planned) const {
+    return reinterpret_cast<T*>(address(planned.buffer));
+  }
+
+ private:
+  std::byte* address(int buffer) const;
+
+  std::vector<MemoryPlan::Buffer> buffers_;
+  DeviceMemory device_, symmetric_;
+  PinnedMemory pinned_;
+};

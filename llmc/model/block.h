@@ -1,0 +1,83 @@
+// One transformer block, forward and backward, on borrowed pointers: residual stream, RMSNorm, attention, SwiGLU MLP.
+//
+// The residual stream travels as two addends, `x` and `delta` (what the block before adds to it), so that each residual
+// addition is fused with the norm that follows it:
+//
+//   x      = x_before + delta_before                      (first block: the embedding itself)
+//   middle = x + Wo attention(rope(Wqkv norm1(x)))
+//   output = middle + delta,   delta = Wdown swiglu(Wgate_up norm2(middle))
+#pragma once
+
+#include "llmc/device/device.h"
+#include "llmc/kernels/attention.h"
+#include "llmc/kernels/matmul.h"
+#include "llmc/model/config.h"
+
+template <class T>
+struct BlockWeights {
+  const T* norm1;    // (C)
+  const T* qkv;      // (QKV, C) with QKV = (NH + 2 NKV) HD
+  const T* o;        // (C, NH HD)
+  const T* norm2;    // (C)
+  const T* gate_up;  // (2 FF, C)
+  const T* down;     // (C, FF)
+};
+
+struct BlockGradients {  // fp32, as BlockWeights
+  float *norm1, *qkv, *o, *norm2, *gate_up, *down;
+};
+
+// What forward leaves for backward.
+template <class T>
+struct BlockActivations {
+  T* x;          // (N, C) residual stream before the block
+  float* rstd1;  // (N)
+  T* norm1;      // (N, C)
+  T* qkv;        // (N, QKV) after RoPE
+  T* attention;  // (N, NH HD)
+  float* lse;    // (B, NH, T) log-sum-exp of the scores
+  T* middle;     // (N, C) residual stream between attention and MLP
+  float* rstd2;  // (N)
+  T* norm2;      // (N, C)
+  T* gate_up;    // (N, 2 FF)
+  T* swiglu;     // (N, FF)
+};
+
+// Buffers that one block after the other uses.
+template <class T>
+struct BlockScratch {
+  T* projected;            // (N, C) output of Wo
+  T* dnorm;                // (N, C)
+  T* dattention;           // (N, NH HD)
+  T* dqkv;                 // (N, QKV)
+  T* dswiglu;              // (N, FF)
+  T* dgate_up;             // (N, 2 FF)
+  float* attention_delta;  // (B, NH, T)
+  float* norm_partials;    // rmsnorm_backward_scratch(N, C)
+};
+
+// What all blocks of a pass share.
+struct BlockContext {
+  Stream& stream;
+  Matmul& matmul;
+  const LlamaConfig& config;
+  const float* rope_table;  // (rope_positions, HD / 2, 2)
+  int rope_positions;
+  const int* positions;  // (B, T) on the device
+  int B, T;
+  AttentionKernel attention;
+};
+
+// `middle_before` and `delta` come in as the two addends that the block before left; the first block has no such
+// (`middle_before` null) and finds the embedding in activations.x. `delta` goes out as what this block adds to
+// activations.middle.
+template <class T>
+void block_forward(const BlockContext& context, const BlockWeights<T>& weights, const BlockActivations<T>& activations,
+                   const BlockScratch<T>& scratch, const T* middle_before, T* delta);
+
+// `dresidual` (N, C) comes in as the gradient of the block's output and goes out as that of its input. Weight
+// gradients: norms +=, matrices = or += by `accumulate`.
+template <class T>
+void block_backward(const BlockContext& context, const BlockWeights<T>& weights, const BlockGradients& gradients,
+                    const BlockActivations<T>& activations, const BlockScratch<T>& scratch, T* dresidual,
+                    bool accumulate);

@@ -1,0 +1,47 @@
+// The shape of a Llama-3-class model, in Hugging Face's terms.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llmc/base/json.h"
+#include "llmc/kernels/rope.h"
+
+struct LlamaConfig {
+  std::string name;  // the preset's or directory's
+  int C = 0;         // hidden_size
+  int L = 0;         // num_hidden_layers
+  int NH = 0;        // num_attention_heads
+  int NKV = 0;       // num_key_value_heads
+  int HD = 0;        // head_dim
+  int FF = 0;        // intermediate_size
+  int V = 0;         // vocab_size
+  double norm_eps = 1e-5;
+  bool tied = false;  // tie_word_embeddings: the head is the embedding
+  int max_positions = 0;
+  RopeScaling rope;
+  int bos = -1;          // -1: none
+  std::vector<int> eos;  // Hugging Face has one or a list
+
+  int q_width() const { return NH * HD; }
+  int kv_width() const { return NKV * HD; }
+  int qkv_width() const { return (NH + 2 * NKV) * HD; }
+  int64_t parameters() const;
+
+  // Throws with the values if no such model can exist or our kernels cannot take it.
+  void check() const;
+
+  // Presets: tiny, llama2-7b, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b, llama3-405b.
+  static LlamaConfig preset(const std::string& name);
+  static std::vector<std::string> presets();
+  // Hugging Face's config.json, in today's names (rope_parameters, dtype) or the older ones (rope_theta, rope_scaling,
+  // torch_dtype). Refuses what this trainer would compute differently: another activation, biases, other kinds of RoPE.
+  static LlamaConfig from_json(const Json& json, const std::string& name);
+  Json to_json() const;
+
+  // Floating-point operations a token of one forward and backward pass. N counts the parameters of all products, so the
+  // embedding only where it is the head too. Attention in full, as torchtitan counts, or only what the causal mask
+  // leaves, as llm.c does.
+  double flops_per_token(int T, bool causal) const;
+};

@@ -1,0 +1,53 @@
+#include "llmc/model/tensors.h"
+
+#include <cstring>
+
+#include "llmc/base/error.h"
+
+namespace {
+
+size_t aligned(size_t offset) {
+  return (offset + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment * TensorLayout::kAlignment;
+}
+
+std::string with_layer(std::string name, int layer) {
+  const size_t mark = name.find("%d");
+  return mark == std::string::npos ? name : name.replace(mark, 2, std::to_string(layer));
+}
+
+}  // namespace
+
+TensorLayout::TensorLayout(const LlamaConfig& config) {
+  const auto add_unit = [&](UnitKind kind, int layer) {
+    Unit unit{kind, layer, size, 0, int(tensors.size()), 0};
+    const char* product = "";
+    for (const TensorRow& row : kTensorRows) {
+      if (row.unit != kind || (config.tied && strcmp(row.product, "head") == 0)) continue;
+      if (strcmp(product, row.product) != 0) size = aligned(size);
+      product = row.product;
+      const int64_t columns = row.columns ? row.columns(config) : 1;
+      tensors.push_back({&row, with_layer(row.name, layer), int(units.size()), row.rows(config), columns, size});
+      size += tensors.back().size();
+    }
+    size = aligned(size);
+    unit.size = size - unit.offset;
+    unit.tensor_count = int(tensors.size()) - unit.first_tensor;
+    units.push_back(unit);
+  };
+  add_unit(UnitKind::embedding, -1);
+  for (int layer = 0; layer < config.L; ++layer) add_unit(UnitKind::block, layer);
+  add_unit(UnitKind::head, -1);
+}
+
+const Tensor& TensorLayout::tensor(const std::string& name) const {
+  for (const Tensor& t : tensors)
+    if (t.name == name) return t;
+  fail("the model has no tensor named %s", name.c_str());
+}
+
+size_t TensorLayout::offset(int unit, const char* product) const {
+  const Unit& u = units[size_t(unit)];
+  for (int i = u.first_tensor; i < u.first_tensor + u.tensor_count; ++i)
+    if (strcmp(tensors[size_t(i)].row->product, product) == 0) return tensors[size_t(i)].offset;
+  fail("unit %d of the model has no product named %s", unit, product);
+}
