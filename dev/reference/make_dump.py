@@ -14,7 +14,7 @@ import copy
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ class Shape:
     V: int
     B: int
     T: int
+    seed: int  # see SHAPES
     tied: bool = False
     rope_theta: float = 10000.0
     rope_scaling: dict[str, float] | None = None
@@ -48,23 +49,27 @@ class Shape:
 # The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and T passes it.
 LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
+# bf16 errors of the loss, of the gradients' norm and of the norm weights' updates are a matter of luck: few numbers, and
+# Adam turns an entry whose sign flips into a full step.  A limit of 1.25 x PyTorch's is fair only where PyTorch was
+# neither lucky nor unlucky, so each seed is one at which those errors are like those of another right bf16 program, within
+# a factor of 1.15 above and 2 below (test_reference.py).
 SHAPES: dict[str, Shape] = {
-    "mha": Shape(C=48, FF=40, L=2, NH=3, NKV=3, HD=16, V=64, B=2, T=37),
-    "gqa4": Shape(C=32, FF=48, L=2, NH=8, NKV=2, HD=16, V=80, B=2, T=53),
-    "gqa7": Shape(C=56, FF=24, L=2, NH=7, NKV=1, HD=16, V=61, B=2, T=41),
-    "odd_vocab": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=16, V=127, B=3, T=29, grad_clip=100.0),
-    "tied": Shape(C=48, FF=48, L=2, NH=3, NKV=1, HD=16, V=96, B=2, T=43, tied=True),
-    "scaled_rope": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=72, B=2, T=59, rope_theta=500.0,
+    "mha": Shape(C=48, FF=40, L=2, NH=3, NKV=3, HD=16, V=64, B=2, T=37, seed=1),
+    "gqa4": Shape(C=32, FF=48, L=2, NH=8, NKV=2, HD=16, V=80, B=2, T=53, seed=4),
+    "gqa7": Shape(C=56, FF=24, L=2, NH=7, NKV=1, HD=16, V=61, B=2, T=41, seed=10),
+    "odd_vocab": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=16, V=127, B=3, T=29, seed=1, grad_clip=100.0),
+    "tied": Shape(C=48, FF=48, L=2, NH=3, NKV=1, HD=16, V=96, B=2, T=43, seed=7, tied=True),
+    "scaled_rope": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=72, B=2, T=59, seed=2, rope_theta=500.0,
                          rope_scaling=LLAMA3_ROPE),
-    "older_config": Shape(C=32, FF=48, L=2, NH=2, NKV=2, HD=16, V=69, B=2, T=47, tied=True, rope_theta=500.0,
+    "older_config": Shape(C=32, FF=48, L=2, NH=2, NKV=2, HD=16, V=69, B=2, T=47, seed=5, tied=True, rope_theta=500.0,
                           rope_scaling=LLAMA3_ROPE, older_config=True),
-    "wide_head": Shape(C=32, FF=56, L=2, NH=4, NKV=2, HD=24, V=75, B=2, T=31),
-    "ignored_labels": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=64, B=4, T=37, ignored=0.3),
-    "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133),
-    "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139),
+    "wide_head": Shape(C=32, FF=56, L=2, NH=4, NKV=2, HD=24, V=75, B=2, T=31, seed=2),
+    "ignored_labels": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=64, B=4, T=37, seed=12, ignored=0.3),
+    "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133, seed=8),
+    "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=3),
 }
 
-RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 6}
+RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 12}
 
 Tensors = dict[str, Tensor]
 
@@ -265,9 +270,9 @@ def attention_entropy(config: LlamaConfig, weights: Tensors, input_ids: Tensor) 
     return (torch.special.entr(rows).sum(-1) / torch.arange(2, rows.shape[-1] + 1).log()).mean().item()
 
 
-def write_dump(folder: Path, shape: Shape, seed: int) -> str:
+def write_dump(folder: Path, shape: Shape) -> str:
     """Writes one dump; returns its line of the table."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(shape.seed)
     config = llama_config(shape)
     recipe = RECIPE | {"grad_clip": shape.grad_clip}
     weights = initial_weights(config, rng)
@@ -298,13 +303,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Writes parity dumps of small Llama models.")
     parser.add_argument("--out", type=Path, required=True, help="a folder per shape is written here")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME", help=", ".join(SHAPES))
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, help="default: the shape's own")
     args = parser.parse_args()
     torch.set_num_threads(1)  # one order of additions: the same bytes each time
     torch.use_deterministic_algorithms(True)
     print(f"{'shape':15}    C   FF   L  NH  NKV   HD    V   B    T |     KiB | entropy |   loss   norm | fp32    bf16 error")
     for name in args.shape:
-        print(f"{name:15} {write_dump(args.out / name, SHAPES[name], args.seed)}", flush=True)
+        shape = SHAPES[name] if args.seed is None else replace(SHAPES[name], seed=args.seed)
+        print(f"{name:15} {write_dump(args.out / name, shape)}", flush=True)
 
 
 if __name__ == "__main__":
