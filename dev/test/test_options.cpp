@@ -1,0 +1,324 @@
+// The option table: parsing, config files, help. What the table says of each option is checked for every line of it.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "dev/test/test.h"
+#include "llmc/base/options.h"
+#include "llmc/base/text.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+// A file of its own, removed at the end of the test.
+struct ConfigFile {
+  std::string path = (fs::temp_directory_path() / format("llmc_options_%d.json", int(getpid()))).string();
+  explicit ConfigFile(const std::string& text) { std::ofstream(path) << text; }
+  ~ConfigFile() { fs::remove(path); }
+};
+
+std::string refusal(const Words& arguments) {
+  return error_of([&] { parse_options(arguments); });
+}
+
+std::string config_refusal(const std::string& text) {
+  const ConfigFile file(text);
+  const std::string message = error_of([&] { parse_options({"--config", file.path}); });
+  CHECK(message.find(file.path) != std::string::npos);
+  return message;
+}
+
+void has(const std::string& message, const std::string& part) {
+  if (message.find(part) != message.npos) return;
+  CHECK(message == "... " + part + " ...");
+}
+
+// Names as in the saved config.json: all but --config, --help, --version.
+Words names() {
+  Words result;
+  const Json all = options_json(Options());
+  for (const auto& [name, value] : all.items()) result.push_back(name);
+  return result;
+}
+
+std::string dashed(std::string name) {
+  for (char& c : name) c = c == '_' ? '-' : c;
+  return "--" + name;
+}
+
+std::string plain(const Json& value) {
+  if (value.is_bool()) return value.as_bool() ? "on" : "off";
+  if (value.is_string()) return value.as_string();
+  return value.is_int() ? std::to_string(value.as_int()) : shortest(value.as_double());
+}
+
+}  // namespace
+
+TEST_CASE("defaults") {
+  const Options o = parse_options(Words{});
+  CHECK(o == Options());
+  CHECK(o.model == "tiny");
+  CHECK(o.seed == 1337);
+  CHECK(is_auto(o.steps));
+  CHECK(is_auto(o.lr));
+  CHECK(is_auto(o.dtype));
+  CHECK(!is_auto(o.beta1));
+  CHECK(!is_auto(o.seed));
+  CHECK(o.adam_eps == 1e-8);
+  CHECK(o.export_);
+  CHECK(!o.dry_run);
+  CHECK(changed_options(o).empty());
+  const char* argv[] = {"./train_llama", "--steps", "7"};
+  CHECK(parse_options(3, argv).steps == 7);
+  CHECK(parse_options(1, argv) == Options());
+  CHECK(parse_options(0, argv) == Options());
+}
+
+TEST_CASE("the ways to write an option") {
+  CHECK(parse_options({"--micro-batch", "8"}).micro_batch == 8);
+  CHECK(parse_options({"--micro-batch=8"}).micro_batch == 8);
+  CHECK(parse_options({"--micro_batch", "8"}).micro_batch == 8);
+  CHECK(parse_options({"--micro_batch=auto"}) == Options());
+  CHECK(parse_options({"--lr", "3e-4"}).lr == 3e-4);
+  CHECK(parse_options({"--adam-eps", "1e-5"}).adam_eps == 1e-5);
+  CHECK(parse_options({"--lr", "1"}).lr == 1.0);
+  CHECK(parse_options({"--train-tokens", "2.5e9"}).train_tokens == 2500000000);
+  CHECK(parse_options({"--seed", "9007199254740993"}).seed == 9007199254740993);
+  CHECK(parse_options({"--dry-run"}).dry_run);
+  CHECK(parse_options({"--dry-run", "on"}).dry_run);
+  CHECK(parse_options({"--tf32", "--dry-run", "off", "--export=off"}).tf32);
+  CHECK(!parse_options({"--export", "off"}).export_);
+  CHECK(parse_options({"--dry_run", "--steps", "3"}).steps == 3);
+  CHECK(parse_options({"--prompt", "- a = b"}).prompt == "- a = b");
+  CHECK(parse_options({"--prompt=--x=y"}).prompt == "--x=y");
+  CHECK(parse_options({"--prompt="}).prompt == "");
+  CHECK(parse_options({"--prompt", ""}).prompt == "");
+  CHECK(parse_options({"--dtype", "bf16"}).dtype == "bf16");
+  CHECK(parse_options({"--grad-clip", "0"}).grad_clip == 0);
+  CHECK(parse_options({"--lr", "0.1", "--min-lr", "0.1"}).min_lr == 0.1);
+  for (const Words& words : {Words{"--help"}, Words{"--lr", "abc", "--help"}, Words{"--nonsense", "--help", "--x"}}) {
+    CHECK(parse_options(words).help);
+  }
+  CHECK(parse_options({"--version"}).version);
+}
+
+TEST_CASE("names that nobody knows") {
+  const std::string message = refusal({"--leraning-rate", "3"});
+  has(message, "unknown option --leraning-rate\n  did you mean --lr?");
+  has(message, "--help lists all options");
+  has(refusal({"--step", "3"}), "did you mean --steps?");
+  has(refusal({"--mirco_batch=3"}), "unknown option --mirco_batch\n  did you mean --micro-batch?");
+  has(refusal({"--batch-size", "4"}), "--micro-batch?");
+  has(refusal({"--parallel", "4"}), "--tensor-parallel-degree or --context-parallel-degree?");
+  CHECK(refusal({"--qwertyuiop"}) == "unknown option --qwertyuiop\n  --help lists all options");
+  CHECK(refusal({"--q"}) == "unknown option --q\n  --help lists all options");
+  has(refusal({"-h"}), "did you mean --help?");
+  has(refusal({"lr=3e-4"}), "unexpected argument \"lr=3e-4\"\n  expected --name value; did you mean --lr?");
+  has(refusal({"--dry-run", "on", "off"}), "unexpected argument \"off\"");
+  has(refusal({"--"}), "unexpected argument \"--\"");
+  has(refusal({""}), "unexpected argument \"\"");
+  has(refusal({"--=3"}), "unknown option --");
+}
+
+TEST_CASE("values of the wrong type or out of range") {
+  CHECK(refusal({"--steps", "-5"}) == "--steps -5: out of range\n  expected auto or an integer in [1, inf)");
+  CHECK(refusal({"--lr", "abc"}) == "--lr abc: not a number\n  expected auto or a number in [0, inf)");
+  CHECK(refusal({"--lr", "1e-3x"}) == "--lr 1e-3x: not a number\n  expected auto or a number in [0, inf)");
+  CHECK(refusal({"--dtype", "fp17"}) == "--dtype fp17: unknown\n  expected one of auto, bf16, fp32");
+  CHECK(refusal({"--dry-run", "yes"}) == "--dry-run yes: neither on nor off\n  expected on or off");
+  const Words counts[] = {{"--steps", "0"},
+                          {"--steps", "1.5"},
+                          {"--steps", ""},
+                          {"--steps", "0x10"},
+                          {"--steps", "5 "},
+                          {"--steps", " 5"},
+                          {"--steps", "1e400"},
+                          {"--seed", "auto"},
+                          {"--seed", "1e17"},
+                          {"--seed", "nan"},
+                          {"--steps", "99999999999999999999"},
+                          {"--steps", "1e-400"},
+                          {"--steps", "inf"},
+                          {"--steps", "Auto"},
+                          {"--steps", "+5"},
+                          {"--seed", "-9223372036854775808"}};
+  for (const Words& words : counts) {
+    CAPTURE(words[1]);
+    CHECK(refusal(words).rfind(words[0] + " " + words[1] + ": ", 0) == 0);
+    has(refusal(words), "an integer in ");
+  }
+  const Words reals[] = {{"--beta1", "1"},  {"--beta1", "-0.1"}, {"--beta1", "nan"},  {"--lr", "inf"},
+                         {"--lr", "-inf"},  {"--lr", "-nan"},    {"--adam-eps", "0"}, {"--adam-eps", "1e-400"},
+                         {"--epochs", "0"}, {"--beta2", "auto"}, {"--lr", ""},        {"--lr", "1,5"},
+                         {"--lr", "1e"},    {"--lr", "0.1.2"},   {"--lr", "1e999"}};
+  for (const Words& words : reals) {
+    CAPTURE(words[1]);
+    CHECK(refusal(words).rfind(words[0] + " " + words[1] + ": ", 0) == 0);
+    has(refusal(words), "a number in ");
+  }
+  has(refusal({"--beta1", "1"}), "[0, 1)");
+  CHECK(refusal({"--beta1", "0"}).empty());
+  has(refusal({"--prompt", "\xff"}), "not UTF-8");
+}
+
+TEST_CASE("missing and doubled values, values that exclude each other") {
+  has(refusal({"--lr"}), "--lr needs a value\n  expected auto or a number");
+  has(refusal({"--steps", "--lr", "3"}), "--steps needs a value");
+  has(refusal({"--prompt", "--x"}), "--prompt=...");
+  CHECK(refusal({"--lr", "1", "--seed", "2", "--lr", "3"}) == "--lr is given twice: 1 and 3\n  keep one of them");
+  has(refusal({"--micro-batch=1", "--micro_batch", "1"}), "--micro-batch is given twice");
+  CHECK(refusal({"--steps", "10", "--train-tokens", "100"}) ==
+        "--steps 10 and --train-tokens 100 each set the length of the run\n"
+        "  give one of --steps, --train-tokens, --epochs");
+  has(refusal({"--epochs", "0.5", "--steps", "10"}), "--steps 10 and --epochs 0.5");
+  CHECK(refusal({"--epochs", "0.5", "--steps", "auto"}).empty());
+  has(refusal({"--lr", "0.01", "--min-lr", "0.1"}), "--min-lr 0.1 is above --lr 0.01");
+}
+
+TEST_CASE("a config file") {
+  const ConfigFile file(
+      R"({"steps": 40, "micro-batch": 2, "seq_len": 64.0, "lr": 1e-5, "min_lr": "auto", "dry_run": true,
+    "tf32": "on", "dtype": "fp32", "prompt": "To be", "grad_clip": 2})");
+  const Options o = parse_options({"--config", file.path});
+  CHECK(o.steps == 40);
+  CHECK(o.micro_batch == 2);
+  CHECK(o.seq_len == 64);
+  CHECK(o.lr == 1e-5);
+  CHECK(is_auto(o.min_lr));
+  CHECK(o.dry_run);
+  CHECK(o.tf32);
+  CHECK(o.dtype == "fp32");
+  CHECK(o.prompt == "To be");
+  CHECK(o.grad_clip == 2.0);
+
+  SUBCASE("the command line wins, wherever --config stands") {
+    const Options p =
+        parse_options({"--lr", "2e-5", "--config=" + file.path, "--dry-run", "off", "--micro-batch", "auto"});
+    CHECK(p.lr == 2e-5);
+    CHECK(!p.dry_run);
+    CHECK(is_auto(p.micro_batch));
+    CHECK(p.steps == 40);
+  }
+  SUBCASE("a length on the command line replaces another one in the file") {
+    const Options p = parse_options({"--config", file.path, "--epochs", "2"});
+    CHECK(p.epochs == 2);
+    CHECK(is_auto(p.steps));
+  }
+  SUBCASE("values of both are checked together") {
+    has(refusal({"--config", file.path, "--min-lr", "1e-4"}), "--min-lr 1e-04 is above --lr 1e-05");
+  }
+}
+
+TEST_CASE("config files that are refused") {
+  has(config_refusal(R"({"stesp": 3})"), "\"stesp\": unknown option\n  did you mean steps?");
+  has(config_refusal(R"({"learning_rate": 3})"), "did you mean lr?");
+  has(config_refusal(R"({"fp8": "tensorwise"})"), "\"fp8\": unknown option");
+  has(config_refusal(R"({"lr": "3e-4"})"), "\"lr\" is the string \"3e-4\"\n  expected auto or a number");
+  has(config_refusal(R"({"lr": null})"), "\"lr\" is null");
+  has(config_refusal(R"({"lr": [1]})"), "\"lr\" is an array of 1");
+  has(config_refusal(R"({"lr": -1})"),
+      "\"lr\" is the integer -1: out of range\n  expected auto or a number in [0, inf)");
+  has(config_refusal(R"({"steps": 1.5})"), "not an integer");
+  has(config_refusal(R"({"steps": true})"), "\"steps\" is true");
+  has(config_refusal(R"({"seed": "auto"})"), "\"seed\" is the string \"auto\"");
+  has(config_refusal(R"({"dry_run": 1})"), "expected on or off");
+  has(config_refusal(R"({"dry_run": "yes"})"), "neither on nor off");
+  has(config_refusal(R"({"dtype": "fp17"})"), "expected one of auto, bf16, fp32");
+  has(config_refusal(R"({"dtype": 16})"), "expected one of");
+  has(config_refusal(R"({"model": 3})"), "expected text");
+  has(config_refusal(R"({"micro_batch": 1, "micro-batch": 1})"), "stands twice");
+  has(config_refusal(R"({"lr": 1, "lr": 1})"), "stands twice");
+  has(config_refusal(R"({"steps": 1, "epochs": 1})"), "--steps 1 and --epochs 1 each set the length");
+  for (const char* name : {"config", "help", "version"}) {
+    has(config_refusal(format("{\"%s\": true}", name)), "only the command line takes this option");
+  }
+  has(config_refusal("[1]"), "expected an object");
+  has(config_refusal("{\"lr\": 1e-}"), "not valid JSON");
+  has(refusal({"--config", "/none.json"}), "/none.json: No such file");
+}
+
+TEST_CASE("every option: its default can be written, and leaves nothing changed") {
+  Words all;
+  const Json defaults = options_json(Options());
+  for (const auto& [name, value] : defaults.items()) {
+    CAPTURE(name);
+    const Words words = {dashed(name), plain(value)};
+    CHECK(parse_options(words) == Options());
+    all.insert(all.end(), words.begin(), words.end());
+  }
+  CHECK(parse_options(all) == Options());
+  CHECK(names().size() >= 37);
+}
+
+TEST_CASE("every option: the saved configuration gives the same values") {
+  std::mt19937 random(3);
+  const Json defaults = options_json(Options());
+  for (int round = 0; round < 200; ++round) {
+    Words words;
+    size_t changes = 0;
+    for (const auto& [name, value] : defaults.items()) {
+      if (random() % 2 || name == "train_tokens" || name == "epochs" || name == "min_lr") continue;
+      std::string text =
+          value.is_bool() ? plain(Json(!value.as_bool())) : "text \"\\\n\xc3\xa9" + std::to_string(random());
+      if (value.is_int()) text = std::to_string(value.as_int() + 1 + random() % 1000);
+      if (value.is_double()) text = shortest(std::uniform_real_distribution<double>(0.001, 0.999)(random));
+      if (plain(value) == "auto") text = std::to_string(1 + random() % 1000000);
+      if (name == "dtype") text = "bf16";
+      if (name == "init") text = "depth-scaled";
+      if (name == "attention") text = "plain";
+      if (name == "schedule") text = random() % 2 ? "wsd" : "constant";
+      words.insert(words.end(), {dashed(name), text});
+      ++changes;
+    }
+    const Options options = parse_options(words);
+    CHECK(changed_options(options).size() == changes);
+    const ConfigFile file(options_json(options).dump(2));
+    Options loaded = parse_options({"--config", file.path});
+    CHECK(loaded.config == file.path);
+    loaded.config = "";
+    CHECK(loaded == options);
+    Options applied;
+    apply_config(applied, options_json(options));
+    CHECK(applied == options);
+  }
+}
+
+TEST_CASE("the banner's list") {
+  const Options o = parse_options({"--lr", "3e-4", "--dry-run", "--seed=1337", "--steps", "20", "--model", ""});
+  CHECK(changed_options(o) == Words{"model \"\"", "steps 20", "dry-run on", "lr 3e-04"});
+}
+
+TEST_CASE("help and the README's table") {
+  const std::string help = options_help("train_llama"), table = options_markdown();
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    CHECK(line.size() <= 100);
+    CHECK((line.empty() || line.back() != ' '));
+  }
+  Words all = names();
+  all.insert(all.end(), {"config", "help", "version"});
+  for (const std::string& name : all) {
+    CAPTURE(name);
+    CHECK(help.find("\n  " + dashed(name)) != std::string::npos);
+    CHECK(table.find("| `" + dashed(name)) != std::string::npos);
+  }
+  has(help, "Usage: train_llama ");
+  has(help, "\n\nOptimizer\n  --lr X                        peak learning rate [auto]\n");
+  has(help, "  --adam-eps X                  AdamW: added to the root of the second moment [1e-08]\n");
+  has(help, "  --schedule cosine|linear|wsd|constant\n                                how");
+  has(table, "| `--dtype auto\\|bf16\\|fp32` | `auto` |");
+  std::istringstream rows(table);
+  for (std::string row; std::getline(rows, row);) {
+    CAPTURE(row);
+    size_t bars = 0;
+    for (size_t i = 0; i < row.size(); ++i) bars += row[i] == '|' && (i == 0 || row[i - 1] != '\\');
+    CHECK(bars == 4);
+  }
+}

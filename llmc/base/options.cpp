@@ -1,0 +1,457 @@
+#include "llmc/base/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <variant>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+
+namespace {
+
+enum class Kind { Count, Real, Switch, Choice, Text };
+
+struct OptionInfo {
+  const char* group;
+  Kind kind;
+  std::string name;  // as on the command line, without the dashes
+  std::variant<int64_t Options::*, double Options::*, bool Options::*, std::string Options::*> field;
+  std::string limits;
+  std::string help;
+};
+
+using Table = std::vector<OptionInfo>;
+
+// train_data, train-data → train-data; export_ → export.
+std::string spelled(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  if (!name.empty() && name.back() == '-') name.pop_back();
+  return name;
+}
+
+const Table& table() {
+#define OPTION_INFO(group, kind, name, standard, limits, help) \
+  {group, Kind::kind, spelled(#name), &Options::name, limits, help},
+  static const Table options = {OPTION_TABLE(OPTION_INFO)};
+#undef OPTION_INFO
+  return options;
+}
+
+// What others call our options: only for "did you mean".
+const std::pair<const char*, const char*> kOtherNames[] = {
+    {"learning-rate", "lr"},
+    {"max-lr", "lr"},
+    {"final-lr", "min-lr"},
+    {"eps", "adam-eps"},
+    {"clip", "grad-clip"},
+    {"clip-grad", "grad-clip"},
+    {"max-grad-norm", "grad-clip"},
+    {"lr-scheduler", "schedule"},
+    {"lr-schedule", "schedule"},
+    {"batch-size", "micro-batch"},
+    {"micro-batch-size", "micro-batch"},
+    {"global-batch-size", "global-batch"},
+    {"sequence-length", "seq-len"},
+    {"context-length", "seq-len"},
+    {"block-size", "seq-len"},
+    {"max-steps", "steps"},
+    {"num-steps", "steps"},
+    {"iterations", "steps"},
+    {"num-layers", "layers"},
+    {"precision", "dtype"},
+    {"output", "out"},
+    {"output-dir", "out"},
+    {"data", "train-data"},
+    {"eval-every", "val-every"},
+    {"tp", "tensor-parallel-degree"},
+    {"tensor-parallel-size", "tensor-parallel-degree"},
+    {"cp", "context-parallel-degree"},
+    {"context-parallel-size", "context-parallel-degree"},
+    {"h", "help"},
+};
+
+// Options of which a run takes at most one.
+const std::vector<std::string> kLengths = {"steps", "train-tokens", "epochs"};
+
+// Orders to the program, not values of a run.
+bool belongs_in_config(const OptionInfo& info) {
+  return info.name != "config" && info.name != "help" && info.name != "version";
+}
+
+const OptionInfo* find_option(const std::string& name) {
+  const std::string wanted = spelled(name);
+  for (const OptionInfo& info : table()) {
+    if (info.name == wanted) return &info;
+  }
+  return nullptr;
+}
+
+// The names near to an unknown one: one by spelling, else all that contain it or are contained in it.
+std::vector<std::string> suggestions(const std::string& name) {
+  const std::string wanted = spelled(name);
+  std::vector<std::string> names;
+  for (const OptionInfo& info : table()) names.push_back(info.name);
+  for (const auto& [other, ours] : kOtherNames) names.push_back(other);
+  std::string near = nearest(wanted, names);
+  for (const auto& [other, ours] : kOtherNames) {
+    if (near == other) near = ours;
+  }
+  if (!near.empty()) return {near};
+  std::vector<std::string> related;
+  for (const OptionInfo& info : table()) {
+    const bool contains = wanted.size() >= 3 && info.name.find(wanted) != std::string::npos;
+    const bool contained = info.name.size() >= 3 && wanted.find(info.name) != std::string::npos;
+    if (contains || contained) related.push_back(info.name);
+  }
+  return related;
+}
+
+std::string did_you_mean(const std::string& name, const std::string& dashes) {
+  std::string list;
+  for (const std::string& near : suggestions(name)) list += (list.empty() ? "" : " or ") + dashes + near;
+  return list.empty() ? "" : "did you mean " + list + "? ";
+}
+
+std::vector<std::string> words_of(const std::string& choices) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= choices.size();) {
+    const size_t end = std::min(choices.find('|', begin), choices.size());
+    words.push_back(choices.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+// An interval as mathematics writes it: "[0, 1)", "(0, inf)".
+struct Interval {
+  double low, high;
+  bool with_low, with_high;
+  bool holds(double x) const { return (with_low ? x >= low : x > low) && (with_high ? x <= high : x < high); }
+};
+
+Interval interval_of(const OptionInfo& info) {
+  char open = 0, close = 0, low[32] = "", high[32] = "";
+  const int fields = std::sscanf(info.limits.c_str(), "%c%31[^,], %31[^])]%c", &open, low, high, &close);
+  REQUIRE(fields == 4, "option table: --%s has the limits \"%s\"\n  expected an interval such as [0, 1)",
+          info.name.c_str(), info.limits.c_str());
+  const bool endless = std::strcmp(high, "inf") == 0;
+  return {std::atof(low), endless ? std::numeric_limits<double>::infinity() : std::atof(high), open == '[',
+          close == ']'};
+}
+
+std::string text_of(const Options& options, const OptionInfo& info) {
+  const auto text = [&](auto field) -> std::string {
+    const auto& value = options.*field;
+    using T = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<T, bool>) return value ? "on" : "off";
+    if constexpr (std::is_same_v<T, int64_t>) return is_auto(value) ? "auto" : std::to_string(value);
+    if constexpr (std::is_same_v<T, double>) return is_auto(value) ? "auto" : shortest(value);
+    if constexpr (std::is_same_v<T, std::string>) return value;
+  };
+  return std::visit(text, info.field);
+}
+
+std::string default_of(const OptionInfo& info) { return text_of(Options(), info); }
+
+bool takes_auto(const OptionInfo& info) {
+  return (info.kind == Kind::Count || info.kind == Kind::Real) && default_of(info) == "auto";
+}
+
+std::string expected(const OptionInfo& info) {
+  const std::string or_auto = takes_auto(info) ? "auto or " : "";
+  switch (info.kind) {
+    case Kind::Count:
+      return or_auto + "an integer in " + info.limits;
+    case Kind::Real:
+      return or_auto + "a number in " + info.limits;
+    case Kind::Switch:
+      return "on or off";
+    case Kind::Text:
+      return "text";
+    case Kind::Choice:
+      break;
+  }
+  std::string list;
+  for (const std::string& word : words_of(info.limits)) list += (list.empty() ? "one of " : ", ") + word;
+  return list;
+}
+
+// Each `set_` returns what is wrong with the text, or "".
+
+std::string set_real(double& field, const OptionInfo& info, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range) return "beyond what a double holds";
+  if (error != std::errc() || end != text.data() + text.size()) return "not a number";
+  if (!interval_of(info).holds(value)) return "out of range";
+  field = value;
+  return "";
+}
+
+std::string set_count(int64_t& field, const OptionInfo& info, const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    // 1e9 is an integer too, as long as a double holds it exactly.
+    double real = 0;
+    const auto [real_end, real_error] = std::from_chars(text.data(), text.data() + text.size(), real);
+    const bool number = real_error != std::errc::invalid_argument && real_end == text.data() + text.size();
+    if (!number || (real_error == std::errc() && real != std::floor(real))) return "not an integer";
+    if (real_error != std::errc() || std::abs(real) > 9007199254740992.0) return "out of range";
+    value = int64_t(real);
+  }
+  if (!interval_of(info).holds(double(value))) return "out of range";
+  field = value;
+  return "";
+}
+
+std::string set_switch(bool& field, const std::string& text) {
+  if (text != "on" && text != "off") return "neither on nor off";
+  field = text == "on";
+  return "";
+}
+
+std::string set_string(std::string& field, const OptionInfo& info, const std::string& text) {
+  const std::vector<std::string> words = words_of(info.limits);
+  if (info.kind == Kind::Choice && std::find(words.begin(), words.end(), text) == words.end()) return "unknown";
+  // config.json must be able to hold it.
+  try {
+    Json(text).dump();
+  } catch (const Error&) {
+    return "not UTF-8";
+  }
+  field = text;
+  return "";
+}
+
+std::string set(Options& options, const OptionInfo& info, const std::string& text) {
+  const auto set_field = [&](auto field) -> std::string {
+    auto& value = options.*field;
+    using T = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>) {
+      if (takes_auto(info) && text == "auto") return value = kAuto, "";
+    }
+    if constexpr (std::is_same_v<T, int64_t>) return set_count(value, info, text);
+    if constexpr (std::is_same_v<T, double>) return set_real(value, info, text);
+    if constexpr (std::is_same_v<T, bool>) return set_switch(value, text);
+    if constexpr (std::is_same_v<T, std::string>) return set_string(value, info, text);
+  };
+  return std::visit(set_field, info.field);
+}
+
+struct Given {
+  const OptionInfo* info;
+  std::string value;
+};
+
+// The option that arguments[i] names and its value; `i` is left at the last argument that belongs to it.
+Given read_argument(const std::vector<std::string>& arguments, size_t& i) {
+  const std::string& argument = arguments[i];
+  const size_t equals = argument.find('=');
+  const bool dashed = argument.size() > 2 && argument.compare(0, 2, "--") == 0;
+  const std::string name =
+      argument.substr(dashed ? 2 : 0, equals == argument.npos ? equals : equals - (dashed ? 2 : 0));
+  if (!dashed) {
+    const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+    const std::string hint = argument.empty() ? "" : did_you_mean(bare, "--");
+    fail("unexpected argument \"%s\"\n  expected --name value; %s--help lists all options", argument.c_str(),
+         hint.c_str());
+  }
+  const OptionInfo* info = find_option(name);
+  REQUIRE(info, "unknown option --%s\n  %s--help lists all options", name.c_str(), did_you_mean(name, "--").c_str());
+  if (equals != argument.npos) return {info, argument.substr(equals + 1)};
+  const bool value_follows = i + 1 < arguments.size() && arguments[i + 1].compare(0, 2, "--") != 0;
+  if (!value_follows && info->kind == Kind::Switch) return {info, "on"};
+  REQUIRE(value_follows, "--%s needs a value\n  expected %s%s", info->name.c_str(), expected(*info).c_str(),
+          i + 1 < arguments.size() ? (" (one that begins with -- is written --" + info->name + "=...)").c_str() : "");
+  return {info, arguments[++i]};
+}
+
+// At most one length; `origin` is the file, or "" for the command line.
+void check_lengths(const Options& options, const std::string& origin) {
+  std::string given, all;
+  int count = 0;
+  for (const std::string& name : kLengths) {
+    const std::string value = text_of(options, *find_option(name));
+    all += (all.empty() ? "--" : ", --") + name;
+    if (value == "auto") continue;
+    given += (given.empty() ? "--" : " and --") + name + " " + value;
+    ++count;
+  }
+  REQUIRE(count <= 1, "%s%s each set the length of the run\n  give one of %s", origin.c_str(), given.c_str(),
+          all.c_str());
+}
+
+void check_together(const Options& options) {
+  check_lengths(options, "");
+  REQUIRE(is_auto(options.lr) || is_auto(options.min_lr) || options.min_lr <= options.lr,
+          "--min-lr %s is above --lr %s\n  the learning rate falls from --lr to --min-lr",
+          shortest(options.min_lr).c_str(), shortest(options.lr).c_str());
+}
+
+// The text that the command line would have for a value of a config file; fails on a value of another kind.
+std::string config_text(const OptionInfo& info, const Json& value) {
+  const bool is_number = info.kind == Kind::Count || info.kind == Kind::Real;
+  if (value.is_string() && (!is_number || (takes_auto(info) && value.as_string() == "auto"))) return value.as_string();
+  if (value.is_bool() && info.kind == Kind::Switch) return value.as_bool() ? "on" : "off";
+  if (value.is_int() && is_number) return std::to_string(value.as_int());
+  if (value.is_double() && is_number) return shortest(value.as_double());
+  fail("%s is %s\n  expected %s", value.where().c_str(), value.found().c_str(), expected(info).c_str());
+}
+
+// `text` on lines of `width` columns, the second and following ones behind `indent` spaces.
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  std::string lines;
+  size_t column = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    if (column > 0 && column + 1 + end - begin > width) {
+      lines += "\n" + std::string(indent, ' ');
+      column = 0;
+    }
+    if (column > 0) lines += " ", ++column;
+    lines += text.substr(begin, end - begin);
+    column += end - begin;
+    begin = end + 1;
+  }
+  return lines;
+}
+
+std::string placeholder(const OptionInfo& info) {
+  switch (info.kind) {
+    case Kind::Count:
+      return "N";
+    case Kind::Real:
+      return "X";
+    case Kind::Switch:
+      return belongs_in_config(info) ? "on|off" : "";
+    case Kind::Choice:
+    case Kind::Text:
+      break;
+  }
+  return info.limits;
+}
+
+}  // namespace
+
+Options parse_options(const std::vector<std::string>& arguments) {
+  Options options;
+  for (const std::string& argument : arguments) {
+    options.help |= argument == "--help";
+    options.version |= argument == "--version";
+  }
+  if (options.help || options.version) return options;
+
+  std::vector<Given> given;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Given now = read_argument(arguments, i);
+    for (const Given& before : given) {
+      REQUIRE(before.info != now.info, "--%s is given twice: %s and %s\n  keep one of them", now.info->name.c_str(),
+              before.value.c_str(), now.value.c_str());
+    }
+    given.push_back(now);
+  }
+
+  for (const Given& it : given) {
+    if (it.info->name == "config") apply_config(options, Json::read(it.value));
+  }
+  // A length on the command line replaces another one in the file.
+  const auto is_length = [](const Given& it) {
+    return std::count(kLengths.begin(), kLengths.end(), it.info->name) > 0;
+  };
+  if (std::any_of(given.begin(), given.end(), is_length)) {
+    for (const std::string& name : kLengths) set(options, *find_option(name), "auto");
+  }
+  for (const Given& it : given) {
+    const std::string problem = set(options, *it.info, it.value);
+    REQUIRE(problem.empty(), "--%s %s: %s\n  expected %s", it.info->name.c_str(), it.value.c_str(), problem.c_str(),
+            expected(*it.info).c_str());
+  }
+  check_together(options);
+  return options;
+}
+
+Options parse_options(int argc, const char* const* argv) {
+  return parse_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+}
+
+void apply_config(Options& options, const Json& config) {
+  std::vector<const OptionInfo*> seen;
+  for (const auto& [key, value] : config.items()) {
+    const OptionInfo* info = find_option(key);
+    REQUIRE(info, "%s: unknown option\n  %sexpected the names that --help lists", value.where().c_str(),
+            did_you_mean(key, "").c_str());
+    REQUIRE(belongs_in_config(*info), "%s: only the command line takes this option\n  remove it from the file",
+            value.where().c_str());
+    REQUIRE(std::find(seen.begin(), seen.end(), info) == seen.end(), "%s: the option stands twice\n  keep one of them",
+            value.where().c_str());
+    seen.push_back(info);
+    const std::string problem = set(options, *info, config_text(*info, value));
+    REQUIRE(problem.empty(), "%s is %s: %s\n  expected %s", value.where().c_str(), value.found().c_str(),
+            problem.c_str(), expected(*info).c_str());
+  }
+  check_lengths(options, config.where() + ": ");
+}
+
+Json options_json(const Options& options) {
+  Json json = Json::object();
+  for (const OptionInfo& info : table()) {
+    if (!belongs_in_config(info)) continue;
+    std::string key = info.name;
+    std::replace(key.begin(), key.end(), '-', '_');
+    const auto value = [&](auto field) { return Json(options.*field); };
+    const bool as_text = takes_auto(info) && text_of(options, info) == "auto";
+    json.set(key, as_text ? Json("auto") : std::visit(value, info.field));
+  }
+  return json;
+}
+
+std::string options_help(const std::string& program) {
+  constexpr size_t kColumn = 32, kWidth = 100;
+  std::string text = "Usage: " + program +
+                     " [--name value | --name=value] ...\n\n"
+                     "Trains Llama-3-class models. Without options it trains a tiny one on the bundled text.\n"
+                     "In names _ equals -. A switch alone means on. Where the default is auto, the program chooses\n"
+                     "and says why.\n";
+  std::string group;
+  for (const OptionInfo& info : table()) {
+    if (group != info.group) text += "\n" + (group = info.group) + "\n";
+    std::string left = "  --" + info.name + " " + placeholder(info);
+    const std::string standard = placeholder(info).empty() ? "" : default_of(info);
+    const std::string right = info.help + (standard.empty() ? "" : " [" + standard + "]");
+    if (left.size() + 2 > kColumn) {
+      left += "\n" + std::string(kColumn, ' ');
+    } else {
+      left.resize(kColumn, ' ');
+    }
+    text += left + wrapped(right, kWidth - kColumn, kColumn) + "\n";
+  }
+  return text;
+}
+
+std::string options_markdown() {
+  std::string text = "| option | default | |\n|---|---|---|\n", group;
+  const auto escaped = [](const std::string& words) {
+    std::string result;
+    for (char c : words) result += c == '|' ? "\\|" : c == '<' ? "&lt;" : std::string(1, c);
+    return result;
+  };
+  for (const OptionInfo& info : table()) {
+    if (group != info.group) text += "| **" + (group = info.group) + "** | | |\n";
+    const std::string value = placeholder(info), standard = value.empty() ? "" : default_of(info);
+    text += "| `--" + info.name + (value.empty() ? "" : " " + escaped(value)) + "` | " +
+            (standard.empty() ? "" : "`" + standard + "`") + " | " + escaped(info.help) + " |\n";
+  }
+  return text;
+}
+
+std::vector<std::string> changed_options(const Options& options) {
+  std::vector<std::string> changed;
+  for (const OptionInfo& info : table()) {
+    const std::string value = text_of(options, info);
+    if (value != default_of(info)) changed.push_back(info.name + " " + (value.empty() ? "\"\"" : value));
+  }
+  return changed;
+}
