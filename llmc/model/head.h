@@ -1,0 +1,62 @@
+// The end of the model: the last residual addition, the final norm, the product with the vocabulary and the loss. The
+// logits exist for `chunk` tokens at a time only: each chunk's are turned into their gradient in place and used up
+// before the next.
+#pragma once
+
+#include "llmc/device/device.h"
+#include "llmc/kernels/matmul.h"
+#include "llmc/kernels/step_state.h"
+#include "llmc/model/config.h"
+
+template <class T>
+struct HeadWeights {
+  const T* norm;  // (C)
+  const T* head;  // (V, C); the embedding if tied
+};
+
+struct HeadGradients {
+  float* norm;        // (C)
+  float* head;        // (V, C)
+  bool head_is_tied;  // head already holds a part of this step's gradient, or zeros: only ever +=
+};
+
+template <class T>
+struct HeadBuffers {
+  T* x;                  // (N, C) residual stream after the last block
+  float* rstd;           // (N)
+  T* norm;               // (N, C)
+  T* dnorm;              // (N, C)
+  T* logits;             // (chunk, ld)
+  float* losses;         // (N)
+  float* norm_partials;  // rmsnorm_backward_scratch(N, C)
+  int chunk;             // a multiple of 128, so that each chunk's rows are aligned as products want them
+  int ld;                // row stride of logits: V rounded up to 64
+};
+
+struct HeadContext {
+  Stream& stream;
+  Matmul& matmul;
+  const LlamaConfig& config;
+  int N;  // tokens
+};
+
+// x = middle + delta, norm = RMSNorm(x).
+template <class T>
+void head_norm(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers,
+               const T* middle, const T* delta);
+
+// After head_norm: the logits of the tokens first .. first+count-1, count <= chunk, first a multiple of chunk.
+template <class T>
+void head_logits(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers, int first,
+                 int count);
+
+// After head_norm: adds the losses of all tokens to state->loss_sum.
+template <class T>
+void head_loss(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers,
+               const int* labels, StepState* state);
+
+// After head_norm: the same, and backward: dresidual (N, C) = gradient of x, weight gradients as in block_backward.
+template <class T>
+void head_loss_backward(const HeadContext& context, const HeadWeights<T>& weights, const HeadGradients& gradients,
+                        const HeadBuffers<T>& buffers, const int* labels, StepState* state, T* dresidual,
+                        bool accumulate);

@@ -1,0 +1,44 @@
+// Tokens on their way to the device: pinned buffers that the host fills in turn, so that it can prepare a micro-batch
+// while the device works on the one before.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "llmc/device/device.h"
+#include "llmc/memory/plan.h"
+
+class BatchFeed {
+ public:
+  // What the device sees of a micro-batch, row b, token t at b * T + t.
+  struct DeviceBatch {
+    const int* inputs;
+    const int* labels;
+    const int* positions;
+    const int* order;  // positions 0 .. N-1 sorted by token
+  };
+
+  // For up to `tokens` tokens in a micro-batch.
+  BatchFeed(MemoryPlan& plan, Device& device, size_t tokens);
+  void bind(const Arena& arena);
+
+  // B sequences of T tokens; `labels` may be null where no loss is asked for, `positions` for 0 .. T-1 in each row.
+  // Waits only if the host is kSlots micro-batches ahead of the device. Throws on a token or label outside of [0, V),
+  // but -100.
+  void send(Stream& stream, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T,
+            int V);
+
+  DeviceBatch device_batch() const;
+
+ private:
+  static constexpr int kSlots = 2, kParts = 4;
+
+  Device& device_;
+  size_t tokens_;
+  Planned<int> planned_pinned_, planned_device_;
+  int* pinned_ = nullptr;     // (kSlots, kParts, tokens)
+  int* on_device_ = nullptr;  // (kParts, tokens)
+  std::vector<Event> sent_;   // a slot
+  int slot_ = 0;
+  std::vector<int32_t> sort_scratch_;
+};

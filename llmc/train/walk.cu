@@ -1,0 +1,171 @@
+#include "llmc/train/walk.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/embedding.h"
+#include "llmc/kernels/rmsnorm.h"
+#include "llmc/kernels/rope.h"
+
+template <class T>
+Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
+              AttentionKernel attention)
+    : config_(config),
+      layout_(layout),
+      sizes_(sizes),
+      attention_(attention),
+      activations_(plan, config, size_t(sizes.B) * size_t(sizes.T)) {
+  const size_t N = size_t(sizes.B) * size_t(sizes.T), C = size_t(config.C), FF = size_t(config.FF);
+  const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
+    planned = plan.add<U>(Segment::device, category, name, count);
+  };
+  add(planned_.projected, "scratch", "projected", N * C);
+  add(planned_.dnorm, "scratch", "dnorm", N * C);
+  add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
+  add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
+  add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
+  add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
+  add(planned_.delta, "scratch", "delta", N * C);
+  add(planned_.dresidual, "scratch", "dresidual", N * C);
+  add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH));
+  add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(N), config.C));
+  add(planned_.rope_table, "tables", "RoPE", size_t(sizes.T) * size_t(config.HD));
+  add(planned_.head_x, "activations", "head x", N * C);
+  add(planned_.head_norm, "activations", "head norm", N * C);
+  add(planned_.head_rstd, "activations", "head rstd", N);
+  head_.ld = (config.V + 63) / 64 * 64;
+  head_.chunk = std::min(sizes.head_chunk, (int(N) + 127) / 128 * 128);
+  add(planned_.logits, "logits", "logits", size_t(head_.chunk) * size_t(head_.ld));
+  add(planned_.losses, "logits", "losses", N);
+}
+
+template <class T>
+void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters) {
+  stream_ = &stream;
+  matmul_ = &matmul;
+  parameters_ = &parameters;
+  activations_.bind(arena);
+  scratch_ = {arena[planned_.projected],       arena[planned_.dnorm],
+              arena[planned_.dattention],      arena[planned_.dqkv],
+              arena[planned_.dswiglu],         arena[planned_.dgate_up],
+              arena[planned_.attention_delta], arena[planned_.norm_partials]};
+  delta_ = arena[planned_.delta];
+  dresidual_ = arena[planned_.dresidual];
+  head_.x = arena[planned_.head_x];
+  head_.rstd = arena[planned_.head_rstd];
+  head_.norm = arena[planned_.head_norm];
+  head_.dnorm = scratch_.dnorm;
+  head_.logits = arena[planned_.logits];
+  head_.losses = arena[planned_.losses];
+  head_.norm_partials = scratch_.norm_partials;
+  rope_table_ = arena[planned_.rope_table];
+  const std::vector<float> table = rope_table(config_.rope, config_.HD, sizes_.T);
+  copy(stream, rope_table_, table.data(), table.size());
+  stream.synchronize();
+}
+
+template <class T>
+BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq_len) const {
+  return {*stream_, *matmul_, config_, rope_table_, sizes_.T, batch.positions, B, seq_len, attention_};
+}
+
+template <class T>
+HeadContext Walk<T>::head_context() const {
+  return {*stream_, *matmul_, config_, tokens_};
+}
+
+template <class T>
+BlockWeights<T> Walk<T>::block_weights(int layer) {
+  const int unit = layout_.block_unit(layer);
+  const T* base = parameters_->get(unit);
+  const auto at = [&](const char* product) { return base + layout_.offset(unit, product); };
+  return {at("norm1"), at("qkv"), at("o"), at("norm2"), at("gate_up"), at("down")};
+}
+
+template <class T>
+BlockGradients Walk<T>::block_gradients(int layer, float* base) const {
+  const int unit = layout_.block_unit(layer);
+  const auto at = [&](const char* product) { return base + layout_.offset(unit, product); };
+  return {at("norm1"), at("qkv"), at("o"), at("norm2"), at("gate_up"), at("down")};
+}
+
+template <class T>
+HeadWeights<T> Walk<T>::head_weights() {
+  const int unit = layout_.head_unit();
+  const T* base = parameters_->get(unit);
+  const T* head = config_.tied ? parameters_->get(layout_.embedding_unit()) + layout_.offset(0, "embedding")
+                               : base + layout_.offset(unit, "head");
+  return {base + layout_.offset(unit, "norm"), head};
+}
+
+template <class T>
+HeadGradients Walk<T>::head_gradients(float* base) const {
+  const int unit = layout_.head_unit();
+  return {base + layout_.offset(unit, "norm"),
+          base + (config_.tied ? layout_.offset(0, "embedding") : layout_.offset(unit, "head")), config_.tied};
+}
+
+template <class T>
+void Walk<T>::forward(BatchFeed::DeviceBatch batch, int B, int seq_len) {
+  REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
+          "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
+  tokens_ = B * seq_len;
+  const BlockContext context = block_context(batch, B, seq_len);
+  const int embedding = layout_.embedding_unit(), head = layout_.head_unit();
+
+  parameters_->gather(embedding);
+  parameters_->gather(layout_.block_unit(0));
+  const T* table = parameters_->get(embedding) + layout_.offset(embedding, "embedding");
+  embedding_forward(*stream_, activations_.get(0).x, batch.inputs, table, tokens_, config_.C, config_.V);  // (N, C)
+  if (!config_.tied) parameters_->release(embedding);
+  for (int layer = 0; layer < config_.L; ++layer) {
+    parameters_->gather(layout_.block_unit(layer) + 1);  // the next block, or the head
+    const T* middle_before = layer ? activations_.get(layer - 1).middle : nullptr;
+    block_forward(context, block_weights(layer), activations_.get(layer), scratch_, middle_before, delta_);
+    parameters_->release(layout_.block_unit(layer));
+  }
+  head_norm(head_context(), head_weights(), head_, activations_.get(config_.L - 1).middle, delta_);  // (N, C)
+  parameters_->release(head);
+}
+
+template <class T>
+const T* Walk<T>::logits(int first) {
+  head_logits(head_context(), head_weights(), head_, first, std::min(head_.chunk, tokens_ - first));
+  return head_.logits;
+}
+
+template <class T>
+void Walk<T>::forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state) {
+  forward(batch, B, seq_len);
+  head_loss(head_context(), head_weights(), head_, batch.labels, state);
+}
+
+template <class T>
+void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state,
+                               GradientStore& gradients, bool first, bool last) {
+  forward(batch, B, seq_len);
+  const BlockContext context = block_context(batch, B, seq_len);
+  const int embedding = layout_.embedding_unit(), head = layout_.head_unit();
+  const auto done_with = [&](int unit) {
+    parameters_->release(unit);
+    if (last) gradients.reduce(unit);
+  };
+
+  head_loss_backward(head_context(), head_weights(), head_gradients(gradients.get()), head_, batch.labels, state,
+                     dresidual_, !first);
+  parameters_->gather(layout_.block_unit(config_.L - 1));
+  done_with(head);
+  for (int layer = config_.L - 1; layer >= 0; --layer) {
+    if (layer > 0) parameters_->gather(layout_.block_unit(layer - 1));
+    block_backward(context, block_weights(layer), block_gradients(layer, gradients.get()), activations_.get(layer),
+                   scratch_, dresidual_, !first);
+    done_with(layout_.block_unit(layer));
+  }
+  float* dembedding = gradients.get() + layout_.offset(embedding, "embedding");
+  embedding_backward(*stream_, dembedding, dresidual_, batch.inputs, batch.order, tokens_, config_.C, config_.V);  // +=
+  done_with(embedding);
+}
+
+template class Walk<float>;
+template class Walk<bf16>;

@@ -1,0 +1,67 @@
+// The walk over the units of a model: gather, forward, backward, reduce. All buffers that a pass needs beyond the
+// stores.
+#pragma once
+
+#include "llmc/memory/activation_store.h"
+#include "llmc/memory/gradient_store.h"
+#include "llmc/memory/parameter_store.h"
+#include "llmc/memory/plan.h"
+#include "llmc/model/block.h"
+#include "llmc/model/head.h"
+#include "llmc/train/batch_feed.h"
+
+struct WalkSizes {
+  int B, T;        // the largest micro-batch
+  int head_chunk;  // tokens whose logits exist at once, a multiple of 128
+};
+
+template <class T>
+class Walk {
+ public:
+  Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
+       AttentionKernel attention);
+  // Fills the RoPE table, which lasts.
+  void bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters);
+
+  // Forward, loss and backward of one micro-batch (B, T) that was sent to the device. `first`: the first of its step,
+  // whose matrices' gradients are set, not added to. `last`: the last, after which each unit's gradients are reduced.
+  void forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state, GradientStore& gradients,
+                        bool first, bool last);
+  // Forward alone; adds the losses to state->loss_sum.
+  void forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state);
+  // Forward alone; then logits(first) gives the rows first .. first+head_chunk-1 of the logits, `logits_stride()`
+  // apart, valid until the next call of anything here.
+  void forward(BatchFeed::DeviceBatch batch, int B, int seq_len);
+  const T* logits(int first);
+  int logits_stride() const { return head_.ld; }
+
+ private:
+  BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len) const;
+  HeadContext head_context() const;
+  BlockWeights<T> block_weights(int layer);
+  BlockGradients block_gradients(int layer, float* base) const;
+  HeadWeights<T> head_weights();
+  HeadGradients head_gradients(float* base) const;
+
+  const LlamaConfig& config_;
+  const TensorLayout& layout_;
+  WalkSizes sizes_;
+  AttentionKernel attention_;
+  ActivationStore<T> activations_;
+
+  struct {
+    Planned<T> projected, dnorm, dattention, dqkv, dswiglu, dgate_up, delta, dresidual;
+    Planned<float> attention_delta, norm_partials, rope_table;
+    Planned<T> head_x, head_norm, logits;
+    Planned<float> head_rstd, losses;
+  } planned_;
+  BlockScratch<T> scratch_{};
+  HeadBuffers<T> head_{};
+  T *delta_ = nullptr, *dresidual_ = nullptr;
+  float* rope_table_ = nullptr;
+
+  Stream* stream_ = nullptr;
+  Matmul* matmul_ = nullptr;
+  ParameterStore<T>* parameters_ = nullptr;
+  int tokens_ = 0;  // of the last forward pass
+};
