@@ -59,7 +59,7 @@ test-pytorch:
 	@$(MAKE) all
 	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
 ci:
-	@dev/test/ci
+	+@dev/test/ci
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:
@@ -67,7 +67,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(HEADERS) $(LIBRARY_SOURCES) $(MAIN_SOURCES)
 clean:
-	rm -rf build/cpu* build/cuda* build/.configured build/test-logs train_llama test_llama
+	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/rebuild* train_llama test_llama
 
 # ---- what is built --------------------------------------------------------------------------------------------------
 
