@@ -11,8 +11,11 @@ struct StepState {
   float grad_clip;                           // largest gradient norm; 0: no clipping
   int64_t step;                              // 0 for the first
 
+  // This rank's from the host, then summed over the ranks.
+  int64_t label_count;    // labels of the global batch that are not ignored
+  int64_t stop_requests;  // ranks that were asked to stop after this step
+
   // From the step itself.
-  int64_t label_count;  // labels of the global batch that are not ignored (after the sum over ranks)
   double loss_sum;      // sum of their losses in nats (this rank's until summed over ranks)
   float grad_norm;      // L2 over all gradients, before clipping
   float clip_factor;    // min(1, grad_clip / grad_norm)

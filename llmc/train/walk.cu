@@ -110,23 +110,32 @@ template <class T>
 void Walk<T>::forward(BatchFeed::DeviceBatch batch, int B, int seq_len) {
   REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
+  release_head();
   tokens_ = B * seq_len;
   const BlockContext context = block_context(batch, B, seq_len);
-  const int embedding = layout_.embedding_unit(), head = layout_.head_unit();
+  const int embedding = layout_.embedding_unit();
 
   parameters_->gather(embedding);
   parameters_->gather(layout_.block_unit(0));
   const T* table = parameters_->get(embedding) + layout_.offset(embedding, "embedding");
   embedding_forward(*stream_, activations_.get(0).x, batch.inputs, table, tokens_, config_.C, config_.V);  // (N, C)
-  if (!config_.tied) parameters_->release(embedding);
+  if (!config_.tied) parameters_->release(embedding);  // else the head needs it too
   for (int layer = 0; layer < config_.L; ++layer) {
     parameters_->gather(layout_.block_unit(layer) + 1);  // the next block, or the head
     const T* middle_before = layer ? activations_.get(layer - 1).middle : nullptr;
     block_forward(context, block_weights(layer), activations_.get(layer), scratch_, middle_before, delta_);
     parameters_->release(layout_.block_unit(layer));
   }
+  holds_head_ = true;
   head_norm(head_context(), head_weights(), head_, activations_.get(config_.L - 1).middle, delta_);  // (N, C)
-  parameters_->release(head);
+}
+
+template <class T>
+void Walk<T>::release_head() {
+  if (!holds_head_) return;
+  holds_head_ = false;
+  parameters_->release(layout_.head_unit());
+  if (config_.tied) parameters_->release(layout_.embedding_unit());
 }
 
 template <class T>
@@ -139,6 +148,7 @@ template <class T>
 void Walk<T>::forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state) {
   forward(batch, B, seq_len);
   head_loss(head_context(), head_weights(), head_, batch.labels, state);
+  release_head();
 }
 
 template <class T>
@@ -146,25 +156,26 @@ void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len,
                                GradientStore& gradients, bool first, bool last) {
   forward(batch, B, seq_len);
   const BlockContext context = block_context(batch, B, seq_len);
-  const int embedding = layout_.embedding_unit(), head = layout_.head_unit();
-  const auto done_with = [&](int unit) {
-    parameters_->release(unit);
+  const int embedding = layout_.embedding_unit();
+  const auto reduce = [&](int unit) {
     if (last) gradients.reduce(unit);
   };
 
   head_loss_backward(head_context(), head_weights(), head_gradients(gradients.get()), head_, batch.labels, state,
                      dresidual_, !first);
   parameters_->gather(layout_.block_unit(config_.L - 1));
-  done_with(head);
+  release_head();
+  reduce(layout_.head_unit());
   for (int layer = config_.L - 1; layer >= 0; --layer) {
     if (layer > 0) parameters_->gather(layout_.block_unit(layer - 1));
     block_backward(context, block_weights(layer), block_gradients(layer, gradients.get()), activations_.get(layer),
                    scratch_, dresidual_, !first);
-    done_with(layout_.block_unit(layer));
+    parameters_->release(layout_.block_unit(layer));
+    reduce(layout_.block_unit(layer));
   }
   float* dembedding = gradients.get() + layout_.offset(embedding, "embedding");
   embedding_backward(*stream_, dembedding, dresidual_, batch.inputs, batch.order, tokens_, config_.C, config_.V);  // +=
-  done_with(embedding);
+  reduce(embedding);
 }
 
 template class Walk<float>;

@@ -34,8 +34,10 @@ class Walk {
   void forward(BatchFeed::DeviceBatch batch, int B, int seq_len);
   const T* logits(int first);
   int logits_stride() const { return head_.ld; }
+  int head_chunk() const { return head_.chunk; }
 
  private:
+  void release_head();
   BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len) const;
   HeadContext head_context() const;
   BlockWeights<T> block_weights(int layer);
@@ -63,5 +65,6 @@ class Walk {
   Stream* stream_ = nullptr;
   Matmul* matmul_ = nullptr;
   ParameterStore<T>* parameters_ = nullptr;
-  int tokens_ = 0;  // of the last forward pass
+  int tokens_ = 0;           // of the last forward pass
+  bool holds_head_ = false;  // the head's weights are still gathered since then
 };

@@ -1,0 +1,61 @@
+#include "llmc/train/run_folder.h"
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+
+#include "llmc/base/error.h"
+#include "llmc/base/new_file.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string today() {
+  char text[32];
+  const time_t now = time(nullptr);
+  struct tm local;
+  strftime(text, sizeof text, "%Y-%m-%d_%H-%M-%S", localtime_r(&now, &local));
+  return text;
+}
+
+// A model may be named by a path.
+std::string as_file_name(std::string model) {
+  const std::string name = fs::path(model).filename().string();
+  return name.empty() ? "model" : name;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const std::string& out, const std::string& model) {
+  std::error_code error;
+  if (out.empty()) {
+    const std::string base = "runs/" + today() + "-" + as_file_name(model);
+    path_ = base;
+    for (int i = 2; fs::exists(path_, error); ++i) path_ = format("%s-%d", base.c_str(), i);
+  } else {
+    path_ = out;
+    REQUIRE(!fs::exists(path_, error) || (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
+            "--out %s exists and is not an empty directory\n  a run never writes over another: name a new one",
+            path_.c_str());
+  }
+  fs::create_directories(path_, error);
+  REQUIRE(!error, "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
+          error.message().c_str());
+  log_.reset(fopen(file("train.jsonl").c_str(), "w"));
+  REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
+          strerror(errno));
+  if (out.empty()) {  // a convenience: a run goes on without it
+    fs::remove("runs/latest", error);
+    fs::create_directory_symlink(fs::path(path_).filename(), "runs/latest", error);
+  }
+}
+
+void RunFolder::write_config(const Json& config) const { write_file(file("config.json"), config.dump(2) + "\n"); }
+
+void RunFolder::log(const Json& line) {
+  const std::string text = line.dump() + "\n";
+  REQUIRE(fwrite(text.data(), 1, text.size(), log_.get()) == text.size() && fflush(log_.get()) == 0,
+          "cannot write %s: %s\n  is the disk full?", file("train.jsonl").c_str(), strerror(errno));
+}

@@ -1,0 +1,26 @@
+// Text from the model, token by token. Every rank computes the same tokens; the first one prints them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "llmc/train/trainer.h"
+
+struct SamplingSettings {
+  int tokens = 200;
+  double temperature = 0.8;  // 0: always the likeliest token
+  uint64_t seed = 0;
+  int window = 1;  // tokens of context at most: the trainer's T
+};
+
+// `prompt` as tokens: its bytes for a byte-level model (V <= 256), otherwise token numbers separated by spaces. An
+// empty prompt is a newline, or the model's begin-of-text. Throws on a token that the model does not have.
+std::vector<int32_t> prompt_tokens(const std::string& prompt, const LlamaConfig& config);
+// Tokens as text: bytes for a byte-level model, else their numbers, each followed by a space.
+std::string token_text(int32_t token, const LlamaConfig& config);
+
+// Continues `tokens`, calling `emit` for each new one. Beyond the window the oldest tokens are forgotten.
+void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
+            const std::function<void(int32_t)>& emit);

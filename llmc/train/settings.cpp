@@ -1,0 +1,111 @@
+#include "llmc/train/settings.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+
+namespace {
+
+// What a model without settings of its own is trained with.
+struct Defaults {
+  int64_t T, G, steps;  // steps 0: one epoch
+  double lr;
+};
+
+Defaults defaults_of(const LlamaConfig& config) {
+  if (config.parameters() < 10'000'000) return {128, 16, 200, 4e-3};
+  return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
+}
+
+constexpr int64_t kMicroBatchTokens = 8192;  // enough to keep products busy
+
+int64_t largest_divisor(int64_t number, int64_t limit) {
+  for (int64_t d = std::min(number, limit); d > 1; --d)
+    if (number % d == 0) return d;
+  return 1;
+}
+
+void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const LlamaConfig& config, int ranks) {
+  const int64_t T = is_auto(o.seq_len) ? defaults.T : o.seq_len;
+  REQUIRE(T <= config.max_positions, "--seq-len %lld: model %s has at most %d positions", (long long)T,
+          config.name.c_str(), config.max_positions);
+  s.T = int(T);
+  if (is_auto(o.global_batch)) {
+    const int64_t unit = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
+    s.G = (std::max(defaults.G, unit) + unit - 1) / unit * unit;
+    s.reasons.push_back(format("global batch %lld sequences: the default%s", (long long)s.G,
+                               s.G == defaults.G ? "" : ", rounded up to what the ranks can share"));
+  } else {
+    s.G = o.global_batch;
+  }
+  REQUIRE(s.G % ranks == 0,
+          "--global-batch %lld sequences cannot be shared by %d data ranks\n  use a multiple of %d: %lld or %lld",
+          (long long)s.G, ranks, ranks, (long long)std::max<int64_t>(ranks, s.G / ranks * ranks),
+          (long long)((s.G / ranks + 1) * ranks));
+  const int64_t share = s.G / ranks;
+  if (is_auto(o.micro_batch)) {
+    s.B = int(largest_divisor(share, std::max<int64_t>(1, kMicroBatchTokens / T)));
+    s.reasons.push_back(format("micro-batch %d: the largest divisor of %lld sequences a rank within %lld tokens", s.B,
+                               (long long)share, (long long)kMicroBatchTokens));
+  } else {
+    REQUIRE(share % o.micro_batch == 0,
+            "--global-batch %lld over %d data ranks is %lld sequences a rank: not a multiple of --micro-batch %lld\n"
+            "  the nearest that is: --micro-batch %lld",
+            (long long)s.G, ranks, (long long)share, (long long)o.micro_batch,
+            (long long)largest_divisor(share, o.micro_batch));
+    s.B = int(o.micro_batch);
+  }
+  s.micro_steps = share / s.B;
+}
+
+void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens) {
+  const double tokens_a_step = double(s.step_tokens());
+  if (!is_auto(o.steps)) s.steps = o.steps;
+  else if (!is_auto(o.train_tokens))
+    s.steps = std::max<int64_t>(1, int64_t(std::ceil(double(o.train_tokens) / tokens_a_step)));
+  else if (!is_auto(o.epochs))
+    s.steps = std::max<int64_t>(1, int64_t(std::ceil(o.epochs * double(data_tokens) / tokens_a_step)));
+  else s.steps = defaults.steps ? defaults.steps : std::max<int64_t>(1, int64_t(double(data_tokens) / tokens_a_step));
+  if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
+    s.reasons.push_back(format("%lld steps: %s", (long long)s.steps,
+                               defaults.steps ? "the default for a small model" : "one pass over the training data"));
+}
+
+}  // namespace
+
+bool RunSettings::samples_at(int64_t step) const {
+  if (sample_every == 0) return false;
+  if (sample_every < 0) return step == 0 || step == steps / 2 || step == steps;
+  return step % sample_every == 0 || step == steps;
+}
+
+bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && (step % val_every == 0 || step == steps); }
+
+RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const DeviceInfo& device, int data_ranks,
+                             int64_t data_tokens) {
+  RunSettings s{};
+  const Defaults defaults = defaults_of(config);
+  if (is_auto(o.dtype)) {
+    s.dtype = device.gpu ? DType::bf16 : DType::fp32;
+    s.reasons.push_back(device.gpu ? "bf16: a GPU's tensor cores want it" : "fp32: a CPU has no bf16 arithmetic");
+  } else {
+    s.dtype = o.dtype == "bf16" ? DType::bf16 : DType::fp32;
+  }
+  resolve_batch(s, o, defaults, config, data_ranks);
+  resolve_length(s, o, defaults, data_tokens);
+  s.lr = is_auto(o.lr) ? defaults.lr : o.lr;
+  s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
+  REQUIRE(s.lr > 0, "--lr %g: a learning rate is positive", s.lr);
+  REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
+  s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
+  s.schedule = parse_schedule(o.schedule);
+  if (is_auto(o.lr))
+    s.reasons.push_back(format("learning rate %g, warm-up %lld steps: the default", s.lr, (long long)s.warmup_steps));
+  s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
+  s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
+  const int64_t chunk = is_auto(o.head_chunk) ? (config.V > 4096 ? 1024 : 8192) : o.head_chunk;
+  s.head_chunk = int((chunk + 127) / 128 * 128);
+  return s;
+}

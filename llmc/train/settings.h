@@ -1,0 +1,37 @@
+// The run's numbers: what the options say, and what the program chooses where they say "auto", with the reason.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llmc/base/options.h"
+#include "llmc/device/device.h"
+#include "llmc/device/number.h"
+#include "llmc/model/config.h"
+#include "llmc/train/schedule.h"
+
+struct RunSettings {
+  DType dtype;
+  int T;      // tokens a sequence
+  int B;      // sequences of a micro-batch
+  int64_t G;  // sequences of a step, over all data ranks
+  int64_t micro_steps;
+  int64_t steps;
+  double lr, min_lr;
+  int64_t warmup_steps;
+  Schedule schedule;
+  int64_t val_every;     // 0: never
+  int64_t sample_every;  // 0: never; -1: at the start, half way and at the end
+  int head_chunk;
+  std::vector<std::string> reasons;  // "micro-batch 8: …", for the banner
+
+  int64_t step_tokens() const { return G * T; }
+  bool samples_at(int64_t step) const;    // before this step; `steps` means at the end
+  bool validates_at(int64_t step) const;  // the same
+};
+
+// Batch and precision, which the memory plan needs. `data_ranks` share the global batch: an indivisible one is an error
+// that names what would do. `data_tokens` of training data decide the length under --epochs.
+RunSettings resolve_settings(const Options& options, const LlamaConfig& config, const DeviceInfo& device,
+                             int data_ranks, int64_t data_tokens);

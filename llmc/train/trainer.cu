@@ -1,0 +1,282 @@
+#include "llmc/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+
+#include "llmc/base/error.h"
+#include "llmc/base/philox.h"
+#include "llmc/kernels/classifier.h"
+#include "llmc/kernels/step_state.h"
+#include "llmc/train/batch_feed.h"
+#include "llmc/train/optimizer.h"
+#include "llmc/train/walk.h"
+#include "llmc/train/weights_io.h"
+
+namespace {
+
+// StepStates on their way to the device and, a step later, back: pinned slots, so that the host is never in a step's
+// way.
+class StateFeed {
+ public:
+  StateFeed(MemoryPlan& plan, Device& device)
+      : device_(device),
+        planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots)),
+        planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)) {
+    for (int i = 0; i < kSlots; ++i) returned_.emplace_back(device);
+  }
+  void bind(const Arena& arena) {
+    pinned_ = arena[planned_pinned_];
+    on_device_ = arena[planned_device_];
+  }
+  StepState* on_device() const { return on_device_; }
+
+  void send(Stream& stream, const StepState& state) {
+    REQUIRE(under_way_ < kSlots, "more than %d steps were enqueued without asking for a result", kSlots);
+    StepState* slot = pinned_ + next_;
+    host_accesses(device_, "the next step's state", {writes(slot, 1)});
+    *slot = state;
+    copy(stream, on_device_, slot, 1);
+  }
+  // The step is enqueued: its state comes back.
+  void fetch(Stream& stream) {
+    copy(stream, pinned_ + kSlots + next_, on_device_, 1);
+    returned_[size_t(next_)].record(stream);
+    next_ = (next_ + 1) % kSlots;
+    ++under_way_;
+  }
+  StepState wait_for_oldest() {
+    REQUIRE(under_way_ > 0, "the result of a step was asked for, and none is under way");
+    const int slot = (next_ + kSlots - under_way_) % kSlots;
+    --under_way_;
+    returned_[size_t(slot)].synchronize();
+    host_accesses(device_, "the step's result", {reads(pinned_ + kSlots + slot, 1)});
+    return pinned_[kSlots + slot];
+  }
+
+ private:
+  static constexpr int kSlots = 2;
+  Device& device_;
+  Planned<StepState> planned_pinned_, planned_device_;
+  StepState *pinned_ = nullptr, *on_device_ = nullptr;
+  std::vector<Event> returned_;
+  int next_ = 0, under_way_ = 0;
+};
+
+template <class T>
+class LlamaTrainer : public Trainer {
+ public:
+  LlamaTrainer(Device& device, Communicator& communicator, const LlamaConfig& config, const TrainerSettings& settings)
+      : device_(device),
+        communicator_(communicator),
+        config_(config),
+        settings_(settings),
+        layout_(config_),
+        compute_(device, "compute"),
+        communication_(device, "communication"),
+        parameters_(plan_, layout_),
+        gradients_(plan_, layout_, device, compute_, communication_, communicator),
+        optimizer_(plan_, layout_, {settings.beta1, settings.beta2, settings.eps, settings.weight_decay}),
+        walk_(plan_, config_, layout_, {settings.B, settings.T, settings.head_chunk}, settings.attention),
+        batches_(plan_, device, size_t(settings.B) * size_t(settings.T)),
+        states_(plan_, device),
+        planned_workspace_(
+            plan_.add<std::byte>(Segment::device, "workspace", "products", Matmul::workspace_bytes(device.info()))),
+        to_communication_(device),
+        to_compute_(device) {}
+
+  const MemoryPlan& plan() const override { return plan_; }
+  const TensorLayout& layout() const override { return layout_; }
+
+  void allocate() override {
+    arena_ = Arena(device_, plan_);
+    matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
+    parameters_.bind(arena_);
+    gradients_.bind(arena_);
+    optimizer_.bind(arena_, compute_);
+    batches_.bind(arena_);
+    states_.bind(arena_);
+    walk_.bind(arena_, compute_, *matmul_, parameters_);
+  }
+
+  void initialize(Init init, uint64_t seed) override {
+    const float residual_std = init == Init::depth_scaled ? 0.02f / std::sqrt(2.0f * float(config_.L)) : 0.02f;
+    clear(compute_, parameters_.master(), layout_.size);
+    for (const Tensor& t : layout_.tensors) {
+      float* data = parameters_.master() + t.offset;
+      if (t.row->init == InitRule::ones) initialize_constant(compute_, data, t.size(), 1.0f);
+      else
+        initialize_normal(compute_, data, t.size(), philox_key(t.name, seed), 0,
+                          t.row->init == InitRule::residual ? residual_std : 0.02f);
+    }
+    begin_training();
+  }
+
+  void load(const Safetensors& weights) override {
+    clear(compute_, parameters_.master(), layout_.size);
+    load_weights(compute_, parameters_.master(), layout_, weights);
+    begin_training();
+  }
+
+  void save(const std::string& directory) override {
+    compute_.synchronize();
+    save_weights(compute_, parameters_.master(), layout_, config_, directory);
+  }
+
+  void enqueue_step(const StepInput& input) override {
+    const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
+    REQUIRE(
+        !input.inputs.empty() && input.inputs.size() % micro_tokens == 0 && input.labels.size() == input.inputs.size(),
+        "a step of %zu tokens and %zu labels is not a whole number of micro-batches of %d x %d tokens",
+        input.inputs.size(), input.labels.size(), settings_.B, settings_.T);
+    const size_t micro_steps = input.inputs.size() / micro_tokens;
+    begin_step(input);
+    for (size_t k = 0; k < micro_steps; ++k) {
+      batches_.send(compute_, input.inputs.data() + k * micro_tokens, input.labels.data() + k * micro_tokens, nullptr,
+                    settings_.B, settings_.T, config_.V);
+      walk_.forward_backward(batches_.device_batch(), settings_.B, settings_.T, states_.on_device(), gradients_, k == 0,
+                             k + 1 == micro_steps);
+    }
+    gradients_.finish_step();
+    sum_over_ranks_on_device(&states_.on_device()->loss_sum);
+    optimizer_.step(compute_, gradients_.get(), parameters_, states_.on_device());
+    states_.fetch(compute_);
+  }
+
+  StepResult wait_for_step() override {
+    const StepState s = states_.wait_for_oldest();
+    return {s.step, s.label_count ? s.loss_sum / double(s.label_count) : 0.0, s.grad_norm, s.label_count,
+            s.stop_requests > 0};
+  }
+
+  LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
+    StepState state{};
+    states_.send(compute_, state);
+    batches_.send(compute_, inputs.data(), labels.data(), nullptr, int(inputs.size()) / settings_.T, settings_.T,
+                  config_.V);
+    walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
+    states_.fetch(compute_);
+    const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
+    return {states_.wait_for_oldest().loss_sum, int64_t(labels.size()) - int64_t(ignored)};
+  }
+
+  LossSum sum_over_ranks(LossSum sum) override {
+    StepState state{};
+    state.loss_sum = sum.nats;
+    state.label_count = sum.labels;
+    states_.send(compute_, state);
+    sum_over_ranks_on_device(&states_.on_device()->loss_sum);
+    sum_over_ranks_on_device(&states_.on_device()->label_count);
+    states_.fetch(compute_);
+    state = states_.wait_for_oldest();
+    return {state.loss_sum, state.label_count};
+  }
+
+  std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,
+                            std::optional<int> only_row) override;
+
+  std::vector<float> weights(const std::string& name) override { return download(parameters_.master(), name); }
+  std::vector<float> gradients(const std::string& name) override { return download(gradients_.get(), name); }
+
+ private:
+  // Weights are new: the products' copy follows the master, moments are zero.
+  void begin_training() {
+    if (T* weights = parameters_.weights_to_update()) cast(compute_, weights, parameters_.master(), layout_.size);
+    optimizer_.reset(compute_);
+    clear(compute_, gradients_.get(), layout_.size);
+    compute_.synchronize();
+  }
+
+  void begin_step(const StepInput& input) {
+    StepState state{};
+    state.learning_rate = float(input.learning_rate);
+    const double t = double(input.step) + 1;
+    state.bias_correction1 = float(1 - std::pow(double(settings_.beta1), t));
+    state.bias_correction2 = float(1 - std::pow(double(settings_.beta2), t));
+    state.grad_clip = settings_.grad_clip;
+    state.step = input.step;
+    const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
+    state.label_count = int64_t(input.labels.size()) - int64_t(ignored);
+    state.stop_requests = input.stop_requested;
+    states_.send(compute_, state);
+    sum_over_ranks_on_device(&states_.on_device()->label_count, 2);  // and stop_requests
+    gradients_.begin_step();
+  }
+
+  // Numbers of the step's state, summed over the data ranks between two pieces of compute.
+  template <class Number>
+  void sum_over_ranks_on_device(Number* numbers, size_t count = 1) {
+    if (communicator_.size() == 1) return;
+    to_communication_.record(compute_);
+    communication_.wait(to_communication_);
+    communicator_.all_reduce_sum(communication_, numbers, count);
+    to_compute_.record(communication_);
+    compute_.wait(to_compute_);
+  }
+
+  std::vector<float> download(const float* flat, const std::string& name) {
+    const Tensor& t = layout_.tensor(name);
+    std::vector<float> values(t.size());
+    copy(compute_, values.data(), flat + t.offset, t.size());
+    compute_.synchronize();
+    return values;
+  }
+
+  Device& device_;
+  Communicator& communicator_;
+  const LlamaConfig config_;
+  const TrainerSettings settings_;
+  const TensorLayout layout_;
+  MemoryPlan plan_;
+  Stream compute_, communication_;
+  ParameterStore<T> parameters_;
+  GradientStore gradients_;
+  Optimizer optimizer_;
+  Walk<T> walk_;
+  BatchFeed batches_;
+  StateFeed states_;
+  Planned<std::byte> planned_workspace_;
+  Event to_communication_, to_compute_;
+  Arena arena_;
+  std::optional<Matmul> matmul_;
+};
+
+template <class T>
+std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
+                                           std::optional<int> only_row) {
+  const int N = B * seq_len, V = config_.V, stride = walk_.logits_stride();
+  REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
+          "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
+  batches_.send(compute_, inputs.data(), nullptr, nullptr, B, seq_len, V);
+  walk_.forward(batches_.device_batch(), B, seq_len);
+  const int chunk = walk_.head_chunk();
+  const int begin = only_row ? *only_row : 0, end = only_row ? begin + 1 : N;
+  std::vector<float> result;
+  result.reserve(size_t(end - begin) * size_t(V));
+  std::vector<T> rows;
+  for (int first = begin / chunk * chunk; first < end; first += chunk) {
+    const T* logits = walk_.logits(first);
+    const int from = std::max(begin, first), to = std::min(end, first + chunk);
+    rows.resize(size_t(to - from) * size_t(stride));
+    copy(compute_, rows.data(), logits + size_t(from - first) * size_t(stride), rows.size());
+    compute_.synchronize();
+    for (int r = 0; r < to - from; ++r)
+      for (int v = 0; v < V; ++v) result.push_back(to_float(rows[size_t(r) * size_t(stride) + size_t(v)]));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communicator, const LlamaConfig& config,
+                                         const TrainerSettings& settings) {
+  config.check();
+  REQUIRE(settings.B > 0 && settings.T > 0 && int64_t(settings.B) * settings.T < (int64_t(1) << 31),
+          "a micro-batch of %d sequences of %d tokens: both must be positive, and less than 2^31 tokens", settings.B,
+          settings.T);
+  REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
+          settings.head_chunk);
+  if (settings.dtype == DType::bf16)
+    return std::make_unique<LlamaTrainer<bf16>>(device, communicator, config, settings);
+  return std::make_unique<LlamaTrainer<float>>(device, communicator, config, settings);
+}

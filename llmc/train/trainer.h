@@ -1,0 +1,98 @@
+// A model in training on this rank: weights, gradients, moments and activations in one planned arena, and the step.
+//
+//   auto trainer = Trainer::create(device, communicator, config, settings);   // plans, allocates nothing
+//   trainer->plan().require_fits(device.info());
+//   trainer->allocate();
+//   trainer->initialize(init, seed);                                          // or trainer->load(weights)
+//   trainer->enqueue_step(input);                                             // returns before the device is done
+//   StepResult result = trainer->wait_for_step();                             // of the oldest step not yet asked for
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/safetensors.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/device/device.h"
+#include "llmc/device/number.h"
+#include "llmc/kernels/attention.h"
+#include "llmc/memory/plan.h"
+#include "llmc/model/config.h"
+#include "llmc/model/tensors.h"
+
+struct TrainerSettings {
+  DType dtype = DType::fp32;  // of weights and activations in the products
+  int B = 1, T = 1;           // micro-batch: sequences, tokens a sequence
+  int head_chunk = 128;
+  bool tf32 = false;
+  AttentionKernel attention = AttentionKernel::automatic;
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
+  float grad_clip = 1.0f;  // 0: none
+};
+
+enum class Init { normal, depth_scaled };
+
+// One optimizer step of this rank: k micro-batches of B sequences of T tokens, one after the other.
+struct StepInput {
+  int64_t step;  // from 0
+  double learning_rate;
+  const std::vector<int32_t>& inputs;  // (k, B, T)
+  const std::vector<int32_t>& labels;  // (k, B, T), -100 = ignored
+  bool stop_requested = false;         // this rank was asked to stop: all ranks learn it with the result
+};
+
+struct StepResult {
+  int64_t step;
+  double loss;  // mean over the global batch's labels, nats
+  float grad_norm;
+  int64_t label_count;
+  bool stop;  // some rank was asked to stop before this step
+};
+
+// A sum of losses over labels that were not ignored; mean() is the loss.
+struct LossSum {
+  double nats = 0;
+  int64_t labels = 0;
+  double mean() const { return labels ? nats / double(labels) : 0; }
+};
+
+class Trainer {
+ public:
+  // `communicator` spans the data ranks; both outlive the trainer.
+  static std::unique_ptr<Trainer> create(Device& device, Communicator& communicator, const LlamaConfig& config,
+                                         const TrainerSettings& settings);
+  virtual ~Trainer() = default;
+
+  virtual const MemoryPlan& plan() const = 0;
+  virtual void allocate() = 0;
+
+  // Random weights, N(0, 0.02²) and ones for norms; with depth_scaled, projections into the residual stream by
+  // 1/sqrt(2L) (Radford et al. 2019). Bits depend on the seed, the tensor's name and the place in the tensor alone.
+  virtual void initialize(Init init, uint64_t seed) = 0;
+  // Weights from safetensors under their Hugging Face names, F32, BF16 or F16. Throws on a missing tensor or another
+  // shape, naming both.
+  virtual void load(const Safetensors& weights) = 0;
+  // Writes config.json and the fp32 weights as safetensors: a directory that from_pretrained reads. Rank 0 only.
+  virtual void save(const std::string& directory) = 0;
+
+  virtual void enqueue_step(const StepInput& input) = 0;
+  virtual StepResult wait_for_step() = 0;
+
+  // Adds up the losses of sequences (B, T) over this rank; the caller sums over ranks.
+  virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) = 0;
+  virtual LossSum sum_over_ranks(LossSum sum) = 0;
+  // Logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `last_row_only` just those of
+  // row `last_row`.
+  virtual std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,
+                                    std::optional<int> only_row = {}) = 0;
+
+  // For comparisons: a tensor of the current weights (fp32 masters), or of the gradients of the last step before
+  // clipping.
+  virtual std::vector<float> weights(const std::string& name) = 0;
+  virtual std::vector<float> gradients(const std::string& name) = 0;
+  virtual const TensorLayout& layout() const = 0;
+};

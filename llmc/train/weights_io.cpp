@@ -1,0 +1,99 @@
+#include "llmc/train/weights_io.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include "llmc/base/error.h"
+#include "llmc/base/new_file.h"
+#include "llmc/device/number.h"
+
+namespace {
+
+constexpr size_t kPieceElements = size_t(16) << 20;  // what passes through the host at once
+
+// IEEE half precision, exactly.
+float half_to_float(uint16_t h) {
+  const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
+  if (exponent == 31) return bits_to_float(sign | 0x7f800000u | mantissa << 13);
+  if (exponent) return bits_to_float(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float value = float(mantissa) * 0x1p-24f;
+  return sign ? -value : value;
+}
+
+std::vector<uint64_t> stored_shape(const Tensor& t) {
+  std::vector<uint64_t> shape;
+  for (int64_t extent : t.shape()) shape.push_back(uint64_t(extent));
+  return shape;
+}
+
+}  // namespace
+
+void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, float* out) {
+  const uint64_t width = bytes_of(tensor.type);
+  const std::byte* data = Safetensors::range(tensor, first * width, count * width);
+  const auto half = [&](uint64_t i) {
+    uint16_t bits;
+    memcpy(&bits, data + 2 * i, 2);
+    return bits;
+  };
+  switch (tensor.type) {
+    case StoredType::F32:
+      memcpy(out, data, count * 4);
+      return;
+    case StoredType::BF16:
+      for (uint64_t i = 0; i < count; ++i) out[i] = to_float(bf16{half(i)});
+      return;
+    case StoredType::F16:
+      for (uint64_t i = 0; i < count; ++i) out[i] = half_to_float(half(i));
+      return;
+    default:
+      fail("%s: tensor %s is stored as %s, expected F32, BF16 or F16", tensor.file.c_str(), tensor.name.c_str(),
+           name_of(tensor.type));
+  }
+}
+
+void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights) {
+  std::unordered_set<std::string> known;
+  std::vector<float> piece;
+  for (const Tensor& t : layout.tensors) {
+    known.insert(t.name);
+    const StoredTensor& stored = weights.at(t.name, stored_shape(t));
+    for (size_t first = 0; first < t.size(); first += kPieceElements) {
+      const size_t count = std::min(kPieceElements, t.size() - first);
+      piece.resize(count);
+      read_as_fp32(stored, first, count, piece.data());
+      copy(stream, master + t.offset + first, piece.data(), count);
+      stream.synchronize();
+    }
+  }
+  for (const StoredTensor& stored : weights.tensors()) {
+    const bool harmless = stored.name == "lm_head.weight" || stored.name.ends_with("rotary_emb.inv_freq");
+    REQUIRE(harmless || known.count(stored.name), "%s: the model has no place for tensor %s %s", stored.file.c_str(),
+            stored.name.c_str(), text_of(stored.shape).c_str());
+  }
+}
+
+void save_weights(Stream& stream, const float* master, const TensorLayout& layout, const LlamaConfig& config,
+                  const std::string& directory) {
+  std::vector<TensorSpec> specs;
+  for (const Tensor& t : layout.tensors) specs.push_back({t.name, StoredType::F32, stored_shape(t)});
+  SafetensorsDirectoryWriter writer(directory, specs);
+  std::vector<float> piece;
+  for (const Tensor& t : layout.tensors) {
+    for (size_t first = 0; first < t.size(); first += kPieceElements) {
+      piece.resize(std::min(kPieceElements, t.size() - first));
+      copy(stream, piece.data(), master + t.offset + first, piece.size());
+      stream.synchronize();
+      writer.write(t.name, piece.data(), piece.size() * sizeof(float));
+    }
+  }
+  const std::filesystem::path folder(directory);
+  const Json json = config.to_json();
+  Json generation = Json::object();
+  generation.set("bos_token_id", json.at("bos_token_id")).set("eos_token_id", json.at("eos_token_id"));
+  write_file((folder / "config.json").string(), json.dump(2) + "\n");
+  write_file((folder / "generation_config.json").string(), generation.dump(2) + "\n");
+  writer.finish();
+}

@@ -1,0 +1,21 @@
+// Weights between the device and Hugging Face's files.
+#pragma once
+
+#include <string>
+
+#include "llmc/base/safetensors.h"
+#include "llmc/device/device.h"
+#include "llmc/model/config.h"
+#include "llmc/model/tensors.h"
+
+// The stored numbers as fp32 into out[count], exactly: F32, F16, BF16. Throws on any other type.
+void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, float* out);
+
+// Every tensor of the layout from `weights` into the flat buffer `master` (device). Throws on one that is missing, has
+// another shape or another type; names tensors that the model has no place for ("a head that is tied" excepted).
+void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights);
+
+// config.json, generation_config.json and the fp32 weights of the flat buffer as a directory that Hugging Face's
+// AutoModelForCausalLM.from_pretrained reads. Nothing is left under a final name if it cannot be completed.
+void save_weights(Stream& stream, const float* master, const TensorLayout& layout, const LlamaConfig& config,
+                  const std::string& directory);
