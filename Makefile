@@ -18,8 +18,8 @@ SHELL := bash
 .PHONY: all kernels tests headers check-headers doctor test test-pytorch ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
-# As many jobs as cores, unless -j is given (given on the command line it wins anyway).
-ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
+# As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 MAKEFLAGS += --no-print-directory

@@ -129,6 +129,8 @@ fi
 echo 'int answer() { int unused; return 43; }' >llmc/base/answer.cpp
 makes 2
 check "warnings are errors" says 'unused'
+makes 0 -j2 -n test
+check "-j counts in the makes inside, too" says_not 'forced in makefile'
 makes 2 clean all
 check "make clean stands alone" says 'stands alone'
 makes 0 clean
