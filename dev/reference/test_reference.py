@@ -1,0 +1,226 @@
+"""Proves the float64 run, the optimizer, the committed dumps and their check.  Prints what it measured.
+
+    python dev/reference/test_reference.py
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+import make_dump
+from check_dump import check_dump
+from make_dump import RECIPE, SHAPES, AdamW, Rotary64, Tensors
+
+DUMPS = Path(__file__).parent / "dumps"
+
+
+def check(passed: bool, what: str) -> None:
+    print(f"{'ok  ' if passed else 'FAIL'} {what}", flush=True)
+    if not passed:
+        raise SystemExit(1)
+
+
+def setting(name: str) -> tuple[LlamaConfig, Tensors, Tensors]:
+    shape = SHAPES[name]
+    rng = np.random.default_rng(shape.seed)
+    config = make_dump.llama_config(shape)
+    return config, make_dump.initial_weights(config, rng), make_dump.token_batches(shape, RECIPE["steps"], rng)
+
+
+def gradient_error(name: str) -> tuple[float, str]:
+    """The largest relative difference, over all weights, of a gradient along a random direction from a central
+    difference of the loss."""
+    config, weights, batch = setting(name)
+    model = make_dump.build_model(config, weights, torch.float64, "sdpa")
+    generator = torch.Generator().manual_seed(0)
+
+    def loss() -> torch.Tensor:
+        return make_dump.mean_loss(model(input_ids=batch["input_ids"][0].long()).logits, batch["labels"][0])
+
+    step, worst = 1e-4, (0.0, "")
+    with sdpa_kernel(SDPBackend.MATH):
+        loss().backward()
+        for weight, p in model.named_parameters():
+            direction = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            direction /= direction.norm()
+            exact = (p.grad * direction).sum().item()
+            ends = []
+            with torch.no_grad():
+                for sign in (1, -2):  # one step forward, then one step back from the start
+                    p += sign * step * direction
+                    ends.append(loss().item())
+                p += step * direction
+            difference = (ends[0] - ends[1]) / (2 * step)
+            worst = max(worst, (abs(difference - exact) / p.grad.norm().item(), weight))
+    return worst
+
+
+def test_gradients() -> None:
+    """A central difference with step h errs by about h^2 = 1e-8 and by the loss's rounding / h: 1e-12 in float64, but
+    1e-3 if any part of the run is in fp32."""
+    for name in SHAPES:
+        error, weight = gradient_error(name)
+        check(error < 1e-6, f"float64 gradients of {name:15} against finite differences: {error:.1e} at most ({weight})")
+    with mock.patch.object(make_dump, "Norm64", lambda norm: norm):
+        error, _ = gradient_error("mha")
+    check(error > 1e-5, f"     with Hugging Face's norm, which is fp32 in a .double() model: {error:.1e}, seen")
+
+
+def test_rope_tables() -> None:
+    for name, shape in SHAPES.items():
+        config = make_dump.llama_config(shape)
+        x, positions = torch.zeros(1, dtype=torch.float64), torch.arange(shape.T)[None]
+        pairs = zip(Rotary64(config)(x, positions), LlamaRotaryEmbedding(config)(x, positions))
+        error = max((mine - theirs).abs().max().item() for mine, theirs in pairs)
+        # Hugging Face rounds the frequency and the angle to fp32: 2^-24 each, a few operations, times the angle.
+        check(error < 4 * shape.T * 2**-24, f"RoPE tables of {name:15} against Hugging Face's fp32: {error:.1e}")
+    low, high, length = (make_dump.LLAMA3_ROPE[key] for key in
+                         ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"))
+    config = make_dump.llama_config(SHAPES["scaled_rope"])
+    turns = length * config.rope_parameters["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim) / 6.2832
+    bands = [int((turns > high).sum()), int(((turns >= low) & (turns <= high)).sum()), int((turns < low).sum())]
+    check(min(bands) > 0 and SHAPES["scaled_rope"].T > length, f"scaled RoPE: frequencies kept, blended, slowed: {bands}")
+
+
+def test_adamw() -> None:
+    """Against torch.optim.AdamW with torch's clipping, which divides by norm + 1e-6: undone here by the clip."""
+    generator = torch.Generator().manual_seed(0)
+    weights = {"matrix": torch.randn(5, 7, generator=generator), "vector": torch.randn(9, generator=generator)}
+    recipe = RECIPE | {"grad_clip": 1.0}
+    ours = AdamW(weights, recipe, torch.float64)
+    theirs = {name: torch.nn.Parameter(w.double()) for name, w in weights.items()}
+    optimizer = torch.optim.AdamW(
+        [{"params": [theirs["matrix"]], "weight_decay": recipe["weight_decay"]},
+         {"params": [theirs["vector"]], "weight_decay": 0.0}],
+        lr=recipe["learning_rate"], betas=(recipe["beta1"], recipe["beta2"]), eps=recipe["eps"])
+    norms = []
+    for step in range(10):
+        scale = 0.02 if step % 2 else 2.0  # clipped and not
+        grads = {n: scale * torch.randn(w.shape, generator=generator, dtype=torch.float64) for n, w in weights.items()}
+        for name, p in theirs.items():
+            p.grad = grads[name].clone()
+        norm = ours.update(grads).item()
+        norms.append(norm)
+        torch.nn.utils.clip_grad_norm_(theirs.values(), recipe["grad_clip"] * (norm + 1e-6) / norm)
+        optimizer.step()
+    error = max((ours.weights[name] - p).abs().max().item() for name, p in theirs.items())
+    check(min(norms) < 1 < max(norms) and error < 1e-14, f"AdamW and clipping against torch.optim.AdamW: {error:.1e}")
+
+
+def test_committed() -> None:
+    """Weights and tokens come from numpy: the same bytes on every machine.  The float64 run may round otherwise."""
+    for name, shape in SHAPES.items():
+        folder = DUMPS / name
+        config, weights, batch = setting(name)
+        same = all(torch.equal(load_file(folder / f"{stem}.safetensors")[key], tensor)
+                   for stem, tensors in (("model", weights), ("batch", batch)) for key, tensor in tensors.items())
+        committed = load_file(folder / "expected.safetensors")
+        run = make_dump.expected_run(config, weights, batch, RECIPE | {"grad_clip": shape.grad_clip})
+        error = max((committed[key] - run[key]).norm().item() / run[key].norm().item() for key in run)
+        read_back = LlamaConfig.from_pretrained(folder)
+        same &= all(getattr(read_back, key) == getattr(config, key) for key in
+                    ("hidden_size", "head_dim", "num_key_value_heads", "rope_parameters", "tie_word_embeddings"))
+        entropy = make_dump.attention_entropy(config, weights, batch["input_ids"][0])
+        check(same and error < 1e-6 and entropy < 0.7,
+              f"dump {name:15} is what the script writes: {error:.1e}; attention's entropy {entropy:.2f} of uniform")
+    ratios = {shape.NH // shape.NKV for shape in SHAPES.values()}
+    check({1, 4, 7} <= ratios, f"query heads to a key/value head: {sorted(ratios)}")
+
+
+def test_same_bytes(scratch: Path) -> None:
+    for run in ("first", "second"):
+        make_dump.write_dump(scratch / run, SHAPES["older_config"])
+    same = all(file.read_bytes() == (scratch / "second" / file.name).read_bytes()
+               for file in (scratch / "first").iterdir())
+    check(same, "a dump written twice is the same, byte for byte")
+
+
+def tensors_edit(file: str, edit: Callable[[Tensors], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / file)
+        edit(tensors)
+        save_file(tensors, folder / file)
+    return apply
+
+
+def json_edit(file: str, edit: Callable[[dict], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        value = json.loads((folder / file).read_text())
+        edit(value)
+        (folder / file).write_text(json.dumps(value))
+    return apply
+
+
+def test_broken_dumps(scratch: Path) -> None:
+    """Each break, and the words that must report it."""
+    norm, embedding = "model.layers.0.input_layernorm.weight", "model.embed_tokens.weight"
+    batch, expected, model = "batch.safetensors", "expected.safetensors", "model.safetensors"
+    breaks: list[tuple[str, Callable[[Path], None]]] = [
+        ("recipe.json is missing", lambda d: (d / "recipe.json").unlink()),
+        ("config.json: not JSON", lambda d: (d / "config.json").write_text("{")),
+        ("hidden_size: missing", json_edit("config.json", lambda c: c.pop("hidden_size"))),
+        ("not a multiple of", json_edit("config.json", lambda c: c.update(num_key_value_heads=2))),
+        ("neither rope_parameters nor", json_edit("config.json", lambda c: c.pop("rope_parameters"))),
+        ("lm_head.weight does not belong", json_edit("config.json", lambda c: c.update(tie_word_embeddings=True))),
+        ("cut short", lambda d: (d / model).write_bytes((d / model).read_bytes()[:-4])),
+        ("cut short", lambda d: (d / batch).write_bytes(b"tokens")),
+        (f"{norm} is missing", tensors_edit(model, lambda t: t.pop(norm))),
+        (f"{norm} is BF16", tensors_edit(model, lambda t: t.update({norm: t[norm].bfloat16()}))),
+        (f"{embedding} has shape (48, 64)", tensors_edit(model, lambda t: t.update({embedding: t[embedding].T.contiguous()}))),
+        (f"{norm} holds nan", tensors_edit(model, lambda t: t[norm].fill_(float("nan")))),
+        ("input_ids has shape (12, 37)", tensors_edit(batch, lambda t: t.update(input_ids=t["input_ids"][:, 0].contiguous()))),
+        ("labels has shape", tensors_edit(batch, lambda t: t.update(labels=t["labels"][:, :1].contiguous()))),
+        ("labels is I64", tensors_edit(batch, lambda t: t.update(labels=t["labels"].long()))),
+        ("the vocabulary has 64", tensors_edit(batch, lambda t: t["input_ids"][0, 0, 0].fill_(64))),
+        ("labels run from -1", tensors_edit(batch, lambda t: t["labels"][0, 0, 0].fill_(-1))),
+        ("every label of step 3", tensors_edit(batch, lambda t: t["labels"][3].fill_(-100))),
+        ("already be shifted", tensors_edit(batch, lambda t: t.update(labels=t["input_ids"].clone()))),
+        ("position_ids must start at 0", tensors_edit(batch, lambda t: t.update(position_ids=t["labels"].abs()))),
+        ("beta2 is missing", json_edit("recipe.json", lambda r: r.pop("beta2"))),
+        ("momentum does not belong", json_edit("recipe.json", lambda r: r.update(momentum=0.9))),
+        ("below 1e-5", json_edit("recipe.json", lambda r: r.update(eps=1e-8))),
+        ("with 4 steps", json_edit("recipe.json", lambda r: r.update(steps=4))),
+        ("loss of step 0", tensors_edit(expected, lambda t: t["loss"].mul_(1.0001))),
+        ("loss of step 0", tensors_edit(batch, lambda t: t.update(labels=t["labels"].roll(1, -1)))),
+        ("before clipping", tensors_edit(expected, lambda t: [g.div_(3) for n, g in t.items() if "grad." in n])),
+        ("grad_norm has shape", tensors_edit(expected, lambda t: t.update(grad_norm=t["grad_norm"][:1].clone()))),
+        ("minus the initial ones", tensors_edit(expected, lambda t: t[f"update.{norm}"].add_(1))),
+        ("bf16 is missing", json_edit("pytorch_error.json", lambda e: e.pop("bf16"))),
+        ("bf16: loss is missing", json_edit("pytorch_error.json", lambda e: e["bf16"].pop("loss"))),
+        ("that is no rounding", json_edit("pytorch_error.json", lambda e: e["fp32"].update(loss=0.1))),
+        ("operands.safetensors is missing", json_edit("recipe.json", lambda r: r.update(quantization="tensorwise"))),
+    ]
+    folder = scratch / "broken"
+    for words, apply in breaks:
+        shutil.copytree(DUMPS / "mha", folder, dirs_exist_ok=False)
+        apply(folder)
+        problems = check_dump(folder)
+        check(any(words in problem for problem in problems), f"broken dump: {problems[0] if problems else 'accepted'}")
+        shutil.rmtree(folder)
+    sound = [name for name in SHAPES if check_dump(DUMPS / name)]
+    check(not sound, f"all {len(SHAPES)} committed dumps pass the check")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    test_gradients()
+    test_rope_tables()
+    test_adamw()
+    test_committed()
+    with tempfile.TemporaryDirectory() as scratch:
+        test_same_bytes(Path(scratch))
+        test_broken_dumps(Path(scratch))
+
+
+if __name__ == "__main__":
+    main()
