@@ -1,0 +1,512 @@
+// Safetensors: files made by hand are read as the format says, what is written reads back, and nothing damaged passes.
+#include <sys/resource.h>
+#include <unistd.h>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "dev/test/test.h"
+#include "llmc/base/json.h"
+#include "llmc/base/new_file.h"
+#include "llmc/base/safetensors.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A folder of its own, removed at the end of the test.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / format("llmc_safetensors_%d", int(getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  std::string operator/(const std::string& name) const { return (path / name).string(); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    fs::create_directories((path / name).parent_path());
+    std::ofstream(path / name, std::ios::binary) << bytes;
+    return *this / name;
+  }
+  size_t count() const { return size_t(std::distance(fs::directory_iterator(path), fs::directory_iterator())); }
+};
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A file by hand: the length, the header as given, the data.
+std::string image(const std::string& header, const std::string& data) {
+  const uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
+}
+
+std::string floats(std::initializer_list<float> values) {
+  return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(float)};
+}
+
+void has(const std::string& message, const std::string& part) {
+  if (message.find(part) != message.npos) return;
+  CHECK(message == "... " + part + " ...");
+}
+
+std::string refusal(const std::string& path) {
+  return error_of([&] { Safetensors file(path); });
+}
+
+// A tensor's bytes that depend on its name and the position.
+std::string filling(const std::string& name, uint64_t bytes) {
+  std::mt19937 random{uint32_t(std::hash<std::string>()(name))};
+  std::string data(bytes, 0);
+  for (char& c : data) c = char(random());
+  return data;
+}
+
+std::string bytes_of_tensor(const StoredTensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data), tensor.data_bytes};
+}
+
+template <class Writer>
+void fill(Writer& writer, const std::vector<TensorSpec>& tensors, std::mt19937& random, uint64_t largest_piece) {
+  for (const TensorSpec& tensor : tensors) {
+    const std::string data = filling(tensor.name, tensor.bytes());
+    for (uint64_t at = 0; at < data.size();) {
+      const uint64_t piece = std::min<uint64_t>(data.size() - at, 1 + random() % largest_piece);
+      writer.write(tensor.name, data.data() + at, piece);
+      at += piece;
+    }
+  }
+}
+
+const std::vector<TensorSpec> kFour = {{"a", StoredType::F32, {2, 3}},
+                                       {"b", StoredType::F32, {4}},
+                                       {"c", StoredType::BF16, {3, 1}},
+                                       {"d", StoredType::U8, {5}}};
+
+}  // namespace
+
+TEST_CASE("read: a file made by hand") {
+  const Folder folder;
+  // Keys not in the order of the data, a scalar, an empty tensor, unaligned data (the header is not padded).
+  const std::string header =
+      R"({"two":{"shape":[2,1],"dtype":"F32","data_offsets":[4,12]},"__metadata__":{"format":"pt"},)"
+      R"("empty":{"dtype":"BF16","shape":[0,7],"data_offsets":[12,12]},)"
+      R"("one":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"byte":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[12,13]}})";
+  const std::string path = folder.write("x.safetensors", image(header, floats({1.5f, 2.5f, -3.0f}) + "\x7e"));
+  const Safetensors file(path);
+  CHECK(file.tensors().size() == 4);
+  CHECK(file.tensors()[0].name == "two");
+  CHECK(file.at("two").shape == Shape{2, 1});
+  CHECK(file.at("two").type == StoredType::F32);
+  CHECK(bytes_of_tensor(file.at("two")) == floats({2.5f, -3.0f}));
+  CHECK(bytes_of_tensor(file.at("one")) == floats({1.5f}));
+  CHECK(file.at("one").elements() == 1);
+  CHECK(file.at("empty").elements() == 0);
+  CHECK(file.at("empty").data_bytes == 0);
+  CHECK(file.at("byte").type == StoredType::F8_E4M3);
+  CHECK(bytes_of_tensor(file.at("byte")) == "\x7e");
+  CHECK(file.metadata() == std::vector<std::pair<std::string, std::string>>{{"format", "pt"}});
+  CHECK(file.find("three") == nullptr);
+  CHECK(file.path() == path);
+  CHECK(file.at("two").file == path);
+
+  const StoredTensor& two = file.at("two");
+  CHECK(Safetensors::range(two, 4, 4) == two.data + 4);
+  CHECK(Safetensors::range(two, 8, 0) == two.data + 8);
+  has(error_of([&] { Safetensors::range(two, 4, 5); }), "tensor two has 8 bytes, not 5 from byte 4 on");
+  has(error_of([&] { Safetensors::range(two, 9, 0); }), "8 bytes");
+  has(error_of([&] { Safetensors::range(two, 4, UINT64_MAX); }), "8 bytes");
+  CHECK(&file.at("two", {2, 1}) == &two);
+  has(error_of([&] { file.at("two", {1, 2}); }), "tensor two has the shape [2, 1]\n  expected [1, 2]");
+  has(error_of([&] { file.at("twp"); }), "has no tensor twp\n  it holds 4 tensors; the nearest name is two");
+}
+
+TEST_CASE("write: the bytes of a small file") {
+  const Folder folder;
+  SafetensorsWriter writer(folder / "x", {{"w", StoredType::F32, {2}}, {"a", StoredType::U8, {3}}});
+  CHECK(!fs::exists(folder / "x"));
+  CHECK(fs::exists(folder / "x.partial"));
+  writer.write("w", floats({1, 2}).data(), 8);
+  writer.write("a", "xyz", 3);
+  writer.finish();
+  CHECK(folder.count() == 1);
+  std::string header = R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                       R"("a":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}})";
+  while (header.size() % 8) header += ' ';
+  CHECK(content(folder / "x") == image(header, floats({1, 2}) + "xyz"));
+}
+
+TEST_CASE("round trip: every type, ugly shapes, pieces of any size") {
+  const Folder folder;
+  std::mt19937 random(5);
+  const StoredType types[] = {
+      StoredType::C64,     StoredType::F64,     StoredType::I64, StoredType::U64, StoredType::F32, StoredType::I32,
+      StoredType::U32,     StoredType::BF16,    StoredType::F16, StoredType::I16, StoredType::U16, StoredType::F8_E8M0,
+      StoredType::F8_E5M2, StoredType::F8_E4M3, StoredType::I8,  StoredType::U8,  StoredType::BOOL};
+  for (int round = 0; round < 20; ++round) {
+    std::vector<TensorSpec> tensors;
+    for (StoredType type : types) {
+      Shape shape;
+      for (uint32_t axes = random() % 4; axes > 0; --axes) shape.push_back(random() % 40);
+      tensors.push_back({format("\xc3\xa9.\"%d\"", int(tensors.size())), type, shape});
+    }
+    tensors.push_back({"large", StoredType::U8, {round % 5 == 0 ? 3000001u : 3u}});
+    const std::string path = folder / format("%d.safetensors", round);
+    SafetensorsWriter writer(path, tensors);
+    fill(writer, tensors, random, round % 2 ? 7 * 13 * 997 : 2500000);
+    writer.finish();
+
+    const Safetensors file(path);
+    CHECK(file.tensors().size() == tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const StoredTensor& tensor = file.tensors()[i];
+      CHECK(tensor.name == tensors[i].name);
+      CHECK(tensor.type == tensors[i].type);
+      CHECK(tensor.shape == tensors[i].shape);
+      CHECK((bytes_of_tensor(tensor) == filling(tensor.name, tensors[i].bytes())));
+      CHECK(reinterpret_cast<uintptr_t>(tensor.data) % bytes_of(tensor.type) == 0);
+    }
+  }
+}
+
+TEST_CASE("read: damaged headers") {
+  const Folder folder;
+  const auto damaged = [&](const std::string& header, const std::string& data) {
+    const std::string message = refusal(folder.write("x.safetensors", image(header, data)));
+    has(message, "x.safetensors");
+    return message;
+  };
+  const std::string eight(8, 0);
+  has(damaged("not json", eight), "(header), line 1, column 2: not valid JSON");
+  has(damaged("", eight), "the text is empty");
+  has(damaged("[]", eight), "expected an object");
+  has(damaged(R"({"a":3})", eight), "\"a\" is the integer 3\n  expected an object");
+  has(damaged(R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", eight), "\"a.dtype\" is the string \"F33\"");
+  has(damaged(R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", eight), "one of BOOL, U8");
+  has(damaged(R"({"a":{"dtype":32,"shape":[2],"data_offsets":[0,8]}})", eight), "expected a string");
+  has(damaged(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", eight), "\"a\" has no key \"dtype\"");
+  has(damaged(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", eight), "no key \"shape\"");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[2]}})", eight), "no key \"data_offsets\"");
+  has(damaged(R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", eight), "expected an array");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", eight), "expected at least 0");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", eight), "expected an integer");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", eight), "expected [begin, end]");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", eight), "ends at 0, before it begins at 8");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", eight),
+      "tensor a has the shape [3] of F32, 12 bytes, but 8 bytes of data");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})", eight),
+      "tensor a has the shape [4294967296, 4294967296] of F32, more than 2^64 bytes");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[4611686018427387906],"data_offsets":[0,8]}})", eight),
+      "more than 2^64 bytes");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", eight),
+      "4 bytes between the header and tensor a");
+  has(damaged(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}})",
+          eight),
+      "2 bytes between a and tensor b");
+  has(damaged(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]}})",
+          eight),
+      "tensors a and b overlap");
+  has(damaged(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+          floats({1})),
+      "overlap");
+  has(damaged(
+          R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+          eight),
+      "\"a\" stands twice");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})", eight),
+      "header says 12 bytes of tensors, file holds 8\n  expected 75 bytes, found 71: the copy was cut short; fetch it "
+      "again");
+  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", eight),
+      "header says 4 bytes of tensors, file holds 8");
+  has(damaged(R"({"__metadata__":{"format":3}})", ""), "expected a string");
+
+  const std::string good = image(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", eight);
+  has(refusal(folder.write("x", good.substr(0, 5))), "5 bytes are no safetensors file");
+  has(refusal(folder.write("x", good.substr(0, 20))),
+      "header of 54 bytes, file holds 12\n  expected at least 62 bytes, found 20: the copy was cut short");
+  has(refusal(folder.write("x", "PK\x03\x04 this is a zip file")), "not a safetensors file");
+  has(refusal(folder.write("x", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n")), "git lfs pull");
+  has(refusal(folder.write("x", std::string(8, '\xff') + good)), "18446744073709551615 bytes");
+  has(refusal(folder / "none.safetensors"), "none.safetensors: No such file");
+  has(refusal(folder.write("x", "")), "the file is empty");
+}
+
+TEST_CASE("read: every cut of a file is refused, no changed header byte does harm") {
+  const Folder folder;
+  std::mt19937 random(7);
+  SafetensorsWriter writer(folder / "good", kFour);
+  fill(writer, kFour, random, 100);
+  writer.finish();
+  const std::string good = content(folder / "good");
+  for (size_t n = 0; n < good.size(); ++n) CHECK(!refusal(folder.write("x", good.substr(0, n))).empty());
+  CHECK(!refusal(folder.write("x", good + "1")).empty());
+
+  const size_t data = good.size() - (24 + 16 + 6 + 5);
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string broken = good;
+    broken[random() % data] = char(random());
+    const std::string path = folder.write("x", broken);
+    // What passes all checks is read to its last byte: it must lie inside the mapping.
+    const std::string message = error_of([&] {
+      const Safetensors file(path);
+      size_t bytes = 0;
+      for (const StoredTensor& tensor : file.tensors()) bytes += bytes_of_tensor(tensor).size();
+      CHECK(bytes == 24 + 16 + 6 + 5);
+    });
+    refused += !message.empty();
+  }
+  CHECK(refused > 1500);
+}
+
+TEST_CASE("read: offsets beyond 4 GiB") {
+  const Folder folder;
+  const uint64_t large = (uint64_t(5) << 30) + 4;
+  const std::string header = format(
+      R"({"big":{"dtype":"F32","shape":[%zu],"data_offsets":[0,%zu]},"end":{"dtype":"F32","shape":[1],"data_offsets":[%zu,%zu]}})",
+      size_t(large / 4), size_t(large), size_t(large), size_t(large + 4));
+  const std::string path = folder.write("x", image(header, ""));
+  fs::resize_file(path, 8 + header.size() + large);  // a hole: it takes no room on the disk
+  std::ofstream(path, std::ios::binary | std::ios::app) << floats({42});
+  const Safetensors file(path);
+  CHECK(file.at("big").data_bytes == large);
+  CHECK(bytes_of_tensor(file.at("end")) == floats({42}));
+  CHECK(*Safetensors::range(file.at("big"), large - 1, 1) == std::byte(0));
+}
+
+TEST_CASE("directory: one file, shards, round trip") {
+  const Folder folder;
+  std::mt19937 random(11);
+  const auto write = [&](const std::string& name, uint64_t shard_bytes, const std::vector<TensorSpec>& tensors) {
+    SafetensorsDirectoryWriter writer(folder / name, tensors, shard_bytes);
+    fill(writer, tensors, random, 10);
+    writer.finish();
+    return Safetensors(folder / name);
+  };
+  const auto check = [&](const Safetensors& read, const std::vector<TensorSpec>& tensors) {
+    CHECK(read.tensors().size() == tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      CHECK(read.tensors()[i].name == tensors[i].name);
+      CHECK((bytes_of_tensor(read.at(tensors[i].name, tensors[i].shape)) ==
+             filling(tensors[i].name, tensors[i].bytes())));
+    }
+  };
+  check(write("one", 51, kFour), kFour);
+  CHECK(fs::exists(folder / "one/model.safetensors"));
+  CHECK(!fs::exists(folder / "one/model.safetensors.index.json"));
+
+  check(write("three", 25, kFour), kFour);  // 24 | 16 + 6 | 5
+  CHECK(fs::exists(folder / "three/model-00003-of-00003.safetensors"));
+  CHECK(!fs::exists(folder / "three/model.safetensors"));
+  const Json index = Json::read(folder / "three/model.safetensors.index.json");
+  CHECK(index.at("metadata").get_int("total_size") == 51);
+  CHECK(index.at("weight_map").dump() ==
+        R"({"a":"model-00001-of-00003.safetensors","b":"model-00002-of-00003.safetensors",)"
+        R"("c":"model-00002-of-00003.safetensors","d":"model-00003-of-00003.safetensors"})");
+
+  check(write("four", 1, kFour), kFour);
+  CHECK(fs::exists(folder / "four/model-00004-of-00004.safetensors"));
+
+  // Empty tensors, also alone at the end, which nobody writes to.
+  const std::vector<TensorSpec> empties = {{"e", StoredType::F32, {0}},
+                                           {"a", StoredType::F32, {1}},
+                                           {"b", StoredType::F32, {1}},
+                                           {"f", StoredType::F32, {0}}};
+  check(write("empties", 4, empties), empties);
+  CHECK(write("nothing", 4, {}).tensors().empty());
+}
+
+TEST_CASE("directory: what does not fit together") {
+  const Folder folder;
+  std::mt19937 random(13);
+  SafetensorsDirectoryWriter writer(folder / "m", kFour, 25);
+  fill(writer, kFour, random, 100);
+  writer.finish();
+  const std::string index_path = folder / "m/model.safetensors.index.json", index = content(index_path);
+  const std::string second = folder / "m/model-00002-of-00003.safetensors";
+  const auto with_index = [&](const std::string& from, const std::string& to) {
+    std::string changed = index;
+    changed.replace(changed.find(from), from.size(), to);
+    folder.write("m/model.safetensors.index.json", changed);
+    const std::string message = refusal(folder / "m");
+    folder.write("m/model.safetensors.index.json", index);
+    return message;
+  };
+  CHECK(refusal(folder / "m").empty());
+  has(with_index("\"b\": \"model-00002", "\"b\": \"model-00003"), "tensor b is not in");
+  has(with_index("\"b\": \"model-00002", "\"b\": \"model-00003"), "it is in ");
+  has(with_index("\"b\":", "\"bb\":"), "tensor bb is not in");
+  has(with_index("\"b\":", "\"bb\":"), "different models");
+  has(with_index("\"c\": \"model-00002-of-00003.safetensors\",", ""), "tensor c in ");
+  has(with_index("\"model-00002", "\"../m/model-00002"), "expected the name of a file beside the index");
+  has(with_index("\"model-00002", "\"model-00007"), "shard model-00007-of-00003.safetensors is missing");
+  has(with_index("weight_map", "weight_mop"), "has no key \"weight_map\"\n  the nearest key is \"weight_mop\"");
+  has(with_index("{", ""), "not valid JSON");
+  folder.write("m/model.safetensors.index.json", "{\"weight_map\": {}}");
+  has(refusal(folder / "m"), "the index names no tensor");
+  folder.write("m/model.safetensors.index.json", index);
+
+  const std::string shard = content(second);
+  folder.write("m/model-00002-of-00003.safetensors", shard.substr(0, shard.size() - 1));
+  has(refusal(folder / "m"), "model-00002-of-00003.safetensors: header says 22 bytes of tensors, file holds 21");
+  fs::copy_file(folder / "m/model-00001-of-00003.safetensors", second, fs::copy_options::overwrite_existing);
+  has(refusal(folder / "m"), "tensor a is in two files");
+  fs::remove(second);
+  has(refusal(folder / "m"), "shard model-00002-of-00003.safetensors is missing in");
+  has(refusal(folder / "m"), "promises 2 tensors in it");
+  fs::remove(index_path);
+  has(refusal(folder / "m"), "holds neither model.safetensors nor model.safetensors.index.json");
+  folder.write("m/pytorch_model.bin", "1");
+  has(refusal(folder / "m"), "load the pytorch_model.bin in transformers");
+}
+
+TEST_CASE("write: calls that do not fit the declaration") {
+  const Folder folder;
+  const std::string data(100, 'x');
+  {
+    SafetensorsWriter writer(folder / "x", kFour);
+    has(error_of([&] { writer.write("b", data.data(), 4); }), "cannot write tensor b");
+    has(error_of([&] { writer.write("b", data.data(), 4); }), "expected the next bytes of a, 0 of 24 are written");
+    writer.write("a", data.data(), 20);
+    has(error_of([&] { writer.write("a", data.data(), 5); }), "cannot write 5 bytes of tensor a");
+    has(error_of([&] { writer.write("a", data.data(), 5); }), "only 4 of its 24 are missing");
+    has(error_of([&] { writer.finish(); }), "tensor a has 20 of its 24 bytes");
+    writer.write("a", data.data(), 4);
+    writer.write("b", data.data(), 16);
+    writer.write("c", data.data(), 6);
+    writer.write("d", data.data(), 5);
+    has(error_of([&] { writer.write("d", data.data(), 1); }), "all 4 tensors are complete");
+    CHECK(fs::exists(folder / "x.partial"));
+  }
+  CHECK(folder.count() == 0);  // given up before finish(): nothing is left
+  has(error_of([&] { SafetensorsWriter(folder / "x", {kFour[0], kFour[1], kFour[0]}); }), "two tensors are named a");
+  has(error_of([&] { SafetensorsWriter(folder / "x", {{"__metadata__", StoredType::F32, {}}}); }), "two tensors");
+  const std::string misaligned = error_of([&] { SafetensorsWriter(folder / "x", {kFour[3], kFour[0]}); });
+  has(misaligned, "tensor a of F32 would begin at byte 5, not a multiple of 4\n  declare tensors of wider types first");
+  has(error_of([&] {
+        SafetensorsWriter(folder / "x", {{"h", StoredType::U8, {1ull << 62, 4}}});
+      }),
+      "more than 2^64 bytes");
+  has(error_of([&] { SafetensorsWriter(folder / "x", {{"h", StoredType::U8, {1ull << 63}}}); }), "2^63 bytes");
+  CHECK(folder.count() == 0);
+
+  SafetensorsDirectoryWriter directory(folder / "m", kFour, 25);
+  directory.write("a", data.data(), 24);
+  directory.write("b", data.data(), 16);
+  has(error_of([&] { directory.finish(); }), "tensor c has 0 of its 6 bytes");
+  CHECK(!fs::exists(folder / "m/model-00001-of-00003.safetensors"));  // no shard before all are complete
+  has(error_of([&] { SafetensorsDirectoryWriter(folder / "n", {kFour[0], kFour[0]}, 1); }), "two tensors are named a");
+  folder.write("old/model.safetensors", "1");
+  folder.write("older/model-00001-of-00002.safetensors", "1");
+  has(error_of([&] { SafetensorsDirectoryWriter(folder / "old", kFour); }), "already holds model.safetensors");
+  has(error_of([&] { SafetensorsDirectoryWriter(folder / "older", kFour); }), "nothing is overwritten");
+  folder.write("file", "1");
+  has(error_of([&] { SafetensorsDirectoryWriter(folder / "file/below", kFour); }), "cannot create the folder");
+}
+
+TEST_CASE("write: an old file stays until the new one is complete") {
+  const Folder folder;
+  folder.write("x", "old");
+  folder.write("x.partial", std::string(1000, 'p'));
+  {
+    SafetensorsWriter given_up(folder / "x", kFour);
+    given_up.write("a", "1234", 4);
+  }
+  CHECK(content(folder / "x") == "old");
+  std::mt19937 random(17);
+  SafetensorsWriter writer(folder / "x", kFour);
+  fill(writer, kFour, random, 100);
+  CHECK(content(folder / "x") == "old");
+  writer.finish();
+  CHECK(Safetensors(folder / "x").tensors().size() == 4);
+  has(error_of([&] { writer.finish(); }), "already published");
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("write: a full disk, a limit, a folder that is not there") {
+  const Folder folder;
+  const std::string data(3 << 20, 'x');
+  const std::vector<TensorSpec> tensors = {{"a", StoredType::U8, {data.size()}}};
+
+  fs::create_symlink("/dev/full", folder / "x.partial");
+  SUBCASE("the disk is full while writing") {
+    SafetensorsWriter writer(folder / "x", tensors);
+    const std::string message = error_of([&] { writer.write("a", data.data(), data.size()); });
+    has(message, "cannot write " + (folder / "x.partial") + " after 0 bytes: No space left on device");
+    has(message, "the disk is full: free some space");
+    CHECK(folder.count() == 0);
+    has(error_of([&] { writer.write("a", data.data(), 1); }), "already closed");
+    has(error_of([&] { writer.finish(); }), "tensor a has 0 of its");
+  }
+  SUBCASE("the disk is full when the last bytes leave the buffer") {
+    SafetensorsWriter writer(folder / "x", {{"a", StoredType::U8, {4}}});
+    writer.write("a", "1234", 4);
+    has(error_of([&] { writer.finish(); }), "No space left on device");
+    CHECK(folder.count() == 0);
+    has(error_of([&] { writer.finish(); }), "given up");
+  }
+  SUBCASE("one shard of a directory") {
+    fs::create_directory(folder / "m");
+    fs::create_symlink("/dev/full", folder / "m/model-00002-of-00002.safetensors.partial");
+    const std::string message = error_of([&] {
+      SafetensorsDirectoryWriter writer(folder / "m", {kFour[0], kFour[1]}, 24);
+      writer.write("a", data.data(), 24);
+      writer.write("b", data.data(), 16);
+      writer.finish();
+    });
+    has(message, "model-00002-of-00002.safetensors.partial after 0 bytes: No space left on device");
+    CHECK(fs::is_empty(folder / "m"));
+  }
+  SUBCASE("a file may not grow beyond a limit") {
+    std::signal(SIGXFSZ, SIG_IGN);
+    rlimit old, small;
+    getrlimit(RLIMIT_FSIZE, &old);
+    small = {1500000, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    const std::string message = error_of([&] {
+      SafetensorsWriter writer(folder / "y", tensors);
+      writer.write("a", data.data(), data.size());
+    });
+    setrlimit(RLIMIT_FSIZE, &old);
+    has(message, "after 1500000 bytes: File too large");
+    has(message, "ulimit -f");
+    CHECK(!fs::exists(folder / "y.partial"));
+  }
+  SUBCASE("no place to write to") {
+    has(error_of([&] { SafetensorsWriter(folder / "none/x", tensors); }),
+        "No such file or directory\n  create the folder");
+    has(error_of([&] { SafetensorsWriter(folder.path, tensors); }), "is a directory");
+    has(error_of([&] { SafetensorsWriter("", tensors); }), "name is empty");
+    has(error_of([&] { SafetensorsWriter("/proc/x", tensors); }), "cannot create /proc/x.partial");
+    has(error_of([&] { write_file("/dev/null/x", "1"); }), "Not a directory");
+    fs::create_directory(folder / "locked");
+    fs::permissions(folder / "locked", fs::perms::owner_read);
+    if (access((folder / "locked").c_str(), W_OK) != 0) {  // root may write everywhere
+      has(error_of([&] { write_file(folder / "locked/x", "1"); }), "choose a folder that you may write to");
+    }
+    fs::permissions(folder / "locked", fs::perms::owner_all);
+  }
+}
+
+TEST_CASE("new_file: whole, moved, replaced") {
+  const Folder folder;
+  write_file(folder / "x", "one\n");
+  CHECK(content(folder / "x") == "one\n");
+  write_file(folder / "x", "");
+  CHECK(fs::file_size(folder / "x") == 0);
+  {
+    NewFile file(folder / "x");
+    NewFile moved(std::move(file));
+    moved.write("two");
+    moved.seal();
+    CHECK(content(folder / "x") == "");
+    CHECK(content(folder / "x.partial") == "two");
+    has(error_of([&] { moved.write("3"); }), "already closed");
+    moved.publish();
+  }
+  CHECK(content(folder / "x") == "two");
+  CHECK(folder.count() == 1);
+}

@@ -1,0 +1,137 @@
+// Tensors by name in Hugging Face's safetensors format: a file, or a directory of shards with an index.
+//
+//   8 bytes n | n bytes of JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...} | data
+//
+// Reading maps the files: a tensor's bytes are touched only where somebody looks. Every claim of the header is checked
+// against the file before a pointer is given out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "llmc/base/mapped_file.h"
+#include "llmc/base/new_file.h"
+
+// The format's number types, by its own names.
+enum class StoredType {
+  BOOL,
+  U8,
+  I8,
+  F8_E4M3,
+  F8_E5M2,
+  F8_E8M0,
+  U16,
+  I16,
+  F16,
+  BF16,
+  U32,
+  I32,
+  F32,
+  U64,
+  I64,
+  F64,
+  C64
+};
+const char* name_of(StoredType type);
+size_t bytes_of(StoredType type);  // of one element
+
+using Shape = std::vector<uint64_t>;
+std::string text_of(const Shape& shape);  // "[4096, 1024]"
+
+struct TensorSpec {
+  std::string name;
+  StoredType type;
+  Shape shape;  // empty for a single number
+
+  uint64_t elements() const;  // fails beyond 2^64
+  uint64_t bytes() const;
+};
+
+struct StoredTensor : TensorSpec {
+  const std::byte* data;  // aligned to nothing: copy it, or check
+  uint64_t data_bytes;    // = bytes()
+  std::string file;       // for messages
+};
+
+class Safetensors {
+ public:
+  // A file, or a directory that holds model.safetensors or model.safetensors.index.json with the shards it names.
+  explicit Safetensors(const std::string& path);
+
+  // In the order of the headers, shard after shard.
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  const std::string& path() const { return path_; }
+
+  const StoredTensor* find(const std::string& name) const;                    // nullptr if there is none
+  const StoredTensor& at(const std::string& name) const;                      // fails if there is none
+  const StoredTensor& at(const std::string& name, const Shape& shape) const;  // also if it has another shape
+
+  // `length` bytes from `offset` on in the tensor's data; fails if they are not all inside.
+  static const std::byte* range(const StoredTensor& tensor, uint64_t offset, uint64_t length);
+
+  // The header's "__metadata__", of all files together.
+  const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
+
+ private:
+  void open_directory(const std::string& path);
+  size_t open_file(const std::string& path);  // the number of tensors in it
+  void read_header(const MappedFile& file);
+
+  std::string path_;
+  std::vector<MappedFile> files_;
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, size_t> index_;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+};
+
+// Writes one file. The tensors are declared first and then filled in that order, in pieces of any size; the file
+// appears when finish() is done (see NewFile). Metadata is {"format": "pt"}, without which transformers refuses it.
+class SafetensorsWriter {
+ public:
+  // Fails on a name given twice and on an order in which a tensor would not lie at a multiple of its element's size
+  // (PyTorch cannot view it there): declare wide types first.
+  SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors);
+
+  // The next bytes of `name`, which must be the first tensor that is not complete.
+  void write(const std::string& name, const void* data, uint64_t bytes);
+
+  // Fails, and leaves nothing behind, if a tensor is not complete.
+  void finish();
+
+ private:
+  friend class SafetensorsDirectoryWriter;
+  void skip_complete();
+  bool is_complete() const { return current_ == tensors_.size(); }
+  void require_complete() const;
+
+  std::vector<TensorSpec> tensors_;
+  NewFile file_;
+  size_t current_ = 0;   // the tensor being filled
+  uint64_t filled_ = 0;  // its bytes so far
+};
+
+// Writes a directory, as SafetensorsWriter does a file: model.safetensors, or beyond `shard_bytes` as many
+// model-0000i-of-0000n.safetensors as needed, with their index. No shard appears before all are complete, and the
+// index appears last. A single tensor larger than `shard_bytes` has a shard of its own.
+class SafetensorsDirectoryWriter {
+ public:
+  // Creates the directory. Fails if it already holds weights: a stale shard would be read with the new ones.
+  SafetensorsDirectoryWriter(const std::string& directory, std::vector<TensorSpec> tensors,
+                             uint64_t shard_bytes = 5'000'000'000);
+
+  void write(const std::string& name, const void* data, uint64_t bytes);
+  void finish();
+
+ private:
+  void start_next_shard();
+
+  std::string directory_;
+  std::vector<std::vector<TensorSpec>> shards_;
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
+};
