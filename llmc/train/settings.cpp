@@ -75,6 +75,10 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
 
 }  // namespace
 
+double RunSettings::learning_rate_at(int64_t step) const {
+  return learning_rate(schedule, step, steps, warmup_steps, lr, min_lr);
+}
+
 bool RunSettings::samples_at(int64_t step) const {
   if (sample_every == 0) return false;
   if (sample_every < 0) return step == 0 || step == steps / 2 || step == steps;
@@ -100,6 +104,7 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   REQUIRE(s.lr > 0, "--lr %g: a learning rate is positive", s.lr);
   REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
+  s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
   if (is_auto(o.lr))
     s.reasons.push_back(format("learning rate %g, warm-up %lld steps: the default", s.lr, (long long)s.warmup_steps));

@@ -8,6 +8,7 @@
 #include "llmc/base/options.h"
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
+#include "llmc/kernels/attention.h"
 #include "llmc/model/config.h"
 #include "llmc/train/schedule.h"
 
@@ -24,9 +25,11 @@ struct RunSettings {
   int64_t val_every;     // 0: never
   int64_t sample_every;  // 0: never; -1: at the start, half way and at the end
   int head_chunk;
+  AttentionKernel attention;
   std::vector<std::string> reasons;  // "micro-batch 8: …", for the banner
 
   int64_t step_tokens() const { return G * T; }
+  double learning_rate_at(int64_t step) const;
   bool samples_at(int64_t step) const;    // before this step; `steps` means at the end
   bool validates_at(int64_t step) const;  // the same
 };

@@ -7,6 +7,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/philox.h"
 #include "llmc/kernels/classifier.h"
+#include "llmc/kernels/initialize.h"
 #include "llmc/kernels/step_state.h"
 #include "llmc/train/batch_feed.h"
 #include "llmc/train/optimizer.h"
@@ -93,7 +94,7 @@ class LlamaTrainer : public Trainer {
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
     parameters_.bind(arena_);
     gradients_.bind(arena_);
-    optimizer_.bind(arena_, compute_);
+    optimizer_.bind(arena_);
     batches_.bind(arena_);
     states_.bind(arena_);
     walk_.bind(arena_, compute_, *matmul_, parameters_);

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Covers: bad input: each a clear message and an exit code other than 0, on one rank and on two
+# Timeout: 300
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$scratch"
+
+# header FILE MAGIC VERSION TOKENS: an llm.c header; TOKENS is what it claims.
+header() {
+  {
+    printf "$(printf '\\x%02x\\x%02x\\x%02x\\x%02x' $(($2 & 255)) $(($2 >> 8 & 255)) $(($2 >> 16 & 255)) $(($2 >> 24 & 255)))"
+    printf "$(printf '\\x%02x\\0\\0\\0' "$3")"
+    printf "$(printf '\\x%02x\\x%02x\\0\\0' $(($4 & 255)) $(($4 >> 8 & 255)))"
+    head -c $((1024 - 12)) /dev/zero
+  } >"$1"
+}
+header truncated.bin 20240520 1 5000
+head -c 4000 /dev/zero >>truncated.bin
+header magic.bin 20240599 1 1000
+head -c 2000 /dev/zero >>magic.bin
+header token.bin 20240520 1 1000
+{ head -c 1998 /dev/zero && printf '\x2c\x01'; } >>token.bin # the last token is 300
+: >empty.txt
+
+short="--steps 1 --val-every 0 --sample-every 0"
+"$train" --layers 1 $short --seq-len 16 --global-batch 1 --out good >good.txt 2>&1 || { cat good.txt && fail "a good run"; }
+cp -r good/export cut && head -c 100000 good/export/model.safetensors >cut/model.safetensors
+cp -r good/export missing && rm missing/model.safetensors
+cp -r good/export shape && sed -i 's/"intermediate_size": 384/"intermediate_size": 385/' shape/config.json
+cp -r good/export heads && sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' heads/config.json
+mkdir full && touch full/something
+
+for n in 1 2; do
+  on=(ranks "$n" "$train" $short)
+  echo "-- on $n rank(s)"
+  refused "truncated shard" "header says 5000 tokens" "${on[@]}" --train-data truncated.bin
+  refused "wrong magic" "20240599" "${on[@]}" --train-data magic.bin
+  refused "token beyond the vocabulary" "300" "${on[@]}" --train-data token.bin
+  refused "empty text" "empty.txt" "${on[@]}" --train-data empty.txt
+  refused "no such data" "nothing" "${on[@]}" --train-data nothing.bin
+  refused "missing safetensors" "safetensors" "${on[@]}" --model missing
+  refused "truncated safetensors" "model.safetensors" "${on[@]}" --model cut
+  refused "wrong shapes" "385" "${on[@]}" --model shape
+  refused "an impossible model" "not a multiple of 3" "${on[@]}" --model heads
+  refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
+  refused "unknown option" "--lr" "${on[@]}" --lrr 3
+  refused "a value that is no number" "--lr" "${on[@]}" --lr abc
+  refused "a batch that cannot be shared" "--global-batch" "${on[@]}" --global-batch 5 --micro-batch 2
+  refused "an impossible mesh" "tensor" "${on[@]}" --tensor-parallel-degree 3
+  refused "an output that is not empty" "exists and is not an empty directory" "${on[@]}" --out full
+  refused "an unwritable output" "/proc/run" "${on[@]}" --out /proc/run
+  refused "a sequence longer than the model" "--seq-len" "${on[@]}" --seq-len 100000
+  refused "a model that does not fit" "device memory" "${on[@]}" --model llama3-405b --train-data good.txt
+  refused "an unknown environment setting" "LLMC_CPU_ORDER" env LLMC_CPU_ORDER=sideways "${on[@]}"
+done
+check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
+echo "$checks checks passed"

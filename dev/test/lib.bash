@@ -1,0 +1,55 @@
+# What the script tests share. Sourced after `set -euo pipefail`; gives a scratch folder that goes with the script.
+# shellcheck shell=bash
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$root/${LLMC_BUILD:-build/cpu}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 NO_COLOR=1
+train=$build/train_llama
+checks=0
+
+# fail MESSAGE…: ends the test.
+fail() {
+  echo "FAIL: $*"
+  exit 1
+}
+
+# check WHAT COMMAND…: the command must succeed.
+check() {
+  checks=$((checks + 1))
+  if "${@:2}"; then
+    echo "ok   $1"
+  else
+    fail "$1"
+  fi
+}
+
+# ranks N COMMAND…: on N ranks.
+ranks() {
+  if [ "$1" = 1 ]; then
+    "${@:2}"
+  else
+    LLMC_THREADS=1 mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"
+  fi
+}
+
+# refused WHAT TEXT COMMAND…: the command must fail and say TEXT, within 60 s.
+refused() {
+  local code=0
+  timeout 60 "${@:3}" >"$scratch/refused" 2>&1 || code=$?
+  checks=$((checks + 1))
+  if [ "$code" -eq 0 ] || [ "$code" -ge 124 ]; then
+    cat "$scratch/refused"
+    fail "$1: exit code $code"
+  fi
+  if ! grep -qF -- "$2" "$scratch/refused"; then
+    cat "$scratch/refused"
+    fail "$1: did not say \"$2\""
+  fi
+  echo "ok   $1: $(grep -F -- "$2" "$scratch/refused" | head -n 1)"
+}
+
+# losses FILE: "step loss" of each step of a train.jsonl.
+losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
+# without_times FILE: a train.jsonl without what the clock says.
+without_times() { sed 's/,"step_ms":[^,]*,"tokens_per_s":[^,}]*//' "$1"; }

@@ -1,0 +1,131 @@
+// Covers: the model's shape: presets against their published sizes, Hugging Face's configs old and new, the table of
+// tensors
+#include <map>
+#include <set>
+
+#include "dev/test/test.h"
+#include "llmc/model/config.h"
+#include "llmc/model/tensors.h"
+
+namespace {
+
+Json newest() {
+  return Json::parse(R"({
+    "model_type": "llama", "hidden_act": "silu", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 24, "intermediate_size": 96, "vocab_size": 101, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "dtype": "float32", "eos_token_id": [3, 4], "bos_token_id": 1,
+    "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                        "high_freq_factor": 4.0, "original_max_position_embeddings": 128}})",
+                     "config.json");
+}
+
+Json with(Json json, const char* key, Json value) { return json.set(key, std::move(value)); }
+
+}  // namespace
+
+TEST_CASE("presets have their published numbers of parameters") {
+  const std::map<std::string, int64_t> published = {
+      {"llama2-7b", 6738415616}, {"llama3.2-1b", 1235814400}, {"llama3.2-3b", 3212749824},
+      {"llama3-8b", 8030261248}, {"llama3-70b", 70553706496}, {"llama3-405b", 405853388800},
+  };
+  for (const auto& [name, parameters] : published) {
+    CAPTURE(name);
+    CHECK(LlamaConfig::preset(name).parameters() == parameters);
+  }
+  const int64_t tiny = LlamaConfig::preset("tiny").parameters();
+  CHECK(tiny >= 700'000);
+  CHECK(tiny <= 1'000'000);
+  for (const std::string& name : LlamaConfig::presets()) LlamaConfig::preset(name).check();
+  CHECK(error_of([] { LlamaConfig::preset("llama3-8"); }).find("did you mean llama3-8b") != std::string::npos);
+}
+
+TEST_CASE("the newest names of Hugging Face's config") {
+  const LlamaConfig c = LlamaConfig::from_json(newest(), "test");
+  CHECK(c.C == 64);
+  CHECK(c.L == 2);
+  CHECK(c.NH == 4);
+  CHECK(c.NKV == 2);
+  CHECK(c.HD == 24);
+  CHECK(c.FF == 96);
+  CHECK(c.V == 101);
+  CHECK(c.norm_eps == 1e-5);
+  CHECK(c.tied);
+  CHECK(c.rope.theta == 500000.0);
+  CHECK(c.rope.llama3);
+  CHECK(c.rope.factor == 8.0);
+  CHECK(c.rope.original_max_position == 128);
+  CHECK(c.eos == std::vector<int>{3, 4});
+  CHECK(c.bos == 1);
+}
+
+TEST_CASE("the older names mean the same") {
+  Json old = Json::object();
+  for (const auto& [key, value] : newest().items())
+    if (key != "rope_parameters" && key != "dtype") old.set(key, value);
+  old.set("rope_theta", 500000.0).set("torch_dtype", "float32");
+  old.set("rope_scaling", Json::object()
+                              .set("type", "llama3")
+                              .set("factor", 8.0)
+                              .set("low_freq_factor", 1.0)
+                              .set("high_freq_factor", 4.0)
+                              .set("original_max_position_embeddings", 128));
+  const LlamaConfig a = LlamaConfig::from_json(newest(), "a"), b = LlamaConfig::from_json(old, "b");
+  CHECK(a.to_json() == b.to_json());
+}
+
+TEST_CASE("a config that is written reads back") {
+  for (const std::string& name : LlamaConfig::presets()) {
+    CAPTURE(name);
+    const Json json = LlamaConfig::preset(name).to_json();
+    CHECK(LlamaConfig::from_json(Json::parse(json.dump(2), name), name).to_json() == json);
+  }
+}
+
+TEST_CASE("what the trainer would compute differently is refused") {
+  const auto refusal = [](Json json) { return error_of([&] { LlamaConfig::from_json(json, "test"); }); };
+  CHECK(refusal(with(newest(), "hidden_act", "gelu")).find("gelu") != std::string::npos);
+  CHECK(refusal(with(newest(), "attention_bias", true)).find("attention_bias") != std::string::npos);
+  CHECK(refusal(with(newest(), "model_type", "mistral")).find("mistral") != std::string::npos);
+  CHECK(refusal(with(newest(), "num_key_value_heads", 3)).find("not a multiple of 3") != std::string::npos);
+  CHECK(refusal(with(newest(), "head_dim", 12)).find("head size 12") != std::string::npos);
+  CHECK(refusal(with(newest(), "hidden_size", -1)).find("-1") != std::string::npos);
+  Json yarn = newest();
+  yarn.set("rope_parameters", Json::object().set("rope_type", "yarn").set("rope_theta", 1e4));
+  CHECK(refusal(yarn).find("yarn") != std::string::npos);
+}
+
+TEST_CASE("the layout places every weight once, fused ones side by side") {
+  for (bool tied : {false, true}) {
+    LlamaConfig config = LlamaConfig::from_json(with(newest(), "tie_word_embeddings", tied), "test");
+    const TensorLayout layout(config);
+    int64_t parameters = 0;
+    size_t end = 0;
+    std::set<std::string> names;
+    for (const Tensor& t : layout.tensors) {
+      CAPTURE(t.name);
+      CHECK(t.offset >= end);
+      end = t.offset + t.size();
+      parameters += int64_t(t.size());
+      CHECK(names.insert(t.name).second);
+    }
+    CHECK(end <= layout.size);
+    CHECK(parameters == config.parameters());
+    CHECK(names.count("lm_head.weight") == (tied ? 0 : 1));
+    CHECK(layout.units.size() == size_t(config.L) + 2);
+    const Tensor &q = layout.tensor("model.layers.1.self_attn.q_proj.weight"),
+                 &k = layout.tensor("model.layers.1.self_attn.k_proj.weight"),
+                 &v = layout.tensor("model.layers.1.self_attn.v_proj.weight");
+    CHECK(k.offset == q.offset + q.size());
+    CHECK(v.offset == k.offset + k.size());
+    CHECK(layout.offset(layout.block_unit(1), "qkv") == q.offset);
+    for (const char* product : {"norm1", "qkv", "o", "norm2", "gate_up", "down"})
+      CHECK(layout.offset(layout.block_unit(0), product) % TensorLayout::kAlignment == 0);
+  }
+}
+
+TEST_CASE("FLOPs a token are 6 N and attention") {
+  const LlamaConfig c = LlamaConfig::preset("llama3-8b");
+  const double products = double(c.parameters()) - double(c.V) * c.C - (2.0 * c.L + 1) * c.C;
+  CHECK(c.flops_per_token(8192, false) == 6 * products + 12.0 * c.L * c.q_width() * 8192);
+  CHECK(c.flops_per_token(8192, true) == 6 * products + 6.0 * c.L * c.q_width() * 8192);
+}

@@ -1,0 +1,74 @@
+#include "llmc/train/report.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+
+std::string step_line(const StepReport& r) {
+  const int width = int(std::to_string(r.steps).size());
+  std::string line = format("step %*lld/%lld | loss %.4f | norm %.2f | lr %.1e | %.0f ms | %s tok/s", width,
+                            (long long)r.step, (long long)r.steps, r.loss, r.grad_norm, r.learning_rate,
+                            r.seconds * 1e3, human_count(r.tokens / r.seconds).c_str());
+  if (r.mfu > 0) line += format(" | MFU %.1f%%", r.mfu * 100);
+  line += format(" | %s | eta %s", human_bytes(r.memory_bytes).c_str(), human_duration(r.eta_seconds).c_str());
+  return line;
+}
+
+Json step_json(const StepReport& r) {
+  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(format("%g", x)); };
+  Json json = Json::object();
+  json.set("step", r.step)
+      .set("loss", number(r.loss))
+      .set("grad_norm", number(r.grad_norm))
+      .set("lr", r.learning_rate)
+      .set("step_ms", r.seconds * 1e3)
+      .set("tokens_per_s", r.tokens / r.seconds);
+  if (r.mfu > 0) json.set("mfu", r.mfu);
+  return json;
+}
+
+Console::Console(bool speaks) : speaks_(speaks), terminal_(isatty(STDOUT_FILENO) && !getenv("NO_COLOR")) {}
+
+void Console::clear_bar() {
+  if (has_bar_) printf("\r\033[K");
+  has_bar_ = false;
+}
+
+void Console::line(const std::string& text) {
+  if (!speaks_) return;
+  clear_bar();
+  printf("%s\n", text.c_str());
+  fflush(stdout);
+}
+
+void Console::item(const char* name, const std::string& text) {
+  std::string indented;
+  for (char c : text) indented += c == '\n' ? std::string("\n             ") : std::string(1, c);
+  line(format(terminal_ ? "  \033[2m%-10s\033[0m %s" : "  %-10s %s", name, indented.c_str()));
+}
+
+void Console::heading(const std::string& text) { line(terminal_ ? "\033[1m" + text + "\033[0m" : text); }
+void Console::warning(const std::string& text) { line((terminal_ ? "\033[33mwarning:\033[0m " : "warning: ") + text); }
+
+void Console::piece(const std::string& text) {
+  if (!speaks_) return;
+  clear_bar();
+  fwrite(text.data(), 1, text.size(), stdout);
+  fflush(stdout);
+}
+
+void Console::progress(const std::string& text, double fraction) {
+  line(text);
+  if (!speaks_ || !terminal_) return;
+  constexpr int kWidth = 40;
+  const int filled = int(fraction * kWidth + 0.5);
+  printf("\033[2m[%s%s] %3.0f%%\033[0m", std::string(size_t(filled), '#').c_str(),
+         std::string(size_t(kWidth - filled), '.').c_str(), fraction * 100);
+  fflush(stdout);
+  has_bar_ = true;
+}

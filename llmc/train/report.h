@@ -1,0 +1,48 @@
+// What a run tells its user: the lines of the terminal and of train.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llmc/base/json.h"
+
+struct StepReport {
+  int64_t step, steps;  // step counts from 1 here: how many are done
+  double loss;          // nats a token
+  double grad_norm;
+  double learning_rate;
+  double seconds;       // of this step
+  double tokens;        // of the global batch
+  double mfu;           // model FLOPs / (time x peak of all devices); 0 where the peak is not known
+  size_t memory_bytes;  // planned on a device
+  double eta_seconds;
+};
+
+// "step 120/2000 | loss 3.1416 | norm 0.82 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 47.2% | 61.3 GiB | eta 13m"
+std::string step_line(const StepReport& report);
+// step, loss, grad_norm, lr, step_ms, tokens_per_s and, where known, mfu. A loss or norm that is not finite is a
+// string, since JSON has no number for it.
+Json step_json(const StepReport& report);
+
+// Lines for people: colour and a progress bar only where standard output is a terminal. Silent on all ranks but the
+// first.
+class Console {
+ public:
+  explicit Console(bool speaks);
+
+  void line(const std::string& text);
+  // "name   text" of the start banner, text continued on further lines if it has any.
+  void item(const char* name, const std::string& text);
+  void heading(const std::string& text);
+  void warning(const std::string& text);
+  // Part of a line, as samples come in.
+  void piece(const std::string& text);
+  // A line, and below it the bar, until the next line.
+  void progress(const std::string& text, double fraction);
+
+ private:
+  void clear_bar();
+  bool speaks_, terminal_, has_bar_ = false;
+};

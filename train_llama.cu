@@ -1,0 +1,305 @@
+// train_llama: trains Llama-3-class models. `./train_llama --help` lists the options.
+//
+// The program reads like a recipe: options, ranks, device, model, data, settings, trainer, the loop, the export.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "llmc/base/error.h"
+#include "llmc/base/options.h"
+#include "llmc/base/text.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/mesh.h"
+#include "llmc/comm/ranks.h"
+#include "llmc/device/device.h"
+#include "llmc/kernels/matmul.h"
+#include "llmc/train/interrupt.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/report.h"
+#include "llmc/train/run_folder.h"
+#include "llmc/train/sampler.h"
+#include "llmc/train/sampling.h"
+#include "llmc/train/settings.h"
+#include "llmc/train/token_dataset.h"
+#include "llmc/train/trainer.h"
+
+namespace {
+
+constexpr const char* kVersion = "0.1.0";
+constexpr int64_t kValidationTokens = 16384;
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// The text that is committed with the program: beside the binary or above it.
+std::string bundled_text() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (fs::path at = fs::read_symlink("/proc/self/exe", error); at.has_relative_path(); at = at.parent_path()) {
+    const fs::path text = at.parent_path() / "dev/data/tinyshakespeare.txt";
+    if (fs::exists(text, error)) return text.string();
+  }
+  fail("the bundled text dev/data/tinyshakespeare.txt is not beside the program\n  name your own with --train-data");
+}
+
+// Everything that a run consists of, in the order in which it is built.
+struct Run {
+  const Options& options;
+  const Ranks& ranks;
+  Console console;
+  Mesh mesh;
+  Device device;
+  std::unique_ptr<Communicator> communicator;
+  ModelSource model;
+  std::optional<TrainingData> data;  // none with --sample-only
+  RunSettings settings;
+  std::unique_ptr<Trainer> trainer;
+  std::optional<RunFolder> folder;  // of the first rank
+
+  Run(const Options& options, const Ranks& ranks);
+  void banner();
+  int64_t train();  // steps done
+  void write_sample(const char* when);
+  void end(int64_t steps);
+
+ private:
+  double validate();
+  void report_validation(int64_t step);
+  void enqueue_step(const Sampler& sampler, int64_t step);
+  bool finish_step();
+
+  StopRequests stop_requests_;
+  std::vector<int32_t> inputs_, labels_;
+  double unigram_ = 0;  // loss of a model that knows only how often each token occurs
+  double clock_ = 0, training_seconds_ = 0;
+};
+
+Run::Run(const Options& options, const Ranks& ranks)
+    : options(options),
+      ranks(ranks),
+      console(ranks.rank == 0),
+      mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
+                        int(options.context_parallel_degree), 1)),
+      device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
+      communicator(make_communicator(device, ranks, options.rendezvous)),
+      model(open_model(options)) {
+  REQUIRE(mesh.tensor_degree == 1 && mesh.context_degree == 1,
+          "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
+          mesh.tensor_degree, mesh.context_degree);
+  int64_t data_tokens = 0;
+  if (!options.sample_only) {
+    const std::string train = options.train_data.empty() ? bundled_text() : options.train_data;
+    data = open_training_data(train, options.val_data, model.config.V, ranks.rank, ranks.size);
+    data_tokens = data->train.size();
+  }
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
+
+  TrainerSettings t;
+  t.dtype = settings.dtype;
+  t.B = options.sample_only ? 1 : settings.B;
+  t.T = settings.T;
+  t.head_chunk = settings.head_chunk;
+  t.tf32 = options.tf32;
+  t.attention = settings.attention;
+  t.beta1 = float(options.beta1), t.beta2 = float(options.beta2), t.eps = float(options.adam_eps);
+  t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
+  trainer = Trainer::create(device, *communicator, model.config, t);
+}
+
+std::string describe_data(const TrainingData& data, const Options& options) {
+  std::string text =
+      format("%s tokens of %s", human_count(double(data.train.size())).c_str(),
+             options.train_data.empty() ? "the bundled text (TinyShakespeare)" : options.train_data.c_str());
+  if (data.train.shards() > 1) text += format(" (%d files)", data.train.shards());
+  if (data.train.is_text()) text += ", byte by byte";
+  if (!data.held_out) return text + "\nnothing is held out: name files with --val-data to see a held-out loss";
+  return text + format("\nheld out: %s tokens, %s", human_count(double(data.held_out->size())).c_str(),
+                       options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
+}
+
+std::string describe_model(const ModelSource& model) {
+  const LlamaConfig& c = model.config;
+  return format(
+      "%s: %s parameters\n%d layers, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
+      model.description.c_str(), human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF, c.V,
+      c.tied ? " (tied)" : "");
+}
+
+void Run::banner() {
+  const DeviceInfo& info = device.info();
+  console.heading(format("train_llama %s", kVersion));
+  console.item("device", info.gpu ? info.name : info.name + ": a GPU's kernels, executed by the CPU");
+  if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
+    console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
+  console.item("products", Matmul::description());
+  const LlamaConfig& c = model.config;
+  const AttentionShape shape = packed_attention_shape(settings.B, settings.T, c.NH, c.NKV, c.HD);
+  console.item("attention", choose_attention_kernel(settings.attention, info, shape).why);
+  console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
+  console.item("model", describe_model(model));
+  if (data) console.item("data", describe_data(*data, options));
+  if (!options.sample_only)
+    console.item("step",
+                 format("%lld sequences of %d tokens: %d rank%s x %lld micro-batch%s of %d; %lld steps, %s tokens",
+                        (long long)settings.G, settings.T, ranks.size, ranks.size == 1 ? "" : "s",
+                        (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es", settings.B,
+                        (long long)settings.steps,
+                        human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
+  for (const std::string& reason : settings.reasons) console.item("", reason);
+  console.item("memory", trainer->plan().table());
+  for (const std::string& option : changed_options(options)) console.item("option", "--" + option);
+}
+
+// Every rank computes the same sample; the first one prints it.
+void Run::write_sample(const char* when) {
+  const std::vector<int32_t> prompt = prompt_tokens(options.prompt, model.config);
+  console.heading(format("sample %s:", when));
+  for (int32_t token : prompt) console.piece(token_text(token, model.config));
+  const SamplingSettings s{int(options.sample_tokens), options.temperature, uint64_t(options.seed), settings.T};
+  sample(*trainer, model.config, prompt, s, [&](int32_t token) { console.piece(token_text(token, model.config)); });
+  console.piece("\n");
+}
+
+// Mean loss over fixed windows of the held-out text, the same for any number of ranks.
+double Run::validate() {
+  const ValidationWindows windows(*data->held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T));
+  LossSum sum;
+  for (int64_t k = 0; k < windows.micro_steps(ranks.size, settings.B); ++k) {
+    inputs_.resize(size_t(settings.B) * size_t(settings.T));
+    labels_.resize(inputs_.size());
+    windows.fill(ranks.size, settings.B, k, ranks.rank, inputs_.data(), labels_.data());
+    const LossSum part = trainer->evaluate(inputs_, labels_);
+    sum.nats += part.nats;
+    sum.labels += part.labels;
+  }
+  return trainer->sum_over_ranks(sum).mean();
+}
+
+void Run::report_validation(int64_t step) {
+  const double loss = validate();
+  console.line(format("step %lld/%lld | held-out loss %.4f nats a token | uniform %.4f | unigram %.4f", (long long)step,
+                      (long long)settings.steps, loss, std::log(double(model.config.V)), unigram_));
+  if (folder)
+    folder->log(Json::object().set("step", step).set("val_loss", std::isfinite(loss) ? Json(loss) : Json("nan")));
+}
+
+void Run::enqueue_step(const Sampler& sampler, int64_t step) {
+  const BatchLayout layout{settings.G, ranks.size, settings.B};
+  const size_t micro_tokens = size_t(settings.B) * size_t(settings.T);
+  inputs_.resize(micro_tokens * size_t(settings.micro_steps));
+  labels_.resize(inputs_.size());
+  for (int64_t k = 0; k < settings.micro_steps; ++k)
+    sampler.fill(layout, step, k, ranks.rank, inputs_.data() + size_t(k) * micro_tokens,
+                 labels_.data() + size_t(k) * micro_tokens);
+  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, stop_requests_.any()});
+}
+
+// Reports the oldest step that is under way; true if it was the last because some rank was asked to stop.
+bool Run::finish_step() {
+  const StepResult result = trainer->wait_for_step();
+  const double now = seconds(), elapsed = now - clock_;
+  clock_ = now;
+  training_seconds_ += elapsed;
+  const int64_t done = result.step + 1;
+  StepReport r{};
+  r.step = done, r.steps = settings.steps;
+  r.loss = result.loss, r.grad_norm = result.grad_norm;
+  r.learning_rate = settings.learning_rate_at(result.step);
+  r.seconds = elapsed;
+  r.tokens = double(settings.step_tokens());
+  if (device.info().bf16_flops > 0)
+    r.mfu =
+        model.config.flops_per_token(settings.T, false) * r.tokens / elapsed / (device.info().bf16_flops * ranks.size);
+  r.memory_bytes = trainer->plan().device_bytes();
+  r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
+  console.progress(step_line(r), double(done) / double(settings.steps));
+  if (folder) folder->log(step_json(r));
+  REQUIRE(std::isfinite(result.loss), "the loss of step %lld is %g: a lower --lr or a longer --warmup-steps may help",
+          (long long)done, result.loss);
+  return result.stop;
+}
+
+// One step is always under way while the host prepares the next; its result is read a step late.
+int64_t Run::train() {
+  const Sampler sampler(data->train, settings.T, uint64_t(options.seed));
+  if (data->held_out && settings.val_every) unigram_ = unigram_cross_entropy(data->train, *data->held_out);
+  int64_t enqueued = 0, finished = 0;
+  bool stop = false;
+  const auto finish = [&] {
+    stop |= finish_step();
+    ++finished;
+  };
+  while (!stop && enqueued < settings.steps) {
+    const bool validates = data->held_out && settings.validates_at(enqueued), samples = settings.samples_at(enqueued);
+    if (validates || samples) {
+      while (finished < enqueued) finish();
+      if (stop) break;
+      if (validates) report_validation(enqueued);
+      if (samples)
+        write_sample(enqueued == 0 ? "before training" : format("after step %lld", (long long)enqueued).c_str());
+      clock_ = seconds();
+    } else if (enqueued == 0) {
+      clock_ = seconds();
+    }
+    enqueue_step(sampler, enqueued++);
+    if (finished + 1 < enqueued) finish();
+  }
+  while (finished < enqueued) finish();
+  if (stop)
+    console.line(
+        format("asked to stop: ending after step %lld of %lld", (long long)finished, (long long)settings.steps));
+  if (data->held_out && settings.val_every) report_validation(finished);
+  return finished;
+}
+
+void Run::end(int64_t steps) {
+  if (folder && options.export_) {
+    trainer->save(folder->file("export"));
+    console.line(format("exported the weights to %s", folder->file("export").c_str()));
+  }
+  if (settings.sample_every && steps == settings.steps) write_sample("after training");
+  if (steps > 0)
+    console.line(format("trained %lld steps in %s, %s tokens/s", (long long)steps,
+                        human_duration(training_seconds_).c_str(),
+                        human_count(double(steps) * double(settings.step_tokens()) / training_seconds_).c_str()));
+  if (folder) console.line("the run is in " + folder->path());
+}
+
+void run(const Options& options, const Ranks& ranks) {
+  Run run(options, ranks);
+  if (options.dry_run) {
+    run.banner();
+    return;
+  }
+  run.trainer->plan().require_fits(run.device.info());
+  // Only the first rank writes; what it cannot write ends all of them.
+  if (!options.sample_only && ranks.rank == 0) run.folder.emplace(options.out, run.model.config.name);
+  if (run.folder) run.folder->write_config(options_json(options));
+  run.banner();
+  run.trainer->allocate();
+  if (run.model.weights) run.trainer->load(*run.model.weights);
+  else run.trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
+  if (options.sample_only) run.write_sample("of the model");
+  else run.end(run.train());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Ranks ranks;
+  try {
+    ranks = Ranks::start(&argc, &argv);
+    const Options options = parse_options(argc, argv);
+    if (options.help || options.version) {
+      if (ranks.rank == 0)
+        printf("%s", options.help ? options_help("train_llama").c_str() : format("train_llama %s\n", kVersion).c_str());
+    } else {
+      run(options, ranks);
+    }
+  } catch (const std::exception& error) {
+    end_all_ranks(ranks, error);
+  }
+  ranks.finish();
+  return 0;
+}
