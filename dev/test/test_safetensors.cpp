@@ -91,7 +91,8 @@ TEST_CASE("read: a file made by hand") {
   const std::string header =
       R"({"two":{"shape":[2,1],"dtype":"F32","data_offsets":[4,12]},"__metadata__":{"format":"pt"},)"
       R"("empty":{"dtype":"BF16","shape":[0,7],"data_offsets":[12,12]},)"
-      R"("one":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"byte":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[12,13]}})";
+      R"("one":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
+      R"("byte":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[12,13]}})";
   const std::string path = folder.write("x.safetensors", image(header, floats({1.5f, 2.5f, -3.0f}) + "\x7e"));
   const Safetensors file(path);
   CHECK(file.tensors().size() == 4);
@@ -200,21 +201,21 @@ TEST_CASE("read: damaged headers") {
       "more than 2^64 bytes");
   has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", eight),
       "4 bytes between the header and tensor a");
-  has(damaged(
-          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}})",
-          eight),
+  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+              R"("b":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}})",
+              eight),
       "2 bytes between a and tensor b");
-  has(damaged(
-          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]}})",
-          eight),
+  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+              R"("b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]}})",
+              eight),
       "tensors a and b overlap");
-  has(damaged(
-          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-          floats({1})),
+  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+              R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+              floats({1})),
       "overlap");
-  has(damaged(
-          R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-          eight),
+  has(damaged(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+              R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+              eight),
       "\"a\" stands twice");
   has(damaged(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})", eight),
       "header says 12 bytes of tensors, file holds 8\n  expected 75 bytes, found 71: the copy was cut short; fetch it "
@@ -265,9 +266,9 @@ TEST_CASE("read: every cut of a file is refused, no changed header byte does har
 TEST_CASE("read: offsets beyond 4 GiB") {
   const Folder folder;
   const uint64_t large = (uint64_t(5) << 30) + 4;
-  const std::string header = format(
-      R"({"big":{"dtype":"F32","shape":[%zu],"data_offsets":[0,%zu]},"end":{"dtype":"F32","shape":[1],"data_offsets":[%zu,%zu]}})",
-      size_t(large / 4), size_t(large), size_t(large), size_t(large + 4));
+  const std::string header = format(R"({"big":{"dtype":"F32","shape":[%zu],"data_offsets":[0,%zu]},)"
+                                    R"("end":{"dtype":"F32","shape":[1],"data_offsets":[%zu,%zu]}})",
+                                    size_t(large / 4), size_t(large), size_t(large), size_t(large + 4));
   const std::string path = folder.write("x", image(header, ""));
   fs::resize_file(path, 8 + header.size() + large);  // a hole: it takes no room on the disk
   std::ofstream(path, std::ios::binary | std::ios::app) << floats({42});
