@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -38,33 +39,26 @@ class Stack {
   char* base_;
 };
 
-struct NoRelease {
-  void deallocate(boost::context::stack_context&) const noexcept {}
-};
-
-enum class State : uint8_t { unborn, running, ready, waiting_block, waiting_warp, done };
-
 struct PendingCopy {
   void* to;
   const void* from;
   int bytes, group;
 };
 
-struct Thread {
-  State state = State::unborn;
+// What must be known of a thread that has waited.
+struct alignas(64) Thread {
   CpuIndex index;
-  Fiber* fiber = nullptr;
-  Place place{};
-  uint32_t mask = 0;
   int copy_group = 0;  // the group that the next asynchronous copies belong to
+  Fiber* fiber = nullptr;
+  const Place* place = nullptr;  // where it waits; lies on its stack
   std::vector<PendingCopy> copies;
 };
 
-struct Warp {
-  uint32_t alive, waiting;
+struct alignas(64) Warp {
+  uint32_t alive, waiting;  // lanes that have not returned; lanes that wait in a collective of the warp
   uint32_t mask[kWarpSize];
   WarpOperation operation[kWarpSize];
-  void* arguments[kWarpSize];
+  uint64_t posted[kWarpSize];
 };
 
 thread_local Block* current_block = nullptr;
@@ -77,9 +71,9 @@ class Block {
   ~Block();
 
   void run(const KernelLaunch& launch, size_t block_number);
-  void sync_block(BlockOperation operation, void* arguments, Place place);
-  void sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place);
-  void async_copy(void* to, const void* from, int bytes, Place place);
+  uint64_t sync_block(BlockOperation operation, uint64_t posted, const Place& place);
+  uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
+  void async_copy(void* to, const void* from, int bytes, const Place& place);
   void async_copy_commit();
   void async_copy_wait(int groups_in_flight);
   void describe() const;
@@ -93,51 +87,60 @@ class Block {
   int linear(CpuIndex i) const { return int(i.x + launch_->block.x * (i.y + launch_->block.y * i.z)); }
   CpuIndex index_of(int thread) const;
   void begin(const KernelLaunch& launch, size_t block_number);
-  void leave_loop();
-  void make_ready(int thread) { threads_[thread].state = State::ready, ready_.push_back(thread); }
+  void leave_loop() {
+    if (in_loop_) become_fiber();
+  }
+  void become_fiber();
+  void make_ready(int thread) { ready_[ready_end_++ % kMaxThreads] = uint16_t(thread); }
   int pick();
-  void park(State state, Place place);
-  void resume_as(int thread);
+  void park();
+  void step_aside();
   Fiber* new_or_free_fiber();
+  static void fiber_entry(FiberSwitch::Transfer from);
   void fiber_main();
   void start_threads();
   void finish_thread(int thread);
-  void complete_warp(int warp, uint32_t lanes, uint32_t mask, WarpOperation operation);
-  void complete_barrier();
+  void release_others(int thread);
+  void complete_warp(int warp, uint32_t lanes, int running);
+  void complete_barrier(int running);
   void land(std::vector<PendingCopy>& copies, int before_group);
 
-  CpuWorld world_;
-  Random random_;
   FiberSwitch switch_;
-  std::vector<std::unique_ptr<Stack>> stacks_;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Fiber*> free_fibers_;
-  std::byte* shared_ = nullptr;
-
-  const KernelLaunch* launch_ = nullptr;
-  CpuIndex block_index_;
   CpuIndex* thread_index_ = nullptr;  // threadIdx of the kernel's file
   int count_ = 0;                     // threads of this block
   int next_ = 0, done_ = 0, current_ = 0;
+  // A ring of the threads that may go on, in the order in which they became ready; each stands in it once at most.
+  unsigned ready_begin_ = 0, ready_end_ = 0;
   // While in_loop_, threads loop_first_ .. threadIdx are called by one loop and have no bookkeeping yet.
   bool in_loop_ = false;
-  int loop_first_ = 0;
   bool start_pending_ = false;
-  bool ending_ = false;
-  std::vector<int> order_;  // the order in which threads start; empty: 0, 1, 2, …
-  std::vector<int> ready_;
-  size_t ready_head_ = 0;
-  std::vector<Thread> threads_{kMaxThreads};
+  const bool random_order_;
+  int loop_first_ = 0;
+  const KernelLaunch* launch_ = nullptr;
+  uint16_t ready_[kMaxThreads];
   Warp warps_[kMaxThreads / kWarpSize];
+  Thread threads_[kMaxThreads];
   // __syncthreads and block operations: all threads that have not returned meet at one place.
-  std::vector<int> barrier_waiters_;
-  Place barrier_place_{};
+  int barrier_count_ = 0;
+  uint16_t barrier_waiters_[kMaxThreads];
+  const Place* barrier_place_ = nullptr;
   BlockOperation barrier_operation_ = nullptr;
-  void* barrier_arguments_[kMaxThreads];
+  uint64_t barrier_posted_[kMaxThreads];
+
+  const CpuWorld world_;
+  Random random_;
+  CpuIndex block_index_;
+  std::byte* shared_ = nullptr;
+  std::vector<int> order_;  // the order in which threads start; empty: 0, 1, 2, …
+  std::vector<std::unique_ptr<Stack>> stacks_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> free_fibers_;
 };
 
 Block::Block(const CpuWorld& world, int number)
-    : world_(world), random_(world.seed * 0x9E3779B97F4A7C15ull + unsigned(number)) {
+    : random_order_(world.order == CpuWorld::ThreadOrder::random),
+      world_(world),
+      random_(world.seed * 0x9E3779B97F4A7C15ull + unsigned(number)) {
   const size_t bytes = kMaxSharedBytes + kGuardBytes;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED, "no memory for a block's shared memory");
@@ -145,11 +148,7 @@ Block::Block(const CpuWorld& world, int number)
   mprotect(shared_ + (kMaxSharedBytes + 4095) / 4096 * 4096, 4096, PROT_NONE);
 }
 
-Block::~Block() {
-  ending_ = true;
-  for (Fiber* fiber : free_fibers_) switch_.to(fiber);
-  munmap(shared_, kMaxSharedBytes + kGuardBytes);
-}
+Block::~Block() { munmap(shared_, kMaxSharedBytes + kGuardBytes); }
 
 CpuIndex Block::index_of(int thread) const {
   const CpuExtent& size = launch_->block;
@@ -161,54 +160,46 @@ CpuIndex Block::index_of(int thread) const {
 // ---------------------------------------------------------------------------------------------- scheduling
 
 // The thread loop that called us stops being a plain loop: its threads get their bookkeeping.
-void Block::leave_loop() {
-  if (!in_loop_) return;
+void Block::become_fiber() {
   in_loop_ = false;
   const int me = linear(*thread_index_);
   if (order_.empty()) next_ = me + 1;
   current_ = me;
-  threads_[me].state = State::running;
   threads_[me].index = *thread_index_;
+  threads_[me].fiber = switch_.running();
   for (int t = loop_first_; t < me; ++t) finish_thread(t);
 }
 
 // What runs next: a thread that may go on, kStartNext, or kNothing.
-int Block::pick() {
-  const bool fresh = next_ < count_;
-  const size_t ready = ready_.size() - ready_head_;
-  if (ready == 0) return fresh ? kStartNext : kNothing;
-  if (world_.order == CpuWorld::ThreadOrder::random) {
-    if (fresh && random_.below(4) == 0) return kStartNext;
-    std::swap(ready_[ready_head_], ready_[ready_head_ + random_.below(ready)]);
+inline int Block::pick() {
+  const unsigned ready = ready_end_ - ready_begin_;
+  if (ready == 0) return next_ < count_ ? kStartNext : kNothing;
+  if (random_order_) {
+    if (next_ < count_ && random_.below(4) == 0) return kStartNext;
+    std::swap(ready_[ready_begin_ % kMaxThreads], ready_[(ready_begin_ + random_.below(ready)) % kMaxThreads]);
   }
-  const int thread = ready_[ready_head_++];
-  if (ready_head_ == ready_.size()) ready_.clear(), ready_head_ = 0;
-  if (ready_head_ == kMaxThreads) ready_.erase(ready_.begin(), ready_.begin() + kMaxThreads), ready_head_ = 0;
-  return thread;
-}
-
-void Block::resume_as(int thread) {
-  current_ = thread;
-  threads_[thread].state = State::running;
-  *thread_index_ = threads_[thread].index;
+  return ready_[ready_begin_++ % kMaxThreads];
 }
 
 // The running thread waits; somebody else runs until it is made ready and picked.
-void Block::park(State state, Place place) {
-  const int me = current_;
-  Thread& thread = threads_[me];
-  thread.state = state;
-  thread.place = place;
-  thread.fiber = switch_.running();
-  const int next = pick();
-  if (next == kNothing) stop_kernel("hang: no thread of the block can go on");
-  if (next == kStartNext) {
+inline void Block::park() {
+  const int me = current_, next = pick();
+  if (next >= 0) {
+    if (next != me) switch_.to(threads_[next].fiber);
+  } else {
+    if (next == kNothing) stop_kernel("hang: no thread of the block can go on");
     start_pending_ = true;
     switch_.to(new_or_free_fiber());
-  } else if (next != me) {
-    switch_.to(threads_[next].fiber);
   }
-  resume_as(me);
+  current_ = me;
+  *thread_index_ = threads_[me].index;
+}
+
+// In random order, who completed a collective may be overtaken by those it set free.
+inline void Block::step_aside() {
+  if (!random_order_ || random_.below(2)) return;
+  make_ready(current_);
+  park();
 }
 
 Fiber* Block::new_or_free_fiber() {
@@ -223,37 +214,17 @@ Fiber* Block::new_or_free_fiber() {
   fiber->stack = stacks_.back()->bottom();
   fiber->stack_bytes = kStackBytes;
   // Tops of stacks at different offsets in a page: else the frames of all threads share the same few cache sets.
-  char* top = fiber->stack + kStackBytes - (fibers_.size() * 320 & 4032);
-  boost::context::stack_context context;
-  context.sp = top;
-  context.size = size_t(top - fiber->stack);
-  fiber->context =
-      boost::context::fiber(std::allocator_arg, boost::context::preallocated(context.sp, context.size, context),
-                            NoRelease{}, [this](boost::context::fiber&& previous) {
-                              switch_.arrived(std::move(previous));
-                              fiber_main();
-                              return switch_.end();
-                            });
+  FiberSwitch::prepare(*fiber, fiber->stack + kStackBytes - (fibers_.size() * 320 & 4032), &Block::fiber_entry);
   return fiber;
 }
 
-void Block::fiber_main() {
-  for (;;) {
-    const int next = start_pending_ ? kStartNext : pick();
-    start_pending_ = false;
-    if (next == kStartNext) {
-      start_threads();
-      continue;
-    }
-    if (next == kNothing && done_ != count_) stop_kernel("hang: no thread of the block can go on");
-    free_fibers_.push_back(switch_.running());
-    switch_.to(next == kNothing ? switch_.main() : threads_[next].fiber);
-    if (ending_) return;
-  }
+void Block::fiber_entry(FiberSwitch::Transfer from) {
+  current_block->switch_.arrived(from);
+  current_block->fiber_main();
 }
 
 // Calls the next threads in a loop until one of them has waited; that one ends here too.
-void Block::start_threads() {
+inline void Block::start_threads() {
   const int first = order_.empty() ? next_ : order_[size_t(next_)];
   const int last = order_.empty() ? count_ : first + 1;
   if (!order_.empty()) ++next_;
@@ -274,21 +245,40 @@ void Block::start_threads() {
   for (int t = first; t < last; ++t) finish_thread(t);
 }
 
-void Block::finish_thread(int t) {
+inline void Block::finish_thread(int t) {
   Thread& thread = threads_[t];
   if (!thread.copies.empty()) land(thread.copies, thread.copy_group + 1);
-  thread.state = State::done;
   ++done_;
   Warp& warp = warps_[t / kWarpSize];
   warp.alive &= ~(1u << t % kWarpSize);
+  if (warp.waiting | uint32_t(barrier_count_)) release_others(t);
+}
+
+// Those who wait for thread t, which has returned, need not any more.
+void Block::release_others(int t) {
+  Warp& warp = warps_[t / kWarpSize];
   for (int l = 0; warp.waiting && l < kWarpSize; ++l) {
     if (!(warp.waiting >> l & 1)) continue;
     const uint32_t lanes = warp.mask[l] & warp.alive;
-    if ((warp.waiting & lanes) == lanes) complete_warp(t / kWarpSize, lanes, warp.mask[l], warp.operation[l]);
+    if ((warp.waiting & lanes) == lanes) complete_warp(t / kWarpSize, lanes, -1);
   }
-  if (barrier_waiters_.empty()) return;
+  if (barrier_count_ == 0) return;
   if (barrier_operation_) stop_kernel("thread %d returned while others wait in a block-wide sum", t);
-  if (int(barrier_waiters_.size()) == count_ - done_) complete_barrier();
+  if (barrier_count_ == count_ - done_) complete_barrier(-1);
+}
+
+void Block::fiber_main() {
+  for (;;) {
+    const int next = start_pending_ ? kStartNext : pick();
+    start_pending_ = false;
+    if (next == kStartNext) {
+      start_threads();
+      continue;
+    }
+    if (next == kNothing && done_ != count_) stop_kernel("hang: no thread of the block can go on");
+    free_fibers_.push_back(switch_.running());
+    switch_.to(next == kNothing ? switch_.main() : threads_[next].fiber);
+  }
 }
 
 void Block::begin(const KernelLaunch& launch, size_t number) {
@@ -307,8 +297,6 @@ void Block::begin(const KernelLaunch& launch, size_t number) {
       for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_.below(i)]);
   }
   next_ = done_ = 0;
-  ready_.clear();
-  ready_head_ = 0;
   for (int w = 0; w * kWarpSize < count_; ++w) {
     const int lanes = count_ - w * kWarpSize;
     warps_[w].alive = lanes >= kWarpSize ? ~0u : (1u << lanes) - 1;
@@ -334,76 +322,80 @@ void Block::run(const KernelLaunch& launch, size_t number) {
 
 // ---------------------------------------------------------------------------------------------- barriers, collectives
 
-void Block::complete_barrier() {
-  if (barrier_operation_) barrier_operation_(barrier_arguments_, count_);
-  for (int t : barrier_waiters_)
-    if (t != current_ || threads_[t].state == State::waiting_block) make_ready(t);
-  barrier_waiters_.clear();
+// All threads that have not returned have met; `running` is the one that came last and goes on by itself (-1: none).
+void Block::complete_barrier(int running) {
+  if (barrier_operation_) barrier_operation_(barrier_posted_, count_);
+  for (int i = 0; i < barrier_count_; ++i)
+    if (barrier_waiters_[i] != running) make_ready(barrier_waiters_[i]);
+  barrier_count_ = 0;
 }
 
-void Block::sync_block(BlockOperation operation, void* arguments, Place place) {
+uint64_t Block::sync_block(BlockOperation operation, uint64_t posted, const Place& place) {
   leave_loop();
-  if (barrier_waiters_.empty()) {
-    barrier_place_ = place;
+  const int me = current_;
+  if (barrier_count_ == 0) {
+    barrier_place_ = &place;
     barrier_operation_ = operation;
-  } else if (barrier_place_.line != place.line || barrier_operation_ != operation ||
-             strcmp(barrier_place_.file, place.file) != 0) {
-    stop_kernel("divergence: thread %d reached %s at %s:%d while %zu thread(s) wait in %s at %s:%d", current_,
-                place.what, place.file, place.line, barrier_waiters_.size(), barrier_place_.what, barrier_place_.file,
-                barrier_place_.line);
+  } else if (barrier_place_->line != place.line || barrier_operation_ != operation ||
+             (barrier_place_->file != place.file && strcmp(barrier_place_->file, place.file) != 0)) {
+    stop_kernel("divergence: thread %d reached %s at %s:%d while %d thread(s) wait in %s at %s:%d", me, place.what,
+                place.file, place.line, barrier_count_, barrier_place_->what, barrier_place_->file,
+                barrier_place_->line);
   }
   if (operation && done_)
     stop_kernel("%s:%d: %s after %d thread(s) returned", place.file, place.line, place.what, done_);
-  barrier_arguments_[current_] = arguments;
-  barrier_waiters_.push_back(current_);
-  if (int(barrier_waiters_.size()) < count_ - done_) {
-    park(State::waiting_block, place);
-    return;
+  threads_[me].place = &place;
+  barrier_posted_[me] = posted;
+  barrier_waiters_[barrier_count_++] = uint16_t(me);
+  if (barrier_count_ < count_ - done_) {
+    park();
+  } else {
+    complete_barrier(me);
+    step_aside();
   }
-  complete_barrier();
-  if (world_.order == CpuWorld::ThreadOrder::random && random_.below(2)) {
-    make_ready(current_);
-    park(State::ready, place);
-  }
+  return barrier_posted_[me];
 }
 
-void Block::complete_warp(int w, uint32_t lanes, uint32_t mask, WarpOperation operation) {
+// The lanes `lanes` of warp w have met; `running` is the lane that came last and goes on by itself (-1: none).
+void Block::complete_warp(int w, uint32_t lanes, int running) {
   Warp& warp = warps_[w];
-  for (int l = 0; l < kWarpSize; ++l)
-    if ((lanes >> l & 1) && (warp.mask[l] != mask || warp.operation[l] != operation))
-      stop_kernel("divergence in warp %d: lane %d waits in %s at %s:%d with mask %08x, others in another operation", w,
-                  l, threads_[w * kWarpSize + l].place.what, threads_[w * kWarpSize + l].place.file,
-                  threads_[w * kWarpSize + l].place.line, warp.mask[l]);
-  if (operation) operation(warp.arguments, lanes);
-  warp.waiting &= ~lanes;
-  for (int l = 0; l < kWarpSize; ++l) {
-    const int t = w * kWarpSize + l;
-    if ((lanes >> l & 1) && (t != current_ || threads_[t].state == State::waiting_warp)) make_ready(t);
+  const int first = std::countr_zero(lanes);
+  const uint32_t mask = warp.mask[first];
+  const WarpOperation operation = warp.operation[first];
+  uint32_t others = 0;  // lanes in other collectives
+  for (int l = 0; l < kWarpSize; ++l) others |= uint32_t(warp.mask[l] != mask || warp.operation[l] != operation) << l;
+  if (others & lanes) {
+    const int l = std::countr_zero(others & lanes);
+    const Place &one = *threads_[w * kWarpSize + first].place, &other = *threads_[w * kWarpSize + l].place;
+    stop_kernel(
+        "divergence in warp %d: lane %d waits in %s at %s:%d with mask %08x, lane %d in %s at %s:%d with mask %08x", w,
+        first, one.what, one.file, one.line, mask, l, other.what, other.file, other.line, warp.mask[l]);
   }
+  if (operation) operation(warp.posted, lanes);
+  warp.waiting &= ~lanes;
+  for (int l = 0; l < kWarpSize; ++l)
+    if ((lanes >> l & 1) && l != running) make_ready(w * kWarpSize + l);
 }
 
-void Block::sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place) {
+uint64_t Block::sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place) {
   leave_loop();
-  const int w = current_ / kWarpSize, lane = current_ % kWarpSize;
+  const unsigned me = unsigned(current_), w = me / kWarpSize, lane = me % kWarpSize;
   Warp& warp = warps_[w];
   if (!(mask >> lane & 1))
-    stop_kernel("%s:%d: %s: lane %d is not in its own mask %08x", place.file, place.line, place.what, lane, mask);
+    stop_kernel("%s:%d: %s: lane %u is not in its own mask %08x", place.file, place.line, place.what, lane, mask);
   warp.mask[lane] = mask;
   warp.operation[lane] = operation;
-  warp.arguments[lane] = arguments;
+  warp.posted[lane] = posted;
   warp.waiting |= 1u << lane;
-  threads_[current_].place = place;
-  threads_[current_].mask = mask;
+  threads_[me].place = &place;
   const uint32_t lanes = mask & warp.alive;
   if ((warp.waiting & lanes) != lanes) {
-    park(State::waiting_warp, place);
-    return;
+    park();
+  } else {
+    complete_warp(int(w), lanes, int(lane));
+    step_aside();
   }
-  complete_warp(w, lanes, mask, operation);
-  if (world_.order == CpuWorld::ThreadOrder::random && random_.below(2)) {
-    make_ready(current_);
-    park(State::ready, place);
-  }
+  return warp.posted[lane];
 }
 
 // ---------------------------------------------------------------------------------------------- asynchronous copies
@@ -417,7 +409,7 @@ void Block::land(std::vector<PendingCopy>& copies, int before_group) {
   copies.resize(kept);
 }
 
-void Block::async_copy(void* to, const void* from, int bytes, Place place) {
+void Block::async_copy(void* to, const void* from, int bytes, const Place& place) {
   leave_loop();
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) & uintptr_t(bytes - 1))
     stop_kernel("%s:%d: %s of %d bytes from %p to %p: not aligned to its size", place.file, place.line, place.what,
@@ -453,19 +445,20 @@ void Block::describe() const {
   fprintf(stderr, ", thread (%u,%u,%u) of (%u,%u,%u)\n", thread_index_->x, thread_index_->y, thread_index_->z,
           launch_->block.x, launch_->block.y, launch_->block.z);
   std::map<std::string, std::pair<int, int>> waiting;  // place → how many, the first of them
-  int returned = 0;
-  for (int t = 0; t < count_; ++t) {
-    const Thread& thread = threads_[t];
-    if (thread.state == State::done) ++returned;
-    if (thread.state != State::waiting_block && thread.state != State::waiting_warp) continue;
-    std::string where = format("%s at %s:%d", thread.place.what, thread.place.file, thread.place.line);
-    if (thread.state == State::waiting_warp) where += format(", warp %d, mask %08x", t / kWarpSize, thread.mask);
-    auto entry = waiting.emplace(where, std::make_pair(0, t)).first;
-    ++entry->second.first;
-  }
+  const auto add = [&](int thread, const std::string& detail) {
+    const Place& place = *threads_[thread].place;
+    const auto where = format("%s at %s:%d", place.what, place.file, place.line) + detail;
+    auto& [threads, first] = waiting.emplace(where, std::make_pair(0, thread)).first->second;
+    ++threads;
+    first = std::min(first, thread);
+  };
+  for (int i = 0; i < barrier_count_; ++i) add(barrier_waiters_[i], "");
+  for (int t = 0; t < count_; ++t)
+    if (const Warp& warp = warps_[t / kWarpSize]; warp.waiting >> t % kWarpSize & 1)
+      add(t, format(", warp %d, mask %08x", t / kWarpSize, warp.mask[t % kWarpSize]));
   for (const auto& [where, who] : waiting)
     fprintf(stderr, "  %d thread(s) wait in %s; the first is thread %d\n", who.first, where.c_str(), who.second);
-  fprintf(stderr, "  %d of %d thread(s) have returned\n", returned, count_);
+  fprintf(stderr, "  %d of %d thread(s) have returned\n", done_, count_);
 }
 
 void stop_kernel(const char* pattern, ...) {
@@ -486,14 +479,14 @@ void BlockRunner::run(const KernelLaunch& launch, size_t block_number) { block_-
 
 std::byte* shared_bytes() { return current_block->shared(); }
 int lane_number() { return current_block->lane(); }
-void sync_block(Place place) { current_block->sync_block(nullptr, nullptr, place); }
-void sync_block_operation(BlockOperation operation, void* arguments, Place place) {
-  current_block->sync_block(operation, arguments, place);
+void sync_block(const Place& place) { current_block->sync_block(nullptr, 0, place); }
+uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const Place& place) {
+  return current_block->sync_block(operation, posted, place);
 }
-void sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place) {
-  current_block->sync_warp(mask, operation, arguments, place);
+uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place) {
+  return current_block->sync_warp(mask, operation, posted, place);
 }
-void async_copy(void* to, const void* from, int bytes, Place place) {
+void async_copy(void* to, const void* from, int bytes, const Place& place) {
   current_block->async_copy(to, from, bytes, place);
 }
 void async_copy_commit() { current_block->async_copy_commit(); }

@@ -4,13 +4,14 @@
 // a thread has to wait (a barrier, a warp collective) does it become a fiber of its own, and the loop goes on in
 // another fiber. A thread that never waits costs a function call, one that waits some 10 ns a switch.
 //
-// A warp collective is one rendezvous: each lane posts a pointer to its arguments, and the last to arrive computes for
-// all. Errors of a kernel (divergence, a hang, a misaligned copy) end the process with the kernel, block, thread, file
-// and line, since a GPU could not go on either.
+// A warp collective is one rendezvous: each lane posts 8 bytes (its value, or the address of its arguments), and the
+// last to arrive computes for all. Errors of a kernel (divergence, a hang, a misaligned copy) end the process with the
+// kernel, block, thread, file and line, since a GPU could not go on either.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,9 +34,25 @@ namespace cpu_world {
 inline constexpr int kMaxThreads = 1024;
 inline constexpr size_t kMaxSharedBytes = 227 << 10;
 
-// The last lane to arrive runs it: `arguments[l]` is what lane l posted, for the lanes in `lanes`.
-using WarpOperation = void (*)(void** arguments, uint32_t lanes);
-using BlockOperation = void (*)(void** arguments, int threads);
+// The last lane to arrive runs it: posted[l] is what lane l posted, for the lanes in `lanes`, and what it leaves there
+// is returned to lane l.
+using WarpOperation = void (*)(uint64_t* posted, uint32_t lanes);
+using BlockOperation = void (*)(uint64_t* posted, int threads);
+
+// A value of up to 8 bytes, or a pointer, as what is posted and back.
+template <class T>
+uint64_t to_posted(T value) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t posted = 0;
+  memcpy(&posted, &value, sizeof(T));
+  return posted;
+}
+template <class T>
+T from_posted(uint64_t posted) {
+  T value;
+  memcpy(&value, &posted, sizeof(T));
+  return value;
+}
 
 struct Place {
   const char* what;
@@ -76,12 +93,13 @@ class BlockRunner {
 
 std::byte* shared_bytes();
 
-void sync_block(Place place);  // all threads that have not returned
-void sync_warp(uint32_t mask, WarpOperation operation, void* arguments, Place place);
-void sync_block_operation(BlockOperation operation, void* arguments, Place place);
+// `place` lives until the call returns.
+void sync_block(const Place& place);  // all threads that have not returned
+uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
+uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const Place& place);
 int lane_number();
 
-void async_copy(void* to, const void* from, int bytes, Place place);
+void async_copy(void* to, const void* from, int bytes, const Place& place);
 void async_copy_commit();
 void async_copy_wait(int groups_in_flight);
 

@@ -34,7 +34,7 @@ inline void __syncthreads(LLMC_PLACE) {
 }
 inline void __syncwarp(uint32_t mask = ~0u, LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::sync_warp(mask, nullptr, nullptr, {"__syncwarp", file, line});
+  cpu_world::sync_warp(mask, nullptr, 0, {"__syncwarp", file, line});
 }
 
 namespace cpu_world {
@@ -43,20 +43,20 @@ template <class T>
 struct Shuffle {
   T value, result;
   int source;
-  static void run(void** lanes, uint32_t mask) {
+  static void run(uint64_t* lanes, uint32_t mask) {
     for (int l = 0; l < 32; ++l) {
       if (!(mask >> l & 1)) continue;
-      auto* me = static_cast<Shuffle*>(lanes[l]);
-      if (mask >> me->source & 1) me->result = static_cast<Shuffle*>(lanes[me->source])->value;
+      auto* me = from_posted<Shuffle*>(lanes[l]);
+      if (mask >> me->source & 1) me->result = from_posted<Shuffle*>(lanes[me->source])->value;
       else memset(static_cast<void*>(&me->result), 0xff, sizeof(T));  // a lane that is not there: undefined
     }
   }
 };
 
 template <class T>
-T shuffle(uint32_t mask, T value, int source, Place place) {
+T shuffle(uint32_t mask, T value, int source, const Place& place) {
   Shuffle<T> me{value, value, source};
-  sync_warp(mask, &Shuffle<T>::run, &me, place);
+  sync_warp(mask, &Shuffle<T>::run, to_posted(&me), place);
   return me.result;
 }
 
@@ -66,16 +66,12 @@ inline int shuffle_source(int source, int width) {
   return (source & ~(width - 1)) == (lane & ~(width - 1)) ? source : lane;
 }
 
-struct Ballot {
-  uint32_t value;
-  static void run(void** lanes, uint32_t mask) {
-    uint32_t bits = 0;
-    for (int l = 0; l < 32; ++l)
-      if (mask >> l & 1) bits |= static_cast<Ballot*>(lanes[l])->value << l;
-    for (int l = 0; l < 32; ++l)
-      if (mask >> l & 1) static_cast<Ballot*>(lanes[l])->value = bits;
-  }
-};
+inline void run_ballot(uint64_t* lanes, uint32_t mask) {
+  uint32_t bits = 0;
+  for (int l = 0; l < 32; ++l)
+    if (mask >> l & 1) bits |= uint32_t(lanes[l]) << l;
+  for (int l = 0; l < 32; ++l) lanes[l] = bits;
+}
 
 template <auto kernel>
 struct Signature;
@@ -132,7 +128,5 @@ T __shfl_up_sync(uint32_t mask, T value, unsigned lanes, int width = 32, LLMC_PL
   return cpu_world::shuffle(mask, value, source, {"__shfl_up_sync", file, line});
 }
 inline uint32_t __ballot_sync(uint32_t mask, int predicate, LLMC_PLACE) {
-  cpu_world::Ballot me{uint32_t(predicate != 0)};
-  cpu_world::sync_warp(mask, &cpu_world::Ballot::run, &me, {"__ballot_sync", file, line});
-  return me.value;
+  return uint32_t(cpu_world::sync_warp(mask, &cpu_world::run_ballot, predicate != 0, {"__ballot_sync", file, line}));
 }

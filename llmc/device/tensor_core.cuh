@@ -46,11 +46,11 @@ struct Mma16x8x16 {
 
   static float half(uint32_t pair, int which) { return bits_to_float(which ? pair & 0xffff0000u : pair << 16); }
 
-  static void run(void** lanes, uint32_t mask) {
+  static void run(uint64_t* lanes, uint32_t mask) {
     if (mask != ~0u) stop_kernel("mma_m16n8k16 needs all 32 lanes, has %08x", mask);
     float A[16][16], B[16][8];
     for (int l = 0; l < 32; ++l) {
-      const auto* lane = static_cast<Mma16x8x16*>(lanes[l]);
+      const auto* lane = from_posted<Mma16x8x16*>(lanes[l]);
       const int g = l / 4, t = l % 4 * 2;
       for (int h = 0; h < 2; ++h) {
         A[g][t + h] = half(lane->a[0], h);
@@ -66,7 +66,7 @@ struct Mma16x8x16 {
       for (int k = 0; k < 16; ++k)
         for (int j = 0; j < 8; ++j) D[i][j] += A[i][k] * B[k][j];
     for (int l = 0; l < 32; ++l) {
-      float* d = static_cast<Mma16x8x16*>(lanes[l])->d;
+      float* d = from_posted<Mma16x8x16*>(lanes[l])->d;
       const int g = l / 4, t = l % 4 * 2;
       d[0] += D[g][t];
       d[1] += D[g][t + 1];
@@ -81,15 +81,15 @@ struct Ldmatrix {
   const void* row;
   bool transpose;
 
-  static void run(void** lanes, uint32_t mask) {
+  static void run(uint64_t* lanes, uint32_t mask) {
     if (mask != ~0u) stop_kernel("ldmatrix needs all 32 lanes, has %08x", mask);
     for (int m = 0; m < 4; ++m)
       for (int l = 0; l < 32; ++l) {
-        auto* lane = static_cast<Ldmatrix*>(lanes[l]);
+        auto* lane = from_posted<Ldmatrix*>(lanes[l]);
         uint16_t pair[2];
         for (int h = 0; h < 2; ++h) {
           const int row = lane->transpose ? l % 4 * 2 + h : l / 4, column = lane->transpose ? l / 4 : l % 4 * 2 + h;
-          const void* source = static_cast<Ldmatrix*>(lanes[m * 8 + row])->row;
+          const void* source = from_posted<Ldmatrix*>(lanes[m * 8 + row])->row;
           pair[h] = static_cast<const uint16_t*>(source)[column];
         }
         memcpy(&lane->r[m], pair, 4);
@@ -101,7 +101,7 @@ struct Ldmatrix {
 
 inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], LLMC_PLACE) {
   cpu_world::Mma16x8x16 me{d, a, b};
-  cpu_world::sync_warp(~0u, &cpu_world::Mma16x8x16::run, &me, {"mma_m16n8k16", file, line});
+  cpu_world::sync_warp(~0u, &cpu_world::Mma16x8x16::run, cpu_world::to_posted(&me), {"mma_m16n8k16", file, line});
 }
 
 template <bool kTranspose>
@@ -109,7 +109,7 @@ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, LLMC_PLACE) {
   if (reinterpret_cast<uintptr_t>(row) & 15)
     cpu_world::stop_kernel("%s:%d: ldmatrix: the row's address %p is not 16-byte aligned", file, line, row);
   cpu_world::Ldmatrix me{{}, row, kTranspose};
-  cpu_world::sync_warp(~0u, &cpu_world::Ldmatrix::run, &me, {"ldmatrix", file, line});
+  cpu_world::sync_warp(~0u, &cpu_world::Ldmatrix::run, cpu_world::to_posted(&me), {"ldmatrix", file, line});
   memcpy(r, me.r, sizeof r);
 }
 
