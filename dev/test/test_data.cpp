@@ -1,9 +1,7 @@
 // Token files: both shard formats, text, the split, the unigram figure; and every malformed file with its message.
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +88,7 @@ TEST_CASE("a read outside a shard is refused") {
   CHECK(error_of([&] { data.read(0, 4, 0, out); }) != "");
   CHECK(error_of([&] { data.read(0, 0, -1, out); }) != "");
   CHECK(error_of([&] { data.read(0, INT64_MAX, 2, out); }) != "");
+  CHECK(has(error_of([&] { data.read(0, 2, INT64_MAX, out); }), "of which 3 are in this dataset"));
   CHECK(error_of([&] { data.read(1, 0, 1, out); }) == "shard 1 of a dataset of 1 shards");
   CHECK(error_of([&] { data.read(-1, 0, 1, out); }) == "shard -1 of a dataset of 1 shards");
 }
@@ -217,6 +216,18 @@ TEST_CASE("several ranks share the scan; what a rank did not scan it refuses whe
   CHECK(error_of([&] { data.read(0, 0, 2, out); }) == "");
   CHECK(error_of([&] { data.read(0, 1, 2, out); }).starts_with(expected));
   CHECK(error_of([&] { unigram_cross_entropy(data, data); }).starts_with(expected));
+  // Each rank scans every second shard from its own number on.
+  for (int bad = 0; bad < 4; bad++) {
+    for (int i = 0; i < 4; i++)
+      write_shard(folder / ("of_four_" + std::to_string(i) + ".bin"),
+                  std::vector<uint16_t>{uint16_t(i == bad ? 50 : 49)});
+    for (int scanning = 0; scanning < 2; scanning++) {
+      CAPTURE(bad);
+      CAPTURE(scanning);
+      const std::string message = error_of([&] { TokenDataset::open(folder / "of_four_*.bin", 50, scanning, 2); });
+      CHECK(has(message, "token 0 is 50") == (bad % 2 == scanning));
+    }
+  }
   CHECK(error_of([&] { TokenDataset::open(pattern, 50, 2, 2); }) ==
         "cannot open '" + pattern + "' as rank 2 of 2\n  expected a rank from 0 to 1");
 }
@@ -233,7 +244,9 @@ TEST_CASE("a text's last tenth is held out, cut in the concatenation of the file
   TemporaryFolder folder;
   write_file(folder / "a.txt", "0123456789abcdefghij");
   write_file(folder / "b.txt", "KLMNO");
-  const auto [train, held_out] = open_training_data(folder / "*.txt", "", 256);
+  const TrainingData data = open_training_data(folder / "*.txt", "", 256);
+  const TokenDataset& train = data.train;
+  const std::optional<TokenDataset>& held_out = data.held_out;
   CHECK(held_out.has_value());
   CHECK(text_of(train) == "0123456789abcdefghijKLM");
   CHECK(text_of(*held_out) == "NO");  // 25 / 10, rounded down

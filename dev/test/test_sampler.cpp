@@ -45,6 +45,10 @@ bool is_permutation_of_indices(std::vector<int64_t> images) {
   return true;
 }
 
+struct RanksAndRows {
+  int R, B;
+};
+
 // Sum of (seen - expected)^2 / expected: about cells-1 for a fair draw, with a standard deviation of sqrt(2 cells).
 double chi_square(const std::vector<int>& seen, double expected) {
   double sum = 0;
@@ -230,8 +234,9 @@ TEST_CASE("ranks and micro-steps together compute exactly the step's samples, wh
   const Sampler sampler(counting_dataset(folder, {203, 157}), T, 77);
   const int64_t G = 24;
   std::vector<std::vector<int32_t>> first_inputs;  // of the first layout, by step and sample
-  for (const auto& [R, B] :
-       std::vector<std::pair<int, int>>{{1, 24}, {1, 1}, {2, 3}, {4, 6}, {3, 2}, {24, 1}, {8, 1}}) {
+  for (const RanksAndRows& ranks_and_rows :
+       std::vector<RanksAndRows>{{1, 24}, {1, 1}, {2, 3}, {4, 6}, {3, 2}, {24, 1}, {8, 1}}) {
+    const int R = ranks_and_rows.R, B = ranks_and_rows.B;
     const BatchLayout layout{G, R, B};
     CAPTURE(R);
     CAPTURE(B);
@@ -316,7 +321,9 @@ TEST_CASE("validation windows are evenly spread and belong to no layout") {
   }
   SUBCASE("each once over ranks and micro-steps; rows beyond the last are ignored") {
     const ValidationWindows windows(data, T, 15);
-    for (const auto& [R, B] : std::vector<std::pair<int, int>>{{1, 1}, {1, 15}, {1, 4}, {2, 3}, {4, 4}, {3, 2}}) {
+    for (const RanksAndRows& ranks_and_rows :
+         std::vector<RanksAndRows>{{1, 1}, {1, 15}, {1, 4}, {2, 3}, {4, 4}, {3, 2}}) {
+      const int R = ranks_and_rows.R, B = ranks_and_rows.B;
       std::multiset<int32_t> first_tokens;
       int64_t filled = 0;
       for (int rank = 0; rank < R; rank++)

@@ -102,6 +102,8 @@ TEST_CASE("short runs and long warm-ups are defined") {
   // The warm-up reaches into the last fifth: the decay starts where it ends.
   CHECK(learning_rate(Schedule::kWsd, 8, 10, 9, 1.0, 0.1) == 1.0);
   CHECK(learning_rate(Schedule::kWsd, 9, 10, 9, 1.0, 0.1) == 0.1);
+  CHECK(learning_rate(Schedule::kWsd, 18, 20, 18, 1.0, 0.0) == 0.5);
+  CHECK(learning_rate(Schedule::kWsd, 19, 20, 18, 1.0, 0.0) == 0.0);
   // Two trillion steps: no overflow on the way.
   CHECK(learning_rate(Schedule::kLinear, int64_t(1) << 40, (int64_t(1) << 41) + 1, 0, 1.0, 0.0) == 0.5);
 }

@@ -21,8 +21,9 @@ class TokenDataset {
  public:
   // Opens the files that match `pattern`, in the order of their names, for a model of `vocab_size` tokens.
   // Every header and size is checked. So is every token: each must be below vocab_size, which reads all the data once,
-  // as fast as it arrives. Where `ranks` processes open the same data, each scans only its share, and one that fails
-  // ends them all. Fails with the file, the values found and expected, and what to do next.
+  // as fast as it arrives. Where `ranks` processes open the same data, each scans only every ranks-th shard, and what
+  // it did not scan it checks when it reads it. Fails with the file, the values found and expected, and what to do
+  // next.
   static TokenDataset open(const std::string& pattern, int vocab_size, int rank = 0, int ranks = 1);
 
   int64_t size() const;  // tokens in all shards
