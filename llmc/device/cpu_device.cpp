@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <thread>
@@ -72,10 +73,11 @@ struct Device::State {
 void Device::State::execute_front(Stream::State& stream) {
   const std::shared_ptr<Task> task = stream.queue.front();
   stream.queue.pop_front();
-  if (task->function) task->function();
+  const std::function<void()> function = std::move(task->function);
   task->function = nullptr;
   task->after = nullptr;
-  task->done = true;
+  task->done = true;  // also when it throws: nothing may go on to wait for it
+  if (function) function();
   task->time = seconds();
 }
 
@@ -225,7 +227,12 @@ Stream::Stream(Stream&&) noexcept = default;
 
 Stream::~Stream() {
   if (!state_) return;
-  synchronize();
+  // After an error nothing more is executed: what is left may need what is gone, or other ranks.
+  if (std::uncaught_exceptions() > 0) {
+    for (const auto& task : state_->queue) task->done = true;
+  } else {
+    synchronize();
+  }
   std::erase(device_->state().streams, state_.get());
 }
 
