@@ -22,8 +22,9 @@ __global__ void __launch_bounds__(kThreads)
   const size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
   const uint64_t element = offset + i;
-  const auto bits = philox(key, element / 2);
-  const double u = (double(bits[0]) + 1) * 0x1p-32, angle = kTwoPi * (double(bits[1]) * 0x1p-32);  // u in (0, 1]
+  const PhiloxBlock bits = philox(key, element / 2, 0);
+  const double u = (double(bits.words[0]) + 1) * 0x1p-32,
+               angle = kTwoPi * (double(bits.words[1]) * 0x1p-32);  // u in (0, 1]
   const double radius = sqrt(-2 * log(u));
   data[i] = float(double(std) * radius * (element % 2 ? sin(angle) : cos(angle)));
 }

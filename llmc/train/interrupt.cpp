@@ -10,7 +10,9 @@ constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
 volatile sig_atomic_t received[65];
 
 void on_signal(int signal) {
-  if (received[signal]++ == 0) return;
+  const bool first = !received[signal];
+  received[signal] = 1;
+  if (first) return;
   constexpr char kText[] = "second signal: ending at once, nothing is saved\n";
   const auto ignored = write(STDERR_FILENO, kText, sizeof kText - 1);
   (void)ignored;

@@ -65,7 +65,7 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
     // Lengths in steps of 64: products have few shapes; what follows the last token does not change its logits.
     context.resize(std::min(window, (length + 63) / 64 * 64), context.back());
     const std::vector<float> logits = trainer.logits(context, 1, int(context.size()), int(length) - 1);
-    const double u = double(philox(key, uint64_t(i))[0]) * 0x1p-32;
+    const double u = double(philox(key, uint64_t(i), 0).words[0]) * 0x1p-32;
     const int32_t token = draw(logits, settings.temperature, u);
     tokens.push_back(token);
     emit(token);

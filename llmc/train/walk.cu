@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "llmc/base/error.h"
+#include "llmc/device/number.h"
 #include "llmc/kernels/embedding.h"
 #include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
