@@ -1,0 +1,225 @@
+// Softmax and cross-entropy against float64.
+//
+// Covers: promise 7: classifier: loss and gradients of ugly shapes, padding, ignored and impossible labels
+#include "llmc/kernels/classifier.h"
+
+#include "dev/kernels/check.h"
+
+namespace {
+
+struct Case {
+  int N, V, ld;
+  double scale;  // of the logits: 30 makes softmax nearly one-hot
+};
+
+struct Reference {
+  std::vector<double> losses, dlogits;
+};
+
+template <class T>
+Reference reference(const std::vector<T>& logits, const std::vector<int>& labels, const Case& c, double label_count) {
+  Reference r{std::vector<double>(size_t(c.N)), std::vector<double>(size_t(c.N) * size_t(c.ld))};
+  for (int n = 0; n < c.N; ++n) {
+    const T* row = &logits[size_t(n) * size_t(c.ld)];
+    if (labels[size_t(n)] == kIgnoredLabel) continue;
+    double max = -INFINITY, sum = 0;
+    for (int v = 0; v < c.V; ++v) max = std::max(max, to_double(row[v]));
+    for (int v = 0; v < c.V; ++v) sum += std::exp(to_double(row[v]) - max);
+    r.losses[size_t(n)] = max - to_double(row[labels[size_t(n)]]) + std::log(sum);
+    for (int v = 0; v < c.V; ++v)
+      r.dlogits[size_t(n) * size_t(c.ld) + size_t(v)] =
+          (std::exp(to_double(row[v]) - max) / sum - (v == labels[size_t(n)])) / label_count;
+  }
+  return r;
+}
+
+StepState state_with(int64_t label_count) {
+  StepState state{};
+  state.label_count = label_count;
+  return state;
+}
+
+template <class T>
+std::vector<T> random_logits(Generator& generator, const Case& c) {
+  std::vector<T> logits(size_t(c.N) * size_t(c.ld), from_float<T>(NAN));  // padding is NaN
+  for (int n = 0; n < c.N; ++n)
+    for (int v = 0; v < c.V; ++v)
+      logits[size_t(n) * size_t(c.ld) + size_t(v)] = from_float<T>(float(c.scale * generator.normal()));
+  return logits;
+}
+
+template <class T>
+void check_case(Checker& checker, const Case& c) {
+  Stream& stream = checker.stream;
+  const std::string name = format("%s N=%d V=%d ld=%d scale=%g", dtype_name(kDType<T>), c.N, c.V, c.ld, c.scale);
+  Generator generator(uint64_t(c.N * 131 + c.V));
+  const std::vector<T> values = random_logits<T>(generator, c);
+  std::vector<int> labels_host(static_cast<size_t>(c.N));
+  for (int& label : labels_host) label = generator.integer(0, 4) ? generator.integer(0, c.V - 1) : kIgnoredLabel;
+  labels_host[0] = c.V - 1;
+  const int64_t label_count = 37;  // of the step, so unrelated to this call's labels
+  const Reference want = reference(values, labels_host, c, double(label_count));
+
+  Array<T> logits(stream, values);
+  const Array<int> labels(stream, labels_host);
+  const Array<StepState> state(stream, {state_with(label_count)});
+  Array<float> losses(stream, size_t(c.N)), losses_forward(stream, size_t(c.N));
+  classifier_forward(stream, losses_forward.data(), logits.data(), labels.data(), c.N, c.V, c.ld);
+  checker.same_bits(name + ": forward leaves the logits", logits.download(), values);
+  classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), c.N, c.V, c.ld);
+
+  // Sums of V positive terms in fp32, each exp good to 2 units in the last place; the logarithm makes a relative error
+  // of the sum an absolute one. max - logit rounds at the size of the logits.
+  checker.close(name + " losses", losses.download(), want.losses, {c.N}, 1e-6, 4e-6);
+  checker.same_bits(name + ": forward alone", losses_forward.download(), losses.download());
+  // exp, the sum and two products: some units of fp32's last place, then one rounding to T. p - 1 of the label's column
+  // rounds at the size of 1.
+  const double rounding = sizeof(T) == 2 ? 0.5 * epsilon_of<T>() : 0;
+  const std::vector<T> dlogits = logits.download();
+  checker.close(name + " dlogits", dlogits, want.dlogits, {c.N, c.ld}, rounding + 1e-5,
+                1e-6 / double(label_count) * (c.scale > 10 ? 1 : 0.2));
+
+  logits.upload(values);
+  classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), c.N, c.V, c.ld);
+  checker.same_bits(name + ": twice", logits.download(), dlogits);
+}
+
+// Where a row is one huge logit, all others are far below what fp32's exp reaches, and where none is.
+void check_extremes(Checker& checker) {
+  Stream& stream = checker.stream;
+  const Case c{4, 100, 104, 1};
+  std::vector<float> values(size_t(c.N * c.ld), 0.0f);
+  for (int v = 0; v < c.V; ++v) {
+    values[size_t(v)] = v == 57 ? 3e4f : -3e4f;
+    values[size_t(c.ld + v)] = 1e30f;
+    values[size_t(2 * c.ld + v)] = v == 99 ? -INFINITY : -200.0f;
+    values[size_t(3 * c.ld + v)] = float(v) - 1000;
+  }
+  const std::vector<int> labels_host = {57, 3, 0, 99};
+  Array<float> logits(stream, values), losses(stream, 4);
+  const Array<int> labels(stream, labels_host);
+  const Array<StepState> state(stream, {state_with(1)});
+  const Reference want = reference(values, labels_host, c, 1);
+  classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), c.N, c.V, c.ld);
+  checker.close("extremes losses", losses.download(), want.losses, {c.N}, 1e-6, 4e-6);
+  checker.close("extremes dlogits", logits.download(), want.dlogits, {c.N, c.ld}, 1e-5, 1e-6);
+}
+
+void check_impossible(Checker& checker) {
+  Stream& stream = checker.stream;
+  for (const int V : {100, 5000}) {
+    const std::vector<int> labels_host = {V, -1, 2147483647, -101, 5};
+    const int N = int(labels_host.size());
+    Generator generator(7);
+    Array<bf16> logits(stream, random_normal<bf16>(generator, size_t(N) * size_t(V)));
+    const Array<int> labels(stream, labels_host);
+    const Array<StepState> state(stream, {state_with(1)});
+    Array<float> losses(stream, size_t(N));
+    classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), N, V, V);
+    const std::vector<float> got = losses.download();
+    const std::vector<bf16> gradients = logits.download();
+    int bad = 0;
+    for (int n = 0; n < N; ++n) {
+      const bool nan = n < 4;
+      bad += std::isnan(got[size_t(n)]) != nan;
+      for (int v = 0; v < V; ++v) bad += std::isnan(to_float(gradients[size_t(n) * size_t(V) + size_t(v)])) != nan;
+    }
+    checker.that(format("impossible labels, V=%d", V), bad == 0, format("%d values are wrong", bad));
+  }
+  // One NaN among the logits is a NaN of its row, wherever it stands.
+  for (const int V : {40, 4100}) {
+    Generator generator(8);
+    const int N = std::min(V, 64);
+    std::vector<float> values = random_normal<float>(generator, size_t(N) * size_t(V));
+    const std::vector<int> zeros(static_cast<size_t>(N));
+    for (int n = 0; n < N; ++n) values[size_t(n) * size_t(V) + size_t(V - 1 - n)] = NAN;
+    const Array<float> logits(stream, values);
+    const Array<int> labels(stream, zeros);
+    Array<float> losses(stream, size_t(N));
+    classifier_forward(stream, losses.data(), logits.data(), labels.data(), N, V, V);
+    int missed = 0;
+    for (const float loss : losses.download()) missed += !std::isnan(loss);
+    checker.that(format("a NaN shows, V=%d", V), missed == 0, format("%d of %d rows hide it", missed, N));
+  }
+}
+
+void check_sum(Checker& checker) {
+  Stream& stream = checker.stream;
+  for (const int N : {1, 2, 31, 255, 256, 257, 4099}) {
+    Generator generator(static_cast<uint64_t>(N));
+    const std::vector<float> values = random_normal<float>(generator, size_t(N), 1, 3);
+    StepState start = state_with(5);
+    start.loss_sum = 1000;
+    Array<StepState> state(stream, {start});
+    const Array<float> losses(stream, values);
+    sum_losses(stream, state.data(), losses.data(), N);
+    double want = 1000;
+    for (const float v : values) want += double(v);
+    const StepState after = state.download()[0];
+    // float64 sums of fp32 numbers, in two orders: N roundings of 1e-16 each.
+    checker.close(format("sum_losses N=%d", N), std::vector<double>{after.loss_sum}, {want}, {1}, 1e-16 * (N + 2), 0);
+    checker.that(format("sum_losses N=%d leaves the rest", N), after.label_count == 5 && after.grad_norm == 0, "");
+  }
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  const std::vector<Case> cases = {{1, 1, 1, 1},         {2, 2, 8, 1},          {3, 7, 7, 1},        {5, 8, 8, 1},
+                                   {4, 9, 16, 3},        {3, 31, 33, 1},        {65, 97, 97, 1},     {33, 97, 104, 30},
+                                   {127, 256, 256, 1},   {7, 255, 256, 1},      {9, 257, 264, 3},    {2, 1000, 1001, 1},
+                                   {2, 4095, 4096, 1},   {3, 4096, 4096, 1},    {2, 4099, 4099, 30}, {2, 5003, 5008, 1},
+                                   {1, 50257, 50304, 3}, {2, 128256, 128256, 1}};
+  for (const Case& c : cases) {
+    check_case<float>(checker, c);
+    check_case<bf16>(checker, c);
+  }
+  check_extremes(checker);
+  check_impossible(checker);
+  check_sum(checker);
+
+  Array<float> logits(checker.stream, 80), losses(checker.stream, 8);
+  const Array<int> labels(checker.stream, std::vector<int>(8, 0));
+  checker.refused("no rows", "0 rows",
+                  [&] { classifier_forward(checker.stream, losses.data(), logits.data(), labels.data(), 0, 10, 10); });
+  checker.refused("a stride below V", "stride of 9",
+                  [&] { classifier_forward(checker.stream, losses.data(), logits.data(), labels.data(), 1, 10, 9); });
+  checker.refused("misaligned logits", "not 16-byte aligned", [&] {
+    classifier_forward(checker.stream, losses.data(), logits.data() + 1, labels.data(), 1, 8, 8);
+  });
+  checker.refused("nothing to sum", "0 losses", [&] { sum_losses(checker.stream, nullptr, losses.data(), 0); });
+}
+
+namespace {
+
+template <class T>
+void bench_case(Bencher& bencher, int N, int V) {
+  Stream& stream = bencher.stream;
+  const Case c{N, V, V, 1};
+  Generator generator(1);
+  Array<T> logits(stream, random_logits<T>(generator, c));
+  std::vector<int> labels_host(static_cast<size_t>(N));
+  for (int& label : labels_host) label = generator.integer(0, V - 1);
+  const Array<int> labels(stream, labels_host);
+  const Array<StepState> state(stream, {state_with(N)});
+  Array<float> losses(stream, size_t(N));
+  const std::string shape = format("%s N=%d V=%d", dtype_name(kDType<T>), N, V);
+  const double bytes = double(N) * V * sizeof(T);
+  bencher.time("classifier_forward " + shape, bytes, 0,
+               [&] { classifier_forward(stream, losses.data(), logits.data(), labels.data(), N, V, V); });
+  bencher.time("classifier_forward_backward " + shape, 2 * bytes, 0, [&] {
+    classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), N, V, V);
+  });
+}
+
+}  // namespace
+
+void bench(Bencher& bencher) {
+  if (bencher.stream.device().info().gpu) {
+    bench_case<float>(bencher, 8192, 128256);
+    bench_case<bf16>(bencher, 8192, 128256);
+    bench_case<bf16>(bencher, 8192, 32000);
+  }
+  bench_case<float>(bencher, 2048, 256);
+  bench_case<bf16>(bencher, 2048, 256);
+}

@@ -1,0 +1,212 @@
+// Softmax and cross-entropy in one; logits become dlogits in place (contract: classifier.h).
+//
+// A warp a row, or a block a row where rows are long. A thread takes units of 8 columns. It reads its units once for
+// the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018), and backward once more,
+// from cache, to turn them into gradients. Only the thread that owns a column ever touches it, so that no barrier is
+// needed between reading a row's logits and writing over them.
+#include "llmc/kernels/classifier.h"
+
+#include <cfloat>
+
+#include "llmc/base/error.h"
+#include "llmc/device/launch.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+constexpr int kUnit = 8;           // columns a thread takes at once
+constexpr int kLongRow = 4096;     // columns from which a row has a block of its own
+constexpr int kLongThreads = 512;  // of such a block
+constexpr int kSumThreads = 256;
+
+// Columns first .. first+7 of a row as fp32; columns from V on, which must not be read, count as -infinity.
+template <class T>
+__device__ __forceinline__ void load_unit(float (&x)[kUnit], const T* row, int first, int V, bool aligned) {
+  constexpr int kPack = Pack<T>::size;
+  if (aligned && first + kUnit <= V) {
+    for (int p = 0; p < kUnit; p += kPack) {
+      const Pack<T> pack = load_pack(row + first + p);
+      VECTOR_LOOP
+      for (int i = 0; i < kPack; ++i) x[p + i] = to_float(pack.v[i]);
+    }
+  } else {
+    for (int i = 0; i < kUnit; ++i) x[i] = first + i < V ? to_float(row[first + i]) : -INFINITY;
+  }
+}
+
+// Columns first .. first+7 of a row of ld columns.
+template <class T>
+__device__ __forceinline__ void store_unit(T* row, const float (&x)[kUnit], int first, int ld, bool aligned) {
+  constexpr int kPack = Pack<T>::size;
+  if (aligned && first + kUnit <= ld) {
+    for (int p = 0; p < kUnit; p += kPack) {
+      Pack<T> pack;
+      VECTOR_LOOP
+      for (int i = 0; i < kPack; ++i) pack.v[i] = from_float<T>(x[p + i]);
+      store_pack(row + first + p, pack);
+    }
+  } else {
+    for (int i = 0; i < kUnit && first + i < ld; ++i) row[first + i] = from_float<T>(x[i]);
+  }
+}
+
+__device__ __forceinline__ float max_of(const float (&x)[kUnit]) {
+  float a[4];
+  for (int i = 0; i < 4; ++i) a[i] = x[i] > x[i + 4] ? x[i] : x[i + 4];
+  for (int i = 0; i < 2; ++i) a[i] = a[i] > a[i + 2] ? a[i] : a[i + 2];
+  return a[0] > a[1] ? a[0] : a[1];
+}
+
+struct RowShared {
+  float max[32], sum[32];  // of each warp
+};
+
+struct Softmax {
+  float max, sum;
+};
+
+// The row's maximum and its sum of exp(x - maximum), in every thread; `mine` are those of this thread's columns.
+template <int kThreads>
+__device__ __forceinline__ Softmax combine(Softmax mine) {
+  Softmax row;
+  row.max = warp_max(mine.max);
+  row.sum = warp_sum(mine.sum * exp_f32(mine.max - row.max));
+  if constexpr (kThreads > 32) {
+    RowShared& shared = shared_memory<RowShared>();
+    if (threadIdx.x % 32 == 0) {
+      shared.max[threadIdx.x / 32] = row.max;
+      shared.sum[threadIdx.x / 32] = row.sum;
+    }
+    __syncthreads();
+    row.max = shared.max[0];
+    for (int w = 1; w < kThreads / 32; ++w) row.max = shared.max[w] > row.max ? shared.max[w] : row.max;
+    row.sum = 0;
+    for (int w = 0; w < kThreads / 32; ++w) row.sum += shared.sum[w] * exp_f32(shared.max[w] - row.max);
+  }
+  return row;
+}
+
+// The grid has a block a row. T is const in the forward pass alone, which writes no gradients.
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    classifier_kernel(T* logits, float* losses, const int* labels, const StepState* state, int V, int ld) {
+  using Number = std::remove_const_t<T>;
+  constexpr bool kBackward = !std::is_const_v<T>;
+  T* row = logits + size_t(blockIdx.x) * size_t(ld);
+  const int label = labels[blockIdx.x];
+  const bool aligned = ld % kUnit == 0;  // the launcher checked the base
+  const int units = (V + kUnit - 1) / kUnit, units_written = (ld + kUnit - 1) / kUnit;
+  const bool valid = label >= 0 && label < V;
+
+  if (label == kIgnoredLabel) {
+    if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+    if constexpr (kBackward) {
+      const float zeros[kUnit] = {};
+      for (int u = int(threadIdx.x); u < units_written; u += kThreads) store_unit(row, zeros, u * kUnit, ld, aligned);
+    }
+    return;
+  }
+
+  Softmax mine{-FLT_MAX, 0};
+  float label_logit = 0;
+  float sums[kUnit] = {};
+  for (int u = int(threadIdx.x); u < units; u += kThreads) {
+    float x[kUnit];
+    load_unit<Number>(x, row, u * kUnit, V, aligned);
+    const float max = max_of(x);
+    if (max > mine.max) {
+      const float rescale = exp_f32(mine.max - max);
+      VECTOR_LOOP
+      for (int i = 0; i < kUnit; ++i) sums[i] *= rescale;
+      mine.max = max;
+    }
+    const float running_max = mine.max;
+    VECTOR_LOOP
+    for (int i = 0; i < kUnit; ++i) sums[i] += exp_f32(x[i] - running_max);
+    if (valid && label / kUnit == u) label_logit = to_float(row[label]);
+  }
+  for (int i = 0; i < kUnit; ++i) mine.sum += sums[i];
+
+  const Softmax all = combine<kThreads>(mine);
+  // The thread that saw the label's logit writes the loss.
+  const int owner = valid ? label / kUnit % kThreads : 0;
+  if (int(threadIdx.x) == owner) losses[blockIdx.x] = valid ? (all.max - label_logit) + logf(all.sum) : NAN;
+
+  if constexpr (kBackward) {
+    const float scale = valid ? 1.0f / float(state->label_count) : NAN, inverse_sum = 1.0f / all.sum;
+    for (int u = int(threadIdx.x); u < units_written; u += kThreads) {
+      float x[kUnit];
+      const int first = u * kUnit;
+      load_unit<Number>(x, row, first, V, aligned);
+      VECTOR_LOOP
+      for (int i = 0; i < kUnit; ++i) {
+        const float p = exp_f32(x[i] - all.max) * inverse_sum;
+        x[i] = (p - (first + i == label ? 1.0f : 0.0f)) * scale;
+      }
+      if (first + kUnit > V)
+        for (int i = 0; i < kUnit; ++i) x[i] = first + i < V ? x[i] : 0.0f;
+      store_unit<Number>(row, x, first, ld, aligned);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(StepState* state, const float* losses, int N) {
+  double sum = 0;
+  for (int n = int(threadIdx.x); n < N; n += kSumThreads) sum += double(losses[n]);
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) state->loss_sum += sum;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+namespace {
+
+// T is const in the forward pass.
+template <class T>
+void launch_rows(const Work& work, T* logits, float* losses, const int* labels, const StepState* state, int N, int V,
+                 int ld) {
+  REQUIRE(N > 0 && V > 0 && ld >= V, "%s: %d rows of %d logits with a stride of %d: expected N, V > 0 and ld >= V",
+          work.name, N, V, ld);
+  REQUIRE(ld % kUnit || reinterpret_cast<uintptr_t>(logits) % 16 == 0,
+          "%s: the logits at %p are not 16-byte aligned, though their stride %d is a multiple of %d", work.name,
+          static_cast<const void*>(logits), ld, kUnit);
+  if (V < kLongRow) launch<classifier_kernel<T, 32>>(work, unsigned(N), 32, 0, logits, losses, labels, state, V, ld);
+  else
+    launch<classifier_kernel<T, kLongThreads>>(work, unsigned(N), kLongThreads, sizeof(RowShared), logits, losses,
+                                               labels, state, V, ld);
+}
+
+}  // namespace
+
+template <class T>
+void classifier_forward_backward(Stream& stream, T* logits, float* losses, const int* labels, const StepState* state,
+                                 int N, int V, int ld) {
+  launch_rows<T>({stream,
+                  "classifier_forward_backward",
+                  {updates(logits, size_t(N) * size_t(ld)), writes(losses, size_t(N)), reads(labels, size_t(N)),
+                   reads(&state->label_count, 1)}},
+                 logits, losses, labels, state, N, V, ld);
+}
+
+template <class T>
+void classifier_forward(Stream& stream, float* losses, const T* logits, const int* labels, int N, int V, int ld) {
+  launch_rows<const T>(
+      {stream,
+       "classifier_forward",
+       {writes(losses, size_t(N)), reads(logits, size_t(N - 1) * size_t(ld) + size_t(V)), reads(labels, size_t(N))}},
+      logits, losses, labels, nullptr, N, V, ld);
+}
+
+void sum_losses(Stream& stream, StepState* state, const float* losses, int N) {
+  REQUIRE(N > 0, "sum_losses of %d losses", N);
+  launch<sum_losses_kernel>({stream, "sum_losses", {updates(&state->loss_sum, 1), reads(losses, size_t(N))}}, 1,
+                            kSumThreads, 0, state, losses, N);
+}
+
+template void classifier_forward_backward(Stream&, float*, float*, const int*, const StepState*, int, int, int);
+template void classifier_forward_backward(Stream&, bf16*, float*, const int*, const StepState*, int, int, int);
+template void classifier_forward(Stream&, float*, const float*, const int*, int, int, int);
+template void classifier_forward(Stream&, float*, const bf16*, const int*, int, int, int);
