@@ -1,0 +1,6 @@
+# The rows of q_proj enter in another order, as in a wrong conversion from Meta's layout.
+# File: llmc/train/weights_io.cpp
+# Builds: test_llama
+# Caught by: build/cpu/test_llama dev/reference/dumps/gqa4 --dtype fp32
+# Says: FAIL logits
+s|^( *)(read_as_fp32\(stored, first, count, piece.data\(\)\);)|\1\2\n\1if (t.name.ends_with("q_proj.weight")) std::rotate(piece.begin(), piece.begin() + t.columns, piece.end());|

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Covers: checks that can fail: ten barriers, waits, records and releases over all rooms, skipped one at a time
+# Timeout: 600
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$root"
+env -u LLMC_BUILD make DEVICE=cpu FAULTS=1 all kernels >"$scratch/make.txt" 2>&1 || { tail -n 20 "$scratch/make.txt" && fail "make FAULTS=1"; }
+faulty=build/cpu-faults
+short=(--layers 2 --steps 4 --global-batch 4 --micro-batch 1 --seq-len 32 --val-every 0 --sample-every 0 --export off)
+
+kernel() { "$faulty/kernels/$1" check; }
+train_on() { ranks "$1" "$faulty/train_llama" "${short[@]}" --out "$scratch/run$RANDOM$RANDOM"; }
+
+# caught FILE PATTERN MESSAGE COMMAND…: the command passes with nothing skipped, and fails with MESSAGE when the first site
+# of FILE whose line matches PATTERN is skipped.
+caught() {
+  local number
+  number=$(dev/test/fault_sites | grep -E "$1:[0-9]+ " | grep -E -m1 -- "$2" | awk '{ print $1 }')
+  [ -n "$number" ] || fail "no fault site in $1 matches $2"
+  "${@:4}" >"$scratch/whole.txt" 2>&1 || { tail -n 20 "$scratch/whole.txt" && fail "nothing is skipped, and ${*:4} fails"; }
+  LLMC_FAULT=$(dev/test/fault_sites | awk -v n="$number" '$1 == n { print $2 }')
+  export LLMC_FAULT
+  local code=0
+  timeout 120 bash -c "$(declare -f kernel train_on ranks); faulty=$faulty scratch=$scratch short=(${short[*]}); $(printf '%q ' "${@:4}")" \
+    >"$scratch/skipped.txt" 2>&1 || code=$?
+  unset LLMC_FAULT
+  checks=$((checks + 1))
+  if [ "$code" = 0 ] || [ "$code" = 124 ] || ! grep -qE -- "$3" "$scratch/skipped.txt"; then
+    tail -n 20 "$scratch/skipped.txt"
+    fail "site $number ($1, $2): exit code $code without \"$3\""
+  fi
+  echo "ok   site $number, $1, $2: $(grep -E -m1 -- "$3" "$scratch/skipped.txt")"
+}
+
+caught llmc/kernels/attention_forward.cu '__syncthreads' '^FAIL' kernel attention
+caught llmc/kernels/attention_backward.cu '__syncthreads' '^FAIL' kernel attention
+caught llmc/kernels/rmsnorm.cu '__sync' '^FAIL' kernel rmsnorm
+caught llmc/kernels/classifier.cu '__syncthreads' '^FAIL' kernel classifier
+caught llmc/memory/gradient_store.cpp 'communication_.wait' 'unordered access: all_reduce' train_on 2
+caught llmc/memory/gradient_store.cpp 'compute_.wait' 'unordered access' train_on 2
+caught llmc/train/trainer.cu 'to_communication_.record' 'unordered access' train_on 2
+caught llmc/train/trainer.cu 'synchronize' 'unordered access: the step.s result' train_on 1
+caught llmc/train/batch_feed.cpp 'synchronize' 'unordered access: the next batch' train_on 1
+caught llmc/train/walk.cu 'gather\(embedding' 'nobody gathered' train_on 1
+caught llmc/train/walk.cu 'release\(layout_.block_unit' 'gathered again before it was released' train_on 1
+echo "$checks checks passed"
