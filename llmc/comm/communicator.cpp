@@ -1,0 +1,163 @@
+#include "llmc/comm/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "llmc/base/error.h"
+#include "llmc/comm/backends.h"
+#include "llmc/device/work.h"
+#if LLMC_DEVICE_CPU
+#include "llmc/device/cpu_stream.h"
+#endif
+
+size_t Collective::number_bytes() const {
+  const size_t bytes[] = {1, sizeof(float), sizeof(double), sizeof(int64_t)};
+  return bytes[int(number)];
+}
+
+// ---------------------------------------------------------------------------------------------- arguments and order
+
+namespace {
+
+bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}
+
+const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
+
+}  // namespace
+
+void Communicator::all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
+                              Collective::Operation operation, const char* file, int line) {
+  if (count == 0) return;
+  REQUIRE(data, "%s (%s:%d): %zu numbers at a null pointer", name, file, line, count);
+  const Collective collective{Collective::Kind::all_reduce, number, operation, data, data, count};
+  enqueue(Work(stream, name, {updates(bytes_of(data), collective.bytes()), updates(turn(), 1)}, 0, file, line),
+          collective);
+}
+
+void Communicator::all_reduce_sum(Stream& stream, float* data, size_t count, const char* file, int line) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float32, Collective::Operation::sum, file,
+             line);
+}
+void Communicator::all_reduce_sum(Stream& stream, double* data, size_t count, const char* file, int line) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float64, Collective::Operation::sum, file,
+             line);
+}
+void Communicator::all_reduce_sum(Stream& stream, int64_t* data, size_t count, const char* file, int line) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::int64, Collective::Operation::sum, file, line);
+}
+void Communicator::all_reduce_max(Stream& stream, float* data, size_t count, const char* file, int line) {
+  all_reduce(stream, "all_reduce_max", data, count, Collective::Number::float32, Collective::Operation::max, file,
+             line);
+}
+
+void Communicator::broadcast(Stream& stream, void* data, size_t bytes, int root, const char* file, int line) {
+  REQUIRE(root >= 0 && root < size_, "broadcast (%s:%d) from rank %d: expected a rank from 0 to %d", file, line, root,
+          size_ - 1);
+  if (bytes == 0) return;
+  REQUIRE(data, "broadcast (%s:%d): %zu bytes at a null pointer", file, line, bytes);
+  const Access access = rank_ == root ? reads(bytes_of(data), bytes) : writes(bytes_of(data), bytes);
+  enqueue(
+      Work(stream, "broadcast", {access, updates(turn(), 1)}, 0, file, line),
+      {Collective::Kind::broadcast, Collective::Number::byte, Collective::Operation::copy, data, data, bytes, root});
+}
+
+void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, const char* file,
+                              int line) {
+  if (bytes_each == 0) return;
+  const size_t all = size_t(size_) * bytes_each;
+  REQUIRE(out && in, "all_gather (%s:%d): %zu bytes from %p to %p", file, line, bytes_each, in, out);
+  REQUIRE(in == bytes_of(out) + size_t(rank_) * bytes_each || !overlap(out, all, in, bytes_each),
+          "all_gather (%s:%d): the %zu bytes at %p overlap the %zu at %p, but are not the place of rank %d in them",
+          file, line, bytes_each, in, all, out, rank_);
+  enqueue(Work(stream, "all_gather", {reads(bytes_of(in), bytes_each), writes(bytes_of(out), all), updates(turn(), 1)},
+               0, file, line),
+          {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
+}
+
+void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file,
+                                      int line) {
+  if (each == 0) return;
+  const size_t all = size_t(size_) * each;
+  REQUIRE(out && in, "reduce_scatter_sum (%s:%d): %zu numbers from %p to %p", file, line, each, (const void*)in,
+          (void*)out);
+  REQUIRE(out == in + size_t(rank_) * each || !overlap(out, each * sizeof(float), in, all * sizeof(float)),
+          "reduce_scatter_sum (%s:%d): the %zu numbers at %p overlap the %zu at %p, but are not the part of rank %d",
+          file, line, each, (void*)out, all, (const void*)in, rank_);
+  enqueue(Work(stream, "reduce_scatter_sum", {reads(in, all), writes(out, each), updates(turn(), 1)}, 0, file, line),
+          {Collective::Kind::reduce_scatter, Collective::Number::float32, Collective::Operation::sum, in, out, each});
+}
+
+void Communicator::synchronize(Stream& stream) { stream.synchronize(); }
+
+// ---------------------------------------------------------------------------------------------- one rank
+
+void SingleCommunicator::enqueue(const Work& work, const Collective& c) {
+#if LLMC_DEVICE_CPU
+  cpu_world::enqueue(work, [c] {
+    if (c.out != c.in) memcpy(c.out, c.in, c.bytes());
+  });
+#else
+  if (c.out != c.in) copy_bytes(work.stream, c.out, c.in, c.bytes());
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------- which one
+
+std::unique_ptr<Communicator> make_communicator([[maybe_unused]] Device& device, const Ranks& ranks,
+                                                [[maybe_unused]] const std::string& rendezvous,
+                                                [[maybe_unused]] double timeout_seconds) {
+  if (ranks.size == 1) return std::make_unique<SingleCommunicator>();
+#if LLMC_DEVICE_CPU && LLMC_MPI
+  REQUIRE(ranks.mpi,
+          "%d ranks, %s: on the CPU ranks need MPI to reach each other\n"
+          "  start them with mpirun -np %d, or scripts/run -n %d (unset WORLD_SIZE for one rank)",
+          ranks.size, ranks.how.c_str(), ranks.size, ranks.size);
+  return make_mpi_communicator(ranks, timeout_seconds);
+#elif LLMC_DEVICE_CPU
+  fail(
+      "%d ranks, %s: this build has no MPI, and on the CPU several ranks need it\n"
+      "  install it (make doctor tells how: Debian, Ubuntu: apt-get install libopenmpi-dev openmpi-bin), then make\n"
+      "  or train on one rank: start without mpirun, and unset WORLD_SIZE",
+      ranks.size, ranks.how.c_str());
+#elif LLMC_NCCL
+  return make_nccl_communicator(device, ranks, rendezvous, timeout_seconds);
+#else
+  fail(
+      "%d ranks, %s: this build has no NCCL, and on GPUs several ranks need it\n"
+      "  install it or set NCCL_HOME (make doctor tells how), then make DEVICE=cuda; or train on one rank",
+      ranks.size, ranks.how.c_str());
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------- for the host
+
+std::string broadcast_text(Communicator& communicator, Stream& stream, std::string text, int root) {
+  text.resize(size_t(broadcast_number(communicator, stream, int64_t(text.size()), root)));
+  if (text.empty()) return text;
+  DeviceMemory memory(stream.device(), text.size());
+  copy_bytes(stream, memory.data(), text.data(), text.size());
+  communicator.broadcast(stream, memory.data(), text.size(), root);
+  copy_bytes(stream, text.data(), memory.data(), text.size());
+  communicator.synchronize(stream);
+  return text;
+}
+
+int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t number, int root) {
+  DeviceMemory memory(stream.device(), sizeof number);
+  copy_bytes(stream, memory.data(), &number, sizeof number);
+  communicator.broadcast(stream, memory.data(), sizeof number, root);
+  copy_bytes(stream, &number, memory.data(), sizeof number);
+  communicator.synchronize(stream);
+  return number;
+}
+
+void barrier(Communicator& communicator, Stream& stream) {
+  DeviceMemory memory(stream.device(), sizeof(int64_t));
+  auto* one = reinterpret_cast<int64_t*>(memory.data());
+  clear(stream, one, 1);
+  communicator.all_reduce_sum(stream, one, 1);
+  communicator.synchronize(stream);
+}

@@ -1,0 +1,108 @@
+// Collectives between the ranks that train together, enqueued in a stream like kernels and copies: the same calls for
+// one rank, over MPI (CPU world, real processes), and over NCCL (CUDA world).
+//
+// All ranks make the same calls, in the same order, with the same sizes. The collectives of one communicator are
+// ordered with each other, by their stream or by events: the order check says when they are not. Each says which bytes
+// it reads and writes.
+//
+// Sums: for one rank and over MPI they add in the order of the ranks, ((x0 + x1) + x2) + ..., so that their bits depend
+// on the number of ranks alone. NCCL adds in an order of its own, which is the same in each run with the same
+// topology, algorithm and protocol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "llmc/comm/ranks.h"
+#include "llmc/device/device.h"
+
+// What a communicator is asked for, on any number type.
+struct Collective {
+  enum class Kind { all_reduce, broadcast, all_gather, reduce_scatter };
+  enum class Number { byte, float32, float64, int64 };
+  enum class Operation { copy, sum, max };
+
+  Kind kind;
+  Number number;
+  Operation operation;
+  const void* in;
+  void* out;
+  size_t count;  // all_reduce, broadcast: of the whole buffer; all_gather, reduce_scatter: of each rank's part
+  int root = 0;
+
+  size_t number_bytes() const;
+  size_t bytes() const { return count * number_bytes(); }
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  virtual std::string description() const = 0;  // "4 ranks over MPI, sums in rank order"
+
+  // data[count] = sum over the ranks, in place.
+  void all_reduce_sum(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());
+  void all_reduce_sum(Stream& stream, double* data, size_t count, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());
+  void all_reduce_sum(Stream& stream, int64_t* data, size_t count, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());
+  // data[count] = largest over the ranks, in place. A NaN loses against any number.
+  void all_reduce_max(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());
+  // data = the root's.
+  void broadcast(Stream& stream, void* data, size_t bytes, int root, const char* file = __builtin_FILE(),
+                 int line = __builtin_LINE());
+  // out[size * bytes_each] = the ranks' in[bytes_each], in the order of the ranks. `in` may be this rank's place in
+  // `out`; else they must not overlap.
+  void all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE());
+  // out[each] = sum over the ranks of this rank's part of in[size * each]. `out` may be this rank's part of `in`; else
+  // they must not overlap.
+  void reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE());
+
+  // The host waits for the stream, and throws if a rank was lost or what it waits for takes longer than the timeout.
+  virtual void synchronize(Stream& stream);
+
+ protected:
+  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+
+ private:
+  // Enqueues the collective, whose arguments were checked; its count is not 0.
+  virtual void enqueue(const Work& work, const Collective& collective) = 0;
+  void all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
+                  Collective::Operation operation, const char* file, int line);
+  // Every collective declares to write this byte: so the order check sees whether they are ordered with each other.
+  const std::byte* turn() const { return &turn_; }
+
+  int rank_, size_;
+  std::byte turn_{};
+};
+
+// One rank: nothing to sum, copies where out is not in.
+class SingleCommunicator : public Communicator {
+ public:
+  SingleCommunicator() : Communicator(0, 1) {}
+  std::string description() const override { return "one rank, nothing to communicate"; }
+
+ private:
+  void enqueue(const Work& work, const Collective& collective) override;
+};
+
+// The communicator of all ranks, for what this build has; an error if it has nothing that connects several ranks, with
+// the remedy. `rendezvous` is a file that all ranks can reach, for NCCL without MPI. A collective that some rank does
+// not come to within the timeout is an error that names that rank.
+std::unique_ptr<Communicator> make_communicator(Device& device, const Ranks& ranks, const std::string& rendezvous,
+                                                double timeout_seconds = 600);
+
+// Host-side, for the start and the end of a run: they allocate and synchronise.
+std::string broadcast_text(Communicator& communicator, Stream& stream, std::string text_of_root, int root = 0);
+int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t number_of_root, int root = 0);
+void barrier(Communicator& communicator, Stream& stream);

@@ -1,0 +1,230 @@
+// Collectives of the CPU world between processes, over MPI: messages of bytes from rank to rank, sums added here in the
+// order of the ranks. A piece of work of its stream like any other, executed when the stream's turn comes.
+#if LLMC_MPI
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/comm/backends.h"
+#include "llmc/comm/mpi_check.h"
+#include "llmc/device/cpu_stream.h"
+
+namespace {
+
+// Larger buffers travel and are added piece by piece: MPI counts in ints, and the scratch for sums is one piece large.
+constexpr size_t kPieceBytes = size_t(4) << 20;
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+template <class T>
+void add(void* sum, const void* x, size_t count) {
+  for (size_t i = 0; i < count; ++i) static_cast<T*>(sum)[i] += static_cast<const T*>(x)[i];
+}
+
+void maximum(void* largest, const void* x, size_t count) {
+  auto* out = static_cast<float*>(largest);
+  for (size_t i = 0; i < count; ++i) out[i] = std::fmax(out[i], static_cast<const float*>(x)[i]);
+}
+
+class MpiCommunicator : public Communicator {
+ public:
+  MpiCommunicator(const Ranks& ranks, double timeout_seconds)
+      : Communicator(ranks.rank, ranks.size),
+        timeout_seconds_(timeout_seconds),
+        scratch_(kPieceBytes + size_t(ranks.size) * sizeof(double)),
+        messages_(2 * size_t(ranks.size)) {
+    MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
+  }
+  ~MpiCommunicator() override {
+    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);  // after an error the others may be elsewhere
+  }
+
+  std::string description() const override { return "sums over MPI, in the order of the ranks"; }
+
+ private:
+  struct Message {
+    MPI_Request request;
+    int peer, bytes;
+    bool receives, pending;
+  };
+
+  void enqueue(const Work& work, const Collective& c) override {
+    cpu_world::enqueue(work, [this, c, name = work.name, file = work.file, line = work.line] {
+      ++number_, name_ = name, file_ = file, line_ = line;
+      switch (c.kind) {
+        case Collective::Kind::all_reduce:
+          return all_reduce(c);
+        case Collective::Kind::broadcast:
+          return broadcast(c);
+        case Collective::Kind::all_gather:
+          return all_gather(c);
+        case Collective::Kind::reduce_scatter:
+          return reduce_scatter(c);
+      }
+    });
+  }
+
+  // Each rank sums its share of the piece, then sends the sum to all.
+  void all_reduce(const Collective& c) {
+    const size_t width = c.number_bytes();
+    for (size_t done = 0, n; done < c.count; done += n) {
+      n = std::min(kPieceBytes / width, c.count - done);
+      std::byte* piece = at(c.out, done * width);
+      const auto begin = [&](int r) { return n * size_t(r) / size_t(size()) * width; };
+      const size_t mine = begin(rank() + 1) - begin(rank());
+      for_others([&](int peer) {
+        receive(peer, slot(peer, mine), mine);
+        send(peer, piece + begin(peer), begin(peer + 1) - begin(peer));
+      });
+      wait();
+      sum_in_order(c, piece + begin(rank()), piece + begin(rank()), mine);
+      for_others([&](int peer) {
+        receive(peer, piece + begin(peer), begin(peer + 1) - begin(peer));
+        send(peer, piece + begin(rank()), mine);
+      });
+      wait();
+    }
+  }
+
+  void reduce_scatter(const Collective& c) {
+    const size_t width = c.number_bytes();
+    for (size_t done = 0, n; done < c.count; done += n) {
+      n = std::min(kPieceBytes / width / size_t(size()), c.count - done);
+      const auto part = [&](int r) { return at(const_cast<void*>(c.in), (size_t(r) * c.count + done) * width); };
+      for_others([&](int peer) {
+        receive(peer, slot(peer, n * width), n * width);
+        send(peer, part(peer), n * width);
+      });
+      wait();
+      sum_in_order(c, at(c.out, done * width), part(rank()), n * width);
+    }
+  }
+
+  void all_gather(const Collective& c) {
+    std::byte* mine = at(c.out, size_t(rank()) * c.count);
+    if (mine != c.in) memcpy(mine, c.in, c.count);
+    for (size_t done = 0, n; done < c.count; done += n) {
+      n = std::min(kPieceBytes, c.count - done);
+      for_others([&](int peer) {
+        receive(peer, at(c.out, size_t(peer) * c.count + done), n);
+        send(peer, mine + done, n);
+      });
+      wait();
+    }
+  }
+
+  void broadcast(const Collective& c) {
+    for (size_t done = 0, n; done < c.count; done += n) {
+      n = std::min(kPieceBytes, c.count - done);
+      std::byte* piece = at(c.out, done);
+      if (rank() != c.root) receive(c.root, piece, n);
+      else for_others([&](int peer) { send(peer, piece, n); });
+      wait();
+    }
+  }
+
+  // out = ((x0 + x1) + x2) + ...: `mine` is this rank's x, the others' lie in their slots. out may be mine.
+  void sum_in_order(const Collective& c, std::byte* out, const std::byte* mine, size_t bytes) {
+    const size_t count = bytes / c.number_bytes();
+    std::byte* sum = rank() == 0 ? out : slot(0, bytes);
+    if (rank() == 0 && out != mine) memcpy(out, mine, bytes);
+    for (int r = 1; r < size(); ++r) {
+      const std::byte* x = r == rank() ? mine : slot(r, bytes);
+      if (c.operation == Collective::Operation::max) maximum(sum, x, count);
+      else if (c.number == Collective::Number::float32) add<float>(sum, x, count);
+      else if (c.number == Collective::Number::float64) add<double>(sum, x, count);
+      else add<int64_t>(sum, x, count);
+    }
+    if (sum != out) memcpy(out, sum, bytes);
+  }
+
+  static std::byte* at(void* data, size_t offset) { return static_cast<std::byte*>(data) + offset; }
+  // Where the other rank's numbers are received.
+  std::byte* slot(int peer, size_t bytes) { return &scratch_[size_t(peer < rank() ? peer : peer - 1) * bytes]; }
+
+  // Starting with the next rank, so that not all write to the same one first.
+  template <class F>
+  void for_others(F&& f) {
+    for (int i = 1; i < size(); ++i) f((rank() + i) % size());
+  }
+
+  void receive(int peer, std::byte* data, size_t bytes) {
+    if (bytes == 0) return;
+    Message& m = messages_[in_flight_++] = {MPI_REQUEST_NULL, peer, int(bytes), true, true};
+    MPI_CHECK(MPI_Irecv(data, m.bytes, MPI_BYTE, peer, kTag, comm_, &m.request));
+  }
+  void send(int peer, const std::byte* data, size_t bytes) {
+    if (bytes == 0) return;
+    Message& m = messages_[in_flight_++] = {MPI_REQUEST_NULL, peer, int(bytes), false, true};
+    MPI_CHECK(MPI_Isend(data, m.bytes, MPI_BYTE, peer, kTag, comm_, &m.request));
+  }
+
+  // Until all messages have come and gone.
+  void wait() {
+    const double start = seconds();
+    for (size_t pending = in_flight_; pending;) {
+      for (size_t i = 0; i < in_flight_; ++i)
+        if (messages_[i].pending && arrived(messages_[i])) --pending;
+      if (pending == 0) break;
+      if (seconds() - start > timeout_seconds_) fail_as_late();
+      sched_yield();
+    }
+    in_flight_ = 0;
+  }
+
+  bool arrived(Message& m) {
+    int done = 0, bytes = m.bytes;
+    MPI_Status status;
+    const int code = MPI_Test(&m.request, &done, &status);
+    if (code == MPI_SUCCESS && done && m.receives) MPI_CHECK(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    int error_class = MPI_SUCCESS;
+    if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
+    REQUIRE(error_class != MPI_ERR_TRUNCATE && bytes == m.bytes,
+            "%s: rank %d sent %s than the %d bytes that rank %d expects\n"
+            "  all ranks must make the same calls, in the same order, with the same sizes",
+            here().c_str(), m.peer, bytes < m.bytes ? "less" : "more", m.bytes, rank());
+    REQUIRE(code == MPI_SUCCESS, "%s, message %s rank %d: %s", here().c_str(), m.receives ? "from" : "to", m.peer,
+            mpi_error_text(code).c_str());
+    m.pending = !done;
+    return done;
+  }
+
+  [[noreturn]] void fail_as_late() const {
+    std::string late;
+    for (int r = 0; r < size(); ++r)
+      if (std::any_of(messages_.begin(), messages_.begin() + ptrdiff_t(in_flight_),
+                      [&](const Message& m) { return m.pending && m.peer == r; }))
+        late += (late.empty() ? "" : ", ") + std::to_string(r);
+    fail("%s: waited %g s for rank%s %s\n  it is stuck, or far behind: look there", here().c_str(), timeout_seconds_,
+         late.find(',') == std::string::npos ? "" : "s", late.c_str());
+  }
+
+  // The same text on all ranks, so that an error which several have is printed once.
+  std::string here() const { return format("%s (%s:%d), collective %zu of this run", name_, file_, line_, number_); }
+
+  static constexpr int kTag = 0;
+  const double timeout_seconds_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::vector<std::byte> scratch_;
+  std::vector<Message> messages_;
+  size_t in_flight_ = 0;
+  // The collective that is executed.
+  size_t number_ = 0;
+  const char *name_ = "", *file_ = "";
+  int line_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_communicator(const Ranks& ranks, double timeout_seconds) {
+  return std::make_unique<MpiCommunicator>(ranks, timeout_seconds);
+}
+
+#endif

@@ -1,0 +1,244 @@
+#include "llmc/comm/ranks.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/comm/mpi_check.h"
+
+namespace {
+
+// The environment variables by which a launcher tells each process its rank.
+struct Launcher {
+  const char* name;
+  const char *rank, *size, *local_rank, *local_size;
+  bool starts_mpi;  // MPI_Init finds the other ranks
+};
+// The first whose size is set counts.
+constexpr Launcher kLaunchers[] = {
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+    {"RANK, WORLD_SIZE and LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
+    {"mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE", true},
+    {"mpirun (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false},
+};
+
+// The whole number in an environment variable; throws if it is not set, not a number, or outside lowest .. highest.
+int number_in(const Launcher& launcher, const char* variable, int lowest, int highest) {
+  const char* text = getenv(variable);
+  REQUIRE(text, "%s=%s is set, but %s is not\n  a launcher sets %s, %s and %s, or none of them", launcher.size,
+          getenv(launcher.size), variable, launcher.rank, launcher.size, launcher.local_rank);
+  char* end;
+  const long value = strtol(text, &end, 10);
+  REQUIRE(*text && *end == 0 && value >= lowest && value <= highest, "%s=%s: expected a number from %d to %d", variable,
+          text, lowest, highest);
+  return int(value);
+}
+
+void read_environment(Ranks& ranks, const Launcher& launcher) {
+  constexpr int kMost = 1 << 20;
+  ranks.size = number_in(launcher, launcher.size, 1, kMost);
+  ranks.rank = number_in(launcher, launcher.rank, 0, ranks.size - 1);
+  if (ranks.size > 1 || getenv(launcher.local_rank))
+    ranks.local_rank = number_in(launcher, launcher.local_rank, 0, ranks.rank);
+  ranks.local_size = ranks.size;
+  if (getenv(launcher.local_size))
+    ranks.local_size = number_in(launcher, launcher.local_size, ranks.local_rank + 1, kMost);
+}
+
+void print_error(const std::string& text) {
+  fflush(stdout);
+  const std::string whole = text + "\n";
+  // One write, so that no other rank's words come between.
+  for (size_t done = 0; done < whole.size();) {
+    const ssize_t n = write(STDERR_FILENO, whole.data() + done, whole.size() - done);
+    if (n <= 0) return;
+    done += size_t(n);
+  }
+}
+
+}  // namespace
+
+std::string Ranks::name() const { return format("rank %d of %d", rank, size); }
+
+// ---------------------------------------------------------------------------------------------- with MPI
+
+#if LLMC_MPI
+
+namespace {
+
+// "rank 2 of 4", "ranks 0, 1 of 4", "all 4 ranks"
+std::string names_of(const std::vector<int>& ranks, int size) {
+  if (int(ranks.size()) == size) return format("all %d ranks", size);
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size(); ++i) text += format("%s %d", i ? "," : "", ranks[i]);
+  return text + format(" of %d", size);
+}
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+// MPI between its init and its finalize.
+class Ranks::Session {
+ public:
+  Session(int* argc, char*** argv) {
+    // Ranks that wait leave the cores to those that compute.
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    int provided = 0;
+    MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+    MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &words_));
+  }
+  ~Session() {
+    MPI_Comm_free(&words_);
+    MPI_Finalize();
+  }
+
+  static int size() {
+    int size = 0;
+    MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    return size;
+  }
+
+  static void describe(Ranks& ranks, const Launcher& launcher) {
+    ranks.mpi = true;
+    ranks.size = size();
+    MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank));
+    MPI_Comm machine;
+    MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, ranks.rank, MPI_INFO_NULL, &machine));
+    MPI_CHECK(MPI_Comm_rank(machine, &ranks.local_rank));
+    MPI_CHECK(MPI_Comm_size(machine, &ranks.local_size));
+    MPI_CHECK(MPI_Comm_free(&machine));
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_CHECK(MPI_Get_library_version(version, &length));
+    const std::string text(version, size_t(length));
+    ranks.how = format("started by %s, %s", launcher.name, text.substr(0, text.find_first_of(",\n")).c_str());
+  }
+
+  // Each failing rank tells the lower ones its words; who hears of a lower failing rank leaves it to that one to speak.
+  // The lowest waits a moment for the others' words, prints all, and ends every rank.
+  [[noreturn]] void end(const Ranks& ranks, const std::string& text) {
+    std::map<int, std::string> words{{ranks.rank, text}};
+    std::vector<MPI_Request> requests;
+    const auto send = [&](int to, int tag, const std::string& message) {
+      MPI_Isend(message.data(), int(message.size()), MPI_CHAR, to, tag, words_, &requests.emplace_back());
+    };
+    for (int lower = 0; lower < ranks.rank; ++lower) send(lower, kWords, words.begin()->second);
+    double deadline = seconds() + kMoment;
+    while (seconds() < deadline && int(words.size()) < ranks.size) {
+      int here = 0;
+      MPI_Status status;
+      while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, words_, &here, &status) == MPI_SUCCESS && here) {
+        int bytes = 0;
+        MPI_Get_count(&status, MPI_CHAR, &bytes);
+        std::string message(size_t(bytes), '\0');
+        MPI_Recv(message.data(), bytes, MPI_CHAR, status.MPI_SOURCE, status.MPI_TAG, words_, MPI_STATUS_IGNORE);
+        if (status.MPI_TAG == kWords) {
+          words[status.MPI_SOURCE] = message;
+          send(status.MPI_SOURCE, kHeard, kNothing);
+        } else {
+          deadline = seconds() + kPatience;  // a lower rank speaks and ends us; if not, we do after all
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    std::map<std::string, std::vector<int>> by_text;
+    for (const auto& [rank, message] : words) by_text[message].push_back(rank);
+    std::string all;
+    for (const auto& [rank, message] : words)
+      if (const std::vector<int>& from = by_text[message]; from[0] == rank)
+        all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, ranks.size)) + ": " + message;
+    print_error(all);
+    MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
+  }
+
+ private:
+  static constexpr int kWords = 1, kHeard = 2;
+  static constexpr double kMoment = 0.5, kPatience = 10;  // seconds
+  const std::string kNothing;
+  MPI_Comm words_ = MPI_COMM_NULL;
+};
+
+void Ranks::broadcast(void* data, size_t bytes, int root) const {
+  if (size == 1) return;
+  REQUIRE(mpi, "Ranks::broadcast of %zu bytes: no MPI connects these %d ranks\n  use the communicator's", bytes, size);
+  REQUIRE(bytes < size_t(1) << 31, "Ranks::broadcast of %zu bytes: expected fewer than 2^31", bytes);
+  MPI_CHECK(MPI_Bcast(data, int(bytes), MPI_BYTE, root, MPI_COMM_WORLD));
+}
+
+void Ranks::barrier() const {
+  if (size == 1) return;
+  REQUIRE(mpi, "Ranks::barrier: no MPI connects these %d ranks\n  use the communicator's", size);
+  MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD));
+}
+
+// ---------------------------------------------------------------------------------------------- without MPI
+
+#else
+
+class Ranks::Session {};
+
+void Ranks::broadcast(void*, size_t bytes, int) const {
+  REQUIRE(size == 1, "Ranks::broadcast of %zu bytes: no MPI connects these %d ranks", bytes, size);
+}
+void Ranks::barrier() const { REQUIRE(size == 1, "Ranks::barrier: no MPI connects these %d ranks", size); }
+
+#endif
+
+// ---------------------------------------------------------------------------------------------- start and end
+
+Ranks::Ranks() = default;
+Ranks::~Ranks() {
+  if (std::uncaught_exceptions() > 0) static_cast<void>(session_.release());  // the others may never come to their end
+  finish();
+}
+Ranks::Ranks(Ranks&&) noexcept = default;
+Ranks& Ranks::operator=(Ranks&&) noexcept = default;
+
+Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
+  Ranks ranks;
+  for (const Launcher& launcher : kLaunchers) {
+    if (!getenv(launcher.size)) continue;
+    [[maybe_unused]] const bool starts_mpi = launcher.starts_mpi || getenv("PMIX_RANK");
+#if LLMC_MPI
+    if (starts_mpi) {
+      auto session = std::make_unique<Session>(argc, argv);
+      if (Session::size() == number_in(launcher, launcher.size, 1, 1 << 20)) {
+        Session::describe(ranks, launcher);
+        ranks.session_ = std::move(session);
+        return ranks;
+      }
+      // MPI does not speak the launcher's language and sees one rank: the launcher's numbers count, without MPI.
+    }
+#endif
+    if (launcher.starts_mpi && !getenv(launcher.local_rank)) continue;  // srun says it in its own variables
+    read_environment(ranks, launcher);
+    ranks.how = format("started by %s, without MPI", launcher.name);
+    return ranks;
+  }
+  REQUIRE(!getenv("RANK"), "RANK=%s is set, but WORLD_SIZE is not\n  set RANK, WORLD_SIZE and LOCAL_RANK, or none",
+          getenv("RANK"));
+  return ranks;
+}
+
+void Ranks::finish() noexcept { session_.reset(); }
+
+void end_all_ranks(Ranks& ranks, const std::exception& error) {
+#if LLMC_MPI
+  if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what());
+#endif
+  print_error((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what());
+  ranks.finish();
+  std::exit(EXIT_FAILURE);
+}

@@ -1,0 +1,59 @@
+// Who am I among the processes that train together, and how all of them end when one fails.
+//
+//   int main(int argc, char** argv) {
+//     Ranks ranks;
+//     try {
+//       ranks = Ranks::start(&argc, &argv);
+//       ...
+//     } catch (const std::exception& error) {
+//       end_all_ranks(ranks, error);
+//     }
+//     ranks.finish();
+//   }
+//
+// Ranks are started by mpirun (also srun with PMI or PMIx), or by RANK, WORLD_SIZE and LOCAL_RANK in the environment
+// (torchrun sets them; srun's own SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID do too). Without either there is
+// one rank, and MPI is not initialised: that takes half a second and may print warnings.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <string>
+
+struct Ranks;
+
+// Prints the error to stderr and ends this rank and all others with an exit code other than 0. Where MPI connects the
+// ranks, an error that several of them have (a wrong option, say) is printed once, by the lowest of them, with the
+// ranks that it is from. Ranks without MPI each print theirs; their launcher ends the others.
+[[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error);
+
+struct Ranks {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;    // on this machine; local_size is `size` where the launcher does not tell it
+  bool mpi = false;                      // MPI runs and connects the ranks
+  std::string how = "no launcher seen";  // "started by mpirun (Open MPI v4.1.4)", for the banner
+
+  Ranks();
+  ~Ranks();  // finishes, if nobody did and no error is under way
+  Ranks(Ranks&&) noexcept;
+  Ranks& operator=(Ranks&&) noexcept;
+
+  // Throws when the environment names a rank that cannot be.
+  static Ranks start(int* argc = nullptr, char*** argv = nullptr);
+
+  // All ranks come here at their end: waits for the others, then ends MPI.
+  void finish() noexcept;
+
+  // "rank 2 of 4"
+  std::string name() const;
+
+  // Between ranks that MPI connects (or one alone); the Communicator has the same for all kinds of ranks.
+  void broadcast(void* data, size_t bytes, int root = 0) const;
+  void barrier() const;
+
+ private:
+  class Session;
+  std::unique_ptr<Session> session_;
+  friend void end_all_ranks(Ranks& ranks, const std::exception& error);
+};
