@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Covers: Ctrl-C finishes the step, exports the weights and says where; a second one ends at once; the same under
+# Covers: scripts/run with steps longer than 2 s
+# Timeout: 240
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$root"
+export LLMC_PROGRAM=$train
+
+wait_for() { # FILE TEXT: within 60 s
+  for _ in $(seq 600); do
+    if grep -q -- "$2" "$1" 2>/dev/null; then return; fi
+    sleep 0.1
+  done
+  cat "$1"
+  fail "did not print \"$2\""
+}
+ends_within() { # SECONDS: sets code
+  local begin=$SECONDS
+  code=0
+  wait "$child" || code=$?
+  [ $((SECONDS - begin)) -le "$1" ] || fail "took $((SECONDS - begin)) s to end"
+}
+start() { # NAME COMMAND…: in a process group of its own, where SIGINT is not ignored
+  name=$1
+  setsid env --default-signal=INT "${@:2}" --steps 1000 --val-every 0 --sample-every 0 --out "$scratch/$name" >"$scratch/$name.txt" 2>&1 &
+  child=$!
+  wait_for "$scratch/$name.txt" '^step'
+}
+stopped_well() {
+  [ "$code" = 0 ] && grep -q "asked to stop" "$scratch/$name.txt" &&
+    grep -q "exported the weights to $scratch/$name/export" "$scratch/$name.txt" && [ -s "$scratch/$name/export/model.safetensors" ] &&
+    [ "$(losses "$scratch/$name/train.jsonl" | wc -l)" -lt 1000 ]
+}
+
+start once "$train" --layers 1 --seq-len 32
+kill -INT "$child"
+ends_within 20
+check "Ctrl-C: the step is finished, the weights are exported, the code is 0 (it is $code)" stopped_well
+check "the export can be gone on from" "$train" --model "$scratch/once/export" --steps 1 --val-every 0 --sample-every 0 --seq-len 32 --out "$scratch/on"
+
+start twice "$train" --seq-len 256 --global-batch 128
+kill -INT "$child"
+sleep 0.2
+kill -INT "$child"
+ends_within 3
+check "a second Ctrl-C ends at once, with code 130 (it is $code)" [ "$code" = 130 ]
+
+# About 20,000 tokens a step: over 2 s on two cores.
+start slow scripts/run -n 2 --global-batch 160 --seq-len 128 --micro-batch 8
+sleep 0.5
+kill -INT "$child"
+ends_within 60
+check "scripts/run: Ctrl-C in a long step ends well on 2 ranks (the code is $code)" stopped_well
+awk_step() { sed -n 's/.*"step_ms":\([0-9.]*\).*/\1/p' "$scratch/slow/train.jsonl" | awk '$1 > longest { longest = $1 } END { print "     longest step:", longest, "ms" }'; }
+awk_step
+echo "$checks checks passed"

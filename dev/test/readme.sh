@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Covers: the README's commands work as written
+# Timeout: 600
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+
+# In a copy with what is built, so that `make` is short and runs/ is the copy's. Left out: the commands that are this test's
+# own caller or take long (make test, make quickstart, run by CI as such) or that replace the build under test.
+copy=$scratch/tree
+mkdir -p "$copy/build"
+cd "$root"
+cp -a Makefile README.md scripts llmc dev train_llama.cu test_llama.cu "$copy"
+cp -a "$build" "$copy/build/cpu"
+[ -e build/.configured ] && cp -a build/.configured "$copy/build/"
+cd "$copy"
+awk '/^```bash/ { on = 1; next } /^```/ { on = 0 } on' README.md | sed 's/ *#.*//' | grep -v '^$' >"$scratch/commands"
+check "the README has commands" [ "$(wc -l <"$scratch/commands")" -ge 10 ]
+while read -r command; do
+  case $command in
+    "make quickstart" | "make test"*) echo "     not here: $command" && continue ;;
+  esac
+  if ! env -u LLMC_BUILD DEVICE=cpu bash -c "$command" >"$scratch/out.txt" 2>&1 </dev/null; then
+    tail -n 20 "$scratch/out.txt"
+    fail "README: $command"
+  fi
+  check "$command" true
+done <"$scratch/commands"
+echo "$checks checks passed"
