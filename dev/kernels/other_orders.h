@@ -1,0 +1,52 @@
+// The same kernels once more, with the threads of a block and the work of a stream executed in other orders: what a
+// kernel computes must have the same bits in all of them. On a GPU, which has an order of its own, the same run again.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dev/kernels/check.h"
+
+class OtherOrders {
+ public:
+  OtherOrders() {
+    using Order = CpuWorld::ThreadOrder;
+    using Schedule = CpuWorld::Schedule;
+    add("again", Order::forward, Schedule::eager);
+    add("reverse threads, lazy streams", Order::reverse, Schedule::lazy);
+    add("random threads and streams", Order::random, Schedule::random);
+  }
+
+  // `run(Stream&)` gives a tuple of vectors; those of each order have the bits of `expected`.
+  template <class Outputs, class Run>
+  void same_bits(Checker& checker, const std::string& name, const Outputs& expected, const Run& run) {
+    for (World& world : worlds_) {
+      const Outputs outputs = run(*world.stream);
+      compare(checker, name + ", " + world.name, expected, outputs,
+              std::make_index_sequence<std::tuple_size_v<Outputs>>());
+    }
+  }
+
+ private:
+  struct World {
+    std::string name;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Stream> stream;  // goes before its device
+  };
+  void add(const char* name, CpuWorld::ThreadOrder order, CpuWorld::Schedule schedule) {
+    CpuWorld cpu = CpuWorld::from_environment();
+    cpu.order = order;
+    cpu.schedule = schedule;
+    World world{name, std::make_unique<Device>(0, cpu), nullptr};
+    world.stream = std::make_unique<Stream>(*world.device, "compute");
+    worlds_.push_back(std::move(world));
+  }
+  template <class Outputs, size_t... I>
+  static void compare(Checker& checker, const std::string& name, const Outputs& expected, const Outputs& outputs,
+                      std::index_sequence<I...>) {
+    (checker.same_bits(format("%s: output %zu", name.c_str(), I), std::get<I>(outputs), std::get<I>(expected)), ...);
+  }
+
+  std::vector<World> worlds_;
+};

@@ -1,0 +1,176 @@
+// Checks and times llmc/kernels/rmsnorm against a plain reference in double.
+// Covers: promise 7: rmsnorm, add + rmsnorm and their backward agree with a plain reference on ugly shapes
+#include "llmc/kernels/rmsnorm.h"
+
+#include <tuple>
+
+#include "dev/kernels/check.h"
+#include "dev/kernels/other_orders.h"
+
+namespace {
+
+constexpr float kEps = 1e-5f;
+
+template <class T>
+struct Inputs {
+  int N, C;
+  std::vector<T> a, b, w, dy, dx;  // dx, dw: what is there before backward adds to it
+  std::vector<float> dw;
+
+  Inputs(int N, int C, uint64_t seed) : N(N), C(C) {
+    Generator generator(seed);
+    const size_t size = size_t(N) * C;
+    a = random_normal<T>(generator, size, 0.7);
+    b = random_normal<T>(generator, size, 0.7);
+    w = random_normal<T>(generator, size_t(C), 0.3, 1);
+    dy = random_normal<T>(generator, size);
+    dx = random_normal<T>(generator, size);
+    dw = random_normal<float>(generator, size_t(C));
+  }
+};
+
+template <class T>
+using Outputs = std::tuple<std::vector<T>, std::vector<T>, std::vector<float>, std::vector<T>, std::vector<float>>;
+
+// sum, y and rstd of the sum, dx, dw.
+template <class T>
+Outputs<T> run(Stream& stream, const Inputs<T>& in, bool in_place) {
+  const int N = in.N, C = in.C;
+  Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w), dy(stream, in.dy), dx(stream, in.dx);
+  Array<T> sum_beside(stream, in.a.size()), y(stream, in.a.size());
+  Array<float> rstd(stream, size_t(N)), dw(stream, in.dw), scratch(stream, rmsnorm_backward_scratch(N, C));
+  Array<T>& sum = in_place ? a : sum_beside;
+  add_rmsnorm_forward(stream, sum.data(), y.data(), rstd.data(), a.data(), b.data(), w.data(), N, C, kEps);
+  rmsnorm_backward(stream, dx.data(), dw.data(), scratch.data(), dy.data(), sum.data(), w.data(), rstd.data(), N, C);
+  scratch.download();  // its guards are whole
+  return {sum.download(), y.download(), rstd.download(), dx.download(), dw.download()};
+}
+
+template <class T>
+void check_shape(Checker& checker, OtherOrders& orders, int N, int C) {
+  const std::string name = format("%s N=%d C=%d", dtype_name(kDType<T>), N, C);
+  const Inputs<T> in(N, C, uint64_t(N) * 10007 + C);
+  const Outputs<T> outputs = run(checker.stream, in, false);
+  const auto& [sum, y, rstd, dx, dw] = outputs;
+
+  std::vector<T> want_sum(in.a.size());
+  for (size_t i = 0; i < want_sum.size(); ++i) want_sum[i] = from_float<T>(to_float(in.a[i]) + to_float(in.b[i]));
+  checker.same_bits(name + " sum", sum, want_sum);
+
+  std::vector<double> want_y(y.size()), want_rstd(rstd.size()), want_dx = to_doubles(in.dx),
+                                                                want_dw = to_doubles(in.dw);
+  for (size_t n = 0; n < size_t(N); ++n) {
+    const auto at = [&](const std::vector<T>& values, int c) { return to_double(values[n * C + c]); };
+    double squares = 0, dot = 0;
+    for (int c = 0; c < C; ++c) squares += at(want_sum, c) * at(want_sum, c);
+    const double r = want_rstd[n] = 1 / std::sqrt(squares / C + double(kEps));
+    for (int c = 0; c < C; ++c) {
+      want_y[n * C + c] = at(want_sum, c) * r * to_double(in.w[c]);
+      want_dw[c] += at(in.dy, c) * at(want_sum, c) * r;
+      dot += at(in.dy, c) * to_double(in.w[c]) * at(want_sum, c);
+    }
+    for (int c = 0; c < C; ++c)
+      want_dx[n * C + c] += r * (at(in.dy, c) * to_double(in.w[c]) - at(want_sum, c) * r * r * dot / C);
+  }
+  // fp32 sums of up to some hundred positive squares a thread are right to a few roundings; bf16 rounds once more.
+  const double few = 8 * 0x1p-23, rounding = sizeof(T) == 2 ? 0x1p-8 : 0;
+  checker.close(name + " rstd", rstd, want_rstd, {N}, few, 0);
+  checker.close(name + " y", y, want_y, {N, C}, few + rounding, 0);
+  // dx is a difference of numbers up to about 10 (rows of one or two columns have a large rstd: relative).
+  checker.close(name + " dx", dx, want_dx, {N, C}, 4 * few + rounding, 8e-6);
+  // dw is a sum of N numbers of about 1: a few roundings of the sum of their magnitudes.
+  checker.close(name + " dw", dw, want_dw, {C}, few, 3e-7 * (N + 1));
+
+  checker.same_bits(name + " the sum in place of a", std::get<0>(run(checker.stream, in, true)), sum);
+  orders.same_bits(checker, name, outputs, [&](Stream& stream) { return run(stream, in, false); });
+
+  Array<T> x(checker.stream, want_sum), w(checker.stream, in.w), y_alone(checker.stream, y.size());
+  Array<float> rstd_alone(checker.stream, size_t(N));
+  rmsnorm_forward(checker.stream, y_alone.data(), rstd_alone.data(), x.data(), w.data(), N, C, kEps);
+  checker.same_bits(name + " y of the norm alone", y_alone.download(), y);
+  checker.same_bits(name + " rstd of the norm alone", rstd_alone.download(), rstd);
+}
+
+// The sum of squares is kept in fp32: 4096 ones and a 16 in bf16 could not be added up in bf16.
+void check_fp32_sum(Checker& checker) {
+  const int C = 4104;
+  std::vector<bf16> x(size_t(C), from_float<bf16>(1));
+  x[0] = from_float<bf16>(16);
+  Array<bf16> in(checker.stream, x), w(checker.stream, std::vector<bf16>(size_t(C), from_float<bf16>(1)));
+  Array<bf16> y(checker.stream, x.size());
+  Array<float> rstd(checker.stream, 1);
+  rmsnorm_forward(checker.stream, y.data(), rstd.data(), in.data(), w.data(), 1, C, kEps);
+  checker.close("bf16 squares are added in fp32", rstd.download(), {1 / std::sqrt((C - 1 + 256.0) / C + double(kEps))},
+                {1}, 4 * 0x1p-23, 0);
+}
+
+void check_refusals(Checker& checker) {
+  Stream& stream = checker.stream;
+  Array<float> x(stream, 64), y(stream, 64), w(stream, 16), rstd(stream, 4), scratch(stream, 64), dw(stream, 16);
+  const auto forward = [&](float* out, const float* in, int N, int C, float eps) {
+    return [=, &stream, &rstd, &w] { rmsnorm_forward(stream, out, rstd.data(), in, w.data(), N, C, eps); };
+  };
+  checker.refused("no rows", "rmsnorm_forward: N = 0", forward(y.data(), x.data(), 0, 16, kEps));
+  checker.refused("negative width", "C = -1", forward(y.data(), x.data(), 4, -1, kEps));
+  checker.refused("eps of 0", "eps = 0", forward(y.data(), x.data(), 4, 16, 0));
+  checker.refused("a norm in place", "y overlaps", forward(x.data(), x.data(), 4, 16, kEps));
+  checker.refused("unaligned rows", "align", forward(y.data(), x.data() + 1, 1, 16, kEps));
+  checker.refused("a sum over b", "the sum overlaps b", [&] {
+    add_rmsnorm_forward(stream, x.data(), scratch.data(), rstd.data(), y.data(), x.data(), w.data(), 4, 16, kEps);
+  });
+  checker.refused("a sum that overlaps a in part", "without being a", [&] {
+    add_rmsnorm_forward(stream, x.data() + 4, scratch.data(), rstd.data(), x.data(), y.data(), w.data(), 1, 16, kEps);
+  });
+  checker.refused("dx in place of dy", "dx overlaps", [&] {
+    rmsnorm_backward(stream, y.data(), dw.data(), scratch.data(), y.data(), x.data(), w.data(), rstd.data(), 4, 16);
+  });
+  checker.refused("scratch of no rows", "rmsnorm_backward_scratch: N = 0", [] { rmsnorm_backward_scratch(0, 8); });
+}
+
+template <class T>
+void bench_shape(Bencher& bencher, int N, int C) {
+  Stream& stream = bencher.stream;
+  const Inputs<T> in(N, C, 1);
+  Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w), dy(stream, in.dy), dx(stream, in.dx);
+  Array<T> sum(stream, in.a.size()), y(stream, in.a.size());
+  Array<float> rstd(stream, size_t(N)), dw(stream, in.dw), scratch(stream, rmsnorm_backward_scratch(N, C));
+  const double row = double(N) * C * sizeof(T);
+  const auto name = [&](const char* what) { return format("%s %s N=%d C=%d", what, dtype_name(kDType<T>), N, C); };
+  bencher.time(name("rmsnorm_forward"), 2 * row, 4.0 * N * C,
+               [&] { rmsnorm_forward(stream, y.data(), rstd.data(), a.data(), w.data(), N, C, kEps); });
+  bencher.time(name("add_rmsnorm_forward"), 4 * row, 5.0 * N * C, [&] {
+    add_rmsnorm_forward(stream, sum.data(), y.data(), rstd.data(), a.data(), b.data(), w.data(), N, C, kEps);
+  });
+  bencher.time(name("rmsnorm_backward"), 4 * row, 12.0 * N * C, [&] {
+    rmsnorm_backward(stream, dx.data(), dw.data(), scratch.data(), dy.data(), a.data(), w.data(), rstd.data(), N, C);
+  });
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  OtherOrders orders;
+  const std::vector<std::pair<int, int>> shapes = {
+      {1, 1},    {1, 2},    {2, 1},    {7, 8},     {9, 7},     {31, 33},   {33, 31},  {64, 63},  {65, 64},  {63, 65},
+      {127, 9},  {130, 16}, {255, 40}, {257, 24},  {128, 128}, {129, 120}, {70, 136}, {5, 255},  {17, 256}, {18, 257},
+      {3, 1000}, {33, 520}, {2, 1025}, {17, 2048}, {1, 4104},  {2, 4099},  {1100, 8}, {290, 520}};
+  for (const auto& [N, C] : shapes) {
+    check_shape<float>(checker, orders, N, C);
+    check_shape<bf16>(checker, orders, N, C);
+  }
+  check_fp32_sum(checker);
+  check_refusals(checker);
+}
+
+void bench(Bencher& bencher) {
+  const bool gpu = bencher.stream.device().info().gpu;
+  if (!gpu) {
+    bench_shape<float>(bencher, 2048, 128);
+    bench_shape<bf16>(bencher, 2048, 128);
+    return;
+  }
+  for (const auto& [N, C] : std::vector<std::pair<int, int>>{{8192, 2048}, {8192, 4096}, {16384, 4096}, {8192, 8192}}) {
+    bench_shape<bf16>(bencher, N, C);
+    bench_shape<float>(bencher, N, C);
+  }
+}

@@ -1,0 +1,247 @@
+// Root-mean-square norm over the last axis.  y[N,C] = x * rstd * w;  rstd[N] = 1/sqrt(mean(x^2) + eps), fp32.
+// forward: sum =, y =, rstd =.  backward: dx +=, dw +=.  Deterministic: see rmsnorm.h.
+//
+// A row belongs to 1, 2, 4 ... 32 threads of one warp: in the CPU world it is waiting that costs. Each adds up its own
+// part, then each adds the parts of its row, in their order, from shared memory.
+#include "llmc/kernels/rmsnorm.h"
+
+#include <algorithm>
+
+#include "llmc/kernels/rows.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kReduceLanes = 16, kReduceGroups = kThreads / kReduceLanes;
+
+struct RowParts {
+  float part[2][kThreads];
+};
+
+// The sum over the blockDim.x threads of this row. Between two calls of a thread `buffer` alternates: then nobody
+// writes what another still reads, and one rendezvous is enough.
+__device__ __forceinline__ float row_sum(float value, int buffer) {
+  if (blockDim.x == 1) return value;
+  float* parts = shared_memory<RowParts>().part[buffer] + threadIdx.y * blockDim.x;
+  parts[threadIdx.x] = value;
+  __syncwarp();
+  float sum = 0;
+  for (int i = 0; i < int(blockDim.x); ++i) sum += parts[i];
+  return sum;
+}
+
+template <int width>
+__device__ __forceinline__ float total(const float (&x)[width]) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < width; ++j) sum += x[j];
+  return sum;
+}
+
+// With `b`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x.
+template <class T, int width, bool add>
+__global__ void __launch_bounds__(kThreads)
+    rmsnorm_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
+                           const T* __restrict__ w, int N, int C, float eps) {
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  const int first = threadIdx.x * width, step = blockDim.x * width;
+  const size_t offset = size_t(row) * C;
+  float squares[width] = {};
+  for (int c = first; row < N && c < C; c += step) {
+    float v[width];
+    load_vector(v, x + offset + c);
+    if constexpr (add) {
+      float other[width];
+      load_vector(other, b + offset + c);
+#pragma unroll
+      for (int j = 0; j < width; ++j) v[j] = to_float(from_float<T>(v[j] + other[j]));
+      store_vector(sum + offset + c, v);
+    }
+#pragma unroll
+    for (int j = 0; j < width; ++j) squares[j] += v[j] * v[j];
+  }
+  const float r = rsqrt_f32(row_sum(total(squares), 0) / float(C) + eps);
+  if (row >= N) return;
+  if (threadIdx.x == 0) rstd[row] = r;
+  const T* normed = add ? sum : x;
+  for (int c = first; c < C; c += step) {
+    float v[width], scale[width];
+    load_vector(v, normed + offset + c);
+    load_vector(scale, w + c);
+#pragma unroll
+    for (int j = 0; j < width; ++j) v[j] = v[j] * r * scale[j];
+    store_vector(y + offset + c, v);
+  }
+}
+
+// A block has `rows` rows; blockDim.y of them at a time give their dx, then their share of dw, while dy and x are near.
+// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)); part[block, C] = sum of dy * x * rstd over the block's rows.
+template <class T, int width>
+__global__ void __launch_bounds__(kThreads)
+    rmsnorm_backward_kernel(T* __restrict__ dx, float* __restrict__ part, const T* __restrict__ dy,
+                            const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd, int N,
+                            int C, int rows) {
+  const int lane = threadIdx.x, lanes = blockDim.x, together = blockDim.y;
+  for (int pass = 0; pass * together < rows; ++pass) {
+    const int first = blockIdx.x * rows + pass * together, row = first + threadIdx.y;
+    const size_t offset = size_t(row) * C;
+    float dots[width] = {};
+    for (int c = lane * width; row < N && c < C; c += lanes * width) {
+      float g[width], v[width], scale[width];
+      load_vector(g, dy + offset + c);
+      load_vector(v, x + offset + c);
+      load_vector(scale, w + c);
+#pragma unroll
+      for (int j = 0; j < width; ++j) dots[j] += g[j] * scale[j] * v[j];
+    }
+    const float dot = row_sum(total(dots), pass % 2);
+    const float r = row < N ? rstd[row] : 0, slope = dot / float(C) * r * r;
+    for (int c = lane * width; row < N && c < C; c += lanes * width) {
+      float g[width], v[width], scale[width], d[width];
+      load_vector(g, dy + offset + c);
+      load_vector(v, x + offset + c);
+      load_vector(scale, w + c);
+      load_vector(d, dx + offset + c);
+#pragma unroll
+      for (int j = 0; j < width; ++j) d[j] += r * (g[j] * scale[j] - v[j] * slope);
+      store_vector(dx + offset + c, d);
+    }
+    // Here a thread owns columns, not rows: it waits for nobody, since dy, x and rstd are only read.
+    const int last = N < first + together ? N : first + together;
+    for (int c = (threadIdx.y * lanes + lane) * width; c < C; c += lanes * together * width) {
+      float* sums = part + size_t(blockIdx.x) * C + c;
+      float s[width] = {};
+      if (pass) load_vector(s, sums);
+      for (int n = first; n < last; ++n) {
+        float g[width], v[width];
+        load_vector(g, dy + size_t(n) * C + c);
+        load_vector(v, x + size_t(n) * C + c);
+        const float rn = rstd[n];
+#pragma unroll
+        for (int j = 0; j < width; ++j) s[j] += g[j] * v[j] * rn;
+      }
+      store_vector(sums, s);
+    }
+  }
+}
+
+struct ReduceSums {
+  float sum[kReduceGroups][kReduceLanes * 8];
+};
+
+// dw[C] += part[parts, C] summed over the first axis: group g adds rows g, g + groups, ..., then the groups' sums are
+// added in their order.
+template <int width>
+__global__ void __launch_bounds__(kThreads)
+    rmsnorm_reduce_kernel(float* __restrict__ dw, const float* __restrict__ part, int parts, int C) {
+  auto& shared = shared_memory<ReduceSums>();
+  const int lane = threadIdx.x, group = threadIdx.y;
+  const int c = (blockIdx.x * kReduceLanes + lane) * width;
+  float s[width] = {};
+  for (int p = group; c < C && p < parts; p += kReduceGroups) {
+    float v[width];
+    load_vector(v, part + size_t(p) * C + c);
+#pragma unroll
+    for (int j = 0; j < width; ++j) s[j] += v[j];
+  }
+  store_vector(shared.sum[group] + lane * width, s);
+  __syncthreads();
+  if (group != 0 || c >= C) return;
+  for (int g = 1; g < kReduceGroups; ++g) {
+    float v[width];
+    load_vector(v, shared.sum[g] + lane * width);
+#pragma unroll
+    for (int j = 0; j < width; ++j) s[j] += v[j];
+  }
+  float d[width];
+  load_vector(d, dw + c);
+#pragma unroll
+  for (int j = 0; j < width; ++j) d[j] += s[j];
+  store_vector(dw + c, d);
+}
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+int threads_a_row(int C) { return threads_for_row(C / vector_width(C), 16, 32); }
+
+// Rows that one block of the backward kernel sums up for dw: many where rows are short, few where a GPU would otherwise
+// be left without work.
+int rows_a_block(int C) { return C <= 512 ? 64 : 16; }
+int blocks_of_rows(int N, int C) { return int(blocks_for(size_t(N), size_t(rows_a_block(C)))); }
+
+void require_norm(const char* who, int N, int C) {
+  REQUIRE(N >= 1 && C >= 1, "%s: N = %d rows of C = %d: expected at least one row and one column", who, N, C);
+}
+
+template <class T, bool add>
+void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b, const T* w, int N,
+             int C, float eps) {
+  require_norm(name, N, C);
+  REQUIRE(eps > 0 && eps < 1, "%s: eps = %g: expected a small positive number, such as 1e-5", name, double(eps));
+  const size_t size = size_t(N) * C, bytes = size * sizeof(T);
+  REQUIRE(!overlap(y, bytes, x, bytes) && (!add || (!overlap(y, bytes, sum, bytes) && !overlap(y, bytes, b, bytes))),
+          "%s: y overlaps an input or the sum, which are read after y is begun", name);
+  REQUIRE(!add || (!overlap(sum, bytes, b, bytes) && (sum == x || !overlap(sum, bytes, x, bytes))),
+          "%s: the sum overlaps b, or a without being a", name);
+  const int lanes = threads_a_row(C), together = kThreads / lanes;
+  with_vector_width(name, C, {sum, y, x, b, w}, [&](auto width) {
+    launch<rmsnorm_forward_kernel<T, decltype(width)::value, add>>(
+        {stream,
+         name,
+         {writes(y, size), writes(rstd, size_t(N)), writes(sum, size), reads(x, size), reads(b, size),
+          reads(w, size_t(C))}},
+        blocks_for(size_t(N), size_t(together)), dim3(lanes, together), sizeof(RowParts::part[0]), sum, y, rstd, x, b,
+        w, N, C, eps);
+  });
+}
+
+}  // namespace
+
+template <class T>
+void rmsnorm_forward(Stream& stream, T* y, float* rstd, const T* x, const T* w, int N, int C, float eps) {
+  forward<T, false>(stream, "rmsnorm_forward", nullptr, y, rstd, x, nullptr, w, N, C, eps);
+}
+
+template <class T>
+void add_rmsnorm_forward(Stream& stream, T* sum, T* y, float* rstd, const T* a, const T* b, const T* w, int N, int C,
+                         float eps) {
+  forward<T, true>(stream, "add_rmsnorm_forward", sum, y, rstd, a, b, w, N, C, eps);
+}
+
+size_t rmsnorm_backward_scratch(int N, int C) {
+  require_norm("rmsnorm_backward_scratch", N, C);
+  return size_t(blocks_of_rows(N, C)) * C;
+}
+
+template <class T>
+void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T* dy, const T* x, const T* w,
+                      const float* rstd, int N, int C) {
+  require_norm("rmsnorm_backward", N, C);
+  const size_t size = size_t(N) * C, bytes = size * sizeof(T);
+  REQUIRE(!overlap(dx, bytes, dy, bytes) && !overlap(dx, bytes, x, bytes),
+          "rmsnorm_backward: dx overlaps dy or x, which are read after dx is begun");
+  const int lanes = threads_a_row(C), rows = rows_a_block(C), together = std::min(rows, kThreads / lanes);
+  const int parts = blocks_of_rows(N, C);
+  with_vector_width("rmsnorm_backward", C, {dx, dw, scratch, dy, x, w}, [&](auto width_constant) {
+    constexpr int width = decltype(width_constant)::value;
+    launch<rmsnorm_backward_kernel<T, width>>({stream,
+                                               "rmsnorm_backward",
+                                               {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size),
+                                                reads(x, size), reads(w, size_t(C)), reads(rstd, size_t(N))}},
+                                              unsigned(parts), dim3(lanes, together), sizeof(RowParts), dx, scratch, dy,
+                                              x, w, rstd, N, C, rows);
+    launch<rmsnorm_reduce_kernel<width>>(
+        {stream, "rmsnorm_backward, dw", {updates(dw, size_t(C)), reads(scratch, size_t(parts) * C)}},
+        blocks_for(size_t(C), kReduceLanes * width), dim3(kReduceLanes, kReduceGroups), sizeof(ReduceSums), dw, scratch,
+        parts, C);
+  });
+}
+
+#define INSTANTIATE(T)                                                                                       \
+  template void rmsnorm_forward(Stream&, T*, float*, const T*, const T*, int, int, float);                   \
+  template void add_rmsnorm_forward(Stream&, T*, T*, float*, const T*, const T*, const T*, int, int, float); \
+  template void rmsnorm_backward(Stream&, T*, float*, float*, const T*, const T*, const T*, const float*, int, int);
+INSTANTIATE(float)
+INSTANTIATE(bf16)
