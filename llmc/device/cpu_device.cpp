@@ -178,8 +178,8 @@ CpuWorld CpuWorld::from_environment(int local_ranks) {
                            {{"late", Landing::late}, {"early", Landing::early}, {"random", Landing::random}});
   world.seed = number_from("LLMC_CPU_SEED", world.seed);
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
-  world.threads = int(number_from("LLMC_CPU_THREADS", (unsigned long)std::max(1, cores / local_ranks)));
-  REQUIRE(world.threads >= 1 && world.threads <= 1024, "LLMC_CPU_THREADS=%d: expected 1 to 1024", world.threads);
+  world.threads = int(number_from("LLMC_THREADS", (unsigned long)std::max(1, cores / local_ranks)));
+  REQUIRE(world.threads >= 1 && world.threads <= 1024, "LLMC_THREADS=%d: expected 1 to 1024", world.threads);
   return world;
 }
 
@@ -262,8 +262,8 @@ void Event::record(Stream& stream, const char* file, int line) {
   state_->task = device.enqueue(stream.state(), nullptr, nullptr);
 }
 
-void Event::synchronize() {
-  if (!state_->task) return;
+void Event::synchronize(const char* file, int line) {
+  if (!state_->task || fault_skips(file, line)) return;
   Device::State& device = state_->device->state();
   device.need(state_->task);
   device.order.join(OrderCheck::kHost, state_->clock);

@@ -111,7 +111,7 @@ void Event::record(Stream& stream, const char*, int) {
   CUDA_CHECK(cudaEventRecord(state_->event, stream.state().stream));
   state_->recorded = true;
 }
-void Event::synchronize() {
+void Event::synchronize(const char*, int) {
   if (state_->recorded) CUDA_CHECK(cudaEventSynchronize(state_->event));
 }
 float Event::milliseconds_since(const Event& earlier) const {

@@ -26,7 +26,7 @@ struct DeviceInfo {
 };
 
 // How the CPU world executes: any choice must give the same bits, so tests try them all. Read from the environment:
-// LLMC_CPU_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED.
+// LLMC_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED.
 struct CpuWorld {
   enum class ThreadOrder { forward, reverse, random };  // of the threads of a block, and of the blocks
   enum class Schedule { eager, lazy, random };          // when work that was enqueued is executed
@@ -95,7 +95,8 @@ class Event {
   Event(Event&&) noexcept;
 
   void record(Stream& stream, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  void synchronize();  // the host waits until the recorded point is reached; at once if never recorded
+  // The host waits until the recorded point is reached; at once if never recorded.
+  void synchronize(const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // Milliseconds between two recorded and reached points; both events must be `timed`.
   float milliseconds_since(const Event& earlier) const;
 
