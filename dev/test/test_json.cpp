@@ -197,6 +197,7 @@ TEST_CASE("parse: malformed texts name file, line and column") {
   has(parse_error(R"({"a":{"b":1,"c":2,"b":3}})"), "the key \"a.b\" stands twice");
   has(parse_error(std::string(1000000, '[')), "more than 100 levels");
   CHECK(parse_error(std::string(100, '[') + std::string(100, ']')).empty());
+  has(parse_error(std::string(101, '[') + std::string(101, ']')), "more than 100 levels");
 }
 
 TEST_CASE("parse: every cut of a text is refused, every changed byte is refused or harmless") {
