@@ -66,6 +66,8 @@ struct Device::State {
   void execute_front(Stream::State& stream);
   void execute_random();
   void need(const std::shared_ptr<Task>& task);
+  // After an error nothing more is executed: what is left may need what is gone, or other ranks.
+  void drop_work();
 };
 
 // ---------------------------------------------------------------------------------------------- schedules
@@ -87,6 +89,13 @@ void Device::State::execute_random() {
   for (Stream::State* s : streams)
     if (!s->queue.empty() && (!s->queue.front()->after || s->queue.front()->after->done)) able.push_back(s);
   if (!able.empty()) execute_front(*able[random.below(able.size())]);
+}
+
+void Device::State::drop_work() {
+  for (Stream::State* s : streams) {
+    for (const auto& task : s->queue) task->done = true;
+    s->queue.clear();
+  }
 }
 
 // Executes `task` and, before it, only what it depends on.
@@ -227,12 +236,8 @@ Stream::Stream(Stream&&) noexcept = default;
 
 Stream::~Stream() {
   if (!state_) return;
-  // After an error nothing more is executed: what is left may need what is gone, or other ranks.
-  if (std::uncaught_exceptions() > 0) {
-    for (const auto& task : state_->queue) task->done = true;
-  } else {
-    synchronize();
-  }
+  if (std::uncaught_exceptions() > 0) device_->state().drop_work();
+  else synchronize();
   std::erase(device_->state().streams, state_.get());
 }
 
@@ -287,12 +292,22 @@ std::byte* allocate(size_t bytes, const char* what) {
   return static_cast<std::byte*>(memory);
 }
 
+void release(Device* device, std::byte* data, size_t bytes) {
+  if (!data) return;
+  if (std::uncaught_exceptions() > 0) device->state().drop_work();
+  else device->synchronize();
+  device->state().order.forget(data, bytes);
+  free(data);
+}
+
 }  // namespace
 
-DeviceMemory::DeviceMemory(Device&, size_t bytes) : data_(allocate(bytes, "device")), size_(bytes) {}
-DeviceMemory::~DeviceMemory() { free(data_); }
-PinnedMemory::PinnedMemory(Device&, size_t bytes) : data_(allocate(bytes, "pinned host")), size_(bytes) {}
-PinnedMemory::~PinnedMemory() { free(data_); }
+DeviceMemory::DeviceMemory(Device& device, size_t bytes)
+    : device_(&device), data_(allocate(bytes, "device")), size_(bytes) {}
+DeviceMemory::~DeviceMemory() { release(device_, data_, size_); }
+PinnedMemory::PinnedMemory(Device& device, size_t bytes)
+    : device_(&device), data_(allocate(bytes, "pinned host")), size_(bytes) {}
+PinnedMemory::~PinnedMemory() { release(device_, data_, size_); }
 
 void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
   if (bytes == 0) return;

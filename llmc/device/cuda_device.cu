@@ -122,7 +122,7 @@ float Event::milliseconds_since(const Event& earlier) const {
 
 // ---------------------------------------------------------------------------------------------- memory and copies
 
-DeviceMemory::DeviceMemory(Device& device, size_t bytes) : size_(bytes) {
+DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
   if (bytes == 0) return;
   size_t free_bytes = 0, total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -134,7 +134,7 @@ DeviceMemory::DeviceMemory(Device& device, size_t bytes) : size_(bytes) {
 }
 DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 
-PinnedMemory::PinnedMemory(Device&, size_t bytes) : size_(bytes) {
+PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
   if (bytes == 0) return;
   const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
   REQUIRE(status == cudaSuccess, "cudaMallocHost of %zu bytes: %s\n  the host cannot lock that much memory (ulimit -l)",

@@ -107,7 +107,8 @@ class Event {
   std::unique_ptr<State> state_;
 };
 
-// Memory of the device; poisoned (0xff: NaN in every type) in the CPU world. 256-byte aligned.
+// Memory of the device; poisoned (0xff: NaN in every type) in the CPU world. 256-byte aligned. Its end waits for all
+// work of the device, as cudaFree does, so the device must live on.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -120,11 +121,12 @@ class DeviceMemory {
   size_t size() const { return size_; }
 
  private:
+  Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
 
-// Page-locked memory of the host, which copies can reach while the host goes on.
+// Page-locked memory of the host, which copies can reach while the host goes on. Its end waits too.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
@@ -137,6 +139,7 @@ class PinnedMemory {
   size_t size() const { return size_; }
 
  private:
+  Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
