@@ -13,25 +13,23 @@
 class Optimizer {
  public:
   // The weight decay is that of matrices; norms have none.
-  Optimizer(MemoryPlan& plan, const TensorLayout& layout, AdamWConstants constants);
+  Optimizer(MemoryPlan& plan, const TensorLayout& layout, AdamWConstants constants, float weight_decay);
   void bind(const Arena& arena);
 
-  // Moments as before the first step.
+  // Moments as before the first step. To be called before it.
   void reset(Stream& stream);
   // Norm and clip factor into `state`, then the update. `gradients` are summed over the ranks already.
   template <class T>
   void step(Stream& stream, const float* gradients, ParameterStore<T>& parameters, StepState* state);
 
  private:
-  struct Piece {
-    size_t offset, count;
-    float weight_decay;
-  };
   const TensorLayout& layout_;
   AdamWConstants constants_;
-  std::vector<Piece> pieces_;
+  std::vector<AdamWRange> ranges_;
   Planned<float> planned_m_, planned_v_;
+  Planned<AdamWRange> planned_ranges_;
   Planned<double> planned_partials_;
   float *m_ = nullptr, *v_ = nullptr;
+  AdamWRange* ranges_on_device_ = nullptr;
   double* partials_ = nullptr;
 };

@@ -77,7 +77,7 @@ class LlamaTrainer : public Trainer {
         communication_(device, "communication"),
         parameters_(plan_, layout_),
         gradients_(plan_, layout_, device, compute_, communication_, communicator),
-        optimizer_(plan_, layout_, {settings.beta1, settings.beta2, settings.eps, settings.weight_decay}),
+        optimizer_(plan_, layout_, {settings.beta1, settings.beta2, settings.eps}, settings.weight_decay),
         walk_(plan_, config_, layout_, {settings.B, settings.T, settings.head_chunk}, settings.attention),
         batches_(plan_, device, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),

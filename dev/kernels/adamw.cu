@@ -1,0 +1,215 @@
+// AdamW against float64.
+//
+// Covers: promise 7: adamw: ranges of ugly lengths with and without decay, padding untouched, both weight types
+#include "llmc/kernels/adamw.h"
+
+#include "dev/kernels/check.h"
+
+namespace {
+
+constexpr AdamWConstants kConstants = {0.9f, 0.95f, 1e-8f};
+
+StepState state_at(int step, double rate, float clip) {
+  StepState state{};
+  state.learning_rate = float(rate);
+  state.bias_correction1 = float(1 - std::pow(double(kConstants.beta1), step + 1));
+  state.bias_correction2 = float(1 - std::pow(double(kConstants.beta2), step + 1));
+  state.clip_factor = clip;
+  state.step = step;
+  return state;
+}
+
+// The flat buffers of a case, on the device.
+template <class T>
+struct Buffers {
+  Array<float> master, m, v, gradients;
+  Array<T> weights;
+  Array<AdamWRange> ranges;
+  size_t n;
+
+  Buffers(Stream& stream, const std::vector<AdamWRange>& ranges, size_t n, const std::vector<float>& first)
+      : master(stream, first),
+        m(stream, std::vector<float>(n, 0)),
+        v(stream, std::vector<float>(n, 0)),
+        gradients(stream, n),
+        weights(stream, n),
+        ranges(stream, ranges),
+        n(n) {
+    require_ranges(ranges, n);
+  }
+  void step(Stream& stream, const Array<StepState>& state, bool write_weights = true) {
+    adamw(stream, master.data(), m.data(), v.data(), write_weights ? weights.data() : nullptr, gradients.data(),
+          state.data(), ranges.data(), int(ranges.size()), n, kConstants);
+  }
+};
+
+// Ranges with the given counts, `gap` elements of padding behind each; every other one decays.
+std::vector<AdamWRange> ranges_of(const std::vector<size_t>& counts, size_t gap, size_t& n) {
+  std::vector<AdamWRange> ranges;
+  n = 0;
+  for (const size_t count : counts) {
+    ranges.push_back({n, count, ranges.size() % 2 ? 0.0f : 0.1f});
+    n += count + gap;
+  }
+  return ranges;
+}
+
+template <class T>
+void check_case(Checker& checker, const std::string& what, const std::vector<AdamWRange>& ranges, size_t n) {
+  Stream& stream = checker.stream;
+  const std::string name = std::string(dtype_name(kDType<T>)) + " " + what;
+  Generator generator(n);
+  std::vector<float> first = random_normal<float>(generator, n, 0.1);
+  std::vector<bool> used(n, false);
+  std::vector<double> decay(n, 0);
+  for (const AdamWRange& r : ranges)
+    for (size_t i = r.begin; i < r.begin + r.count; ++i) used[i] = true, decay[i] = double(r.weight_decay);
+  for (size_t i = 0; i < n; ++i)
+    if (!used[i]) first[i] = NAN;  // padding: if somebody computed with it, it would show
+
+  Buffers<T> b(stream, ranges, n, first);
+  std::vector<double> p = to_doubles(first), m(n, 0), v(n, 0);
+  for (int step = 0; step < 3; ++step) {
+    const StepState s = state_at(step, 3e-3, step == 1 ? 0.37f : 1.0f);
+    const Array<StepState> state(stream, {s});
+    const std::vector<float> gradients = random_normal<float>(generator, n, step == 2 ? 1e-4 : 1);
+    b.gradients.upload(gradients);
+    b.step(stream, state);
+    for (size_t i = 0; i < n; ++i) {
+      if (!used[i]) continue;
+      const double g = double(gradients[i]) * double(s.clip_factor), beta1 = double(kConstants.beta1),
+                   beta2 = double(kConstants.beta2), rate = double(s.learning_rate);
+      p[i] -= rate * decay[i] * p[i];
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      p[i] -= rate / (1 - std::pow(beta1, step + 1)) * m[i] /
+              (std::sqrt(v[i] / (1 - std::pow(beta2, step + 1))) + double(kConstants.eps));
+    }
+  }
+  const std::vector<float> got_p = b.master.download(), got_m = b.m.download(), got_v = b.v.download();
+  const std::vector<T> weights = b.weights.download();
+  int touched = 0, misrounded = 0;
+  std::vector<float> used_p, used_m, used_v;
+  std::vector<double> want_p, want_m, want_v;
+  for (size_t i = 0; i < n; ++i) {
+    if (!used[i]) {
+      touched += !std::isnan(got_p[i]) || got_m[i] != 0 || got_v[i] != 0 || !std::isnan(to_float(weights[i]));
+      continue;
+    }
+    misrounded += to_float(weights[i]) != to_float(from_float<T>(got_p[i]));
+    used_p.push_back(got_p[i]), used_m.push_back(got_m[i]), used_v.push_back(got_v[i]);
+    want_p.push_back(p[i]), want_m.push_back(m[i]), want_v.push_back(v[i]);
+  }
+  const std::vector<int> shape = {int(used_p.size())};
+  // p is rounded twice in each of three steps, 2^-24 each time; m may cancel, at the size of its terms. A step moves p by up to the
+  // rate, with the relative error of m / sqrt(v): 1e-6 of 3e-3.
+  checker.close(name + " master", used_p, want_p, shape, 4e-7, 3e-3 * 2e-6);
+  checker.close(name + " m", used_m, want_m, shape, 1e-6, 3e-7);
+  checker.close(name + " v", used_v, want_v, shape, 1e-6, 0);
+  checker.that(name + " weights", misrounded == 0, format("%d are not the rounding of the master", misrounded));
+  checker.that(name + " padding", touched == 0, format("%d elements between ranges were touched", touched));
+}
+
+// The same element at another place, in ranges cut elsewhere: the same bits.
+void check_places(Checker& checker) {
+  Stream& stream = checker.stream;
+  const size_t n = 5000;
+  Generator generator(5);
+  const std::vector<float> first = random_normal<float>(generator, n, 0.1),
+                           gradients = random_normal<float>(generator, n);
+  const Array<StepState> state(stream, {state_at(0, 1e-3, 0.9f)});
+  const auto run = [&](const std::vector<AdamWRange>& ranges, size_t shift, bool write_weights) {
+    std::vector<float> p(n + shift, 1), g(n + shift, 1);
+    std::copy(first.begin(), first.end(), p.begin() + std::ptrdiff_t(shift));
+    std::copy(gradients.begin(), gradients.end(), g.begin() + std::ptrdiff_t(shift));
+    Buffers<bf16> b(stream, ranges, n + shift, p);
+    b.gradients.upload(g);
+    b.step(stream, state, write_weights);
+    p = b.master.download();
+    if (!write_weights) {
+      int written = 0;
+      for (const bf16 w : b.weights.download()) written += !std::isnan(to_float(w));
+      checker.that("no weights asked for", written == 0, format("%d written", written));
+    }
+    return std::vector<float>(p.begin() + std::ptrdiff_t(shift), p.end());
+  };
+  const std::vector<float> want = run({{0, n, 0.1f}}, 0, true);
+  checker.same_bits("twice", run({{0, n, 0.1f}}, 0, true), want);
+  checker.same_bits("shifted by 3", run({{3, n, 0.1f}}, 3, true), want);
+  checker.same_bits("shifted by 2049", run({{0, 2049, 0.0f}, {2049, n, 0.1f}}, 2049, false), want);
+  std::vector<AdamWRange> cut;
+  for (size_t begin = 0; begin < n; begin += 7) cut.push_back({begin, std::min<size_t>(7, n - begin), 0.1f});
+  checker.same_bits("cut in sevens", run(cut, 0, true), want);
+}
+
+void check_nothing_hidden(Checker& checker) {
+  Stream& stream = checker.stream;
+  Buffers<float> b(stream, {{0, 100, 0.1f}}, 100, std::vector<float>(100, 1));
+  b.gradients.upload(std::vector<float>(100, 0));
+  const Array<StepState> state(stream, {state_at(0, 1e-3, NAN)});
+  b.step(stream, state);
+  int hidden = 0;
+  for (const float p : b.master.download()) hidden += !std::isnan(p);
+  checker.that("a clip factor that is NaN shows", hidden == 0, format("%d of 100 elements hide it", hidden));
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  for (const size_t n : {1, 2, 7, 8, 9, 31, 63, 65, 255, 257, 2047, 2049, 8191, 8192, 8193, 20000}) {
+    check_case<float>(checker, format("one range of %zu", n), {{0, n, 0.1f}}, n);
+    check_case<bf16>(checker, format("one range of %zu", n), {{0, n, 0.1f}}, n);
+  }
+  for (const size_t gap : {0, 1, 5, 64, 9000}) {
+    size_t n = 0;
+    const auto ranges = ranges_of({5, 1, 3, 64, 7, 2048, 8, 8193, 1, 1, 500}, gap, n);
+    check_case<float>(checker, format("ranges %zu apart", gap), ranges, n);
+    check_case<bf16>(checker, format("ranges %zu apart", gap), ranges, n);
+  }
+  check_case<bf16>(checker, "a late first range", {{11, 3, 0.0f}, {8200, 1, 0.1f}}, 17000);
+  check_places(checker);
+  check_nothing_hidden(checker);
+
+  const auto refused = [&](const char* what, const char* expected, const std::vector<AdamWRange>& ranges) {
+    checker.refused(what, expected, [&] { require_ranges(ranges, 100); });
+  };
+  refused("no ranges", "no ranges", {});
+  refused("an empty range", "0 elements from 5", {{5, 0, 0}});
+  refused("ranges that overlap", "10 elements from 9", {{0, 10, 0}, {9, 10, 0}});
+  refused("ranges out of order", "5 elements from 0", {{50, 10, 0}, {0, 5, 0}});
+  refused("a range past the end", "51 elements from 50", {{50, 51, 0}});
+  refused("a count that wraps around", "from 50", {{50, size_t(-10), 0}});
+  Buffers<float> b(checker.stream, {{0, 8, 0}}, 8, std::vector<float>(8, 1));
+  const Array<StepState> state(checker.stream, {state_at(0, 1e-3, 1)});
+  checker.refused("no elements", "0 elements", [&] {
+    b.n = 0;
+    b.step(checker.stream, state);
+  });
+  checker.refused("misaligned", "not 16-byte aligned", [&] {
+    adamw(checker.stream, b.master.data() + 1, b.m.data(), b.v.data(), b.weights.data(), b.gradients.data(),
+          state.data(), b.ranges.data(), 1, 4, kConstants);
+  });
+}
+
+void bench(Bencher& bencher) {
+  Stream& stream = bencher.stream;
+  // Layers of matrices with norms between them.
+  const bool gpu = stream.device().info().gpu;
+  const size_t matrix = gpu ? size_t(1) << 24 : size_t(1) << 18;
+  for (const int layers : {4, 32}) {
+    size_t n = 0;
+    const auto ranges = ranges_of(
+        [&] {
+          std::vector<size_t> counts;
+          for (int l = 0; l < layers; ++l) counts.push_back(matrix / 8), counts.push_back(128);
+          return counts;
+        }(),
+        0, n);
+    Buffers<bf16> b(stream, ranges, n, std::vector<float>(n, 0.5f));
+    b.gradients.upload(std::vector<float>(n, 0.25f));
+    const Array<StepState> state(stream, {state_at(5, 1e-6, 1)});
+    bencher.time(format("adamw, bf16 weights, %zu elements", n), double(n) * 30, 0, [&] { b.step(stream, state); });
+    bencher.time(format("adamw, fp32 master only, %zu elements", n), double(n) * 28, 0,
+                 [&] { b.step(stream, state, false); });
+  }
+}
