@@ -1,0 +1,150 @@
+// Collectives of the CUDA world, over NCCL: one process for each GPU.
+#if LLMC_NCCL
+
+#include <nccl.h>
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "llmc/base/error.h"
+#include "llmc/comm/backends.h"
+#include "llmc/comm/rendezvous.h"
+#include "llmc/device/cuda_error.h"
+#include "llmc/device/cuda_stream.h"
+
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 or later is needed");
+
+namespace {
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
+  const char* details = ncclGetLastError(comm);
+  return std::string(ncclGetErrorString(result)) + (details && *details ? std::string("\n  ") + details : "");
+}
+
+#define NCCL_CHECK(comm, call)                                                                                  \
+  do {                                                                                                          \
+    const ncclResult_t result_ = (call);                                                                        \
+    REQUIRE(result_ == ncclSuccess, "%s:%d: %s\n  %s\n  NCCL_DEBUG=INFO tells more", __FILE__, __LINE__, #call, \
+            nccl_error_text(result_, comm).c_str());                                                            \
+  } while (0)
+
+ncclUniqueId common_id(const Ranks& ranks, const std::string& rendezvous_file, double timeout_seconds) {
+  ncclUniqueId id;
+  memset(&id, 0, sizeof id);
+  if (ranks.rank == 0) NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  if (ranks.mpi) {
+    ranks.broadcast(&id, sizeof id);
+    return id;
+  }
+  REQUIRE(!rendezvous_file.empty(),
+          "%d ranks, %s: they need a way to find each other\n"
+          "  name a file that all of them can reach: --rendezvous FILE, or start them with mpirun in a build with MPI",
+          ranks.size, ranks.how.c_str());
+  const std::string words = rendezvous(rendezvous_file, ranks.rank, ranks.size,
+                                       std::string(reinterpret_cast<const char*>(&id), sizeof id), timeout_seconds);
+  REQUIRE(words.size() == sizeof id,
+          "rendezvous at %s: NCCL's id has %zu bytes on rank 0, and %zu here\n"
+          "  all ranks must run the same build",
+          rendezvous_file.c_str(), words.size(), sizeof id);
+  memcpy(&id, words.data(), sizeof id);
+  return id;
+}
+
+ncclDataType_t nccl_type(Collective::Number number) {
+  switch (number) {
+    case Collective::Number::float32:
+      return ncclFloat32;
+    case Collective::Number::float64:
+      return ncclFloat64;
+    case Collective::Number::int64:
+      return ncclInt64;
+    case Collective::Number::byte:
+      break;
+  }
+  return ncclUint8;
+}
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds)
+      : Communicator(ranks.rank, ranks.size), timeout_seconds_(timeout_seconds) {
+    NCCL_CHECK(nullptr, ncclCommInitRank(&comm_, ranks.size, id, ranks.rank));
+  }
+  ~NcclCommunicator() override {
+    // After an error the others may never come to their end.
+    if (std::uncaught_exceptions() > 0) ncclCommAbort(comm_);
+    else ncclCommDestroy(comm_);
+  }
+
+  std::string description() const override {
+    int version = 0;
+    ncclGetVersion(&version);
+    return format("NCCL %d.%d.%d, sums in its own order", version / 10000, version / 100 % 100, version % 100);
+  }
+
+  void synchronize(Stream& stream) override {
+    const double start = seconds();
+    for (;;) {
+      const cudaError_t status = cudaStreamQuery(cuda_stream(stream));
+      if (status != cudaSuccess && status != cudaErrorNotReady) CUDA_CHECK(status);
+      check_health();
+      if (status == cudaSuccess) return;
+      REQUIRE(seconds() - start < timeout_seconds_,
+              "stream '%s' was not done within %g s\n  the last collective begun was %s (%s:%d): a rank that did not "
+              "come to"
+              " it, or a kernel that hangs",
+              stream.name(), timeout_seconds_, name_, file_, line_);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+ private:
+  void enqueue(const Work& work, const Collective& c) override {
+    name_ = work.name, file_ = work.file, line_ = work.line;
+    const ncclResult_t result = launch(c, cuda_stream(work.stream));
+    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more", name_,
+            file_, line_, c.bytes(), rank(), size(), nccl_error_text(result, comm_).c_str());
+  }
+
+  ncclResult_t launch(const Collective& c, cudaStream_t stream) {
+    const ncclDataType_t type = nccl_type(c.number);
+    const ncclRedOp_t operation = c.operation == Collective::Operation::max ? ncclMax : ncclSum;
+    switch (c.kind) {
+      case Collective::Kind::all_reduce:
+        return ncclAllReduce(c.in, c.out, c.count, type, operation, comm_, stream);
+      case Collective::Kind::broadcast:
+        return ncclBroadcast(c.in, c.out, c.count, type, c.root, comm_, stream);
+      case Collective::Kind::all_gather:
+        return ncclAllGather(c.in, c.out, c.count, type, comm_, stream);
+      case Collective::Kind::reduce_scatter:
+        break;
+    }
+    return ncclReduceScatter(c.in, c.out, c.count, type, operation, comm_, stream);
+  }
+
+  void check_health() {
+    ncclResult_t state = ncclSuccess;
+    NCCL_CHECK(comm_, ncclCommGetAsyncError(comm_, &state));
+    REQUIRE(state == ncclSuccess || state == ncclInProgress,
+            "NCCL failed, perhaps because another rank was lost; the last collective begun was %s (%s:%d): %s", name_,
+            file_, line_, nccl_error_text(state, comm_).c_str());
+  }
+
+  const double timeout_seconds_;
+  ncclComm_t comm_ = nullptr;
+  const char *name_ = "none", *file_ = "";
+  int line_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(Device&, const Ranks& ranks, const std::string& rendezvous_file,
+                                                     double timeout_seconds) {
+  return std::make_unique<NcclCommunicator>(ranks, common_id(ranks, rendezvous_file, timeout_seconds), timeout_seconds);
+}
+
+#endif
