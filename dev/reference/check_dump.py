@@ -120,7 +120,8 @@ def check_batch(batch: Arrays, V: int) -> Iterator[str]:
     if ids.min() < 0 or ids.max() >= V:
         yield f"batch.safetensors: input_ids run from {ids.min()} to {ids.max()}; the vocabulary has {V}"
     if (counted & ((labels < 0) | (labels >= V))).any():
-        yield f"batch.safetensors: labels run from {labels.min()} to {labels.max()}; expected 0 to {V - 1}, or {IGNORED}"
+        yield (f"batch.safetensors: labels run from {labels.min()} to {labels.max()}; expected 0 to {V - 1}, or "
+               f"{IGNORED}")
     for step in np.flatnonzero(~counted.any(axis=(1, 2))):
         yield f"batch.safetensors: every label of step {step} is ignored; its loss is 0/0"
     if counted.any() and (labels == ids)[counted].all():
@@ -138,14 +139,15 @@ def check_expected(expected: Arrays, weights: Arrays, batch: Arrays, recipe: dic
     counted = labels != IGNORED
     logits = expected["logits"].astype(np.float64)[counted]
     top = logits.max(-1)
-    loss = (top + np.log(np.exp(logits - top[:, None]).sum(-1)) - logits[np.arange(len(logits)), labels[counted]]).mean()
+    log_sum = top + np.log(np.exp(logits - top[:, None]).sum(-1))
+    loss = (log_sum - logits[np.arange(len(logits)), labels[counted]]).mean()
     if abs(loss - expected["loss"][0]) > 1e-5 * loss:
         yield (f"expected.safetensors: loss of step 0 is {expected['loss'][0]:.6f}, but its logits and labels give "
                f"{loss:.6f} (mean over labels that are not ignored)")
     norm = math.sqrt(sum(float((expected[f"grad.{name}"].astype(np.float64) ** 2).sum()) for name in weights))
     if abs(norm - expected["grad_norm"][0]) > 1e-5 * norm:
-        yield (f"expected.safetensors: grad_norm of step 0 is {expected['grad_norm'][0]:.6f}, but the gradients' norm is "
-               f"{norm:.6f} (before clipping, a tied weight counted once)")
+        yield (f"expected.safetensors: grad_norm of step 0 is {expected['grad_norm'][0]:.6f}, but the gradients' norm "
+               f"is {norm:.6f} (before clipping, a tied weight counted once)")
     # Adam moves a weight by at most a few learning rates a step; 10 leaves room for any betas in use.
     for name, w in weights.items():
         reach = recipe["learning_rate"] * recipe["steps"] * (10 + recipe["weight_decay"] * float(np.abs(w).max()))

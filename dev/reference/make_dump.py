@@ -1,4 +1,4 @@
-"""Writes parity dumps: small Hugging Face Llama models, what they compute in float64, and PyTorch's own rounding errors.
+"""Writes parity dumps: small Hugging Face Llama models, what they compute in float64, and PyTorch's own errors.
 
 The truth (`expected.safetensors`) is a float64 run.  `.double()` alone is not one: Hugging Face computes RMSNorm, the
 eager softmax and the RoPE tables in fp32 in any model.  So the float64 run has its own norm and its own tables (inverse
@@ -46,27 +46,29 @@ class Shape:
     older_config: bool = False  # config.json with the names that transformers 4 wrote
 
 
-# The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and T passes it.
+# The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and that T
+# passes it.
 LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 # bf16 errors of the loss, of the gradients' norm and of the norm weights' updates are a matter of luck: few numbers, and
 # Adam turns an entry whose sign flips into a full step.  A limit of 1.25 x PyTorch's is fair only where PyTorch was
-# neither lucky nor unlucky, so each seed is one at which those errors are like those of another right bf16 program, within
-# a factor of 1.15 above and 2 below (test_reference.py).
+# neither lucky nor unlucky: a right program with fused kernels passed at about 10 of 16 seeds.  So each seed is one at
+# which those errors are also those of other right bf16 programs, within a factor of 1.2 above and 2.3 below
+# (test_limits.py).
 SHAPES: dict[str, Shape] = {
     "mha": Shape(C=48, FF=40, L=2, NH=3, NKV=3, HD=16, V=64, B=2, T=37, seed=1),
-    "gqa4": Shape(C=32, FF=48, L=2, NH=8, NKV=2, HD=16, V=80, B=2, T=53, seed=4),
-    "gqa7": Shape(C=56, FF=24, L=2, NH=7, NKV=1, HD=16, V=61, B=2, T=41, seed=10),
+    "gqa4": Shape(C=32, FF=48, L=2, NH=8, NKV=2, HD=16, V=80, B=2, T=53, seed=19),
+    "gqa7": Shape(C=56, FF=24, L=2, NH=7, NKV=1, HD=16, V=61, B=2, T=41, seed=16),
     "odd_vocab": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=16, V=127, B=3, T=29, seed=1, grad_clip=100.0),
     "tied": Shape(C=48, FF=48, L=2, NH=3, NKV=1, HD=16, V=96, B=2, T=43, seed=7, tied=True),
     "scaled_rope": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=72, B=2, T=59, seed=2, rope_theta=500.0,
                          rope_scaling=LLAMA3_ROPE),
     "older_config": Shape(C=32, FF=48, L=2, NH=2, NKV=2, HD=16, V=69, B=2, T=47, seed=5, tied=True, rope_theta=500.0,
                           rope_scaling=LLAMA3_ROPE, older_config=True),
-    "wide_head": Shape(C=32, FF=56, L=2, NH=4, NKV=2, HD=24, V=75, B=2, T=31, seed=2),
+    "wide_head": Shape(C=32, FF=56, L=2, NH=4, NKV=2, HD=24, V=75, B=2, T=31, seed=26),
     "ignored_labels": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=64, B=4, T=37, seed=12, ignored=0.3),
-    "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133, seed=8),
-    "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=3),
+    "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133, seed=23),
+    "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=8),
 }
 
 RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 12}
@@ -295,19 +297,21 @@ def write_dump(folder: Path, shape: Shape) -> str:
     entropy = attention_entropy(config, weights, batch["input_ids"][0])
     worst = {key: max(e.values()) for key, e in errors.items()}
     return (f"{shape.C:4} {shape.FF:4} {shape.L:3} {shape.NH:3} {shape.NKV:4} {shape.HD:4} {shape.V:4} {shape.B:3} "
-            f"{shape.T:4} | {size:7.0f} | {entropy:7.2f} | {expected['loss'][0]:6.3f} {expected['grad_norm'][0]:6.2f} | "
-            f"{worst['fp32']:.1e} {worst['bf16']:.1e}")
+            f"{shape.T:4} | {size:7.0f} | {entropy:7.2f} | {expected['loss'][0]:6.3f} "
+            f"{expected['grad_norm'][0]:6.2f} | {worst['fp32']:.1e} {worst['bf16']:.1e}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Writes parity dumps of small Llama models.")
     parser.add_argument("--out", type=Path, required=True, help="a folder per shape is written here")
-    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME", help=", ".join(SHAPES))
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME",
+                        help=", ".join(SHAPES))
     parser.add_argument("--seed", type=int, help="default: the shape's own")
     args = parser.parse_args()
     torch.set_num_threads(1)  # one order of additions: the same bytes each time
     torch.use_deterministic_algorithms(True)
-    print(f"{'shape':15}    C   FF   L  NH  NKV   HD    V   B    T |     KiB | entropy |   loss   norm | fp32    bf16 error")
+    print(f"{'shape':15}    C   FF   L  NH  NKV   HD    V   B    T |     KiB | entropy |   loss   norm | "
+          "fp32    bf16 error")
     for name in args.shape:
         shape = SHAPES[name] if args.seed is None else replace(SHAPES[name], seed=args.seed)
         print(f"{name:15} {write_dump(args.out / name, shape)}", flush=True)

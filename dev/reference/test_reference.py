@@ -70,7 +70,7 @@ def test_gradients() -> None:
     1e-3 if any part of the run is in fp32."""
     for name in SHAPES:
         error, weight = gradient_error(name)
-        check(error < 1e-6, f"float64 gradients of {name:15} against finite differences: {error:.1e} at most ({weight})")
+        check(error < 1e-6, f"float64 gradients of {name:15} against finite differences: {error:.1e} ({weight})")
     with mock.patch.object(make_dump, "Norm64", lambda norm: norm):
         error, _ = gradient_error("mha")
     check(error > 1e-5, f"     with Hugging Face's norm, which is fp32 in a .double() model: {error:.1e}, seen")
@@ -87,9 +87,11 @@ def test_rope_tables() -> None:
     low, high, length = (make_dump.LLAMA3_ROPE[key] for key in
                          ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"))
     config = make_dump.llama_config(SHAPES["scaled_rope"])
-    turns = length * config.rope_parameters["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim) / 6.2832
+    inv_freq = config.rope_parameters["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+    turns = length * inv_freq / (2 * np.pi)
     bands = [int((turns > high).sum()), int(((turns >= low) & (turns <= high)).sum()), int((turns < low).sum())]
-    check(min(bands) > 0 and SHAPES["scaled_rope"].T > length, f"scaled RoPE: frequencies kept, blended, slowed: {bands}")
+    check(min(bands) > 0 and SHAPES["scaled_rope"].T > length,
+          f"scaled RoPE: frequencies kept, blended, slowed: {bands}")
 
 
 def test_adamw() -> None:
@@ -118,7 +120,8 @@ def test_adamw() -> None:
 
 
 def test_committed() -> None:
-    """Weights and tokens come from numpy: the same bytes on every machine.  The float64 run may round otherwise."""
+    """Weights and tokens come from numpy: the same bytes on every machine.  The float64 run may round
+    otherwise, the fp32 it is stored in errs by 2^-24 = 6e-8 at most."""
     for name, shape in SHAPES.items():
         folder = DUMPS / name
         config, weights, batch = setting(name)
@@ -131,7 +134,7 @@ def test_committed() -> None:
         same &= all(getattr(read_back, key) == getattr(config, key) for key in
                     ("hidden_size", "head_dim", "num_key_value_heads", "rope_parameters", "tie_word_embeddings"))
         entropy = make_dump.attention_entropy(config, weights, batch["input_ids"][0])
-        check(same and error < 1e-6 and entropy < 0.7,
+        check(same and error < 1e-7 and entropy < 0.7,
               f"dump {name:15} is what the script writes: {error:.1e}; attention's entropy {entropy:.2f} of uniform")
     ratios = {shape.NH // shape.NKV for shape in SHAPES.values()}
     check({1, 4, 7} <= ratios, f"query heads to a key/value head: {sorted(ratios)}")
@@ -176,9 +179,11 @@ def test_broken_dumps(scratch: Path) -> None:
         ("cut short", lambda d: (d / batch).write_bytes(b"tokens")),
         (f"{norm} is missing", tensors_edit(model, lambda t: t.pop(norm))),
         (f"{norm} is BF16", tensors_edit(model, lambda t: t.update({norm: t[norm].bfloat16()}))),
-        (f"{embedding} has shape (48, 64)", tensors_edit(model, lambda t: t.update({embedding: t[embedding].T.contiguous()}))),
+        (f"{embedding} has shape (48, 64)",
+         tensors_edit(model, lambda t: t.update({embedding: t[embedding].T.contiguous()}))),
         (f"{norm} holds nan", tensors_edit(model, lambda t: t[norm].fill_(float("nan")))),
-        ("input_ids has shape (12, 37)", tensors_edit(batch, lambda t: t.update(input_ids=t["input_ids"][:, 0].contiguous()))),
+        ("input_ids has shape (12, 37)",
+         tensors_edit(batch, lambda t: t.update(input_ids=t["input_ids"][:, 0].contiguous()))),
         ("labels has shape", tensors_edit(batch, lambda t: t.update(labels=t["labels"][:, :1].contiguous()))),
         ("labels is I64", tensors_edit(batch, lambda t: t.update(labels=t["labels"].long()))),
         ("the vocabulary has 64", tensors_edit(batch, lambda t: t["input_ids"][0, 0, 0].fill_(64))),
