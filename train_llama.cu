@@ -133,9 +133,7 @@ void Run::banner() {
   if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
     console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
   console.item("products", Matmul::description());
-  const LlamaConfig& c = model.config;
-  const AttentionShape shape = packed_attention_shape(settings.B, settings.T, c.NH, c.NKV, c.HD);
-  console.item("attention", choose_attention_kernel(settings.attention, info, shape).why);
+  console.item("attention", choose_attention_kernel(settings.attention, info, settings.dtype, model.config.HD).why);
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
   console.item("model", describe_model(model));
   if (data) console.item("data", describe_data(*data, options));

@@ -127,7 +127,7 @@ namespace cpu_world {
 void enqueue(const Work& work, std::function<void()> task) {
   Stream::State& stream = work.stream.state();
   Device::State& device = stream.device->state();
-  device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses.begin(), work.accesses.size());
+  device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses, work.access_count);
   device.enqueue(stream, std::move(task), nullptr);
 }
 

@@ -6,8 +6,11 @@
 //   ...);
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+
+#include "llmc/base/error.h"
 
 class Stream;
 
@@ -33,14 +36,20 @@ Access updates(const T* data, size_t count) {
 }
 
 struct Work {
+  static constexpr size_t kMaxAccesses = 16;
+
   Stream& stream;
   const char* name;
-  std::initializer_list<Access> accesses;  // lives as long as the full expression that makes the Work
+  Access accesses[kMaxAccesses];
+  size_t access_count;
   double flops;
   const char* file;
   int line;
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
        const char* file = __builtin_FILE(), int line = __builtin_LINE())
-      : stream(stream), name(name), accesses(accesses), flops(flops), file(file), line(line) {}
+      : stream(stream), name(name), access_count(accesses.size()), flops(flops), file(file), line(line) {
+    REQUIRE(access_count <= kMaxAccesses, "%s declares %zu accesses, at most %zu", name, access_count, kMaxAccesses);
+    std::copy(accesses.begin(), accesses.end(), this->accesses);
+  }
 };

@@ -35,10 +35,9 @@ int MemoryPlan::add_bytes(Segment segment, const std::string& category, const st
 std::string MemoryPlan::table() const {
   std::string text;
   for (const auto& [bytes, category] : by_category(buffers_, false))
-    text += format("  %-14s %10s\n", category.c_str(), human_bytes(bytes).c_str());
-  text += format("  %-14s %10s\n", "device, total", human_bytes(device_bytes()).c_str());
-  text += format("  %-14s %10s\n", "pinned host", human_bytes(bytes(Segment::pinned)).c_str());
-  return text;
+    if (bytes > 0) text += format("%-14s %10s\n", category.c_str(), human_bytes(bytes).c_str());
+  text += format("%-14s %10s\n", "device, total", human_bytes(device_bytes()).c_str());
+  return text + format("%-14s %10s", "pinned host", human_bytes(bytes(Segment::pinned)).c_str());
 }
 
 void MemoryPlan::require_fits(const DeviceInfo& device) const {

@@ -49,7 +49,7 @@ class MemoryPlan {
   size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
   // Device and symmetric memory together: what has to fit on a GPU.
   size_t device_bytes() const { return bytes(Segment::device) + bytes(Segment::symmetric); }
-  // One line a category with its bytes, largest first, and the sums.
+  // One line a category with its bytes, largest first, and the sums; no newline at the end.
   std::string table() const;
   // Throws, with the largest categories and what would make them smaller, if the plan is larger than the device.
   void require_fits(const DeviceInfo& device) const;
