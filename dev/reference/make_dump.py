@@ -50,8 +50,8 @@ class Shape:
 # passes it.
 LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
-# bf16 errors of the loss, of the gradients' norm and of the norm weights' updates are a matter of luck: few numbers, and
-# Adam turns an entry whose sign flips into a full step.  A limit of 1.25 x PyTorch's is fair only where PyTorch was
+# bf16 errors of the loss, of the gradients' norm and of the norm weights' updates are a matter of luck: few numbers,
+# and Adam turns an entry whose sign flips into a full step.  A limit of 1.25 x PyTorch's is fair only where PyTorch was
 # neither lucky nor unlucky: a right program with fused kernels passed at about 10 of 16 seeds.  So each seed is one at
 # which those errors are also those of other right bf16 programs, within a factor of 1.2 above and 2.3 below
 # (test_limits.py).

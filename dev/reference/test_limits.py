@@ -144,8 +144,8 @@ def main() -> None:
             failed += not passed
             unlucky += 0 if fault else len(beyond) - len(solid)
             print(f"{'ok  ' if passed else 'FAIL'} {name:15} {fault + ' in bf16' if fault else 'right':16} "
-                  f"{len(beyond):2} of {len(ratios)} classes beyond the limits, {len(solid)} of them matrices, gradients "
-                  f"or logits; worst {ratios[worst]:.2f} x limit: {worst}", flush=True)
+                  f"{len(beyond):2} of {len(ratios)} classes beyond the limits, {len(solid)} of them matrices, "
+                  f"gradients or logits; worst {ratios[worst]:.2f} x limit: {worst}", flush=True)
     # None here; another CPU's products round otherwise, and luck may turn in one class or another.
     print(f"{unlucky} classes of few numbers were beyond the limits in right programs (at most 4 of 66)")
     raise SystemExit(failed > 0 or unlucky > 4)
