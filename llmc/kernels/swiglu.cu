@@ -1,97 +1,67 @@
-// SwiGLU: see swiglu.h. A thread takes kPacks packs of 16 bytes of one row; rows that are not whole packs go element by
-// element.
+// SwiGLU.  out[N,FF] = silu(gate) * up of gate_up[N,2*FF], gates first.
+// forward: out =.  backward: dgate_up =, in place if wanted.  Deterministic.
 #include "llmc/kernels/swiglu.h"
 
-#include "llmc/base/error.h"
-#include "llmc/device/kernel.cuh"
-#include "llmc/device/launch.cuh"
+#include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 
+// Right for every x: e^-x is 0 or infinity where it leaves fp32.
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
-__device__ __forceinline__ float forward_one(float gate, float up) { return gate * sigmoid(gate) * up; }
-
-// d silu(g)/dg = s (1 + g (1 - s)) with s = sigmoid(g).
-__device__ __forceinline__ void backward_one(float& dgate, float& dup, float dout, float gate, float up) {
-  const float s = sigmoid(gate);
-  dgate = dout * up * s * (1.0f + gate * (1.0f - s));
-  dup = dout * gate * s;
-}
-
-// Rows are blockIdx.y, y + gridDim.y, …; `FF` is a multiple of the pack's size.
-template <class T>
+template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
-    forward_packs(T* __restrict__ out, const T* __restrict__ gate_up, int N, int FF) {
-  const int column = int(blockIdx.x * blockDim.x + threadIdx.x) * Pack<T>::size;
-  if (column >= FF) return;
-  for (int row = int(blockIdx.y); row < N; row += int(gridDim.y)) {
-    const T* in = gate_up + size_t(row) * 2 * FF + column;
-    const Pack<T> gate = load_pack(in), up = load_pack(in + FF);
-    Pack<T> result;
-    for (int i = 0; i < Pack<T>::size; ++i)
-      result.v[i] = from_float<T>(forward_one(to_float(gate.v[i]), to_float(up.v[i])));
-    store_pack(out + size_t(row) * FF + column, result);
+    swiglu_forward_kernel(T* __restrict__ out, const T* __restrict__ gate_up, int N, int FF) {
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  if (row >= N) return;
+  const T *gates = gate_up + size_t(row) * 2 * FF, *ups = gates + FF;
+  for (int f = threadIdx.x * width; f < FF; f += blockDim.x * width) {
+    float gate[width], up[width];
+    load_vector(gate, gates + f);
+    load_vector(up, ups + f);
+#pragma unroll
+    for (int j = 0; j < width; ++j) up[j] *= gate[j] * sigmoid(gate[j]);
+    store_vector(out + size_t(row) * FF + f, up);
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) forward_elements(T* out, const T* gate_up, int N, int FF) {
-  const int column = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (column >= FF) return;
-  for (int row = int(blockIdx.y); row < N; row += int(gridDim.y)) {
-    const T* in = gate_up + size_t(row) * 2 * FF + column;
-    out[size_t(row) * FF + column] = from_float<T>(forward_one(to_float(in[0]), to_float(in[FF])));
-  }
-}
-
-template <class T>
+// With s = sigmoid(gate): silu' = s * (1 + gate * (1 - s)).
+template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
-    backward_packs(T* dgate_up, const T* __restrict__ dout, const T* gate_up, int N, int FF) {
-  const int column = int(blockIdx.x * blockDim.x + threadIdx.x) * Pack<T>::size;
-  if (column >= FF) return;
-  for (int row = int(blockIdx.y); row < N; row += int(gridDim.y)) {
-    const size_t at = size_t(row) * 2 * FF + column;
-    const Pack<T> gate = load_pack(gate_up + at), up = load_pack(gate_up + at + FF);
-    const Pack<T> d = load_pack(dout + size_t(row) * FF + column);
-    float dgate[Pack<T>::size], dup[Pack<T>::size];
-    for (int i = 0; i < Pack<T>::size; ++i)
-      backward_one(dgate[i], dup[i], to_float(d.v[i]), to_float(gate.v[i]), to_float(up.v[i]));
-    Pack<T> first, second;
-    for (int i = 0; i < Pack<T>::size; ++i) first.v[i] = from_float<T>(dgate[i]);
-    for (int i = 0; i < Pack<T>::size; ++i) second.v[i] = from_float<T>(dup[i]);
-    store_pack(dgate_up + at, first);
-    store_pack(dgate_up + at + FF, second);
-  }
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    backward_elements(T* dgate_up, const T* __restrict__ dout, const T* gate_up, int N, int FF) {
-  const int column = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (column >= FF) return;
-  for (int row = int(blockIdx.y); row < N; row += int(gridDim.y)) {
-    const size_t at = size_t(row) * 2 * FF + column;
-    float dgate, dup;
-    backward_one(dgate, dup, to_float(dout[size_t(row) * FF + column]), to_float(gate_up[at]),
-                 to_float(gate_up[at + FF]));
-    dgate_up[at] = from_float<T>(dgate);
-    dgate_up[at + FF] = from_float<T>(dup);
+    swiglu_backward_kernel(T* dgate_up, const T* __restrict__ dout, const T* gate_up, int N, int FF) {
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  if (row >= N) return;
+  const size_t offset = size_t(row) * 2 * FF;
+  for (int f = threadIdx.x * width; f < FF; f += blockDim.x * width) {
+    float gate[width], up[width], d[width];
+    load_vector(gate, gate_up + offset + f);
+    load_vector(up, gate_up + offset + FF + f);
+    load_vector(d, dout + size_t(row) * FF + f);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      const float s = sigmoid(gate[j]), silu = gate[j] * s;
+      gate[j] = d[j] * up[j] * (s + silu * (1.0f - s));
+      up[j] = d[j] * silu;
+    }
+    store_vector(dgate_up + offset + f, gate);
+    store_vector(dgate_up + offset + FF + f, up);
   }
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-dim3 grid_for(int N, int columns) {
-  return dim3(blocks_for(size_t(columns), kThreads), unsigned(N < 65535 ? N : 65535));
+void require_sizes(const char* who, int N, int FF) {
+  REQUIRE(N >= 1 && FF >= 1 && FF <= (1 << 29), "%s: N = %d rows of FF = %d: expected at least one of each, FF <= 2^29",
+          who, N, FF);
 }
 
-void require_sizes(const char* name, int N, int FF) {
-  REQUIRE(N > 0 && FF > 0, "%s: N=%d rows of FF=%d: both must be positive", name, N, FF);
+dim3 block_of(int FF) {
+  const int threads = threads_for_row(FF / vector_width(FF), 8, 128);
+  return dim3(threads, kThreads / threads);
 }
 
 }  // namespace
@@ -99,21 +69,30 @@ void require_sizes(const char* name, int N, int FF) {
 template <class T>
 void swiglu_forward(Stream& stream, T* out, const T* gate_up, int N, int FF) {
   require_sizes("swiglu_forward", N, FF);
-  const size_t n = size_t(N) * size_t(FF);
-  const Work work(stream, "swiglu_forward", {reads(gate_up, 2 * n), writes(out, n)});
-  if (FF % Pack<T>::size == 0)
-    launch<forward_packs<T>>(work, grid_for(N, FF / Pack<T>::size), kThreads, 0, out, gate_up, N, FF);
-  else launch<forward_elements<T>>(work, grid_for(N, FF), kThreads, 0, out, gate_up, N, FF);
+  const size_t size = size_t(N) * FF;
+  REQUIRE(!overlap(out, size * sizeof(T), gate_up, 2 * size * sizeof(T)),
+          "swiglu_forward: out overlaps gate_up: half of its rows would be overwritten before they are read");
+  const dim3 block = block_of(FF);
+  with_vector_width("swiglu_forward", FF, {out, gate_up}, [&](auto width) {
+    launch<swiglu_forward_kernel<T, decltype(width)::value>>(
+        {stream, "swiglu_forward", {writes(out, size), reads(gate_up, 2 * size)}}, blocks_for(size_t(N), block.y),
+        block, 0, out, gate_up, N, FF);
+  });
 }
 
 template <class T>
 void swiglu_backward(Stream& stream, T* dgate_up, const T* dout, const T* gate_up, int N, int FF) {
   require_sizes("swiglu_backward", N, FF);
-  const size_t n = size_t(N) * size_t(FF);
-  const Work work(stream, "swiglu_backward", {reads(dout, n), reads(gate_up, 2 * n), writes(dgate_up, 2 * n)});
-  if (FF % Pack<T>::size == 0)
-    launch<backward_packs<T>>(work, grid_for(N, FF / Pack<T>::size), kThreads, 0, dgate_up, dout, gate_up, N, FF);
-  else launch<backward_elements<T>>(work, grid_for(N, FF), kThreads, 0, dgate_up, dout, gate_up, N, FF);
+  const size_t size = size_t(N) * FF, bytes = size * sizeof(T);
+  REQUIRE(!overlap(dgate_up, 2 * bytes, dout, bytes), "swiglu_backward: dgate_up overlaps dout");
+  REQUIRE(dgate_up == gate_up || !overlap(dgate_up, 2 * bytes, gate_up, 2 * bytes),
+          "swiglu_backward: dgate_up overlaps gate_up without being it");
+  const dim3 block = block_of(FF);
+  with_vector_width("swiglu_backward", FF, {dgate_up, dout, gate_up}, [&](auto width) {
+    launch<swiglu_backward_kernel<T, decltype(width)::value>>(
+        {stream, "swiglu_backward", {writes(dgate_up, 2 * size), reads(dout, size), reads(gate_up, 2 * size)}},
+        blocks_for(size_t(N), block.y), block, 0, dgate_up, dout, gate_up, N, FF);
+  });
 }
 
 #define INSTANTIATE(T)                                           \

@@ -1,0 +1,139 @@
+// Checks and times llmc/kernels/swiglu against a plain reference in double.
+// Covers: promise 7: swiglu forward and backward agree with a plain reference on ugly shapes and for extreme gates
+#include "llmc/kernels/swiglu.h"
+
+#include <tuple>
+
+#include "dev/kernels/check.h"
+#include "dev/kernels/other_orders.h"
+
+namespace {
+
+template <class T>
+using Outputs = std::tuple<std::vector<T>, std::vector<T>>;  // out, dgate_up
+
+template <class T>
+Outputs<T> run(Stream& stream, const std::vector<T>& gate_up, const std::vector<T>& dout, int N, int FF,
+               bool in_place = false) {
+  Array<T> in(stream, gate_up), d(stream, dout), out(stream, dout.size()), beside(stream, gate_up.size());
+  swiglu_forward(stream, out.data(), in.data(), N, FF);
+  Array<T>& din = in_place ? in : beside;
+  swiglu_backward(stream, din.data(), d.data(), in.data(), N, FF);
+  return {out.download(), din.download()};
+}
+
+template <class T>
+void compare(Checker& checker, const std::string& name, const Outputs<T>& outputs, const std::vector<T>& gate_up,
+             const std::vector<T>& dout, int N, int FF) {
+  std::vector<double> want(dout.size()), want_d(gate_up.size());
+  for (size_t n = 0; n < size_t(N); ++n)
+    for (size_t f = 0; f < size_t(FF); ++f) {
+      const size_t g = n * 2 * FF + f, u = g + FF, o = n * FF + f;
+      const double gate = to_double(gate_up[g]), up = to_double(gate_up[u]), d = to_double(dout[o]);
+      const double sigmoid = 1 / (1 + std::exp(-gate));
+      want[o] = gate * sigmoid * up;
+      want_d[g] = d * up * sigmoid * (1 + gate * (1 - sigmoid));
+      want_d[u] = d * gate * sigmoid;
+    }
+  // e^x is right to 2 ulp and some five roundings follow; bf16 rounds once more. Where silu' crosses zero, and where
+  // e^-x or the result leaves fp32's normal numbers, the error is a small part of d * up: absolute.
+  const double relative = 8 * 0x1p-23 + (sizeof(T) == 2 ? 0x1p-8 : 0);
+  checker.close(name + " out", std::get<0>(outputs), want, {N, FF}, relative, 1e-30);
+  checker.close(name + " dgate_up", std::get<1>(outputs), want_d, {N, 2, FF}, relative, 4e-6);
+}
+
+template <class T>
+void check_shape(Checker& checker, OtherOrders& orders, int N, int FF) {
+  Generator generator(uint64_t(N) * 10007 + FF);
+  const auto gate_up = random_normal<T>(generator, size_t(N) * 2 * FF, 2);
+  const auto dout = random_normal<T>(generator, size_t(N) * FF);
+  const std::string name = format("%s N=%d FF=%d", dtype_name(kDType<T>), N, FF);
+  const Outputs<T> outputs = run(checker.stream, gate_up, dout, N, FF);
+  compare(checker, name, outputs, gate_up, dout, N, FF);
+  checker.same_bits(name + " dgate_up in place of gate_up",
+                    std::get<1>(run(checker.stream, gate_up, dout, N, FF, true)), std::get<1>(outputs));
+  orders.same_bits(checker, name, outputs, [&](Stream& stream) { return run(stream, gate_up, dout, N, FF); });
+}
+
+// Gates far outside of what exp can hold: silu is the gate itself, or nothing.
+template <class T>
+void check_extremes(Checker& checker) {
+  const std::vector<float> gates = {0,  -0.0f, 1e-30f, -1e-30f, 1e-3f, -1e-3f, 10,  -10,  20,   -20,   60,    -60,
+                                    87, -87,   88,     -88,     89,    -89,    100, -100, 1000, -1000, 1e30f, -1e30f};
+  for (int FF : {int(gates.size()), int(gates.size()) - 1}) {  // in vectors, and one by one
+    std::vector<T> gate_up(2 * size_t(FF)), dout(size_t(FF), from_float<T>(0.5f));
+    for (int f = 0; f < FF; ++f) gate_up[f] = from_float<T>(gates[f]), gate_up[FF + f] = from_float<T>(-1.5f);
+    compare(checker, format("%s extreme gates, FF=%d", dtype_name(kDType<T>), FF),
+            run(checker.stream, gate_up, dout, 1, FF), gate_up, dout, 1, FF);
+  }
+}
+
+void check_refusals(Checker& checker) {
+  Stream& stream = checker.stream;
+  Array<float> x(stream, 64), d(stream, 32);
+  checker.refused("no rows", "swiglu_forward: N = 0", [&] { swiglu_forward(stream, d.data(), x.data(), 0, 16); });
+  checker.refused("no columns", "FF = 0", [&] { swiglu_backward(stream, x.data(), d.data(), x.data(), 2, 0); });
+  checker.refused("out in gate_up", "out overlaps", [&] { swiglu_forward(stream, x.data(), x.data(), 2, 16); });
+  checker.refused("dgate_up over dout", "overlaps dout",
+                  [&] { swiglu_backward(stream, d.data(), d.data(), x.data(), 1, 16); });
+  checker.refused("dgate_up over a part of gate_up", "without being it",
+                  [&] { swiglu_backward(stream, x.data() + 4, d.data(), x.data(), 1, 16); });
+  checker.refused("unaligned rows", "align", [&] { swiglu_forward(stream, d.data(), x.data() + 1, 1, 16); });
+}
+
+template <class T>
+void bench_shape(Bencher& bencher, int N, int FF) {
+  Stream& stream = bencher.stream;
+  Generator generator(1);
+  const size_t size = size_t(N) * FF;
+  Array<T> gate_up(stream, random_normal<T>(generator, 2 * size)), dout(stream, random_normal<T>(generator, size));
+  Array<T> out(stream, size), dgate_up(stream, 2 * size);
+  const std::string shape = format("%s N=%d FF=%d", dtype_name(kDType<T>), N, FF);
+  bencher.time("swiglu_forward " + shape, 3.0 * size * sizeof(T), 5.0 * size,
+               [&] { swiglu_forward(stream, out.data(), gate_up.data(), N, FF); });
+  bencher.time("swiglu_backward " + shape, 5.0 * size * sizeof(T), 11.0 * size,
+               [&] { swiglu_backward(stream, dgate_up.data(), dout.data(), gate_up.data(), N, FF); });
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  OtherOrders orders;
+  for (const auto& [N, FF] : std::vector<std::pair<int, int>>{{1, 1},
+                                                              {1, 2},
+                                                              {2, 7},
+                                                              {7, 8},
+                                                              {9, 9},
+                                                              {31, 33},
+                                                              {33, 31},
+                                                              {63, 65},
+                                                              {65, 64},
+                                                              {64, 63},
+                                                              {127, 16},
+                                                              {255, 24},
+                                                              {257, 40},
+                                                              {130, 352},
+                                                              {3, 1000},
+                                                              {5, 1025},
+                                                              {2, 4096},
+                                                              {1, 8200},
+                                                              {300, 3}}) {
+    check_shape<float>(checker, orders, N, FF);
+    check_shape<bf16>(checker, orders, N, FF);
+  }
+  check_extremes<float>(checker);
+  check_extremes<bf16>(checker);
+  check_refusals(checker);
+}
+
+void bench(Bencher& bencher) {
+  if (!bencher.stream.device().info().gpu) {
+    bench_shape<float>(bencher, 2048, 352);
+    bench_shape<bf16>(bencher, 2048, 352);
+    return;
+  }
+  for (const auto& [N, FF] : std::vector<std::pair<int, int>>{{8192, 8192}, {8192, 14336}}) {
+    bench_shape<bf16>(bencher, N, FF);
+    bench_shape<float>(bencher, N, FF);
+  }
+}
