@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 # Two right fp32 programs add in different orders.  PyTorch's own fp32 logits differ from float64 by 4e-7 to 1e-6 on the
-# parity dumps, which allow 1e-5; deeper models add up more layers, and 1e-5 still holds.  A divergence is half the
+# parity dumps, which allow 1e-5; that leaves room for deeper models.  A divergence is half the
 # variance of the logits' differences: about 1e-13 for a right export; a wrong q/k permutation, whose logits still look
 # plausible, gave 7e-7 to 5e-6.
 RELATIVE_LIMIT = 1e-5
