@@ -1,5 +1,11 @@
-// The global norm: see global_norm.h.
+// The L2 norm of all gradients and the clip factor (contract: global_norm.h).
+//
+// A block squares a piece of the buffer. A thread keeps 8 sums apart, one for each place in its unit of 8 elements, so
+// that they become vector code; fp64 because an fp32 square overflows beyond 1.8e19 and a sum of 10^10 of them would
+// lose what the norm should say.
 #include "llmc/kernels/global_norm.h"
+
+#include <cmath>
 
 #include "llmc/base/error.h"
 #include "llmc/device/kernel.cuh"
@@ -9,36 +15,54 @@
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kEach = 16;           // elements that a thread squares at a time
-constexpr size_t kPiece = 1 << 16;  // elements of a block
+constexpr int kThreads = 128;
+constexpr int kUnit = 8;            // elements a thread takes at once
+constexpr size_t kPiece = 1 << 15;  // elements of a block
+constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(double* __restrict__ partials, const float* __restrict__ gradients, size_t n) {
   const size_t begin = size_t(blockIdx.x) * kPiece, end = begin + kPiece < n ? begin + kPiece : n;
-  double sum = 0;
-  for (size_t i = begin + size_t(threadIdx.x) * kEach; i < end; i += size_t(kThreads) * kEach) {
-    // fp64 lanes: an fp32 square would overflow beyond 1.8e19.
-    double lanes[kEach] = {};
-    if (i + kEach <= end)
-      for (int j = 0; j < kEach; ++j) lanes[j] = double(gradients[i + j]) * double(gradients[i + j]);
-    else
-      for (int j = 0; i + j < end; ++j) lanes[j] = double(gradients[i + j]) * double(gradients[i + j]);
-    for (int j = 0; j < kEach; ++j) sum += lanes[j];
+  double sums[kUnit] = {};
+  for (size_t first = begin + size_t(threadIdx.x) * kUnit; first < end; first += size_t(kThreads) * kUnit) {
+    if (first + kUnit <= end) {
+      float x[kUnit];
+      for (int i = 0; i < kUnit; i += Pack<float>::size) {
+        const Pack<float> pack = load_pack(gradients + first + i);
+        for (int j = 0; j < Pack<float>::size; ++j) x[i + j] = pack.v[j];
+      }
+      VECTOR_LOOP
+      for (int i = 0; i < kUnit; ++i) sums[i] += double(x[i]) * double(x[i]);
+    } else {
+      for (int i = 0; first + i < end; ++i) sums[i] += double(gradients[first + i]) * double(gradients[first + i]);
+    }
   }
+  double sum = 0;
+  for (int i = 0; i < kUnit; ++i) sum += sums[i];
   sum = block_sum(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    finish_kernel(StepState* __restrict__ state, const double* __restrict__ partials, size_t count) {
+// In every thread of the block.
+__device__ __forceinline__ double sum_of(const double* partials, size_t count) {
   double sum = 0;
-  for (size_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
-  sum = block_sum(sum);
+  for (size_t i = threadIdx.x; i < count; i += kSumThreads) sum += partials[i];
+  return block_sum(sum);
+}
+
+__global__ void __launch_bounds__(kSumThreads) sum_kernel(double* total, const double* partials, size_t count) {
+  const double sum = sum_of(partials, count);
+  if (threadIdx.x == 0) *total = sum;
+}
+
+__global__ void __launch_bounds__(kSumThreads) finish_kernel(StepState* state, const double* partials, size_t count) {
+  const double sum = sum_of(partials, count);
   if (threadIdx.x != 0) return;
   const float norm = float(sqrt(sum)), limit = state->grad_clip;
+  float factor = limit == 0.0f || norm <= limit ? 1.0f : limit / norm;
+  if (!(norm < INFINITY)) factor = NAN;
   state->grad_norm = norm;
-  state->clip_factor = limit == 0.0f || norm <= limit ? 1.0f : limit / norm;
+  state->clip_factor = factor;
 }
 
 }  // namespace
@@ -48,14 +72,25 @@ __global__ void __launch_bounds__(kThreads)
 size_t global_norm_partials(size_t n) { return (n + kPiece - 1) / kPiece; }
 
 void global_norm_squares(Stream& stream, double* partials, const float* gradients, size_t n) {
-  REQUIRE(n > 0, "global_norm of no gradients");
+  REQUIRE(n > 0, "global_norm_squares of no gradients");
+  REQUIRE(reinterpret_cast<uintptr_t>(gradients) % 16 == 0,
+          "global_norm_squares: the gradients at %p are not 16-byte aligned", static_cast<const void*>(gradients));
   const size_t count = global_norm_partials(n);
   launch<squares_kernel>({stream, "global_norm_squares", {reads(gradients, n), writes(partials, count)}},
                          unsigned(count), kThreads, 0, partials, gradients, n);
 }
 
+void global_norm_sum(Stream& stream, double* total, const double* partials, size_t count) {
+  REQUIRE(count > 0, "global_norm_sum of no partial sums");
+  launch<sum_kernel>({stream, "global_norm_sum", {reads(partials, count), writes(total, 1)}}, 1, kSumThreads, 0, total,
+                     partials, count);
+}
+
 void global_norm_finish(Stream& stream, StepState* state, const double* partials, size_t count) {
-  REQUIRE(count > 0, "global_norm of no partial sums");
-  launch<finish_kernel>({stream, "global_norm_finish", {reads(partials, count), updates(state, 1)}}, 1, kThreads, 0,
-                        state, partials, count);
+  REQUIRE(count > 0, "global_norm_finish of no partial sums");
+  launch<finish_kernel>({stream,
+                         "global_norm_finish",
+                         {reads(partials, count), reads(&state->grad_clip, 1), writes(&state->grad_norm, 1),
+                          writes(&state->clip_factor, 1)}},
+                        1, kSumThreads, 0, state, partials, count);
 }

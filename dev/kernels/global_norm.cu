@@ -1,0 +1,124 @@
+// The global norm against float64 sums.
+//
+// Covers: promise 7: global_norm: norms of ugly sizes and several buffers, clip/norm and not clip/norm², nothing hidden
+#include "llmc/kernels/global_norm.h"
+
+#include "dev/kernels/check.h"
+
+namespace {
+
+StepState state_with(float grad_clip) {
+  StepState state{};
+  state.grad_clip = grad_clip;
+  state.label_count = 77;
+  return state;
+}
+
+// The norm of these buffers as the optimizer takes it.
+StepState norm_of(Stream& stream, const std::vector<std::vector<float>>& buffers, float grad_clip,
+                  std::vector<double>* partials_out = nullptr) {
+  size_t count = 0, at = 0;
+  for (const auto& buffer : buffers) count += global_norm_partials(buffer.size());
+  Array<double> partials(stream, count);
+  for (const auto& buffer : buffers) {
+    const Array<float> gradients(stream, buffer);
+    global_norm_squares(stream, partials.data() + at, gradients.data(), buffer.size());
+    at += global_norm_partials(buffer.size());
+  }
+  Array<StepState> state(stream, {state_with(grad_clip)});
+  global_norm_finish(stream, state.data(), partials.data(), count);
+  if (partials_out) *partials_out = partials.download();
+  return state.download()[0];
+}
+
+double squares_of(const std::vector<std::vector<float>>& buffers) {
+  long double sum = 0;
+  for (const auto& buffer : buffers)
+    for (const float x : buffer) sum += (long double)x * (long double)x;
+  return double(sum);
+}
+
+void check_norm(Checker& checker, const std::string& name, const std::vector<std::vector<float>>& buffers) {
+  Stream& stream = checker.stream;
+  std::vector<double> partials, again;
+  const StepState got = norm_of(stream, buffers, 0.5f, &partials);
+  const double squares = squares_of(buffers), norm = std::sqrt(squares);
+  // fp64 sums are exact to 1e-15 or so, then one rounding to fp32, and a division of fp32 numbers.
+  checker.close(name + " norm", std::vector<float>{got.grad_norm}, {norm}, {1}, 6e-8, 0);
+  checker.close(name + " clip factor", std::vector<float>{got.clip_factor}, {norm > 0.5 ? 0.5 / norm : 1}, {1}, 2e-7,
+                0);
+  checker.that(name + " leaves the rest", got.label_count == 77 && got.grad_clip == 0.5f && got.loss_sum == 0, "");
+  norm_of(stream, buffers, 0.5f, &again);
+  checker.same_bits(name + " twice", again, partials);
+
+  // The sum over all of them first, as ranks do it: the same bits.
+  const Array<double> on_device(stream, partials);
+  Array<double> total(stream, 1);
+  Array<StepState> state(stream, {state_with(0.5f)});
+  global_norm_sum(stream, total.data(), on_device.data(), partials.size());
+  global_norm_finish(stream, state.data(), total.data(), 1);
+  checker.close(name + " total", total.download(), {squares}, {1}, 1e-13, 0);
+  checker.same_bits(name + " by its total", std::vector<float>{state.download()[0].clip_factor}, {got.clip_factor});
+}
+
+void check_factor(Checker& checker, const std::string& name, float value, float grad_clip, float norm, float factor) {
+  const StepState got = norm_of(checker.stream, {{0, value, 0}}, grad_clip);
+  const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  checker.that(name, same(got.grad_norm, norm) && same(got.clip_factor, factor),
+               format("norm %g, factor %g", double(got.grad_norm), double(got.clip_factor)));
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  Generator generator(3);
+  const auto random = [&](size_t n, double scale = 1) { return random_normal<float>(generator, n, scale); };
+  for (const size_t n : {1, 2, 7, 8, 9, 127, 129, 1023, 1025, 32767, 32768, 32769, 70001, 300007})
+    check_norm(checker, format("n=%zu", n), {random(n)});
+  check_norm(checker, "three buffers", {random(5), random(40000), random(9, 100)});
+  check_norm(checker, "squares beyond fp32", {random(1000, 1e20)});
+  check_norm(checker, "squares below fp32", {random(1000, 1e-25)});
+  std::vector<std::vector<float>> many(600, {0.25f});
+  check_norm(checker, "600 buffers of one", many);
+  // One element of each place counts, wherever it stands.
+  int missed = 0;
+  for (size_t i = 0; i < 33000; i += 61) {
+    std::vector<float> one(33000, 0.0f);
+    one[i] = 3;
+    missed += norm_of(checker.stream, {one}, 0).grad_norm != 3.0f;
+  }
+  checker.that("one element among zeros", missed == 0, format("%d of 541 places are not seen", missed));
+
+  check_factor(checker, "clip/norm, not clip/norm²", 8, 2, 8, 0.25f);
+  check_factor(checker, "a norm within the clip", 8, 9, 8, 1);
+  check_factor(checker, "a norm equal to the clip", 8, 8, 8, 1);
+  check_factor(checker, "no clipping", 8, 0, 8, 1);
+  check_factor(checker, "no gradient", 0, 1, 0, 1);
+  check_factor(checker, "no gradient, no clipping", 0, 0, 0, 1);
+  check_factor(checker, "NaN", NAN, 1, NAN, NAN);
+  check_factor(checker, "NaN without clipping", NAN, 0, NAN, NAN);
+  check_factor(checker, "infinity", -INFINITY, 1, INFINITY, NAN);
+
+  Array<float> gradients(checker.stream, 8);
+  Array<double> partials(checker.stream, 8);
+  checker.refused("no gradients", "no gradients",
+                  [&] { global_norm_squares(checker.stream, partials.data(), gradients.data(), 0); });
+  checker.refused("misaligned", "not 16-byte aligned",
+                  [&] { global_norm_squares(checker.stream, partials.data(), gradients.data() + 1, 4); });
+  checker.refused("no partial sums", "no partial sums",
+                  [&] { global_norm_finish(checker.stream, nullptr, partials.data(), 0); });
+  checker.refused("nothing to sum", "no partial sums",
+                  [&] { global_norm_sum(checker.stream, partials.data(), partials.data(), 0); });
+}
+
+void bench(Bencher& bencher) {
+  Stream& stream = bencher.stream;
+  const size_t n = stream.device().info().gpu ? size_t(1) << 30 : size_t(1) << 20;
+  Array<double> partials(stream, global_norm_partials(n));
+  Array<StepState> state(stream, {state_with(1)});
+  const Array<float> gradients(stream, std::vector<float>(n, 0.5f));
+  bencher.time(format("global_norm_squares, %zu elements", n), double(n) * 4, 0,
+               [&] { global_norm_squares(stream, partials.data(), gradients.data(), n); });
+  bencher.time(format("global_norm_finish, %zu partial sums", partials.size()), double(partials.size()) * 8, 0,
+               [&] { global_norm_finish(stream, state.data(), partials.data(), partials.size()); });
+}
