@@ -32,7 +32,7 @@ PROGRAM_SOURCES := $(wildcard train_llama.cu test_llama.cu)
 KERNEL_SOURCES := $(wildcard dev/kernels/*.cu)
 TEST_SOURCES := $(wildcard dev/test/test_*.cpp dev/test/test_*.cu)
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
-MAIN_SOURCES := $(PROGRAM_SOURCES) $(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOURCES)
+MAIN_SOURCES := $(wildcard dev/test/doctest_main.cpp) $(PROGRAM_SOURCES) $(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOURCES)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
@@ -98,16 +98,17 @@ CPU_ARCH ?= native
 DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict) # g++ 12 sees overlaps in std::string's +
-HOST := -O3 -g $(WARNINGS) -Werror -pthread $(SANITIZER)
-COMMON := -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
+OPTIMIZE := -O3
+HOST = $(OPTIMIZE) -g $(WARNINGS) -Werror -pthread $(SANITIZER)
+COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
-COMPILE_cpp := $(CXX) $(COMMON) $(HOST)
-COMPILE_cu := $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -O3 -lineinfo -Werror all-warnings \
+COMPILE_cpp = $(CXX) $(COMMON) $(HOST)
+COMPILE_cu = $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -O3 -lineinfo -Werror all-warnings \
   $(addprefix -Xcompiler ,$(WARNINGS) -g -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
 else
-COMPILE_cpp := $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
+COMPILE_cpp = $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
   -Wno-unknown-pragmas
-COMPILE_cu := $(COMPILE_cpp) -x c++
+COMPILE_cu = $(COMPILE_cpp) -x c++
 endif
 LINK := $(CXX) -g -pthread $(SANITIZER) $(LDFLAGS)
 
@@ -142,7 +143,7 @@ $(LIBRARY): $(LIBRARY_SOURCES:%=$B/obj/%.o) $B/files
 define program # (the program, its source)
 $1: $B/obj/$2.o $(LIBRARY)
 	@mkdir -p $$(@D)
-	$Q$(LINK) $$^ $(LIBS) -o $$@
+	$Q$(LINK) $$(filter %.o,$$^) $(LIBRARY) $(LIBS) -o $$@
 endef
 $(foreach s,$(PROGRAM_SOURCES),$(eval $(call program,$B/$(basename $s),$s)))
 $(foreach s,$(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOURCES),\
@@ -152,6 +153,13 @@ $B/headers/%.ok: % $B/flags
 	@mkdir -p $(@D)
 	$Qprintf '#include "%s"\n' $< $< | $(COMPILE_cpp) -fsyntax-only -x c++ - -MT $@ -MF $@.d
 	@touch $@
+
+# The tests: doctest and its main() are compiled once, and the test programs told that they have it; host tests are
+# compiled quickly.
+DOCTEST_MAIN := $B/obj/dev/test/doctest_main.cpp.o
+$(TESTS): $(DOCTEST_MAIN)
+$(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += -DDOCTEST_LIBRARY_IMPLEMENTATION
+$B/obj/dev/test/%.cpp.o: OPTIMIZE := -O1
 
 -include $(shell find $B -name '*.d' 2>/dev/null)
 

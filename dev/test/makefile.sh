@@ -58,7 +58,11 @@ int main() {
 CPP
 cp train_llama.cu test_llama.cu
 cp train_llama.cu dev/kernels/twice.cu
-cp train_llama.cu dev/test/test_answer.cpp
+cp "$root/dev/test/doctest_main.cpp" dev/test/
+echo '#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+#include "llmc/base/answer.h"
+TEST_CASE("the answer") { CHECK(answer() == 42); }' >dev/test/test_answer.cpp
 export DEVICE=cpu
 
 makes 0
@@ -69,9 +73,9 @@ check "the programs are built, not the tests" compiled \
 check "./train_llama is the one just built" prints "cpu 42" ./train_llama
 check "and ./test_llama" prints "cpu 42" ./test_llama
 makes 0 kernels tests
-check "the rest is built" compiled "dev/kernels/twice.cu dev/test/test_answer.cpp"
+check "the rest is built" compiled "dev/kernels/twice.cu dev/test/doctest_main.cpp dev/test/test_answer.cpp"
 check "a kernel's program has its noun's name" prints "cpu 42" build/cpu/kernels/twice
-check "a test's program has its name" prints "cpu 42" build/cpu/test/test_answer
+check "a test's program has its name, and passes" build/cpu/test/test_answer --minimal
 
 begin=$EPOCHREALTIME
 makes 0 all kernels tests
