@@ -44,7 +44,7 @@ struct CpuWorld {
 class Device {
  public:
   // On a GPU: the device `index` of this machine; an index beyond the last one is an error that says how many there
-  // are.
+  // are. In the CPU world every process has the CPU, whatever its index.
   explicit Device(int index = 0, CpuWorld cpu = CpuWorld::from_environment());
   ~Device();
   Device(const Device&) = delete;
