@@ -1,7 +1,6 @@
 // train_llama: trains Llama-3-class models. `./train_llama --help` lists the options.
 //
 // The program reads like a recipe: options, ranks, device, model, data, settings, trainer, the loop, the export.
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -29,8 +28,6 @@ namespace {
 
 constexpr const char* kVersion = "0.1.0";
 constexpr int64_t kValidationTokens = 16384;
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // The text that is committed with the program: beside the binary or above it.
 std::string bundled_text() {
@@ -72,7 +69,7 @@ struct Run {
   StopRequests stop_requests_;
   std::vector<int32_t> inputs_, labels_;
   double unigram_ = 0;  // loss of a model that knows only how often each token occurs
-  double clock_ = 0, training_seconds_ = 0;
+  double training_seconds_ = 0;
 };
 
 Run::Run(const Options& options, const Ranks& ranks)
@@ -196,19 +193,17 @@ void Run::enqueue_step(const Sampler& sampler, int64_t step) {
 // Reports the oldest step that is under way; true if it was the last because some rank was asked to stop.
 bool Run::finish_step() {
   const StepResult result = trainer->wait_for_step();
-  const double now = seconds(), elapsed = now - clock_;
-  clock_ = now;
-  training_seconds_ += elapsed;
+  training_seconds_ += result.seconds;
   const int64_t done = result.step + 1;
   StepReport r{};
   r.step = done, r.steps = settings.steps;
   r.loss = result.loss, r.grad_norm = result.grad_norm;
   r.learning_rate = settings.learning_rate_at(result.step);
-  r.seconds = elapsed;
+  r.seconds = result.seconds;
   r.tokens = double(settings.step_tokens());
   if (device.info().bf16_flops > 0)
-    r.mfu =
-        model.config.flops_per_token(settings.T, false) * r.tokens / elapsed / (device.info().bf16_flops * ranks.size);
+    r.mfu = model.config.flops_per_token(settings.T, false) * r.tokens / result.seconds /
+            (device.info().bf16_flops * ranks.size);
   r.memory_bytes = trainer->plan().device_bytes();
   r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
   console.progress(step_line(r), double(done) / double(settings.steps));
@@ -236,9 +231,6 @@ int64_t Run::train() {
       if (validates) report_validation(enqueued);
       if (samples)
         write_sample(enqueued == 0 ? "before training" : format("after step %lld", (long long)enqueued).c_str());
-      clock_ = seconds();
-    } else if (enqueued == 0) {
-      clock_ = seconds();
     }
     enqueue_step(sampler, enqueued++);
     if (finished + 1 < enqueued) finish();

@@ -24,7 +24,7 @@ class StateFeed {
       : device_(device),
         planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots)),
         planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)) {
-    for (int i = 0; i < kSlots; ++i) returned_.emplace_back(device);
+    for (int i = 0; i < kSlots; ++i) begun_.emplace_back(device, true), returned_.emplace_back(device, true);
   }
   void bind(const Arena& arena) {
     pinned_ = arena[planned_pinned_];
@@ -37,6 +37,7 @@ class StateFeed {
     StepState* slot = pinned_ + next_;
     host_accesses(device_, "the next step's state", {writes(slot, 1)});
     *slot = state;
+    begun_[size_t(next_)].record(stream);
     copy(stream, on_device_, slot, 1);
   }
   // The step is enqueued: its state comes back.
@@ -46,13 +47,17 @@ class StateFeed {
     next_ = (next_ + 1) % kSlots;
     ++under_way_;
   }
-  StepState wait_for_oldest() {
+  struct Returned {
+    StepState state;
+    double seconds;  // from its arrival on the device to its return
+  };
+  Returned wait_for_oldest() {
     REQUIRE(under_way_ > 0, "the result of a step was asked for, and none is under way");
     const int slot = (next_ + kSlots - under_way_) % kSlots;
     --under_way_;
     returned_[size_t(slot)].synchronize();
     host_accesses(device_, "the step's result", {reads(pinned_ + kSlots + slot, 1)});
-    return pinned_[kSlots + slot];
+    return {pinned_[kSlots + slot], returned_[size_t(slot)].milliseconds_since(begun_[size_t(slot)]) * 1e-3};
   }
 
  private:
@@ -60,7 +65,7 @@ class StateFeed {
   Device& device_;
   Planned<StepState> planned_pinned_, planned_device_;
   StepState *pinned_ = nullptr, *on_device_ = nullptr;
-  std::vector<Event> returned_;
+  std::vector<Event> begun_, returned_;  // a slot
   int next_ = 0, under_way_ = 0;
 };
 
@@ -145,9 +150,13 @@ class LlamaTrainer : public Trainer {
   }
 
   StepResult wait_for_step() override {
-    const StepState s = states_.wait_for_oldest();
-    return {s.step, s.label_count ? s.loss_sum / double(s.label_count) : 0.0, s.grad_norm, s.label_count,
-            s.stop_requests > 0};
+    const auto [s, seconds] = states_.wait_for_oldest();
+    return {s.step,
+            s.label_count ? s.loss_sum / double(s.label_count) : 0.0,
+            s.grad_norm,
+            s.label_count,
+            s.stop_requests > 0,
+            seconds};
   }
 
   LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
@@ -158,7 +167,7 @@ class LlamaTrainer : public Trainer {
     walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
     states_.fetch(compute_);
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
-    return {states_.wait_for_oldest().loss_sum, int64_t(labels.size()) - int64_t(ignored)};
+    return {states_.wait_for_oldest().state.loss_sum, int64_t(labels.size()) - int64_t(ignored)};
   }
 
   LossSum sum_over_ranks(LossSum sum) override {
@@ -169,7 +178,7 @@ class LlamaTrainer : public Trainer {
     sum_over_ranks_on_device(&states_.on_device()->loss_sum);
     sum_over_ranks_on_device(&states_.on_device()->label_count);
     states_.fetch(compute_);
-    state = states_.wait_for_oldest();
+    state = states_.wait_for_oldest().state;
     return {state.loss_sum, state.label_count};
   }
 

@@ -50,7 +50,8 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats
   float grad_norm;
   int64_t label_count;
-  bool stop;  // some rank was asked to stop before this step
+  bool stop;       // some rank was asked to stop before this step
+  double seconds;  // from the step's begin to its end on the device
 };
 
 // A sum of losses over labels that were not ignored; mean() is the loss.
