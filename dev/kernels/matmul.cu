@@ -1,0 +1,189 @@
+// Covers: promise 7: the products of a linear layer: forward, dgrad, wgrad, strides, accumulation in fp32, any number
+// of threads
+#include "llmc/kernels/matmul.h"
+
+#include "dev/kernels/check.h"
+
+namespace {
+
+struct Sizes {
+  int N, OC, IC, stride;
+};
+
+// A sum of K products of numbers around 1: fp32 sums in another order differ by about sqrt(K) roundings of its partial
+// sums, of size sqrt(K); 8 times that bounds the largest of many elements. bf16 results add their own rounding.
+template <class T>
+double relative() {
+  return sizeof(T) == 2 ? epsilon_of<T>() : 4 * epsilon_of<float>();
+}
+double absolute(int K) { return 8 * epsilon_of<float>() * K; }
+
+// Row-major c[M,N] = sum over k of a(i, k) * b(k, j).
+template <class A, class B>
+std::vector<double> product(int M, int N, int K, const A& a, const B& b) {
+  std::vector<double> c(size_t(M) * size_t(N), 0.0);
+  for (int i = 0; i < M; ++i)
+    for (int k = 0; k < K; ++k) {
+      const double x = a(i, k);
+      for (int j = 0; j < N; ++j) c[size_t(i) * size_t(N) + size_t(j)] += x * b(k, j);
+    }
+  return c;
+}
+
+// 256-byte aligned, as products want it; the guards of Array would shift it.
+template <class T>
+struct Operand {
+  DeviceMemory memory;
+  Stream& stream;
+  size_t count;
+  Operand(Stream& stream, const std::vector<T>& values)
+      : memory(stream.device(), values.size() * sizeof(T)), stream(stream), count(values.size()) {
+    copy(stream, data(), values.data(), count);
+    stream.synchronize();
+  }
+  T* data() const { return reinterpret_cast<T*>(memory.data()); }
+  std::vector<T> download() const {
+    std::vector<T> values(count);
+    copy(stream, values.data(), data(), count);
+    stream.synchronize();
+    return values;
+  }
+};
+
+template <class T>
+std::vector<T> poisoned(size_t count) {
+  std::vector<T> values(count);
+  memset(values.data(), 0xff, count * sizeof(T));
+  return values;
+}
+
+// The columns that are not part of the product keep their poison.
+template <class T>
+bool outside_untouched(const std::vector<T>& values, int N, int OC, int stride) {
+  const std::vector<T> poison = poisoned<T>(1);
+  for (int n = 0; n < N; ++n)
+    for (int c = OC; c < stride; ++c)
+      if (memcmp(&values[size_t(n) * size_t(stride) + size_t(c)], poison.data(), sizeof(T))) return false;
+  return true;
+}
+
+template <class T>
+std::vector<T> inner_columns(const std::vector<T>& values, int N, int OC, int stride) {
+  std::vector<T> inner;
+  for (int n = 0; n < N; ++n)
+    inner.insert(inner.end(), values.begin() + ptrdiff_t(n) * stride, values.begin() + ptrdiff_t(n) * stride + OC);
+  return inner;
+}
+
+template <class T>
+void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
+  Stream& stream = checker.stream;
+  Generator generator(uint64_t(s.N) * 1000003 + uint64_t(s.OC) * 1009 + uint64_t(s.IC));
+  const int stride = s.stride ? s.stride : s.OC;
+  const std::string name = format("%s N=%d OC=%d IC=%d stride=%d", dtype_name(kDType<T>), s.N, s.OC, s.IC, stride);
+  const auto x = random_normal<T>(generator, size_t(s.N) * size_t(s.IC));
+  const auto w = random_normal<T>(generator, size_t(s.OC) * size_t(s.IC));
+  const auto dy = random_normal<T>(generator, size_t(s.N) * size_t(stride));
+  const auto before = random_normal<float>(generator, w.size());
+  const auto x_at = [&](int n, int i) { return to_double(x[size_t(n) * size_t(s.IC) + size_t(i)]); };
+  const auto w_at = [&](int o, int i) { return to_double(w[size_t(o) * size_t(s.IC) + size_t(i)]); };
+  const auto dy_at = [&](int n, int o) { return to_double(dy[size_t(n) * size_t(stride) + size_t(o)]); };
+  const Operand<T> dx(stream, poisoned<T>(x.size())), y(stream, poisoned<T>(dy.size())), X(stream, x), W(stream, w),
+      DY(stream, dy);
+  Operand<float> dw(stream, poisoned<float>(w.size()));
+
+  matmul.forward(y.data(), X.data(), W.data(), s.N, s.OC, s.IC, s.stride);
+  const auto out = y.download();
+  checker.close("forward " + name, inner_columns(out, s.N, s.OC, stride),
+                product(s.N, s.OC, s.IC, x_at, [&](int i, int o) { return w_at(o, i); }), {s.N, s.OC}, relative<T>(),
+                absolute(s.IC));
+  if (stride > s.OC)
+    checker.that("forward " + name, outside_untouched(out, s.N, s.OC, stride), "the row's rest is untouched");
+
+  matmul.dgrad(dx.data(), DY.data(), W.data(), s.N, s.OC, s.IC, s.stride);
+  checker.close("dgrad " + name, dx.download(), product(s.N, s.IC, s.OC, dy_at, w_at), {s.N, s.IC}, relative<T>(),
+                absolute(s.OC));
+
+  // wgrad is fp32 whatever T is: its limit knows no bf16.
+  auto want = product(
+      s.OC, s.IC, s.N, [&](int o, int n) { return dy_at(n, o); }, x_at);
+  matmul.wgrad(dw.data(), DY.data(), X.data(), s.N, s.OC, s.IC, false, s.stride);
+  checker.close("wgrad = " + name, dw.download(), want, {s.OC, s.IC}, relative<float>(), absolute(s.N));
+  copy(stream, dw.data(), before.data(), before.size());
+  matmul.wgrad(dw.data(), DY.data(), X.data(), s.N, s.OC, s.IC, true, s.stride);
+  for (size_t i = 0; i < want.size(); ++i) want[i] += double(before[i]);
+  checker.close("wgrad += " + name, dw.download(), want, {s.OC, s.IC}, relative<float>(), absolute(s.N + 1));
+}
+
+// The same bits on a device of another number of threads (on a GPU: once more).
+void check_threads(Checker& checker) {
+  const int N = 300, OC = 200, IC = 150;
+  std::vector<std::vector<float>> results;
+  for (int threads : {1, 3}) {
+    CpuWorld world = CpuWorld::from_environment();
+    world.threads = threads;
+    Device device(0, world);
+    Stream stream(device, "compute");
+    DeviceMemory workspace(device, Matmul::workspace_bytes(device.info()));
+    Matmul matmul(stream, workspace.data(), {});
+    Generator generator(3);
+    const Operand<float> X(stream, random_normal<float>(generator, size_t(N) * IC)),
+        W(stream, random_normal<float>(generator, size_t(OC) * IC)), Y(stream, poisoned<float>(size_t(N) * OC));
+    matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC);
+    results.push_back(Y.download());
+  }
+  checker.same_bits("forward with 1 and with 3 threads", results[0], results[1]);
+}
+
+template <class T>
+void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int OC, int IC) {
+  Generator generator(1);
+  Stream& stream = bencher.stream;
+  const Operand<T> X(stream, random_normal<T>(generator, size_t(N) * size_t(IC))),
+      W(stream, random_normal<T>(generator, size_t(OC) * size_t(IC))),
+      Y(stream, random_normal<T>(generator, size_t(N) * size_t(OC)));
+  Operand<float> dW(stream, std::vector<float>(size_t(OC) * size_t(IC)));
+  const double flops = 2.0 * N * OC * IC;
+  const double small = double(sizeof(T)) * (double(N) * IC + double(N) * OC), weight = double(OC) * IC;
+  const std::string name = format("%s %s %dx%dx%d", what, dtype_name(kDType<T>), N, OC, IC);
+  bencher.time("forward " + name, small + weight * sizeof(T), flops,
+               [&] { matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC); });
+  bencher.time("dgrad " + name, small + weight * sizeof(T), flops,
+               [&] { matmul.dgrad(X.data(), Y.data(), W.data(), N, OC, IC); });
+  bencher.time("wgrad " + name, small + weight * 8, flops,
+               [&] { matmul.wgrad(dW.data(), Y.data(), X.data(), N, OC, IC, true); });
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  Stream& stream = checker.stream;
+  DeviceMemory workspace(stream.device(), Matmul::workspace_bytes(stream.device().info()));
+  Matmul matmul(stream, workspace.data(), {});
+  printf("products: %s\n", Matmul::description().c_str());
+  // The strides of bf16 rows are multiples of 8, as the model's are (padded vocabulary).
+  for (Sizes s : {Sizes{1, 8, 8, 0}, Sizes{7, 16, 24, 0}, Sizes{33, 97, 40, 128}, Sizes{130, 64, 72, 0},
+                  Sizes{257, 200, 136, 256}, Sizes{64, 24, 520, 0}}) {
+    check_sizes<float>(checker, matmul, s);
+    check_sizes<bf16>(checker, matmul, s);
+  }
+  check_threads(checker);
+}
+
+void bench(Bencher& bencher) {
+  Stream& stream = bencher.stream;
+  DeviceMemory workspace(stream.device(), Matmul::workspace_bytes(stream.device().info()));
+  Matmul matmul(stream, workspace.data(), {});
+  if (stream.device().info().gpu) {
+    time_sizes<bf16>(bencher, matmul, "1B qkv", 8192, 3072, 2048);
+    time_sizes<bf16>(bencher, matmul, "1B gate_up", 8192, 16384, 2048);
+    time_sizes<bf16>(bencher, matmul, "8B qkv", 8192, 6144, 4096);
+    time_sizes<bf16>(bencher, matmul, "8B gate_up", 8192, 28672, 4096);
+    time_sizes<bf16>(bencher, matmul, "8B down", 8192, 4096, 14336);
+  } else {
+    time_sizes<float>(bencher, matmul, "tiny qkv", 2048, 256, 128);
+    time_sizes<float>(bencher, matmul, "tiny gate_up", 2048, 768, 128);
+    time_sizes<float>(bencher, matmul, "tiny down", 2048, 128, 384);
+    time_sizes<bf16>(bencher, matmul, "tiny gate_up", 2048, 768, 128);
+  }
+}
