@@ -1,4 +1,8 @@
-// First values: see initialize.h.
+// First values of weights, and copies in another precision (contract: initialize.h).
+//
+// Logarithm, sine and cosine are polynomials in fp32 (coefficients as in Cephes), good to some units in the last place.
+// Each multiply-add is written as fmaf and no sum of a product is left to the compiler's choice: so g++, clang++ and
+// nvcc make the same bits, and the loops become vector code.
 #include "llmc/kernels/initialize.h"
 
 #include <cmath>
@@ -13,34 +17,95 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kEach = 8;
-constexpr double kTwoPi = 6.283185307179586;
+constexpr int kUnit = 8;      // elements that a thread takes at once
+constexpr int kCounters = 8;  // Philox blocks that a thread makes, four normal numbers each
 
-// Element i is one half of a Box-Muller pair of counter i / 2.
-__global__ void __launch_bounds__(kThreads)
-    normal_kernel(float* __restrict__ data, size_t n, uint64_t key, uint64_t offset, float std) {
-  const size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  const uint64_t element = offset + i;
-  const PhiloxBlock bits = philox(key, element / 2, 0);
-  const double u = (double(bits.words[0]) + 1) * 0x1p-32,
-               angle = kTwoPi * (double(bits.words[1]) * 0x1p-32);  // u in (0, 1]
-  const double radius = sqrt(-2 * log(u));
-  data[i] = float(double(std) * radius * (element % 2 ? sin(angle) : cos(angle)));
+// ln x for a normal positive x.
+__device__ __forceinline__ float log_f32(float x) {
+  const uint32_t bits = float_to_bits(x);
+  const uint32_t shifted = bits + (0x3f800000u - 0x3f3504f3u);  // so that the mantissa is in sqrt(1/2) .. sqrt(2)
+  const float exponent = float(int32_t(shifted >> 23) - 127);
+  const float f = bits_to_float((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+  float p = 7.0376836292e-2f;
+  p = fmaf(p, f, -1.1514610310e-1f);
+  p = fmaf(p, f, 1.1676998740e-1f);
+  p = fmaf(p, f, -1.2420140846e-1f);
+  p = fmaf(p, f, 1.4249322787e-1f);
+  p = fmaf(p, f, -1.6668057665e-1f);
+  p = fmaf(p, f, 2.0000714765e-1f);
+  p = fmaf(p, f, -2.4999993993e-1f);
+  p = fmaf(p, f, 3.3333331174e-1f);
+  const float square = f * f;
+  p = fmaf(p * f, square, exponent * -2.12194440e-4f);  // ln 2 in two parts
+  p = fmaf(square, -0.5f, p);
+  return fmaf(exponent, 0.693359375f, f + p);
 }
 
-__global__ void __launch_bounds__(kThreads) constant_kernel(float* __restrict__ data, size_t n, float value) {
-  const size_t first = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * kEach;
-  for (size_t i = first; i < first + kEach && i < n; ++i) data[i] = value;
+struct Pair {
+  float a, b;
+};
+
+// Box & Muller: two normal numbers from the radius sqrt(-2 ln u) and the angle 2 pi w / 2^32.
+__device__ __forceinline__ Pair normal_pair(uint32_t radius_bits, uint32_t angle_bits) {
+  const float radius = sqrtf(-2.0f * log_f32(uniform(radius_bits)));
+  // The nearest quarter turn, and the rest in -pi/4 .. pi/4.
+  const uint32_t quarter = (angle_bits + 0x20000000u) >> 30;
+  const float x = float(int32_t(angle_bits - (quarter << 30))) * 1.4629180792671596e-9f;  // 2 pi / 2^32
+  const float square = x * x;
+  float s = fmaf(square, -1.9515295891e-4f, 8.3321608736e-3f);
+  s = fmaf(s, square, -1.6666654611e-1f);
+  const float sine = fmaf(s * square, x, x);
+  float c = fmaf(square, 2.443315711809948e-5f, -1.388731625493765e-3f);
+  c = fmaf(c, square, 4.166664568298827e-2f);
+  const float cosine = fmaf(c, square * square, fmaf(square, -0.5f, 1.0f));
+  const bool odd = quarter & 1;
+  const uint32_t sign_of_cosine = (quarter + 1) << 30 & 0x80000000u, sign_of_sine = quarter << 30 & 0x80000000u;
+  const float a = bits_to_float(float_to_bits(odd ? sine : cosine) ^ sign_of_cosine);
+  const float b = bits_to_float(float_to_bits(odd ? cosine : sine) ^ sign_of_sine);
+  return {radius * a, radius * b};
+}
+
+// Element i is made of Philox block i / 4: words 0 and 1 make elements 0 and 1 of its four, words 2 and 3 the others.
+__global__ void __launch_bounds__(kThreads)
+    normal_kernel(float* __restrict__ data, size_t n, uint64_t key, uint64_t offset, float std) {
+  const uint64_t block = offset / 4 + (size_t(blockIdx.x) * kThreads + threadIdx.x) * kCounters;
+  const uint64_t first = block * 4, end = offset + n;  // elements of the unsharded tensor
+  if (first >= end) return;
+  float x[4][kCounters];
+  VECTOR_LOOP
+  for (int c = 0; c < kCounters; ++c) {
+    const PhiloxBlock bits = philox(key, block + uint64_t(c), 0);
+    const Pair one = normal_pair(bits.words[0], bits.words[1]), two = normal_pair(bits.words[2], bits.words[3]);
+    x[0][c] = one.a * std;
+    x[1][c] = one.b * std;
+    x[2][c] = two.a * std;
+    x[3][c] = two.b * std;
+  }
+  if (first >= offset && first + 4 * kCounters <= end) {
+    float* to = data + (first - offset);
+    VECTOR_LOOP
+    for (int i = 0; i < 4 * kCounters; ++i) to[i] = x[i % 4][i / 4];
+  } else {
+    for (int i = 0; i < 4 * kCounters; ++i)
+      if (first + uint64_t(i) >= offset && first + uint64_t(i) < end)
+        data[first + uint64_t(i) - offset] = x[i % 4][i / 4];
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) constant_kernel(float* data, size_t n, float value) {
+  const size_t first = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kUnit;
+  for (size_t i = first; i < first + kUnit && i < n; ++i) data[i] = value;
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) cast_kernel(T* __restrict__ out, const float* __restrict__ in, size_t n) {
-  const size_t first = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * kEach;
-  if (first + kEach <= n)
-    for (int j = 0; j < kEach; ++j) out[first + j] = from_float<T>(in[first + j]);
-  else
+  const size_t first = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kUnit;
+  if (first + kUnit <= n) {
+    VECTOR_LOOP
+    for (int i = 0; i < kUnit; ++i) out[first + i] = from_float<T>(in[first + i]);
+  } else {
     for (size_t i = first; i < n; ++i) out[i] = from_float<T>(in[i]);
+  }
 }
 
 }  // namespace
@@ -49,20 +114,21 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(T* __restrict__ out, con
 
 void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, uint64_t offset, float std) {
   REQUIRE(n > 0 && std >= 0, "initialize_normal of %zu numbers with standard deviation %g", n, double(std));
-  launch<normal_kernel>({stream, "initialize_normal", {writes(data, n)}}, blocks_for(n, kThreads), kThreads, 0, data, n,
-                        key, offset, std);
+  const size_t blocks = size_t((offset + n + 3) / 4 - offset / 4);
+  launch<normal_kernel>({stream, "initialize_normal", {writes(data, n)}}, blocks_for(blocks, kThreads * kCounters),
+                        kThreads, 0, data, n, key, offset, std);
 }
 
 void initialize_constant(Stream& stream, float* data, size_t n, float value) {
   REQUIRE(n > 0, "initialize_constant of no numbers");
-  launch<constant_kernel>({stream, "initialize_constant", {writes(data, n)}}, blocks_for(n, kThreads * kEach), kThreads,
+  launch<constant_kernel>({stream, "initialize_constant", {writes(data, n)}}, blocks_for(n, kThreads * kUnit), kThreads,
                           0, data, n, value);
 }
 
 template <class T>
 void cast(Stream& stream, T* out, const float* in, size_t n) {
   REQUIRE(n > 0, "cast of no numbers");
-  launch<cast_kernel<T>>({stream, "cast", {reads(in, n), writes(out, n)}}, blocks_for(n, kThreads * kEach), kThreads, 0,
+  launch<cast_kernel<T>>({stream, "cast", {reads(in, n), writes(out, n)}}, blocks_for(n, kThreads * kUnit), kThreads, 0,
                          out, in, n);
 }
 template void cast(Stream&, float*, const float*, size_t);
