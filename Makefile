@@ -31,8 +31,11 @@ LIBRARY_SOURCES := $(wildcard llmc/*/*.cpp llmc/*/*.cu)
 PROGRAM_SOURCES := $(wildcard train_llama.cu test_llama.cu)
 KERNEL_SOURCES := $(wildcard dev/kernels/*.cu)
 TEST_SOURCES := $(wildcard dev/test/test_*.cpp dev/test/test_*.cu)
+# With a main() of their own: run by a script, on several ranks.
+RANKS_TEST_SOURCES := $(wildcard dev/test/comm.cpp)
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
-MAIN_SOURCES := $(wildcard dev/test/doctest_main.cpp) $(PROGRAM_SOURCES) $(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOURCES)
+MAIN_SOURCES := $(wildcard dev/test/doctest_main.cpp) $(PROGRAM_SOURCES) $(KERNEL_SOURCES) $(TEST_SOURCES) $(RANKS_TEST_SOURCES) \
+  $(BENCH_SOURCES)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
@@ -126,7 +129,7 @@ BENCHES := $(patsubst dev/bench/%,$B/bench/%,$(basename $(BENCH_SOURCES)))
 all: $(PROGRAMS) $(LIBRARY)
 	@$(if $(FAULTS)$(SANITIZE),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
 kernels: $(KERNELS) $(BENCHES)
-tests: $(TESTS)
+tests: $(TESTS) $(RANKS_TEST_SOURCES:dev/test/%.cpp=$B/test/%)
 check-headers: $(HEADERS:%=$B/headers/%.ok)
 
 $B/obj/%.cpp.o: %.cpp $B/flags
@@ -146,7 +149,7 @@ $1: $B/obj/$2.o $(LIBRARY)
 	$Q$(LINK) $$(filter %.o,$$^) $(LIBRARY) $(LIBS) -o $$@
 endef
 $(foreach s,$(PROGRAM_SOURCES),$(eval $(call program,$B/$(basename $s),$s)))
-$(foreach s,$(KERNEL_SOURCES) $(TEST_SOURCES) $(BENCH_SOURCES),\
+$(foreach s,$(KERNEL_SOURCES) $(TEST_SOURCES) $(RANKS_TEST_SOURCES) $(BENCH_SOURCES),\
   $(eval $(call program,$(patsubst dev/%,$B/%,$(basename $s)),$s)))
 
 $B/headers/%.ok: % $B/flags

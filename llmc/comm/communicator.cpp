@@ -90,7 +90,7 @@ void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* i
           {Collective::Kind::reduce_scatter, Collective::Number::float32, Collective::Operation::sum, in, out, each});
 }
 
-void Communicator::synchronize(Stream& stream) { stream.synchronize(); }
+void Communicator::wait_for(Stream& stream) { stream.synchronize(); }
 
 // ---------------------------------------------------------------------------------------------- one rank
 
@@ -141,7 +141,7 @@ std::string broadcast_text(Communicator& communicator, Stream& stream, std::stri
   copy_bytes(stream, memory.data(), text.data(), text.size());
   communicator.broadcast(stream, memory.data(), text.size(), root);
   copy_bytes(stream, text.data(), memory.data(), text.size());
-  communicator.synchronize(stream);
+  communicator.wait_for(stream);
   return text;
 }
 
@@ -150,7 +150,7 @@ int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t num
   copy_bytes(stream, memory.data(), &number, sizeof number);
   communicator.broadcast(stream, memory.data(), sizeof number, root);
   copy_bytes(stream, &number, memory.data(), sizeof number);
-  communicator.synchronize(stream);
+  communicator.wait_for(stream);
   return number;
 }
 
@@ -159,5 +159,5 @@ void barrier(Communicator& communicator, Stream& stream) {
   auto* one = reinterpret_cast<int64_t*>(memory.data());
   clear(stream, one, 1);
   communicator.all_reduce_sum(stream, one, 1);
-  communicator.synchronize(stream);
+  communicator.wait_for(stream);
 }

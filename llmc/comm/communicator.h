@@ -69,7 +69,7 @@ class Communicator {
                           int line = __builtin_LINE());
 
   // The host waits for the stream, and throws if a rank was lost or what it waits for takes longer than the timeout.
-  virtual void synchronize(Stream& stream);
+  virtual void wait_for(Stream& stream);
 
  protected:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}

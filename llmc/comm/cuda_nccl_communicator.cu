@@ -86,7 +86,7 @@ class NcclCommunicator : public Communicator {
     return format("NCCL %d.%d.%d, sums in its own order", version / 10000, version / 100 % 100, version % 100);
   }
 
-  void synchronize(Stream& stream) override {
+  void wait_for(Stream& stream) override {
     const double start = seconds();
     for (;;) {
       const cudaError_t status = cudaStreamQuery(cuda_stream(stream));

@@ -99,6 +99,7 @@ class Ranks::Session {
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &words_));
   }
   ~Session() {
+    if (std::uncaught_exceptions() > 0) return;  // an error is under way: the others may never come to their end
     MPI_Comm_free(&words_);
     MPI_Finalize();
   }
@@ -199,10 +200,7 @@ void Ranks::barrier() const { REQUIRE(size == 1, "Ranks::barrier: no MPI connect
 // ---------------------------------------------------------------------------------------------- start and end
 
 Ranks::Ranks() = default;
-Ranks::~Ranks() {
-  if (std::uncaught_exceptions() > 0) static_cast<void>(session_.release());  // the others may never come to their end
-  finish();
-}
+Ranks::~Ranks() { finish(); }
 Ranks::Ranks(Ranks&&) noexcept = default;
 Ranks& Ranks::operator=(Ranks&&) noexcept = default;
 

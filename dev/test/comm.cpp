@@ -1,0 +1,421 @@
+// Covers: promise 2: collectives of one rank against a plain reference; comm.sh runs this on several ranks
+//
+//   comm                 all checks, on as many ranks as it was started with
+//   comm SCENARIO [N]    what comm.sh looks at from outside: who am I, how ranks end (see `scenarios` below)
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/ranks.h"
+#include "llmc/device/device.h"
+
+namespace {
+
+// ---------------------------------------------------------------------------------------------- tools
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+struct Bench {
+  Ranks& ranks;
+  Device device;
+  std::unique_ptr<Communicator> communicator;
+  Stream compute, communication;
+  int checks = 0;
+
+  Bench(Ranks& ranks, double timeout_seconds = 60)
+      : ranks(ranks),
+        device(ranks.local_rank, world(ranks)),
+        communicator(make_communicator(device, ranks, rendezvous_file(), timeout_seconds)),
+        compute(device, "compute"),
+        communication(device, "communication") {}
+
+  void check(bool ok, const std::string& what) {
+    REQUIRE(ok, "check failed: %s", what.c_str());
+    ++checks;
+  }
+
+  // Each rank executes its streams in another random order, if in a random one.
+  static CpuWorld world(const Ranks& ranks) {
+    CpuWorld world = CpuWorld::from_environment(ranks.local_size);
+    world.seed += (unsigned long)ranks.rank;
+    return world;
+  }
+  static std::string rendezvous_file() {
+    const char* file = getenv("LLMC_TEST_RENDEZVOUS");
+    return file ? file : "";
+  }
+};
+
+// The message of the Error that `f` throws; empty if it throws none.
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What rank r holds at i: signs and magnitudes such that the order of a sum shows in its bits.
+uint64_t hash(int rank, size_t i) {
+  uint64_t x = (uint64_t(rank) + 1) * 0x9E3779B97F4A7C15ull + uint64_t(i) * 0xBF58476D1CE4E5B9ull;
+  x ^= x >> 31, x *= 0x94D049BB133111EBull, x ^= x >> 29;
+  return x;
+}
+template <class T>
+T value(int rank, size_t i) {
+  const uint64_t h = hash(rank, i);
+  if constexpr (std::is_integral_v<T>) return T(h >> 8);
+  else
+    return T(std::bit_cast<double>((h & 1) << 63 | (1023 - 8 + (h >> 3 & 15)) << 52 | h >> 12));  // +-[1, 2) 2^[-8, 7]
+}
+
+template <class T>
+std::vector<T> values(int rank, size_t count, size_t first = 0) {
+  std::vector<T> v(count);
+  for (size_t i = 0; i < count; ++i) v[i] = value<T>(rank, first + i);
+  return v;
+}
+
+// ((x0 + x1) + x2) + ..., elements first .. first+count-1.
+template <class T>
+std::vector<T> sum_of_ranks(int size, size_t count, size_t first = 0, bool reverse = false) {
+  std::vector<T> sum = values<T>(reverse ? size - 1 : 0, count, first);
+  for (int r = 1; r < size; ++r)
+    for (size_t i = 0; i < count; ++i) sum[i] = T(sum[i] + value<T>(reverse ? size - 1 - r : r, first + i));
+  return sum;
+}
+
+// Device memory between two guards.
+template <class T>
+class Buffer {
+ public:
+  Buffer(Bench& b, size_t count) : b_(b), count_(count), memory_(b.device, (count + 2 * kGuard) * sizeof(T)) {
+    fill_bytes(b.compute, memory_.data(), 0xff, memory_.size());
+    b.compute.synchronize();
+  }
+  T* data() const { return reinterpret_cast<T*>(memory_.data()) + kGuard; }
+  size_t size() const { return count_; }
+  void put(const std::vector<T>& v, size_t at = 0) {
+    copy(b_.compute, data() + at, v.data(), v.size());
+    b_.compute.synchronize();
+  }
+  std::vector<T> get() const {
+    std::vector<T> all(count_ + 2 * kGuard);
+    copy(b_.compute, all.data(), reinterpret_cast<const T*>(memory_.data()), all.size());
+    b_.compute.synchronize();
+    const auto* bytes = reinterpret_cast<const unsigned char*>(all.data());
+    for (size_t i = 0; i < kGuard * sizeof(T); ++i)
+      REQUIRE(bytes[i] == 0xff && bytes[(kGuard + count_) * sizeof(T) + i] == 0xff, "written outside of the buffer");
+    return std::vector<T>(all.begin() + kGuard, all.end() - kGuard);
+  }
+
+ private:
+  static constexpr size_t kGuard = 32;
+  Bench& b_;
+  size_t count_;
+  DeviceMemory memory_;
+};
+
+// The same bits; on a GPU, whose sums are in another order, to the rounding of as many additions as there are ranks of
+// numbers below 2^8.
+template <class T>
+bool agree(const Bench& b, const std::vector<T>& got, const std::vector<T>& want) {
+  if (got.size() != want.size()) return false;
+  if (!b.device.info().gpu || std::is_integral_v<T>)
+    return got.empty() || memcmp(got.data(), want.data(), got.size() * sizeof(T)) == 0;
+  const double limit = b.ranks.size * b.ranks.size * 256.0 * double(std::numeric_limits<T>::epsilon());
+  for (size_t i = 0; i < got.size(); ++i)
+    if (!(std::fabs(double(got[i]) - double(want[i])) <= limit)) return false;
+  return true;
+}
+
+// ---------------------------------------------------------------------------------------------- collectives
+
+template <class T>
+void check_all_reduce_sum(Bench& b, const char* type) {
+  const size_t size = size_t(b.ranks.size);
+  const size_t largest = 5 * (size_t(2) << 20) / sizeof(T) + size + 1;  // 10 MiB: three pieces over MPI
+  for (size_t count : {size_t(0), size_t(1), size - 1, size, size + 1, size_t(1000), size_t(4099), largest}) {
+    const std::vector<T> want = sum_of_ranks<T>(b.ranks.size, count);
+    for (int repeat = 0; repeat < (count < largest ? 2 : 1); ++repeat) {
+      Buffer<T> data(b, count);
+      data.put(values<T>(b.ranks.rank, count));
+      b.communicator->all_reduce_sum(b.compute, data.data(), count);
+      b.check(agree(b, data.get(), want), format("all_reduce_sum of %zu %s", count, type));
+    }
+    if (count >= 1000 && size >= 3 && !std::is_integral_v<T>)
+      b.check(want != sum_of_ranks<T>(b.ranks.size, count, 0, true), "another order of the ranks gives other bits");
+  }
+}
+
+void check_all_reduce_max(Bench& b) {
+  for (size_t count : {size_t(1), size_t(4099), (size_t(1) << 20) + 3}) {
+    std::vector<float> mine = values<float>(b.ranks.rank, count), want = values<float>(0, count);
+    for (int r = 1; r < b.ranks.size; ++r)
+      for (size_t i = 0; i < count; ++i) want[i] = std::max(want[i], value<float>(r, i));
+    if (b.ranks.rank) mine[0] = NAN;  // loses against rank 0's number
+    want[0] = value<float>(0, 0);
+    Buffer<float> data(b, count);
+    data.put(mine);
+    b.communicator->all_reduce_max(b.compute, data.data(), count);
+    b.check(agree(b, data.get(), want), format("all_reduce_max of %zu", count));
+  }
+}
+
+void check_broadcast(Bench& b) {
+  using Byte = unsigned char;
+  for (int root = 0; root < b.ranks.size; ++root)
+    for (size_t count : {size_t(0), size_t(1), size_t(4099), (size_t(9) << 20) + 1}) {
+      Buffer<Byte> data(b, count);
+      data.put(values<Byte>(b.ranks.rank, count));
+      b.communicator->broadcast(b.compute, data.data(), count, root);
+      b.check(agree(b, data.get(), values<Byte>(root, count)), format("broadcast of %zu bytes from %d", count, root));
+    }
+}
+
+void check_all_gather(Bench& b) {
+  using Byte = unsigned char;
+  for (size_t each : {size_t(0), size_t(1), size_t(1001), (size_t(5) << 20) + 1})
+    for (bool in_place : {false, true}) {
+      std::vector<Byte> want;
+      for (int r = 0; r < b.ranks.size; ++r) {
+        const std::vector<Byte> part = values<Byte>(r, each);
+        want.insert(want.end(), part.begin(), part.end());
+      }
+      Buffer<Byte> out(b, want.size()), in(b, each);
+      const size_t place = size_t(b.ranks.rank) * each;
+      in.put(values<Byte>(b.ranks.rank, each));
+      out.put(values<Byte>(b.ranks.rank, each), place);
+      b.communicator->all_gather(b.compute, out.data(), in_place ? out.data() + place : in.data(), each);
+      b.check(agree(b, out.get(), want), format("all_gather of %zu bytes each%s", each, in_place ? ", in place" : ""));
+    }
+}
+
+void check_reduce_scatter(Bench& b) {
+  for (size_t each : {size_t(0), size_t(1), size_t(1001), (size_t(1) << 20) + 5})
+    for (bool in_place : {false, true}) {
+      const size_t mine = size_t(b.ranks.rank) * each;
+      const std::vector<float> want = sum_of_ranks<float>(b.ranks.size, each, mine);
+      Buffer<float> in(b, size_t(b.ranks.size) * each), out(b, each);
+      in.put(values<float>(b.ranks.rank, in.size()));
+      b.communicator->reduce_scatter_sum(b.compute, in_place ? in.data() + mine : out.data(), in.data(), each);
+      std::vector<float> got = in_place ? in.get() : out.get();
+      if (in_place) got = std::vector<float>(got.begin() + ptrdiff_t(mine), got.begin() + ptrdiff_t(mine + each));
+      b.check(agree(b, got, want), format("reduce_scatter_sum of %zu each%s", each, in_place ? ", in place" : ""));
+    }
+}
+
+void check_refusals(Bench& b) {
+  Communicator& c = *b.communicator;
+  Buffer<float> data(b, 100 * size_t(b.ranks.size));
+  const auto refused = [&](const char* expected, const std::function<void()>& call) {
+    const std::string message = error_of(call);
+    b.check(message.find(expected) != std::string::npos, format("\"%s\" says \"%s\"", message.c_str(), expected));
+  };
+  refused("expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, b.ranks.size); });
+  refused("expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, -1); });
+  refused("12 numbers at a null pointer", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); });
+  refused("dev/test/comm.cpp", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); });
+  refused("overlap", [&] { c.all_gather(b.compute, data.data(), data.data() + 1, 100 * sizeof(float)); });
+  refused("overlap", [&] { c.reduce_scatter_sum(b.compute, data.data() + 1, data.data(), 100); });
+}
+
+// ---------------------------------------------------------------------------------------------- streams
+
+// Work as a training step has it: pieces computed in one stream, summed in another while the next is computed.
+void check_pipeline(Bench& b) {
+  constexpr size_t kPieces = 4, kCount = 5000, kSteps = 5;
+  Communicator& c = *b.communicator;
+  std::vector<Buffer<float>> pieces;
+  std::vector<Event> computed, summed;
+  std::vector<std::vector<float>> inputs(kSteps * kPieces), results(kSteps * kPieces, std::vector<float>(kCount));
+  for (size_t p = 0; p < kPieces; ++p) {
+    pieces.emplace_back(b, kCount);
+    computed.emplace_back(b.device);
+    summed.emplace_back(b.device);
+  }
+  for (size_t step = 0; step < kSteps; ++step) {
+    for (size_t p = 0; p < kPieces; ++p) {
+      const size_t k = step * kPieces + p;
+      inputs[k] = values<float>(b.ranks.rank, kCount, k * kCount);
+      copy(b.compute, pieces[p].data(), inputs[k].data(), kCount);
+      computed[p].record(b.compute);
+      b.communication.wait(computed[p]);
+      c.all_reduce_sum(b.communication, pieces[p].data(), kCount);
+      summed[p].record(b.communication);
+    }
+    for (size_t p = 0; p < kPieces; ++p) {
+      b.compute.wait(summed[p]);
+      copy(b.compute, results[step * kPieces + p].data(), pieces[p].data(), kCount);
+    }
+  }
+  b.compute.synchronize();
+  for (size_t k = 0; k < results.size(); ++k)
+    b.check(agree(b, results[k], sum_of_ranks<float>(b.ranks.size, kCount, k * kCount)),
+            format("piece %zu of a pipeline of two streams", k));
+}
+
+void check_order(Bench& b) {
+  if (b.device.info().gpu) return;  // the CPU world's check
+  Communicator& c = *b.communicator;
+  Buffer<float> data(b, 1000), other(b, 1000);
+  const auto unordered = [&](std::vector<const char*> names, const std::function<void()>& call) {
+    const std::string message = error_of(call);
+    for (const char* name : names)
+      b.check(message.find(name) != std::string::npos, format("\"%s\" names \"%s\"", message.c_str(), name));
+    b.device.synchronize();
+  };
+  clear(b.compute, data.data(), data.size());
+  unordered(
+      {"unordered access: all_reduce_sum writes", "'communication' (dev/test/comm.cpp", "fill writes", "'compute'"},
+      [&] { c.all_reduce_sum(b.communication, data.data(), data.size()); });
+  c.all_reduce_sum(b.communication, data.data(), data.size());
+  unordered({"unordered access: fill writes", "all_reduce_sum writes"},
+            [&] { clear(b.compute, data.data() + 999, 1); });
+  clear(b.compute, data.data(), 250);
+  if (b.ranks.size <= 4)
+    unordered({"unordered access: all_gather writes", "fill writes"}, [&] {
+      c.all_gather(b.communication, data.data(), other.data(), 1000 / size_t(b.ranks.size) * sizeof(float));
+    });
+  clear(b.compute, other.data(), other.size());
+  unordered({"unordered access: reduce_scatter_sum reads", "fill writes"},
+            [&] { c.reduce_scatter_sum(b.communication, data.data(), other.data(), 1000 / size_t(b.ranks.size)); });
+  // Two collectives of one communicator, on buffers that have nothing in common.
+  c.all_reduce_sum(b.communication, data.data(), data.size());
+  unordered({"unordered access: broadcast writes 1 bytes", "all_reduce_sum writes"},
+            [&] { c.broadcast(b.compute, other.data(), 4000, 0); });
+  Event done(b.device);
+  c.all_reduce_sum(b.communication, data.data(), data.size());
+  done.record(b.communication);
+  b.compute.wait(done);
+  b.check(error_of([&] { c.broadcast(b.compute, other.data(), 4000, 0); }).empty(), "an event orders two collectives");
+  b.compute.synchronize();
+}
+
+void check_host_helpers(Bench& b) {
+  Communicator& c = *b.communicator;
+  const std::string text = "runs/2026-11-21-tiny of rank ";
+  for (int root = 0; root < b.ranks.size; ++root)
+    b.check(broadcast_text(c, b.compute, text + std::to_string(b.ranks.rank), root) == text + std::to_string(root),
+            "broadcast_text");
+  b.check(broadcast_text(c, b.compute, b.ranks.rank ? "not this" : "").empty(), "broadcast_text of nothing");
+  b.check(broadcast_number(c, b.compute, 1000000000000 + b.ranks.rank) == 1000000000000, "broadcast_number");
+  namespace fs = std::filesystem;
+  const std::string file =
+      broadcast_text(c, b.compute, (fs::temp_directory_path() / ("llmc_barrier_" + std::to_string(getpid()))).string());
+  if (b.ranks.rank == b.ranks.size - 1) {
+    sleep_ms(100);
+    std::ofstream(file) << "here";
+  }
+  barrier(c, b.compute);
+  b.check(fs::exists(file), "what the last rank did before a barrier");
+  barrier(c, b.compute);
+  if (b.ranks.rank == 0) fs::remove(file);
+}
+
+void check_all(Ranks& ranks) {
+  Bench b(ranks);
+  check_all_reduce_sum<float>(b, "float");
+  check_all_reduce_sum<double>(b, "double");
+  check_all_reduce_sum<int64_t>(b, "int64");
+  check_all_reduce_max(b);
+  check_broadcast(b);
+  check_all_gather(b);
+  check_reduce_scatter(b);
+  check_refusals(b);
+  check_pipeline(b);
+  check_order(b);
+  check_host_helpers(b);
+  if (ranks.rank == 0)
+    printf("%d checks passed on each of %d ranks: %s\n", b.checks, ranks.size, b.communicator->description().c_str());
+}
+
+// ---------------------------------------------------------------------------------------------- scenarios
+
+// All ranks work together until something ends them; "alive" says the process id.
+void work_for_ever(Ranks& ranks, double timeout_seconds, const std::function<void(int step)>& before_step) {
+  Bench b(ranks, timeout_seconds);
+  Buffer<float> data(b, 100000);
+  printf("alive %d %d\n", ranks.rank, getpid());
+  fflush(stdout);
+  for (int step = 0;; ++step) {
+    before_step(step);
+    clear(b.compute, data.data(), data.size());
+    b.communicator->all_reduce_sum(b.compute, data.data(), data.size());
+    b.communicator->wait_for(b.compute);
+    sleep_ms(1);
+  }
+}
+
+const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
+    {"", [](Ranks& ranks, int) { check_all(ranks); }},
+    {"who",
+     [](Ranks& ranks, int) {
+       printf("%s, local %d of %d, %s\n", ranks.name().c_str(), ranks.local_rank, ranks.local_size, ranks.how.c_str());
+     }},
+    {"connect", [](Ranks& ranks, int) { Bench b(ranks); }},
+    {"work", [](Ranks& ranks, int) { work_for_ever(ranks, 60, [](int) {}); }},
+    // Rank N alone fails, while the others work.
+    {"fail-one",
+     [](Ranks& ranks, int n) {
+       work_for_ever(ranks, 60,
+                     [&](int step) { REQUIRE(step < 20 || ranks.rank != n, "trouble of one rank\n  in two lines"); });
+     }},
+    // All but rank 0 fail with the same words, while it works.
+    {"fail-others",
+     [](Ranks& ranks, int) {
+       work_for_ever(ranks, 60, [&](int step) { REQUIRE(step < 20 || ranks.rank == 0, "trouble of the others"); });
+     }},
+    {"fail-all", [](Ranks&, int) { fail("trouble of all"); }},
+    // The same, but the lower ranks come to it later.
+    {"fail-late",
+     [](Ranks& ranks, int) {
+       sleep_ms(80 * (ranks.size - ranks.rank));
+       fail("trouble of all");
+     }},
+    {"fail-each", [](Ranks& ranks, int) { fail("trouble number %d", ranks.rank); }},
+    // Rank N stays away from a collective.
+    {"stay-away",
+     [](Ranks& ranks, int n) {
+       work_for_ever(ranks, 2, [&](int step) {
+         if (step == 20 && ranks.rank == n) sleep_ms(30000);
+       });
+     }},
+    // Rank N asks for another number of elements than the others.
+    {"disagree",
+     [](Ranks& ranks, int n) {
+       Bench b(ranks);
+       Buffer<float> data(b, 2000);
+       b.communicator->all_reduce_sum(b.compute, data.data(), ranks.rank == n ? 2000 : 1000);
+       b.communicator->wait_for(b.compute);
+     }},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Ranks ranks;
+  try {
+    ranks = Ranks::start(&argc, &argv);
+    const std::string name = argc > 1 ? argv[1] : "";
+    REQUIRE(scenarios.count(name), "comm %s: no such scenario", name.c_str());
+    scenarios.at(name)(ranks, argc > 2 ? atoi(argv[2]) : 0);
+  } catch (const std::exception& error) {
+    end_all_ranks(ranks, error);
+  }
+  ranks.finish();
+  return 0;
+}
