@@ -1,102 +1,124 @@
-// RoPE: see rope.h. A thread rotates a pack of pairs of one head: 16 bytes of the head's first half and the 16 bytes
-// that belong to them in its second half, or one pair where half a head is not whole packs.
+// Rotary position embedding, half-rotation, in place on the q and k heads of packed qkv[N, (NH + 2*NKV) * HD].
+// backward is the rotation by the negative angle. Deterministic. The tables are made here too, on the host.
 #include "llmc/kernels/rope.h"
 
+#include <algorithm>
 #include <cmath>
 
-#include "llmc/base/error.h"
-#include "llmc/device/kernel.cuh"
-#include "llmc/device/launch.cuh"
+#include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- tables
 
-std::vector<double> rope_frequencies(const RopeScaling& s, int HD) {
-  std::vector<double> frequencies;
+std::vector<double> rope_frequencies(const RopeScaling& scaling, int HD) {
+  REQUIRE(HD >= 2 && HD % 2 == 0, "RoPE: head size %d: expected an even number", HD);
+  REQUIRE(scaling.theta > 0, "RoPE: theta = %g: expected a positive number, such as 10000", scaling.theta);
+  REQUIRE(!scaling.llama3 || (scaling.factor >= 1 && scaling.low_freq_factor > 0 &&
+                              scaling.high_freq_factor > scaling.low_freq_factor && scaling.original_max_position >= 1),
+          "RoPE: llama3 scaling with factor %g, low_freq_factor %g, high_freq_factor %g, original context %d\n"
+          "  expected factor >= 1, 0 < low_freq_factor < high_freq_factor, a context of at least 1",
+          scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_max_position);
+  std::vector<double> frequencies(size_t(HD / 2));
   for (int i = 0; i < HD / 2; ++i) {
-    double f = std::pow(s.theta, -2.0 * i / HD);
-    if (s.llama3) {
-      // Wavelengths beyond original / low are stretched by `factor`, those below original / high are kept, and those
-      // between are interpolated.
-      const double turns = s.original_max_position * f / (2 * M_PI);  // over the original length
-      const double keep = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-      f = keep <= 0 ? f / s.factor : keep >= 1 ? f : (1 - keep) * f / s.factor + keep * f;
-    }
-    frequencies.push_back(f);
+    const double frequency = std::pow(scaling.theta, -2.0 * i / HD);
+    double& result = frequencies[size_t(i)] = frequency;
+    if (!scaling.llama3) continue;
+    // How many turns fit into the original context: up to `low` the wave is long, from `high` on it is short.
+    const double turns = scaling.original_max_position * frequency / (2 * M_PI);
+    const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+    const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    result = (1 - kept) * frequency / scaling.factor + kept * frequency;
   }
   return frequencies;
 }
 
 std::vector<float> rope_table(const RopeScaling& scaling, int HD, int positions) {
+  REQUIRE(positions >= 1, "RoPE: a table of %d positions: expected at least one", positions);
   const std::vector<double> frequencies = rope_frequencies(scaling, HD);
   std::vector<float> table;
-  table.reserve(size_t(positions) * size_t(HD));
-  for (int position = 0; position < positions; ++position)
-    for (double f : frequencies) {
-      table.push_back(float(std::cos(position * f)));
-      table.push_back(float(std::sin(position * f)));
+  table.reserve(size_t(positions) * HD);
+  for (int p = 0; p < positions; ++p)
+    for (const double frequency : frequencies) {
+      table.push_back(float(std::cos(p * frequency)));
+      table.push_back(float(std::sin(p * frequency)));
     }
   return table;
 }
 
-void check_positions(const int32_t* positions, size_t count, int table_positions) {
-  for (size_t i = 0; i < count; ++i)
-    REQUIRE(positions[i] >= 0 && positions[i] < table_positions,
-            "position %d of token %zu: the RoPE table has %d positions", positions[i], i, table_positions);
+void require_rope_positions(const int* positions, size_t count, int table_positions) {
+  for (size_t n = 0; n < count; ++n)
+    REQUIRE(positions[n] >= 0 && positions[n] < table_positions,
+            "position %d (number %zu of %zu) is outside of the RoPE table of %d positions\n"
+            "  expected 0 to %d: shorten the sequences or make a longer table",
+            positions[n], n, count, table_positions, table_positions - 1);
 }
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
+constexpr int kHeads = 8;  // of one thread, which reads their angles once
 
-// kPairs pairs a thread. Threads of a row follow its query and key heads.
-template <class T, int kPairs>
+// A task of a row: `width` pairs of each of kHeads heads. `heads` are q and k heads, row_width also has v's.
+template <class T, int width, bool inverse>
 __global__ void __launch_bounds__(kThreads)
-    rotate(T* qkv, const float* __restrict__ table, const int* __restrict__ positions, int N, int heads, int width,
-           int HD, float direction) {
-  const int half = HD / 2, pieces = half / kPairs;
-  const int piece = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (piece >= heads * pieces) return;
-  const int head = piece / pieces, i = piece % pieces * kPairs;
-  for (int row = int(blockIdx.y); row < N; row += int(gridDim.y)) {
-    const float* __restrict__ angle = table + (size_t(positions[row]) * half + i) * 2;
-    T* first = qkv + size_t(row) * width + size_t(head) * HD + i;
-    T* second = first + half;
-    float x[kPairs], y[kPairs];
-    for (int j = 0; j < kPairs; ++j) x[j] = to_float(first[j]);
-    for (int j = 0; j < kPairs; ++j) y[j] = to_float(second[j]);
-    for (int j = 0; j < kPairs; ++j) {
-      const float c = angle[2 * j], s = angle[2 * j + 1] * direction;
-      const float rotated = x[j] * c - y[j] * s;
-      y[j] = y[j] * c + x[j] * s;
-      x[j] = rotated;
+    rope_kernel(T* __restrict__ qkv, const float* __restrict__ table, const int* __restrict__ positions, int N,
+                int heads, int row_width, int half, int table_positions) {
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  if (row >= N) return;
+  const int position = positions[row];
+  const bool known = position >= 0 && position < table_positions;
+  const float* angles = table + size_t(known ? position : 0) * half * 2;
+  const float nothing = known ? 0.0f : NAN;
+  T* heads_of_row = qkv + size_t(row) * row_width;
+  const int pieces = half / width, tasks = pieces * ((heads + kHeads - 1) / kHeads);
+  for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
+    const int i = task % pieces * width, first = task / pieces * kHeads;
+    const int last = heads < first + kHeads ? heads : first + kHeads;
+    float pairs[2 * width], cosine[width], sine[width];
+    load_vector(pairs, angles + 2 * i);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      cosine[j] = pairs[2 * j] + nothing;
+      sine[j] = (inverse ? -pairs[2 * j + 1] : pairs[2 * j + 1]) + nothing;
     }
-    for (int j = 0; j < kPairs; ++j) first[j] = from_float<T>(x[j]);
-    for (int j = 0; j < kPairs; ++j) second[j] = from_float<T>(y[j]);
+    for (int h = first; h < last; ++h) {
+      T *at = heads_of_row + size_t(h) * 2 * half + i, *partner = at + half;
+      float a[width], b[width], turned[width];
+      load_vector(a, at);
+      load_vector(b, partner);
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        turned[j] = a[j] * cosine[j] - b[j] * sine[j];
+        b[j] = b[j] * cosine[j] + a[j] * sine[j];
+      }
+      store_vector(at, turned);
+      store_vector(partner, b);
+    }
   }
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-template <class T>
-void rotate_rows(const char* name, Stream& stream, T* qkv, const float* table, const int* positions, int N, int NH,
-                 int NKV, int HD, int table_positions, float direction) {
-  REQUIRE(N > 0 && NH > 0 && NKV > 0 && HD > 0 && HD % 2 == 0 && table_positions > 0,
-          "%s: N=%d, NH=%d, NKV=%d, HD=%d, %d table rows: all must be positive and HD even", name, N, NH, NKV, HD,
-          table_positions);
-  const int heads = NH + NKV, width = (NH + 2 * NKV) * HD;
-  const Work work(stream, name,
-                  {updates(qkv, size_t(N) * size_t(width)), reads(table, size_t(table_positions) * size_t(HD)),
-                   reads(positions, size_t(N))});
-  const unsigned rows = unsigned(N < 65535 ? N : 65535);
-  constexpr int kPairs = 8;
-  if (HD % (2 * kPairs) == 0)
-    launch<rotate<T, kPairs>>(work, dim3(blocks_for(size_t(heads) * size_t(HD) / (2 * kPairs), kThreads), rows),
-                              kThreads, 0, qkv, table, positions, N, heads, width, HD, direction);
-  else
-    launch<rotate<T, 1>>(work, dim3(blocks_for(size_t(heads) * size_t(HD) / 2, kThreads), rows), kThreads, 0, qkv,
-                         table, positions, N, heads, width, HD, direction);
+template <class T, bool inverse>
+void rotate(Stream& stream, const char* name, T* qkv, const float* table, const int* positions, int N, int NH, int NKV,
+            int HD, int table_positions) {
+  REQUIRE(N >= 1 && NH >= 1 && NKV >= 1, "%s: N = %d rows of %d query and %d key heads: expected at least one of each",
+          name, N, NH, NKV);
+  REQUIRE(HD >= 2 && HD % 2 == 0 && HD <= 4096, "%s: head size %d: expected an even number up to 4096", name, HD);
+  REQUIRE(table_positions >= 1, "%s: a table of %d positions: expected at least one", name, table_positions);
+  const int half = HD / 2, heads = NH + NKV, row_width = (NH + 2 * NKV) * HD;
+  const int tasks = half / vector_width(half) * int(blocks_for(size_t(heads), kHeads));
+  const int threads = threads_for_row(tasks, 1, kThreads);
+  const dim3 block(threads, kThreads / threads);
+  with_vector_width(name, half, {qkv, table}, [&](auto width) {
+    launch<rope_kernel<T, decltype(width)::value, inverse>>(
+        {stream,
+         name,
+         {updates(qkv, size_t(N) * row_width), reads(table, size_t(table_positions) * HD),
+          reads(positions, size_t(N))}},
+        blocks_for(size_t(N), block.y), block, 0, qkv, table, positions, N, heads, row_width, half, table_positions);
+  });
 }
 
 }  // namespace
@@ -104,13 +126,13 @@ void rotate_rows(const char* name, Stream& stream, T* qkv, const float* table, c
 template <class T>
 void rope_forward(Stream& stream, T* qkv, const float* table, const int* positions, int N, int NH, int NKV, int HD,
                   int table_positions) {
-  rotate_rows("rope_forward", stream, qkv, table, positions, N, NH, NKV, HD, table_positions, 1.0f);
+  rotate<T, false>(stream, "rope_forward", qkv, table, positions, N, NH, NKV, HD, table_positions);
 }
 
 template <class T>
 void rope_backward(Stream& stream, T* dqkv, const float* table, const int* positions, int N, int NH, int NKV, int HD,
                    int table_positions) {
-  rotate_rows("rope_backward", stream, dqkv, table, positions, N, NH, NKV, HD, table_positions, -1.0f);
+  rotate<T, true>(stream, "rope_backward", dqkv, table, positions, N, NH, NKV, HD, table_positions);
 }
 
 #define INSTANTIATE(T)                                                                        \

@@ -8,10 +8,10 @@
 
 #include "llmc/device/launch.cuh"
 
-// `width` numbers: 8, in 16 or 32 bytes at an address that is 16-byte aligned (wide enough for the CPU's vector
-// registers in fp32 too), or 1.
+// `width` numbers, a power of two: usually 8, in 16 or 32 bytes (which fills the CPU's vector registers in fp32 too),
+// or 1. The address is aligned to their size, or to 16 bytes if they are more.
 template <class T, int width>
-struct alignas(width == 1 ? sizeof(T) : 16) Vector {
+struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
   T v[width];
 };
 
