@@ -23,6 +23,7 @@
 #include "llmc/train/settings.h"
 #include "llmc/train/token_dataset.h"
 #include "llmc/train/trainer.h"
+#include "llmc/train/weights_io.h"
 
 namespace {
 
@@ -102,6 +103,7 @@ Run::Run(const Options& options, const Ranks& ranks)
   t.beta1 = float(options.beta1), t.beta2 = float(options.beta2), t.eps = float(options.adam_eps);
   t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
   trainer = Trainer::create(device, *communicator, model.config, t);
+  if (model.weights) require_weights_fit(trainer->layout(), *model.weights);
 }
 
 std::string describe_data(const TrainingData& data, const Options& options) {

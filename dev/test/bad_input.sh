@@ -41,7 +41,7 @@ for n in 1 2; do
   refused "no such data" "nothing" "${on[@]}" --train-data nothing.bin
   refused "missing safetensors" "safetensors" "${on[@]}" --model missing
   refused "truncated safetensors" "model.safetensors" "${on[@]}" --model cut
-  refused "wrong shapes" "385" "${on[@]}" --model shape
+  refused "wrong shapes" "gate_proj" "${on[@]}" --model shape
   refused "an impossible model" "not a multiple of 3" "${on[@]}" --model heads
   refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
   refused "unknown option" "--lr" "${on[@]}" --lrr 3
@@ -52,7 +52,9 @@ for n in 1 2; do
   refused "an unwritable output" "/proc/run" "${on[@]}" --out /proc/run
   refused "a sequence longer than the model" "--seq-len" "${on[@]}" --seq-len 100000
   refused "a model that does not fit" "device memory" "${on[@]}" --model llama3-405b --train-data good.txt
-  refused "an unknown environment setting" "LLMC_CPU_ORDER" env LLMC_CPU_ORDER=sideways "${on[@]}"
+  export LLMC_CPU_ORDER=sideways
+  refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
+  unset LLMC_CPU_ORDER
 done
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
 echo "$checks checks passed"

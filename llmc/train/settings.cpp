@@ -15,7 +15,7 @@ struct Defaults {
 };
 
 Defaults defaults_of(const LlamaConfig& config) {
-  if (config.parameters() < 10'000'000) return {128, 16, 200, 4e-3};
+  if (config.parameters() < 10'000'000) return {128, 16, 160, 4e-3};
   return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
 }
 

@@ -55,21 +55,13 @@ void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, fl
   }
 }
 
-void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights) {
+void require_weights_fit(const TensorLayout& layout, const Safetensors& weights) {
   std::unordered_set<std::string> known;
-  const int layers = int(layout.units.size()) - 2;
-  std::vector<float> piece;
   for (const Tensor& t : layout.tensors) {
     known.insert(t.name);
-    const StoredTensor& stored = weights.at(t.name, stored_shape(t));
-    for (size_t first = 0; first < t.size(); first += kPieceElements) {
-      const size_t count = std::min(kPieceElements, t.size() - first);
-      piece.resize(count);
-      read_as_fp32(stored, first, count, piece.data());
-      copy(stream, master + t.offset + first, piece.data(), count);
-      stream.synchronize();
-    }
+    weights.at(t.name, stored_shape(t));
   }
+  const int layers = int(layout.units.size()) - 2;
   for (const StoredTensor& stored : weights.tensors()) {
     // A head that is tied, tables that older versions stored, and layers beyond a model that was shortened.
     int layer = 0;
@@ -77,6 +69,21 @@ void load_weights(Stream& stream, float* master, const TensorLayout& layout, con
                           (sscanf(stored.name.c_str(), "model.layers.%d.", &layer) == 1 && layer >= layers);
     REQUIRE(harmless || known.count(stored.name), "%s: the model has no place for tensor %s %s", stored.file.c_str(),
             stored.name.c_str(), text_of(stored.shape).c_str());
+  }
+}
+
+void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights) {
+  require_weights_fit(layout, weights);
+  std::vector<float> piece;
+  for (const Tensor& t : layout.tensors) {
+    const StoredTensor& stored = weights.at(t.name);
+    for (size_t first = 0; first < t.size(); first += kPieceElements) {
+      const size_t count = std::min(kPieceElements, t.size() - first);
+      piece.resize(count);
+      read_as_fp32(stored, first, count, piece.data());
+      copy(stream, master + t.offset + first, piece.data(), count);
+      stream.synchronize();
+    }
   }
 }
 

@@ -11,8 +11,11 @@
 // The stored numbers as fp32 into out[count], exactly: F32, F16, BF16. Throws on any other type.
 void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, float* out);
 
-// Every tensor of the layout from `weights` into the flat buffer `master` (device). Throws on one that is missing, has
-// another shape or another type; names tensors that the model has no place for ("a head that is tied" excepted).
+// Throws on a tensor of the layout that `weights` does not have, or has in another shape, and on one that the model has
+// no place for; but a head that is tied and layers beyond a model that was shortened are passed over.
+void require_weights_fit(const TensorLayout& layout, const Safetensors& weights);
+
+// Every tensor of the layout from `weights`, which fit, into the flat buffer `master` (device).
 void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights);
 
 // config.json, generation_config.json and the fp32 weights of the flat buffer as a directory that Hugging Face's
