@@ -31,11 +31,12 @@ LIBRARY_SOURCES := $(wildcard llmc/*/*.cpp llmc/*/*.cu)
 PROGRAM_SOURCES := $(wildcard train_llama.cu test_llama.cu)
 KERNEL_SOURCES := $(wildcard dev/kernels/*.cu)
 TEST_SOURCES := $(wildcard dev/test/test_*.cpp dev/test/test_*.cu)
-# With a main() of their own: run by a script, on several ranks.
-RANKS_TEST_SOURCES := $(wildcard dev/test/comm.cpp)
+DOCTEST_MAIN := $(wildcard dev/test/doctest_main.cpp)
+# With a main() of their own: run by the scripts, on several ranks.
+SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN),$(wildcard dev/test/*.cpp dev/test/*.cu))
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
-MAIN_SOURCES := $(wildcard dev/test/doctest_main.cpp) $(PROGRAM_SOURCES) $(KERNEL_SOURCES) $(TEST_SOURCES) $(RANKS_TEST_SOURCES) \
-  $(BENCH_SOURCES)
+DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES)
+FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
@@ -66,9 +67,9 @@ ci:
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:
-	clang-format -i $(HEADERS) $(LIBRARY_SOURCES) $(MAIN_SOURCES)
+	clang-format -i $(FORMATTED)
 format-check:
-	clang-format --dry-run -Werror $(HEADERS) $(LIBRARY_SOURCES) $(MAIN_SOURCES)
+	clang-format --dry-run -Werror $(FORMATTED)
 clean:
 	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/rebuild* train_llama test_llama
 
@@ -113,23 +114,22 @@ COMPILE_cpp = $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno
   -Wno-unknown-pragmas
 COMPILE_cu = $(COMPILE_cpp) -x c++
 endif
+TEST_FLAGS := -DDOCTEST_LIBRARY_IMPLEMENTATION # doctest and its main() are compiled once, in doctest_main.cpp
 LINK := $(CXX) -g -pthread $(SANITIZER) $(LDFLAGS)
 
 # These two files change only when their content does: other flags, another CPU or other files mean building again.
 remember = $(if $(subst [$(strip $2)],,[$(file <$1)]),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
-$(call remember,$B/flags,$(COMPILE_cpp) $(COMPILE_cu) $(LINK) $(LIBS) $(CPU_MODEL))
+$(call remember,$B/flags,$(COMPILE_cpp) $(COMPILE_cu) $(LINK) $(LIBS) $(TEST_FLAGS) $(CPU_MODEL))
 $(call remember,$B/files,$(LIBRARY_SOURCES))
 
 LIBRARY := $B/libllmc.a
 PROGRAMS := $(PROGRAM_SOURCES:%.cu=$B/%)
-KERNELS := $(KERNEL_SOURCES:dev/kernels/%.cu=$B/kernels/%)
-TESTS := $(patsubst dev/test/%,$B/test/%,$(basename $(TEST_SOURCES)))
-BENCHES := $(patsubst dev/bench/%,$B/bench/%,$(basename $(BENCH_SOURCES)))
+program_of = $(patsubst dev/%,$B/%,$(basename $1))
 
 all: $(PROGRAMS) $(LIBRARY)
 	@$(if $(FAULTS)$(SANITIZE),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
-kernels: $(KERNELS) $(BENCHES)
-tests: $(TESTS) $(RANKS_TEST_SOURCES:dev/test/%.cpp=$B/test/%)
+kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
+tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))
 check-headers: $(HEADERS:%=$B/headers/%.ok)
 
 $B/obj/%.cpp.o: %.cpp $B/flags
@@ -149,19 +149,15 @@ $1: $B/obj/$2.o $(LIBRARY)
 	$Q$(LINK) $$(filter %.o,$$^) $(LIBRARY) $(LIBS) -o $$@
 endef
 $(foreach s,$(PROGRAM_SOURCES),$(eval $(call program,$B/$(basename $s),$s)))
-$(foreach s,$(KERNEL_SOURCES) $(TEST_SOURCES) $(RANKS_TEST_SOURCES) $(BENCH_SOURCES),\
-  $(eval $(call program,$(patsubst dev/%,$B/%,$(basename $s)),$s)))
+$(foreach s,$(DEV_SOURCES),$(eval $(call program,$(call program_of,$s),$s)))
 
 $B/headers/%.ok: % $B/flags
 	@mkdir -p $(@D)
 	$Qprintf '#include "%s"\n' $< $< | $(COMPILE_cpp) -fsyntax-only -x c++ - -MT $@ -MF $@.d
 	@touch $@
 
-# The tests: doctest and its main() are compiled once, and the test programs told that they have it; host tests are
-# compiled quickly.
-DOCTEST_MAIN := $B/obj/dev/test/doctest_main.cpp.o
-$(TESTS): $(DOCTEST_MAIN)
-$(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += -DDOCTEST_LIBRARY_IMPLEMENTATION
+$(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
+$(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
 $B/obj/dev/test/%.cpp.o: OPTIMIZE := -O1
 
 -include $(shell find $B -name '*.d' 2>/dev/null)
