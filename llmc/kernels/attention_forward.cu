@@ -1,0 +1,127 @@
+// Plain causal attention, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp of the
+// scores, fp32.  out =, lse =.  Deterministic: see attention.h.
+//
+// A thread has a query of one head, its maximum, its sum of exponentials and its sum of values, and rescales them when
+// a tile of keys brings a greater maximum (Milakov & Gimelshein 2018).
+#include "llmc/kernels/attention_tiles.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+// What a thread keeps of the keys that it has seen.
+template <int kHD>
+struct Softmax {
+  float top = -INFINITY, total = 0;  // greatest score; sum of exp(score - top)
+  float sum[kLargestHD<kHD>];        // of exp(score - top) * value
+
+  __device__ __forceinline__ explicit Softmax(int HD) {
+    for (int d = 0; d < padded_width<kHD>(HD); ++d) sum[d] = 0;
+  }
+  __device__ __forceinline__ void raise(float highest, int HD) {
+    if (!(highest > top)) return;
+    const float shrink = exp_f32(top - highest);
+    top = highest;
+    total *= shrink;
+    for (int d = 0; d < padded_width<kHD>(HD); ++d) sum[d] *= shrink;
+  }
+};
+
+// Keys first .. last-1 of a tile.
+template <int kHD>
+__device__ inline void add_keys(Softmax<kHD>& softmax, const float* query, const float* keys_transposed,
+                                const float* values, int first, int last, int tile, int HD) {
+  const int begin = first / kChunk * kChunk;
+  float p[kMostRows], lanes[kChunk];
+  for (int j = 0; j < kChunk; ++j) lanes[j] = softmax.top;
+  for (int c = begin; c < last; c += kChunk) {
+    float s[kChunk];
+    multiply_rows(s, query, keys_transposed + c, tile, HD);
+    for (int j = 0; j < kChunk; ++j) {
+      const float score = c + j < first || c + j >= last ? -INFINITY : s[j];
+      p[c + j] = score;
+      lanes[j] = score > lanes[j] ? score : lanes[j];
+    }
+  }
+  softmax.raise(fold_max(lanes), HD);
+  for (int j = 0; j < kChunk; ++j) lanes[j] = 0;
+  for (int c = begin; c < last; c += kChunk)
+    for (int j = 0; j < kChunk; ++j) {
+      const float e = exp_f32(p[c + j] - softmax.top);
+      p[c + j] = e;
+      lanes[j] += e;
+    }
+  softmax.total += fold_sum(lanes);
+  add_rows<kHD>(softmax.sum, p, values, first, last, HD);
+}
+
+template <class T, int kHD>
+__global__ void __launch_bounds__(kRowsOfBlock)
+    attention_forward_kernel(T* __restrict__ out, float* __restrict__ lse, const T* __restrict__ q,
+                             const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
+                             int ranges, int chunks) {
+  const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
+  const BlockPlace place = block_place(shape);
+  const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last see most keys
+  const int t = row / group, head = place.kv_head * group + row % group;
+  const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
+  const HeadRows<const T> keys(k, shape.k, place.b, place.kv_head, 1, HD);
+  const HeadRows<const T> values(v, shape.v, place.b, place.kv_head, 1, HD);
+
+  float query[kLargestHD<kHD>];
+  Softmax<kHD> softmax(HD);
+  KeyRange mine = {0, -1};
+  if (row < rows) {
+    mine = keys_of_query(shape, place.b, t);
+    load_row(query, queries.row(row), HD, scale);
+  }
+
+  float* keys_transposed = &shared_memory<float>();
+  float* value_rows = keys_transposed + HD * tile;
+  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (least(row0 + blockDim.x, rows) - 1) / group);
+  for (int key0 = all.first; key0 <= all.last; key0 += tile) {
+    if (key0 != all.first) __syncthreads();
+    load_tile<kHD, T>(keys_transposed, nullptr, keys, key0, all.last + 1 - key0, tile, HD);
+    load_tile<kHD, T>(nullptr, value_rows, values, key0, all.last + 1 - key0, tile, HD);
+    __syncthreads();
+    const int first = greatest(mine.first - key0, 0), last = least(mine.last + 1 - key0, tile);
+    if (first < last) add_keys(softmax, query, keys_transposed, value_rows, first, last, tile, HD);
+  }
+
+  if (row >= rows) return;
+  const bool sees = mine.first <= mine.last;
+  const HeadRows<T> outputs(out, shape.out, place.b, place.kv_head * group, group, HD);
+  store_row(outputs.row(row), softmax.sum, HD, sees ? 1 / softmax.total : 0.0f, false);
+  lse[(size_t(place.b) * shape.NH + head) * shape.Tq + t] = sees ? softmax.top + logf(softmax.total) : -INFINITY;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+template <class T>
+void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
+                             const AttentionShape& shape) {
+  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int rows = Tq * (NH / NKV), threads = threads_of_block(rows);
+  const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
+  with_head_size(HD, [&](auto constant) {
+    constexpr int kHD = decltype(constant)::value;
+    const size_t row_bytes = size_t(HD + row_stride<kHD>(HD)) * sizeof(float);
+    const int chunks = chunks_of_tile(row_bytes);
+    launch<attention_forward_kernel<T, kHD>>(
+        {stream,
+         "attention_forward",
+         {writes(out, span_of(shape.out, B, Tq, NH, HD)), writes(lse, size_t(B) * NH * Tq),
+          reads(q, span_of(shape.q, B, Tq, NH, HD)), reads(k, span_of(shape.k, B, Tk, NKV, HD)),
+          reads(v, span_of(shape.v, B, Tk, NKV, HD)), reads(shape.document_start, size_t(B) * Tq)},
+         4.0 * HD * B * NH * attention_pairs(shape)},
+        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, out, lse, q, k, v, shape,
+        1 / std::sqrt(float(HD)), int(ranges), chunks);
+  });
+}
+
+template void plain_attention_forward(Stream&, float*, float*, const float*, const float*, const float*,
+                                      const AttentionShape&);
+template void plain_attention_forward(Stream&, bf16*, float*, const bf16*, const bf16*, const bf16*,
+                                      const AttentionShape&);

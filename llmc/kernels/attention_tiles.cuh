@@ -1,0 +1,226 @@
+// What the kernels of plain attention share. A block has a thread for each of its rows (queries or keys); all its
+// threads walk over tiles of the other side, which lie in shared memory in one or both of two forms, as fp32:
+//
+//   transposed (HD, tile)      for the products of a thread's own row with each row of the tile
+//   rows (tile, row_stride)    for weighted sums of the tile's rows
+//
+// The query heads of a group have their keys in common, so a block takes them together: its row r is query r / group of
+// the sequence, head r % group of the group.
+#pragma once
+
+#include "llmc/kernels/attention.h"
+#include "llmc/kernels/rows.cuh"
+
+constexpr int kRowsOfBlock = 64;         // and its threads
+constexpr int kChunk = 32;               // rows of a tile that a thread multiplies at once
+constexpr int kMostRows = 4 * kChunk;    // of a tile
+constexpr size_t kTileBytes = 48 << 10;  // that tiles fill, unless a single chunk needs more
+constexpr int kNoHeadSize = 0;           // as kHD: only the shape knows it
+
+// kHD is a head size that has an instantiation of its own, or kNoHeadSize.
+template <int kHD>
+constexpr int kLargestHD = kHD ? kHD : 256;
+// Columns that a thread sums at once, in registers; the rows of a tile are padded with zeros to a multiple.
+template <int kHD>
+constexpr int kColumns = kHD ? 64 : 32;
+template <int kHD>
+HOST_DEVICE constexpr int padded_width(int HD) {
+  return (HD + kColumns<kHD> - 1) / kColumns<kHD> * kColumns<kHD>;
+}
+// 8 more than their width, else all threads of a GPU's warp would write to the same banks.
+template <int kHD>
+HOST_DEVICE constexpr int row_stride(int HD) {
+  return padded_width<kHD>(HD) + 8;
+}
+
+HOST_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
+HOST_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
+
+// ---------------------------------------------------------------------------------------------- who sees what
+
+// The part of the work that a block has: a range of rows (0: the first to start), a head of k and v, a sequence.
+struct BlockPlace {
+  int range, kv_head, b;
+};
+__device__ __forceinline__ BlockPlace block_place(const AttentionShape& shape) {
+  const int heads = shape.B * shape.NKV, head = blockIdx.x % heads;
+  return {int(blockIdx.x) / heads, head % shape.NKV, head / shape.NKV};
+}
+
+// Keys first .. last of the call; none if last < first.
+struct KeyRange {
+  int first, last;
+};
+__device__ __forceinline__ KeyRange keys_of_query(const AttentionShape& shape, int b, int t) {
+  const int start = shape.document_start ? shape.document_start[size_t(b) * shape.Tq + t] : 0;
+  return {greatest(start, shape.key_offset) - shape.key_offset,
+          least(shape.query_offset + t - shape.key_offset, shape.Tk - 1)};
+}
+// Those that any of the queries t0 .. t1 sees.
+__device__ __forceinline__ KeyRange keys_of_queries(const AttentionShape& shape, int b, int t0, int t1) {
+  KeyRange keys = keys_of_query(shape, b, t1);
+  if (!shape.document_start) return keys;
+  const int* start = shape.document_start + size_t(b) * shape.Tq;
+  int first = start[t0];
+  for (int t = t0 + 1; t <= t1; ++t) first = least(first, start[t]);
+  keys.first = greatest(first, shape.key_offset) - shape.key_offset;
+  return keys;
+}
+// The first row (query and head of the group) that stands at key j or behind it; there may be none: Tq * group.
+__device__ __forceinline__ int first_row_behind(const AttentionShape& shape, int group, int j) {
+  return least(greatest(j + shape.key_offset - shape.query_offset, 0), shape.Tq) * group;
+}
+
+// ---------------------------------------------------------------------------------------------- rows in memory
+
+// The heads of one sequence from `head` on; row r is head r % group of position r / group.
+template <class T>
+struct HeadRows {
+  T* base;
+  int64_t stride;
+  int group, HD;
+
+  __device__ HeadRows(T* data, const AttentionStrides& strides, int b, int head, int group, int HD)
+      : base(data + b * strides.batch + int64_t(head) * HD), stride(strides.row), group(group), HD(HD) {}
+  __device__ T* row(int r) const { return base + r / group * stride + r % group * HD; }
+};
+
+// to[HD] = from * scale.
+template <class T>
+__device__ inline void load_row(float* __restrict__ to, const T* __restrict__ from, int HD, float scale = 1) {
+  for (int d = 0; d < HD; d += 8) {
+    float v[8];
+    load_vector(v, from + d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[d + i] = v[i] * scale;
+  }
+}
+
+// to[HD] = or += from * scale.
+template <class T>
+__device__ inline void store_row(T* __restrict__ to, const float* __restrict__ from, int HD, float scale,
+                                 bool accumulate) {
+  for (int d = 0; d < HD; d += 8) {
+    float v[8] = {};
+    if (accumulate) load_vector(v, to + d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] += from[d + i] * scale;
+    store_vector(to + d, v);
+  }
+}
+
+// Rows first .. first+tile-1, times `scale`, in one or both forms (null: not in that one); zeros from row `count` on.
+// Static, since in the CPU world each file has a threadIdx of its own.
+template <int kHD, class T>
+__device__ static void load_tile(float* __restrict__ transposed, float* __restrict__ rows,
+                                 const HeadRows<const T>& from, int first, int count, int tile, int HD,
+                                 float scale = 1) {
+  const int together = least(tile, blockDim.x), sharers = blockDim.x / together;  // threads that share a row
+  const int width = rows ? padded_width<kHD>(HD) : HD;
+  for (int j = threadIdx.x % together; j < tile; j += together) {
+    const T* row = from.row(first + j);
+    for (int d = threadIdx.x / together * 8; d < width; d += sharers * 8) {
+      float v[8] = {};
+      if (j < count && d < HD) load_vector(v, row + d);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] *= scale;
+      if (transposed && d < HD)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) transposed[(d + i) * tile + j] = v[i];
+      if (rows) store_vector(rows + j * row_stride<kHD>(HD) + d, v);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- products and sums
+
+// s[j] = sum over d of a[d] * transposed[d][j], for a chunk of rows j. Even and odd d are summed apart, so that fewer
+// additions wait for one another. All kernels take their scores from here: backward finds forward's very bits.
+__device__ inline void multiply_rows(float* __restrict__ s, const float* __restrict__ a,
+                                     const float* __restrict__ transposed, int tile, int HD) {
+  float sum[2][kChunk] = {};
+  for (int d = 0; d < HD; d += 2)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd)
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) sum[odd][j] += a[d + odd] * transposed[(d + odd) * tile + j];
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j) s[j] = sum[0][j] + sum[1][j];
+}
+
+// sum[d] += weights[i] * rows[i][d] over i = first .. last-1. A row that makes a pair with one of them weighs nothing.
+template <int kHD>
+__device__ inline void add_rows(float* __restrict__ sum, const float* __restrict__ weights,
+                                const float* __restrict__ rows, int first, int last, int HD) {
+  constexpr int kWide = kColumns<kHD>, kTogether = 64 / kWide;  // 64 sums at a time, of one row or of a pair
+  const int stride = row_stride<kHD>(HD);
+#pragma unroll 1
+  for (int c = 0; c < HD; c += kWide) {
+    float part[kTogether][kWide];
+#pragma unroll
+    for (int h = 0; h < kTogether; ++h)
+#pragma unroll
+      for (int d = 0; d < kWide; ++d) part[h][d] = h ? 0 : sum[c + d];
+    for (int i = first / kTogether * kTogether; i < last; i += kTogether)
+#pragma unroll
+      for (int h = 0; h < kTogether; ++h)
+#pragma unroll
+        for (int d = 0; d < kWide; ++d) part[h][d] += weights[i + h] * rows[(i + h) * stride + c + d];
+#pragma unroll
+    for (int d = 0; d < kWide; ++d) sum[c + d] = kTogether == 1 ? part[0][d] : part[0][d] + part[kTogether - 1][d];
+  }
+}
+
+// One number of kWidth: the upper half combined with the lower, then the upper half of that, and so on.
+template <int kWidth, class Combine>
+__device__ __forceinline__ float fold(const float (&x)[kWidth], const Combine& combine) {
+  if constexpr (kWidth == 1) {
+    return x[0];
+  } else {
+    float half[kWidth / 2];
+    for (int j = 0; j < kWidth / 2; ++j) half[j] = combine(x[j], x[j + kWidth / 2]);
+    return fold(half, combine);
+  }
+}
+template <int kWidth>
+__device__ __forceinline__ float fold_sum(const float (&x)[kWidth]) {
+  return fold(x, [](float a, float b) { return a + b; });
+}
+template <int kWidth>
+__device__ __forceinline__ float fold_max(const float (&x)[kWidth]) {
+  return fold(x, [](float a, float b) { return a > b ? a : b; });
+}
+
+// ---------------------------------------------------------------------------------------------- for launchers
+
+// Calls `body` with the head size as a constant if it has an instantiation of its own, else with kNoHeadSize.
+template <class Body>
+void with_head_size(int HD, const Body& body) {
+  if (HD == 64) body(std::integral_constant<int, 64>{});
+  else if (HD == 128) body(std::integral_constant<int, 128>{});
+  else body(std::integral_constant<int, kNoHeadSize>{});
+}
+
+// Chunks of a tile whose rows take `row_bytes` in all their forms: as many as leave few barriers and fit kTileBytes.
+inline int chunks_of_tile(size_t row_bytes) {
+  int chunks = kMostRows / kChunk;
+  while (chunks > 1 && chunks * kChunk * row_bytes > kTileBytes) chunks /= 2;
+  return chunks;
+}
+
+// Threads of a block that shares `rows` with others: whole warps, no more than there are rows for.
+inline int threads_of_block(int rows) { return least(kRowsOfBlock, (rows + 31) / 32 * 32); }
+
+// The elements that a strided buffer spans, for the declaration of accesses.
+inline size_t span_of(const AttentionStrides& strides, int B, int T, int heads, int HD) {
+  return size_t((B - 1) * strides.batch + (T - 1) * strides.row) + size_t(heads) * HD;
+}
+
+// Behind attention_forward and attention_backward, which have checked everything.
+template <class T>
+void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
+                             const AttentionShape& shape);
+template <class T>
+void plain_attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const T* dout, const T* out,
+                              const float* lse, const T* q, const T* k, const T* v, const AttentionShape& shape,
+                              AttentionAccumulate accumulate);
