@@ -106,6 +106,7 @@ OPTIMIZE := -O3
 HOST = $(OPTIMIZE) -g $(WARNINGS) -Werror -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
+OPTIMIZE := -O2
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST)
 COMPILE_cu = $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -O3 -lineinfo -Werror all-warnings \
   $(addprefix -Xcompiler ,$(WARNINGS) -g -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
@@ -131,6 +132,9 @@ all: $(PROGRAMS) $(LIBRARY)
 kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
 tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))
 check-headers: $(HEADERS:%=$B/headers/%.ok)
+
+# The programs are .cu files by name, but hold no kernels: no need to go through nvcc.
+$(PROGRAM_SOURCES:%=$B/obj/%.o): COMPILE_cu = $(COMPILE_cpp) -x c++
 
 $B/obj/%.cpp.o: %.cpp $B/flags
 	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))

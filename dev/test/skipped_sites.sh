@@ -39,9 +39,9 @@ caught llmc/kernels/rmsnorm.cu '__sync' '^FAIL' kernel rmsnorm
 caught llmc/kernels/classifier.cu '__syncthreads' '^FAIL' kernel classifier
 caught llmc/memory/gradient_store.cpp 'communication_.wait' 'unordered access: all_reduce' train_on 2
 caught llmc/memory/gradient_store.cpp 'compute_.wait' 'unordered access' train_on 2
-caught llmc/train/trainer.cu 'to_communication_.record' 'unordered access' train_on 2
-caught llmc/train/trainer.cu 'synchronize' 'unordered access: the step.s result' train_on 1
+caught llmc/train/trainer.cpp 'to_communication_.record' 'unordered access' train_on 2
+caught llmc/train/trainer.cpp 'synchronize' 'unordered access: the step.s result' train_on 1
 caught llmc/train/batch_feed.cpp 'synchronize' 'unordered access: the next batch' train_on 1
-caught llmc/train/walk.cu 'gather\(embedding' 'nobody gathered' train_on 1
-caught llmc/train/walk.cu 'release\(layout_.block_unit' 'gathered again before it was released' train_on 1
+caught llmc/train/walk.cpp 'gather\(embedding' 'nobody gathered' train_on 1
+caught llmc/train/walk.cpp 'release\(layout_.block_unit' 'gathered again before it was released' train_on 1
 echo "$checks checks passed"
