@@ -70,7 +70,8 @@ inline void run_ballot(uint64_t* lanes, uint32_t mask) {
   uint32_t bits = 0;
   for (int l = 0; l < 32; ++l)
     if (mask >> l & 1) bits |= uint32_t(lanes[l]) << l;
-  for (int l = 0; l < 32; ++l) lanes[l] = bits;
+  for (int l = 0; l < 32; ++l)
+    if (mask >> l & 1) lanes[l] = bits;
 }
 
 template <auto kernel>
@@ -114,8 +115,10 @@ T __shfl_sync(uint32_t mask, T value, int source, int width = 32, LLMC_PLACE) {
 }
 template <class T>
 T __shfl_xor_sync(uint32_t mask, T value, int lanes, int width = 32, LLMC_PLACE) {
-  const int source = cpu_world::shuffle_source(cpu_world::lane_number() ^ lanes, width);
-  return cpu_world::shuffle(mask, value, source, {"__shfl_xor_sync", file, line});
+  // Unlike the others it may reach into earlier groups.
+  const int lane = cpu_world::lane_number(), source = lane ^ (lanes & 31);
+  return cpu_world::shuffle(mask, value, source <= (lane | (width - 1)) ? source : lane,
+                            {"__shfl_xor_sync", file, line});
 }
 template <class T>
 T __shfl_down_sync(uint32_t mask, T value, unsigned lanes, int width = 32, LLMC_PLACE) {

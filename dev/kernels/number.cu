@@ -1,0 +1,178 @@
+// Numbers on the device against the host's: types of 16 and 8 bits, fp32 functions, 16-byte accesses.
+//
+// Covers: promise 7: number types: the same bits on device and host, exp and rsqrt to 2 units in the last place
+#include "llmc/device/number.h"
+
+#include "dev/kernels/check.h"
+#include "llmc/device/launch.cuh"
+
+namespace {
+
+struct Conversions {
+  uint16_t bf16_bits;
+  uint8_t e4m3_saturated, e4m3_special, e5m2_saturated, e5m2_special;
+};
+
+__global__ void convert_kernel(Conversions* out, const float* in, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= n) return;
+  out[i] = {from_float<bf16>(in[i]).bits, to_e4m3(in[i]).bits, to_e4m3(in[i], Overflow::special).bits,
+            to_e5m2(in[i]).bits, to_e5m2(in[i], Overflow::special).bits};
+}
+
+__global__ void decode_kernel(float* out) {  // every pattern of bf16, then of e4m3, then of e5m2
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < 65536) out[i] = to_float(bf16{uint16_t(i)});
+  else if (i < 65536 + 256) out[i] = to_float(e4m3{uint8_t(i)});
+  else if (i < 65536 + 512) out[i] = to_float(e5m2{uint8_t(i)});
+}
+
+// Floats of all sizes: random patterns, and every number of the small types with its neighbours and midpoints.
+std::vector<float> floats_of_all_sizes() {
+  std::vector<float> values = {0.0f, -0.0f, INFINITY, -INFINITY, NAN,   -NAN,   448,
+                               464,  465,   57344,    61440,     61441, 3.4e38f};
+  for (int i = 0; i < 512; ++i) {
+    const float x = fp8_value(uint8_t(i), i < 256 ? 4 : 5), y = fp8_value(uint8_t(i + 1), i < 256 ? 4 : 5);
+    for (const float v : {x, (x + y) / 2})
+      for (const float step : {-1.0f, 0.0f, 1.0f}) values.push_back(v * (1 + step * 0x1p-22f));
+  }
+  Generator generator(23);
+  for (int i = 0; i < 200000; ++i) values.push_back(std::bit_cast<float>(uint32_t(generator.uniform() * 0x1p32)));
+  for (int i = 0; i < 200000; ++i) values.push_back(float(std::ldexp(generator.normal(), generator.integer(-24, 18))));
+  for (uint32_t i = 0; i < 65536; ++i) values.push_back(std::bit_cast<float>(i << 16 | 0x8000u));  // bf16's midpoints
+  return values;
+}
+
+void check_conversions(Checker& checker) {
+  const std::vector<float> values = floats_of_all_sizes();
+  const int n = int(values.size());
+  const Array<float> in(checker.stream, values);
+  Array<Conversions> out(checker.stream, values.size());
+  launch<convert_kernel>({checker.stream, "convert", {writes(out.data(), out.size()), reads(in.data(), in.size())}},
+                         blocks_for(values.size(), 256), 256, 0, out.data(), in.data(), n);
+  const std::vector<Conversions> got = out.download();
+  int wrong[5] = {};
+  for (size_t i = 0; i < values.size(); ++i) {
+    wrong[0] += got[i].bf16_bits != bf16_bits(values[i]);
+    wrong[1] += got[i].e4m3_saturated != fp8_bits(values[i], 4, Overflow::saturate);
+    wrong[2] += got[i].e4m3_special != fp8_bits(values[i], 4, Overflow::special);
+    wrong[3] += got[i].e5m2_saturated != fp8_bits(values[i], 5, Overflow::saturate);
+    wrong[4] += got[i].e5m2_special != fp8_bits(values[i], 5, Overflow::special);
+  }
+  const char* names[] = {"bf16", "e4m3 saturated", "e4m3 special", "e5m2 saturated", "e5m2 special"};
+  for (int k = 0; k < 5; ++k)
+    checker.that(format("%s on the device as on the host", names[k]), wrong[k] == 0,
+                 format("%d of %d numbers differ", wrong[k], n));
+
+  const int patterns = 65536 + 512;
+  Array<float> decoded(checker.stream, size_t(patterns));
+  launch<decode_kernel>({checker.stream, "decode", {writes(decoded.data(), decoded.size())}}, blocks_for(patterns, 256),
+                        256, 0, decoded.data());
+  const std::vector<float> numbers = decoded.download();
+  int different = 0;
+  for (int i = 0; i < patterns; ++i) {
+    const float want = i < 65536         ? std::bit_cast<float>(uint32_t(i) << 16)
+                       : i < 65536 + 256 ? fp8_value(uint8_t(i), 4)
+                                         : fp8_value(uint8_t(i), 5);
+    const float have = numbers[size_t(i)];
+    different += !(std::isnan(want) ? std::isnan(have) : float_to_bits(have) == float_to_bits(want));
+  }
+  checker.that("every pattern of bf16, e4m3 and e5m2 as a float", different == 0, format("%d differ", different));
+}
+
+__global__ void functions_kernel(float* exponentials, float* roots, const float* in, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= n) return;
+  exponentials[i] = exp_f32(in[i]);
+  roots[i] = rsqrt_f32(in[i]);
+}
+
+// The distance in units of the last place of `want` as fp32, normal numbers only.
+double ulps(float got, double want) {
+  int exponent;
+  std::frexp(want, &exponent);
+  return std::fabs(double(got) - want) / std::ldexp(1.0, exponent - 24);
+}
+
+void check_functions(Checker& checker) {
+  std::vector<float> values;
+  for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += 1009)
+    values.push_back(std::bit_cast<float>(uint32_t(bits)));
+  for (const float x : {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 88.7f, -87.2f, 100.0f, -104.0f, 3e38f, -3e38f})
+    values.push_back(x);
+  for (int i = -110000; i < 90000; ++i) values.push_back(float(i) * 1e-3f);
+  const Array<float> in(checker.stream, values);
+  Array<float> exponentials(checker.stream, values.size()), roots(checker.stream, values.size());
+  launch<functions_kernel>({checker.stream,
+                            "functions",
+                            {writes(exponentials.data(), values.size()), writes(roots.data(), values.size()),
+                             reads(in.data(), values.size())}},
+                           blocks_for(values.size(), 256), 256, 0, exponentials.data(), roots.data(), in.data(),
+                           int(values.size()));
+  const std::vector<float> e = exponentials.download(), r = roots.download();
+  double worst_exp = 0, worst_root = 0;
+  int wrong_exp = 0, wrong_root = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float x = values[i];
+    const double want = std::exp(double(x));
+    if (std::isnan(x)) wrong_exp += !std::isnan(e[i]);
+    else if (x < -87.3f) wrong_exp += !(e[i] >= 0 && e[i] <= 1.3e-38f);  // 0, or on a GPU a subnormal number
+    else if (x > 88.73f) wrong_exp += !(e[i] == INFINITY);
+    else if (x > 88.71f) wrong_exp += !(e[i] > 3.3e38f);  // the last finite ones may be infinity
+    else worst_exp = std::max(worst_exp, ulps(e[i], want));
+    if (x >= 1.2e-38f && x < INFINITY) worst_root = std::max(worst_root, ulps(r[i], 1 / std::sqrt(double(x))));
+    else if (x == 0) wrong_root += !std::isinf(r[i]);
+    else if (x == INFINITY) wrong_root += r[i] != 0;
+    else if (!(x > 0)) wrong_root += !std::isnan(r[i]);
+  }
+  checker.that("exp_f32", worst_exp <= 2 && wrong_exp == 0,
+               format("within %.3f units in the last place over %zu numbers, %d special ones are wrong", worst_exp,
+                      values.size(), wrong_exp));
+  checker.that("rsqrt_f32", worst_root <= 2 && wrong_root == 0,
+               format("within %.3f units in the last place, %d special ones are wrong", worst_root, wrong_root));
+  checker.that("exp_f32(0) is 1", e[0] == 1, format("%.9g", double(e[0])));
+}
+
+template <class T>
+__global__ void pack_kernel(T* out, const T* in) {
+  Pack<T> pack = load_pack(in + size_t(threadIdx.x) * Pack<T>::size);
+  for (int i = 0; i < Pack<T>::size / 2; ++i) {
+    const T other = pack.v[i];
+    pack.v[i] = pack.v[Pack<T>::size - 1 - i];
+    pack.v[Pack<T>::size - 1 - i] = other;
+  }
+  store_pack(out + size_t(31 - threadIdx.x) * Pack<T>::size, pack);
+}
+
+template <class T>
+void check_packs(Checker& checker) {
+  Generator generator(24);
+  const size_t n = size_t(32 * Pack<T>::size);
+  const std::vector<T> values = random_normal<T>(generator, n);
+  const Array<T> in(checker.stream, values);
+  Array<T> out(checker.stream, n);
+  launch<pack_kernel<T>>({checker.stream, "pack", {writes(out.data(), n), reads(in.data(), n)}}, 1, 32, 0, out.data(),
+                         in.data());
+  checker.same_bits(format("packs of %d", Pack<T>::size), out.download(),
+                    std::vector<T>(values.rbegin(), values.rend()));
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  check_conversions(checker);
+  check_functions(checker);
+  check_packs<float>(checker);
+  check_packs<bf16>(checker);
+}
+
+void bench(Bencher& bencher) {
+  const size_t n = bencher.stream.device().info().gpu ? size_t(1) << 28 : size_t(1) << 20;
+  const Array<float> in(bencher.stream, std::vector<float>(n, 0.75f));
+  Array<float> out(bencher.stream, n), roots(bencher.stream, n);
+  bencher.time(format("exp_f32 and rsqrt_f32 of %zu numbers", n), double(n) * 12, 0, [&] {
+    launch<functions_kernel>(
+        {bencher.stream, "functions", {writes(out.data(), n), writes(roots.data(), n), reads(in.data(), n)}},
+        blocks_for(n, 256), 256, 0, out.data(), roots.data(), in.data(), int(n));
+  });
+}
