@@ -367,7 +367,8 @@ const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
        printf("%s, local %d of %d, %s\n", ranks.name().c_str(), ranks.local_rank, ranks.local_size, ranks.how.c_str());
      }},
     {"connect", [](Ranks& ranks, int) { Bench b(ranks); }},
-    {"work", [](Ranks& ranks, int) { work_for_ever(ranks, 60, [](int) {}); }},
+    // Until it is ended from outside, or a collective takes longer than N seconds.
+    {"work", [](Ranks& ranks, int n) { work_for_ever(ranks, n, [](int) {}); }},
     // Rank N alone fails, while the others work.
     {"fail-one",
      [](Ranks& ranks, int n) {

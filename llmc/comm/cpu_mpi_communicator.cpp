@@ -18,7 +18,7 @@
 
 namespace {
 
-// Larger buffers travel and are added piece by piece: MPI counts in ints, and the scratch for sums is one piece large.
+// Larger buffers travel and are added piece by piece: MPI counts in ints, and the boxes are one piece large.
 constexpr size_t kPieceBytes = size_t(4) << 20;
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -38,12 +38,18 @@ class MpiCommunicator : public Communicator {
   MpiCommunicator(const Ranks& ranks, double timeout_seconds)
       : Communicator(ranks.rank, ranks.size),
         timeout_seconds_(timeout_seconds),
-        scratch_(kPieceBytes + size_t(ranks.size) * sizeof(double)),
+        boxes_(2 * kBoxBytes),
+        outbox_(boxes_.data()),
+        inbox_(boxes_.data() + kBoxBytes),
         messages_(2 * size_t(ranks.size)) {
+    REQUIRE(size_t(ranks.size) <= kMostRanks, "%d ranks over MPI on CPUs: expected %zu at most", ranks.size,
+            kMostRanks);
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
   }
   ~MpiCommunicator() override {
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);  // after an error the others may be elsewhere
+    // After an error the others may be elsewhere, and MPI may use the boxes until the process ends.
+    if (failed_ || std::uncaught_exceptions() > 0) new auto(std::move(boxes_));
+    else MPI_Comm_free(&comm_);
   }
 
   std::string description() const override { return "sums over MPI, in the order of the ranks"; }
@@ -57,7 +63,7 @@ class MpiCommunicator : public Communicator {
 
   void enqueue(const Work& work, const Collective& c) override {
     cpu_world::enqueue(work, [this, c, name = work.name, file = work.file, line = work.line] {
-      ++number_, name_ = name, file_ = file, line_ = line;
+      ++number_, name_ = name, file_ = file, line_ = line, bytes_ = c.bytes();
       switch (c.kind) {
         case Collective::Kind::all_reduce:
           return all_reduce(c);
@@ -79,17 +85,20 @@ class MpiCommunicator : public Communicator {
       std::byte* piece = at(c.out, done * width);
       const auto begin = [&](int r) { return n * size_t(r) / size_t(size()) * width; };
       const size_t mine = begin(rank() + 1) - begin(rank());
+      memcpy(outbox_, piece, n * width);
       for_others([&](int peer) {
         receive(peer, slot(peer, mine), mine);
-        send(peer, piece + begin(peer), begin(peer + 1) - begin(peer));
+        send(peer, outbox_ + begin(peer), begin(peer + 1) - begin(peer));
       });
       wait();
       sum_in_order(c, piece + begin(rank()), piece + begin(rank()), mine);
+      memcpy(outbox_, piece + begin(rank()), mine);
       for_others([&](int peer) {
-        receive(peer, piece + begin(peer), begin(peer + 1) - begin(peer));
-        send(peer, piece + begin(rank()), mine);
+        receive(peer, inbox_ + begin(peer), begin(peer + 1) - begin(peer));
+        send(peer, outbox_, mine);
       });
       wait();
+      for_others([&](int peer) { memcpy(piece + begin(peer), inbox_ + begin(peer), begin(peer + 1) - begin(peer)); });
     }
   }
 
@@ -97,13 +106,16 @@ class MpiCommunicator : public Communicator {
     const size_t width = c.number_bytes();
     for (size_t done = 0, n; done < c.count; done += n) {
       n = std::min(kPieceBytes / width / size_t(size()), c.count - done);
+      const size_t bytes = n * width;
       const auto part = [&](int r) { return at(const_cast<void*>(c.in), (size_t(r) * c.count + done) * width); };
       for_others([&](int peer) {
-        receive(peer, slot(peer, n * width), n * width);
-        send(peer, part(peer), n * width);
+        std::byte* out = outbox_ + (slot(peer, bytes) - inbox_);
+        memcpy(out, part(peer), bytes);
+        receive(peer, slot(peer, bytes), bytes);
+        send(peer, out, bytes);
       });
       wait();
-      sum_in_order(c, at(c.out, done * width), part(rank()), n * width);
+      sum_in_order(c, at(c.out, done * width), part(rank()), bytes);
     }
   }
 
@@ -111,12 +123,14 @@ class MpiCommunicator : public Communicator {
     std::byte* mine = at(c.out, size_t(rank()) * c.count);
     if (mine != c.in) memcpy(mine, c.in, c.count);
     for (size_t done = 0, n; done < c.count; done += n) {
-      n = std::min(kPieceBytes, c.count - done);
+      n = std::min(kPieceBytes / size_t(size()), c.count - done);
+      memcpy(outbox_, mine + done, n);
       for_others([&](int peer) {
-        receive(peer, at(c.out, size_t(peer) * c.count + done), n);
-        send(peer, mine + done, n);
+        receive(peer, slot(peer, n), n);
+        send(peer, outbox_, n);
       });
       wait();
+      for_others([&](int peer) { memcpy(at(c.out, size_t(peer) * c.count + done), slot(peer, n), n); });
     }
   }
 
@@ -124,9 +138,15 @@ class MpiCommunicator : public Communicator {
     for (size_t done = 0, n; done < c.count; done += n) {
       n = std::min(kPieceBytes, c.count - done);
       std::byte* piece = at(c.out, done);
-      if (rank() != c.root) receive(c.root, piece, n);
-      else for_others([&](int peer) { send(peer, piece, n); });
-      wait();
+      if (rank() == c.root) {
+        memcpy(outbox_, piece, n);
+        for_others([&](int peer) { send(peer, outbox_, n); });
+        wait();
+      } else {
+        receive(c.root, inbox_, n);
+        wait();
+        memcpy(piece, inbox_, n);
+      }
     }
   }
 
@@ -147,7 +167,7 @@ class MpiCommunicator : public Communicator {
 
   static std::byte* at(void* data, size_t offset) { return static_cast<std::byte*>(data) + offset; }
   // Where the other rank's numbers are received.
-  std::byte* slot(int peer, size_t bytes) { return &scratch_[size_t(peer < rank() ? peer : peer - 1) * bytes]; }
+  std::byte* slot(int peer, size_t bytes) { return inbox_ + size_t(peer < rank() ? peer : peer - 1) * bytes; }
 
   // Starting with the next rank, so that not all write to the same one first.
   template <class F>
@@ -169,17 +189,26 @@ class MpiCommunicator : public Communicator {
   // Until all messages have come and gone.
   void wait() {
     const double start = seconds();
-    for (size_t pending = in_flight_; pending;) {
-      for (size_t i = 0; i < in_flight_; ++i)
-        if (messages_[i].pending && arrived(messages_[i])) --pending;
-      if (pending == 0) break;
-      if (seconds() - start > timeout_seconds_) fail_as_late();
-      sched_yield();
+    try {
+      while (!all_arrived()) {
+        if (seconds() - start > timeout_seconds_) fail_as_late();
+        sched_yield();
+      }
+    } catch (const Error&) {
+      failed_ = true;
+      throw;
     }
     in_flight_ = 0;
   }
 
+  bool all_arrived() {
+    bool all = true;
+    for (size_t i = 0; i < in_flight_; ++i) all &= arrived(messages_[i]);
+    return all;
+  }
+
   bool arrived(Message& m) {
+    if (!m.pending) return true;
     int done = 0, bytes = m.bytes;
     MPI_Status status;
     const int code = MPI_Test(&m.request, &done, &status);
@@ -187,9 +216,9 @@ class MpiCommunicator : public Communicator {
     int error_class = MPI_SUCCESS;
     if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
     REQUIRE(error_class != MPI_ERR_TRUNCATE && bytes == m.bytes,
-            "%s: rank %d sent %s than the %d bytes that rank %d expects\n"
+            "%s: the ranks disagree on its size; here it is %zu bytes\n"
             "  all ranks must make the same calls, in the same order, with the same sizes",
-            here().c_str(), m.peer, bytes < m.bytes ? "less" : "more", m.bytes, rank());
+            here().c_str(), bytes_);
     REQUIRE(code == MPI_SUCCESS, "%s, message %s rank %d: %s", here().c_str(), m.receives ? "from" : "to", m.peer,
             mpi_error_text(code).c_str());
     m.pending = !done;
@@ -202,8 +231,10 @@ class MpiCommunicator : public Communicator {
       if (std::any_of(messages_.begin(), messages_.begin() + ptrdiff_t(in_flight_),
                       [&](const Message& m) { return m.pending && m.peer == r; }))
         late += (late.empty() ? "" : ", ") + std::to_string(r);
-    fail("%s: waited %g s for rank%s %s\n  it is stuck, or far behind: look there", here().c_str(), timeout_seconds_,
-         late.find(',') == std::string::npos ? "" : "s", late.c_str());
+    fail(
+        "%s: waited %g s for rank%s %s\n  which is stuck, or far behind; where it reports an error itself, look at the "
+        "rank that it waits for",
+        here().c_str(), timeout_seconds_, late.find(',') == std::string::npos ? "" : "s", late.c_str());
   }
 
   // The same text on all ranks, so that an error which several have is printed once.
@@ -212,11 +243,16 @@ class MpiCommunicator : public Communicator {
   static constexpr int kTag = 0;
   const double timeout_seconds_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::vector<std::byte> scratch_;
+  // Messages live here, not in the buffers of the collective: MPI may go on to use them after an error.
+  static constexpr size_t kMostRanks = 1024;
+  static constexpr size_t kBoxBytes = kPieceBytes + kMostRanks * sizeof(double);  // shares of a piece are rounded up
+  std::vector<std::byte> boxes_;
+  std::byte *const outbox_, *const inbox_;
+  bool failed_ = false;
   std::vector<Message> messages_;
   size_t in_flight_ = 0;
   // The collective that is executed.
-  size_t number_ = 0;
+  size_t number_ = 0, bytes_ = 0;
   const char *name_ = "", *file_ = "";
   int line_ = 0;
 };

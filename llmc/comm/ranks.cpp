@@ -16,19 +16,21 @@ namespace {
 
 // The environment variables by which a launcher tells each process its rank.
 struct Launcher {
-  const char* name;
+  const char* how;
   const char *rank, *size, *local_rank, *local_size;
   bool starts_mpi;  // MPI_Init finds the other ranks
 };
+constexpr int kMostRanks = 1 << 20;
+
 // The first whose size is set counts.
 constexpr Launcher kLaunchers[] = {
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    {"started by mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", true},
-    {"RANK, WORLD_SIZE and LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
-    {"mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+    {"told by RANK, WORLD_SIZE and LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
+    {"started by mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
      "MV2_COMM_WORLD_LOCAL_SIZE", true},
-    {"mpirun (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false},
+    {"started by mpirun (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
+    {"started by srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false},
 };
 
 // The whole number in an environment variable; throws if it is not set, not a number, or outside lowest .. highest.
@@ -44,14 +46,13 @@ int number_in(const Launcher& launcher, const char* variable, int lowest, int hi
 }
 
 void read_environment(Ranks& ranks, const Launcher& launcher) {
-  constexpr int kMost = 1 << 20;
-  ranks.size = number_in(launcher, launcher.size, 1, kMost);
+  ranks.size = number_in(launcher, launcher.size, 1, kMostRanks);
   ranks.rank = number_in(launcher, launcher.rank, 0, ranks.size - 1);
   if (ranks.size > 1 || getenv(launcher.local_rank))
-    ranks.local_rank = number_in(launcher, launcher.local_rank, 0, ranks.rank);
+    ranks.local_rank = number_in(launcher, launcher.local_rank, 0, ranks.size - 1);
   ranks.local_size = ranks.size;
   if (getenv(launcher.local_size))
-    ranks.local_size = number_in(launcher, launcher.local_size, ranks.local_rank + 1, kMost);
+    ranks.local_size = number_in(launcher, launcher.local_size, ranks.local_rank + 1, kMostRanks);
 }
 
 void print_error(const std::string& text) {
@@ -123,7 +124,7 @@ class Ranks::Session {
     int length = 0;
     MPI_CHECK(MPI_Get_library_version(version, &length));
     const std::string text(version, size_t(length));
-    ranks.how = format("started by %s, %s", launcher.name, text.substr(0, text.find_first_of(",\n")).c_str());
+    ranks.how = format("%s, %s", launcher.how, text.substr(0, text.find_first_of(",\n")).c_str());
   }
 
   // Each failing rank tells the lower ones its words; who hears of a lower failing rank leaves it to that one to speak.
@@ -206,13 +207,14 @@ Ranks& Ranks::operator=(Ranks&&) noexcept = default;
 
 Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
   Ranks ranks;
+  const Launcher* deaf = nullptr;  // told us that there are ranks, but not how to reach them
   for (const Launcher& launcher : kLaunchers) {
     if (!getenv(launcher.size)) continue;
     [[maybe_unused]] const bool starts_mpi = launcher.starts_mpi || getenv("PMIX_RANK");
 #if LLMC_MPI
     if (starts_mpi) {
       auto session = std::make_unique<Session>(argc, argv);
-      if (Session::size() == number_in(launcher, launcher.size, 1, 1 << 20)) {
+      if (Session::size() == number_in(launcher, launcher.size, 1, kMostRanks)) {
         Session::describe(ranks, launcher);
         ranks.session_ = std::move(session);
         return ranks;
@@ -220,11 +222,19 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
       // MPI does not speak the launcher's language and sees one rank: the launcher's numbers count, without MPI.
     }
 #endif
-    if (launcher.starts_mpi && !getenv(launcher.local_rank)) continue;  // srun says it in its own variables
+    if (launcher.starts_mpi && !getenv(launcher.local_rank)) {  // srun says it in its own variables
+      deaf = &launcher;
+      continue;
+    }
     read_environment(ranks, launcher);
-    ranks.how = format("started by %s, without MPI", launcher.name);
+    ranks.how = format("%s, without MPI", launcher.how);
     return ranks;
   }
+  REQUIRE(
+      !deaf || number_in(*deaf, deaf->size, 1, kMostRanks) == 1,
+      "%s=%s, but MPI does not see the other ranks: it was built for another launcher\n"
+      "  start with the mpirun of the MPI in this build (make doctor names it), or set RANK, WORLD_SIZE, LOCAL_RANK",
+      deaf->size, getenv(deaf->size));
   REQUIRE(!getenv("RANK"), "RANK=%s is set, but WORLD_SIZE is not\n  set RANK, WORLD_SIZE and LOCAL_RANK, or none",
           getenv("RANK"));
   return ranks;

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Covers: promise 2: collectives on 1 to 4 ranks have the bits of a sum in rank order, in every schedule of the streams
+# Covers: an error, a lost or a stuck rank ends all ranks, and is said once with the rank
+# Timeout: 300
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+comm=$build/test/comm
+export LLMC_THREADS=1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+
+says() { grep -qF -- "$1" "$scratch/out"; }
+says_times() { [ "$(grep -cF -- "$2" "$scratch/out")" = "$1" ]; }
+now() { awk '{ print $1 }' /proc/uptime; }
+within() { awk "BEGIN { exit !($(now) - $2 < $1) }"; } # SECONDS SINCE
+
+# passes RANKS [VARIABLE=VALUE]: all checks.
+passes() {
+  env ${2:+"$2"} bash -c "$(declare -f ranks); ranks $1 $comm" >"$scratch/out" 2>&1 && says "checks passed on each of $1 ranks" ||
+    { cat "$scratch/out" && return 1; }
+}
+
+# ends RANKS ARGUMENTS…: must end within 15 s with a code other than 0.
+ends() {
+  local code=0 begin
+  begin=$(now)
+  timeout 30 bash -c "$(declare -f ranks); ranks $1 $comm ${*:2}" >"$scratch/out" 2>&1 || code=$?
+  checks=$((checks + 1))
+  if [ $code = 0 ] || [ $code -ge 124 ] || ! within 15 "$begin"; then
+    cat "$scratch/out"
+    fail "$* ended with code $code"
+  fi
+}
+
+# error_is TEXT: stderr is that error, once, and no more than mpirun's block of 9 lines beside it.
+error_is() {
+  check "$1" says_times 1 "$1"
+  check "  and no other error" says_times 1 'error on'
+  check "  and little of mpirun's own" [ "$(grep -vc '^alive' "$scratch/out")" -le 11 ]
+}
+
+# start RANKS ARGUMENTS…: in the background, until all ranks are at work; pids=(of rank 0, of rank 1, …).
+start() {
+  LLMC_THREADS=1 mpirun --oversubscribe --bind-to none -n "$1" "$comm" "${@:2}" >"$scratch/out" 2>&1 &
+  job=$!
+  for _ in {1..200}; do
+    if says_times "$1" 'alive'; then break; fi
+    sleep 0.1
+  done
+  mapfile -t pids < <(sort "$scratch/out" | sed -n 's/^alive [0-9]* //p')
+  check "$1 ranks are at work" [ "${#pids[@]}" = "$1" ]
+  sleep 0.3
+  begin=$(now)
+}
+
+# all_gone: none of the ranks runs; who has ended may still wait for its parent.
+all_gone() { ! ps -o stat= -p "$(IFS=, && echo "${pids[*]}")" | grep -qv '^Z'; }
+
+# all_end SECONDS: mpirun within so long and with a code other than 0, and none of its ranks is left.
+all_end() {
+  local code=0
+  wait "$job" || code=$?
+  check "  all end within $1 s (code $code)" within "$1" "$begin"
+  check "  with a code other than 0" [ "$code" != 0 ]
+  check "  and no process is left" all_gone
+}
+
+check "one rank without a launcher" passes 1
+$comm who >"$scratch/out"
+check "starts no MPI" says "rank 0 of 1, local 0 of 1, no launcher seen"
+
+# ---- ranks that the environment names ----
+refused "RANK without WORLD_SIZE" "RANK=0 is set, but WORLD_SIZE is not" env RANK=0 "$comm"
+refused "no LOCAL_RANK" "WORLD_SIZE=2 is set, but LOCAL_RANK is not" env RANK=0 WORLD_SIZE=2 "$comm"
+refused "a rank that cannot be" "RANK=2: expected a number from 0 to 1" env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 "$comm"
+refused "no number" "WORLD_SIZE=two: expected a number" env RANK=0 WORLD_SIZE=two LOCAL_RANK=0 "$comm"
+env RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 "$comm" who >"$scratch/out"
+check "torchrun's ranks" says "rank 5 of 8, local 1 of 4, told by RANK, WORLD_SIZE and LOCAL_RANK"
+env SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_NTASKS_PER_NODE=4 "$comm" who >"$scratch/out"
+check "srun's ranks" says "rank 5 of 8, local 1 of 4, started by srun"
+
+two=(env RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 "$comm" connect)
+if ! ldd "$comm" | grep -q libmpi; then
+  refused "several ranks without MPI" "this build has no MPI, and on the CPU several ranks need it" "${two[@]}"
+  echo "$checks checks passed; this build has no MPI, so none ran on several ranks"
+  exit
+fi
+refused "several ranks without mpirun" "start them with mpirun -np 2, or scripts/run -n 2" "${two[@]}"
+refused "  with the rank" "error on rank 1 of 2" "${two[@]}"
+refused "mpirun of another MPI" "PMI_SIZE=2, but MPI does not see the other ranks" env PMI_RANK=0 PMI_SIZE=2 "$comm" who
+
+# ---- collectives ----
+for n in 2 3 4; do check "$n ranks" passes $n; done
+for streams in lazy random; do
+  for n in 2 3; do check "$n ranks, $streams streams" passes $n LLMC_CPU_STREAMS=$streams; done
+done
+
+# ---- errors ----
+for n in 0 2; do
+  ends 3 fail-one $n
+  error_is "error on rank $n of 3: trouble of one rank"
+done
+LLMC_CPU_STREAMS=lazy ends 3 fail-one 1
+error_is "error on rank 1 of 3: trouble of one rank"
+ends 3 fail-others
+error_is "error on ranks 1, 2 of 3: trouble of the others"
+ends 4 fail-all
+error_is "error on all 4 ranks: trouble of all"
+ends 4 fail-late
+error_is "error on all 4 ranks: trouble of all"
+ends 3 fail-each
+for n in 0 1 2; do check "error on rank $n of 3" says_times 1 "error on rank $n of 3: trouble number $n"; done
+ends 3 disagree 1
+check "ranks that disagree" says "error on ranks 0, 2 of 3: all_reduce_sum (dev/test/comm.cpp"
+check "  with both sizes" says "here it is 4000 bytes"
+check "  of both" says "error on rank 1 of 3: all_reduce_sum (dev/test/comm.cpp"
+ends 3 stay-away 1
+check "a rank that stays away" says "error on ranks 0, 2 of 3: all_reduce_sum (dev/test/comm.cpp"
+check "  is named" says "waited 2 s for rank 1"
+
+# ---- lost and stuck ranks ----
+start 3 work 60
+kill -KILL "${pids[1]}"
+all_end 10
+start 3 work 2
+kill -STOP "${pids[2]}"
+all_end 12
+check "a stopped rank is named" grep -q "waited 2 s for rank 2$" "$scratch/out"
+check "  with the collective" says ": all_reduce_sum (dev/test/comm.cpp"
+check "  and nothing crashes" eval '! says "signal"'
+echo "$checks checks passed"
