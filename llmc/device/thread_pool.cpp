@@ -12,14 +12,19 @@ inline void pause_cpu() {
 #endif
 }
 
-// Waits until `value` is no longer `old`: for some microseconds awake, since the next loop often follows at once.
-template <class T>
-void wait_while(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < 2000; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
+// Waits until done(value): for some microseconds awake, since the next loop often follows at once. Returns the value.
+template <class Done>
+uint32_t wait_until(const std::atomic<uint32_t>& value, const Done& done) {
+  uint32_t now = value.load(std::memory_order_acquire);
+  for (int i = 0; i < 2000 && !done(now); ++i) {
     pause_cpu();
+    now = value.load(std::memory_order_acquire);
   }
-  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+  while (!done(now)) {
+    value.wait(now, std::memory_order_acquire);
+    now = value.load(std::memory_order_acquire);
+  }
+  return now;
 }
 
 }  // namespace
@@ -30,7 +35,7 @@ ThreadPool::ThreadPool(int threads) {
 
 ThreadPool::~ThreadPool() {
   ending_ = true;
-  ++round_;
+  round_ += kNextRound;
   round_.notify_all();
   for (auto& worker : workers_) worker.join();
 }
@@ -44,11 +49,11 @@ void ThreadPool::run(size_t count, const std::function<void(size_t, int)>& body)
   count_ = count;
   chunk_ = std::clamp<size_t>(count / (size_t(size()) * 16), 1, 64);
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(int(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  round_.fetch_add(kNextRound + kOpen, std::memory_order_release);
   round_.notify_all();
   take_iterations(0);
-  for (int busy; (busy = busy_.load(std::memory_order_acquire)) != 0;) wait_while(busy_, busy);
+  round_.fetch_sub(kOpen, std::memory_order_acq_rel);
+  wait_until(round_, [](uint32_t round) { return (round & kAtWork) == 0; });
 }
 
 void ThreadPool::take_iterations(int worker) {
@@ -61,12 +66,15 @@ void ThreadPool::take_iterations(int worker) {
 }
 
 void ThreadPool::work(int worker) {
-  unsigned seen = 0;
-  for (;;) {
-    wait_while(round_, seen);
-    ++seen;
+  for (uint32_t last = 0;;) {
+    uint32_t round = wait_until(round_, [&](uint32_t r) { return r / kNextRound != last; });
     if (ending_) return;
+    last = round / kNextRound;
+    bool joined = false;
+    while (!joined && (round & kOpen) && round / kNextRound == last)
+      joined = round_.compare_exchange_weak(round, round + 1, std::memory_order_acquire);
+    if (!joined) continue;
     take_iterations(worker);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
+    if (!(round_.fetch_sub(1, std::memory_order_acq_rel) & kOpen)) round_.notify_all();
   }
 }
