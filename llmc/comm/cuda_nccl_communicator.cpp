@@ -76,8 +76,8 @@ class NcclCommunicator : public Communicator {
   }
   ~NcclCommunicator() override {
     // After an error the others may never come to their end.
-    if (std::uncaught_exceptions() > 0) ncclCommAbort(comm_);
-    else ncclCommDestroy(comm_);
+    if (std::uncaught_exceptions() > 0) abandon();
+    else if (comm_) ncclCommDestroy(comm_);
   }
 
   std::string description() const override {
@@ -87,18 +87,11 @@ class NcclCommunicator : public Communicator {
   }
 
   void wait_for(Stream& stream) override {
-    const double start = seconds();
-    for (;;) {
-      const cudaError_t status = cudaStreamQuery(cuda_stream(stream));
-      if (status != cudaSuccess && status != cudaErrorNotReady) CUDA_CHECK(status);
-      check_health();
-      if (status == cudaSuccess) return;
-      REQUIRE(seconds() - start < timeout_seconds_,
-              "stream '%s' was not done within %g s\n  the last collective begun was %s (%s:%d): a rank that did not "
-              "come to"
-              " it, or a kernel that hangs",
-              stream.name(), timeout_seconds_, name_, file_, line_);
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    try {
+      poll(stream);
+    } catch (const Error&) {
+      abandon();
+      throw;
     }
   }
 
@@ -126,12 +119,29 @@ class NcclCommunicator : public Communicator {
     return ncclReduceScatter(c.in, c.out, c.count, type, operation, comm_, stream);
   }
 
-  void check_health() {
-    ncclResult_t state = ncclSuccess;
-    NCCL_CHECK(comm_, ncclCommGetAsyncError(comm_, &state));
-    REQUIRE(state == ncclSuccess || state == ncclInProgress,
-            "NCCL failed, perhaps because another rank was lost; the last collective begun was %s (%s:%d): %s", name_,
-            file_, line_, nccl_error_text(state, comm_).c_str());
+  void poll(Stream& stream) {
+    const double start = seconds();
+    for (;;) {
+      const cudaError_t status = cudaStreamQuery(cuda_stream(stream));
+      if (status != cudaErrorNotReady) CUDA_CHECK(status);
+      ncclResult_t state = ncclSuccess;
+      NCCL_CHECK(comm_, ncclCommGetAsyncError(comm_, &state));
+      REQUIRE(state == ncclSuccess || state == ncclInProgress,
+              "NCCL failed, perhaps because another rank was lost; the last collective begun was %s (%s:%d): %s", name_,
+              file_, line_, nccl_error_text(state, comm_).c_str());
+      if (status == cudaSuccess) return;
+      REQUIRE(seconds() - start < timeout_seconds_,
+              "stream '%s' was not done within %g s\n"
+              "  the last collective begun was %s (%s:%d): some rank did not come to it, or a kernel hangs",
+              stream.name(), timeout_seconds_, name_, file_, line_);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+  // Ends the collectives that wait for a lost rank: freeing their buffers would wait for them.
+  void abandon() {
+    if (comm_) ncclCommAbort(comm_);
+    comm_ = nullptr;
   }
 
   const double timeout_seconds_;
