@@ -397,11 +397,11 @@ void check_pieces(Checker& checker) {
                           piece_out.data() + from, piece_lse.data(), q + from, k, v, s, AttentionKernel::plain,
                           {.dkv = piece == 1});
   }
-  // A part and the sum are rounded to T each; the parts of a sum may be larger than it is.
+  // Each part and their sum are rounded to T, parts of up to `largest`; and fp32 sums of some 100 terms differ by their
+  // order.
   const auto close = [&](const char* what, const std::vector<T>& got, const std::vector<T>& want, double largest) {
-    const double rounding = 2 * kRounding<T>;
-    checker.close(format("%s %s", dtype_name(kDType<T>), what), got, to_doubles(want), {int(want.size())}, 3 * rounding,
-                  rounding * largest);
+    checker.close(format("%s %s", dtype_name(kDType<T>), what), got, to_doubles(want), {int(want.size())},
+                  3 * kRounding<T>, 2 * (kRounding<T> + 8 * kUnit) * largest);
   };
   close("keys in two pieces: dq, dk, dv", by_keys.download(), whole, 4);
   close("queries in two pieces: out", piece_out.download(), out, 1);

@@ -1,5 +1,5 @@
 // Attention: which kernel takes a shape, and the checks that all of them rely on. The kernels themselves:
-// attention_forward.cu, attention_backward.cu.
+// attention_forward.cu, attention_dq.cu, attention_dkv.cu.
 #include "llmc/kernels/attention.h"
 
 #include <algorithm>
@@ -151,7 +151,8 @@ void attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const
   switch (choice.kernel) {
     case AttentionKernel::automatic:
     case AttentionKernel::plain:
-      return plain_attention_backward(stream, dq, dk, dv, delta, dout, out, lse, q, k, v, s, accumulate);
+      plain_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
+      return plain_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
   }
 }
 

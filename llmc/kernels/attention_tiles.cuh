@@ -221,6 +221,8 @@ template <class T>
 void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
                              const AttentionShape& shape);
 template <class T>
-void plain_attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const T* dout, const T* out,
-                              const float* lse, const T* q, const T* k, const T* v, const AttentionShape& shape,
-                              AttentionAccumulate accumulate);
+void plain_attention_dq(Stream& stream, T* dq, float* delta, const T* dout, const T* out, const float* lse, const T* q,
+                        const T* k, const T* v, const AttentionShape& shape, bool accumulate);
+template <class T>
+void plain_attention_dkv(Stream& stream, T* dk, T* dv, const float* delta, const T* dout, const float* lse, const T* q,
+                         const T* k, const T* v, const AttentionShape& shape, bool accumulate);

@@ -1,0 +1,134 @@
+// Plain causal attention, backward: the gradients of keys and values. With p[t,j] = exp(s[t,j] - lse[t]):
+//
+//   ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dk[j] = scale * sum_t ds[t,j] q[t]     dv[j] = sum_t p[t,j] dout[t]
+//
+// dk, dv = or +=.  Deterministic, without atomics: a thread has a key and walks over the queries that see it, those of
+// all heads of its group.
+#include "llmc/kernels/attention_tiles.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+// Of each row of a tile.
+struct QueryRows {
+  float lse[kMostRows], delta[kMostRows];
+  int first_key[kMostRows];
+};
+
+__device__ inline void load_query_rows(QueryRows& to, const float* lse, const float* delta, const AttentionShape& shape,
+                                       BlockPlace place, int group, int row0, int count, int tile) {
+  for (int i = threadIdx.x; i < tile && i < count; i += blockDim.x) {
+    const int t = (row0 + i) / group, head = place.kv_head * group + (row0 + i) % group;
+    const size_t index = (size_t(place.b) * shape.NH + head) * shape.Tq + t;
+    to.lse[i] = lse[index];
+    to.delta[i] = delta[index];
+    to.first_key[i] = keys_of_query(shape, place.b, t).first;
+  }
+}
+
+// p and ds of key j with rows first .. last-1 of a tile; 0 for those of their chunks that do not see it.
+__device__ inline void weigh_rows(float* p, float* ds, const float* key, const float* value,
+                                  const float* queries_transposed, const float* douts_transposed, const QueryRows& info,
+                                  int j, int first, int last, int tile, int HD) {
+  for (int c = first / kChunk * kChunk; c < last; c += kChunk) {
+    float s[kChunk], dp[kChunk];
+    multiply_rows(s, key, queries_transposed + c, tile, HD);
+    multiply_rows(dp, value, douts_transposed + c, tile, HD);
+    for (int i = 0; i < kChunk; ++i) {
+      const bool sees = c + i >= first && c + i < last && info.first_key[c + i] <= j;
+      const float e = exp_f32(s[i] - info.lse[c + i]), de = e * (dp[i] - info.delta[c + i]);
+      p[c + i] = sees ? e : 0.0f;
+      ds[c + i] = sees ? de : 0.0f;
+    }
+  }
+}
+
+// dk and dv. A tile's rows take the place of its transposed form where shared memory is short (`in_turn`).
+template <class T, int kHD>
+__global__ void __launch_bounds__(kRowsOfBlock)
+    attention_dkv_kernel(T* __restrict__ dk, T* __restrict__ dv, const T* __restrict__ dout,
+                         const float* __restrict__ lse, const float* __restrict__ delta, const T* __restrict__ q,
+                         const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
+                         int chunks, bool in_turn, bool accumulate) {
+  const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
+  const BlockPlace place = block_place(shape);
+  const int key0 = place.range * blockDim.x, j = key0 + threadIdx.x;  // the first are seen by most queries
+  const int key_last = least(key0 + blockDim.x, shape.Tk) - 1;
+  const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
+  const HeadRows<const T> douts(dout, shape.out, place.b, place.kv_head * group, group, HD);
+
+  float key[kLargestHD<kHD>], value[kLargestHD<kHD>], dkey[kLargestHD<kHD>], dvalue[kLargestHD<kHD>];
+  if (j < shape.Tk) {
+    load_row(key, HeadRows<const T>(k, shape.k, place.b, place.kv_head, 1, HD).row(j), HD);
+    load_row(value, HeadRows<const T>(v, shape.v, place.b, place.kv_head, 1, HD).row(j), HD);
+  }
+  for (int d = 0; d < padded_width<kHD>(HD); ++d) dkey[d] = dvalue[d] = 0;
+
+  QueryRows& info = shared_memory<QueryRows>();
+  float* queries_transposed = reinterpret_cast<float*>(&info + 1);
+  float* douts_transposed = queries_transposed + HD * tile;
+  float* query_rows = in_turn ? queries_transposed : douts_transposed + HD * tile;
+  float* dout_rows = query_rows + row_stride<kHD>(HD) * tile;
+  const int my_first = j < shape.Tk ? first_row_behind(shape, group, j) : rows;
+  bool begun = false;
+  for (int row0 = first_row_behind(shape, group, key0); row0 < rows; row0 += tile) {
+    const int count = rows - row0, last = least(tile, count), first = least(greatest(my_first - row0, 0), last);
+    if (keys_of_queries(shape, place.b, row0 / group, (row0 + last - 1) / group).first > key_last) continue;
+    if (begun) __syncthreads();
+    begun = true;
+    load_query_rows(info, lse, delta, shape, place, group, row0, count, tile);
+    load_tile<kHD>(queries_transposed, in_turn ? nullptr : query_rows, queries, row0, count, tile, HD, scale);
+    load_tile<kHD>(douts_transposed, in_turn ? nullptr : dout_rows, douts, row0, count, tile, HD);
+    __syncthreads();
+    float p[kMostRows], ds[kMostRows];
+    weigh_rows(p, ds, key, value, queries_transposed, douts_transposed, info, j, first, last, tile, HD);
+    if (in_turn) {
+      __syncthreads();
+      load_tile<kHD, T>(nullptr, query_rows, queries, row0, count, tile, HD, scale);
+      load_tile<kHD, T>(nullptr, dout_rows, douts, row0, count, tile, HD);
+      __syncthreads();
+    }
+    if (first == last) continue;
+    add_rows<kHD>(dvalue, p, dout_rows, first, last, HD);
+    add_rows<kHD>(dkey, ds, query_rows, first, last, HD);  // the queries carry the scale
+  }
+  if (j >= shape.Tk) return;
+  store_row(HeadRows<T>(dk, shape.k, place.b, place.kv_head, 1, HD).row(j), dkey, HD, 1, accumulate);
+  store_row(HeadRows<T>(dv, shape.v, place.b, place.kv_head, 1, HD).row(j), dvalue, HD, 1, accumulate);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+template <class T>
+void plain_attention_dkv(Stream& stream, T* dk, T* dv, const float* delta, const T* dout, const float* lse, const T* q,
+                         const T* k, const T* v, const AttentionShape& shape, bool accumulate) {
+  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int threads = threads_of_block(Tk);
+  const unsigned ranges = blocks_for(size_t(Tk), size_t(threads));
+  const size_t keys = span_of(shape.k, B, Tk, NKV, HD), values = span_of(shape.v, B, Tk, NKV, HD);
+  with_head_size(HD, [&](auto constant) {
+    constexpr int kHD = decltype(constant)::value;
+    const size_t transposed_bytes = 2 * size_t(HD) * sizeof(float);
+    const size_t rows_bytes = 2 * size_t(row_stride<kHD>(HD)) * sizeof(float);
+    const bool in_turn = (transposed_bytes + rows_bytes) * kChunk > kTileBytes;
+    const size_t row_bytes = in_turn ? rows_bytes : transposed_bytes + rows_bytes;
+    const int chunks = chunks_of_tile(row_bytes);
+    launch<attention_dkv_kernel<T, kHD>>(
+        {stream,
+         "attention_backward, dk and dv",
+         {updates(dk, keys), updates(dv, values), reads(dout, span_of(shape.out, B, Tq, NH, HD)),
+          reads(lse, size_t(B) * NH * Tq), reads(delta, size_t(B) * NH * Tq), reads(q, span_of(shape.q, B, Tq, NH, HD)),
+          reads(k, keys), reads(v, values), reads(shape.document_start, size_t(B) * Tq)},
+         8.0 * HD * B * NH * attention_pairs(shape)},
+        ranges * unsigned(NKV * B), threads, sizeof(QueryRows) + chunks * kChunk * row_bytes, dk, dv, dout, lse, delta,
+        q, k, v, shape, 1 / std::sqrt(float(HD)), chunks, in_turn, accumulate);
+  });
+}
+
+template void plain_attention_dkv(Stream&, float*, float*, const float*, const float*, const float*, const float*,
+                                  const float*, const float*, const AttentionShape&, bool);
+template void plain_attention_dkv(Stream&, bf16*, bf16*, const float*, const bf16*, const float*, const bf16*,
+                                  const bf16*, const bf16*, const AttentionShape&, bool);

@@ -1,0 +1,108 @@
+// Plain causal attention, backward: the gradient of the queries. With p[t,j] = exp(s[t,j] - lse[t]):
+//
+//   delta[t] = dout[t].out[t]     ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dq[t] = scale * sum_j ds[t,j] k[j]
+//
+// dq = or +=, delta =.  Deterministic: a thread has a query of one head and walks over the keys that it sees.
+#include "llmc/kernels/attention_tiles.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+// sum over d of a[d] * b[d]
+template <class T>
+__device__ inline float dot(const float* a, const T* b, int HD) {
+  float lanes[8] = {};
+  for (int d = 0; d < HD; d += 8) {
+    float v[8];
+    load_vector(v, b + d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) lanes[i] += a[d + i] * v[i];
+  }
+  return fold_sum(lanes);
+}
+
+// dq and delta.
+template <class T, int kHD>
+__global__ void __launch_bounds__(kRowsOfBlock)
+    attention_dq_kernel(T* __restrict__ dq, float* __restrict__ delta, const T* __restrict__ dout,
+                        const T* __restrict__ out, const float* __restrict__ lse, const T* __restrict__ q,
+                        const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale, int ranges,
+                        int chunks, bool accumulate) {
+  const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
+  const BlockPlace place = block_place(shape);
+  const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last see most keys
+  const int t = row / group, head0 = place.kv_head * group;
+  const HeadRows<const T> keys(k, shape.k, place.b, place.kv_head, 1, HD);
+  const HeadRows<const T> values(v, shape.v, place.b, place.kv_head, 1, HD);
+
+  float query[kLargestHD<kHD>], doutput[kLargestHD<kHD>], sum[kLargestHD<kHD>], my_lse = 0, my_delta = 0;
+  KeyRange mine = {0, -1};
+  if (row < rows) {
+    mine = keys_of_query(shape, place.b, t);
+    load_row(query, HeadRows<const T>(q, shape.q, place.b, head0, group, HD).row(row), HD, scale);
+    load_row(doutput, HeadRows<const T>(dout, shape.out, place.b, head0, group, HD).row(row), HD);
+    const size_t index = (size_t(place.b) * shape.NH + head0 + row % group) * shape.Tq + t;
+    my_lse = lse[index];
+    my_delta = dot(doutput, HeadRows<const T>(out, shape.out, place.b, head0, group, HD).row(row), HD);
+    delta[index] = my_delta;
+  }
+  for (int d = 0; d < padded_width<kHD>(HD); ++d) sum[d] = 0;
+
+  float* keys_transposed = &shared_memory<float>();
+  float* values_transposed = keys_transposed + HD * tile;
+  float* key_rows = values_transposed + HD * tile;
+  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (least(row0 + blockDim.x, rows) - 1) / group);
+  for (int key0 = all.first; key0 <= all.last; key0 += tile) {
+    if (key0 != all.first) __syncthreads();
+    load_tile<kHD>(keys_transposed, key_rows, keys, key0, all.last + 1 - key0, tile, HD);
+    load_tile<kHD, T>(values_transposed, nullptr, values, key0, all.last + 1 - key0, tile, HD);
+    __syncthreads();
+    const int first = greatest(mine.first - key0, 0), last = least(mine.last + 1 - key0, tile);
+    if (first >= last) continue;
+    float ds[kMostRows];
+    for (int c = first / kChunk * kChunk; c < last; c += kChunk) {
+      float s[kChunk], dp[kChunk];
+      multiply_rows(s, query, keys_transposed + c, tile, HD);
+      multiply_rows(dp, doutput, values_transposed + c, tile, HD);
+      for (int j = 0; j < kChunk; ++j) {
+        const float seen = exp_f32(s[j] - my_lse) * (dp[j] - my_delta);
+        ds[c + j] = c + j < first || c + j >= last ? 0.0f : seen;
+      }
+    }
+    add_rows<kHD>(sum, ds, key_rows, first, last, HD);
+  }
+  if (row < rows) store_row(HeadRows<T>(dq, shape.q, place.b, head0, group, HD).row(row), sum, HD, scale, accumulate);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+template <class T>
+void plain_attention_dq(Stream& stream, T* dq, float* delta, const T* dout, const T* out, const float* lse, const T* q,
+                        const T* k, const T* v, const AttentionShape& shape, bool accumulate) {
+  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int rows = Tq * (NH / NKV), threads = threads_of_block(rows);
+  const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
+  const size_t queries = span_of(shape.q, B, Tq, NH, HD), outputs = span_of(shape.out, B, Tq, NH, HD);
+  with_head_size(HD, [&](auto constant) {
+    constexpr int kHD = decltype(constant)::value;
+    const size_t row_bytes = size_t(2 * HD + row_stride<kHD>(HD)) * sizeof(float);
+    const int chunks = chunks_of_tile(row_bytes);
+    launch<attention_dq_kernel<T, kHD>>(
+        {stream,
+         "attention_backward, dq",
+         {updates(dq, queries), writes(delta, size_t(B) * NH * Tq), reads(dout, outputs), reads(out, outputs),
+          reads(lse, size_t(B) * NH * Tq), reads(q, queries), reads(k, span_of(shape.k, B, Tk, NKV, HD)),
+          reads(v, span_of(shape.v, B, Tk, NKV, HD)), reads(shape.document_start, size_t(B) * Tq)},
+         6.0 * HD * B * NH * attention_pairs(shape)},
+        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, dq, delta, dout, out, lse, q, k, v, shape,
+        1 / std::sqrt(float(HD)), int(ranges), chunks, accumulate);
+  });
+}
+
+template void plain_attention_dq(Stream&, float*, float*, const float*, const float*, const float*, const float*,
+                                 const float*, const float*, const AttentionShape&, bool);
+template void plain_attention_dq(Stream&, bf16*, float*, const bf16*, const bf16*, const float*, const bf16*,
+                                 const bf16*, const bf16*, const AttentionShape&, bool);
