@@ -30,7 +30,7 @@ for fault in dev/test/faults/*.sed; do
       tail -n 20 "$scratch/out.txt"
       fail "$(basename "$fault"): $command ended with $code and did not say \"$message\""
     fi
-    echo "ok   $(basename "$fault" .sed), caught by $command: $(grep -E -m1 -- "$message" "$scratch/out.txt")"
+    echo "ok   $(basename "$fault" .sed), caught by $command: $(awk -v m="$message" '$0 ~ m && !n++' "$scratch/out.txt")"
     cp "$scratch/original" "$file" # newer than the faulty object, so that the next build makes it again
   )
   checks=$((checks + 1))

@@ -143,8 +143,8 @@ class LlamaTrainer : public Trainer {
       walk_.forward_backward(batches_.device_batch(), settings_.B, settings_.T, states_.on_device(), gradients_, k == 0,
                              k + 1 == micro_steps);
     }
-    gradients_.finish_step();
-    sum_over_ranks_on_device(&states_.on_device()->loss_sum);
+    start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
+    gradients_.finish_step();  // waits for all that was started on the communication stream
     optimizer_.step(compute_, gradients_.get(), parameters_, states_.on_device());
     states_.fetch(compute_);
   }
@@ -175,8 +175,8 @@ class LlamaTrainer : public Trainer {
     state.loss_sum = sum.nats;
     state.label_count = sum.labels;
     states_.send(compute_, state);
-    sum_over_ranks_on_device(&states_.on_device()->loss_sum);
-    sum_over_ranks_on_device(&states_.on_device()->label_count);
+    sum_over_ranks_on_device(&states_.on_device()->loss_sum, 1);
+    sum_over_ranks_on_device(&states_.on_device()->label_count, 1);
     states_.fetch(compute_);
     state = states_.wait_for_oldest().state;
     return {state.loss_sum, state.label_count};
@@ -213,13 +213,20 @@ class LlamaTrainer : public Trainer {
     gradients_.begin_step();
   }
 
-  // Numbers of the step's state, summed over the data ranks between two pieces of compute.
+  // Numbers of the step's state, summed over the data ranks on the communication stream.
   template <class Number>
-  void sum_over_ranks_on_device(Number* numbers, size_t count = 1) {
+  void start_sum_over_ranks(Number* numbers, size_t count) {
     if (communicator_.size() == 1) return;
     to_communication_.record(compute_);
     communication_.wait(to_communication_);
     communicator_.all_reduce_sum(communication_, numbers, count);
+  }
+
+  // The same, between two pieces of compute.
+  template <class Number>
+  void sum_over_ranks_on_device(Number* numbers, size_t count) {
+    if (communicator_.size() == 1) return;
+    start_sum_over_ranks(numbers, count);
     to_compute_.record(communication_);
     compute_.wait(to_compute_);
   }
