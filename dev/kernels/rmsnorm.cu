@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "dev/kernels/bench_values.h"
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
@@ -130,10 +131,12 @@ void check_refusals(Checker& checker) {
 template <class T>
 void bench_shape(Bencher& bencher, int N, int C) {
   Stream& stream = bencher.stream;
-  const Inputs<T> in(N, C, 1);
-  Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w), dy(stream, in.dy), dx(stream, in.dx);
-  Array<T> sum(stream, in.a.size()), y(stream, in.a.size());
-  Array<float> rstd(stream, size_t(N)), dw(stream, in.dw), scratch(stream, rmsnorm_backward_scratch(N, C));
+  const size_t size = size_t(N) * C;
+  const std::vector<T> values = repeated_normal<T>(size);
+  Array<T> a(stream, values), b(stream, values), w(stream, repeated_normal<T>(size_t(C)));
+  Array<T> dy(stream, values), dx(stream, values), sum(stream, size), y(stream, size);
+  Array<float> rstd(stream, size_t(N)), dw(stream, repeated_normal<float>(size_t(C))),
+      scratch(stream, rmsnorm_backward_scratch(N, C));
   const double row = double(N) * C * sizeof(T);
   const auto name = [&](const char* what) { return format("%s %s N=%d C=%d", what, dtype_name(kDType<T>), N, C); };
   bencher.time(name("rmsnorm_forward"), 2 * row, 4.0 * N * C,

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "dev/kernels/bench_values.h"
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
@@ -223,8 +224,7 @@ void check_refusals(Checker& checker) {
 template <class T>
 void bench_shape(Bencher& bencher, const Shape& s) {
   Stream& stream = bencher.stream;
-  Generator generator(1);
-  Array<T> qkv(stream, random_normal<T>(generator, size_t(s.N) * s.width()));
+  Array<T> qkv(stream, repeated_normal<T>(size_t(s.N) * s.width()));
   Array<float> table(stream, rope_table(kLlama31, s.HD, s.table_positions));
   std::vector<int> positions(size_t(s.N));
   for (int n = 0; n < s.N; ++n) positions[n] = n % s.table_positions;

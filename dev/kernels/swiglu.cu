@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "dev/kernels/bench_values.h"
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
@@ -84,9 +85,8 @@ void check_refusals(Checker& checker) {
 template <class T>
 void bench_shape(Bencher& bencher, int N, int FF) {
   Stream& stream = bencher.stream;
-  Generator generator(1);
   const size_t size = size_t(N) * FF;
-  Array<T> gate_up(stream, random_normal<T>(generator, 2 * size)), dout(stream, random_normal<T>(generator, size));
+  Array<T> gate_up(stream, repeated_normal<T>(2 * size)), dout(stream, repeated_normal<T>(size));
   Array<T> out(stream, size), dgate_up(stream, 2 * size);
   const std::string shape = format("%s N=%d FF=%d", dtype_name(kDType<T>), N, FF);
   bencher.time("swiglu_forward " + shape, 3.0 * size * sizeof(T), 5.0 * size,

@@ -1,67 +1,116 @@
-// The embedding: see embedding.h.
+// Embedding.  forward: out[N,C] = weight[tokens[n]].  backward: dweight[V,C] +=, fp32, no atomics.  Deterministic.
+//
+// Backward walks the positions sorted by token, a run of equal tokens after the other: nobody else writes the row of a
+// run's token. Most runs are short, but one byte of English text in seven is a space: a long run is shared out.
 #include "llmc/kernels/embedding.h"
 
-#include "llmc/base/error.h"
-#include "llmc/device/kernel.cuh"
-#include "llmc/device/launch.cuh"
+#include <algorithm>
+
+#include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kColumns = 8;  // a thread
+constexpr int kThreads = 256;
+constexpr int kWindow = 32;  // sorted positions of a block of backward; a longer run is a long one
+constexpr int kLanes = 32, kGroups = kThreads / kLanes;
 
-// A thread copies kColumns columns of a row.
-template <class T>
+template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(T* __restrict__ out, const int* __restrict__ tokens, const T* __restrict__ weight, int N, int C) {
-  const int column = int(blockIdx.x * blockDim.x + threadIdx.x) * kColumns;
-  if (column >= C) return;
-  const int count = C - column < kColumns ? C - column : kColumns;
-  for (int row = int(blockIdx.y); row < N; row += int(gridDim.y)) {
-    const T* from = weight + size_t(tokens[row]) * C + column;
-    T* to = out + size_t(row) * C + column;
-    if (count == kColumns)
-      for (int i = 0; i < kColumns; ++i) to[i] = from[i];
-    else
-      for (int i = 0; i < count; ++i) to[i] = from[i];
+    embedding_forward_kernel(T* __restrict__ out, const int* __restrict__ tokens, const T* __restrict__ weight, int N,
+                             int C, int V) {
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  if (row >= N) return;
+  const int token = tokens[row];
+  const bool known = token >= 0 && token < V;
+  Vector<T, width> nothing;
+#pragma unroll
+  for (int j = 0; j < width; ++j) nothing.v[j] = from_float<T>(NAN);
+  const auto* from = reinterpret_cast<const Vector<T, width>*>(weight + size_t(known ? token : 0) * C);
+  auto* to = reinterpret_cast<Vector<T, width>*>(out + size_t(row) * C);
+  for (int i = threadIdx.x; i < C / width; i += blockDim.x) to[i] = known ? from[i] : nothing;
+}
+
+// sum[width] += dout[order[first]], dout[order[first + step]], ... before `last`, of the columns from `dout` on.
+template <class T, int width>
+__device__ __forceinline__ void add_rows(float (&sum)[width], const T* dout, const int* order, int first, int last,
+                                         int step, int C) {
+  for (int i = first; i < last; i += step) {
+    float d[width];
+    load_vector(d, dout + size_t(order[i]) * C);
+#pragma unroll
+    for (int j = 0; j < width; ++j) sum[j] += d[j];
   }
 }
 
-// The blocks of the sorted position n (blockIdx.y, and by gridDim.y further) have work only if a run of equal tokens
-// starts there; a thread adds up kColumns columns of that run.
-template <class T>
+template <int width>
+__device__ __forceinline__ void add_to(float* to, const float (&sum)[width]) {
+  float d[width];
+  load_vector(d, to);
+#pragma unroll
+  for (int j = 0; j < width; ++j) d[j] += sum[j];
+  store_vector(to, d);
+}
+
+struct GroupSums {
+  float sum[kGroups][kLanes * 8];
+};
+
+// A block has kWindow sorted positions and the columns of its lanes. It adds up the runs that start in its window: a
+// run of up to kWindow rows is the work of one group of threads, in the order of the rows. At most one longer run can
+// start in a window; all groups share it, group g adding rows g, g + groups, ..., and their sums are added in order.
+template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(float* __restrict__ dweight, const T* __restrict__ dout, const int* __restrict__ tokens,
-                    const int* __restrict__ order, int N, int C) {
-  const int column = int(blockIdx.x * blockDim.x + threadIdx.x) * kColumns;
-  if (column >= C) return;
-  const int count = C - column < kColumns ? C - column : kColumns;
-  for (int first = int(blockIdx.y); first < N; first += int(gridDim.y)) {
-    const int token = tokens[order[first]];
-    if (first > 0 && tokens[order[first - 1]] == token) continue;
-    float sum[kColumns] = {};
-    for (int n = first; n < N && tokens[order[n]] == token; ++n) {
-      const T* row = dout + size_t(order[n]) * C + column;
-      if (count == kColumns)
-        for (int i = 0; i < kColumns; ++i) sum[i] += to_float(row[i]);
-      else
-        for (int i = 0; i < count; ++i) sum[i] += to_float(row[i]);
-    }
-    float* to = dweight + size_t(token) * C + column;
-    for (int i = 0; i < count; ++i) to[i] += sum[i];
+    embedding_backward_kernel(float* __restrict__ dweight, const T* __restrict__ dout, const int* __restrict__ tokens,
+                              const int* __restrict__ order, int N, int C, int V) {
+  const auto token_at = [&](int i) { return tokens[order[i]]; };
+  const int lane = threadIdx.x, group = threadIdx.y, groups = blockDim.y;
+  const int c = (blockIdx.y * blockDim.x + lane) * width;
+  const int begin = blockIdx.x * kWindow, end = N - begin < kWindow ? N : begin + kWindow;
+  for (int start = begin + group; c < C && start < end; start += groups) {
+    const int token = token_at(start);
+    if (token < 0 || token >= V || (start > 0 && token_at(start - 1) == token)) continue;
+    if (N - start > kWindow && token_at(start + kWindow) == token) continue;  // a long one
+    int last = start + 1;
+    while (last < N && token_at(last) == token) ++last;
+    float sum[width] = {};
+    add_rows(sum, dout + c, order, start, last, 1, C);
+    add_to(dweight + size_t(token) * C + c, sum);
   }
+
+  // The run that goes on behind the window, if it starts in it and is a long one. All threads agree on that.
+  if (end == N) return;
+  const int token = token_at(end);
+  int start = end;
+  while (start > begin && token_at(start - 1) == token) --start;
+  if (token < 0 || token >= V || start == end || (start > 0 && token_at(start - 1) == token)) return;
+  if (N - start <= kWindow || token_at(start + kWindow) != token) return;
+  int last = end, beyond = N;  // token_at(last) == token, and beyond `beyond` there is none of them
+  while (beyond - last > 1) {
+    const int middle = last + (beyond - last) / 2;
+    if (token_at(middle) == token) last = middle;
+    else beyond = middle;
+  }
+  auto& shared = shared_memory<GroupSums>();
+  float sum[width] = {};
+  if (c < C) add_rows(sum, dout + c, order, start + group, beyond, groups, C);
+  store_vector(shared.sum[group] + lane * width, sum);
+  __syncthreads();
+  if (group != 0 || c >= C) return;
+  for (int g = 1; g < groups; ++g) {
+    float other[width];
+    load_vector(other, shared.sum[g] + lane * width);
+#pragma unroll
+    for (int j = 0; j < width; ++j) sum[j] += other[j];
+  }
+  add_to(dweight + size_t(token) * C + c, sum);
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-dim3 grid_for(int N, int C) {
-  return dim3(blocks_for(size_t(C), kThreads * kColumns), unsigned(N < 65535 ? N : 65535));
-}
-
-void require_sizes(const char* name, int N, int C, int V) {
-  REQUIRE(N > 0 && C > 0 && V > 0, "%s: N=%d tokens, C=%d, V=%d: all must be positive", name, N, C, V);
+void require_sizes(const char* who, int N, int C, int V) {
+  REQUIRE(N >= 1 && C >= 1 && V >= 1, "%s: N = %d tokens, C = %d, V = %d: expected at least one of each", who, N, C, V);
 }
 
 }  // namespace
@@ -69,21 +118,30 @@ void require_sizes(const char* name, int N, int C, int V) {
 template <class T>
 void embedding_forward(Stream& stream, T* out, const int* tokens, const T* weight, int N, int C, int V) {
   require_sizes("embedding_forward", N, C, V);
-  const size_t n = size_t(N), c = size_t(C);
-  launch<forward_kernel<T>>(
-      {stream, "embedding_forward", {reads(tokens, n), reads(weight, size_t(V) * c), writes(out, n * c)}},
-      grid_for(N, C), kThreads, 0, out, tokens, weight, N, C);
+  const size_t size = size_t(N) * C;
+  const int threads = threads_for_row(C / vector_width(C), 4, 128);
+  const dim3 block(threads, kThreads / threads);
+  with_vector_width("embedding_forward", C, {out, weight}, [&](auto width) {
+    launch<embedding_forward_kernel<T, decltype(width)::value>>(
+        {stream, "embedding_forward", {writes(out, size), reads(tokens, size_t(N)), reads(weight, size_t(V) * C)}},
+        blocks_for(size_t(N), block.y), block, 0, out, tokens, weight, N, C, V);
+  });
 }
 
 template <class T>
 void embedding_backward(Stream& stream, float* dweight, const T* dout, const int* tokens, const int* order, int N,
                         int C, int V) {
   require_sizes("embedding_backward", N, C, V);
-  const size_t n = size_t(N), c = size_t(C);
-  launch<backward_kernel<T>>({stream,
-                              "embedding_backward",
-                              {reads(tokens, n), reads(order, n), reads(dout, n * c), updates(dweight, size_t(V) * c)}},
-                             grid_for(N, C), kThreads, 0, dweight, dout, tokens, order, N, C);
+  const int vectors = C / vector_width(C), lanes = std::min(vectors, kLanes);
+  const dim3 grid(blocks_for(size_t(N), kWindow), blocks_for(size_t(vectors), size_t(lanes)));
+  with_vector_width("embedding_backward", C, {dweight, dout}, [&](auto width) {
+    launch<embedding_backward_kernel<T, decltype(width)::value>>(
+        {stream,
+         "embedding_backward",
+         {updates(dweight, size_t(V) * C), reads(dout, size_t(N) * C), reads(tokens, size_t(N)),
+          reads(order, size_t(N))}},
+        grid, dim3(lanes, kGroups), sizeof(GroupSums), dweight, dout, tokens, order, N, C, V);
+  });
 }
 
 #define INSTANTIATE(T)                                                               \

@@ -1,16 +1,18 @@
-// The embedding: out[N,C] = weight[token[n], :].
+// Embedding: a row of the table weight[V,C] for each token.
 //
-// Backward adds without atomics: `order` (N) lists the positions sorted by token, equal tokens in their order, as the
-// batch was made with it (sort_positions_by_token). T is float or bf16; sums are fp32. Deterministic.
+// T is float or bf16. Deterministic: backward has no atomics, and its order of additions depends on the tokens alone.
+// Buffers of T and dweight are 16-byte aligned if C is a multiple of 8.
 #pragma once
 
 #include "llmc/device/device.h"
 
-// out[N,C] =, from weight[V,C]; tokens (N) on the device, in [0, V).
+// out[N,C] = weight[tokens[n]]. A token outside of 0 to V-1 (the host refuses it before) is no read outside of the
+// table: its row becomes NaN.
 template <class T>
 void embedding_forward(Stream& stream, T* out, const int* tokens, const T* weight, int N, int C, int V);
 
-// dweight[V,C] += , from dout[N,C]. A token's rows are added in the order of their positions, then to dweight once.
+// dweight[V,C] += the rows of dout[N,C], each to the row of its token; tokens outside of the table are left out.
+// order[N]: the positions 0 to N-1 sorted by their token, equal tokens by their position (sort_positions_by_token).
 template <class T>
 void embedding_backward(Stream& stream, float* dweight, const T* dout, const int* tokens, const int* order, int N,
                         int C, int V);
