@@ -198,7 +198,7 @@ void check_all_gather(Bench& b) {
       Buffer<Byte> out(b, want.size()), in(b, each);
       const size_t place = size_t(b.ranks.rank) * each;
       in.put(values<Byte>(b.ranks.rank, each));
-      out.put(values<Byte>(b.ranks.rank, each), place);
+      if (in_place) out.put(values<Byte>(b.ranks.rank, each), place);
       b.communicator->all_gather(b.compute, out.data(), in_place ? out.data() + place : in.data(), each);
       b.check(agree(b, out.get(), want), format("all_gather of %zu bytes each%s", each, in_place ? ", in place" : ""));
     }

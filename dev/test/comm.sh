@@ -16,8 +16,10 @@ within() { awk "BEGIN { exit !($(now) - $2 < $1) }"; } # SECONDS SINCE
 
 # passes RANKS [VARIABLE=VALUE]: all checks.
 passes() {
-  env ${2:+"$2"} bash -c "$(declare -f ranks); ranks $1 $comm" >"$scratch/out" 2>&1 && says "checks passed on each of $1 ranks" ||
-    { cat "$scratch/out" && return 1; }
+  if env ${2:+"$2"} bash -c "$(declare -f ranks); ranks $1 $comm" >"$scratch/out" 2>&1 &&
+    says "checks passed on each of $1 ranks"; then return; fi
+  cat "$scratch/out"
+  return 1
 }
 
 # ends RANKS ARGUMENTS…: must end within 15 s with a code other than 0.
@@ -80,7 +82,7 @@ env SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_NTASKS_PER_NODE=
 check "srun's ranks" says "rank 5 of 8, local 1 of 4, started by srun"
 
 two=(env RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 "$comm" connect)
-if ! ldd "$comm" | grep -q libmpi; then
+if [[ $(ldd "$comm") != *libmpi* ]]; then
   refused "several ranks without MPI" "this build has no MPI, and on the CPU several ranks need it" "${two[@]}"
   echo "$checks checks passed; this build has no MPI, so none ran on several ranks"
   exit
