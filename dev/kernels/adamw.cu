@@ -101,8 +101,8 @@ void check_case(Checker& checker, const std::string& what, const std::vector<Ada
     want_p.push_back(p[i]), want_m.push_back(m[i]), want_v.push_back(v[i]);
   }
   const std::vector<int> shape = {int(used_p.size())};
-  // p is rounded twice in each of three steps, 2^-24 each time; m may cancel, at the size of its terms. A step moves p by up to the
-  // rate, with the relative error of m / sqrt(v): 1e-6 of 3e-3.
+  // p is rounded twice in each of three steps, 2^-24 each time; m may cancel, at the size of its terms. A step moves p
+  // by up to the rate, with the relative error of m / sqrt(v): 1e-6 of 3e-3.
   checker.close(name + " master", used_p, want_p, shape, 4e-7, 3e-3 * 2e-6);
   checker.close(name + " m", used_m, want_m, shape, 1e-6, 3e-7);
   checker.close(name + " v", used_v, want_v, shape, 1e-6, 0);

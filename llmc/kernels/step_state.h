@@ -16,7 +16,7 @@ struct StepState {
   int64_t stop_requests;  // ranks that were asked to stop after this step
 
   // From the step itself.
-  double loss_sum;      // sum of their losses in nats (this rank's until summed over ranks)
-  float grad_norm;      // L2 over all gradients, before clipping
-  float clip_factor;    // min(1, grad_clip / grad_norm)
+  double loss_sum;    // sum of their losses in nats (this rank's until summed over ranks)
+  float grad_norm;    // L2 over all gradients, before clipping
+  float clip_factor;  // min(1, grad_clip / grad_norm)
 };

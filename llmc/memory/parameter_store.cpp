@@ -24,8 +24,8 @@ void ParameterStore<T>::bind(const Arena& arena) {
 template <class T>
 void ParameterStore<T>::gather(int unit, const char* file, int line) {
   if (fault_skips(file, line)) return;
-  REQUIRE(!gathered_.at(size_t(unit)), "%s:%d: unit %d of the model is gathered again before it was released", file, line,
-          unit);
+  REQUIRE(!gathered_.at(size_t(unit)), "%s:%d: unit %d of the model is gathered again before it was released", file,
+          line, unit);
   gathered_[size_t(unit)] = true;
 }
 
@@ -38,7 +38,8 @@ const T* ParameterStore<T>::get(int unit) {
 template <class T>
 void ParameterStore<T>::release(int unit, const char* file, int line) {
   if (fault_skips(file, line)) return;
-  REQUIRE(gathered_.at(size_t(unit)), "%s:%d: unit %d of the model is released, and nobody gathered it", file, line, unit);
+  REQUIRE(gathered_.at(size_t(unit)), "%s:%d: unit %d of the model is released, and nobody gathered it", file, line,
+          unit);
   gathered_[size_t(unit)] = false;
 }
 

@@ -1,7 +1,7 @@
 // The weights, unit by unit (the embedding, a block, the head): gather(unit) makes a unit's weights whole on the
 // communication stream, get(unit) lets the compute stream wait for them, release(unit) says that compute is done with
-// them. Unsharded, the weights are whole from the start and nothing moves; the order of the three is checked all the same:
-// a unit that is used without gather, or gathered again before its release, is an error.
+// them. Unsharded, the weights are whole from the start and nothing moves; the order of the three is checked all the
+// same: a unit that is used without gather, or gathered again before its release, is an error.
 //
 // The optimizer's fp32 master copy is here too. With T = float it is the weights themselves.
 #pragma once
