@@ -35,12 +35,12 @@ check "no tests at all is a failure" last_line "0 passed, 0 failed"
 
 program b/test/test_good dev/test/test_good.cpp 'echo "assertions: 10 | 10 passed"' '// Covers: promises 2 and 5: sums'
 program b/kernels/rope dev/kernels/rope.cu '[ "$1" = check ] && echo 3 shapes ok' '// Covers: promise 7: rope'
-printf '#!/bin/sh\n# Covers: words\n# Covers: promise 5: more\necho "$LLMC_BUILD"\n' >"$scratch/dev/test/script.sh"
+printf '#!/bin/sh\n# Covers: words\n# and words\n# Covers: promise 5: more\n# Timeout: 9\n#include\necho "$LLMC_BUILD"\n' >"$scratch/dev/test/script.sh"
 chmod +x "$scratch/dev/test/script.sh"
 run 0 b
 check "good tests pass" last_line "3 passed, 0 failed"
 check "what is covered is printed" says '^ok +test_good +[0-9.]+ s  promises 2 and 5: sums$'
-check "two lines are joined" says '^ok +script +[0-9.]+ s  words; promise 5: more$'
+check "two lines are joined" says '^ok +script +[0-9.]+ s  words and words; promise 5: more$'
 check "promises are counted" says 'promises covered .*: 2 \(1\), 5 \(2\), 7 \(1\)$'
 check "a script knows the build" grep -qx b "$scratch/build/test-logs/script.log"
 run 0 b rope
