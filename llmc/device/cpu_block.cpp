@@ -22,6 +22,14 @@ constexpr size_t kStackBytes = LLMC_ASAN ? 512 << 10 : 128 << 10;
 constexpr size_t kGuardBytes = 64 << 10;
 constexpr int kWarpSize = 32;
 
+// What stays poisoned would be found poisoned by whatever is mapped there next.
+void unmap(void* memory, size_t bytes) {
+#if LLMC_ASAN
+  ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
+#endif
+  munmap(memory, bytes);
+}
+
 // A stack with a guard page below: an overflow faults instead of writing into a neighbour.
 class Stack {
  public:
@@ -31,7 +39,7 @@ class Stack {
     REQUIRE(base_ != MAP_FAILED, "no memory for a fiber's stack of %zu bytes", kStackBytes);
     mprotect(base_, kGuardBytes, PROT_NONE);
   }
-  ~Stack() { munmap(base_, kStackBytes + kGuardBytes); }
+  ~Stack() { unmap(base_, kStackBytes + kGuardBytes); }
   Stack(const Stack&) = delete;
   char* bottom() const { return base_ + kGuardBytes; }
 
@@ -148,7 +156,7 @@ Block::Block(const CpuWorld& world, int number)
   mprotect(shared_ + (kMaxSharedBytes + 4095) / 4096 * 4096, 4096, PROT_NONE);
 }
 
-Block::~Block() { munmap(shared_, kMaxSharedBytes + kGuardBytes); }
+Block::~Block() { unmap(shared_, kMaxSharedBytes + kGuardBytes); }
 
 CpuIndex Block::index_of(int thread) const {
   const CpuExtent& size = launch_->block;

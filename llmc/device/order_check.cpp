@@ -45,7 +45,9 @@ void OrderCheck::access(int timeline, const char* name, const char* file, int li
       // ordered after this access is ordered after that one too.
       const bool covered =
           begin <= e.begin && e.end <= end && (a->write || !e.write) && !mine && ordered_after(timeline, e);
-      if (!covered) log_[kept++] = e;
+      if (covered) continue;
+      if (kept != i) log_[kept] = e;
+      ++kept;
     }
     log_.resize(kept);
     log_.push_back({begin, end, timeline, time, a->write, name, file, line});

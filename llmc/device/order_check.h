@@ -26,6 +26,7 @@ class OrderCheck {
   void join(int timeline, const Clock& clock);                         // what a wait does
   // Memory was given back: what used it no longer matters.
   void forget(const void* data, size_t bytes);
+  size_t entries() const { return log_.size(); }
 
  private:
   struct Entry {

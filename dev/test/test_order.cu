@@ -1,0 +1,603 @@
+// Covers: the device world: a missing wait is reported in any schedule, right programs pass and agree in all of them
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "dev/test/test.h"
+#include "llmc/device/device.h"
+#include "llmc/device/launch.cuh"
+#include "llmc/device/order_check.h"
+#include "llmc/device/random.h"
+
+namespace {
+
+using Schedule = CpuWorld::Schedule;
+
+// What only the CPU world finds is tested in it alone; a GPU runs the right programs.
+bool in_cpu_world() { return !Device(0).info().gpu; }
+
+struct World {
+  Schedule schedule;
+  unsigned long seed;
+};
+const std::vector<World> kWorlds = {{Schedule::eager, 1},  {Schedule::lazy, 1},   {Schedule::random, 1},
+                                    {Schedule::random, 2}, {Schedule::random, 3}, {Schedule::random, 4}};
+
+CpuWorld settings(const World& world) {
+  CpuWorld cpu = CpuWorld::from_environment();
+  cpu.schedule = world.schedule;
+  cpu.seed = world.seed;
+  return cpu;
+}
+
+__global__ void fill_kernel(float* data, float value, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) data[i] = value;
+}
+__global__ void add_kernel(float* sum, const float* data, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) sum[i] = 2 * sum[i] + data[i];
+}
+
+constexpr int kCount = 256;
+
+void fill(Stream& stream, const char* name, float* data, float value, int n = kCount) {
+  launch<fill_kernel>({stream, name, {writes(data, size_t(n))}}, blocks_for(size_t(n), 64), 64, 0, data, value, n);
+}
+void add(Stream& stream, const char* name, float* sum, const float* data, int n = kCount) {
+  launch<add_kernel>({stream, name, {updates(sum, size_t(n)), reads(data, size_t(n))}}, blocks_for(size_t(n), 64), 64,
+                     0, sum, data, n);
+}
+
+// Two streams and two buffers, in a world.
+struct Setup {
+  Device device;
+  Stream one, two, three;
+  Event event, other;
+  DeviceMemory memory_a, memory_b;
+  PinnedMemory memory_host;
+  float *a, *b, *host;
+
+  explicit Setup(const World& world)
+      : device(0, settings(world)),
+        one(device, "one"),
+        two(device, "two"),
+        three(device, "three"),
+        event(device),
+        other(device),
+        memory_a(device, kCount * sizeof(float)),
+        memory_b(device, kCount * sizeof(float)),
+        memory_host(device, kCount * sizeof(float)),
+        a(reinterpret_cast<float*>(memory_a.data())),
+        b(reinterpret_cast<float*>(memory_b.data())),
+        host(reinterpret_cast<float*>(memory_host.data())) {}
+
+  float first_of(float* data) {
+    device.synchronize();
+    copy(one, host, data, kCount);
+    one.synchronize();
+    return host[0];
+  }
+};
+
+// `program` is reported in every world, and the report contains each of the texts.
+template <class Program>
+void reported(const Program& program, const std::vector<const char*>& texts) {
+  for (const World& world : kWorlds) {
+    const std::string message = error_of([&] {
+      Setup s(world);
+      program(s);
+    });
+    CAPTURE(int(world.schedule));
+    CAPTURE(message);
+    for (const char* text : texts) CHECK(message.find(text) != std::string::npos);
+  }
+}
+
+// `program` runs to its end in every world, and gives `expected`.
+template <class Program>
+void right(const Program& program, float expected) {
+  for (const World& world : kWorlds) {
+    Setup s(world);
+    CAPTURE(int(world.schedule));
+    CHECK(program(s) == expected);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a missing wait is reported with both names, in any schedule") {
+  if (!in_cpu_world()) return;
+  reported(
+      [](Setup& s) {
+        fill(s.one, "producer", s.a, 1);
+        add(s.two, "consumer", s.b, s.a);
+      },
+      {"unordered access", "consumer reads 1024 bytes", "stream 'two'", "producer writes", "stream 'one'",
+       "test_order.cu:"});
+  reported(
+      [](Setup& s) {
+        copy(s.one, s.b, s.a, kCount);
+        fill(s.two, "too early", s.a, 2);
+      },
+      {"too early writes", "that copy reads in stream 'one'"});
+  reported(
+      [](Setup& s) {
+        fill(s.one, "first", s.a, 1);
+        fill(s.two, "second", s.a, 2);
+      },
+      {"second writes", "first writes"});
+  reported(
+      [](Setup& s) {
+        fill(s.one, "lower half", s.a, 1, kCount / 2 + 1);
+        fill(s.two, "upper half", s.a + kCount / 2, 2, kCount / 2);
+      },
+      {"upper half writes 4 bytes"});
+}
+
+TEST_CASE("a missing wait is reported though later work lies between") {
+  if (!in_cpu_world()) return;
+  reported(
+      [](Setup& s) {
+        fill(s.one, "producer", s.a, 1);
+        fill(s.one, "a part again", s.a, 2, 1);
+        add(s.two, "consumer", s.b + kCount / 2, s.a + kCount / 2, 1);
+      },
+      {"consumer reads 4 bytes", "that producer writes"});
+  reported(
+      [](Setup& s) {
+        fill(s.one, "sum", s.b, 1);
+        fill(s.one, "producer", s.a, 1);
+        add(s.one, "another reader", s.b, s.a);
+        add(s.two, "consumer", s.host, s.a);
+      },
+      {"consumer reads", "that producer writes"});
+}
+
+TEST_CASE("an event that orders nothing is no excuse") {
+  if (!in_cpu_world()) return;
+  reported(
+      [](Setup& s) {
+        s.event.record(s.one);  // before the work, not after it
+        fill(s.one, "producer", s.a, 1);
+        s.two.wait(s.event);
+        add(s.two, "consumer", s.b, s.a);
+      },
+      {"consumer reads", "producer writes"});
+  reported(
+      [](Setup& s) {
+        s.two.wait(s.event);  // never recorded so far
+        fill(s.one, "producer", s.a, 1);
+        s.event.record(s.one);
+        add(s.two, "consumer", s.b, s.a);
+      },
+      {"consumer reads", "producer writes"});
+  reported(
+      [](Setup& s) {
+        fill(s.one, "producer", s.a, 1);
+        s.event.record(s.one);
+        s.event.record(s.three);  // forgets stream one
+        s.two.wait(s.event);
+        add(s.two, "consumer", s.b, s.a);
+      },
+      {"consumer reads", "producer writes"});
+}
+
+TEST_CASE("work that an event orders passes") {
+  right(
+      [](Setup& s) {
+        fill(s.one, "sum", s.b, 10);
+        fill(s.one, "producer", s.a, 1);
+        s.event.record(s.one);
+        s.two.wait(s.event);
+        add(s.two, "consumer", s.b, s.a);
+        return s.first_of(s.b);
+      },
+      21);
+  // Through a third stream, and back.
+  right(
+      [](Setup& s) {
+        fill(s.one, "sum", s.b, 10);
+        fill(s.one, "producer", s.a, 1);
+        s.event.record(s.one);
+        s.three.wait(s.event);
+        s.other.record(s.three);
+        s.two.wait(s.other);
+        add(s.two, "consumer", s.b, s.a);
+        s.event.record(s.two);
+        s.one.wait(s.event);
+        fill(s.one, "again", s.a, 5);
+        add(s.one, "again", s.b, s.a);
+        return s.first_of(s.b);
+      },
+      47);
+  // Readers need no order between them, nor do neighbours.
+  right(
+      [](Setup& s) {
+        fill(s.one, "sum", s.b, 10);
+        fill(s.one, "producer", s.a, 1);
+        s.event.record(s.one);
+        s.two.wait(s.event);
+        add(s.one, "lower half", s.b, s.a, kCount / 2);
+        add(s.two, "upper half", s.b + kCount / 2, s.a, kCount / 2);
+        return s.first_of(s.b);
+      },
+      21);
+  // The host waits, so what it enqueues afterwards is ordered.
+  right(
+      [](Setup& s) {
+        fill(s.one, "sum", s.b, 10);
+        fill(s.one, "producer", s.a, 1);
+        s.one.synchronize();
+        add(s.two, "consumer", s.b, s.a);
+        return s.first_of(s.b);
+      },
+      21);
+}
+
+TEST_CASE("the host's own accesses are checked") {
+  right(
+      [](Setup& s) {
+        host_accesses(s.device, "next batch", {writes(s.host, kCount)});
+        for (int i = 0; i < kCount; ++i) s.host[i] = 3;
+        copy(s.one, s.a, s.host, kCount);
+        s.event.record(s.one);
+        s.event.synchronize();
+        host_accesses(s.device, "next batch", {writes(s.host, kCount)});
+        for (int i = 0; i < kCount; ++i) s.host[i] = 4;
+        return s.first_of(s.a);
+      },
+      3);
+  if (!in_cpu_world()) return;
+  reported(
+      [](Setup& s) {
+        copy(s.one, s.a, s.host, kCount);
+        host_accesses(s.device, "next batch", {writes(s.host, kCount)});
+      },
+      {"next batch writes 1024 bytes", "stream 'the host'", "that copy reads in stream 'one'"});
+  reported(
+      [](Setup& s) {
+        fill(s.one, "loss", s.a, 1);
+        s.event.record(s.one);
+        copy(s.one, s.host, s.a, kCount);  // after the event that the host waits for
+        s.event.synchronize();
+        host_accesses(s.device, "log line", {reads(s.host, kCount)});
+      },
+      {"log line reads", "that copy writes in stream 'one'"});
+}
+
+namespace {
+
+enum class Forgotten { nothing, gathered, released };
+
+// Six layers' weights pass through two slots: gathered on one stream, used on another.
+float two_slots(Setup& s, Forgotten forgotten) {
+  constexpr int kLayers = 6;
+  DeviceMemory memory(s.device, 2 * kCount * sizeof(float));
+  float* slots[2] = {reinterpret_cast<float*>(memory.data()), reinterpret_cast<float*>(memory.data()) + kCount};
+  std::vector<Event> gathered, released;
+  for (int l = 0; l < kLayers; ++l) gathered.emplace_back(s.device), released.emplace_back(s.device);
+  Stream &compute = s.one, &communication = s.two;
+  const auto gather = [&](int layer) {
+    if (layer >= 2 && forgotten != Forgotten::released) communication.wait(released[size_t(layer - 2)]);
+    fill(communication, "gather", slots[layer % 2], float(layer + 1));
+    gathered[size_t(layer)].record(communication);
+  };
+  fill(compute, "begin", s.a, 0);
+  gather(0);
+  for (int l = 0; l < kLayers; ++l) {
+    if (l + 1 < kLayers) gather(l + 1);
+    if (forgotten != Forgotten::gathered) compute.wait(gathered[size_t(l)]);
+    add(compute, "block", s.a, slots[l % 2]);
+    released[size_t(l)].record(compute);
+  }
+  return s.first_of(s.a);
+}
+
+}  // namespace
+
+TEST_CASE("two slots that are gathered, used and released") {
+  right([](Setup& s) { return two_slots(s, Forgotten::nothing); }, 120);  // 1·32 + 2·16 + 3·8 + 4·4 + 5·2 + 6
+  if (!in_cpu_world()) return;
+  reported([](Setup& s) { two_slots(s, Forgotten::gathered); }, {"block reads", "that gather writes in stream 'two'"});
+  reported([](Setup& s) { two_slots(s, Forgotten::released); }, {"gather writes", "that block reads in stream 'one'"});
+}
+
+TEST_CASE("what nobody declared is seen by its result in the lazy schedule") {
+  if (!in_cpu_world()) return;
+  for (const Schedule schedule : {Schedule::eager, Schedule::lazy}) {
+    Setup s({schedule, 1});
+    launch<fill_kernel>({s.one, "silent producer", {}}, 1, kCount, 0, s.a, 1.0f, kCount);
+    fill(s.two, "sum", s.b, 10);
+    launch<add_kernel>({s.two, "silent consumer", {}}, 1, kCount, 0, s.b, s.a, kCount);
+    copy(s.two, s.host, s.b, kCount);
+    s.two.synchronize();
+    if (schedule == Schedule::eager) CHECK(s.host[0] == 21);
+    else CHECK(std::isnan(s.host[0]));  // the producer was not asked for: its buffer is still poison
+  }
+}
+
+namespace {
+
+// A program drawn from a seed: kernels on three streams over five buffers, events recorded and waited for at random.
+// Returns what the buffers hold, or the report's first line.
+std::string random_program(const World& world, unsigned long seed, bool wait_always) {
+  Device device(0, settings(world));
+  DeviceMemory memory(device, 5 * 64 * sizeof(float));
+  std::vector<float> result(5 * 64);
+  std::vector<Stream> streams;
+  std::vector<Event> events;
+  for (const char* name : {"one", "two", "three"}) streams.emplace_back(device, name);
+  for (int e = 0; e < 4; ++e) events.emplace_back(device);
+  const auto buffer = [&](size_t i) { return reinterpret_cast<float*>(memory.data()) + 64 * i; };
+  for (size_t i = 0; i < 5; ++i) fill(streams[0], "begin", buffer(i), float(i), 64);
+  streams[0].synchronize();
+  Random random(seed);
+  std::vector<std::string> names;  // live as long as the log
+  for (int step = 0; step < 40; ++step) names.push_back(format("step %d", step));
+  try {
+    for (int step = 0; step < 40; ++step) {
+      Stream& stream = streams[random.below(3)];
+      const size_t to = random.below(5), from = random.below(5), part = random.below(2) * 32, event = random.below(4);
+      switch (random.below(wait_always ? 1 : 5)) {
+        case 0:
+        case 1:
+          if (wait_always)
+            for (Stream& other : streams) events[0].record(other), stream.wait(events[0]);
+          if (to != from) add(stream, names[size_t(step)].c_str(), buffer(to) + part, buffer(from) + part, 32);
+          break;
+        case 2:
+          events[event].record(stream);
+          break;
+        case 3:
+          stream.wait(events[event]);
+          break;
+        case 4:
+          if (random.below(3) == 0) stream.synchronize();
+          break;
+      }
+    }
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    return message.substr(0, message.find(" bytes at"));  // without the address
+  }
+  device.synchronize();
+  copy(streams[0], result.data(), buffer(0), result.size());
+  streams[0].synchronize();
+  std::string text;
+  for (const float x : result) text += format("%a ", double(x));
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("random programs: every schedule reports the same, or computes the same") {
+  int reports = 0, results = 0;
+  for (unsigned long seed = 1; seed <= 400; ++seed) {
+    const bool wait_always = seed % 4 == 0;
+    if (!wait_always && !in_cpu_world()) continue;
+    const std::string expected = random_program({Schedule::eager, 1}, seed, wait_always);
+    const bool reported = expected.find("unordered access") != std::string::npos;
+    ++(reported ? reports : results);
+    CAPTURE(seed);
+    CHECK(!(wait_always && reported));
+    for (const World& world :
+         {World{Schedule::lazy, 1}, World{Schedule::random, seed}, World{Schedule::random, seed + 1}})
+      CHECK(random_program(world, seed, wait_always) == expected);
+  }
+  CHECK(results > 100);
+  if (in_cpu_world()) CHECK(reports > 100);
+}
+
+namespace {
+
+// What the order check must report, found the plain way: every access knows all that happened before it.
+class PlainOrder {
+ public:
+  using Known = std::vector<bool>;  // which earlier accesses
+  explicit PlainOrder(size_t timelines) : known_(timelines) {}
+
+  // Whether it conflicts with an access that did not happen before it.
+  bool access(size_t timeline, const Access* accesses, size_t count) {
+    if (timeline != OrderCheck::kHost) join(timeline, known_[OrderCheck::kHost]);
+    bool conflict = false;
+    const size_t before = log_.size();
+    for (const Access* a = accesses; a != accesses + count; ++a) {
+      const char* begin = static_cast<const char*>(a->data);
+      for (size_t i = 0; i < before; ++i) {
+        const Access& e = log_[i];
+        const char* earlier = static_cast<const char*>(e.data);
+        const bool overlaps = a->bytes && e.bytes && begin < earlier + e.bytes && earlier < begin + a->bytes;
+        conflict |= overlaps && (a->write || e.write) && !(i < known_[timeline].size() && known_[timeline][i]);
+      }
+      log_.push_back(*a);
+    }
+    known_[timeline].resize(log_.size());
+    for (size_t i = before; i < log_.size(); ++i) known_[timeline][i] = true;
+    return conflict;
+  }
+  Known now(size_t timeline) const { return known_[timeline]; }
+  void join(size_t timeline, const Known& other) {
+    Known& mine = known_[timeline];
+    if (mine.size() < other.size()) mine.resize(other.size());
+    for (size_t i = 0; i < other.size(); ++i) mine[i] = mine[i] || other[i];
+  }
+
+ private:
+  std::vector<Known> known_;
+  std::vector<Access> log_;
+};
+
+}  // namespace
+
+TEST_CASE("the order check agrees with a plain one that forgets nothing") {
+  int reports = 0, quiet = 0, wrong = 0;
+  char data[40];
+  for (unsigned long seed = 1; seed <= 4000; ++seed) {
+    Random random(seed);
+    OrderCheck order;
+    for (const char* name : {"one", "two", "three"}) order.add_timeline(name);
+    PlainOrder plain(4);
+    std::vector<OrderCheck::Clock> clocks(3);
+    std::vector<PlainOrder::Known> known(3);
+    const size_t busy = 1 + random.below(12);  // how often there is an event between accesses
+    for (int step = 0; step < 60; ++step) {
+      const size_t timeline = random.below(4), event = random.below(3);
+      if (random.below(busy + 1) == 0) {
+        Access accesses[2];
+        for (Access& a : accesses) {
+          const size_t begin = random.below(40);
+          a = {data + begin, random.below(4) ? random.below(41 - begin) : 40 - begin, random.below(3) == 0};
+        }
+        const bool expected = plain.access(timeline, accesses, 2);
+        const bool reported = error_of([&] { order.access(int(timeline), "step", "here", step, accesses, 2); }) != "";
+        wrong += expected != reported;
+        ++(expected ? reports : quiet);
+        if (expected || reported) break;
+      } else if (random.below(2)) {
+        clocks[event] = order.now(int(timeline));
+        known[event] = plain.now(timeline);
+      } else {
+        order.join(int(timeline), clocks[event]);
+        plain.join(timeline, known[event]);
+      }
+    }
+  }
+  CAPTURE(reports);
+  CAPTURE(quiet);
+  CHECK(wrong == 0);
+  CHECK(reports > 1000);
+  CHECK(quiet > 5000);
+}
+
+TEST_CASE("the log of accesses stays small") {
+  OrderCheck order;
+  const int one = order.add_timeline("one"), two = order.add_timeline("two");
+  float data[1000];
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto begin = now();
+  size_t largest = 0;
+  for (int step = 0; step < 100000; ++step) {
+    const int mine = step % 2 ? one : two, theirs = step % 2 ? two : one;
+    order.join(mine, order.now(theirs));
+    // Ranges of all lengths, and now and then one that covers everything.
+    const size_t first = size_t(step) * 37 % 900, length = 1 + size_t(step) * 11 % 100;
+    const Access accesses[] = {{data + first, length * sizeof(float), step % 3 == 0},
+                               {data + (first + 450) % 900, length * sizeof(float), step % 3 == 1}};
+    order.access(mine, "step", "here", step, accesses, 2);
+    largest = std::max(largest, order.entries());
+  }
+  const double seconds = std::chrono::duration<double>(now() - begin).count();
+  printf("10^5 ordered accesses: %.3f s, at most %zu entries in the log\n", seconds, largest);
+  CHECK(largest < 2000);
+  const Access all[] = {{data, sizeof data, true}};
+  order.access(one, "all", "here", 1, all, 1);
+  CHECK(order.entries() <= 3);  // and what the last step of the other timeline did
+  order.forget(data, sizeof data);
+  CHECK(order.entries() == 0);
+}
+
+TEST_CASE("10^5 ordered launches") {
+  Setup s({Schedule::eager, 1});
+  fill(s.one, "begin", s.a, 0);
+  fill(s.one, "begin", s.b, 1);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int step = 0; step < 50000; ++step) {
+    add(s.one, "one", s.a, s.b, 1);
+    s.event.record(s.one);
+    s.two.wait(s.event);
+    fill(s.two, "two", s.a, 7, 1);
+    s.other.record(s.two);
+    s.one.wait(s.other);
+  }
+  s.one.synchronize();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  printf("10^5 ordered launches: %.2f s, %.2f us each\n", seconds, seconds * 10);
+  CHECK(s.first_of(s.a) == 7);
+  CHECK(seconds < 20);
+}
+
+namespace {
+
+__global__ void unwritten_kernel(float* out) { out[threadIdx.x] = shared_memory<float[64]>()[threadIdx.x]; }
+
+}  // namespace
+
+TEST_CASE("memory that nobody wrote reads as NaN") {
+  if (!in_cpu_world()) return;
+  Setup s({Schedule::eager, 1});
+  CHECK(std::isnan(s.a[0]));
+  CHECK(std::isnan(s.host[kCount - 1]));
+  for (int again = 0; again < 2; ++again) {  // also after a kernel that wrote
+    launch<unwritten_kernel>({s.one, "unwritten", {writes(s.b, 64)}}, 1, 64, 64 * sizeof(float), s.b);
+    int written = 0;
+    for (int i = 0; i < 64; ++i) written += !std::isnan(s.b[i]);
+    CHECK(written == 0);
+  }
+}
+
+TEST_CASE("the end of memory waits for its work, and makes its address new") {
+  for (const World& world : kWorlds) {
+    Setup s(world);
+    fill(s.one, "sum", s.b, 10);
+    for (Stream* stream : {&s.one, &s.two, &s.one, &s.three}) {
+      const DeviceMemory memory(s.device, 4096);
+      float* data = reinterpret_cast<float*>(memory.data());
+      fill(*stream, "producer", data, 1);
+      add(*stream, "consumer", s.b, data);
+    }
+    CHECK(s.first_of(s.b) == 175);
+  }
+}
+
+TEST_CASE("shapes that no GPU takes are refused") {
+  Setup s({Schedule::eager, 1});
+  const auto message = [&](dim3 grid, dim3 block, size_t bytes) {
+    return error_of([&] {
+      launch<fill_kernel>({s.one, "large", {}}, grid, block, bytes, s.a, 1.0f, 0);
+      s.one.synchronize();
+    });
+  };
+  CHECK(message(1, 64, 0) == "");
+  CHECK(message(1, 1024, 0) == "");
+  CHECK(message(1, 1025, 0).find("1 x 1 x 1 blocks of 1025 x 1 x 1 threads") != std::string::npos);
+  CHECK(message(1, dim3(1, 1, 65), 0).find("1 x 1 x 65 threads") != std::string::npos);
+  CHECK(message(0, 64, 0).find("0 x 1 x 1 blocks") != std::string::npos);
+  CHECK(message(dim3(1, 65536), 64, 0).find("1 x 65536 x 1 blocks") != std::string::npos);
+  const size_t most = s.device.info().shared_bytes_per_block;
+  CHECK(message(1, 64, most) == "");
+  CHECK(message(1, 64, most + 1).find("bytes of shared memory") != std::string::npos);
+  CHECK(message(1, 64, most + 1).find("test_order.cu:") != std::string::npos);
+}
+
+TEST_CASE("events tell the time between two points") {
+  for (const World& world : kWorlds) {
+    Setup s(world);
+    Event begin(s.device, true), end(s.device, true);
+    CHECK(error_of([&] { end.milliseconds_since(begin); }) != "");
+    begin.record(s.one);
+    fill(s.one, "work", s.a, 1);
+    end.record(s.one);
+    end.synchronize();
+    const float milliseconds = end.milliseconds_since(begin);
+    CHECK(milliseconds >= 0);
+    CHECK(milliseconds < 10000);
+  }
+}
+
+TEST_CASE("settings that the CPU world does not know are refused") {
+  if (!in_cpu_world()) return;
+  const auto with = [](const char* name, const char* value) {
+    setenv(name, value, 1);
+    const std::string message = error_of([] { CpuWorld::from_environment(); });
+    unsetenv(name);
+    return message;
+  };
+  CHECK(with("LLMC_CPU_ORDER", "reverse") == "");
+  CHECK(with("LLMC_CPU_ORDER", "sideways").find("choose one of: forward random reverse") != std::string::npos);
+  CHECK(with("LLMC_CPU_STREAMS", "lasy").find("LLMC_CPU_STREAMS=lasy") != std::string::npos);
+  CHECK(with("LLMC_CPU_COPIES", "never").find("early late random") != std::string::npos);
+  CHECK(with("LLMC_CPU_SEED", "-1").find("not a whole number") != std::string::npos);
+  CHECK(with("LLMC_THREADS", "0").find("expected 1 to 1024") != std::string::npos);
+}
