@@ -132,7 +132,8 @@ void Run::banner() {
   if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
     console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
   console.item("products", Matmul::description());
-  console.item("attention", choose_attention_kernel(settings.attention, info, settings.dtype, model.config.HD).why);
+  const AttentionChoice attention = choose_attention_kernel(settings.attention, info, settings.dtype, model.config.HD);
+  console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
   console.item("model", describe_model(model));
   if (data) console.item("data", describe_data(*data, options));
