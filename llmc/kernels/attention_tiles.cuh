@@ -20,7 +20,8 @@ constexpr int kNoHeadSize = 0;           // as kHD: only the shape knows it
 // kHD is a head size that has an instantiation of its own, or kNoHeadSize.
 template <int kHD>
 constexpr int kLargestHD = kHD ? kHD : 256;
-// Columns that a thread sums at once, in registers; the rows of a tile are padded with zeros to a multiple.
+// Columns that a thread sums at once, in registers. The rows of a tile are padded to a multiple of that; what lies in
+// the columns beyond HD, and its sums, nobody reads.
 template <int kHD>
 constexpr int kColumns = kHD ? 64 : 32;
 template <int kHD>
@@ -116,15 +117,14 @@ __device__ static void load_tile(float* __restrict__ transposed, float* __restri
                                  const HeadRows<const T>& from, int first, int count, int tile, int HD,
                                  float scale = 1) {
   const int together = least(tile, blockDim.x), sharers = blockDim.x / together;  // threads that share a row
-  const int width = rows ? padded_width<kHD>(HD) : HD;
   for (int j = threadIdx.x % together; j < tile; j += together) {
     const T* row = from.row(first + j);
-    for (int d = threadIdx.x / together * 8; d < width; d += sharers * 8) {
+    for (int d = threadIdx.x / together * 8; d < HD; d += sharers * 8) {
       float v[8] = {};
-      if (j < count && d < HD) load_vector(v, row + d);
+      if (j < count) load_vector(v, row + d);
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] *= scale;
-      if (transposed && d < HD)
+      if (transposed)
 #pragma unroll
         for (int i = 0; i < 8; ++i) transposed[(d + i) * tile + j] = v[i];
       if (rows) store_vector(rows + j * row_stride<kHD>(HD) + d, v);
