@@ -9,9 +9,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <numeric>
 
 #include "llmc/base/error.h"
+#include "llmc/device/cpu_memory_fault.h"
 #include "llmc/device/fiber.h"
 #include "llmc/device/random.h"
 
@@ -19,7 +21,11 @@ namespace cpu_world {
 namespace {
 
 constexpr size_t kStackBytes = LLMC_ASAN ? 512 << 10 : 128 << 10;
-constexpr size_t kGuardBytes = 64 << 10;
+// Below each stack, more than a GPU's thread could have: no frame reaches beyond it.
+constexpr size_t kGuardBytes = 512 << 10;
+// Behind what a kernel asked for: must still be poison when a block ends.
+constexpr size_t kSharedGuardBytes = 256;
+constexpr size_t kSharedMapping = (kMaxSharedBytes + kSharedGuardBytes + 65535) / 65536 * 65536;
 constexpr int kWarpSize = 32;
 
 // What stays poisoned would be found poisoned by whatever is mapped there next.
@@ -42,6 +48,7 @@ class Stack {
   ~Stack() { unmap(base_, kStackBytes + kGuardBytes); }
   Stack(const Stack&) = delete;
   char* bottom() const { return base_ + kGuardBytes; }
+  bool guards(const void* address) const { return address >= base_ && address < bottom(); }
 
  private:
   char* base_;
@@ -85,6 +92,7 @@ class Block {
   void async_copy_commit();
   void async_copy_wait(int groups_in_flight);
   void describe() const;
+  bool overflowed_at(const void* address) const;
 
   std::byte* shared() const { return shared_; }
   int lane() const { return linear(*thread_index_) % kWarpSize; }
@@ -149,14 +157,16 @@ Block::Block(const CpuWorld& world, int number)
     : random_order_(world.order == CpuWorld::ThreadOrder::random),
       world_(world),
       random_(world.seed * 0x9E3779B97F4A7C15ull + unsigned(number)) {
-  const size_t bytes = kMaxSharedBytes + kGuardBytes;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, kSharedMapping, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED, "no memory for a block's shared memory");
   shared_ = static_cast<std::byte*>(memory);
-  mprotect(shared_ + (kMaxSharedBytes + 4095) / 4096 * 4096, 4096, PROT_NONE);
 }
 
-Block::~Block() { unmap(shared_, kMaxSharedBytes + kGuardBytes); }
+Block::~Block() { unmap(shared_, kSharedMapping); }
+
+bool Block::overflowed_at(const void* address) const {
+  return std::any_of(stacks_.begin(), stacks_.end(), [&](const auto& stack) { return stack->guards(address); });
+}
 
 CpuIndex Block::index_of(int thread) const {
   const CpuExtent& size = launch_->block;
@@ -314,17 +324,26 @@ void Block::begin(const KernelLaunch& launch, size_t number) {
 
 void Block::run(const KernelLaunch& launch, size_t number) {
   begin(launch, number);
+  report_memory_faults();
   // Poison: what a kernel did not write reads as NaN.
+  std::byte* const end = shared_ + launch.shared_bytes;
 #if LLMC_ASAN
-  ASAN_UNPOISON_MEMORY_REGION(shared_, kMaxSharedBytes);
+  ASAN_UNPOISON_MEMORY_REGION(shared_, kSharedMapping);
 #endif
-  memset(shared_, 0xff, launch.shared_bytes);
+  memset(shared_, 0xff, launch.shared_bytes + kSharedGuardBytes);
 #if LLMC_ASAN
-  ASAN_POISON_MEMORY_REGION(shared_ + launch.shared_bytes, kMaxSharedBytes - launch.shared_bytes);
+  ASAN_POISON_MEMORY_REGION(end, kSharedMapping - launch.shared_bytes);
 #endif
   current_block = this;
   start_pending_ = true;
   switch_.to(new_or_free_fiber());
+#if LLMC_ASAN
+  ASAN_UNPOISON_MEMORY_REGION(end, kSharedGuardBytes);
+#endif
+  for (size_t i = 0; i < kSharedGuardBytes; ++i)
+    if (end[i] != std::byte{0xff})
+      stop_kernel("a thread of this block wrote shared memory at byte %zu, but the launch asked for %zu bytes",
+                  launch.shared_bytes + i, launch.shared_bytes);
   current_block = nullptr;
 }
 
@@ -470,6 +489,9 @@ void Block::describe() const {
 }
 
 void stop_kernel(const char* pattern, ...) {
+  // Never unlocked: one report is enough, and whoever comes second waits for the end.
+  static std::mutex one_report;
+  one_report.lock();
   va_list args;
   va_start(args, pattern);
   fprintf(stderr, "error in a kernel: %s\n", format_list(pattern, args).c_str());
@@ -477,6 +499,13 @@ void stop_kernel(const char* pattern, ...) {
   if (current_block) current_block->describe();
   fflush(stderr);
   abort();
+}
+
+void stop_if_kernel_faulted(const void* address) {
+  if (!current_block) return;
+  if (current_block->overflowed_at(address))
+    stop_kernel("stack overflow: a thread has %zu KiB for its variables and calls", kStackBytes >> 10);
+  stop_kernel("a thread read or wrote at %p, where there is no memory", address);
 }
 
 // ---------------------------------------------------------------------------------------------- the public face

@@ -105,5 +105,7 @@ void async_copy_wait(int groups_in_flight);
 
 // Ends the process: the message, then the kernel, block, thread, and who waits where.
 [[noreturn, gnu::format(printf, 1, 2)]] void stop_kernel(const char* pattern, ...);
+// Ends the process if this OS thread executes a kernel: it touched `address`, where it has no memory.
+void stop_if_kernel_faulted(const void* address);
 
 }  // namespace cpu_world

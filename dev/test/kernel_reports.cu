@@ -1,0 +1,135 @@
+// Broken kernels, one a run: `kernel_reports NAME` must end with a report of the CPU world, `kernel_reports` lists the
+// names. Driven by kernel_reports.sh.
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "llmc/device/async_copy.cuh"
+#include "llmc/device/launch.cuh"
+#include "llmc/device/tensor_core.cuh"
+
+namespace {
+
+struct Tile {
+  float values[256];
+};
+
+__global__ void whole(float* out) {  // nothing is wrong with it
+  shared_memory<Tile>().values[threadIdx.x] = warp_sum(1.0f);
+  __syncthreads();
+  out[threadIdx.x] = shared_memory<Tile>().values[127 - threadIdx.x] + block_sum(1.0f);
+}
+
+__global__ void two_barriers(float* out) {
+  if (threadIdx.x < 40) __syncthreads();
+  else __syncthreads();
+  out[threadIdx.x] = 1;
+}
+__global__ void barrier_against_sum(float* out) {
+  if (threadIdx.x < 40) __syncthreads();
+  else out[threadIdx.x] = block_sum(1.0f);
+}
+__global__ void two_collectives(float* out) {
+  if (threadIdx.x % 32 < 7) out[threadIdx.x] = warp_sum(1.0f);
+  else out[threadIdx.x] = warp_max(1.0f);
+}
+__global__ void two_masks(float* out) {
+  const uint32_t mask = threadIdx.x % 32 < 7 ? ~0u : 0xffffff80u;
+  out[threadIdx.x] = __shfl_sync(mask, 1.0f, 7);
+  __syncthreads();
+}
+__global__ void not_in_mask(float* out) { out[threadIdx.x] = __shfl_sync(0x0000ffffu, 1.0f, 0); }
+// Half of each warp waits for the other half, which waits for the whole block.
+__global__ void warp_against_barrier(float* out) {
+  if (threadIdx.x % 32 < 16) out[threadIdx.x] = __shfl_xor_sync(~0u, 1.0f, 1);
+  __syncthreads();
+}
+__global__ void sum_of_half_warps(float* out) { out[threadIdx.x] = warp_sum(1.0f); }
+__global__ void sum_of_some(float* out) {
+  if (threadIdx.x < 32) return;
+  out[threadIdx.x] = block_sum(1.0f);
+}
+__global__ void returned_during_sum(float* out) {
+  if (threadIdx.x == 127) return;
+  out[threadIdx.x] = block_sum(1.0f);
+}
+__global__ void copy_misaligned(float* out) {
+  cp_async16(&shared_memory<Tile>().values[threadIdx.x], out + 4 * threadIdx.x);
+  cp_async_commit();
+}
+__global__ void copy_to_global(float* out) { cp_async16(out, out + 4); }
+__global__ void matrix_misaligned(float* out) {
+  uint32_t r[4];
+  ldmatrix_x4<false>(r, &shared_memory<Tile>().values[threadIdx.x]);
+  out[threadIdx.x] = bits_to_float(r[0]);
+}
+__global__ void shared_overrun(float* out) {
+  shared_memory<Tile>().values[threadIdx.x + 1] = 1;
+  __syncthreads();
+  out[threadIdx.x] = shared_memory<Tile>().values[threadIdx.x];
+}
+__global__ void large_frame(float* out) {
+  volatile float values[100000];
+  for (int i = 0; i < 100000; ++i) values[i] = out[0];
+  out[threadIdx.x] = values[threadIdx.x];
+}
+__global__ void null_pointer(float* out) {
+  if (threadIdx.x == 77) *reinterpret_cast<volatile float*>(size_t(out) & 64) = 1;
+}
+
+template <auto kernel>
+void run(Stream& stream, float* data, unsigned threads, size_t shared_bytes) {
+  launch<kernel>({stream, "broken", {updates(data, 1024)}}, 3, threads, shared_bytes, data);
+}
+
+struct Case {
+  void (*run)(Stream&, float*, unsigned threads, size_t shared_bytes);
+  unsigned threads = 128;
+  size_t shared_bytes = sizeof(Tile);
+};
+#define CASE(kernel, ...)                    \
+  {                                          \
+#kernel, { &run<kernel>, ##__VA_ARGS__ } \
+  }
+const std::map<std::string, Case> kCases = {
+    CASE(whole),
+    CASE(two_barriers),
+    CASE(barrier_against_sum),
+    CASE(two_collectives),
+    CASE(two_masks),
+    CASE(not_in_mask),
+    CASE(warp_against_barrier),
+    CASE(sum_of_half_warps, 48),
+    CASE(sum_of_some),
+    CASE(returned_during_sum),
+    CASE(copy_misaligned),
+    CASE(copy_to_global),
+    CASE(matrix_misaligned, 32),
+    CASE(shared_overrun, 128, 128 * sizeof(float)),
+    CASE(large_frame),
+    CASE(null_pointer),
+};
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 2) {
+    for (const auto& [name, unused] : kCases) printf("%s\n", name.c_str());
+    return 0;
+  }
+  const auto found = kCases.find(argv[1]);
+  REQUIRE(found != kCases.end(), "no case %s", argv[1]);
+  Device device(0);
+  REQUIRE(!device.info().gpu, "these reports are the CPU world's: nothing to test on a GPU");
+  Stream stream(device, "compute");
+  const DeviceMemory memory(device, 1024 * sizeof(float));
+  found->second.run(stream, reinterpret_cast<float*>(memory.data()), found->second.threads, found->second.shared_bytes);
+  stream.synchronize();
+  printf("%s ended as if nothing were wrong\n", argv[1]);
+  return 0;
+} catch (const Error& error) {
+  fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}
