@@ -1,10 +1,9 @@
 // Broken kernels, one a run: `kernel_reports NAME` must end with a report of the CPU world, `kernel_reports` lists the
 // names. Driven by kernel_reports.sh.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <functional>
-#include <map>
-#include <string>
+#include <vector>
 
 #include "llmc/device/async_copy.cuh"
 #include "llmc/device/launch.cuh"
@@ -85,47 +84,52 @@ void run(Stream& stream, float* data, unsigned threads, size_t shared_bytes) {
 }
 
 struct Case {
+  const char* name;
   void (*run)(Stream&, float*, unsigned threads, size_t shared_bytes);
-  unsigned threads = 128;
-  size_t shared_bytes = sizeof(Tile);
+  unsigned threads;
+  size_t shared_bytes;
 };
-#define CASE(kernel, ...)                    \
-  {                                          \
-#kernel, { &run<kernel>, ##__VA_ARGS__ } \
-  }
-const std::map<std::string, Case> kCases = {
-    CASE(whole),
-    CASE(two_barriers),
-    CASE(barrier_against_sum),
-    CASE(two_collectives),
-    CASE(two_masks),
-    CASE(not_in_mask),
-    CASE(warp_against_barrier),
-    CASE(sum_of_half_warps, 48),
-    CASE(sum_of_some),
-    CASE(returned_during_sum),
-    CASE(copy_misaligned),
-    CASE(copy_to_global),
-    CASE(matrix_misaligned, 32),
-    CASE(shared_overrun, 128, 128 * sizeof(float)),
-    CASE(large_frame),
-    CASE(null_pointer),
-};
+template <auto kernel>
+Case make(const char* name, unsigned threads = 128, size_t shared_bytes = sizeof(Tile)) {
+  return {name, &run<kernel>, threads, shared_bytes};
+}
+
+std::vector<Case> cases() {
+  return {
+      make<whole>("whole"),
+      make<two_barriers>("two_barriers"),
+      make<barrier_against_sum>("barrier_against_sum"),
+      make<two_collectives>("two_collectives"),
+      make<two_masks>("two_masks"),
+      make<not_in_mask>("not_in_mask"),
+      make<warp_against_barrier>("warp_against_barrier"),
+      make<sum_of_half_warps>("sum_of_half_warps", 48),
+      make<sum_of_some>("sum_of_some"),
+      make<returned_during_sum>("returned_during_sum"),
+      make<copy_misaligned>("copy_misaligned"),
+      make<copy_to_global>("copy_to_global"),
+      make<matrix_misaligned>("matrix_misaligned", 32),
+      make<shared_overrun>("shared_overrun", 128, 128 * sizeof(float)),
+      make<large_frame>("large_frame"),
+      make<null_pointer>("null_pointer"),
+  };
+}
 
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (argc != 2) {
-    for (const auto& [name, unused] : kCases) printf("%s\n", name.c_str());
+    for (const Case& c : cases()) printf("%s\n", c.name);
     return 0;
   }
-  const auto found = kCases.find(argv[1]);
-  REQUIRE(found != kCases.end(), "no case %s", argv[1]);
+  const std::vector<Case> all = cases();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Case& c) { return !strcmp(c.name, argv[1]); });
+  REQUIRE(found != all.end(), "no case %s", argv[1]);
   Device device(0);
   REQUIRE(!device.info().gpu, "these reports are the CPU world's: nothing to test on a GPU");
   Stream stream(device, "compute");
   const DeviceMemory memory(device, 1024 * sizeof(float));
-  found->second.run(stream, reinterpret_cast<float*>(memory.data()), found->second.threads, found->second.shared_bytes);
+  found->run(stream, reinterpret_cast<float*>(memory.data()), found->threads, found->shared_bytes);
   stream.synchronize();
   printf("%s ended as if nothing were wrong\n", argv[1]);
   return 0;
