@@ -3,6 +3,7 @@
 #include "llmc/kernels/attention.h"
 
 #include <functional>
+#include <memory>
 #include <tuple>
 
 #include "dev/kernels/check.h"
@@ -129,9 +130,9 @@ struct Doubles {
 // The limits: a sum of n terms is off by some sqrt(n) roundings of the sum of their magnitudes (`roundings(n)`). So
 // much a score is off; that moves p by 2 p (1-p) times as much, since what all scores have in common moves nothing.
 // Besides, backward's p is off by the rounding of lse, relatively (but for one key alone, whose score is lse).
-class PlainAttention {
+class ReferenceAttention {
  public:
-  PlainAttention(const Placement& place, const std::vector<int>& document_start, const Doubles& in)
+  ReferenceAttention(const Placement& place, const std::vector<int>& document_start, const Doubles& in)
       : place_(place), s_(place.shape), start_(document_start), in_(in), p_(size_t(s_.Tk)), p_limit_(size_t(s_.Tk)) {}
 
   Reference result() {
@@ -254,8 +255,7 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, bool accumulate = false) {
   const T *q = qkv.data(), *k = q + place.k.first, *v = q + place.v.first;
   T *dq = dqkv.data(), *dk = dq + place.k.first, *dv = dq + place.v.first;
   attention_forward(stream, out.data(), lse.data(), q, k, v, s);
-  attention_backward(stream, dq, dk, dv, delta.data(), static_cast<const T*>(dout.data()),
-                     static_cast<const T*>(out.data()), static_cast<const float*>(lse.data()), q, k, v, s,
+  attention_backward(stream, dq, dk, dv, delta.data(), dout.data(), out.data(), lse.data(), q, k, v, s,
                      AttentionKernel::automatic, {accumulate, accumulate});
   delta.download();  // its guards are whole
   return {out.download(), lse.download(), dqkv.download()};
@@ -313,7 +313,7 @@ void check_case(Checker& checker, OtherOrders& orders, const Case& c) {
   // Backward's delta comes from the output that forward rounded: that is its input, not its error.
   const Doubles exact{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), place.out.gather(in.dout),
                       place.out.gather(out)};
-  Reference want = PlainAttention(place, in.document_start, exact).result();
+  Reference want = ReferenceAttention(place, in.document_start, exact).result();
   checker.close(name + " out", picked(place.out, out), want.out, {c.B, c.Tq, c.NH, c.HD}, kRounding<T>, want.limit.out);
   std::vector<float> finite = lse;
   for (size_t i = 0; i < lse.size(); ++i)  // a query that sees nothing: -infinity, which has no distance
@@ -334,13 +334,13 @@ void check_reference(Checker& checker) {
   const Inputs<float> in(c, 5);
   const Placement& place = in.place;
   Doubles x{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), place.out.gather(in.dout), {}};
-  const Reference exact = PlainAttention(place, in.document_start, x).result();
+  const Reference exact = ReferenceAttention(place, in.document_start, x).result();
   const auto differences = [&](std::vector<double>& parameter) {
     const auto loss = [&](double& value, double shifted) {
       const double before = value;
       value = shifted;
       const Doubles shifted_x{x.q, x.k, x.v, {}, {}};
-      const Reference r = PlainAttention(place, in.document_start, shifted_x).result();
+      const Reference r = ReferenceAttention(place, in.document_start, shifted_x).result();
       value = before;
       double sum = 0;
       for (size_t i = 0; i < r.out.size(); ++i) sum += r.out[i] * x.dout[i];

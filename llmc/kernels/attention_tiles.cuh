@@ -40,10 +40,11 @@ HOST_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 // ---------------------------------------------------------------------------------------------- who sees what
 
 // The part of the work that a block has: a range of rows (0: the first to start), a head of k and v, a sequence.
+// What asks for blockIdx or threadIdx is static here: in the CPU world each file has its own.
 struct BlockPlace {
   int range, kv_head, b;
 };
-__device__ __forceinline__ BlockPlace block_place(const AttentionShape& shape) {
+__device__ static __forceinline__ BlockPlace block_place(const AttentionShape& shape) {
   const int heads = shape.B * shape.NKV, head = blockIdx.x % heads;
   return {int(blockIdx.x) / heads, head % shape.NKV, head / shape.NKV};
 }
@@ -111,7 +112,6 @@ __device__ inline void store_row(T* __restrict__ to, const float* __restrict__ f
 }
 
 // Rows first .. first+tile-1, times `scale`, in one or both forms (null: not in that one); zeros from row `count` on.
-// Static, since in the CPU world each file has a threadIdx of its own.
 template <int kHD, class T>
 __device__ static void load_tile(float* __restrict__ transposed, float* __restrict__ rows,
                                  const HeadRows<const T>& from, int first, int count, int tile, int HD,
