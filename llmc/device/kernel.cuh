@@ -7,8 +7,8 @@
 //   exp_f32, rsqrt_f32            fp32 functions that become vector code on the CPU
 //   VECTOR_LOOP                   before a loop over a thread's few elements: `VECTOR_LOOP for (int i = 0; i < 8; ++i)`
 //
-// A device function in a header that asks for threadIdx or blockIdx and is not __forceinline__ must be static: in the CPU
-// world these belong to each file, and the linker would keep one file's copy for all.
+// A device function in a header that asks for threadIdx or blockIdx and is not __forceinline__ must be static: in the
+// CPU world these belong to each file, and the linker would keep one file's copy for all.
 #pragma once
 
 #include "llmc/device/number.h"
