@@ -43,6 +43,7 @@ error_is() {
 
 # start RANKS ARGUMENTS…: in the background, until all ranks are at work; pids=(of rank 0, of rank 1, …).
 start() {
+  : >"$scratch/out" # or the last start's lines may be taken for this one's
   LLMC_THREADS=1 mpirun --oversubscribe --bind-to none -n "$1" "$comm" "${@:2}" >"$scratch/out" 2>&1 &
   job=$!
   for _ in {1..200}; do
@@ -61,6 +62,16 @@ all_gone() { ! ps -o stat= -p "$(IFS=, && echo "${pids[*]}")" | grep -qv '^Z'; }
 # all_end SECONDS: mpirun within so long and with a code other than 0, and none of its ranks is left.
 all_end() {
   local code=0
+  for _ in {1..600}; do
+    if ! kill -0 "$job" 2>/dev/null; then break; fi
+    sleep 0.1
+  done
+  if kill -0 "$job" 2>/dev/null; then
+    cat "$scratch/out"
+    ps -o pid,stat,wchan:24,args -p "$job,$(IFS=, && echo "${pids[*]}")" || true
+    kill -KILL "$job" "${pids[@]}" || true
+    fail "mpirun does not end"
+  fi
   wait "$job" || code=$?
   check "  all end within $1 s (code $code)" within "$1" "$begin"
   check "  with a code other than 0" [ "$code" != 0 ]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: Ctrl-C finishes the step, exports the weights and says where; a second one ends at once; the same under
-# Covers: scripts/run with steps longer than 2 s
+# scripts/run with steps longer than 2 s
 # Timeout: 240
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: the house: a room includes only rooms below it, only three places ask which world they are in, PTX and shared
-# Covers: variables stand in llmc/device alone
+# variables stand in llmc/device alone
 # Timeout: 30
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

@@ -84,6 +84,7 @@ unset LLMC_THREADS NO_COLOR
 
 # start COMMAND...: in a process group of its own, as a terminal would have it, until its first step has begun.
 start() {
+  : >"$scratch/out" # or the last start's lines may be taken for this one's
   env --default-signal=INT setsid "$@" >"$scratch/out" 2>&1 &
   group=$!
   for _ in {1..200}; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: promise 3: the same run twice gives the same bits of weights and log, on 1 and 2 ranks, with any number of
-# Covers: threads, thread order and stream schedule of the CPU world
+# threads, thread order and stream schedule of the CPU world
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

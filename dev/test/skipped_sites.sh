@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: checks that can fail: ten barriers, waits, records and releases over all rooms, skipped one at a time
+# Covers: checks that can fail: eleven barriers, waits, records and releases over all rooms, skipped one at a time
 # Timeout: 600
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

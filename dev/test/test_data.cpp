@@ -1,5 +1,4 @@
 // Covers: data: token files of both formats and text, every check of a header, size and token, the held-out split
-// Token files: both shard formats, text, the split, the unigram figure; and every malformed file with its message.
 #include <cmath>
 #include <filesystem>
 #include <optional>

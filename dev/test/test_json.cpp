@@ -1,5 +1,4 @@
 // Covers: JSON: numbers keep their kind and bits, errors name file, key and kind
-// JSON values, and the small tools below them: mapped files and text for people.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,5 +1,4 @@
 // Covers: options: parser, config files, help, refusals with the nearest name
-// The option table: parsing, config files, help. What the table says of each option is checked for every line of it.
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,5 +1,4 @@
 // Covers: random numbers: Philox4x32-10 against its published answers, keys by name and seed
-// Philox against Random123's known answers, and the statistics that a wrong round or a weak key would break.
 #include <bit>
 #include <cmath>
 #include <set>

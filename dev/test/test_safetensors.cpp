@@ -1,5 +1,4 @@
 // Covers: promise 6: safetensors round trip bit for bit, one file and shards; malformed files are refused
-// Safetensors: files made by hand are read as the format says, what is written reads back, and nothing damaged passes.
 #include <sys/resource.h>
 #include <unistd.h>
 #include <csignal>

@@ -1,6 +1,4 @@
 // Covers: promise 2: the order of the data is a function of seed and sample number, whatever the number of ranks
-// Which tokens a step sees: each window once an epoch, the same for any number of ranks, from nothing but (seed,
-// number).
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -1,5 +1,4 @@
 // Covers: learning-rate schedules: formulas, edges, refusals
-// Learning-rate schedules: the values at every corner, against numbers worked out by hand.
 #include <cmath>
 #include <string>
 
