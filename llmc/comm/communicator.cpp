@@ -90,7 +90,15 @@ void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* i
           {Collective::Kind::reduce_scatter, Collective::Number::float32, Collective::Operation::sum, in, out, each});
 }
 
-void Communicator::wait_for(Stream& stream) { stream.synchronize(); }
+void Communicator::wait_for(Event& event, const char* file, int line) {
+  watch(event);
+  event.synchronize(file, line);
+}
+void Communicator::wait_for(Stream& stream) {
+  Event done(stream.device());
+  done.record(stream);
+  wait_for(done);
+}
 
 // ---------------------------------------------------------------------------------------------- one rank
 

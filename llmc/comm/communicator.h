@@ -68,13 +68,17 @@ class Communicator {
   void reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file = __builtin_FILE(),
                           int line = __builtin_LINE());
 
-  // The host waits for the stream, and throws if a rank was lost or what it waits for takes longer than the timeout.
-  virtual void wait_for(Stream& stream);
+  // The host waits for the event, or for all that was enqueued in the stream; throws if a rank was lost or what it
+  // waits for takes longer than the timeout. Where collectives may be on the way, the host waits by these.
+  void wait_for(Event& event, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void wait_for(Stream& stream);
 
  protected:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
 
  private:
+  // Returns when the event is reached, or leaves the waiting to it; throws if a rank was lost or it takes too long.
+  virtual void watch(Event&) {}
   // Enqueues the collective, whose arguments were checked; its count is not 0.
   virtual void enqueue(const Work& work, const Collective& collective) = 0;
   void all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,

@@ -86,16 +86,16 @@ class NcclCommunicator : public Communicator {
     return format("NCCL %d.%d.%d, sums in its own order", version / 10000, version / 100 % 100, version % 100);
   }
 
-  void wait_for(Stream& stream) override {
+ private:
+  void watch(Event& event) override {
     try {
-      poll(stream);
+      poll(event);
     } catch (const Error&) {
       abandon();
       throw;
     }
   }
 
- private:
   void enqueue(const Work& work, const Collective& c) override {
     name_ = work.name, file_ = work.file, line_ = work.line;
     const ncclResult_t result = launch(c, cuda_stream(work.stream));
@@ -119,10 +119,10 @@ class NcclCommunicator : public Communicator {
     return ncclReduceScatter(c.in, c.out, c.count, type, operation, comm_, stream);
   }
 
-  void poll(Stream& stream) {
+  void poll(Event& event) {
     const double start = seconds();
     for (;;) {
-      const cudaError_t status = cudaStreamQuery(cuda_stream(stream));
+      const cudaError_t status = cudaEventQuery(cuda_event(event));
       if (status != cudaErrorNotReady) CUDA_CHECK(status);
       ncclResult_t state = ncclSuccess;
       NCCL_CHECK(comm_, ncclCommGetAsyncError(comm_, &state));
@@ -131,9 +131,9 @@ class NcclCommunicator : public Communicator {
               file_, line_, nccl_error_text(state, comm_).c_str());
       if (status == cudaSuccess) return;
       REQUIRE(seconds() - start < timeout_seconds_,
-              "stream '%s' was not done within %g s\n"
+              "the work enqueued was not done within %g s\n"
               "  the last collective begun was %s (%s:%d): some rank did not come to it, or a kernel hangs",
-              stream.name(), timeout_seconds_, name_, file_, line_);
+              timeout_seconds_, name_, file_, line_);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }

@@ -114,6 +114,7 @@ void Event::record(Stream& stream, const char*, int) {
 void Event::synchronize(const char*, int) {
   if (state_->recorded) CUDA_CHECK(cudaEventSynchronize(state_->event));
 }
+cudaEvent_t cuda_event(Event& event) { return event.state().event; }
 float Event::milliseconds_since(const Event& earlier) const {
   float milliseconds = 0;
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.state_->event, state_->event));

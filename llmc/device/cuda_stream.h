@@ -1,4 +1,4 @@
-// The CUDA objects behind a Stream and its Device, for launches, cuBLASLt and NCCL.
+// The CUDA objects behind a Stream and an Event, for launches, cuBLASLt and NCCL.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,3 +6,4 @@
 #include "llmc/device/device.h"
 
 cudaStream_t cuda_stream(Stream& stream);
+cudaEvent_t cuda_event(Event& event);

@@ -31,7 +31,6 @@ inline constexpr DType kDType = DType::fp32;
 template <>
 inline constexpr DType kDType<bf16> = DType::bf16;
 
-constexpr int dtype_bytes(DType type) { return type == DType::fp32 ? 4 : 2; }
 constexpr const char* dtype_name(DType type) { return type == DType::fp32 ? "fp32" : "bf16"; }
 
 // What becomes of a number beyond the largest of its FP8 type: the largest (as training wants it), or NaN / infinity.

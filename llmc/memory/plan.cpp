@@ -21,10 +21,6 @@ std::vector<std::pair<size_t, std::string>> by_category(const std::vector<Memory
 
 }  // namespace
 
-const char* segment_name(Segment segment) {
-  return segment == Segment::device ? "device" : segment == Segment::symmetric ? "symmetric" : "pinned";
-}
-
 int MemoryPlan::add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes) {
   size_t& size = sizes_[size_t(segment)];
   buffers_.push_back({segment, category, name, bytes, size});

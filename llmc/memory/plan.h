@@ -20,8 +20,6 @@ enum class Segment {
   pinned,     // page-locked memory of the host
 };
 
-const char* segment_name(Segment segment);
-
 // A registered buffer of `count` elements.
 template <class T>
 struct Planned {

@@ -51,11 +51,11 @@ class StateFeed {
     StepState state;
     double seconds;  // from its arrival on the device to its return
   };
-  Returned wait_for_oldest() {
+  Returned wait_for_oldest(Communicator& communicator) {
     REQUIRE(under_way_ > 0, "the result of a step was asked for, and none is under way");
     const int slot = (next_ + kSlots - under_way_) % kSlots;
     --under_way_;
-    returned_[size_t(slot)].synchronize();
+    communicator.wait_for(returned_[size_t(slot)]);
     host_accesses(device_, "the step's result", {reads(pinned_ + kSlots + slot, 1)});
     return {pinned_[kSlots + slot], returned_[size_t(slot)].milliseconds_since(begun_[size_t(slot)]) * 1e-3};
   }
@@ -150,7 +150,7 @@ class LlamaTrainer : public Trainer {
   }
 
   StepResult wait_for_step() override {
-    const auto [s, seconds] = states_.wait_for_oldest();
+    const auto [s, seconds] = states_.wait_for_oldest(communicator_);
     return {s.step,
             s.label_count ? s.loss_sum / double(s.label_count) : 0.0,
             s.grad_norm,
@@ -167,7 +167,7 @@ class LlamaTrainer : public Trainer {
     walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
     states_.fetch(compute_);
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
-    return {states_.wait_for_oldest().state.loss_sum, int64_t(labels.size()) - int64_t(ignored)};
+    return {states_.wait_for_oldest(communicator_).state.loss_sum, int64_t(labels.size()) - int64_t(ignored)};
   }
 
   LossSum sum_over_ranks(LossSum sum) override {
@@ -178,7 +178,7 @@ class LlamaTrainer : public Trainer {
     sum_over_ranks_on_device(&states_.on_device()->loss_sum, 1);
     sum_over_ranks_on_device(&states_.on_device()->label_count, 1);
     states_.fetch(compute_);
-    state = states_.wait_for_oldest().state;
+    state = states_.wait_for_oldest(communicator_).state;
     return {state.loss_sum, state.label_count};
   }
 
