@@ -67,9 +67,9 @@ ci:
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:
-	clang-format -i $(FORMATTED)
+	$Qclang-format -i $(FORMATTED)
 format-check:
-	clang-format --dry-run -Werror $(FORMATTED)
+	$Qclang-format --dry-run -Werror $(FORMATTED)
 clean:
 	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/rebuild* train_llama test_llama
 

@@ -294,6 +294,32 @@ TEST_CASE("text: sizes, counts, durations") {
   CHECK(shortest(1) == "1");
 }
 
+TEST_CASE("text: printable") {
+  const std::string question = "\xef\xbf\xbd";
+  struct Case {
+    std::string bytes, text;
+  };
+  const Case cases[] = {{"plain\ttext\n", "plain\ttext\n"},
+                        {"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"},
+                        {"\x1b[31m\r\x7f", question + "[31m" + question + question},
+                        {"\xc2\x9b", question},                            // a C1 control: CSI
+                        {"\xc0\xaf", question + question},                 // overlong
+                        {"\xed\xa0\x80", question + question + question},  // a surrogate
+                        {"\xf4\x90\x80\x80", question + question + question + question},
+                        {"\xe2\x82z", question + question + "z"},
+                        {std::string(1, '\0') + "\xff", question + question}};
+  for (const Case& c : cases) {
+    PrintableText whole, bytewise;
+    CHECK(whole.take(c.bytes) == c.text);
+    std::string text;
+    for (char byte : c.bytes) text += bytewise.take(std::string(1, byte));
+    CHECK(text == c.text);
+  }
+  PrintableText waiting;
+  CHECK(waiting.take("\xe2\x82").empty());
+  CHECK(waiting.take("\n") == question + question + "\n");
+}
+
 TEST_CASE("text: nearest") {
   CHECK(edit_distance("", "abc") == 3);
   CHECK(edit_distance("kitten", "sitting") == 3);

@@ -1,9 +1,11 @@
 // Text for people: sizes, counts and durations as a banner or a step line prints them; the nearest of several words;
-// file names by pattern.
+// bytes that
+// are safe to print; file names by pattern.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // "512 B", "1.50 KiB", "61.3 GiB": three digits, units of 1024.
@@ -14,6 +16,16 @@ std::string human_count(double count);
 
 // "0.4s", "42s", "3m05s", "13m", "2h05m", "3d04h"; "?" for what is negative or not finite.
 std::string human_duration(double seconds);
+
+// Bytes that come in pieces, made safe for a terminal: UTF-8 characters, newlines and tabs pass; each byte that belongs
+// to no character, and each character that controls the terminal, becomes U+FFFD.
+class PrintableText {
+ public:
+  std::string take(std::string_view bytes);  // all that is complete; the start of a character waits for its rest
+
+ private:
+  std::string waiting_;
+};
 
 // A double's shortest text that reads back as the same bits: "0.1", "1e-08", "1".
 std::string shortest(double value);

@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "llmc/base/error.h"
-#include "llmc/base/text.h"
 
 std::string step_line(const StepReport& r) {
   const int width = int(std::to_string(r.steps).size());
@@ -58,7 +57,8 @@ void Console::warning(const std::string& text) { line((terminal_ ? "\033[33mwarn
 void Console::piece(const std::string& text) {
   if (!speaks_) return;
   clear_bar();
-  fwrite(text.data(), 1, text.size(), stdout);
+  const std::string printable = printable_.take(text);
+  fwrite(printable.data(), 1, printable.size(), stdout);
   fflush(stdout);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "llmc/base/json.h"
+#include "llmc/base/text.h"
 
 struct StepReport {
   int64_t step, steps;  // step counts from 1 here: how many are done
@@ -37,7 +38,7 @@ class Console {
   void item(const char* name, const std::string& text);
   void heading(const std::string& text);
   void warning(const std::string& text);
-  // Part of a line, as samples come in.
+  // Part of a line, as samples come in: whatever bytes a model says.
   void piece(const std::string& text);
   // A line, and below it the bar, until the next line.
   void progress(const std::string& text, double fraction);
@@ -45,4 +46,5 @@ class Console {
  private:
   void clear_bar();
   bool speaks_, terminal_, has_bar_ = false;
+  PrintableText printable_;
 };
