@@ -163,6 +163,10 @@ $B/headers/%.ok: % $B/flags
 $(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
 $(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
 $B/obj/dev/test/%.cpp.o: OPTIMIZE := -O1
+# To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
+ifeq ($(SANITIZE),thread)
+$B/obj/llmc/device/cpu_block.cpp.o: SANITIZER := -DLLMC_TSAN=1
+endif
 
 -include $(shell find $B -name '*.d' 2>/dev/null)
 

@@ -66,6 +66,7 @@ struct alignas(64) Thread {
   int copy_group = 0;  // the group that the next asynchronous copies belong to
   Fiber* fiber = nullptr;
   const Place* place = nullptr;  // where it waits; lies on its stack
+  OrderToken arrived, left;      // before and after the barrier or collective in which it waits
   std::vector<PendingCopy> copies;
 };
 
@@ -112,9 +113,11 @@ class Block {
   void park();
   void step_aside();
   Fiber* new_or_free_fiber();
+  Fiber* new_fiber();
   static void fiber_entry(FiberSwitch::Transfer from);
   void fiber_main();
   void start_threads();
+  int next_thread() const { return order_.empty() ? next_ : order_[size_t(next_)]; }
   void finish_thread(int thread);
   void release_others(int thread);
   void complete_warp(int warp, uint32_t lanes, int running);
@@ -147,6 +150,7 @@ class Block {
   Random random_;
   CpuIndex block_index_;
   std::byte* shared_ = nullptr;
+  OrderToken begun_, ended_;
   std::vector<int> order_;  // the order in which threads start; empty: 0, 1, 2, …
   std::vector<std::unique_ptr<Stack>> stacks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
@@ -162,7 +166,10 @@ Block::Block(const CpuWorld& world, int number)
   shared_ = static_cast<std::byte*>(memory);
 }
 
-Block::~Block() { unmap(shared_, kSharedMapping); }
+Block::~Block() {
+  for (const auto& fiber : fibers_) FiberSwitch::retire(*fiber);
+  unmap(shared_, kSharedMapping);
+}
 
 bool Block::overflowed_at(const void* address) const {
   return std::any_of(stacks_.begin(), stacks_.end(), [&](const auto& stack) { return stack->guards(address); });
@@ -220,12 +227,19 @@ inline void Block::step_aside() {
   park();
 }
 
+// For the next threads to start in. For ThreadSanitizer each thread of the block is always the same fiber: else two
+// that use one stack in turn would seem to race, or to be ordered.
 Fiber* Block::new_or_free_fiber() {
+  if (LLMC_TSAN) return fibers_[size_t(next_thread())].get();
   if (!free_fibers_.empty()) {
     Fiber* fiber = free_fibers_.back();
     free_fibers_.pop_back();
     return fiber;
   }
+  return new_fiber();
+}
+
+Fiber* Block::new_fiber() {
   stacks_.push_back(std::make_unique<Stack>());
   fibers_.push_back(std::make_unique<Fiber>());
   Fiber* fiber = fibers_.back().get();
@@ -243,12 +257,13 @@ void Block::fiber_entry(FiberSwitch::Transfer from) {
 
 // Calls the next threads in a loop until one of them has waited; that one ends here too.
 inline void Block::start_threads() {
-  const int first = order_.empty() ? next_ : order_[size_t(next_)];
+  const int first = next_thread();
   const int last = order_.empty() ? count_ : first + 1;
   if (!order_.empty()) ++next_;
   in_loop_ = true;
   loop_first_ = first;
   *thread_index_ = index_of(first);
+  begun_.acquire();
   launch_->run_threads(launch_->arguments, first, last, in_loop_);
   if (!in_loop_) {
     finish_thread(current_);
@@ -258,6 +273,7 @@ inline void Block::start_threads() {
   if (order_.empty()) next_ = count_;
   if (first == 0 && last == count_) {
     done_ = count_;
+    ended_.release();
     return;
   }
   for (int t = first; t < last; ++t) finish_thread(t);
@@ -266,6 +282,7 @@ inline void Block::start_threads() {
 inline void Block::finish_thread(int t) {
   Thread& thread = threads_[t];
   if (!thread.copies.empty()) land(thread.copies, thread.copy_group + 1);
+  ended_.release();
   ++done_;
   Warp& warp = warps_[t / kWarpSize];
   warp.alive &= ~(1u << t % kWarpSize);
@@ -289,12 +306,17 @@ void Block::fiber_main() {
   for (;;) {
     const int next = start_pending_ ? kStartNext : pick();
     start_pending_ = false;
+    if (next == kStartNext && LLMC_TSAN && new_or_free_fiber() != switch_.running()) {
+      start_pending_ = true;
+      switch_.to(new_or_free_fiber());
+      continue;
+    }
     if (next == kStartNext) {
       start_threads();
       continue;
     }
     if (next == kNothing && done_ != count_) stop_kernel("hang: no thread of the block can go on");
-    free_fibers_.push_back(switch_.running());
+    if (!LLMC_TSAN) free_fibers_.push_back(switch_.running());
     switch_.to(next == kNothing ? switch_.main() : threads_[next].fiber);
   }
 }
@@ -307,13 +329,15 @@ void Block::begin(const KernelLaunch& launch, size_t number) {
   thread_index_ = launch.enter_block(block_index_, launch.block, launch.grid);
   count_ = int(launch.block.count());
   order_.clear();
-  if (world_.order != CpuWorld::ThreadOrder::forward) {
+  if (world_.order != CpuWorld::ThreadOrder::forward || LLMC_TSAN) {
     order_.resize(size_t(count_));
     std::iota(order_.begin(), order_.end(), 0);
-    std::reverse(order_.begin(), order_.end());
+    if (world_.order != CpuWorld::ThreadOrder::forward) std::reverse(order_.begin(), order_.end());
     if (world_.order == CpuWorld::ThreadOrder::random)
       for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_.below(i)]);
   }
+  if (LLMC_TSAN)
+    while (int(fibers_.size()) < count_) new_fiber();
   next_ = done_ = 0;
   for (int w = 0; w * kWarpSize < count_; ++w) {
     const int lanes = count_ - w * kWarpSize;
@@ -336,7 +360,10 @@ void Block::run(const KernelLaunch& launch, size_t number) {
 #endif
   current_block = this;
   start_pending_ = true;
+  switch_.enter();
+  begun_.release();
   switch_.to(new_or_free_fiber());
+  ended_.acquire();
 #if LLMC_ASAN
   ASAN_UNPOISON_MEMORY_REGION(end, kSharedGuardBytes);
 #endif
@@ -351,9 +378,12 @@ void Block::run(const KernelLaunch& launch, size_t number) {
 
 // All threads that have not returned have met; `running` is the one that came last and goes on by itself (-1: none).
 void Block::complete_barrier(int running) {
+  for (int i = 0; i < barrier_count_; ++i) threads_[barrier_waiters_[i]].arrived.acquire();
   if (barrier_operation_) barrier_operation_(barrier_posted_, count_);
-  for (int i = 0; i < barrier_count_; ++i)
+  for (int i = 0; i < barrier_count_; ++i) {
+    threads_[barrier_waiters_[i]].left.release();
     if (barrier_waiters_[i] != running) make_ready(barrier_waiters_[i]);
+  }
   barrier_count_ = 0;
 }
 
@@ -372,6 +402,7 @@ uint64_t Block::sync_block(BlockOperation operation, uint64_t posted, const Plac
   if (operation && done_)
     stop_kernel("%s:%d: %s after %d thread(s) returned", place.file, place.line, place.what, done_);
   threads_[me].place = &place;
+  threads_[me].arrived.release();
   barrier_posted_[me] = posted;
   barrier_waiters_[barrier_count_++] = uint16_t(me);
   if (barrier_count_ < count_ - done_) {
@@ -380,6 +411,7 @@ uint64_t Block::sync_block(BlockOperation operation, uint64_t posted, const Plac
     complete_barrier(me);
     step_aside();
   }
+  threads_[me].left.acquire();
   return barrier_posted_[me];
 }
 
@@ -398,10 +430,17 @@ void Block::complete_warp(int w, uint32_t lanes, int running) {
         "divergence in warp %d: lane %d waits in %s at %s:%d with mask %08x, lane %d in %s at %s:%d with mask %08x", w,
         first, one.what, one.file, one.line, mask, l, other.what, other.file, other.line, warp.mask[l]);
   }
+  const auto for_each_lane = [&](auto&& f) {
+    for (int l = 0; l < kWarpSize; ++l)
+      if (lanes >> l & 1) f(l);
+  };
+  for_each_lane([&](int l) { threads_[w * kWarpSize + l].arrived.acquire(); });
   if (operation) operation(warp.posted, lanes);
   warp.waiting &= ~lanes;
-  for (int l = 0; l < kWarpSize; ++l)
-    if ((lanes >> l & 1) && l != running) make_ready(w * kWarpSize + l);
+  for_each_lane([&](int l) {
+    threads_[w * kWarpSize + l].left.release();
+    if (l != running) make_ready(w * kWarpSize + l);
+  });
 }
 
 uint64_t Block::sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place) {
@@ -415,6 +454,7 @@ uint64_t Block::sync_warp(uint32_t mask, WarpOperation operation, uint64_t poste
   warp.posted[lane] = posted;
   warp.waiting |= 1u << lane;
   threads_[me].place = &place;
+  threads_[me].arrived.release();
   const uint32_t lanes = mask & warp.alive;
   if ((warp.waiting & lanes) != lanes) {
     park();
@@ -422,6 +462,7 @@ uint64_t Block::sync_warp(uint32_t mask, WarpOperation operation, uint64_t poste
     complete_warp(int(w), lanes, int(lane));
     step_aside();
   }
+  threads_[me].left.acquire();
   return warp.posted[lane];
 }
 

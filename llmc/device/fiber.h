@@ -16,12 +16,35 @@
 #define LLMC_ASAN 0
 #endif
 
+// The Makefile says it (SANITIZE=thread): what plays the threads of a block is itself compiled without ThreadSanitizer.
+#ifndef LLMC_TSAN
+#define LLMC_TSAN 0
+#endif
+
 #if LLMC_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
+#if LLMC_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace cpu_world {
+
+// Tells ThreadSanitizer an order that it cannot see: what came before `release` is before what follows `acquire`.
+class OrderToken {
+ public:
+#if LLMC_TSAN
+  void release() { __tsan_release(this); }
+  void acquire() { __tsan_acquire(this); }
+
+ private:
+  char address_;
+#else
+  void release() {}
+  void acquire() {}
+#endif
+};
 
 struct Fiber {
   boost::context::detail::fcontext_t context = nullptr;  // where it goes on; old while it runs
@@ -29,6 +52,9 @@ struct Fiber {
   size_t stack_bytes = 0;
 #if LLMC_ASAN
   void* fake_stack = nullptr;
+#endif
+#if LLMC_TSAN
+  void* thread = nullptr;  // what ThreadSanitizer takes the fiber for
 #endif
 };
 
@@ -47,6 +73,9 @@ class FiberSwitch {
 #if LLMC_ASAN
     __sanitizer_start_switch_fiber(&self->fake_stack, next->stack, next->stack_bytes);
 #endif
+#if LLMC_TSAN
+    __tsan_switch_to_fiber(next->thread, __tsan_switch_to_fiber_no_sync);  // no order but that of barriers
+#endif
     const Transfer from = boost::context::detail::jump_fcontext(next->context, self);
 #if LLMC_ASAN
     __sanitizer_finish_switch_fiber(self->fake_stack, nullptr, nullptr);
@@ -54,9 +83,26 @@ class FiberSwitch {
     static_cast<Fiber*>(from.data)->context = from.fctx;
   }
 
+  // The calling OS thread's stack is `main` from here on.
+  void enter() {
+#if LLMC_TSAN
+    main_.thread = __tsan_get_current_fiber();
+#endif
+  }
+
   // A new fiber begins in `function` with its stack at `top`.
   static void prepare(Fiber& fiber, char* top, void (*function)(Transfer)) {
     fiber.context = boost::context::detail::make_fcontext(top, size_t(top - fiber.stack), function);
+#if LLMC_TSAN
+    fiber.thread = __tsan_create_fiber(0);
+#endif
+  }
+
+  // The end of a fiber that will not be switched to again.
+  static void retire([[maybe_unused]] Fiber& fiber) {
+#if LLMC_TSAN
+    __tsan_destroy_fiber(fiber.thread);
+#endif
   }
 
   // First thing in a new fiber: stores where its starter goes on.
