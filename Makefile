@@ -13,6 +13,7 @@
 ## SANITIZE=address|undefined|thread; CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME say where things are.
 
 SHELL := bash
+comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all kernels tests headers check-headers doctor test test-pytorch ci quickstart format format-check clean help
@@ -100,7 +101,7 @@ HEADERS := $(call in_this_world,$(HEADERS))
 # FLAGS that all compilers take; then one compile command for each kind of file.
 CPU_ARCH ?= native
 DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
-SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE)$(if $(filter address,$(SANITIZE)),$(comma)undefined) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict) # g++ 12 sees overlaps in std::string's +
 OPTIMIZE := -O3
 HOST = $(OPTIMIZE) -g $(WARNINGS) -Werror -pthread $(SANITIZER)

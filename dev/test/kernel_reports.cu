@@ -18,7 +18,7 @@ struct Tile {
 __global__ void whole(float* out) {  // nothing is wrong with it
   shared_memory<Tile>().values[threadIdx.x] = warp_sum(1.0f);
   __syncthreads();
-  out[threadIdx.x] = shared_memory<Tile>().values[127 - threadIdx.x] + block_sum(1.0f);
+  out[blockIdx.x * 128 + threadIdx.x] = shared_memory<Tile>().values[127 - threadIdx.x] + block_sum(1.0f);
 }
 
 __global__ void two_barriers(float* out) {
@@ -70,13 +70,30 @@ __global__ void shared_overrun(float* out) {
   out[threadIdx.x] = shared_memory<Tile>().values[threadIdx.x];
 }
 __global__ void large_frame(float* out) {
-  volatile float values[100000];
-  for (int i = 0; i < 100000; ++i) values[i] = out[0];
+  volatile float values[150000];
+  for (int i = 0; i < 150000; ++i) values[i] = out[0];
   out[threadIdx.x] = values[threadIdx.x];
 }
 __global__ void null_pointer(float* out) {
   if (threadIdx.x == 77) *reinterpret_cast<volatile float*>(size_t(out) & 64) = 1;
 }
+
+// What only a sanitizer sees.
+__global__ void race_in_shared(float* out) {  // a barrier is missing
+  shared_memory<Tile>().values[threadIdx.x] = float(threadIdx.x);
+  out[blockIdx.x * 128 + threadIdx.x] = shared_memory<Tile>().values[127 - threadIdx.x];
+}
+__global__ void race_in_warp(float* out) {  // the collective orders the lanes of a warp, not the warps
+  shared_memory<Tile>().values[threadIdx.x] = warp_sum(1.0f);
+  out[blockIdx.x * 128 + threadIdx.x] = shared_memory<Tile>().values[127 - threadIdx.x];
+}
+__global__ void race_in_global(float* out) {  // all threads write one number
+  if (threadIdx.x % 2) out[0] = float(threadIdx.x);
+}
+__global__ void beyond_memory(float* out) {
+  if (threadIdx.x == 77) out[1024] = 1;
+}
+__global__ void integer_overflow(float* out) { out[threadIdx.x] = float(int(threadIdx.x) * 30000000); }
 
 template <auto kernel>
 void run(Stream& stream, float* data, unsigned threads, size_t shared_bytes) {
@@ -112,6 +129,11 @@ std::vector<Case> cases() {
       make<shared_overrun>("shared_overrun", 128, 128 * sizeof(float)),
       make<large_frame>("large_frame"),
       make<null_pointer>("null_pointer"),
+      make<race_in_shared>("race_in_shared"),
+      make<race_in_warp>("race_in_warp"),
+      make<race_in_global>("race_in_global"),
+      make<beyond_memory>("beyond_memory"),
+      make<integer_overflow>("integer_overflow"),
   };
 }
 

@@ -14,7 +14,8 @@ line_of() { grep -nE -m1 -A"${2:-3}" "void $1\(" "$root/$source_file" | grep -E 
 
 # ends NAME TEXT…: in every thread order the case must end by itself, not well, with a report that says each TEXT.
 ends() {
-  local code text order
+  local code text order own='error in a kernel'
+  if [ "$1" = sanitized ]; then own='Sanitizer:|runtime error:' && shift; fi
   tested+=("$1")
   for order in forward reverse random; do
     code=0
@@ -24,19 +25,19 @@ ends() {
       cat "$scratch/out"
       fail "$1, $order order, ended with code $code"
     fi
-    for text in "error in a kernel: " "kernel broken, launched at $source_file:" "block (" "of (3,1,1), thread (" "${@:2}"; do
+    for text in "$own" "kernel broken, launched at $source_file:" "block (" "of (3,1,1), thread (" "${@:2}"; do
       text=${text//(/\\(} text=${text//)/\\)}
       if ! grep -qE -- "$text" "$scratch/out"; then
         cat "$scratch/out"
         fail "$1, $order order: does not say \"$text\""
       fi
     done
-    if [ "$(grep -c 'error in a kernel' "$scratch/out")" != 1 ]; then
+    if [ "$(grep -cE "error in a kernel|runtime error:|(ERROR|WARNING): [A-Z][a-z]*Sanitizer:" "$scratch/out")" != 1 ]; then
       cat "$scratch/out"
       fail "$1, $order order: reported more than once"
     fi
   done
-  echo "ok   $1: $(grep -m1 'error in a kernel' "$scratch/out")"
+  echo "ok   $1: $(grep -m1 -E "$own" "$scratch/out")"
 }
 at() { echo "$source_file:$(line_of "$1" 6 "$2")"; }
 
@@ -61,9 +62,23 @@ ends returned_during_sum "block"
 ends copy_misaligned "$(at copy_misaligned cp_async16): cp_async16 of 16 bytes from 0x[0-9a-f]+ to 0x[0-9a-f]+: not aligned"
 ends copy_to_global "$(at copy_to_global cp_async16): cp_async16: the target is not in the block's 1024 bytes of shared memory"
 ends matrix_misaligned "$(at matrix_misaligned ldmatrix): ldmatrix: the row's address 0x[0-9a-f]+ is not 16-byte aligned"
-if [[ $(nm "$reports") == *__asan_init* ]]; then # which has reports of its own
-  tested+=(shared_overrun large_frame null_pointer)
+
+symbols=$(nm "$reports")
+memory=(beyond_memory integer_overflow) races=(race_in_shared race_in_warp race_in_global)
+if [[ $symbols == *__asan_init* ]]; then # AddressSanitizer has reports of its own
+  ends sanitized shared_overrun "in .*shared_overrun" "$(at shared_overrun 'values.*\+ 1')"
+  ends sanitized large_frame "stack-overflow|DEADLYSIGNAL"
+  ends sanitized null_pointer "DEADLYSIGNAL|null pointer"
+  ends sanitized beyond_memory "heap-buffer-overflow" "$(at beyond_memory 1024)" "thread \(77,0,0\)"
+  ends sanitized integer_overflow "signed integer overflow: [0-9]+ \* 30000000" "$(at integer_overflow 30000000)"
+  tested+=("${races[@]}")
+elif [[ $symbols == *__tsan_init* ]]; then
+  ends sanitized race_in_shared "data race" "$(at race_in_shared '127 -|= float')"
+  ends sanitized race_in_warp "data race" "$(at race_in_warp '127 -|= warp_sum')"
+  ends sanitized race_in_global "data race" "$(at race_in_global 'threadIdx.x % 2')"
+  tested+=("${memory[@]}" shared_overrun large_frame null_pointer)
 else
+  tested+=("${memory[@]}" "${races[@]}") # not seen without a sanitizer
   ends shared_overrun "wrote shared memory at byte 512, but the launch asked for 512 bytes"
   ends large_frame "stack overflow: a thread has 128 KiB"
   ends null_pointer "a thread read or wrote at (nil)"

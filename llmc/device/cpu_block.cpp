@@ -17,6 +17,12 @@
 #include "llmc/device/fiber.h"
 #include "llmc/device/random.h"
 
+// Of the sanitizers' runtime, where the program has one.
+extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*callback)());
+#if LLMC_TSAN
+extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
+#endif
+
 namespace cpu_world {
 namespace {
 
@@ -542,6 +548,12 @@ void stop_kernel(const char* pattern, ...) {
   abort();
 }
 
+// A sanitizer's report of an error in a kernel has the kernel, block and thread beside it.
+static void describe_for_sanitizer() {
+  if (current_block) current_block->describe();
+}
+extern "C" void __ubsan_on_report() { describe_for_sanitizer(); }
+
 void stop_if_kernel_faulted(const void* address) {
   if (!current_block) return;
   if (current_block->overflowed_at(address))
@@ -551,7 +563,9 @@ void stop_if_kernel_faulted(const void* address) {
 
 // ---------------------------------------------------------------------------------------------- the public face
 
-BlockRunner::BlockRunner(const CpuWorld& world, int number) : block_(std::make_unique<Block>(world, number)) {}
+BlockRunner::BlockRunner(const CpuWorld& world, int number) : block_(std::make_unique<Block>(world, number)) {
+  if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(describe_for_sanitizer);
+}
 BlockRunner::~BlockRunner() = default;
 void BlockRunner::run(const KernelLaunch& launch, size_t block_number) { block_->run(launch, block_number); }
 
