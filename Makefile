@@ -2,7 +2,7 @@
 ## make DEVICE=cpu      ... for the CPU;  make DEVICE=cuda ARCH=90a  ... for a GPU, also where none is
 ## make doctor          what was found where, what it means, what to do about the rest
 ## make quickstart      all that a bare machine needs: install, build, train a small model, print a sample
-## make test [T=rope]   build and run the tests, all or those whose name contains T
+## make test [T=rope]   build and run the tests in the CPU world, all or those whose name contains T
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
@@ -10,13 +10,14 @@
 ## make clean           delete what was built (build/pytorch stays)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
-## SANITIZE=address|undefined|thread; CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME say where things are.
+## SANITIZE=address|undefined|thread; CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME
+## JSON_HOME DOCTEST_HOME say where things are.
 
 SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all kernels tests headers check-headers doctor test test-pytorch ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-pytorch ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -44,7 +45,8 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 PLAIN_GOALS := doctor headers test test-pytorch ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
-  OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' scripts/doctor
+  OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' \
+  scripts/doctor
 
 help:
 	@sed -n 's/^## \{0,1\}//p' Makefile
@@ -54,14 +56,15 @@ quickstart:
 	@$(PROBE) install build
 	@$(MAKE) all
 	@scripts/quickstart
+test test-pytorch: DEVICE := cpu
 test:
 	@$(PROBE) install test
-	@$(MAKE) all kernels tests
+	@$(MAKE) DEVICE=cpu programs kernels tests
 	@dev/test/run build/$$($(PROBE) configure) $(T)
 test-pytorch:
 	@$(PROBE) install test
 	@dev/test/pytorch_environment
-	@$(MAKE) all
+	@$(MAKE) DEVICE=cpu programs
 	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
 ci:
 	+@dev/test/ci
@@ -128,7 +131,8 @@ LIBRARY := $B/libllmc.a
 PROGRAMS := $(PROGRAM_SOURCES:%.cu=$B/%)
 program_of = $(patsubst dev/%,$B/%,$(basename $1))
 
-all: $(PROGRAMS) $(LIBRARY)
+programs: $(PROGRAMS) $(LIBRARY)
+all: programs
 	@$(if $(FAULTS)$(SANITIZE),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
 kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
 tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))

@@ -2,6 +2,7 @@
 //
 // The program reads like a recipe: options, ranks, device, model, data, settings, trainer, the loop, the export.
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -64,10 +65,15 @@ struct Run {
  private:
   double validate();
   void report_validation(int64_t step);
-  void enqueue_step(const Sampler& sampler, int64_t step);
-  bool finish_step();
+  void enqueue_step(int64_t step);
+  void finish_step();
+  // Asked to stop, as far as this rank may act on it alone: the ranks sample and validate together.
+  bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
 
-  StopRequests stop_requests_;
+  std::optional<Sampler> sampler_;
+  std::optional<ValidationWindows> windows_;
+  std::vector<int32_t> prompt_;
+  std::optional<StopRequests> stop_requests_;  // from the first step on
   std::vector<int32_t> inputs_, labels_;
   double unigram_ = 0;  // loss of a model that knows only how often each token occurs
   double training_seconds_ = 0;
@@ -90,8 +96,16 @@ Run::Run(const Options& options, const Ranks& ranks)
     const std::string train = options.train_data.empty() ? bundled_text() : options.train_data;
     data = open_training_data(train, options.val_data, model.config.V, ranks.rank, ranks.size);
     data_tokens = data->train.size();
+    REQUIRE(!model.weights || !data->train.is_text() || model.config.V <= 256,
+            "%s has a vocabulary of %d, and a text is read byte by byte: its weights would be trained on other tokens\n"
+            "  name token files that were made with its tokenizer: --train-data 'DIR/*.bin'",
+            options.model.c_str(), model.config.V);
   }
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
+  prompt_ = prompt_tokens(options.prompt, model.config);
+  if (data) sampler_.emplace(data->train, settings.T, uint64_t(options.seed));
+  if (data && data->held_out && settings.val_every)
+    windows_.emplace(*data->held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T));
 
   TrainerSettings t;
   t.dtype = settings.dtype;
@@ -102,8 +116,9 @@ Run::Run(const Options& options, const Ranks& ranks)
   t.attention = settings.attention;
   t.beta1 = float(options.beta1), t.beta2 = float(options.beta2), t.eps = float(options.adam_eps);
   t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
+  t.training = !options.sample_only;
   trainer = Trainer::create(device, *communicator, model.config, t);
-  if (model.weights) require_weights_fit(trainer->layout(), *model.weights);
+  if (model.weights) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
 
 std::string describe_data(const TrainingData& data, const Options& options) {
@@ -151,22 +166,23 @@ void Run::banner() {
 
 // Every rank computes the same sample; the first one prints it.
 void Run::write_sample(const char* when) {
-  const std::vector<int32_t> prompt = prompt_tokens(options.prompt, model.config);
   console.heading(format("sample %s:", when));
-  for (int32_t token : prompt) console.piece(token_text(token, model.config));
+  for (int32_t token : prompt_) console.piece(token_text(token, model.config));
   const SamplingSettings s{int(options.sample_tokens), options.temperature, uint64_t(options.seed), settings.T};
-  sample(*trainer, model.config, prompt, s, [&](int32_t token) { console.piece(token_text(token, model.config)); });
+  sample(*trainer, model.config, prompt_, s, [&](int32_t token) {
+    console.piece(token_text(token, model.config));
+    return !stop_now();
+  });
   console.piece("\n");
 }
 
 // Mean loss over fixed windows of the held-out text, the same for any number of ranks.
 double Run::validate() {
-  const ValidationWindows windows(*data->held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T));
   LossSum sum;
-  for (int64_t k = 0; k < windows.micro_steps(ranks.size, settings.B); ++k) {
+  for (int64_t k = 0; k < windows_->micro_steps(ranks.size, settings.B); ++k) {
     inputs_.resize(size_t(settings.B) * size_t(settings.T));
     labels_.resize(inputs_.size());
-    windows.fill(ranks.size, settings.B, k, ranks.rank, inputs_.data(), labels_.data());
+    windows_->fill(ranks.size, settings.B, k, ranks.rank, inputs_.data(), labels_.data());
     const LossSum part = trainer->evaluate(inputs_, labels_);
     sum.nats += part.nats;
     sum.labels += part.labels;
@@ -178,23 +194,22 @@ void Run::report_validation(int64_t step) {
   const double loss = validate();
   console.line(format("step %lld/%lld | held-out loss %.4f nats a token | uniform %.4f | unigram %.4f", (long long)step,
                       (long long)settings.steps, loss, std::log(double(model.config.V)), unigram_));
-  if (folder)
-    folder->log(Json::object().set("step", step).set("val_loss", std::isfinite(loss) ? Json(loss) : Json("nan")));
+  if (folder) folder->log(Json::object().set("step", step).set("val_loss", json_number(loss)));
 }
 
-void Run::enqueue_step(const Sampler& sampler, int64_t step) {
+void Run::enqueue_step(int64_t step) {
   const BatchLayout layout{settings.G, ranks.size, settings.B};
   const size_t micro_tokens = size_t(settings.B) * size_t(settings.T);
   inputs_.resize(micro_tokens * size_t(settings.micro_steps));
   labels_.resize(inputs_.size());
   for (int64_t k = 0; k < settings.micro_steps; ++k)
-    sampler.fill(layout, step, k, ranks.rank, inputs_.data() + size_t(k) * micro_tokens,
-                 labels_.data() + size_t(k) * micro_tokens);
-  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, stop_requests_.any()});
+    sampler_->fill(layout, step, k, ranks.rank, inputs_.data() + size_t(k) * micro_tokens,
+                   labels_.data() + size_t(k) * micro_tokens);
+  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, stop_requests_->any()});
 }
 
-// Reports the oldest step that is under way; true if it was the last because some rank was asked to stop.
-bool Run::finish_step() {
+// Reports the oldest step that is under way.
+void Run::finish_step() {
   const StepResult result = trainer->wait_for_step();
   training_seconds_ += result.seconds;
   const int64_t done = result.step + 1;
@@ -204,51 +219,52 @@ bool Run::finish_step() {
   r.learning_rate = settings.learning_rate_at(result.step);
   r.seconds = result.seconds;
   r.tokens = double(settings.step_tokens());
-  if (device.info().bf16_flops > 0)
+  if (device.info().bf16_flops > 0 && settings.dtype == DType::bf16)
     r.mfu = model.config.flops_per_token(settings.T, false) * r.tokens / result.seconds /
             (device.info().bf16_flops * ranks.size);
   r.memory_bytes = trainer->plan().device_bytes();
   r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
   console.progress(step_line(r), double(done) / double(settings.steps));
   if (folder) folder->log(step_json(r));
-  REQUIRE(std::isfinite(result.loss), "the loss of step %lld is %g: a lower --lr or a longer --warmup-steps may help",
-          (long long)done, result.loss);
-  return result.stop;
+  REQUIRE(std::isfinite(result.loss) && std::isfinite(result.grad_norm),
+          "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
+          (long long)done, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());
 }
 
 // One step is always under way while the host prepares the next; its result is read a step late.
 int64_t Run::train() {
-  const Sampler sampler(data->train, settings.T, uint64_t(options.seed));
-  if (data->held_out && settings.val_every) unigram_ = unigram_cross_entropy(data->train, *data->held_out);
+  stop_requests_.emplace();
+  if (windows_) unigram_ = unigram_cross_entropy(data->train, *data->held_out);
   int64_t enqueued = 0, finished = 0;
   bool stop = false;
   const auto finish = [&] {
-    stop |= finish_step();
+    finish_step();
     ++finished;
   };
   while (!stop && enqueued < settings.steps) {
-    const bool validates = data->held_out && settings.validates_at(enqueued), samples = settings.samples_at(enqueued);
+    const bool validates = windows_ && settings.validates_at(enqueued), samples = settings.samples_at(enqueued);
     if (validates || samples) {
       while (finished < enqueued) finish();
-      if (stop) break;
       if (validates) report_validation(enqueued);
       if (samples)
         write_sample(enqueued == 0 ? "before training" : format("after step %lld", (long long)enqueued).c_str());
     }
-    enqueue_step(sampler, enqueued++);
+    enqueue_step(enqueued++);
     if (finished + 1 < enqueued) finish();
+    stop = ranks.size == 1 ? stop_requests_->any() : trainer->stop_agreed();
   }
   while (finished < enqueued) finish();
   if (stop)
     console.line(
         format("asked to stop: ending after step %lld of %lld", (long long)finished, (long long)settings.steps));
-  if (data->held_out && settings.val_every) report_validation(finished);
+  else if (windows_) report_validation(finished);
   return finished;
 }
 
 void Run::end(int64_t steps) {
   if (folder && options.export_) {
     trainer->save(folder->file("export"));
+    if (model.weights) copy_tokenizer(options.model, folder->file("export"));
     console.line(format("exported the weights to %s", folder->file("export").c_str()));
   }
   if (settings.sample_every && steps == settings.steps) write_sample("after training");
@@ -263,12 +279,15 @@ void run(const Options& options, const Ranks& ranks) {
   Run run(options, ranks);
   if (options.dry_run) {
     run.banner();
+    run.console.line(run.trainer->plan().fits(run.device.info()));
     return;
   }
   run.trainer->plan().require_fits(run.device.info());
   // Only the first rank writes; what it cannot write ends all of them.
   if (!options.sample_only && ranks.rank == 0) run.folder.emplace(options.out, run.model.config.name);
   if (run.folder) run.folder->write_config(options_json(options));
+  if (run.folder && options.export_)
+    run.folder->require_room(sizeof(float) * uint64_t(run.model.config.parameters()), "the exported weights");
   run.banner();
   run.trainer->allocate();
   if (run.model.weights) run.trainer->load(*run.model.weights);
@@ -281,6 +300,7 @@ void run(const Options& options, const Ranks& ranks) {
 
 int main(int argc, char** argv) {
   Ranks ranks;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may grow no more is an error of the write, told with its path
   try {
     ranks = Ranks::start(&argc, &argv);
     const Options options = parse_options(argc, argv);

@@ -51,7 +51,7 @@ for n in 1 2; do
   refused "an output that is not empty" "exists and is not an empty directory" "${on[@]}" --out full
   refused "an unwritable output" "/proc/run" "${on[@]}" --out /proc/run
   refused "a sequence longer than the model" "--seq-len" "${on[@]}" --seq-len 100000
-  refused "a model that does not fit" "device memory" "${on[@]}" --model llama3-405b --train-data good.txt
+  refused "a model that does not fit" "device memory" "${on[@]}" --model llama3-405b --train-data good.txt --seq-len 64
   export LLMC_CPU_ORDER=sideways
   refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
   unset LLMC_CPU_ORDER

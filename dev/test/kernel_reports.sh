@@ -69,7 +69,7 @@ if [[ $symbols == *__asan_init* ]]; then # AddressSanitizer has reports of its o
   ends sanitized shared_overrun "in .*shared_overrun" "$(at shared_overrun 'values.*\+ 1')"
   ends sanitized large_frame "stack-overflow|DEADLYSIGNAL"
   ends sanitized null_pointer "DEADLYSIGNAL|null pointer"
-  ends sanitized beyond_memory "heap-buffer-overflow" "$(at beyond_memory 1024)" "thread \(77,0,0\)"
+  ends sanitized beyond_memory "heap-buffer-overflow" "$(at beyond_memory 1024)" "thread (77,0,0)"
   ends sanitized integer_overflow "signed integer overflow: [0-9]+ \* 30000000" "$(at integer_overflow 30000000)"
   tested+=("${races[@]}")
 elif [[ $symbols == *__tsan_init* ]]; then

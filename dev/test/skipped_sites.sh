@@ -42,8 +42,8 @@ caught llmc/comm/communicator.cpp 'done.record' 'check failed: broadcast_text' c
 caught llmc/memory/gradient_store.cpp 'communication_.wait' 'unordered access: all_reduce' train_on 2
 caught llmc/memory/gradient_store.cpp 'compute_.wait' 'unordered access' train_on 2
 caught llmc/train/trainer.cpp 'to_communication_.record' 'unordered access' train_on 2
-caught llmc/train/trainer.cpp 'wait_for' 'unordered access: the step.s result' train_on 1
-caught llmc/train/batch_feed.cpp 'synchronize' 'unordered access: the next batch' train_on 1
+caught llmc/train/trainer.cpp 'wait_for.returned_' 'unordered access: the step.s result' train_on 1
+caught llmc/train/batch_feed.cpp 'wait_for' 'unordered access: the next batch' train_on 1
 caught llmc/train/walk.cpp 'gather\(embedding' 'nobody gathered' train_on 1
 caught llmc/train/walk.cpp 'release\(layout_.block_unit' 'gathered again before it was released' train_on 1
 echo "$checks checks passed"

@@ -15,49 +15,49 @@
 // clang-format off
 #define OPTION_TABLE(X) \
   X("Model", Text, model, "tiny", "NAME", "preset, directory of safetensors, or a config.json alone: random weights") \
-  X("Model", Count, layers, kAuto, "[1, inf)", "shorten or lengthen the model to N layers (auto: its own)") \
-  X("Model", Choice, init, "normal", "normal|depth-scaled", "std 0.02; or residual projections by 1/sqrt(2L)") \
+  X("Model", Count, layers, kAuto, "[1, 100000]", "shorten or lengthen the model to N layers (auto: its own)") \
+  X("Model", Choice, init, "normal", "normal|depth-scaled", "the config's std (0.02); or residual projections by 1/sqrt(2L)") \
   \
   X("Data", Text, train_data, "", "FILES", "a .bin or .txt file, or a pattern of them (none: the bundled text)") \
-  X("Data", Text, val_data, "", "FILES", "held-out text (none: the last 10% of the bundled text)") \
+  X("Data", Text, val_data, "", "FILES", "held-out data (none: the last 10% of a text, nothing of .bin files)") \
   \
   X("Run", Text, config, "", "FILE", "read options from a JSON file; the command line wins over it") \
   X("Run", Text, out, "", "DIR", "where the run writes (none: runs/<date>-<model>)") \
   X("Run", Count, seed, 1337, "[0, inf)", "of the initial weights, the order of the data and the samples") \
-  X("Run", Count, steps, kAuto, "[1, inf)", "length of the run in steps (at most one of the three lengths)") \
-  X("Run", Count, train_tokens, kAuto, "[1, inf)", "length of the run in tokens") \
-  X("Run", Real, epochs, kAuto, "(0, inf)", "length of the run in passes over the training data") \
+  X("Run", Count, steps, kAuto, "[1, 1e15]", "length of the run in steps (at most one of the three lengths)") \
+  X("Run", Count, train_tokens, kAuto, "[1, 1e18]", "length of the run in tokens") \
+  X("Run", Real, epochs, kAuto, "(0, 1e9]", "length of the run in passes over the training data") \
   X("Run", Count, val_every, kAuto, "[0, inf)", "steps between validations (0: never)") \
   X("Run", Count, sample_every, kAuto, "[0, inf)", "steps between samples (auto: start, half, end; 0: never)") \
   X("Run", Switch, sample_only, false, "", "train nothing: continue --prompt and end") \
   X("Run", Text, prompt, "", "TEXT", "how samples begin") \
-  X("Run", Count, sample_tokens, 200, "[0, inf)", "length of a sample in tokens") \
+  X("Run", Count, sample_tokens, 200, "[0, 1e9]", "length of a sample in tokens") \
   X("Run", Real, temperature, 0.8, "[0, inf)", "of samples (0: always the likeliest token)") \
   X("Run", Switch, export_, true, "", "write the weights as safetensors at the end") \
   X("Run", Switch, dry_run, false, "", "print the plan of memory and steps, train nothing") \
   X("Run", Switch, help, false, "", "print this text") \
   X("Run", Switch, version, false, "", "print the version") \
   \
-  X("Batch", Count, seq_len, kAuto, "[1, inf)", "tokens a sequence (T)") \
-  X("Batch", Count, micro_batch, kAuto, "[1, inf)", "sequences a rank takes at once (B)") \
-  X("Batch", Count, global_batch, kAuto, "[1, inf)", "sequences a step, over all ranks and micro-steps") \
+  X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T)") \
+  X("Batch", Count, micro_batch, kAuto, "[1, 1e9]", "sequences a rank takes at once (B)") \
+  X("Batch", Count, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps") \
   \
-  X("Optimizer", Real, lr, kAuto, "[0, inf)", "peak learning rate") \
+  X("Optimizer", Real, lr, kAuto, "(0, inf)", "peak learning rate") \
   X("Optimizer", Real, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)") \
   X("Optimizer", Count, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up") \
   X("Optimizer", Choice, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)") \
-  X("Optimizer", Real, beta1, 0.9, "[0, 1)", "AdamW: decay of the first moment") \
-  X("Optimizer", Real, beta2, 0.95, "[0, 1)", "AdamW: decay of the second moment") \
-  X("Optimizer", Real, adam_eps, 1e-8, "(0, inf)", "AdamW: added to the root of the second moment") \
+  X("Optimizer", Real, beta1, 0.9, "[0, 0.999999]", "AdamW: decay of the first moment") \
+  X("Optimizer", Real, beta2, 0.95, "[0, 0.999999]", "AdamW: decay of the second moment") \
+  X("Optimizer", Real, adam_eps, 1e-8, "[1e-30, 1]", "AdamW: added to the root of the second moment") \
   X("Optimizer", Real, weight_decay, 0.1, "[0, inf)", "AdamW: decay of matrices (never of norms)") \
   X("Optimizer", Real, grad_clip, 1.0, "[0, inf)", "largest norm of all gradients together (0: off)") \
   \
   X("Precision", Choice, dtype, "auto", "auto|bf16|fp32", "weights and activations (auto: bf16 on a GPU, else fp32)") \
   X("Precision", Switch, tf32, false, "", "let a GPU round the operands of fp32 products to tf32") \
   X("Precision", Choice, attention, "auto", "auto|plain", "kernel of attention") \
-  X("Precision", Count, head_chunk, kAuto, "[1, inf)", "tokens whose logits exist at once") \
+  X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
   \
-  X("Ranks", Count, tensor_parallel_degree, 1, "[1, inf)", "ranks that share the heads, FFN columns and vocabulary") \
-  X("Ranks", Count, context_parallel_degree, 1, "[1, inf)", "ranks that share a sequence") \
+  X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that share heads, FFN and vocabulary (this version: 1)") \
+  X("Ranks", Count, context_parallel_degree, 1, "[1, 1e6]", "ranks that share a sequence (this version: 1)") \
   X("Ranks", Text, rendezvous, "", "FILE", "through which ranks that started without MPI find each other")
 // clang-format on

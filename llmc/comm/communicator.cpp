@@ -19,11 +19,6 @@ size_t Collective::number_bytes() const {
 
 namespace {
 
-bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-  const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
-  return x < y + b_bytes && y < x + a_bytes;
-}
-
 const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
 
 }  // namespace

@@ -5,12 +5,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <exception>
 #include <vector>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/comm/backends.h"
 #include "llmc/comm/mpi_check.h"
@@ -20,8 +20,6 @@ namespace {
 
 // Larger buffers travel and are added piece by piece: MPI counts in ints, and the boxes are one piece large.
 constexpr size_t kPieceBytes = size_t(4) << 20;
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 template <class T>
 void add(void* sum, const void* x, size_t count) {

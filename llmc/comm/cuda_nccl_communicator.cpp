@@ -8,6 +8,7 @@
 #include <exception>
 #include <thread>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/comm/backends.h"
 #include "llmc/comm/rendezvous.h"
@@ -17,8 +18,6 @@
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 or later is needed");
 
 namespace {
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
   const char* details = ncclGetLastError(comm);

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/comm/mpi_check.h"
 
@@ -83,8 +84,6 @@ std::string names_of(const std::vector<int>& ranks, int size) {
   for (size_t i = 0; i < ranks.size(); ++i) text += format("%s %d", i ? "," : "", ranks[i]);
   return text + format(" of %d", size);
 }
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 
 namespace {
@@ -20,8 +21,6 @@ namespace fs = std::filesystem;
 constexpr const char* kHello = "hello";           // hello NUMBER
 constexpr const char* kHeard = "heard";           // heard NUMBER RUN: rank 0's answer of that run was read
 constexpr const char* kAnswer = "llmc-answer-1";  // llmc-answer-1 RUN SIZE NUMBER... WORDS (in hexadecimal) end
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // 128 random bits that no other rank or run has.
 std::string random_number() {

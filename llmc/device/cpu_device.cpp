@@ -3,15 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/device/cpu_stream.h"
 #include "llmc/device/device.h"
@@ -32,8 +33,6 @@ struct Task {
   bool done = false;
   double time = 0;  // seconds, when it was done
 };
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -172,6 +171,14 @@ unsigned long number_from(const char* variable, unsigned long otherwise) {
   return value;
 }
 
+// Of the machine, or of the container if that has less (control groups, version 2).
+size_t machine_memory_bytes() {
+  const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  size_t container = 0;
+  std::ifstream limit("/sys/fs/cgroup/memory.max");
+  return limit >> container ? std::min(machine, container) : machine;
+}
+
 }  // namespace
 
 CpuWorld CpuWorld::from_environment(int local_ranks) {
@@ -186,6 +193,7 @@ CpuWorld CpuWorld::from_environment(int local_ranks) {
       choice_from<Landing>("LLMC_CPU_COPIES", world.landing,
                            {{"late", Landing::late}, {"early", Landing::early}, {"random", Landing::random}});
   world.seed = number_from("LLMC_CPU_SEED", world.seed);
+  world.processes = local_ranks;
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
   world.threads = int(number_from("LLMC_THREADS", (unsigned long)std::max(1, cores / local_ranks)));
   REQUIRE(world.threads >= 1 && world.threads <= 1024, "LLMC_THREADS=%d: expected 1 to 1024", world.threads);
@@ -199,7 +207,7 @@ Device::Device(int, CpuWorld world) {
   state_ = std::make_unique<State>(world);
   DeviceInfo& info = state_->info;
   info.name = format("CPU (%d thread%s)", world.threads, world.threads == 1 ? "" : "s");
-  info.memory_bytes = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  info.memory_bytes = machine_memory_bytes() / size_t(world.processes);
   info.multiprocessors = world.threads;
   info.shared_bytes_per_block = cpu_world::kMaxSharedBytes;
 }

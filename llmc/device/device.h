@@ -36,6 +36,7 @@ struct CpuWorld {
   Schedule schedule = Schedule::eager;
   Landing landing = Landing::late;
   unsigned long seed = 1;
+  int processes = 1;  // that share the machine's memory
 
   // Throws on a value that it does not know. `local_ranks` processes of this run share the machine's cores.
   static CpuWorld from_environment(int local_ranks = 1);

@@ -156,7 +156,8 @@ __device__ __forceinline__ void store_pack(T* address, const Pack<T>& pack) {
 
 // ---------------------------------------------------------------------------------------------- fp32 functions
 
-// e^x to within 2 units in the last place; 0 below -87.3 (no subnormal results), infinity above 88.7.
+// e^x to within 2 units in the last place, infinity above 88.7. Below -87.3, where results are subnormal, the CPU
+// gives 0.
 __device__ __forceinline__ float exp_f32(float x) {
 #if LLMC_CUDA
   return expf(x);

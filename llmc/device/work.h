@@ -2,12 +2,13 @@
 // reads and writes, and its floating-point operations. In the CPU world every access is checked to be ordered after
 // those that conflict with it (order_check.h); the ranges and FLOPs also feed benchmarks.
 //
-//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(cos_sin, T * HD)}}, grid, block, 0,
-//   ...);
+//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(table, T * HD)}}, grid, block, 0,
+//   …);
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 
 #include "llmc/base/error.h"
@@ -53,3 +54,9 @@ struct Work {
     std::copy(accesses.begin(), accesses.end(), this->accesses);
   }
 };
+
+// True if the two ranges of bytes share one.
+inline bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}

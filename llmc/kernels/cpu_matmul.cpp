@@ -54,7 +54,7 @@ void multiply(const Product& p) {
 
 #endif
 
-// The output in pieces of whole rows or columns, about 2^23 multiplications each, as many as the shape says: bits must
+// The output in pieces of whole rows or columns, about 2^22 multiplications each, as many as the shape says: bits must
 // not depend on the number of threads.
 void multiply_in_pieces(Device& device, const Product& p) {
   const bool by_rows = p.M >= p.N;

@@ -1,8 +1,9 @@
 // Rotary position embedding (Su et al. 2021) as Hugging Face lays it out: with half = HD/2, elements i and i + half of
 // a head turn together by the angle position * frequency[i]:
 //
-//   y[i]        = x[i] * cos - x[i + half] * sin        frequency[i] = theta^(-2i/HD), slowed by llama3 scaling if
-//   asked y[i + half] = x[i + half] * cos + x[i] * sin
+//   y[i]        = x[i] * cos - x[i + half] * sin
+//   y[i + half] = x[i + half] * cos + x[i] * sin
+//   frequency[i] = theta^(-2i/HD), slowed by llama3 scaling if asked
 //
 // In place on the q and k heads of the packed rows qkv[N, (NH + 2*NKV) * HD]: q heads, k heads, v heads.
 // T is float or bf16; arithmetic is fp32, rounded once. Each pair by itself: deterministic. Buffers are 16-byte aligned

@@ -50,9 +50,3 @@ constexpr int threads_for_row(int vectors, int each, int most) {
   while (2 * threads <= most && vectors >= 2 * threads * each) threads *= 2;
   return threads;
 }
-
-// True if the two ranges of bytes share one.
-inline bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-  const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
-  return x < y + b_bytes && y < x + a_bytes;
-}

@@ -1,12 +1,15 @@
 #include "llmc/memory/activation_store.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 #include "llmc/device/number.h"
 
 template <class T>
-ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config, size_t N) {
+ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config, size_t N, bool backward) {
   const size_t C = size_t(config.C), FF = size_t(config.FF);
-  for (int layer = 0; layer < config.L; ++layer) {
+  const int sets = backward ? config.L : std::min(config.L, 2);
+  for (int layer = 0; layer < sets; ++layer) {
     const auto add = [&]<class U>(Planned<U>& planned, const char* name, size_t width) {
       planned = plan.add<U>(Segment::device, "activations", format("block %d %s", layer, name), N * width);
     };

@@ -1,4 +1,5 @@
-// What forward leaves for backward, block by block. Every block keeps its own set on the device.
+// What forward leaves for backward, block by block. Every block keeps its own set on the device; without a backward
+// pass two sets take turns, since a block reads what the one before it left.
 #pragma once
 
 #include <vector>
@@ -10,10 +11,10 @@ template <class T>
 class ActivationStore {
  public:
   // For micro-batches of up to `tokens` tokens.
-  ActivationStore(MemoryPlan& plan, const LlamaConfig& config, size_t tokens);
+  ActivationStore(MemoryPlan& plan, const LlamaConfig& config, size_t tokens, bool backward);
   void bind(const Arena& arena);
 
-  const BlockActivations<T>& get(int layer) const { return blocks_[size_t(layer)]; }
+  const BlockActivations<T>& get(int layer) const { return blocks_[size_t(layer) % blocks_.size()]; }
 
  private:
   struct PlannedBlock {

@@ -36,6 +36,11 @@ std::string MemoryPlan::table() const {
   return text + format("%-14s %10s", "pinned host", human_bytes(bytes(Segment::pinned)).c_str());
 }
 
+std::string MemoryPlan::fits(const DeviceInfo& device) const {
+  return format("it %s: %s of the %s of %s", device_bytes() <= device.memory_bytes ? "fits" : "does not fit",
+                human_bytes(device_bytes()).c_str(), human_bytes(device.memory_bytes).c_str(), device.name.c_str());
+}
+
 void MemoryPlan::require_fits(const DeviceInfo& device) const {
   if (device_bytes() <= device.memory_bytes) return;
   std::string largest;

@@ -49,6 +49,8 @@ class MemoryPlan {
   size_t device_bytes() const { return bytes(Segment::device) + bytes(Segment::symmetric); }
   // One line a category with its bytes, largest first, and the sums; no newline at the end.
   std::string table() const;
+  // "it fits: ..." or "it does not fit: ...", with both sizes.
+  std::string fits(const DeviceInfo& device) const;
   // Throws, with the largest categories and what would make them smaller, if the plan is larger than the device.
   void require_fits(const DeviceInfo& device) const;
 

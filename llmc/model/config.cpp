@@ -97,6 +97,8 @@ LlamaConfig LlamaConfig::from_json(const Json& json, const std::string& name) {
           activation.c_str());
   refuse_unlike(json, "attention_bias", false);
   refuse_unlike(json, "mlp_bias", false);
+  const double dropout = json.get_double("attention_dropout", 0.0);
+  REQUIRE(dropout == 0, "%s: attention_dropout is %g, expected 0", json.where().c_str(), dropout);
   LlamaConfig config;
   config.name = name;
   config.C = read_size(json, "hidden_size", 0);
@@ -108,6 +110,7 @@ LlamaConfig LlamaConfig::from_json(const Json& json, const std::string& name) {
   config.V = read_size(json, "vocab_size", 0);
   config.max_positions = read_size(json, "max_position_embeddings", 2048);
   config.norm_eps = json.get_double("rms_norm_eps", 1e-6);
+  config.init_std = json.get_double("initializer_range", 0.02);
   config.tied = json.get_bool("tie_word_embeddings", false);
   config.rope = read_rope(json);
   config.bos = int(json.get_int("bos_token_id", -1));
@@ -140,6 +143,7 @@ Json LlamaConfig::to_json() const {
       .set("vocab_size", V)
       .set("max_position_embeddings", max_positions)
       .set("rms_norm_eps", norm_eps)
+      .set("initializer_range", init_std)
       .set("tie_word_embeddings", tied)
       .set("hidden_act", "silu")
       .set("attention_bias", false)
@@ -171,8 +175,9 @@ void LlamaConfig::check() const {
   REQUIRE(NH % NKV == 0, "model %s: %d query heads are not a multiple of %d key/value heads", name.c_str(), NH, NKV);
   REQUIRE(HD % 8 == 0 && HD >= 16 && HD <= 256, "model %s: head size %d, expected 16 to 256 in steps of 8",
           name.c_str(), HD);
-  REQUIRE(rope.theta > 0 && norm_eps > 0, "model %s: rope_theta %g and rms_norm_eps %g must be positive", name.c_str(),
-          rope.theta, norm_eps);
+  REQUIRE(rope.theta > 0 && norm_eps > 0 && init_std > 0,
+          "model %s: rope_theta %g, rms_norm_eps %g and initializer_range %g must be positive", name.c_str(),
+          rope.theta, norm_eps, init_std);
   REQUIRE(!rope.llama3 || (rope.factor >= 1 && rope.high_freq_factor > rope.low_freq_factor &&
                            rope.low_freq_factor > 0 && rope.original_max_position > 0),
           "model %s: llama3 RoPE scaling with factor %g, low_freq_factor %g, high_freq_factor %g, "

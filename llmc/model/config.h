@@ -18,7 +18,8 @@ struct LlamaConfig {
   int FF = 0;        // intermediate_size
   int V = 0;         // vocab_size
   double norm_eps = 1e-5;
-  bool tied = false;  // tie_word_embeddings: the head is the embedding
+  double init_std = 0.02;  // initializer_range
+  bool tied = false;       // tie_word_embeddings: the head is the embedding
   int max_positions = 0;
   RopeScaling rope;
   int bos = -1;          // -1: none
@@ -36,7 +37,8 @@ struct LlamaConfig {
   static LlamaConfig preset(const std::string& name);
   static std::vector<std::string> presets();
   // Hugging Face's config.json, in today's names (rope_parameters, dtype) or the older ones (rope_theta, rope_scaling,
-  // torch_dtype). Refuses what this trainer would compute differently: another activation, biases, other kinds of RoPE.
+  // torch_dtype). Refuses what this trainer would compute differently: another activation, biases, dropout, other
+  // kinds of RoPE.
   static LlamaConfig from_json(const Json& json, const std::string& name);
   Json to_json() const;
 

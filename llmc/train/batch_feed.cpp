@@ -6,8 +6,9 @@
 #include "llmc/kernels/classifier.h"
 #include "llmc/train/sampler.h"
 
-BatchFeed::BatchFeed(MemoryPlan& plan, Device& device, size_t tokens)
+BatchFeed::BatchFeed(MemoryPlan& plan, Device& device, Communicator& communicator, size_t tokens)
     : device_(device),
+      communicator_(communicator),
       tokens_((tokens + 63) / 64 * 64),
       planned_pinned_(plan.add<int>(Segment::pinned, "batch", "tokens", kSlots * kParts * tokens_)),
       planned_device_(plan.add<int>(Segment::device, "batch", "tokens", kParts * tokens_)) {
@@ -31,7 +32,7 @@ void BatchFeed::send(Stream& stream, const int32_t* inputs, const int32_t* label
             kIgnoredLabel);
   }
   Event& sent = sent_[size_t(slot_)];
-  sent.synchronize();
+  communicator_.wait_for(sent);
   int* slot = pinned_ + size_t(slot_) * kParts * tokens_;
   slot_ = (slot_ + 1) % kSlots;
   host_accesses(device_, "the next batch", {writes(slot, kParts * tokens_)});

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "llmc/comm/communicator.h"
 #include "llmc/device/device.h"
 #include "llmc/memory/plan.h"
 
@@ -18,8 +19,8 @@ class BatchFeed {
     const int* order;  // positions 0 .. N-1 sorted by token
   };
 
-  // For up to `tokens` tokens in a micro-batch.
-  BatchFeed(MemoryPlan& plan, Device& device, size_t tokens);
+  // For up to `tokens` tokens in a micro-batch. The communicator is that of the stream's collectives.
+  BatchFeed(MemoryPlan& plan, Device& device, Communicator& communicator, size_t tokens);
   void bind(const Arena& arena);
 
   // B sequences of T tokens; `labels` may be null where no loss is asked for, `positions` for 0 .. T-1 in each row.
@@ -34,6 +35,7 @@ class BatchFeed {
   static constexpr int kSlots = 2, kParts = 4;
 
   Device& device_;
+  Communicator& communicator_;
   size_t tokens_;
   Planned<int> planned_pinned_, planned_device_;
   int* pinned_ = nullptr;     // (kSlots, kParts, tokens)

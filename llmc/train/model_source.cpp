@@ -34,10 +34,19 @@ ModelSource open_model(const Options& options) {
     source.description = format("preset %s, random weights (%s)", name.c_str(), options.init.c_str());
   }
   if (!is_auto(options.layers)) {
-    REQUIRE(options.layers <= 100000, "--layers %lld: at most 100000", (long long)options.layers);
     source.description += format(", %lld of %d layers", (long long)options.layers, source.config.L);
     source.config.L = int(options.layers);
     if (source.weights) require_enough_layers(*source.weights, source.config);
   }
   return source;
+}
+
+void copy_tokenizer(const std::string& model_directory, const std::string& export_directory) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+                           "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"}) {
+    const fs::path from = fs::path(model_directory) / name;
+    std::error_code error;
+    if (fs::exists(from, error)) fs::copy_file(from, fs::path(export_directory) / name, error);
+    REQUIRE(!error, "cannot copy %s to %s: %s", from.c_str(), export_directory.c_str(), error.message().c_str());
+  }
 }

@@ -8,6 +8,9 @@
 
 #include "llmc/base/error.h"
 
+std::string plain_number(double x) { return std::isnan(x) ? "nan" : format("%g", x); }
+Json json_number(double x) { return std::isfinite(x) ? Json(x) : Json(plain_number(x)); }
+
 std::string step_line(const StepReport& r) {
   const int width = int(std::to_string(r.steps).size());
   std::string line = format("step %*lld/%lld | loss %.4f | norm %.2f | lr %.1e | %.0f ms | %s tok/s", width,
@@ -19,11 +22,10 @@ std::string step_line(const StepReport& r) {
 }
 
 Json step_json(const StepReport& r) {
-  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(format("%g", x)); };
   Json json = Json::object();
   json.set("step", r.step)
-      .set("loss", number(r.loss))
-      .set("grad_norm", number(r.grad_norm))
+      .set("loss", json_number(r.loss))
+      .set("grad_norm", json_number(r.grad_norm))
       .set("lr", r.learning_rate)
       .set("step_ms", r.seconds * 1e3)
       .set("tokens_per_s", r.tokens / r.seconds);

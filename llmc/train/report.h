@@ -27,6 +27,10 @@ std::string step_line(const StepReport& report);
 // string, since JSON has no number for it.
 Json step_json(const StepReport& report);
 
+// A number for JSON, which has none that is not finite: "nan", "inf", "-inf" then, and so does plain_number for people.
+Json json_number(double x);
+std::string plain_number(double x);
+
 // Lines for people: colour and a progress bar only where standard output is a terminal. Silent on all ranks but the
 // first.
 class Console {

@@ -7,6 +7,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/new_file.h"
+#include "llmc/base/text.h"
 
 namespace fs = std::filesystem;
 
@@ -33,17 +34,19 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
   if (out.empty()) {
     const std::string base = "runs/" + today() + "-" + as_file_name(model);
     path_ = base;
-    for (int i = 2; fs::exists(path_, error); ++i) path_ = format("%s-%d", base.c_str(), i);
+    fs::create_directories("runs", error);
+    // Another run may begin in the same second.
+    for (int i = 2; !error && !fs::create_directory(path_, error); ++i) path_ = format("%s-%d", base.c_str(), i);
   } else {
     path_ = out;
     REQUIRE(!fs::exists(path_, error) || (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
             "--out %s exists and is not an empty directory\n  a run never writes over another: name a new one",
             path_.c_str());
+    fs::create_directories(path_, error);
   }
-  fs::create_directories(path_, error);
   REQUIRE(!error, "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
           error.message().c_str());
-  log_.reset(fopen(file("train.jsonl").c_str(), "w"));
+  log_.reset(fopen(file("train.jsonl").c_str(), "wx"));  // only if it is not there
   REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
           strerror(errno));
   if (out.empty()) {  // a convenience: a run goes on without it
@@ -53,6 +56,14 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
 }
 
 void RunFolder::write_config(const Json& config) const { write_file(file("config.json"), config.dump(2) + "\n"); }
+
+void RunFolder::require_room(uint64_t bytes, const char* what) const {
+  std::error_code error;
+  const fs::space_info space = fs::space(path_, error);
+  REQUIRE(error || space.available >= bytes,
+          "%s need %s, and %s has %s left\n  choose another place with --out DIR, or --export off", what,
+          human_bytes(bytes).c_str(), path_.c_str(), human_bytes(space.available).c_str());
+}
 
 void RunFolder::log(const Json& line) {
   const std::string text = line.dump() + "\n";

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "llmc/base/error.h"
+#include "llmc/kernels/classifier.h"
 
 namespace {
-
-constexpr int32_t kIgnoredLabel = -100;
 
 // Every bit of x changes every bit of the result: the finalizer of SplitMix64 (Steele, Lea & Flood 2014, Fast
 // Splittable Pseudorandom Number Generators).

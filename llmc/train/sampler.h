@@ -2,12 +2,10 @@
 // of ranks.
 //
 //   windows   Each shard is cut into windows of T tokens that do not overlap; a sample is a window's T tokens and, as
-//   labels,
-//             the T tokens one further on. No sample crosses from one shard to the next.
+//             labels, the T tokens one further on. No sample crosses from one shard to the next.
 //   epochs    With W windows in all, sample g (from 0, over the whole run) is number g % W of epoch g / W. Each epoch
-//   visits
-//             each window once, in a pseudo-random order of its own, and starts the windows of a shard at a point of
-//             its own in [0, T), so that the borders between samples move from epoch to epoch.
+//             visits each window once, in a pseudo-random order of its own, and starts the windows of a shard at a
+//             point of its own in [0, T), so that the borders between samples move from epoch to epoch.
 //   steps     Step s trains on the samples s G to s G + G-1, whoever computes them: see BatchLayout.
 #pragma once
 

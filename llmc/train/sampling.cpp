@@ -55,7 +55,7 @@ std::string token_text(int32_t token, const LlamaConfig& config) {
 }
 
 void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
-            const std::function<void(int32_t)>& emit) {
+            const std::function<bool(int32_t)>& emit) {
   REQUIRE(!tokens.empty(), "a sample needs at least one token to begin with");
   const uint64_t key = philox_key("sample", settings.seed);
   const size_t window = size_t(settings.window);
@@ -68,7 +68,7 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
     const double u = double(philox(key, uint64_t(i), 0).words[0]) * 0x1p-32;
     const int32_t token = draw(logits, settings.temperature, u);
     tokens.push_back(token);
-    emit(token);
+    if (!emit(token)) return;
     if (std::find(config.eos.begin(), config.eos.end(), token) != config.eos.end()) return;
   }
 }

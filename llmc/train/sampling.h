@@ -21,6 +21,7 @@ std::vector<int32_t> prompt_tokens(const std::string& prompt, const LlamaConfig&
 // Tokens as text: bytes for a byte-level model, else their numbers, each followed by a space.
 std::string token_text(int32_t token, const LlamaConfig& config);
 
-// Continues `tokens`, calling `emit` for each new one. Beyond the window the oldest tokens are forgotten.
+// Continues `tokens`, calling `emit` for each new one until it says no. Beyond the window the oldest tokens are
+// forgotten.
 void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
-            const std::function<void(int32_t)>& emit);
+            const std::function<bool(int32_t)>& emit);

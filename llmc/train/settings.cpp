@@ -45,6 +45,9 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
           (long long)s.G, ranks, ranks, (long long)std::max<int64_t>(ranks, s.G / ranks * ranks),
           (long long)((s.G / ranks + 1) * ranks));
   const int64_t share = s.G / ranks;
+  REQUIRE(share <= (int64_t(1) << 31) / T,
+          "--global-batch %lld is %lld sequences of %lld tokens a rank: at most 2^31 tokens", (long long)s.G,
+          (long long)share, (long long)T);
   if (is_auto(o.micro_batch)) {
     s.B = int(largest_divisor(share, std::max<int64_t>(1, kMicroBatchTokens / T)));
     s.reasons.push_back(format("micro-batch %d: the largest divisor of %lld sequences a rank within %lld tokens", s.B,
@@ -62,11 +65,12 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
 
 void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens) {
   const double tokens_a_step = double(s.step_tokens());
+  const auto steps_for = [&](double tokens) {
+    return std::max<int64_t>(1, int64_t(std::ceil(tokens / tokens_a_step)));
+  };
   if (!is_auto(o.steps)) s.steps = o.steps;
-  else if (!is_auto(o.train_tokens))
-    s.steps = std::max<int64_t>(1, int64_t(std::ceil(double(o.train_tokens) / tokens_a_step)));
-  else if (!is_auto(o.epochs))
-    s.steps = std::max<int64_t>(1, int64_t(std::ceil(o.epochs * double(data_tokens) / tokens_a_step)));
+  else if (!is_auto(o.train_tokens)) s.steps = steps_for(double(o.train_tokens));
+  else if (!is_auto(o.epochs)) s.steps = steps_for(std::min(o.epochs * double(data_tokens), 1e18));
   else s.steps = defaults.steps ? defaults.steps : std::max<int64_t>(1, int64_t(double(data_tokens) / tokens_a_step));
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
     s.reasons.push_back(format("%lld steps: %s", (long long)s.steps,
@@ -81,11 +85,11 @@ double RunSettings::learning_rate_at(int64_t step) const {
 
 bool RunSettings::samples_at(int64_t step) const {
   if (sample_every == 0) return false;
-  if (sample_every < 0) return step == 0 || step == steps / 2 || step == steps;
-  return step % sample_every == 0 || step == steps;
+  if (sample_every < 0) return step == 0 || step == steps / 2;
+  return step % sample_every == 0;
 }
 
-bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && (step % val_every == 0 || step == steps); }
+bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && step % val_every == 0; }
 
 RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const DeviceInfo& device, int data_ranks,
                              int64_t data_tokens) {
@@ -101,7 +105,6 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   resolve_length(s, o, defaults, data_tokens);
   s.lr = is_auto(o.lr) ? defaults.lr : o.lr;
   s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
-  REQUIRE(s.lr > 0, "--lr %g: a learning rate is positive", s.lr);
   REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
@@ -112,5 +115,7 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
   const int64_t chunk = is_auto(o.head_chunk) ? (config.V > 4096 ? 1024 : 8192) : o.head_chunk;
   s.head_chunk = int((chunk + 127) / 128 * 128);
+  if (o.tf32 && !device.gpu) s.reasons.push_back("--tf32 changes nothing: a CPU has none");
+  if (o.tf32 && s.dtype == DType::bf16) s.reasons.push_back("--tf32 changes nothing: products are bf16");
   return s;
 }

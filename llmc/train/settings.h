@@ -30,8 +30,8 @@ struct RunSettings {
 
   int64_t step_tokens() const { return G * T; }
   double learning_rate_at(int64_t step) const;
-  bool samples_at(int64_t step) const;    // before this step; `steps` means at the end
-  bool validates_at(int64_t step) const;  // the same
+  bool samples_at(int64_t step) const;  // before this step, from 0
+  bool validates_at(int64_t step) const;
 };
 
 // Batch and precision, which the memory plan needs. `data_ranks` share the global batch: an indivisible one is an error

@@ -1,8 +1,8 @@
 // Tokens on disk: llm.c's `.bin` shards, or plain text read byte by byte, behind one interface.
 //
-//   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, rest unused; then the tokens,
-//   little-endian.
-//               magic 20240520 version 1: uint16 tokens;  magic 20240801 version 7: uint32 tokens.  Both may be mixed.
+//   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, rest unused; then the tokens, in
+//               little-endian. magic 20240520 version 1: uint16 tokens;  magic 20240801 version 7: uint32 tokens.  Both
+//               may be mixed.
 //   otherwise   text: each byte is a token, the vocabulary has 256 entries.
 //
 // Files are mapped, never copied; a copy of a dataset or a part of it shares the mappings.

@@ -22,8 +22,9 @@ class StateFeed {
  public:
   StateFeed(MemoryPlan& plan, Device& device)
       : device_(device),
-        planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots)),
-        planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)) {
+        planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots + 1)),
+        planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)),
+        agreed_(device) {
     for (int i = 0; i < kSlots; ++i) begun_.emplace_back(device, true), returned_.emplace_back(device, true);
   }
   void bind(const Arena& arena) {
@@ -33,12 +34,23 @@ class StateFeed {
   StepState* on_device() const { return on_device_; }
 
   void send(Stream& stream, const StepState& state) {
-    REQUIRE(under_way_ < kSlots, "more than %d steps were enqueued without asking for a result", kSlots);
+    REQUIRE(under_way_ < kUnderWay, "more than %d steps were enqueued without asking for a result", kUnderWay);
     StepState* slot = pinned_ + next_;
     host_accesses(device_, "the next step's state", {writes(slot, 1)});
     *slot = state;
+    follows_[next_] = under_way_ > 0;
     begun_[size_t(next_)].record(stream);
     copy(stream, on_device_, slot, 1);
+  }
+  // What the ranks summed at the step's begin comes back before the step ends.
+  void fetch_agreed(Stream& stream) {
+    copy(stream, pinned_ + 2 * kSlots, on_device_, 1);
+    agreed_.record(stream);
+  }
+  const StepState& wait_for_agreed(Communicator& communicator) {
+    communicator.wait_for(agreed_);
+    host_accesses(device_, "what the ranks agreed on", {reads(pinned_ + 2 * kSlots, 1)});
+    return pinned_[2 * kSlots];
   }
   // The step is enqueued: its state comes back.
   void fetch(Stream& stream) {
@@ -49,7 +61,7 @@ class StateFeed {
   }
   struct Returned {
     StepState state;
-    double seconds;  // from its arrival on the device to its return
+    double seconds;  // to its return, from the return of the one before if that was under way, else from its arrival
   };
   Returned wait_for_oldest(Communicator& communicator) {
     REQUIRE(under_way_ > 0, "the result of a step was asked for, and none is under way");
@@ -57,15 +69,18 @@ class StateFeed {
     --under_way_;
     communicator.wait_for(returned_[size_t(slot)]);
     host_accesses(device_, "the step's result", {reads(pinned_ + kSlots + slot, 1)});
-    return {pinned_[kSlots + slot], returned_[size_t(slot)].milliseconds_since(begun_[size_t(slot)]) * 1e-3};
+    const Event& from = follows_[slot] ? returned_[size_t((slot + kSlots - 1) % kSlots)] : begun_[size_t(slot)];
+    return {pinned_[kSlots + slot], returned_[size_t(slot)].milliseconds_since(from) * 1e-3};
   }
 
  private:
-  static constexpr int kSlots = 2;
+  static constexpr int kUnderWay = 2, kSlots = kUnderWay + 1;  // and the one before, whose end is looked at
   Device& device_;
   Planned<StepState> planned_pinned_, planned_device_;
   StepState *pinned_ = nullptr, *on_device_ = nullptr;
   std::vector<Event> begun_, returned_;  // a slot
+  bool follows_[kSlots] = {};            // a slot: was sent while another step was under way
+  Event agreed_;
   int next_ = 0, under_way_ = 0;
 };
 
@@ -81,15 +96,19 @@ class LlamaTrainer : public Trainer {
         compute_(device, "compute"),
         communication_(device, "communication"),
         parameters_(plan_, layout_),
-        gradients_(plan_, layout_, device, compute_, communication_, communicator),
-        optimizer_(plan_, layout_, {settings.beta1, settings.beta2, settings.eps}, settings.weight_decay),
-        walk_(plan_, config_, layout_, {settings.B, settings.T, settings.head_chunk}, settings.attention),
-        batches_(plan_, device, size_t(settings.B) * size_t(settings.T)),
+        walk_(plan_, config_, layout_, {settings.B, settings.T, settings.head_chunk, settings.training},
+              settings.attention),
+        batches_(plan_, device, communicator, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),
         planned_workspace_(
             plan_.add<std::byte>(Segment::device, "workspace", "products", Matmul::workspace_bytes(device.info()))),
         to_communication_(device),
-        to_compute_(device) {}
+        to_compute_(device) {
+    if (!settings.training) return;
+    gradients_.emplace(plan_, layout_, device, compute_, communication_, communicator);
+    optimizer_.emplace(plan_, layout_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
+                       settings.weight_decay);
+  }
 
   const MemoryPlan& plan() const override { return plan_; }
   const TensorLayout& layout() const override { return layout_; }
@@ -98,22 +117,23 @@ class LlamaTrainer : public Trainer {
     arena_ = Arena(device_, plan_);
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
     parameters_.bind(arena_);
-    gradients_.bind(arena_);
-    optimizer_.bind(arena_);
+    if (gradients_) gradients_->bind(arena_), optimizer_->bind(arena_);
     batches_.bind(arena_);
     states_.bind(arena_);
     walk_.bind(arena_, compute_, *matmul_, parameters_);
   }
 
   void initialize(Init init, uint64_t seed) override {
-    const float residual_std = init == Init::depth_scaled ? 0.02f / std::sqrt(2.0f * float(config_.L)) : 0.02f;
+    const float normal_std = float(config_.init_std);
+    const float residual_std =
+        init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
     clear(compute_, parameters_.master(), layout_.size);
     for (const Tensor& t : layout_.tensors) {
       float* data = parameters_.master() + t.offset;
       if (t.row->init == InitRule::ones) initialize_constant(compute_, data, t.size(), 1.0f);
       else
         initialize_normal(compute_, data, t.size(), philox_key(t.name, seed), 0,
-                          t.row->init == InitRule::residual ? residual_std : 0.02f);
+                          t.row->init == InitRule::residual ? residual_std : normal_std);
     }
     begin_training();
   }
@@ -130,6 +150,7 @@ class LlamaTrainer : public Trainer {
   }
 
   void enqueue_step(const StepInput& input) override {
+    REQUIRE(settings_.training, "a step was asked for, and only forward passes were planned");
     const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
     REQUIRE(
         !input.inputs.empty() && input.inputs.size() % micro_tokens == 0 && input.labels.size() == input.inputs.size(),
@@ -140,24 +161,21 @@ class LlamaTrainer : public Trainer {
     for (size_t k = 0; k < micro_steps; ++k) {
       batches_.send(compute_, input.inputs.data() + k * micro_tokens, input.labels.data() + k * micro_tokens, nullptr,
                     settings_.B, settings_.T, config_.V);
-      walk_.forward_backward(batches_.device_batch(), settings_.B, settings_.T, states_.on_device(), gradients_, k == 0,
-                             k + 1 == micro_steps);
+      walk_.forward_backward(batches_.device_batch(), settings_.B, settings_.T, states_.on_device(), *gradients_,
+                             k == 0, k + 1 == micro_steps);
     }
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
-    gradients_.finish_step();  // waits for all that was started on the communication stream
-    optimizer_.step(compute_, gradients_.get(), parameters_, states_.on_device());
+    gradients_->finish_step();  // waits for all that was started on the communication stream
+    optimizer_->step(compute_, gradients_->get(), parameters_, states_.on_device());
     states_.fetch(compute_);
   }
 
   StepResult wait_for_step() override {
     const auto [s, seconds] = states_.wait_for_oldest(communicator_);
-    return {s.step,
-            s.label_count ? s.loss_sum / double(s.label_count) : 0.0,
-            s.grad_norm,
-            s.label_count,
-            s.stop_requests > 0,
-            seconds};
+    return {s.step, s.label_count ? s.loss_sum / double(s.label_count) : 0.0, s.grad_norm, s.label_count, seconds};
   }
+
+  bool stop_agreed() override { return states_.wait_for_agreed(communicator_).stop_requests > 0; }
 
   LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
     StepState state{};
@@ -186,14 +204,14 @@ class LlamaTrainer : public Trainer {
                             std::optional<int> only_row) override;
 
   std::vector<float> weights(const std::string& name) override { return download(parameters_.master(), name); }
-  std::vector<float> gradients(const std::string& name) override { return download(gradients_.get(), name); }
+  std::vector<float> gradients(const std::string& name) override { return download(gradients_->get(), name); }
 
  private:
   // Weights are new: the products' copy follows the master, moments are zero.
   void begin_training() {
     if (T* weights = parameters_.weights_to_update()) cast(compute_, weights, parameters_.master(), layout_.size);
-    optimizer_.reset(compute_);
-    clear(compute_, gradients_.get(), layout_.size);
+    if (optimizer_) optimizer_->reset(compute_);
+    if (gradients_) clear(compute_, gradients_->get(), layout_.size);
     compute_.synchronize();
   }
 
@@ -210,7 +228,8 @@ class LlamaTrainer : public Trainer {
     state.stop_requests = input.stop_requested;
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->label_count, 2);  // and stop_requests
-    gradients_.begin_step();
+    states_.fetch_agreed(compute_);
+    gradients_->begin_step();
   }
 
   // Numbers of the step's state, summed over the data ranks on the communication stream.
@@ -247,8 +266,8 @@ class LlamaTrainer : public Trainer {
   MemoryPlan plan_;
   Stream compute_, communication_;
   ParameterStore<T> parameters_;
-  GradientStore gradients_;
-  Optimizer optimizer_;
+  std::optional<GradientStore> gradients_;  // these two where it trains
+  std::optional<Optimizer> optimizer_;
   Walk<T> walk_;
   BatchFeed batches_;
   StateFeed states_;

@@ -32,6 +32,7 @@ struct TrainerSettings {
   AttentionKernel attention = AttentionKernel::automatic;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float grad_clip = 1.0f;  // 0: none
+  bool training = true;    // false: forward passes only, no memory for gradients and moments
 };
 
 enum class Init { normal, depth_scaled };
@@ -42,7 +43,7 @@ struct StepInput {
   double learning_rate;
   const std::vector<int32_t>& inputs;  // (k, B, T)
   const std::vector<int32_t>& labels;  // (k, B, T), -100 = ignored
-  bool stop_requested = false;         // this rank was asked to stop: all ranks learn it with the result
+  bool stop_requested = false;         // this rank was asked to stop: see stop_agreed()
 };
 
 struct StepResult {
@@ -50,8 +51,7 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats
   float grad_norm;
   int64_t label_count;
-  bool stop;       // some rank was asked to stop before this step
-  double seconds;  // from the step's begin to its end on the device
+  double seconds;  // from the end of the step before to this one's, if both were enqueued without a wait; else its own
 };
 
 // A sum of losses over labels that were not ignored; mean() is the loss.
@@ -71,8 +71,9 @@ class Trainer {
   virtual const MemoryPlan& plan() const = 0;
   virtual void allocate() = 0;
 
-  // Random weights, N(0, 0.02²) and ones for norms; with depth_scaled, projections into the residual stream by
-  // 1/sqrt(2L) (Radford et al. 2019). Bits depend on the seed, the tensor's name and the place in the tensor alone.
+  // Random weights, N(0, init_std²) of the config and ones for norms; with depth_scaled, projections into the residual
+  // stream by 1/sqrt(2L) (Radford et al. 2019). Bits depend on the seed, the tensor's name and the place in the tensor
+  // alone.
   virtual void initialize(Init init, uint64_t seed) = 0;
   // Weights from safetensors under their Hugging Face names, F32, BF16 or F16. Throws on a missing tensor or another
   // shape, naming both.
@@ -82,12 +83,15 @@ class Trainer {
 
   virtual void enqueue_step(const StepInput& input) = 0;
   virtual StepResult wait_for_step() = 0;
+  // Whether some rank was asked to stop before it enqueued the last step: the same on all ranks. Waits until that step
+  // has begun.
+  virtual bool stop_agreed() = 0;
 
   // Adds up the losses of sequences (B, T) over this rank; the caller sums over ranks.
   virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) = 0;
   virtual LossSum sum_over_ranks(LossSum sum) = 0;
-  // Logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `last_row_only` just those of
-  // row `last_row`.
+  // Logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `only_row` just those of
+  // that row.
   virtual std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,
                                     std::optional<int> only_row = {}) = 0;
 

@@ -16,21 +16,23 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
       layout_(layout),
       sizes_(sizes),
       attention_(attention),
-      activations_(plan, config, size_t(sizes.B) * size_t(sizes.T)) {
+      activations_(plan, config, size_t(sizes.B) * size_t(sizes.T), sizes.backward) {
   const size_t N = size_t(sizes.B) * size_t(sizes.T), C = size_t(config.C), FF = size_t(config.FF);
   const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
     planned = plan.add<U>(Segment::device, category, name, count);
   };
   add(planned_.projected, "scratch", "projected", N * C);
-  add(planned_.dnorm, "scratch", "dnorm", N * C);
-  add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
-  add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
-  add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
-  add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
   add(planned_.delta, "scratch", "delta", N * C);
-  add(planned_.dresidual, "scratch", "dresidual", N * C);
-  add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH));
-  add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(N), config.C));
+  if (sizes.backward) {
+    add(planned_.dnorm, "scratch", "dnorm", N * C);
+    add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
+    add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
+    add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
+    add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
+    add(planned_.dresidual, "scratch", "dresidual", N * C);
+    add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH));
+    add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(N), config.C));
+  }
   add(planned_.rope_table, "tables", "RoPE", size_t(sizes.T) * size_t(config.HD));
   add(planned_.head_x, "activations", "head x", N * C);
   add(planned_.head_norm, "activations", "head norm", N * C);
@@ -47,12 +49,19 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   matmul_ = &matmul;
   parameters_ = &parameters;
   activations_.bind(arena);
-  scratch_ = {arena[planned_.projected],       arena[planned_.dnorm],
-              arena[planned_.dattention],      arena[planned_.dqkv],
-              arena[planned_.dswiglu],         arena[planned_.dgate_up],
-              arena[planned_.attention_delta], arena[planned_.norm_partials]};
+  scratch_.projected = arena[planned_.projected];
   delta_ = arena[planned_.delta];
-  dresidual_ = arena[planned_.dresidual];
+  if (sizes_.backward) {
+    scratch_ = {scratch_.projected,
+                arena[planned_.dnorm],
+                arena[planned_.dattention],
+                arena[planned_.dqkv],
+                arena[planned_.dswiglu],
+                arena[planned_.dgate_up],
+                arena[planned_.attention_delta],
+                arena[planned_.norm_partials]};
+    dresidual_ = arena[planned_.dresidual];
+  }
   head_.x = arena[planned_.head_x];
   head_.rstd = arena[planned_.head_rstd];
   head_.norm = arena[planned_.head_norm];
@@ -155,6 +164,7 @@ void Walk<T>::forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, Ste
 template <class T>
 void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state,
                                GradientStore& gradients, bool first, bool last) {
+  REQUIRE(sizes_.backward, "a backward pass was asked for, and only forward passes were planned");
   forward(batch, B, seq_len);
   const BlockContext context = block_context(batch, B, seq_len);
   const int embedding = layout_.embedding_unit();

@@ -13,6 +13,7 @@
 struct WalkSizes {
   int B, T;        // the largest micro-batch
   int head_chunk;  // tokens whose logits exist at once, a multiple of 128
+  bool backward;   // false: forward passes only, nothing is planned for more
 };
 
 template <class T>

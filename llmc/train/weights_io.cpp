@@ -55,7 +55,7 @@ void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, fl
   }
 }
 
-void require_weights_fit(const TensorLayout& layout, const Safetensors& weights) {
+void require_weights_fit(const TensorLayout& layout, const Safetensors& weights, bool shortened) {
   std::unordered_set<std::string> known;
   for (const Tensor& t : layout.tensors) {
     known.insert(t.name);
@@ -65,15 +65,16 @@ void require_weights_fit(const TensorLayout& layout, const Safetensors& weights)
   for (const StoredTensor& stored : weights.tensors()) {
     // A head that is tied, tables that older versions stored, and layers beyond a model that was shortened.
     int layer = 0;
-    const bool harmless = stored.name == "lm_head.weight" || stored.name.ends_with("rotary_emb.inv_freq") ||
-                          (sscanf(stored.name.c_str(), "model.layers.%d.", &layer) == 1 && layer >= layers);
+    const bool harmless =
+        stored.name == "lm_head.weight" || stored.name.ends_with("rotary_emb.inv_freq") ||
+        (shortened && sscanf(stored.name.c_str(), "model.layers.%d.", &layer) == 1 && layer >= layers);
     REQUIRE(harmless || known.count(stored.name), "%s: the model has no place for tensor %s %s", stored.file.c_str(),
             stored.name.c_str(), text_of(stored.shape).c_str());
   }
 }
 
 void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights) {
-  require_weights_fit(layout, weights);
+  require_weights_fit(layout, weights, true);
   std::vector<float> piece;
   for (const Tensor& t : layout.tensors) {
     const StoredTensor& stored = weights.at(t.name);
