@@ -19,6 +19,8 @@ header truncated.bin 20240520 1 5000
 head -c 4000 /dev/zero >>truncated.bin
 header magic.bin 20240599 1 1000
 head -c 2000 /dev/zero >>magic.bin
+header good.bin 20240520 1 1000
+head -c 2000 /dev/zero >>good.bin
 header token.bin 20240520 1 1000
 { head -c 1998 /dev/zero && printf '\x2c\x01'; } >>token.bin # the last token is 300
 : >empty.txt
@@ -29,6 +31,10 @@ cp -r good/export cut && head -c 100000 good/export/model.safetensors >cut/model
 cp -r good/export missing && rm missing/model.safetensors
 cp -r good/export shape && sed -i 's/"intermediate_size": 384/"intermediate_size": 385/' shape/config.json
 cp -r good/export heads && sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' heads/config.json
+cp -r good/export dropout && sed -i 's/"attention_bias": false/"attention_dropout": 0.1, &/' dropout/config.json
+sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
+"$train" --model large.json $short --seq-len 16 --global-batch 1 --train-data good.bin --out large \
+  >large.txt 2>&1 || { cat large.txt && fail "a model of 300 tokens"; }
 mkdir full && touch full/something
 
 for n in 1 2; do
@@ -43,8 +49,14 @@ for n in 1 2; do
   refused "truncated safetensors" "model.safetensors" "${on[@]}" --model cut
   refused "wrong shapes" "gate_proj" "${on[@]}" --model shape
   refused "an impossible model" "not a multiple of 3" "${on[@]}" --model heads
+  refused "dropout" "attention_dropout is 0.1" "${on[@]}" --model dropout
+  refused "text for weights of another vocabulary" "vocabulary of 300" "${on[@]}" --model large/export
   refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
   refused "unknown option" "--lr" "${on[@]}" --lrr 3
+  refused "a number beyond all sense" "--micro-batch 4294967297" "${on[@]}" --micro-batch 4294967297
+  refused "a step of too many tokens" "at most 2^31 tokens" "${on[@]}" --global-batch 999999998
+  refused "an epsilon that fp32 does not have" "--adam-eps" "${on[@]}" --adam-eps 1e-50
+  refused "too little data" "lower --seq-len" "${on[@]}" --train-data good.bin --seq-len 1000
   refused "a value that is no number" "--lr" "${on[@]}" --lr abc
   refused "a batch that cannot be shared" "--global-batch" "${on[@]}" --global-batch 5 --micro-batch 2
   refused "an impossible mesh" "tensor" "${on[@]}" --tensor-parallel-degree 3
@@ -56,5 +68,19 @@ for n in 1 2; do
   refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
   unset LLMC_CPU_ORDER
 done
+
+# What the system lets a file grow to, as a full disk does.
+limited() { (ulimit -f 500 && "$train" --layers 1 $short --seq-len 16 --global-batch 1 --out limited); }
+refused "an export that the disk does not take" "limited/export/model.safetensors" limited
+check "nothing is left under the export's name" eval '[ ! -e limited/export/model.safetensors ]'
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
+
+# Runs that start in the same second.
+pids=() codes=""
+for _ in 1 2 3 4; do
+  LLMC_THREADS=1 "$train" --layers 1 $short --seq-len 16 --global-batch 1 >>same_second.txt 2>&1 &
+  pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" && codes+=0 || codes+=x; done
+check "4 runs that start at once have 4 folders ($codes)" eval '[ "$codes" = 0000 ] && [ "$(ls -d runs/20* | wc -l)" = 4 ] && [ "$(cat runs/20*/train.jsonl | wc -l)" = 4 ]'
 echo "$checks checks passed"
