@@ -107,13 +107,16 @@ DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE)$(if $(filter address,$(SANITIZE)),$(comma)undefined) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict) # g++ 12 sees overlaps in std::string's +
 OPTIMIZE := -O3
-HOST = $(OPTIMIZE) -g $(WARNINGS) -Werror -pthread $(SANITIZER)
+DEBUG := -g
+HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -Werror -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
-OPTIMIZE := -O2
+# A GPU's time does not go into host code: compiled quickly. Device code is optimized all the same.
+OPTIMIZE := -O1
+DEBUG := -g1
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST)
-COMPILE_cu = $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -O3 -lineinfo -Werror all-warnings \
-  $(addprefix -Xcompiler ,$(WARNINGS) -g -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
+COMPILE_cu = $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -lineinfo -Werror all-warnings \
+  $(addprefix -Xcompiler ,$(OPTIMIZE) $(WARNINGS) -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
 else
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
   -Wno-unknown-pragmas

@@ -133,28 +133,38 @@ void check_functions(Checker& checker) {
   checker.that("exp_f32(0) is 1", e[0] == 1, format("%.9g", double(e[0])));
 }
 
-template <class T>
-__global__ void pack_kernel(T* out, const T* in) {
-  Pack<T> pack = load_pack(in + size_t(threadIdx.x) * Pack<T>::size);
-  for (int i = 0; i < Pack<T>::size / 2; ++i) {
-    const T other = pack.v[i];
-    pack.v[i] = pack.v[Pack<T>::size - 1 - i];
-    pack.v[Pack<T>::size - 1 - i] = other;
-  }
-  store_pack(out + size_t(31 - threadIdx.x) * Pack<T>::size, pack);
+// Eight numbers at once: through bf16 and back, and copied as fp32.
+__global__ void vectors_kernel(bf16* narrow, float* wide, float* copied, const float* in) {
+  const size_t first = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
+  float x[8];
+  load_vector(x, in + first);
+  store_vector(copied + first, x);
+  store_vector(narrow + first, x);
+  load_vector(x, narrow + first);
+  store_vector(wide + first, x);
 }
 
-template <class T>
-void check_packs(Checker& checker) {
-  Generator generator(24);
-  const size_t n = size_t(32 * Pack<T>::size);
-  const std::vector<T> values = random_normal<T>(generator, n);
-  const Array<T> in(checker.stream, values);
-  Array<T> out(checker.stream, n);
-  launch<pack_kernel<T>>({checker.stream, "pack", {writes(out.data(), n), reads(in.data(), n)}}, 1, 32, 0, out.data(),
-                         in.data());
-  checker.same_bits(format("packs of %d", Pack<T>::size), out.download(),
-                    std::vector<T>(values.rbegin(), values.rend()));
+void check_vectors(Checker& checker) {
+  std::vector<float> values = floats_of_all_sizes();
+  values.resize((values.size() + 255) / 256 * 256);
+  const size_t n = values.size();
+  const Array<float> in(checker.stream, values);
+  Array<bf16> narrow(checker.stream, n);
+  Array<float> wide(checker.stream, n), copied(checker.stream, n);
+  launch<vectors_kernel>(
+      {checker.stream,
+       "vectors",
+       {updates(narrow.data(), n), writes(wide.data(), n), writes(copied.data(), n), reads(in.data(), n)}},
+      unsigned(n / 256), 32, 0, narrow.data(), wide.data(), copied.data(), in.data());
+  std::vector<bf16> rounded;
+  std::vector<float> widened;
+  for (float value : values) {
+    rounded.push_back(bf16{bf16_bits(value)});
+    widened.push_back(std::bit_cast<float>(uint32_t(bf16_bits(value)) << 16));
+  }
+  checker.same_bits("vectors of fp32 copied", copied.download(), values);
+  checker.same_bits("vectors of fp32 to bf16", narrow.download(), rounded);
+  checker.same_bits("vectors of bf16 to fp32", wide.download(), widened);
 }
 
 }  // namespace
@@ -162,8 +172,7 @@ void check_packs(Checker& checker) {
 void check(Checker& checker) {
   check_conversions(checker);
   check_functions(checker);
-  check_packs<float>(checker);
-  check_packs<bf16>(checker);
+  check_vectors(checker);
 }
 
 void bench(Bencher& bencher) {

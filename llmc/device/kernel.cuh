@@ -3,7 +3,7 @@
 //   shared_memory<T>()            the block's dynamic shared memory as one T (a struct of arrays), 1024-byte aligned;
 //                                 kernels declare no __shared__ variables of their own
 //   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
-//   Pack<T>, load_pack, store_pack  16-byte accesses
+//   load_vector, store_vector     several neighbours at once, in 16-byte accesses, as fp32
 //   exp_f32, rsqrt_f32            fp32 functions that become vector code on the CPU
 //   VECTOR_LOOP                   before a loop over a thread's few elements: `VECTOR_LOOP for (int i = 0; i < 8; ++i)`
 //
@@ -136,22 +136,55 @@ __device__ __forceinline__ T block_sum(T value, LLMC_PLACE) {
 }
 #endif
 
-// ---------------------------------------------------------------------------------------------- 16-byte accesses
+// ---------------------------------------------------------------------------------------------- vectors
 
-template <class T>
-struct alignas(16) Pack {
-  static constexpr int size = 16 / int(sizeof(T));
-  T v[size];
+// `width` numbers, a power of two: usually 8, in 16 or 32 bytes (which fills the CPU's vector registers in fp32 too),
+// or 1. The address is aligned to their size, or to 16 bytes if they are more.
+template <class T, int width>
+struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
+  T v[width];
 };
 
-// `address` is 16-byte aligned.
-template <class T>
-__device__ __forceinline__ Pack<T> load_pack(const T* address) {
-  return *reinterpret_cast<const Pack<T>*>(address);
+#if !LLMC_CUDA
+// Eight bf16 at once, which a compiler does not find by itself: the same bits as to_float and from_float.
+namespace cpu_world {
+using Bits16 = uint16_t __attribute__((vector_size(16)));
+using Bits32 = uint32_t __attribute__((vector_size(32)));
+
+inline void widen(float (&to)[8], const bf16* from) {
+  Bits16 narrow;
+  memcpy(&narrow, from, sizeof narrow);
+  const Bits32 wide = __builtin_convertvector(narrow, Bits32) << 16;
+  memcpy(to, &wide, sizeof wide);
 }
-template <class T>
-__device__ __forceinline__ void store_pack(T* address, const Pack<T>& pack) {
-  *reinterpret_cast<Pack<T>*>(address) = pack;
+inline void narrow(bf16* to, const float (&from)[8]) {
+  Bits32 u;
+  memcpy(&u, from, sizeof u);
+  const Bits32 nan = (u & 0x7fffffffu) > 0x7f800000u, rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+  const Bits16 bits = __builtin_convertvector((nan & 0x7fffu) | (~nan & rounded), Bits16);
+  memcpy(static_cast<void*>(to), &bits, sizeof bits);
+}
+}  // namespace cpu_world
+#endif
+
+template <int width, class T>
+__device__ __forceinline__ void load_vector(float (&to)[width], const T* from) {
+#if !LLMC_CUDA
+  if constexpr (width == 8 && std::is_same_v<T, bf16>) return cpu_world::widen(to, from);
+#endif
+  const Vector<T, width> vector = *reinterpret_cast<const Vector<T, width>*>(from);
+#pragma unroll
+  for (int j = 0; j < width; ++j) to[j] = to_float(vector.v[j]);
+}
+template <int width, class T>
+__device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) {
+#if !LLMC_CUDA
+  if constexpr (width == 8 && std::is_same_v<T, bf16>) return cpu_world::narrow(to, from);
+#endif
+  Vector<T, width> vector;
+#pragma unroll
+  for (int j = 0; j < width; ++j) vector.v[j] = from_float<T>(from[j]);
+  *reinterpret_cast<Vector<T, width>*>(to) = vector;
 }
 
 // ---------------------------------------------------------------------------------------------- fp32 functions

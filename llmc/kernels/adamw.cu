@@ -35,23 +35,6 @@ struct Unit {
   float p[kUnit], m[kUnit], v[kUnit], g[kUnit], decay[kUnit];
 };
 
-__device__ __forceinline__ void load(float (&x)[kUnit], const float* from) {
-  for (int i = 0; i < kUnit; i += Pack<float>::size) {
-    const Pack<float> pack = load_pack(from + i);
-    for (int j = 0; j < Pack<float>::size; ++j) x[i + j] = pack.v[j];
-  }
-}
-
-template <class T>
-__device__ __forceinline__ void store(T* to, const float (&x)[kUnit]) {
-  for (int i = 0; i < kUnit; i += Pack<T>::size) {
-    Pack<T> pack;
-    VECTOR_LOOP
-    for (int j = 0; j < Pack<T>::size; ++j) pack.v[j] = from_float<T>(x[i + j]);
-    store_pack(to + i, pack);
-  }
-}
-
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(float* __restrict__ master, float* __restrict__ m, float* __restrict__ v, T* __restrict__ weights,
@@ -70,10 +53,10 @@ __global__ void __launch_bounds__(kThreads)
     Unit unit = {};
     uint32_t mine = 0;  // bit i: element first + i lies in a range
     if (whole) {
-      load(unit.p, master + first);
-      load(unit.m, m + first);
-      load(unit.v, v + first);
-      load(unit.g, gradients + first);
+      load_vector(unit.p, master + first);
+      load_vector(unit.m, m + first);
+      load_vector(unit.v, v + first);
+      load_vector(unit.g, gradients + first);
       for (int i = 0; i < kUnit; ++i) unit.decay[i] = ranges[range].weight_decay;
     } else {
       int r = range;
@@ -102,10 +85,10 @@ __global__ void __launch_bounds__(kThreads)
     }
 
     if (whole) {
-      store(master + first, unit.p);
-      store(m + first, unit.m);
-      store(v + first, unit.v);
-      if (weights) store(weights + first, unit.p);
+      store_vector(master + first, unit.p);
+      store_vector(m + first, unit.m);
+      store_vector(v + first, unit.v);
+      if (weights) store_vector(weights + first, unit.p);
     } else {
       for (int i = 0; i < kUnit; ++i) {
         if (!(mine >> i & 1)) continue;

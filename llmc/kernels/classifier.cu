@@ -23,13 +23,8 @@ constexpr int kSumThreads = 256;
 // Columns first .. first+7 of a row as fp32; columns from V on, which must not be read, count as -infinity.
 template <class T>
 __device__ __forceinline__ void load_unit(float (&x)[kUnit], const T* row, int first, int V, bool aligned) {
-  constexpr int kPack = Pack<T>::size;
   if (aligned && first + kUnit <= V) {
-    for (int p = 0; p < kUnit; p += kPack) {
-      const Pack<T> pack = load_pack(row + first + p);
-      VECTOR_LOOP
-      for (int i = 0; i < kPack; ++i) x[p + i] = to_float(pack.v[i]);
-    }
+    load_vector(x, row + first);
   } else {
     for (int i = 0; i < kUnit; ++i) x[i] = first + i < V ? to_float(row[first + i]) : -INFINITY;
   }
@@ -38,14 +33,8 @@ __device__ __forceinline__ void load_unit(float (&x)[kUnit], const T* row, int f
 // Columns first .. first+7 of a row of ld columns.
 template <class T>
 __device__ __forceinline__ void store_unit(T* row, const float (&x)[kUnit], int first, int ld, bool aligned) {
-  constexpr int kPack = Pack<T>::size;
   if (aligned && first + kUnit <= ld) {
-    for (int p = 0; p < kUnit; p += kPack) {
-      Pack<T> pack;
-      VECTOR_LOOP
-      for (int i = 0; i < kPack; ++i) pack.v[i] = from_float<T>(x[p + i]);
-      store_pack(row + first + p, pack);
-    }
+    store_vector(row + first, x);
   } else {
     for (int i = 0; i < kUnit && first + i < ld; ++i) row[first + i] = from_float<T>(x[i]);
   }

@@ -27,10 +27,7 @@ __global__ void __launch_bounds__(kThreads)
   for (size_t first = begin + size_t(threadIdx.x) * kUnit; first < end; first += size_t(kThreads) * kUnit) {
     if (first + kUnit <= end) {
       float x[kUnit];
-      for (int i = 0; i < kUnit; i += Pack<float>::size) {
-        const Pack<float> pack = load_pack(gradients + first + i);
-        for (int j = 0; j < Pack<float>::size; ++j) x[i + j] = pack.v[j];
-      }
+      load_vector(x, gradients + first);
       VECTOR_LOOP
       for (int i = 0; i < kUnit; ++i) sums[i] += double(x[i]) * double(x[i]);
     } else {

@@ -8,27 +8,6 @@
 
 #include "llmc/device/launch.cuh"
 
-// `width` numbers, a power of two: usually 8, in 16 or 32 bytes (which fills the CPU's vector registers in fp32 too),
-// or 1. The address is aligned to their size, or to 16 bytes if they are more.
-template <class T, int width>
-struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
-  T v[width];
-};
-
-template <int width, class T>
-__device__ __forceinline__ void load_vector(float (&to)[width], const T* from) {
-  const Vector<T, width> vector = *reinterpret_cast<const Vector<T, width>*>(from);
-#pragma unroll
-  for (int j = 0; j < width; ++j) to[j] = to_float(vector.v[j]);
-}
-template <int width, class T>
-__device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) {
-  Vector<T, width> vector;
-#pragma unroll
-  for (int j = 0; j < width; ++j) vector.v[j] = from_float<T>(from[j]);
-  *reinterpret_cast<Vector<T, width>*>(to) = vector;
-}
-
 // The width that rows of C numbers are walked in.
 constexpr int vector_width(int C) { return C % 8 == 0 ? 8 : 1; }
 
