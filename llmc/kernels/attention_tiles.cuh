@@ -8,8 +8,8 @@
 // the sequence, head r % group of the group.
 #pragma once
 
+#include "llmc/device/launch.cuh"
 #include "llmc/kernels/attention.h"
-#include "llmc/kernels/rows.cuh"
 
 constexpr int kRowsOfBlock = 64;         // and its threads
 constexpr int kChunk = 32;               // rows of a tile that a thread multiplies at once
