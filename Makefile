@@ -3,6 +3,9 @@
 ## make doctor          what was found where, what it means, what to do about the rest
 ## make quickstart      all that a bare machine needs: install, build, train a small model, print a sample
 ## make test [T=rope]   build and run the tests in the CPU world, all or those whose name contains T
+## make test-asan       kernels, device, memory, files and communicator under Address- and UndefinedBehaviorSanitizer
+## make test-tsan       kernels under ThreadSanitizer, each thread of a block a thread of its own
+## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
@@ -17,7 +20,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-pytorch ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-pytorch ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -42,7 +45,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-pytorch ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-pytorch ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' \
@@ -66,6 +69,20 @@ test-pytorch:
 	@dev/test/pytorch_environment
 	@$(MAKE) DEVICE=cpu programs
 	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
+SANITIZED := test_* kernels/* kernel_reports
+test-asan:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu SANITIZE=address kernels tests
+	@LSAN_OPTIONS=suppressions=dev/test/leaks_of_mpi.txt:print_suppressions=0 \
+	  dev/test/run --only "$(SANITIZED) comm" build/cpu-address $(T)
+test-tsan:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu SANITIZE=thread kernels build/cpu-thread/test/kernel_reports
+	@dev/test/run --only "kernels/* kernel_reports" build/cpu-thread $(T)
+test-orders:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu kernels tests
+	@dev/test/orders build/cpu $(T)
 ci:
 	+@dev/test/ci
 headers:

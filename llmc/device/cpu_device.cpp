@@ -310,10 +310,14 @@ void release(Device* device, std::byte* data, size_t bytes) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(Device& device, size_t bytes)
-    : device_(&device), data_(allocate(bytes, "device")), size_(bytes) {}
+    : device_(&device), data_(allocate(bytes, "device")), size_(bytes) {
+  device.count_allocation();
+}
 DeviceMemory::~DeviceMemory() { release(device_, data_, size_); }
 PinnedMemory::PinnedMemory(Device& device, size_t bytes)
-    : device_(&device), data_(allocate(bytes, "pinned host")), size_(bytes) {}
+    : device_(&device), data_(allocate(bytes, "pinned host")), size_(bytes) {
+  device.count_allocation();
+}
 PinnedMemory::~PinnedMemory() { release(device_, data_, size_); }
 
 void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {

@@ -125,6 +125,7 @@ float Event::milliseconds_since(const Event& earlier) const {
 // ---------------------------------------------------------------------------------------------- memory and copies
 
 DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
+  device.count_allocation();
   if (bytes == 0) return;
   size_t free_bytes = 0, total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -137,6 +138,7 @@ DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), siz
 DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 
 PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
+  device.count_allocation();
   if (bytes == 0) return;
   const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
   REQUIRE(status == cudaSuccess, "cudaMallocHost of %zu bytes: %s\n  the host cannot lock that much memory (ulimit -l)",

@@ -53,6 +53,9 @@ class Device {
 
   const DeviceInfo& info() const;
   void synchronize();  // the host waits for all streams
+  // How often device or pinned memory was allocated: a run allocates at its start only.
+  size_t allocations() const { return allocations_; }
+  void count_allocation() { ++allocations_; }
 
   struct State;
   State& state() { return *state_; }
@@ -64,6 +67,7 @@ class Device {
 
  private:
   std::unique_ptr<State> state_;
+  size_t allocations_ = 0;
 };
 
 class Stream {

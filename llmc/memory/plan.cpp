@@ -21,9 +21,10 @@ std::vector<std::pair<size_t, std::string>> by_category(const std::vector<Memory
 
 }  // namespace
 
-int MemoryPlan::add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes) {
+int MemoryPlan::add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes,
+                          size_t element_bytes) {
   size_t& size = sizes_[size_t(segment)];
-  buffers_.push_back({segment, category, name, bytes, size});
+  buffers_.push_back({segment, category, name, bytes, size, element_bytes});
   size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   return int(buffers_.size()) - 1;
 }
@@ -59,12 +60,15 @@ Arena::Arena(Device& device, const MemoryPlan& plan)
       symmetric_(device, plan.bytes(Segment::symmetric)),
       pinned_(device, plan.bytes(Segment::pinned)) {}
 
+std::byte* Arena::base(Segment segment) const {
+  return segment == Segment::device      ? device_.data()
+         : segment == Segment::symmetric ? symmetric_.data()
+                                         : pinned_.data();
+}
+
 std::byte* Arena::address(int buffer) const {
   REQUIRE(buffer >= 0 && size_t(buffer) < buffers_.size(), "buffer %d of a memory plan of %zu buffers", buffer,
           buffers_.size());
   const MemoryPlan::Buffer& b = buffers_[size_t(buffer)];
-  std::byte* base = b.segment == Segment::device      ? device_.data()
-                    : b.segment == Segment::symmetric ? symmetric_.data()
-                                                      : pinned_.data();
-  return base + b.offset;
+  return base(b.segment) + b.offset;
 }

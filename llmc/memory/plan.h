@@ -36,11 +36,12 @@ class MemoryPlan {
     std::string category;  // "weights", "gradients", "optimizer", "activations", "scratch", …
     std::string name;
     size_t bytes, offset;  // offset in its segment
+    size_t element_bytes;
   };
 
   template <class T>
   Planned<T> add(Segment segment, const std::string& category, const std::string& name, size_t count) {
-    return {add_bytes(segment, category, name, count * sizeof(T)), count};
+    return {add_bytes(segment, category, name, count * sizeof(T), sizeof(T)), count};
   }
 
   const std::vector<Buffer>& buffers() const { return buffers_; }
@@ -55,7 +56,8 @@ class MemoryPlan {
   void require_fits(const DeviceInfo& device) const;
 
  private:
-  int add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes);
+  int add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes,
+                size_t element_bytes);
 
   std::vector<Buffer> buffers_;
   size_t sizes_[3] = {0, 0, 0};
@@ -71,6 +73,7 @@ class Arena {
   T* operator[](const Planned<T>& planned) const {
     return reinterpret_cast<T*>(address(planned.buffer));
   }
+  std::byte* base(Segment segment) const;
 
  private:
   std::byte* address(int buffer) const;

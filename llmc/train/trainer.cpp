@@ -113,6 +113,8 @@ class LlamaTrainer : public Trainer {
   const MemoryPlan& plan() const override { return plan_; }
   const TensorLayout& layout() const override { return layout_; }
 
+  const Arena& arena() const override { return arena_; }
+
   void allocate() override {
     arena_ = Arena(device_, plan_);
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});

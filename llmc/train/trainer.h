@@ -70,6 +70,7 @@ class Trainer {
 
   virtual const MemoryPlan& plan() const = 0;
   virtual void allocate() = 0;
+  virtual const Arena& arena() const = 0;  // for checks that look at every byte
 
   // Random weights, N(0, init_std²) of the config and ones for norms; with depth_scaled, projections into the residual
   // stream by 1/sqrt(2L) (Radford et al. 2019). Bits depend on the seed, the tensor's name and the place in the tensor

@@ -1,0 +1,104 @@
+// Covers: promise 8: the plan is what a training touches: each planned buffer from its first to its last byte, nothing
+// outside of one, and nothing is allocated after the start
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "dev/test/test.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/train/trainer.h"
+
+namespace {
+
+// The arena begins as poison (0xff in every byte), which no number that training writes ends up as: what is still
+// poison was not touched.
+struct Touched {
+  std::string untouched;  // planned buffers with a poisoned element, and where
+  size_t outside = 0;     // bytes of gaps between buffers that are not poison any more
+};
+
+bool poisoned(const std::byte* data, size_t bytes) {
+  return std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{0xff}; });
+}
+
+Touched look_at(const MemoryPlan& plan, const Arena& arena) {
+  Touched touched;
+  for (Segment segment : {Segment::device, Segment::symmetric, Segment::pinned}) {
+    size_t end = 0;  // of the buffer before
+    const std::byte* base = arena.base(segment);
+    for (const MemoryPlan::Buffer& b : plan.buffers()) {
+      if (b.segment != segment) continue;
+      for (size_t i = end; i < b.offset; ++i) touched.outside += base[i] != std::byte{0xff};
+      end = b.offset + b.bytes;
+      for (size_t i = 0; i < b.bytes; i += b.element_bytes) {
+        if (!poisoned(base + b.offset + i, b.element_bytes)) continue;
+        touched.untouched += format("%s, %s: byte %zu of %zu\n", b.category.c_str(), b.name.c_str(), i, b.bytes);
+        break;
+      }
+    }
+    for (size_t i = end; i < plan.bytes(segment); ++i) touched.outside += base[i] != std::byte{0xff};
+  }
+  return touched;
+}
+
+// Head of 128 tokens, so that the last chunk is whole: of a part of a chunk the rest is padding.
+LlamaConfig small(bool tied) {
+  LlamaConfig c = LlamaConfig::preset("tiny");
+  c.C = 40, c.L = 3, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97, c.tied = tied;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("a training touches every planned byte and no other, and allocates nothing") {
+  for (bool tied : {false, true})
+    for (DType dtype : {DType::fp32, DType::bf16}) {
+      CAPTURE(tied);
+      CAPTURE(dtype_name(dtype));
+      Device device;
+      if (device.info().gpu) return;  // whose memory nobody poisons
+      SingleCommunicator communicator;
+      TrainerSettings settings;
+      settings.dtype = dtype;
+      settings.B = 4, settings.T = 64;
+      auto trainer = Trainer::create(device, communicator, small(tied), settings);
+      trainer->allocate();
+      trainer->initialize(Init::normal, 7);
+      const size_t allocations = device.allocations();
+
+      const size_t tokens = size_t(settings.B) * size_t(settings.T), micro_steps = 2;
+      std::vector<int32_t> inputs, labels;
+      for (size_t i = 0; i < micro_steps * tokens; ++i)
+        inputs.push_back(int(i % 97)), labels.push_back(int(i * 7 % 97));
+      for (int step = 0; step < 3; ++step) {
+        trainer->enqueue_step({step, 1e-3, inputs, labels});
+        if (step > 0) trainer->wait_for_step();
+      }
+      trainer->wait_for_step();
+      trainer->evaluate({inputs.begin(), inputs.begin() + ptrdiff_t(tokens)},
+                        {labels.begin(), labels.begin() + ptrdiff_t(tokens)});
+      trainer->logits({inputs.begin(), inputs.begin() + 10}, 1, 10);
+      CHECK(device.allocations() == allocations);
+
+      const Touched touched = look_at(trainer->plan(), trainer->arena());
+      CHECK(touched.untouched == "");
+      CHECK(touched.outside == 0);
+    }
+}
+
+TEST_CASE("an untouched buffer and a byte outside are seen") {
+  Device device;
+  if (device.info().gpu) return;
+  Stream stream(device, "compute");
+  MemoryPlan plan;
+  const auto whole = plan.add<float>(Segment::device, "test", "whole", 10);
+  const auto but_one = plan.add<float>(Segment::device, "test", "all but one", 10);
+  const Arena arena(device, plan);
+  clear(stream, arena[whole], 11);
+  clear(stream, arena[but_one], 9);
+  stream.synchronize();
+  const Touched touched = look_at(plan, arena);
+  CHECK(touched.untouched == "test, all but one: byte 36 of 40\n");
+  CHECK(touched.outside == 4);
+}
