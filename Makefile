@@ -38,10 +38,10 @@ KERNEL_SOURCES := $(wildcard dev/kernels/*.cu)
 TEST_SOURCES := $(wildcard dev/test/test_*.cpp dev/test/test_*.cu)
 DOCTEST_MAIN := $(wildcard dev/test/doctest_main.cpp)
 # With a main() of their own: run by the scripts, on several ranks.
-SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN),$(wildcard dev/test/*.cpp dev/test/*.cu))
+SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_%,$(wildcard dev/test/*.cpp dev/test/*.cu))
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
 DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES)
-FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN)
+FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_numbers.cpp
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
@@ -78,7 +78,7 @@ test-asan:
 test-tsan:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=thread kernels build/cpu-thread/test/kernel_reports
-	@dev/test/run --only "kernels/* kernel_reports" build/cpu-thread $(T)
+	@LLMC_ONE_ORDER=1 dev/test/run --only "kernels/* kernel_reports" build/cpu-thread $(T)
 test-orders:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests

@@ -3,6 +3,7 @@
 // Covers: promise 7: the device's own wrappers: shuffles, sums, barriers, asynchronous copies, tensor-core tiles,
 // numbers
 #include "dev/kernels/check.h"
+#include "dev/kernels/other_orders.h"
 #include "llmc/device/async_copy.cuh"
 #include "llmc/device/launch.cuh"
 #include "llmc/device/tensor_core.cuh"
@@ -498,6 +499,7 @@ void check_everything(Checker& checker) {
 
 void check(Checker& checker) {
   check_everything(checker);
+  if (!OtherOrders::wanted()) return;
   // Once more with the threads of a block in other orders, and copies landing at other moments (on a GPU: just again).
   struct World {
     const char* name;
