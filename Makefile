@@ -73,8 +73,7 @@ SANITIZED := test_* kernels/* kernel_reports
 test-asan:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=address kernels tests
-	@LSAN_OPTIONS=suppressions=dev/test/leaks_of_mpi.txt:print_suppressions=0 \
-	  dev/test/run --only "$(SANITIZED) comm" build/cpu-address $(T)
+	@dev/test/run --only "$(SANITIZED) comm" build/cpu-address $(T)
 test-tsan:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=thread kernels build/cpu-thread/test/kernel_reports
