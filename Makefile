@@ -6,6 +6,7 @@
 ## make test-asan       kernels, device, memory, files and communicator under Address- and UndefinedBehaviorSanitizer
 ## make test-tsan       kernels under ThreadSanitizer, each thread of a block a thread of its own
 ## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
+## make mutate          skip each synchronisation of the code in turn: which check notices?
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
@@ -20,7 +21,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-pytorch ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders mutate test-pytorch ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -45,7 +46,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-pytorch ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders mutate test-pytorch ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' \
@@ -82,6 +83,9 @@ test-orders:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests
 	@dev/test/orders build/cpu $(T)
+mutate:
+	@$(PROBE) install test
+	@dev/test/mutate
 ci:
 	+@dev/test/ci
 headers:
