@@ -31,7 +31,9 @@ __global__ void __launch_bounds__(kThreads)
       VECTOR_LOOP
       for (int i = 0; i < kUnit; ++i) sums[i] += double(x[i]) * double(x[i]);
     } else {
-      for (int i = 0; first + i < end; ++i) sums[i] += double(gradients[first + i]) * double(gradients[first + i]);
+      // With the loop's end known, sums[] stays in registers.
+      for (int i = 0; i < kUnit; ++i)
+        if (first + i < end) sums[i] += double(gradients[first + i]) * double(gradients[first + i]);
     }
   }
   double sum = 0;

@@ -1,0 +1,101 @@
+"""What each kernel of a CUDA build uses, read from its machine code, beside a committed baseline.
+
+    python dev/test/cuda_table.py OBJECTS_FOLDER [--cuobjdump PROGRAM] [--write]
+
+Reads every .cu.o below the folder.  Prints a line a kernel and architecture: registers, stack frame, static shared
+memory, local loads and stores.  Fails if a kernel has more of a stack frame or of local accesses than the baseline
+(dev/test/cuda_baseline.tsv) allows, or is not in it; --write makes the baseline anew.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BASELINE = Path(__file__).parent / "cuda_baseline.tsv"
+COLUMNS = ("registers", "stack", "shared", "local_loads", "local_stores")
+Table = dict[tuple[str, str], dict[str, int]]  # (architecture, kernel) → column → value
+
+
+def run(*command: str | Path) -> str:
+    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+
+
+def readable(mangled: list[str]) -> dict[str, str]:
+    """Names as the source has them, without argument types and the unnamed namespace's hash."""
+    lines = subprocess.run(["c++filt"], input="\n".join(mangled), check=True, capture_output=True, text=True).stdout
+    names = {}
+    for name, text in zip(mangled, lines.splitlines()):
+        text = re.sub(r"^void |\(anonymous namespace\)::|_GLOBAL__N__\w+::", "", text)
+        text = re.sub(r"\((?:AttentionKernel|int|bool)\)", "", text)
+        names[name] = re.sub(r"\(.*\)$", "", text)
+    return names
+
+
+def read_object(cuobjdump: str, path: Path) -> Table:
+    table: Table = {}
+    arch = function = ""
+    for line in run(cuobjdump, "--dump-resource-usage", path).splitlines():
+        if match := re.match(r"arch = (\w+)", line):
+            arch = match[1]
+        elif match := re.match(r"\s*Function (\S+):", line):
+            function = match[1]
+        elif match := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
+            table[arch, function] = dict(zip(COLUMNS, [*map(int, match.groups()), 0, 0]))
+    for line in run(cuobjdump, "-sass", path).splitlines():
+        if match := re.match(r"\s*arch = (\w+)", line):
+            arch = match[1]
+        elif match := re.match(r"\s*Function : (\S+)", line):
+            function = match[1]
+        elif match := re.search(r"\b(LDL|STL)\b", line):
+            table[arch, function]["local_loads" if match[1] == "LDL" else "local_stores"] += 1
+    names = readable(sorted({function for _, function in table}))
+    return {(arch, f"{path.name.removesuffix('.cu.o')}: {names[function]}"): row
+            for (arch, function), row in table.items()}
+
+
+def read_baseline() -> Table:
+    table: Table = {}
+    for line in BASELINE.read_text().splitlines()[1:] if BASELINE.exists() else []:
+        arch, kernel, *values = line.split("\t")
+        table[arch, kernel] = dict(zip(COLUMNS, map(int, values)))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What each kernel of a CUDA build uses, beside a baseline.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cuobjdump", default="cuobjdump")
+    parser.add_argument("--write", action="store_true", help="make the baseline anew")
+    args = parser.parse_args()
+    table: Table = {}
+    for path in sorted(args.folder.rglob("*.cu.o")):
+        table |= read_object(args.cuobjdump, path)
+    if not table:
+        sys.exit(f"FAIL: no kernel in {args.folder}")
+
+    print(f"{'arch':8} {'kernel':78} " + " ".join(f"{column:>12}" for column in COLUMNS))
+    for (arch, kernel), row in sorted(table.items()):
+        print(f"{arch:8} {kernel:78.78} " + " ".join(f"{row[column]:12}" for column in COLUMNS))
+    lines = ["\t".join(("arch", "kernel", *COLUMNS))]
+    lines += ["\t".join((arch, kernel, *(str(row[c]) for c in COLUMNS))) for (arch, kernel), row in sorted(table.items())]
+    if args.write:
+        BASELINE.write_text("\n".join(lines) + "\n")
+
+    baseline, failures = read_baseline(), 0
+    for key, row in sorted(table.items()):
+        if key not in baseline:
+            print(f"FAIL {key[0]} {key[1]} is not in {BASELINE.name}: look at its line, then --write")
+            failures += 1
+            continue
+        for column in ("stack", "local_loads", "local_stores"):
+            if row[column] > baseline[key][column]:
+                print(f"FAIL {key[0]} {key[1]}: {column} {baseline[key][column]} before, {row[column]} now")
+                failures += 1
+    print(f"{len(table) - failures} kernels as the baseline has them, {failures} worse")
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()
