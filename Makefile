@@ -43,7 +43,7 @@ DOCTEST_MAIN := $(wildcard dev/test/doctest_main.cpp)
 SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_%,$(wildcard dev/test/*.cpp dev/test/*.cu))
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
 DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES)
-FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_numbers.cpp
+FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 

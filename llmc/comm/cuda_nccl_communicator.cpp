@@ -71,12 +71,29 @@ class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds)
       : Communicator(ranks.rank, ranks.size), timeout_seconds_(timeout_seconds) {
-    NCCL_CHECK(nullptr, ncclCommInitRank(&comm_, ranks.size, id, ranks.rank));
+    // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    try {
+      settle(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL");
+    } catch (const Error&) {
+      abandon();
+      throw;
+    }
   }
   ~NcclCommunicator() override {
+    if (!comm_) return;
     // After an error the others may never come to their end.
-    if (std::uncaught_exceptions() > 0) abandon();
-    else if (comm_) ncclCommDestroy(comm_);
+    if (std::uncaught_exceptions() > 0) {
+      abandon();
+      return;
+    }
+    try {
+      settle(ncclCommFinalize(comm_), "the end of NCCL");
+      ncclCommDestroy(comm_);
+    } catch (const Error&) {
+      abandon();
+    }
   }
 
   std::string description() const override {
@@ -97,9 +114,23 @@ class NcclCommunicator : public Communicator {
 
   void enqueue(const Work& work, const Collective& c) override {
     name_ = work.name, file_ = work.file, line_ = work.line;
-    const ncclResult_t result = launch(c, cuda_stream(work.stream));
-    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more", name_,
-            file_, line_, c.bytes(), rank(), size(), nccl_error_text(result, comm_).c_str());
+    // What follows in the stream must find the collective there.
+    settle(launch(c, cuda_stream(work.stream)),
+           format("%s (%s:%d) of %zu bytes", name_, file_, line_, c.bytes()).c_str());
+  }
+
+  // Waits until a call of NCCL that goes on in the background is done.
+  void settle(ncclResult_t result, const char* what) {
+    const double start = seconds();
+    while (result == ncclInProgress) {
+      REQUIRE(seconds() - start < timeout_seconds_,
+              "%s on rank %d of %d was not done within %g s: some rank did not come to it", what, rank(), size(),
+              timeout_seconds_);
+      std::this_thread::yield();  // usually done within microseconds
+      NCCL_CHECK(comm_, ncclCommGetAsyncError(comm_, &result));
+    }
+    REQUIRE(result == ncclSuccess, "%s on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more", what, rank(), size(),
+            nccl_error_text(result, comm_).c_str());
   }
 
   ncclResult_t launch(const Collective& c, cudaStream_t stream) {
