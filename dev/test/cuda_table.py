@@ -11,6 +11,7 @@ import argparse
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 BASELINE = Path(__file__).parent / "cuda_baseline.tsv"
@@ -33,23 +34,24 @@ def readable(mangled: list[str]) -> dict[str, str]:
     return names
 
 
-def read_object(cuobjdump: str, path: Path) -> Table:
-    table: Table = {}
+def per_function(cuobjdump: str, option: str, path: Path, interesting: str) -> Iterator[tuple[tuple[str, str], re.Match]]:
+    """The lines of cuobjdump's output that hold `interesting`, with the architecture and the kernel they belong to."""
     arch = function = ""
-    for line in run(cuobjdump, "--dump-resource-usage", path).splitlines():
-        if match := re.match(r"arch = (\w+)", line):
-            arch = match[1]
-        elif match := re.match(r"\s*Function (\S+):", line):
-            function = match[1]
-        elif match := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
-            table[arch, function] = dict(zip(COLUMNS, [*map(int, match.groups()), 0, 0]))
-    for line in run(cuobjdump, "-sass", path).splitlines():
+    for line in run(cuobjdump, option, path).splitlines():
         if match := re.match(r"\s*arch = (\w+)", line):
             arch = match[1]
-        elif match := re.match(r"\s*Function : (\S+)", line):
+        elif match := re.match(r"\s*Function\s?:?\s(\w+)", line):
             function = match[1]
-        elif match := re.search(r"\b(LDL|STL)\b", line):
-            table[arch, function]["local_loads" if match[1] == "LDL" else "local_stores"] += 1
+        elif match := re.search(interesting, line):
+            yield (arch, function), match
+
+
+def read_object(cuobjdump: str, path: Path) -> Table:
+    table: Table = {}
+    for kernel, used in per_function(cuobjdump, "--dump-resource-usage", path, r"REG:(\d+) STACK:(\d+) SHARED:(\d+)"):
+        table[kernel] = dict(zip(COLUMNS, [*map(int, used.groups()), 0, 0]))
+    for kernel, access in per_function(cuobjdump, "-sass", path, r"\b(LDL|STL)\b"):
+        table[kernel]["local_loads" if access[1] == "LDL" else "local_stores"] += 1
     names = readable(sorted({function for _, function in table}))
     return {(arch, f"{path.name.removesuffix('.cu.o')}: {names[function]}"): row
             for (arch, function), row in table.items()}
