@@ -194,7 +194,7 @@ void check(Checker& checker) {
 void bench(Bencher& bencher) {
   Stream& stream = bencher.stream;
   // Layers of matrices with norms between them.
-  const bool gpu = stream.device().info().gpu;
+  const bool gpu = bencher.gpu();
   const size_t matrix = gpu ? size_t(1) << 24 : size_t(1) << 18;
   for (const int layers : {4, 32}) {
     size_t n = 0;

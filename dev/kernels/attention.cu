@@ -492,9 +492,9 @@ void bench_shape(Bencher& bencher, int B, int T_, int NH, int NKV, int HD) {
   const std::string shape = format("%s B=%d T=%d NH=%d NKV=%d HD=%d", dtype_name(kDType<T>), B, T_, NH, NKV, HD);
   const double flops = 4.0 * HD * B * NH * attention_pairs(place.shape);  // that forward needs
   const double bytes = double(place.size + place.out_size) * sizeof(T) + double(rows) * 4;
-  bencher.time("forward  " + shape, bytes, flops,
-               [&] { attention_forward<T>(stream, out.data(), lse.data(), q, k, v, place.shape); });
-  bencher.time("backward " + shape, 2 * bytes, 2.5 * flops, [&] {
+  bencher.time<T>("forward  " + shape, bytes, flops,
+                  [&] { attention_forward<T>(stream, out.data(), lse.data(), q, k, v, place.shape); });
+  bencher.time<T>("backward " + shape, 2 * bytes, 2.5 * flops, [&] {
     attention_backward<T>(stream, dq, dk, dv, delta.data(), dout.data(), out.data(), lse.data(), q, k, v, place.shape);
   });
 }
@@ -556,16 +556,9 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  if (!bencher.stream.device().info().gpu) {
-    bench_shape<float>(bencher, 8, 256, 4, 2, 32);
-    bench_shape<bf16>(bencher, 8, 256, 4, 2, 32);
-    bench_shape<float>(bencher, 1, 1024, 8, 2, 64);
-    bench_shape<float>(bencher, 1, 1024, 8, 2, 128);
-    return;
-  }
-  for (int T : {1024, 4096}) {
-    bench_shape<bf16>(bencher, 8192 / T, T, 32, 8, 64);   // Llama-3.2-1B
-    bench_shape<bf16>(bencher, 8192 / T, T, 32, 8, 128);  // Llama-3-8B
-  }
-  bench_shape<float>(bencher, 8, 1024, 32, 8, 64);
+  for (const auto& [model, N] : bencher.workloads())
+    for (const int T : bencher.gpu() ? std::vector<int>{1024, 4096} : std::vector<int>{std::min(N, 256)}) {
+      bench_shape<bf16>(bencher, N / T, T, model.NH, model.NKV, model.HD);
+      if (T <= 1024) bench_shape<float>(bencher, N / T, T, model.NH, model.NKV, model.HD);
+    }
 }

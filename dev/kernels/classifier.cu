@@ -195,9 +195,8 @@ namespace {
 template <class T>
 void bench_case(Bencher& bencher, int N, int V) {
   Stream& stream = bencher.stream;
-  const Case c{N, V, V, 1};
   Generator generator(1);
-  Array<T> logits(stream, random_logits<T>(generator, c));
+  Array<T> logits(stream, repeated_normal<T>(size_t(N) * size_t(V)));
   std::vector<int> labels_host(static_cast<size_t>(N));
   for (int& label : labels_host) label = generator.integer(0, V - 1);
   const Array<int> labels(stream, labels_host);
@@ -215,11 +214,8 @@ void bench_case(Bencher& bencher, int N, int V) {
 }  // namespace
 
 void bench(Bencher& bencher) {
-  if (bencher.stream.device().info().gpu) {
-    bench_case<float>(bencher, 8192, 128256);
-    bench_case<bf16>(bencher, 8192, 128256);
-    bench_case<bf16>(bencher, 8192, 32000);
+  for (const auto& [model, N] : bencher.workloads()) {
+    bench_case<bf16>(bencher, N, model.V);
+    bench_case<float>(bencher, N, model.V);
   }
-  bench_case<float>(bencher, 2048, 256);
-  bench_case<bf16>(bencher, 2048, 256);
 }

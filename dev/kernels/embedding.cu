@@ -5,7 +5,6 @@
 #include <numeric>
 #include <tuple>
 
-#include "dev/kernels/bench_values.h"
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
@@ -207,13 +206,8 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  if (!bencher.stream.device().info().gpu) {
-    bench_shape<float>(bencher, 2048, 128, 256);
-    bench_shape<bf16>(bencher, 2048, 128, 256);
-    return;
-  }
-  for (const auto& [N, C] : std::vector<std::pair<int, int>>{{8192, 2048}, {8192, 4096}}) {
-    bench_shape<bf16>(bencher, N, C, 128256);
-    bench_shape<float>(bencher, N, C, 128256);
+  for (const auto& [model, N] : bencher.workloads()) {
+    bench_shape<bf16>(bencher, N, model.C, model.V);
+    bench_shape<float>(bencher, N, model.C, model.V);
   }
 }

@@ -137,21 +137,19 @@ void check_threads(Checker& checker) {
 
 template <class T>
 void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int OC, int IC) {
-  Generator generator(1);
   Stream& stream = bencher.stream;
-  const Operand<T> X(stream, random_normal<T>(generator, size_t(N) * size_t(IC))),
-      W(stream, random_normal<T>(generator, size_t(OC) * size_t(IC))),
-      Y(stream, random_normal<T>(generator, size_t(N) * size_t(OC)));
+  const Operand<T> X(stream, repeated_normal<T>(size_t(N) * size_t(IC))),
+      W(stream, repeated_normal<T>(size_t(OC) * size_t(IC))), Y(stream, repeated_normal<T>(size_t(N) * size_t(OC)));
   Operand<float> dW(stream, std::vector<float>(size_t(OC) * size_t(IC)));
   const double flops = 2.0 * N * OC * IC;
   const double small = double(sizeof(T)) * (double(N) * IC + double(N) * OC), weight = double(OC) * IC;
   const std::string name = format("%s %s %dx%dx%d", what, dtype_name(kDType<T>), N, OC, IC);
-  bencher.time("forward " + name, small + weight * sizeof(T), flops,
-               [&] { matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC); });
-  bencher.time("dgrad " + name, small + weight * sizeof(T), flops,
-               [&] { matmul.dgrad(X.data(), Y.data(), W.data(), N, OC, IC); });
-  bencher.time("wgrad " + name, small + weight * 8, flops,
-               [&] { matmul.wgrad(dW.data(), Y.data(), X.data(), N, OC, IC, true); });
+  bencher.time<T>("forward " + name, small + weight * sizeof(T), flops,
+                  [&] { matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC); });
+  bencher.time<T>("dgrad " + name, small + weight * sizeof(T), flops,
+                  [&] { matmul.dgrad(X.data(), Y.data(), W.data(), N, OC, IC); });
+  bencher.time<T>("wgrad " + name, small + weight * 8, flops,
+                  [&] { matmul.wgrad(dW.data(), Y.data(), X.data(), N, OC, IC, true); });
 }
 
 }  // namespace
@@ -174,16 +172,15 @@ void bench(Bencher& bencher) {
   Stream& stream = bencher.stream;
   DeviceMemory workspace(stream.device(), Matmul::workspace_bytes(stream.device().info()));
   Matmul matmul(stream, workspace.data(), {});
-  if (stream.device().info().gpu) {
-    time_sizes<bf16>(bencher, matmul, "1B qkv", 8192, 3072, 2048);
-    time_sizes<bf16>(bencher, matmul, "1B gate_up", 8192, 16384, 2048);
-    time_sizes<bf16>(bencher, matmul, "8B qkv", 8192, 6144, 4096);
-    time_sizes<bf16>(bencher, matmul, "8B gate_up", 8192, 28672, 4096);
-    time_sizes<bf16>(bencher, matmul, "8B down", 8192, 4096, 14336);
-  } else {
-    time_sizes<float>(bencher, matmul, "tiny qkv", 2048, 256, 128);
-    time_sizes<float>(bencher, matmul, "tiny gate_up", 2048, 768, 128);
-    time_sizes<float>(bencher, matmul, "tiny down", 2048, 128, 384);
-    time_sizes<bf16>(bencher, matmul, "tiny gate_up", 2048, 768, 128);
+  const auto time = [&]<class T>(T, const LlamaConfig& model, int N) {
+    time_sizes<T>(bencher, matmul, "qkv", N, model.qkv_width(), model.C);
+    time_sizes<T>(bencher, matmul, "out", N, model.C, model.q_width());
+    time_sizes<T>(bencher, matmul, "gate_up", N, 2 * model.FF, model.C);
+    time_sizes<T>(bencher, matmul, "down", N, model.C, model.FF);
+  };
+  for (const auto& [model, N] : bencher.workloads()) {
+    printf("%s\n", model.name.c_str());
+    if (bencher.gpu() || model.name == "tiny") time(bf16{}, model, N);  // the CPU world multiplies bf16 as fp32
+    if (!bencher.gpu()) time(float{}, model, N);
   }
 }

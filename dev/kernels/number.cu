@@ -176,7 +176,7 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  const size_t n = bencher.stream.device().info().gpu ? size_t(1) << 28 : size_t(1) << 20;
+  const size_t n = bencher.gpu() ? size_t(1) << 28 : size_t(1) << 20;
   const Array<float> in(bencher.stream, std::vector<float>(n, 0.75f));
   Array<float> out(bencher.stream, n), roots(bencher.stream, n);
   bencher.time(format("exp_f32 and rsqrt_f32 of %zu numbers", n), double(n) * 12, 0, [&] {

@@ -4,7 +4,6 @@
 
 #include <tuple>
 
-#include "dev/kernels/bench_values.h"
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
@@ -166,14 +165,8 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  const bool gpu = bencher.stream.device().info().gpu;
-  if (!gpu) {
-    bench_shape<float>(bencher, 2048, 128);
-    bench_shape<bf16>(bencher, 2048, 128);
-    return;
-  }
-  for (const auto& [N, C] : std::vector<std::pair<int, int>>{{8192, 2048}, {8192, 4096}, {16384, 4096}, {8192, 8192}}) {
-    bench_shape<bf16>(bencher, N, C);
-    bench_shape<float>(bencher, N, C);
+  for (const auto& [model, N] : bencher.workloads()) {
+    bench_shape<bf16>(bencher, N, model.C);
+    bench_shape<float>(bencher, N, model.C);
   }
 }

@@ -4,7 +4,6 @@
 
 #include <tuple>
 
-#include "dev/kernels/bench_values.h"
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
@@ -267,13 +266,8 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  if (!bencher.stream.device().info().gpu) {
-    bench_shape<float>(bencher, {2048, 4, 2, 32, 256});
-    bench_shape<bf16>(bencher, {2048, 4, 2, 32, 256});
-    return;
-  }
-  for (const Shape& s : std::vector<Shape>{{8192, 32, 8, 64, 8192}, {8192, 32, 8, 128, 8192}}) {
-    bench_shape<bf16>(bencher, s);
-    bench_shape<float>(bencher, s);
+  for (const auto& [model, N] : bencher.workloads()) {
+    bench_shape<bf16>(bencher, {N, model.NH, model.NKV, model.HD, 8192});
+    bench_shape<float>(bencher, {N, model.NH, model.NKV, model.HD, 8192});
   }
 }

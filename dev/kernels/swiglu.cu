@@ -4,7 +4,6 @@
 
 #include <tuple>
 
-#include "dev/kernels/bench_values.h"
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
@@ -127,13 +126,8 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  if (!bencher.stream.device().info().gpu) {
-    bench_shape<float>(bencher, 2048, 352);
-    bench_shape<bf16>(bencher, 2048, 352);
-    return;
-  }
-  for (const auto& [N, FF] : std::vector<std::pair<int, int>>{{8192, 8192}, {8192, 14336}}) {
-    bench_shape<bf16>(bencher, N, FF);
-    bench_shape<float>(bencher, N, FF);
+  for (const auto& [model, N] : bencher.workloads()) {
+    bench_shape<bf16>(bencher, N, model.FF);
+    bench_shape<float>(bencher, N, model.FF);
   }
 }

@@ -55,13 +55,13 @@ void multiply(const Product& p) {
 #endif
 
 // The output in pieces of whole rows or columns, about 2^22 multiplications each, as many as the shape says: bits must
-// not depend on the number of threads.
+// not depend on the number of threads. Each piece packs the whole other operand anew, so none is narrow.
 void multiply_in_pieces(Device& device, const Product& p) {
   const bool by_rows = p.M >= p.N;
   const int extent = by_rows ? p.M : p.N;
   const double work = double(p.M) * p.N * p.K;
-  const int wanted = int(std::clamp(work / double(1 << 22), 1.0, 256.0));
-  const int size = std::max(16, ((extent + wanted - 1) / wanted + 15) / 16 * 16);
+  const int wanted = int(std::clamp(work / double(1 << 22), 1.0, 64.0));
+  const int size = std::max(64, ((extent + wanted - 1) / wanted + 15) / 16 * 16);
   cpu_world::parallel_for(device, size_t((extent + size - 1) / size), [&](size_t i) {
     Product piece = p;
     const int first = int(i) * size, count = std::min(size, extent - first);
