@@ -15,8 +15,8 @@
 ## make clean           delete what was built (build/pytorch stays)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
-## SANITIZE=address|undefined|thread; CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME
-## JSON_HOME DOCTEST_HOME say where things are.
+## SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb, beside the other;
+## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME DOCTEST_HOME say where things are.
 
 SHELL := bash
 comma := ,
