@@ -1,0 +1,115 @@
+"""Trains a Hugging Face Llama with plain PyTorch: the peer of the trainer's figures, on a CPU or a GPU.
+
+    python dev/bench/pytorch_train.py --config config.json --text FILE --steps 200 --batch 8 --seq-len 256
+    python dev/bench/pytorch_train.py --config config.json --device cuda --dtype bf16 --batch 4 --seq-len 2048 --compile
+
+AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 the products and attention (sdpa)
+run in bf16 by autocast.  Trains on the bytes of a text, whose last tenth is held out, or on random tokens.  Warm-up of a
+tenth of the steps, then a cosine to a tenth of the rate.  Prints the rate in tokens a second of all but the first steps.
+"""
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM
+
+LOG_EVERY = 20
+WARM_UP_STEPS = 5  # not timed: memory is allocated, kernels are chosen and compiled
+
+
+def mean_loss(model: LlamaForCausalLM, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+    """Mean loss in nats of predicting tokens[:, 1:]; tokens is (B, T+1)."""
+    with torch.autocast(tokens.device.type, dtype, enabled=dtype != torch.float32):
+        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+@torch.no_grad()
+def held_out_loss(model: LlamaForCausalLM, text: Tensor, batch: int, seq_len: int, dtype: torch.dtype) -> float:
+    """Mean over the windows of seq_len that the text holds, side by side."""
+    count = (len(text) - 1) // seq_len
+    windows = text[: count * seq_len + 1].unfold(0, seq_len + 1, seq_len)
+    total = sum(mean_loss(model, part, dtype).item() * len(part) for part in windows.split(batch))
+    return total / count
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Trains a Llama with plain PyTorch, and times it.")
+    parser.add_argument("--config", type=Path, required=True, help="Hugging Face config.json; weights are random")
+    parser.add_argument("--text", type=Path, help="bytes to train on (none: random tokens)")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=8, help="sequences a step")
+    parser.add_argument("--seq-len", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
+    parser.add_argument("--threads", type=int, default=2, help="of a CPU")
+    args = parser.parse_args()
+    if args.steps <= WARM_UP_STEPS:
+        parser.error(f"--steps {args.steps}: the first {WARM_UP_STEPS} are not timed; take more")
+    return args
+
+
+def optimizer_of(model: LlamaForCausalLM, lr: float) -> torch.optim.AdamW:
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
+
+
+def main() -> None:
+    args = arguments()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1)
+    dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
+
+    config = LlamaConfig.from_json_file(args.config)
+    if args.text:
+        text = torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long()
+    else:
+        text = torch.randint(config.vocab_size, (1 << 22,))
+    text = text.to(args.device)
+    split = len(text) * 9 // 10
+    train, held_out = text[:split], text[split:]
+    with torch.device(args.device):
+        model = LlamaForCausalLM(config)
+    optimizer = optimizer_of(model, args.lr)
+    rise = max(args.steps // 10, 1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / rise, 0.55 + 0.45 * math.cos(math.pi * step / args.steps)))
+    count = sum(p.numel() for p in model.parameters())
+    where = torch.cuda.get_device_name() if args.device == "cuda" else f"{args.threads} threads"
+    print(f"pytorch {torch.__version__}: {count / 1e6:.2f} M parameters, {args.dtype}, "
+          f"attention {model.config._attn_implementation}{', compiled' if args.compile else ''}, {where}")
+
+    loss_of = torch.compile(mean_loss) if args.compile else mean_loss
+    windows = train.unfold(0, args.seq_len + 1, 1)
+    started = time.perf_counter()
+    for step in range(args.steps):
+        if step == WARM_UP_STEPS:
+            loss.item()  # waits for the device
+            started = time.perf_counter()
+        loss = loss_of(model, windows[torch.randint(len(windows), (args.batch,), device=args.device)], dtype)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if (step + 1) % LOG_EVERY == 0 or step + 1 == args.steps:
+            print(f"step {step + 1}/{args.steps} | loss {loss.item():.4f} | norm {norm.item():.2f}", flush=True)
+    seconds = time.perf_counter() - started
+    if args.text:
+        print(f"held-out loss: {held_out_loss(model, held_out, args.batch, args.seq_len, dtype):.4f} nats/byte")
+    if args.device == "cuda":
+        print(f"pytorch: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
+    print(f"pytorch: {(args.steps - WARM_UP_STEPS) * args.batch * args.seq_len / seconds:.0f} tok/s")
+
+
+if __name__ == "__main__":
+    main()
