@@ -8,6 +8,7 @@
 ## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
 ## make mutate          skip each synchronisation of the code in turn: which check notices?
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
+## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
@@ -22,7 +23,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders mutate check-cuda test-pytorch ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -47,7 +48,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders mutate check-cuda test-pytorch ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' \
@@ -84,6 +85,9 @@ test-orders:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests
 	@dev/test/orders build/cpu $(T)
+test-dependencies:
+	@$(PROBE) install test
+	@dev/test/dependencies
 check-cuda:
 	@dev/test/check_cuda
 mutate:

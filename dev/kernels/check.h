@@ -76,7 +76,9 @@ class Checker {
   void failed(const std::string& name, const std::string& details) { report(name, false, details); }
   void report(const std::string& name, bool ok, const std::string& details) {
     ++(ok ? passed_ : failures_);
-    printf("%s %s: %s\n", ok ? "ok  " : "FAIL", name.c_str(), details.c_str());
+    std::string line = details;  // an error's text may have several
+    std::replace(line.begin(), line.end(), '\n', ';');
+    printf("%s %s: %s\n", ok ? "ok  " : "FAIL", name.c_str(), line.c_str());
   }
   static std::string coordinates(size_t index, const std::vector<int>& shape) {
     std::string text;
