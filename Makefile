@@ -17,6 +17,7 @@
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
 ## SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb, beside the other;
+## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
 ## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME DOCTEST_HOME say where things are.
 
 SHELL := bash
@@ -52,7 +53,7 @@ PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-dependen
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' \
-  scripts/doctor
+  EMULATOR='$(EMULATOR)' scripts/doctor
 
 help:
 	@sed -n 's/^## \{0,1\}//p' Makefile
@@ -163,7 +164,7 @@ program_of = $(patsubst dev/%,$B/%,$(basename $1))
 
 programs: $(PROGRAMS) $(LIBRARY)
 all: programs
-	@$(if $(FAULTS)$(SANITIZE),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
+	@$(if $(FAULTS)$(SANITIZE)$(EMULATOR),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
 kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
 tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))
 check-headers: $(HEADERS:%=$B/headers/%.ok)

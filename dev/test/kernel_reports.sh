@@ -4,7 +4,8 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-reports=$build/test/kernel_reports
+# shellcheck disable=SC2206  # words: what runs the programs of a cross build, and the program
+reports=(${EMULATOR:-} "$build/test/kernel_reports")
 source_file=dev/test/kernel_reports.cu
 ulimit -c 0
 tested=()
@@ -19,7 +20,7 @@ ends() {
   tested+=("$1")
   for order in forward reverse random; do
     code=0
-    (LLMC_CPU_ORDER=$order timeout 20 "$reports" "$1" || exit $?) >"$scratch/out" 2>&1 || code=$?
+    (LLMC_CPU_ORDER=$order timeout 20 "${reports[@]}" "$1" || exit $?) >"$scratch/out" 2>&1 || code=$?
     checks=$((checks + 1))
     if [ $code = 0 ] || [ $code = 124 ]; then
       cat "$scratch/out"
@@ -41,7 +42,7 @@ ends() {
 }
 at() { echo "$source_file:$(line_of "$1" 6 "$2")"; }
 
-if ! "$reports" whole >"$scratch/out" 2>&1; then
+if ! "${reports[@]}" whole >"$scratch/out" 2>&1; then
   grep -q "nothing to test on a GPU" "$scratch/out" || { cat "$scratch/out" && fail "whole"; }
   echo "kernel_reports: skipped, these reports are the CPU world's"
   exit
@@ -63,7 +64,7 @@ ends copy_misaligned "$(at copy_misaligned cp_async16): cp_async16 of 16 bytes f
 ends copy_to_global "$(at copy_to_global cp_async16): cp_async16: the target is not in the block's 1024 bytes of shared memory"
 ends matrix_misaligned "$(at matrix_misaligned ldmatrix): ldmatrix: the row's address 0x[0-9a-f]+ is not 16-byte aligned"
 
-symbols=$(nm "$reports")
+symbols=$(nm "$build/test/kernel_reports")
 memory=(beyond_memory integer_overflow) races=(race_in_shared race_in_warp race_in_global)
 if [[ $symbols == *__asan_init* ]]; then # AddressSanitizer has reports of its own
   ends sanitized shared_overrun "in .*shared_overrun" "$(at shared_overrun 'values.*\+ 1')"
@@ -84,5 +85,5 @@ else
   ends null_pointer "a thread read or wrote at (nil)"
 fi
 
-check "every case was tested" [ "$("$reports" | sort)" = "$(printf '%s\n' "${tested[@]}" | sort)" ]
+check "every case was tested" [ "$("${reports[@]}" | sort)" = "$(printf '%s\n' "${tested[@]}" | sort)" ]
 echo "$checks checks passed"

@@ -102,6 +102,9 @@ check "a deleted file leaves the library" prints 0 grep -c other build/cpu/libll
 
 makes 0 FAULTS=1
 check "variants stand side by side" prints "faults cpu 43" build/cpu-faults/train_llama
+makes 0 EMULATOR=env
+check "what an emulator runs stands beside, too" prints "cpu 43" "build/cpu-$(g++ -dumpmachine | cut -d- -f1)/train_llama"
+check "./train_llama is not for an emulator" prints build/cpu/train_llama readlink train_llama
 check "./train_llama is never a variant" prints "cpu 43" ./train_llama
 makes 0 SANITIZE=address build/cpu-address/kernels/twice
 check "the sanitizer is in" says_not error

@@ -6,12 +6,13 @@ set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
 cd "$root"
-parity=$build/test_llama
+# shellcheck disable=SC2206  # words: what runs the programs of a cross build, and the program
+parity=(${EMULATOR:-} "$build/test_llama")
 
 for dump in dev/reference/dumps/*; do
   for dtype in fp32 bf16; do
     code=0
-    "$parity" "$dump" --dtype "$dtype" >"$scratch/out" 2>&1 || code=$?
+    "${parity[@]}" "$dump" --dtype "$dtype" >"$scratch/out" 2>&1 || code=$?
     checks=$((checks + 1))
     if [ "$code" != 0 ]; then
       grep -vE '^  ok' "$scratch/out"
@@ -26,19 +27,19 @@ check "at least 7 shapes" [ "$checks" -ge 14 ]
 broken() { rm -rf "$scratch/dump" && cp -r dev/reference/dumps/tied "$scratch/dump"; }
 broken
 sed -i 's/"learning_rate": 0.001/"learning_rate": 0.00101/' "$scratch/dump/recipe.json"
-check "another learning rate is seen" eval '! "$parity" "$scratch/dump" --dtype fp32 >"$scratch/out" 2>&1 && grep -q "^  FAIL update" "$scratch/out"'
+check "another learning rate is seen" eval '! "${parity[@]}" "$scratch/dump" --dtype fp32 >"$scratch/out" 2>&1 && grep -q "^  FAIL update" "$scratch/out"'
 broken
 sed -i 's/"rms_norm_eps": 1e-05/"rms_norm_eps": 1.1e-05/' "$scratch/dump/config.json"
-check "another epsilon of the norms is seen" eval '! "$parity" "$scratch/dump" --dtype fp32 >"$scratch/out" 2>&1 && grep -q "^  FAIL logits" "$scratch/out"'
+check "another epsilon of the norms is seen" eval '! "${parity[@]}" "$scratch/dump" --dtype fp32 >"$scratch/out" 2>&1 && grep -q "^  FAIL logits" "$scratch/out"'
 broken
 rm "$scratch/dump/expected.safetensors"
-refused "a dump without its expectation" "expected.safetensors" "$parity" "$scratch/dump"
+refused "a dump without its expectation" "expected.safetensors" "${parity[@]}" "$scratch/dump"
 broken
 truncate -s -100 "$scratch/dump/batch.safetensors"
-refused "a truncated batch" "batch.safetensors" "$parity" "$scratch/dump"
+refused "a truncated batch" "batch.safetensors" "${parity[@]}" "$scratch/dump"
 broken
 sed -i 's/"vocab_size": 96/"vocab_size": 95/' "$scratch/dump/config.json"
-refused "weights of another shape" "embed_tokens" "$parity" "$scratch/dump"
-refused "no dump at all" "usage: test_llama" "$parity"
-refused "another option" "unknown option --tolerance" "$parity" "$scratch/dump" --tolerance 1
+refused "weights of another shape" "embed_tokens" "${parity[@]}" "$scratch/dump"
+refused "no dump at all" "usage: test_llama" "${parity[@]}"
+refused "another option" "unknown option --tolerance" "${parity[@]}" "$scratch/dump" --tolerance 1
 echo "$checks checks passed"
