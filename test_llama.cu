@@ -1,7 +1,7 @@
 // test_llama: compares logits, losses, gradient norms, every gradient and the weights after several AdamW steps with a
 // parity dump of PyTorch, any number of them (dev/reference/README.md tells what a dump is and how to make one).
 //
-//   ./test_llama DIR… [--dtype fp32|bf16] [--attention auto|plain]      (without --dtype: both)
+//   ./test_llama DIR… [--dtype fp32|bf16] [--attention auto|plain|mma]      (without --dtype: both)
 //
 // An error is |a - b| / max(|b|, floor) in the L2 norm, against PyTorch in float64. Limits, with PyTorch's own errors
 // in the same precision as the yardstick (the larger of its eager and sdpa attention):
@@ -232,7 +232,7 @@ Arguments parse(int argc, char** argv) {
     }
   }
   REQUIRE(!a.directories.empty(),
-          "usage: test_llama DIR… [--dtype fp32|bf16] [--attention auto|plain]\n"
+          "usage: test_llama DIR… [--dtype fp32|bf16] [--attention auto|plain|mma]\n"
           "  a DIR holds a parity dump, for example dev/reference/dumps/gqa4");
   return a;
 }

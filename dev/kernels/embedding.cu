@@ -207,7 +207,8 @@ void check(Checker& checker) {
 
 void bench(Bencher& bencher) {
   for (const auto& [model, N] : bencher.workloads()) {
-    const int V = bencher.gpu() ? model.V : std::min(model.V, 16384);  // of the table, only the tokens' rows are touched
+    const int V =
+        bencher.gpu() ? model.V : std::min(model.V, 16384);  // of the table, only the tokens' rows are touched
     bench_shape<bf16>(bencher, N, model.C, V);
     bench_shape<float>(bencher, N, model.C, V);
   }

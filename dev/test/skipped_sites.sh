@@ -34,8 +34,8 @@ caught() {
   echo "ok   site $number, $1, $2: $(awk -v m="$3" '$0 ~ m && !n++' "$scratch/skipped.txt")"
 }
 
-caught llmc/kernels/attention_forward.cu '__syncthreads' '^FAIL' kernel attention
-caught llmc/kernels/attention_dkv.cu '__syncthreads' '^FAIL' kernel attention
+caught llmc/kernels/attention_plain_forward.cu '__syncthreads' '^FAIL' kernel attention
+caught llmc/kernels/attention_plain_dkv.cu '__syncthreads' '^FAIL' kernel attention
 caught llmc/kernels/rmsnorm.cu '__sync' '^FAIL' kernel rmsnorm
 caught llmc/kernels/classifier.cu '__syncthreads' '^FAIL' kernel classifier
 caught llmc/comm/communicator.cpp 'done.record' 'check failed: broadcast_text' comm

@@ -54,7 +54,7 @@
   \
   X("Precision", Choice, dtype, "auto", "auto|bf16|fp32", "weights and activations (auto: bf16 on a GPU, else fp32)") \
   X("Precision", Switch, tf32, false, "", "let a GPU round the operands of fp32 products to tf32") \
-  X("Precision", Choice, attention, "auto", "auto|plain", "kernel of attention") \
+  X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
   \
   X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that share heads, FFN and vocabulary (this version: 1)") \

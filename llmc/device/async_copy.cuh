@@ -1,4 +1,4 @@
-// cp.async (sm_80 and newer): 16 bytes from global to shared memory without passing through registers.
+// cp.async (sm_80 and newer): 16 or 4 bytes from global to shared memory without passing through registers.
 //
 //   cp_async16(to, from);  cp_async_commit();  …  cp_async_wait<N>();  __syncthreads();
 //
@@ -14,9 +14,15 @@
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return uint32_t(__cvta_generic_to_shared(pointer));
 }
-// Both addresses are 16-byte aligned; `to` lies in shared memory.
-__device__ __forceinline__ void cp_async16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+// Both addresses are aligned to the size; `to` lies in shared memory. Zeros where there is nothing (`from` is not
+// read).
+__device__ __forceinline__ void cp_async16(void* to, const void* from, bool there = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void cp_async4(void* to, const void* from, bool there = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
+               : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
@@ -26,8 +32,14 @@ __device__ __forceinline__ void cp_async_wait() {
 
 #else
 
-inline void cp_async16(void* to, const void* from, LLMC_PLACE) {
-  cpu_world::async_copy(to, from, 16, {"cp_async16", file, line});
+namespace cpu_world {
+alignas(16) inline constexpr unsigned char kZeros[16] = {};
+}
+inline void cp_async16(void* to, const void* from, bool there = true, LLMC_PLACE) {
+  cpu_world::async_copy(to, there ? from : cpu_world::kZeros, 16, {"cp_async16", file, line});
+}
+inline void cp_async4(void* to, const void* from, bool there = true, LLMC_PLACE) {
+  cpu_world::async_copy(to, there ? from : cpu_world::kZeros, 4, {"cp_async4", file, line});
 }
 inline void cp_async_commit(LLMC_PLACE) {
   if (fault_skips(file, line)) return;

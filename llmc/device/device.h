@@ -36,7 +36,8 @@ struct CpuWorld {
   Schedule schedule = Schedule::eager;
   Landing landing = Landing::late;
   unsigned long seed = 1;
-  int processes = 1;  // that share the machine's memory
+  int processes = 1;                // that share the machine's memory
+  size_t shared_bytes = 227 << 10;  // that a block may ask for: Hopper's, or less, as other GPUs have
 
   // Throws on a value that it does not know. `local_ranks` processes of this run share the machine's cores.
   static CpuWorld from_environment(int local_ranks = 1);

@@ -4,7 +4,7 @@
 //                                 kernels declare no __shared__ variables of their own
 //   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
 //   load_vector, store_vector     several neighbours at once, in 16-byte accesses, as fp32
-//   exp_f32, rsqrt_f32            fp32 functions that become vector code on the CPU
+//   exp_f32, exp2_f32, rsqrt_f32  fp32 functions that become vector code on the CPU
 //   VECTOR_LOOP                   before a loop over a thread's few elements: `VECTOR_LOOP for (int i = 0; i < 8; ++i)`
 //
 // A device function in a header that asks for threadIdx or blockIdx and is not __forceinline__ must be static: in the
@@ -40,6 +40,17 @@ __device__ __forceinline__ T& shared_memory() {
   return *reinterpret_cast<T*>(dynamic_shared_memory);
 #else
   return *reinterpret_cast<T*>(cpu_world::shared_bytes());
+#endif
+}
+
+// blockIdx.x, read anew: what follows from it then needs no register from the kernel's beginning to its end.
+__device__ static __forceinline__ unsigned block_index_again() {
+#if LLMC_CUDA
+  unsigned x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+#else
+  return blockIdx.x;
 #endif
 }
 
@@ -211,6 +222,32 @@ __device__ __forceinline__ float exp_f32(float x) {
   float y = bits_to_float(bits);
   y = x < -87.3f ? 0.0f : y;
   y = x > 88.72f ? INFINITY : y;
+  return x != x ? x : y;
+#endif
+}
+
+// 2^x to within 2^-22 of it, infinity from 128 on; results below 2^-126 are 0. One instruction on a GPU.
+__device__ __forceinline__ float exp2_f32(float x) {
+#if LLMC_CUDA
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  // x = n + r with |r| <= 1/2; 2^r by its Taylor series, whose next term is below 2^-24.
+  const float inside = x < -127.0f ? -127.0f : x > 128.0f ? 128.0f : x;
+  const float t = inside + 12582912.0f, r = inside - (t - 12582912.0f);
+  float p = 1.5252734e-5f;
+  p = p * r + 1.5403530e-4f;
+  p = p * r + 1.3333558e-3f;
+  p = p * r + 9.6181291e-3f;
+  p = p * r + 5.5504109e-2f;
+  p = p * r + 2.4022651e-1f;
+  p = p * r + 6.9314718e-1f;
+  p = p * r + 1.0f;
+  const uint32_t bits = float_to_bits(p) + (float_to_bits(t) << 23);
+  float y = bits_to_float(bits);
+  y = x < -126.0f ? 0.0f : y;
+  y = x >= 128.0f ? INFINITY : y;
   return x != x ? x : y;
 #endif
 }

@@ -2,6 +2,7 @@
 //
 //   mma_m16n8k16   D(16x8, fp32) += A(16x16, bf16, row-major) * B(16x8, bf16, column-major)
 //   ldmatrix_x4    four 8x8 matrices of 16-bit elements from shared memory, optionally transposed
+//   swizzled       where a tile of shared memory has 8 columns of a row
 //
 // Fragments as in the PTX ISA: with g = lane / 4 and t = lane % 4,
 //   a[0] = A[g][2t, 2t+1]   a[1] = A[g+8][2t, 2t+1]   a[2] = A[g][2t+8, 2t+9]   a[3] = A[g+8][2t+8, 2t+9]
@@ -22,18 +23,15 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes in shared memory, 16-byte aligned. r[m] is this
-// lane's part of matrix m: row lane / 4, columns 2 (lane % 4) and the next (of the transposed matrix with kTranspose).
-template <bool kTranspose>
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
-  if constexpr (kTranspose)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row)));
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row)));
+__device__ __forceinline__ void ldmatrix_x4_of(uint32_t (&r)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row));
+}
+__device__ __forceinline__ void ldmatrix_x4_transposed_of(uint32_t (&r)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row));
 }
 
 #else
@@ -104,6 +102,39 @@ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
   cpu_world::sync_warp(~0u, &cpu_world::Mma16x8x16::run, cpu_world::to_posted(&me), {"mma_m16n8k16", file, line});
 }
 
+#endif
+
+// Two numbers as a pair of bf16, the first in the low half.
+__device__ __forceinline__ uint32_t pair_of_bf16(float first, float second) {
+#if LLMC_CUDA
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  return uint32_t(from_float<bf16>(first).bits) | uint32_t(from_float<bf16>(second).bits) << 16;
+#endif
+}
+
+// An address in shared memory: 4 bytes on a GPU.
+#if LLMC_CUDA
+using SharedAddress = uint32_t;
+#else
+using SharedAddress = uintptr_t;
+#endif
+
+// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes in shared memory, 16-byte aligned. r[m] is this
+// lane's part of matrix m: row lane / 4, columns 2 (lane % 4) and the next (of the transposed matrix with kTranspose).
+#if LLMC_CUDA
+template <bool kTranspose>
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row) {
+  if constexpr (kTranspose) ldmatrix_x4_transposed_of(r, row);
+  else ldmatrix_x4_of(r, row);
+}
+template <bool kTranspose>
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  ldmatrix_x4<kTranspose>(r, shared_address(row));
+}
+#else
 template <bool kTranspose>
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, LLMC_PLACE) {
   if (reinterpret_cast<uintptr_t>(row) & 15)
@@ -112,5 +143,41 @@ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, LLMC_PLACE) {
   cpu_world::sync_warp(~0u, &cpu_world::Ldmatrix::run, cpu_world::to_posted(&me), {"ldmatrix", file, line});
   memcpy(r, me.r, sizeof r);
 }
-
+template <bool kTranspose>
+inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row, LLMC_PLACE) {
+  ldmatrix_x4<kTranspose>(r, reinterpret_cast<const void*>(row), file, line);
+}
 #endif
+
+// A tile of rows of kColumns elements (64 or 128) in shared memory, at a multiple of the row's bytes, whose 16-byte
+// chunks are permuted by the row's number: so the 8 rows that ldmatrix reads at once lie in different banks, without
+// padding. Whoever writes and whoever reads asks `swizzled` for the place of the 8 elements `chunk` (columns 8 chunk …)
+// of `row`. From a place in an even or odd chunk, `further` gives the one `rows` (a multiple of 8) down and `chunks`
+// (even) to the right of the row's first such chunk, in one or two instructions.
+#if LLMC_CUDA
+template <int kColumns>
+__device__ __forceinline__ bf16* swizzled(bf16* tile, int row, int chunk) {
+  return tile + row * kColumns + ((chunk ^ (row & 7)) << 3);
+}
+template <int kColumns>
+__device__ __forceinline__ SharedAddress swizzled_address(bf16* tile, int row, int chunk) {
+  return shared_address(tile) + uint32_t(row * kColumns * 2 + ((chunk ^ (row & 7)) << 4));
+}
+#else
+template <int kColumns>
+inline bf16* swizzled(bf16* tile, int row, int chunk, LLMC_PLACE) {
+  static_assert(kColumns == 64 || kColumns == 128);
+  return tile + row * kColumns + ((fault_skips(file, line) ? chunk : chunk ^ (row & 7)) << 3);
+}
+template <int kColumns>
+inline SharedAddress swizzled_address(bf16* tile, int row, int chunk, LLMC_PLACE) {
+  if (reinterpret_cast<uintptr_t>(tile) % (kColumns * 2))
+    cpu_world::stop_kernel("%s:%d: a swizzled tile of rows of %d bytes lies at %p, no multiple of that", file, line,
+                           kColumns * 2, static_cast<void*>(tile));
+  return reinterpret_cast<SharedAddress>(swizzled<kColumns>(tile, row, chunk, file, line));
+}
+#endif
+template <int kColumns>
+__device__ __forceinline__ SharedAddress further(SharedAddress from, int rows, int chunks) {
+  return (from ^ SharedAddress(chunks * 16)) + SharedAddress(rows * kColumns * 2);
+}

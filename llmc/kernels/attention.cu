@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <climits>
 
-#include "llmc/kernels/attention_tiles.cuh"
+#include "llmc/kernels/attention_mma.cuh"
+#include "llmc/kernels/attention_plain.cuh"
 
 AttentionShape packed_attention_shape(int B, int T, int NH, int NKV, int HD) {
   const int64_t width = (int64_t(NH) + 2 * int64_t(NKV)) * HD, out_width = int64_t(NH) * HD;
@@ -29,24 +30,54 @@ double attention_pairs(const AttentionShape& shape) {
 // ---------------------------------------------------------------------------------------------- the choice
 
 const char* attention_kernel_name(AttentionKernel kernel) {
-  return kernel == AttentionKernel::plain ? "plain" : "auto";
+  switch (kernel) {
+    case AttentionKernel::automatic:
+      return "auto";
+    case AttentionKernel::plain:
+      return "plain";
+    case AttentionKernel::mma:
+      break;
+  }
+  return "mma";
 }
 
 AttentionKernel attention_kernel_named(const std::string& name) {
-  for (AttentionKernel kernel : {AttentionKernel::automatic, AttentionKernel::plain})
+  for (AttentionKernel kernel : {AttentionKernel::automatic, AttentionKernel::plain, AttentionKernel::mma})
     if (name == attention_kernel_name(kernel)) return kernel;
-  fail("there is no attention kernel '%s': expected auto or plain", name.c_str());
+  fail("there is no attention kernel '%s': expected auto, plain or mma", name.c_str());
 }
+
+namespace {
+
+// Why the tensor cores' kernel cannot take it; empty if it can.
+std::string mma_refuses(const DeviceInfo& device, DType dtype, int HD) {
+  constexpr size_t kNeeded = 99 << 10;  // what the smallest of its devices has for a block
+  if (dtype != DType::bf16) return "it multiplies bf16";
+  if (HD != 64 && HD != 128) return "it takes head sizes 64 and 128";
+  if (device.gpu && device.compute_capability < 80) return "it needs a GPU of compute capability 8.0 or more";
+  if (device.shared_bytes_per_block < kNeeded)
+    return format("it needs %zu KiB of shared memory a block, here are %zu", kNeeded >> 10,
+                  device.shared_bytes_per_block >> 10);
+  return "";
+}
+
+}  // namespace
 
 AttentionChoice choose_attention_kernel(AttentionKernel asked, const DeviceInfo& device, DType dtype, int HD) {
   REQUIRE(HD >= 16 && HD <= 256 && HD % 8 == 0,
           "attention: no kernel takes head size %d%s\n  expected 16 to 256, a multiple of 8", HD,
-          asked == AttentionKernel::automatic ? "" : ", not even the plain one that was asked for");
-  const bool own = HD == 64 || HD == 128;
+          asked == AttentionKernel::automatic ? "" : ", not even the one that was asked for");
   const std::string what = format("head size %d in %s on %s", HD, dtype_name(dtype), device.name.c_str());
-  return {AttentionKernel::plain,
-          (asked == AttentionKernel::plain ? "asked for; takes " : "the only one that takes ") + what +
-              (own ? ", compiled for that size" : ", by the code that all sizes but 64 and 128 share")};
+  const std::string refusal = mma_refuses(device, dtype, HD);
+  REQUIRE(asked != AttentionKernel::mma || refusal.empty(),
+          "attention: the kernel mma does not take %s: %s\n  --attention plain does", what.c_str(), refusal.c_str());
+  if (asked == AttentionKernel::mma) return {AttentionKernel::mma, "asked for; takes " + what};
+  const bool own = HD == 64 || HD == 128;
+  const std::string by = own ? ", compiled for that size" : ", by the code that all sizes but 64 and 128 share";
+  if (asked == AttentionKernel::plain) return {AttentionKernel::plain, "asked for; takes " + what + by};
+  if (!refusal.empty()) return {AttentionKernel::plain, "the only one that takes " + what + by};
+  if (device.gpu) return {AttentionKernel::mma, "tensor cores, the fastest that takes " + what};
+  return {AttentionKernel::plain, "the fastest that takes " + what + by};  // a CPU has no tensor cores
 }
 
 // ---------------------------------------------------------------------------------------------- checks
@@ -122,11 +153,9 @@ void attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* 
     require_apart<T>(who, result, input, s);
   }
   require_floats(who, "lse", lse);
-  switch (choice.kernel) {
-    case AttentionKernel::automatic:
-    case AttentionKernel::plain:
-      return plain_attention_forward(stream, out, lse, q, k, v, s);
-  }
+  if constexpr (std::is_same_v<T, bf16>)
+    if (choice.kernel == AttentionKernel::mma) return mma_attention_forward(stream, out, lse, q, k, v, s);
+  plain_attention_forward(stream, out, lse, q, k, v, s);
 }
 
 template <class T>
@@ -148,12 +177,13 @@ void attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const
   }
   require_floats(who, "delta", delta);
   require_floats(who, "lse", lse);
-  switch (choice.kernel) {
-    case AttentionKernel::automatic:
-    case AttentionKernel::plain:
-      plain_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
-      return plain_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
-  }
+  if constexpr (std::is_same_v<T, bf16>)
+    if (choice.kernel == AttentionKernel::mma) {
+      mma_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
+      return mma_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
+    }
+  plain_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
+  plain_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
 }
 
 #define INSTANTIATE(T)                                                                                                \

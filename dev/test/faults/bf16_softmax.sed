@@ -1,5 +1,5 @@
 # The softmax's probabilities are rounded to bf16.
-# File: llmc/kernels/attention_forward.cu
+# File: llmc/kernels/attention_plain_forward.cu
 # Builds: test_llama
 # Caught by: build/cpu/test_llama dev/reference/dumps/gqa4 --dtype fp32
 # Says: FAIL logits

@@ -4,7 +4,7 @@
 //
 // dk, dv = or +=.  Deterministic, without atomics: a thread has a key and walks over the queries that see it, those of
 // all heads of its group.
-#include "llmc/kernels/attention_tiles.cuh"
+#include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 

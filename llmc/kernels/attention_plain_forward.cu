@@ -3,7 +3,7 @@
 //
 // A thread has a query of one head, its maximum, its sum of exponentials and its sum of values, and rescales them when
 // a tile of keys brings a greater maximum (Milakov & Gimelshein 2018).
-#include "llmc/kernels/attention_tiles.cuh"
+#include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 

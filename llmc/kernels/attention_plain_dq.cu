@@ -3,7 +3,7 @@
 //   delta[t] = dout[t].out[t]     ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dq[t] = scale * sum_j ds[t,j] k[j]
 //
 // dq = or +=, delta =.  Deterministic: a thread has a query of one head and walks over the keys that it sees.
-#include "llmc/kernels/attention_tiles.cuh"
+#include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 

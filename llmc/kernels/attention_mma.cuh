@@ -1,0 +1,231 @@
+// What the kernels of attention on tensor cores share: bf16, head size 64 or 128, sm_80 and newer (Dao 2023,
+// FlashAttention-2). A block has rows (queries or keys), each of its warps 16 of them or several times 16, whose sums
+// stay in the warp's registers. It walks over tiles of the other side, of which two lie in shared memory: while one is
+// multiplied, cp.async brings the next. All tiles are bf16 and swizzled; scores never leave the registers: as fragments
+// of a result they are what the next product takes as its left operand.
+//
+// Scores are in units of log 2, since 2^x is one instruction: p = 2^(s * log2e * scale - lse * log2e).
+#pragma once
+
+#include "llmc/device/tensor_core.cuh"
+#include "llmc/kernels/attention_rows.cuh"
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ static __forceinline__ int warp_number() { return threadIdx.x / 32; }
+__device__ static __forceinline__ int lane_of_warp() { return threadIdx.x % 32; }
+
+// Sums of a warp: kM tiles of 16 rows, kN tiles of 8 columns. With g = lane / 4 and t = lane % 4, a lane has of each
+// tile: [0], [1] = row g, columns 2t and 2t+1; [2], [3] = row g+8. So a lane has 2 kM rows: `row_in_warp`.
+template <int kM, int kN>
+using Fragments = float[kM][kN][4];
+// The same as left operand of a product, as pairs of bf16: kM tiles of 16 rows, kK of 16 columns.
+template <int kM, int kK>
+using Pairs = uint32_t[kM][kK][4];
+
+__device__ static __forceinline__ int row_in_warp(int m, int half) { return m * 16 + half * 8 + lane_of_warp() / 4; }
+__device__ static __forceinline__ int column_in_tile(int n, int odd) { return n * 8 + lane_of_warp() % 4 * 2 + odd; }
+
+// ---------------------------------------------------------------------------------------------- tiles
+
+// Rows of a head, copied tile by tile: a thread's part of the next one is `next`.
+template <int kHD, int kThreads>
+struct RowSource {
+  static constexpr int kChunks = kHD / 8, kRowsAtOnce = kThreads / kChunks;
+  const bf16* next;
+
+  // From row `first` on.
+  __device__ __forceinline__ RowSource(const bf16* data, const AttentionStrides& strides, int b, int head, int first,
+                                       int thread)
+      : next(data + b * strides.batch + int64_t(head) * kHD + (first + thread / kChunks) * strides.row +
+             thread % kChunks * 8) {}
+  // Begins to copy the next kRows rows into a tile, of which there are `count`; zeros behind them.
+  template <int kRows>
+  __device__ __forceinline__ void fetch(bf16* tile, const AttentionStrides& strides, int count, int thread) {
+    const int row = thread / kChunks, chunk = thread % kChunks;
+    const int64_t step = kRowsAtOnce * strides.row;
+#pragma unroll
+    for (int r = 0; r < kRows; r += kRowsAtOnce) {
+      cp_async16(swizzled<kHD>(tile, r + row, chunk), next, r + row < count);
+      next += step;
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------- who sees what
+
+// The queries of a block: those from t0 on, of one head of one sequence. The last of a sequence see most keys, so they
+// come first.
+struct QueryPlace {
+  int head, b, t0;
+};
+__device__ __forceinline__ QueryPlace query_place(const AttentionShape& shape, unsigned block, int ranges, int rows) {
+  const int heads = shape.NH * shape.B, head = int(block) % heads;
+  return {head % shape.NH, head / shape.NH, (ranges - 1 - int(block) / heads) * rows};
+}
+
+// What the queries of a warp see: `all` of them, and `any` of them.
+struct alignas(16) KeysOfWarp {
+  KeyRange all, any;
+  __device__ bool see_some(int key0, int key1) const { return any.first <= key1 && any.last >= key0; }
+  __device__ bool see_every(int key0, int key1) const { return all.first <= key0 && all.last >= key1; }
+};
+
+// Keys of the call that query t sees; one beyond the last stands as that one.
+__device__ __forceinline__ KeyRange keys_of_query_or_last(const AttentionShape& shape, int b, int t) {
+  return keys_of_query(shape, b, least(t, shape.Tq - 1));
+}
+
+// Of the 16 kM queries from t on.
+template <int kM>
+__device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& shape, int b, int t) {
+  const KeyRange mine = keys_of_query_or_last(shape, b, t + lane_of_warp() % (16 * kM));
+  KeysOfWarp keys = {mine, mine};
+#pragma unroll
+  for (int width = 16; width; width /= 2) {
+    keys.all.first = greatest(keys.all.first, __shfl_xor_sync(~0u, keys.all.first, width));
+    keys.all.last = least(keys.all.last, __shfl_xor_sync(~0u, keys.all.last, width));
+    keys.any.first = least(keys.any.first, __shfl_xor_sync(~0u, keys.any.first, width));
+    keys.any.last = greatest(keys.any.last, __shfl_xor_sync(~0u, keys.any.last, width));
+  }
+  return keys;
+}
+
+// ---------------------------------------------------------------------------------------------- products
+
+// sum[m][n] += A·Bᵀ: rows row0 … of tile `a`, all rows of tile `b`, over the head's columns.
+template <int kHD, int kM, int kN>
+__device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf16* a, int row0, bf16* b) {
+  [[maybe_unused]] constexpr int kUnroll = kHD / 64;  // more, and operands fetched ahead would not fit the registers
+  const int lane = lane_of_warp();
+  const SharedAddress a0 = swizzled_address<kHD>(a, row0 + lane % 16, lane / 16);
+  const SharedAddress b0 = swizzled_address<kHD>(b, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll kUnroll
+  for (int k = 0; k < kHD; k += 16) {
+    uint32_t left[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) ldmatrix_x4<false>(left[m], further<kHD>(a0, m * 16, k / 8));
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      uint32_t right[4];
+      ldmatrix_x4<false>(right, further<kHD>(b0, n * 8, k / 8));
+      const uint32_t pairs[2][2] = {{right[0], right[1]}, {right[2], right[3]}};
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_m16n8k16(sum[m][n], left[m], pairs[0]);
+        mma_m16n8k16(sum[m][n + 1], left[m], pairs[1]);
+      }
+    }
+  }
+}
+
+// sum[m][n] += weights·B: 16 kK weights a row, as many rows of tile `b`.
+template <int kHD, int kM, int kK>
+__device__ static __forceinline__ void add_weighted_rows(Fragments<kM, kHD / 8>& sum, const Pairs<kM, kK>& weights,
+                                                         bf16* b) {
+  const int lane = lane_of_warp();
+  const SharedAddress b0 = swizzled_address<kHD>(b, lane % 16, lane / 16);
+#pragma unroll
+  for (int k = 0; k < kK; ++k)
+#pragma unroll
+    for (int n = 0; n < kHD / 8; n += 2) {
+      uint32_t right[4];
+      ldmatrix_x4<true>(right, further<kHD>(b0, k * 16, n));
+      const uint32_t pairs[2][2] = {{right[0], right[1]}, {right[2], right[3]}};
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_m16n8k16(sum[m][n], weights[m][k], pairs[0]);
+        mma_m16n8k16(sum[m][n + 1], weights[m][k], pairs[1]);
+      }
+    }
+}
+
+template <int kM, int kN>
+__device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const Fragments<kM, kN>& values) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        pairs[m][n / 2][n % 2 * 2 + half] = pair_of_bf16(values[m][n][half * 2], values[m][n][half * 2 + 1]);
+}
+
+// ---------------------------------------------------------------------------------------------- results
+
+// to = or += values * scale, for the rows row0 + r < count of a head, r being the warp's own. Without `accumulate` they
+// pass through the rows of `staging` that only this warp uses (from `row_of_warp` on), so that they are written 16
+// bytes at a time; added values are rounded once.
+template <int kHD, int kM>
+__device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int row0, int count,
+                                                  const Fragments<kM, kHD / 8>& values, const float (&scale)[kM][2],
+                                                  bf16* staging, int row_of_warp, bool accumulate) {
+  const int lane = lane_of_warp();
+  if (accumulate) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row0 + row_of_warp + row_in_warp(m, half);
+        if (row >= count) continue;
+#pragma unroll
+        for (int n = 0; n < kHD / 8; ++n) {
+          bf16* place = to.base + row * to.stride + column_in_tile(n, 0);
+          float sum[2];
+          load_vector(sum, place);
+#pragma unroll
+          for (int odd = 0; odd < 2; ++odd) sum[odd] += values[m][n][half * 2 + odd] * scale[m][half];
+          store_vector(place, sum);
+        }
+      }
+    return;
+  }
+  __syncwarp();  // the tile that lay here has been read
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int n = 0; n < kHD / 8; ++n) {
+        const float factor = scale[m][half];
+        const uint32_t pair = pair_of_bf16(values[m][n][half * 2] * factor, values[m][n][half * 2 + 1] * factor);
+        bf16* place = swizzled<kHD>(staging, row_of_warp + row_in_warp(m, half), n) + lane % 4 * 2;
+        *reinterpret_cast<uint32_t*>(place) = pair;
+      }
+  __syncwarp();
+  constexpr int kChunks = kHD / 8;
+#pragma unroll
+  for (int i = 0; i < kM * 16 * kChunks / 32; ++i) {
+    const int row = (i * 32 + lane) / kChunks, chunk = lane % kChunks;
+    if (row0 + row_of_warp + row < count)
+      *reinterpret_cast<Vector<bf16, 8>*>(to.base + (row0 + row_of_warp + row) * to.stride + chunk * 8) =
+          *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- for launchers
+
+// Calls `body` with the head size as a constant.
+template <class Body>
+void with_mma_head_size(int HD, const Body& body) {
+  if (HD == 64) body(std::integral_constant<int, 64>{});
+  else body(std::integral_constant<int, 128>{});
+}
+// The same, with the number of a backward block's warps: 8, or 4 where the tiles of 8 do not fit (99 KiB for a block of
+// sm_86 and sm_89).
+template <class Body>
+void with_mma_tiles(const DeviceInfo& device, int HD, const Body& body) {
+  with_mma_head_size(HD, [&](auto head_size) {
+    const bool roomy = HD == 64 || device.shared_bytes_per_block >= 136 << 10;
+    if (roomy) body(head_size, std::integral_constant<int, 8>{});
+    else if constexpr (head_size.value == 128) body(head_size, std::integral_constant<int, 4>{});
+  });
+}
+
+// Behind attention_forward and attention_backward, which have checked everything.
+void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
+                           const AttentionShape& shape);
+void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
+                      const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate);
+void mma_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,
+                       const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate);

@@ -1,0 +1,184 @@
+// Causal attention on tensor cores, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp
+// of the scores, fp32.  out =, lse =.  Deterministic: see attention.h.
+//
+// A block has 128 queries of one head, each of its 4 warps 32 of them, with a running maximum, sum of exponentials and
+// sum of values a query (Milakov & Gimelshein 2018; Dao 2023).
+//
+// What should limit it: a tile of n keys costs a warp 2 * 32 * n * HD multiply-adds. Its right operands come from
+// shared memory once for 32 rows, 2 * n * HD * 2 bytes, the left ones of the scores another 32 * HD * 2: at head size
+// 128 and n = 64, 40 KiB for 256 products of 16 x 8 x 16, 160 bytes a product. Tensor cores that take one of these
+// every 1.6 cycles (mma.sync on Hopper, a multiprocessor's four together) ask for 100 bytes a cycle of the 128 that
+// shared memory has: near the limit of both. The exponentials, 32 * n a tile at 16 a cycle and multiprocessor, take a
+// quarter of the products' time at head size 64, and an eighth at 128, beside them if another warp has products to
+// issue: so 8 warps on a multiprocessor, two blocks of 96 KiB and 255 registers a thread. Device memory sees each key
+// once a block of 128 queries, 256 FLOPs a byte and head of the group: no limit.
+#include "llmc/kernels/attention_mma.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kM = 2, kRows = 16 * kM * kWarps;
+
+template <int kHD>
+struct Tiles {
+  static constexpr int kKeys = kHD == 64 ? 128 : 64;  // as many scores as fit the registers
+  struct Stage {
+    bf16 k[kKeys * kHD], v[kKeys * kHD];
+  };
+  bf16 q[kRows * kHD];
+  Stage stage[2];
+  KeysOfWarp seen[kWarps];
+  float total[2 * kM][kThreads];  // each lane's part of its rows' sums of exponentials: registers are short
+};
+
+// What a lane keeps of the keys that its rows have seen. Scores are in units of log 2 / `scale`.
+template <int kHD>
+struct Softmax {
+  Fragments<kM, kHD / 8> out = {};  // sum of 2^(scale * (score - top)) * value
+  float top[kM][2];                 // greatest score of the row
+
+  __device__ __forceinline__ Softmax() {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) top[m][half] = -INFINITY;
+  }
+  // Takes a tile's scores (-infinity: unseen), and leaves their exponentials in their place.
+  template <int kN>
+  __device__ __forceinline__ void take(Fragments<kM, kN>& s, float (&total)[2 * kM][kThreads], float scale) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float highest = top[m][half];
+#pragma unroll
+        for (int n = 0; n < kN; ++n) highest = fmaxf(highest, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
+        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+        const float base = highest == -INFINITY ? 0 : highest * scale;
+        const float shrink = exp2_f32(top[m][half] * scale - base);
+        top[m][half] = highest;
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < kN; ++n)
+#pragma unroll
+          for (int odd = 0; odd < 2; ++odd) {
+            float& score = s[m][n][half * 2 + odd];
+            score = exp2_f32(score * scale - base);
+            sum += score;
+          }
+        float& so_far = total[m * 2 + half][threadIdx.x];
+        so_far = so_far * shrink + sum;
+#pragma unroll
+        for (int n = 0; n < kHD / 8; ++n)
+#pragma unroll
+          for (int odd = 0; odd < 2; ++odd) out[m][n][half * 2 + odd] *= shrink;
+      }
+  }
+};
+
+template <int kHD>
+__global__ void __launch_bounds__(kThreads, 2)
+    attention_mma_forward_kernel(bf16* __restrict__ out, float* __restrict__ lse, const bf16* __restrict__ q,
+                                 const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape,
+                                 float scale, int ranges) {
+  using Shared = Tiles<kHD>;
+  constexpr int kKeys = Shared::kKeys, kN = kKeys / 8;
+  const auto [head, b, t0] = query_place(shape, blockIdx.x, ranges, kRows);
+  const int kv_head = head / (shape.NH / shape.NKV), row_of_warp = warp_number() * 16 * kM;
+  const KeyRange all = keys_of_queries(shape, b, t0, least(t0 + kRows, shape.Tq) - 1);
+
+  Shared& shared = shared_memory<Shared>();
+  using Source = RowSource<kHD, kThreads>;
+  const int thread = threadIdx.x;
+  Source keys(k, shape.k, b, kv_head, all.first, thread), values(v, shape.v, b, kv_head, all.first, thread);
+  const auto fetch = [&](int key0, int stage) {
+    keys.template fetch<kKeys>(shared.stage[stage].k, shape.k, all.last + 1 - key0, thread);
+    values.template fetch<kKeys>(shared.stage[stage].v, shape.v, all.last + 1 - key0, thread);
+    cp_async_commit();
+  };
+  KeysOfWarp& seen = shared.seen[warp_number()];
+  {
+    const KeysOfWarp keys_seen = keys_of_warp<kM>(shape, b, t0 + row_of_warp);
+    if (lane_of_warp() == 0) seen = keys_seen;
+    for (int i = 0; i < 2 * kM; ++i) shared.total[i][thread] = 0;
+    __syncwarp();
+  }
+  Softmax<kHD> softmax;
+  if (all.first <= all.last) {
+    Source(q, shape.q, b, head, t0, thread).template fetch<kRows>(shared.q, shape.q, shape.Tq - t0, thread);
+    fetch(all.first, 0);
+  }
+#pragma unroll 1
+  for (int key0 = all.first, stage = 0; key0 <= all.last; key0 += kKeys, stage ^= 1) {
+    cp_async_wait<0>();
+    __syncthreads();  // what all threads fetched is here, and all are done with the other stage
+    if (key0 + kKeys <= all.last) fetch(key0 + kKeys, stage ^ 1);
+    if (!seen.see_some(key0, key0 + kKeys - 1)) continue;
+    Fragments<kM, kN> s = {};
+    multiply_tiles<kHD, kM, kN>(s, shared.q, row_of_warp, shared.stage[stage].k);
+    if (!seen.see_every(key0, key0 + kKeys - 1)) {
+      const QueryPlace place = query_place(shape, block_index_again(), ranges, kRows);
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const KeyRange range_of_row =
+              keys_of_query_or_last(shape, place.b, place.t0 + row_of_warp + row_in_warp(m, half));
+          const int first = range_of_row.first - key0, last = range_of_row.last - key0;
+#pragma unroll
+          for (int n = 0; n < kN; ++n)
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+              const int j = column_in_tile(n, odd);
+              if (j < first || j > last) s[m][n][half * 2 + odd] = -INFINITY;
+            }
+        }
+    }
+    softmax.take(s, shared.total, scale * kLog2e);
+    Pairs<kM, kN / 2> p;
+    round_to_pairs<kM, kN>(p, s);
+    add_weighted_rows<kHD, kM, kN / 2>(softmax.out, p, shared.stage[stage].v);
+  }
+
+  const QueryPlace place = query_place(shape, block_index_again(), ranges, kRows);
+  float inverse[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = shared.total[m * 2 + half][thread];
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      inverse[m][half] = total > 0 ? 1 / total : 0;
+      const int t = place.t0 + row_of_warp + row_in_warp(m, half);
+      if (t < shape.Tq && lane_of_warp() % 4 == 0)
+        lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] =
+            total > 0 ? softmax.top[m][half] * scale + logf(total) : -INFINITY;
+    }
+  store_rows<kHD, kM>(HeadRows<bf16>(out, shape.out, place.b, place.head, 1, kHD), place.t0, shape.Tq, softmax.out,
+                      inverse, shared.q, row_of_warp, false);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
+                           const AttentionShape& shape) {
+  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const unsigned ranges = blocks_for(size_t(Tq), kRows);
+  with_mma_head_size(HD, [&](auto constant) {
+    constexpr int kHD = decltype(constant)::value;
+    launch<attention_mma_forward_kernel<kHD>>(
+        {stream,
+         "attention_mma, forward",
+         {writes(out, span_of(shape.out, B, Tq, NH, HD)), writes(lse, size_t(B) * NH * Tq),
+          reads(q, span_of(shape.q, B, Tq, NH, HD)), reads(k, span_of(shape.k, B, Tk, NKV, HD)),
+          reads(v, span_of(shape.v, B, Tk, NKV, HD)), reads(shape.document_start, size_t(B) * Tq)},
+         4.0 * HD * B * NH * attention_pairs(shape)},
+        ranges * unsigned(NH * B), kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)),
+        int(ranges));
+  });
+}

@@ -1,0 +1,64 @@
+// What all kernels of attention share: the part of the work that a block has, which keys a query sees, and where the
+// rows of a head lie.
+#pragma once
+
+#include "llmc/device/launch.cuh"
+#include "llmc/kernels/attention.h"
+
+HOST_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
+HOST_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
+
+// ---------------------------------------------------------------------------------------------- who sees what
+
+// The part of the work that a block has: a range of rows (0: the first to start), a head of k and v, a sequence.
+// What asks for blockIdx or threadIdx is static here: in the CPU world each file has its own.
+struct BlockPlace {
+  int range, kv_head, b;
+};
+__device__ static __forceinline__ BlockPlace block_place(const AttentionShape& shape) {
+  const int heads = shape.B * shape.NKV, head = blockIdx.x % heads;
+  return {int(blockIdx.x) / heads, head % shape.NKV, head / shape.NKV};
+}
+
+// Keys first .. last of the call; none if last < first.
+struct KeyRange {
+  int first, last;
+};
+__device__ __forceinline__ KeyRange keys_of_query(const AttentionShape& shape, int b, int t) {
+  const int start = shape.document_start ? shape.document_start[size_t(b) * shape.Tq + t] : 0;
+  return {greatest(start, shape.key_offset) - shape.key_offset,
+          least(shape.query_offset + t - shape.key_offset, shape.Tk - 1)};
+}
+// Those that any of the queries t0 .. t1 sees.
+__device__ __forceinline__ KeyRange keys_of_queries(const AttentionShape& shape, int b, int t0, int t1) {
+  KeyRange keys = keys_of_query(shape, b, t1);
+  if (!shape.document_start) return keys;
+  const int* start = shape.document_start + size_t(b) * shape.Tq;
+  int first = start[t0];
+  for (int t = t0 + 1; t <= t1; ++t) first = least(first, start[t]);
+  keys.first = greatest(first, shape.key_offset) - shape.key_offset;
+  return keys;
+}
+// The first row (query and head of the group) that stands at key j or behind it; there may be none: Tq * group.
+__device__ __forceinline__ int first_row_behind(const AttentionShape& shape, int group, int j) {
+  return least(greatest(j + shape.key_offset - shape.query_offset, 0), shape.Tq) * group;
+}
+
+// ---------------------------------------------------------------------------------------------- where rows lie
+
+// The heads of one sequence from `head` on; row r is head r % group of position r / group.
+template <class T>
+struct HeadRows {
+  T* base;
+  int64_t stride;
+  int group, HD;
+
+  __device__ HeadRows(T* data, const AttentionStrides& strides, int b, int head, int group, int HD)
+      : base(data + b * strides.batch + int64_t(head) * HD), stride(strides.row), group(group), HD(HD) {}
+  __device__ T* row(int r) const { return base + r / group * stride + r % group * HD; }
+};
+
+// The elements that a strided buffer spans, for the declaration of accesses.
+inline size_t span_of(const AttentionStrides& strides, int B, int T, int heads, int HD) {
+  return size_t((B - 1) * strides.batch + (T - 1) * strides.row) + size_t(heads) * HD;
+}
