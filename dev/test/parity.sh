@@ -21,6 +21,9 @@ for dump in dev/reference/dumps/*; do
     echo "ok   $dump in $dtype: $(tail -n 1 "$scratch/out")"
   done
 done
+for dump in dev/reference/dumps/head{64,128}; do
+  check "$dump in bf16 with attention on tensor cores" "${parity[@]}" "$dump" --dtype bf16 --attention mma >"$scratch/out"
+done
 check "at least 7 shapes" [ "$checks" -ge 14 ]
 
 # Seen failing: one wrong number, and dumps that cannot be compared.

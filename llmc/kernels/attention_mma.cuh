@@ -154,8 +154,8 @@ __device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const F
 // ---------------------------------------------------------------------------------------------- results
 
 // to = or += values * scale, for the rows row0 + r < count of a head, r being the warp's own. Without `accumulate` they
-// pass through the rows of `staging` that only this warp uses (from `row_of_warp` on), so that they are written 16
-// bytes at a time; added values are rounded once.
+// pass through the rows of `staging` that only this warp reads (from `row_of_warp` on; its last product is behind it),
+// so that they are written 16 bytes at a time; added values are rounded once.
 template <int kHD, int kM>
 __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int row0, int count,
                                                   const Fragments<kM, kHD / 8>& values, const float (&scale)[kM][2],
@@ -180,7 +180,6 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
       }
     return;
   }
-  __syncwarp();  // the tile that lay here has been read
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll

@@ -58,7 +58,6 @@ __device__ static __forceinline__ void compute_delta(Tiles<kHD, kWarps>& shared,
       if (t < shape.Tq) delta[first + t] = sum;
     }
   }
-  __syncwarp();
 }
 
 template <int kHD, int kWarps>
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(32 * kWarps, kHD == 64 ? 2 : 1)
     const KeysOfWarp keys_seen = keys_of_warp<kM>(shape, b, t0 + row_of_warp);
     if (lane_of_warp() == 0) seen = keys_seen;
   }
-  compute_delta(shared, delta, dout, out, lse, shape, b, head, t0, row_of_warp);  // ends with __syncwarp
+  compute_delta(shared, delta, dout, out, lse, shape, b, head, t0, row_of_warp);
 
   Fragments<kM, kHD / 8> sum = {};
 #pragma unroll 1

@@ -103,7 +103,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     const KeysOfWarp keys_seen = keys_of_warp<kM>(shape, b, t0 + row_of_warp);
     if (lane_of_warp() == 0) seen = keys_seen;
     for (int i = 0; i < 2 * kM; ++i) shared.total[i][thread] = 0;
-    __syncwarp();
   }
   Softmax<kHD> softmax;
   if (all.first <= all.last) {
