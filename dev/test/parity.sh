@@ -9,21 +9,20 @@ cd "$root"
 # shellcheck disable=SC2206  # words: what runs the programs of a cross build, and the program
 parity=(${EMULATOR:-} "$build/test_llama")
 
+agrees() { # DUMP OPTIONS…
+  local code=0
+  "${parity[@]}" "$@" >"$scratch/out" 2>&1 || code=$?
+  checks=$((checks + 1))
+  if [ "$code" != 0 ]; then
+    grep -vE '^  ok' "$scratch/out"
+    fail "$*: exit code $code"
+  fi
+  echo "ok   $*: $(tail -n 1 "$scratch/out")"
+}
 for dump in dev/reference/dumps/*; do
-  for dtype in fp32 bf16; do
-    code=0
-    "${parity[@]}" "$dump" --dtype "$dtype" >"$scratch/out" 2>&1 || code=$?
-    checks=$((checks + 1))
-    if [ "$code" != 0 ]; then
-      grep -vE '^  ok' "$scratch/out"
-      fail "$dump in $dtype: exit code $code"
-    fi
-    echo "ok   $dump in $dtype: $(tail -n 1 "$scratch/out")"
-  done
+  for dtype in fp32 bf16; do agrees "$dump" --dtype "$dtype"; done
 done
-for dump in dev/reference/dumps/head{64,128}; do
-  check "$dump in bf16 with attention on tensor cores" "${parity[@]}" "$dump" --dtype bf16 --attention mma >"$scratch/out"
-done
+for dump in dev/reference/dumps/head{64,128}; do agrees "$dump" --dtype bf16 --attention mma; done
 check "at least 7 shapes" [ "$checks" -ge 14 ]
 
 # Seen failing: one wrong number, and dumps that cannot be compared.
