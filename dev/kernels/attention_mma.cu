@@ -68,6 +68,7 @@ void check(Checker& checker) {
   small.shared_bytes = 99 << 10;
   Device small_device(0, small);
   Checker small_checker(small_device);
+  OtherOrders small_orders(small);
   int number = 0;
   for (const int T : lengths()) {
     for (const Case& c : cases_of(T, number)) check_case<bf16>(checker, orders, c, kMma);
@@ -81,7 +82,7 @@ void check(Checker& checker) {
            {1, 10, 20, 2, 1, 128, 5, 40},                                   // no query sees anything
        }) {
     check_case<bf16>(checker, orders, c, kMma);
-    check_case<bf16>(small_checker, orders, c, kMma);
+    check_case<bf16>(small_checker, small_orders, c, kMma);
   }
   checker.that("tiles for 99 KiB", small_checker.failures() == 0 && small_checker.passed() > 0,
                format("%d passed, %d failed", small_checker.passed(), small_checker.failures()));

@@ -14,7 +14,7 @@ class OtherOrders {
   // LLMC_ONE_ORDER=1 leaves the others out: where a sanitizer looks, which the order matters little to, and is slow.
   static bool wanted() { return !getenv("LLMC_ONE_ORDER"); }
 
-  OtherOrders() {
+  explicit OtherOrders(CpuWorld world = CpuWorld::from_environment()) : world_(world) {
     if (!wanted()) return;
     using Order = CpuWorld::ThreadOrder;
     using Schedule = CpuWorld::Schedule;
@@ -40,7 +40,7 @@ class OtherOrders {
     std::unique_ptr<Stream> stream;  // goes before its device
   };
   void add(const char* name, CpuWorld::ThreadOrder order, CpuWorld::Schedule schedule) {
-    CpuWorld cpu = CpuWorld::from_environment();
+    CpuWorld cpu = world_;
     cpu.order = order;
     cpu.schedule = schedule;
     World world{name, std::make_unique<Device>(0, cpu), nullptr};
@@ -53,5 +53,6 @@ class OtherOrders {
     (checker.same_bits(format("%s: output %zu", name.c_str(), I), std::get<I>(outputs), std::get<I>(expected)), ...);
   }
 
+  CpuWorld world_;
   std::vector<World> worlds_;
 };

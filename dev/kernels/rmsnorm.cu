@@ -160,6 +160,19 @@ void check(Checker& checker) {
     check_shape<float>(checker, orders, N, C);
     check_shape<bf16>(checker, orders, N, C);
   }
+  // Long rows with a block each, as on a GPU.
+  CpuWorld wide = CpuWorld::from_environment();
+  wide.wide_rows = true;
+  Device wide_device(0, wide);
+  Checker wide_checker(wide_device);
+  OtherOrders wide_orders(wide);
+  for (const auto& [N, C] : std::vector<std::pair<int, int>>{
+           {1, 1024}, {17, 1032}, {3, 2048}, {33, 2056}, {5, 4096}, {2, 4104}, {18, 5120}, {2, 8192}}) {
+    check_shape<float>(wide_checker, wide_orders, N, C);
+    check_shape<bf16>(wide_checker, wide_orders, N, C);
+  }
+  checker.that("long rows with a block each", wide_checker.failures() == 0 && wide_checker.passed() > 0,
+               format("%d passed, %d failed", wide_checker.passed(), wide_checker.failures()));
   check_fp32_sum(checker);
   check_refusals(checker);
 }

@@ -209,6 +209,7 @@ Device::Device(int, CpuWorld world) {
   info.name = format("CPU (%d thread%s)", world.threads, world.threads == 1 ? "" : "s");
   info.memory_bytes = machine_memory_bytes() / size_t(world.processes);
   info.multiprocessors = world.threads;
+  info.wide_rows = world.wide_rows;
   info.shared_bytes_per_block = std::min(world.shared_bytes, cpu_world::kMaxSharedBytes);
 }
 

@@ -68,7 +68,7 @@ Device::Device(int index, CpuWorld) : state_(new State{index, {}}) {
   CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   DeviceInfo& info = state_->info;
   info.name = properties.name;
-  info.gpu = true;
+  info.gpu = info.wide_rows = true;
   info.compute_capability = properties.major * 10 + properties.minor;
   info.multiprocessors = properties.multiProcessorCount;
   info.memory_bytes = properties.totalGlobalMem;

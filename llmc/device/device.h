@@ -21,7 +21,9 @@ struct DeviceInfo {
   int multiprocessors = 1;
   size_t memory_bytes = 0;            // of the device, or of the host in the CPU world
   size_t shared_bytes_per_block = 0;  // what a kernel may ask for
-  double bf16_flops = 0;              // dense peak a second where it is known, else 0
+  // A whole block should share a long row: on a GPU, where loads in flight count; on a CPU it is waiting that costs.
+  bool wide_rows = false;
+  double bf16_flops = 0;  // dense peak a second where it is known, else 0
   double memory_bytes_per_second = 0;
 };
 
@@ -38,6 +40,7 @@ struct CpuWorld {
   unsigned long seed = 1;
   int processes = 1;                // that share the machine's memory
   size_t shared_bytes = 227 << 10;  // that a block may ask for: Hopper's, or less, as other GPUs have
+  bool wide_rows = false;           // launch shapes of a GPU, to try its kernels
 
   // Throws on a value that it does not know. `local_ranks` processes of this run share the machine's cores.
   static CpuWorld from_environment(int local_ranks = 1);

@@ -2,11 +2,12 @@
 // forward: sum =, y =, rstd =.  backward: dx +=, dw +=.  Deterministic: see rmsnorm.h.
 //
 // A row belongs to 1, 2, 4 ... 32 threads of one warp: in the CPU world it is waiting that costs. Each adds up its own
-// part, then each adds the parts of its row, in their order, from shared memory.
+// part, then each adds the parts of its row, in their order, from shared memory. Long rows on a GPU: rmsnorm_wide.cu.
 #include "llmc/kernels/rmsnorm.h"
 
 #include <algorithm>
 
+#include "llmc/kernels/rmsnorm_wide.h"
 #include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -187,6 +188,8 @@ void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const 
           "%s: the sum overlaps b, or a without being a", name);
   const int lanes = threads_a_row(C), together = kThreads / lanes;
   with_vector_width(name, C, {sum, y, x, b, w}, [&](auto width) {
+    if (takes_rmsnorm_wide(stream.device().info(), C))
+      return rmsnorm_wide_forward(stream, name, sum, y, rstd, x, b, w, N, C, eps);
     launch<rmsnorm_forward_kernel<T, decltype(width)::value, add>>(
         {stream,
          name,
@@ -226,12 +229,15 @@ void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T*
   const int parts = blocks_of_rows(N, C);
   with_vector_width("rmsnorm_backward", C, {dx, dw, scratch, dy, x, w}, [&](auto width_constant) {
     constexpr int width = decltype(width_constant)::value;
-    launch<rmsnorm_backward_kernel<T, width>>({stream,
-                                               "rmsnorm_backward",
-                                               {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size),
-                                                reads(x, size), reads(w, size_t(C)), reads(rstd, size_t(N))}},
-                                              unsigned(parts), dim3(lanes, together), sizeof(RowParts), dx, scratch, dy,
-                                              x, w, rstd, N, C, rows);
+    if (takes_rmsnorm_wide(stream.device().info(), C))
+      rmsnorm_wide_backward(stream, dx, scratch, dy, x, w, rstd, N, C, rows);
+    else
+      launch<rmsnorm_backward_kernel<T, width>>(
+          {stream,
+           "rmsnorm_backward",
+           {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size), reads(x, size), reads(w, size_t(C)),
+            reads(rstd, size_t(N))}},
+          unsigned(parts), dim3(lanes, together), sizeof(RowParts), dx, scratch, dy, x, w, rstd, N, C, rows);
     launch<rmsnorm_reduce_kernel<width>>(
         {stream, "rmsnorm_backward, dw", {updates(dw, size_t(C)), reads(scratch, size_t(parts) * C)}},
         blocks_for(size_t(C), kReduceLanes * width), dim3(kReduceLanes, kReduceGroups), sizeof(ReduceSums), dw, scratch,

@@ -1,0 +1,176 @@
+// Root-mean-square norm over rows that a whole block shares.  y[N,C] = x * rstd * w.
+// forward: sum =, y =, rstd =.  backward: dx +=, shares of dw =.  Deterministic: see rmsnorm.h.
+//
+// What should limit it: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
+// written), and w and a share of dw once a block. A block of 256 threads has all loads of a row in flight before the
+// first is used, 8 KiB at C = 2048 in bf16 with the addition; 6 to 8 blocks a multiprocessor ask for the 40 KiB and
+// more that a latency of about 700 ns needs at 4.3 TB/s over 132 multiprocessors. The two barriers of a row's sum are
+// hidden behind the other blocks' loads.
+#include "llmc/kernels/rmsnorm_wide.h"
+
+#include "llmc/kernels/rows.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+constexpr int kMostThreads = 512, kMostVectors = 2;
+
+// A thread's part of a row: vectors threadIdx.x, threadIdx.x + blockDim.x, … of 8 numbers, as they lie in memory.
+template <class T, int kVectors>
+struct Part {
+  Vector<T, 8> vector[kVectors];
+
+  __device__ __forceinline__ void load(const T* row, int vectors) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = threadIdx.x + i * blockDim.x;
+      vector[i] = at < vectors ? reinterpret_cast<const Vector<T, 8>*>(row)[at] : Vector<T, 8>{};
+    }
+  }
+  __device__ __forceinline__ void store(T* row, int vectors) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = threadIdx.x + i * blockDim.x;
+      if (at < vectors) reinterpret_cast<Vector<T, 8>*>(row)[at] = vector[i];
+    }
+  }
+  __device__ __forceinline__ float get(int i, int j) const { return to_float(vector[i].v[j]); }
+  __device__ __forceinline__ void set(int i, int j, float x) { vector[i].v[j] = from_float<T>(x); }
+};
+
+__device__ __forceinline__ float total(const float (&x)[8]) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) sum += x[j];
+  return sum;
+}
+
+template <class T, int kVectors, bool add>
+__global__ void __launch_bounds__(kMostThreads)
+    rmsnorm_wide_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x,
+                                const T* __restrict__ b, const T* __restrict__ w, int C, float eps) {
+  const size_t offset = size_t(blockIdx.x) * C;
+  const int vectors = C / 8;
+  Part<T, kVectors> row, other, scale;
+  row.load(x + offset, vectors);
+  if constexpr (add) other.load(b + offset, vectors);
+  scale.load(w, vectors);
+  float squares[8] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if constexpr (add) row.set(i, j, row.get(i, j) + other.get(i, j));
+      squares[j] += row.get(i, j) * row.get(i, j);
+    }
+  if constexpr (add) row.store(sum + offset, vectors);
+  const float r = rsqrt_f32(block_sum(total(squares)) / float(C) + eps);
+  if (threadIdx.x == 0) rstd[blockIdx.x] = r;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) row.set(i, j, row.get(i, j) * r * scale.get(i, j));
+  row.store(y + offset, vectors);
+}
+
+// A block has `rows` rows, one after the other, and a thread the same columns of each: it keeps their sums for dw.
+// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)); share[block, C] = sum of dy * x * rstd over the block's rows.
+template <class T, int kVectors>
+__global__ void __launch_bounds__(kMostThreads)
+    rmsnorm_wide_backward_kernel(T* __restrict__ dx, float* __restrict__ share, const T* __restrict__ dy,
+                                 const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd,
+                                 int N, int C, int rows) {
+  const int vectors = C / 8, first = blockIdx.x * rows, last = N < first + rows ? N : first + rows;
+  Part<T, kVectors> scale;
+  scale.load(w, vectors);
+  float dw[kVectors][8] = {};
+  for (int n = first; n < last; ++n) {
+    const size_t offset = size_t(n) * C;
+    Part<T, kVectors> g, v, d;
+    g.load(dy + offset, vectors);
+    v.load(x + offset, vectors);
+    d.load(dx + offset, vectors);
+    const float r = rstd[n];
+    float dots[8] = {};
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        dots[j] += g.get(i, j) * scale.get(i, j) * v.get(i, j);
+        dw[i][j] += g.get(i, j) * v.get(i, j) * r;
+      }
+    const float slope = block_sum(total(dots)) / float(C) * r * r;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) d.set(i, j, d.get(i, j) + r * (g.get(i, j) * scale.get(i, j) - v.get(i, j) * slope));
+    d.store(dx + offset, vectors);
+  }
+  float* to = share + size_t(blockIdx.x) * C;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = threadIdx.x + i * blockDim.x;
+    if (at < vectors) store_vector(to + at * 8, dw[i]);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+// Calls `body` with the vectors of a thread as a constant, as few as kMostThreads threads need, and the threads.
+template <class Body>
+void with_parts(int C, const Body& body) {
+  const int vectors = C / 8;
+  const auto threads = [&](int each) { return unsigned((vectors + each - 1) / each + 31) / 32 * 32; };
+  if (vectors <= kMostThreads) body(std::integral_constant<int, 1>{}, threads(1));
+  else body(std::integral_constant<int, kMostVectors>{}, threads(kMostVectors));
+}
+
+template <class T, bool add>
+void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b, const T* w, int N,
+             int C, float eps) {
+  const size_t size = size_t(N) * C;
+  with_parts(C, [&](auto vectors, unsigned threads) {
+    launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, add>>(
+        {stream,
+         name,
+         {writes(y, size), writes(rstd, size_t(N)), writes(sum, size), reads(x, size), reads(b, size),
+          reads(w, size_t(C))}},
+        unsigned(N), threads, 0, sum, y, rstd, x, b, w, C, eps);
+  });
+}
+
+}  // namespace
+
+bool takes_rmsnorm_wide(const DeviceInfo& device, int C) {
+  return device.wide_rows && C % 8 == 0 && C >= 1024 && C <= 8 * kMostThreads * kMostVectors;
+}
+
+template <class T>
+void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
+                          const T* w, int N, int C, float eps) {
+  if (b) forward<T, true>(stream, name, sum, y, rstd, x, b, w, N, C, eps);
+  else forward<T, false>(stream, name, nullptr, y, rstd, x, nullptr, w, N, C, eps);
+}
+
+template <class T>
+void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, const T* x, const T* w,
+                           const float* rstd, int N, int C, int rows) {
+  const size_t size = size_t(N) * C;
+  const unsigned parts = blocks_for(size_t(N), size_t(rows));
+  with_parts(C, [&](auto vectors, unsigned threads) {
+    launch<rmsnorm_wide_backward_kernel<T, decltype(vectors)::value>>(
+        {stream,
+         "rmsnorm_backward",
+         {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size), reads(x, size), reads(w, size_t(C)),
+          reads(rstd, size_t(N))}},
+        parts, threads, 0, dx, scratch, dy, x, w, rstd, N, C, rows);
+  });
+}
+
+#define INSTANTIATE(T)                                                                                             \
+  template void rmsnorm_wide_forward(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*, int, int, \
+                                     float);                                                                       \
+  template void rmsnorm_wide_backward(Stream&, T*, float*, const T*, const T*, const T*, const float*, int, int, int);
+INSTANTIATE(float)
+INSTANTIATE(bf16)

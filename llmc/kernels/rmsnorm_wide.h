@@ -1,0 +1,18 @@
+// RMSNorm with a block of threads a row, for devices where loads in flight count (DeviceInfo::wide_rows) and rows of
+// 1024 to 16384 numbers, a multiple of 8: every input is read once and stays in registers until its row's sum is known.
+// Behind rmsnorm.h, which has checked everything.
+#pragma once
+
+#include "llmc/kernels/rmsnorm.h"
+
+bool takes_rmsnorm_wide(const DeviceInfo& device, int C);
+
+// With `b`: sum = x + b, and the norm is that of `sum`, which may be x. Without (null): the norm of x.
+template <class T>
+void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
+                          const T* w, int N, int C, float eps);
+
+// dx +=; scratch[block, C] = a block's share of dw, the sum over `rows` rows.
+template <class T>
+void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, const T* x, const T* w,
+                           const float* rstd, int N, int C, int rows);
