@@ -174,6 +174,18 @@ void check(Checker& checker) {
     check_case<float>(checker, c);
     check_case<bf16>(checker, c);
   }
+  // Long rows with more threads, as on a GPU.
+  CpuWorld wide = CpuWorld::from_environment();
+  wide.wide_rows = true;
+  Device wide_device(0, wide);
+  Checker wide_checker(wide_device);
+  for (const Case& c :
+       std::vector<Case>{{3, 4096, 4096, 1}, {2, 5003, 5008, 1}, {2, 40000, 40001, 1}, {2, 128256, 128256, 1}}) {
+    check_case<float>(wide_checker, c);
+    check_case<bf16>(wide_checker, c);
+  }
+  checker.that("long rows with 1024 threads each", wide_checker.failures() == 0 && wide_checker.passed() > 0,
+               format("%d passed, %d failed", wide_checker.passed(), wide_checker.failures()));
   check_extremes(checker);
   check_impossible(checker);
   check_sum(checker);

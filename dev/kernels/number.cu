@@ -80,11 +80,22 @@ void check_conversions(Checker& checker) {
   checker.that("every pattern of bf16, e4m3 and e5m2 as a float", different == 0, format("%d differ", different));
 }
 
-__global__ void functions_kernel(float* exponentials, float* roots, const float* in, int n) {
+__device__ float exp_of(float x) { return exp_f32(x); }
+__device__ float exp2_of(float x) { return exp2_f32(x); }
+__device__ float rsqrt_of(float x) { return rsqrt_f32(x); }
+__device__ float reciprocal_of(float x) { return reciprocal_f32(x); }
+
+template <auto function>
+__global__ void function_kernel(float* out, const float* in, int n) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= n) return;
-  exponentials[i] = exp_f32(in[i]);
-  roots[i] = rsqrt_f32(in[i]);
+  if (i < n) out[i] = function(in[i]);
+}
+
+template <auto function>
+void apply(Stream& stream, const char* name, Array<float>& out, const Array<float>& in) {
+  const size_t n = in.size();
+  launch<function_kernel<function>>({stream, name, {writes(out.data(), n), reads(in.data(), n)}}, blocks_for(n, 256),
+                                    256, 0, out.data(), in.data(), int(n));
 }
 
 // The distance in units of the last place of `want` as fp32, normal numbers only.
@@ -94,43 +105,60 @@ double ulps(float got, double want) {
   return std::fabs(double(got) - want) / std::ldexp(1.0, exponent - 24);
 }
 
+// Numbers of low <= |x| < high are compared with `want`, in units of the last place; of others `right` says what is.
+template <auto function>
+void check_function(Checker& checker, const char* name, const std::vector<float>& values, double most_ulps,
+                    const std::function<bool(float)>& compared, const std::function<double(double)>& want,
+                    const std::function<bool(float, float)>& right) {
+  const Array<float> in(checker.stream, values);
+  Array<float> out(checker.stream, values.size());
+  apply<function>(checker.stream, name, out, in);
+  const std::vector<float> got = out.download();
+  double worst = 0;
+  float worst_at = 0;
+  int wrong = 0, count = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float x = values[i];
+    if (std::isnan(x)) wrong += !std::isnan(got[i]);
+    else if (!compared(x)) wrong += !right(x, got[i]);
+    else if (const double error = ulps(got[i], want(x)); ++count && error > worst) worst = error, worst_at = x;
+  }
+  checker.that(name, worst <= most_ulps && wrong == 0 && count > 1000,
+               format("within %.3f units in the last place (at %g) over %d numbers, %d special ones are wrong", worst,
+                      double(worst_at), count, wrong));
+}
+
 void check_functions(Checker& checker) {
   std::vector<float> values;
   for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += 1009)
     values.push_back(std::bit_cast<float>(uint32_t(bits)));
-  for (const float x : {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 88.7f, -87.2f, 100.0f, -104.0f, 3e38f, -3e38f})
+  for (const float x : {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 88.7f, -87.2f, 100.0f, -104.0f, 3e38f, -3e38f, 128.0f})
     values.push_back(x);
-  for (int i = -110000; i < 90000; ++i) values.push_back(float(i) * 1e-3f);
-  const Array<float> in(checker.stream, values);
-  Array<float> exponentials(checker.stream, values.size()), roots(checker.stream, values.size());
-  launch<functions_kernel>({checker.stream,
-                            "functions",
-                            {writes(exponentials.data(), values.size()), writes(roots.data(), values.size()),
-                             reads(in.data(), values.size())}},
-                           blocks_for(values.size(), 256), 256, 0, exponentials.data(), roots.data(), in.data(),
-                           int(values.size()));
-  const std::vector<float> e = exponentials.download(), r = roots.download();
-  double worst_exp = 0, worst_root = 0;
-  int wrong_exp = 0, wrong_root = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const float x = values[i];
-    const double want = std::exp(double(x));
-    if (std::isnan(x)) wrong_exp += !std::isnan(e[i]);
-    else if (x < -87.3f) wrong_exp += !(e[i] >= 0 && e[i] <= 1.3e-38f);  // 0, or on a GPU a subnormal number
-    else if (x > 88.73f) wrong_exp += !(e[i] == INFINITY);
-    else if (x > 88.71f) wrong_exp += !(e[i] > 3.3e38f);  // the last finite ones may be infinity
-    else worst_exp = std::max(worst_exp, ulps(e[i], want));
-    if (x >= 1.2e-38f && x < INFINITY) worst_root = std::max(worst_root, ulps(r[i], 1 / std::sqrt(double(x))));
-    else if (x == 0) wrong_root += !std::isinf(r[i]);
-    else if (x == INFINITY) wrong_root += r[i] != 0;
-    else if (!(x > 0)) wrong_root += !std::isnan(r[i]);
-  }
-  checker.that("exp_f32", worst_exp <= 2 && wrong_exp == 0,
-               format("within %.3f units in the last place over %zu numbers, %d special ones are wrong", worst_exp,
-                      values.size(), wrong_exp));
-  checker.that("rsqrt_f32", worst_root <= 2 && wrong_root == 0,
-               format("within %.3f units in the last place, %d special ones are wrong", worst_root, wrong_root));
-  checker.that("exp_f32(0) is 1", e[0] == 1, format("%.9g", double(e[0])));
+  for (int i = -130000; i < 130000; ++i) values.push_back(float(i) * 1e-3f);
+  // Below, 0 or (on a GPU) a subnormal number; above infinity, or nearly so.
+  check_function<exp_of>(
+      checker, "exp_f32", values, 2, [](float x) { return x >= -87.3f && x <= 88.71f; },
+      [](double x) { return std::exp(x); },
+      [](float x, float y) { return x < 0        ? y >= 0 && y <= 1.3e-38f
+                                    : x > 88.73f ? y == INFINITY
+                                                 : y > 3.3e38f; });
+  check_function<exp2_of>(
+      checker, "exp2_f32", values, 4, [](float x) { return x >= -125.9f && x < 127.99f; },  // 2^-22
+      [](double x) { return std::exp2(x); },
+      [](float x, float y) { return x < 0      ? y >= 0 && y <= 1.3e-38f
+                                    : x >= 128 ? y == INFINITY
+                                               : y > 3.3e38f; });
+  check_function<rsqrt_of>(
+      checker, "rsqrt_f32", values, 2, [](float x) { return x >= 1.2e-38f && x < INFINITY; },
+      [](double x) { return 1 / std::sqrt(x); },
+      [](float x, float y) { return x == INFINITY     ? y == 0
+                                    : x == 0 || x > 0 ? y > 1e18f
+                                                      : std::isnan(y); });
+  // The reciprocal of a subnormal number, or a subnormal reciprocal, may be taken for infinity, or for 0.
+  check_function<reciprocal_of>(
+      checker, "reciprocal_f32", values, 2, [](float x) { return std::fabs(x) >= 1.2e-38f && std::fabs(x) <= 8.5e37f; },
+      [](double x) { return 1 / x; },
+      [](float x, float y) { return std::fabs(x) > 1 ? std::fabs(y) < 1.2e-38f : std::fabs(y) > 8e37f; });
 }
 
 // Eight numbers at once: through bf16 and back, and copied as fp32.
@@ -178,10 +206,13 @@ void check(Checker& checker) {
 void bench(Bencher& bencher) {
   const size_t n = bencher.gpu() ? size_t(1) << 28 : size_t(1) << 20;
   const Array<float> in(bencher.stream, std::vector<float>(n, 0.75f));
-  Array<float> out(bencher.stream, n), roots(bencher.stream, n);
-  bencher.time(format("exp_f32 and rsqrt_f32 of %zu numbers", n), double(n) * 12, 0, [&] {
-    launch<functions_kernel>(
-        {bencher.stream, "functions", {writes(out.data(), n), writes(roots.data(), n), reads(in.data(), n)}},
-        blocks_for(n, 256), 256, 0, out.data(), roots.data(), in.data(), int(n));
-  });
+  Array<float> out(bencher.stream, n);
+  const auto time = [&]<auto function>(const char* name) {
+    bencher.time(format("%s of %zu numbers", name, n), double(n) * 8, 0,
+                 [&] { apply<function>(bencher.stream, name, out, in); });
+  };
+  time.template operator()<exp_of>("exp_f32");
+  time.template operator()<exp2_of>("exp2_f32");
+  time.template operator()<rsqrt_of>("rsqrt_f32");
+  time.template operator()<reciprocal_of>("reciprocal_f32");
 }

@@ -4,6 +4,11 @@
 // the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018), and backward once more,
 // from cache, to turn them into gradients. Only the thread that owns a column ever touches it, so that no barrier is
 // needed between reading a row's logits and writing over them.
+//
+// What should limit it on a GPU: device memory, if the second reading finds the row in the L2 cache. A row of 128256
+// bf16 has 251 KiB, too much for a multiprocessor's own memory; one block of 1024 threads each, which needs more than
+// 32 registers a thread and so has no other beside it, keeps 132 rows in flight, 33 MiB of an L2 of 50 or 60. A thread
+// has 4 loads in flight, 64 KiB a multiprocessor.
 #include "llmc/kernels/classifier.h"
 
 #include <cfloat>
@@ -15,9 +20,10 @@
 
 namespace {
 
-constexpr int kUnit = 8;           // columns a thread takes at once
-constexpr int kLongRow = 4096;     // columns from which a row has a block of its own
-constexpr int kLongThreads = 512;  // of such a block
+constexpr int kUnit = 8;            // columns a thread takes at once
+constexpr int kLongRow = 4096;      // columns from which a row has a block of its own
+constexpr int kLongThreads = 512;   // of such a block
+constexpr int kWideThreads = 1024;  // and on a GPU
 constexpr int kSumThreads = 256;
 
 // Columns first .. first+7 of a row as fp32; columns from V on, which must not be read, count as -infinity.
@@ -82,6 +88,7 @@ __global__ void __launch_bounds__(kThreads)
     classifier_kernel(T* logits, float* losses, const int* labels, const StepState* state, int V, int ld) {
   using Number = std::remove_const_t<T>;
   constexpr bool kBackward = !std::is_const_v<T>;
+  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;  // units whose loads are in flight together
   T* row = logits + size_t(blockIdx.x) * size_t(ld);
   const int label = labels[blockIdx.x];
   const bool aligned = ld % kUnit == 0;  // the launcher checked the base
@@ -98,44 +105,49 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   Softmax mine{-FLT_MAX, 0};
-  float label_logit = 0;
   float sums[kUnit] = {};
-  for (int u = int(threadIdx.x); u < units; u += kThreads) {
-    float x[kUnit];
-    load_unit<Number>(x, row, u * kUnit, V, aligned);
-    const float max = max_of(x);
+  for (int u = int(threadIdx.x); u < units; u += kThreads * kAtOnce) {
+    float x[kAtOnce][kUnit];
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) load_unit<Number>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
+    float max = mine.max;
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) max = fmaxf(max, max_of(x[a]));
     if (max > mine.max) {
       const float rescale = exp_f32(mine.max - max);
       VECTOR_LOOP
       for (int i = 0; i < kUnit; ++i) sums[i] *= rescale;
       mine.max = max;
     }
-    const float running_max = mine.max;
-    VECTOR_LOOP
-    for (int i = 0; i < kUnit; ++i) sums[i] += exp_f32(x[i] - running_max);
-    if (valid && label / kUnit == u) label_logit = to_float(row[label]);
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) VECTOR_LOOP
+    for (int i = 0; i < kUnit; ++i) sums[i] += exp_f32(x[a][i] - max);
   }
   for (int i = 0; i < kUnit; ++i) mine.sum += sums[i];
 
   const Softmax all = combine<kThreads>(mine);
-  // The thread that saw the label's logit writes the loss.
+  // The thread that owns the label's column writes the loss.
   const int owner = valid ? label / kUnit % kThreads : 0;
-  if (int(threadIdx.x) == owner) losses[blockIdx.x] = valid ? (all.max - label_logit) + logf(all.sum) : NAN;
+  if (int(threadIdx.x) == owner) losses[blockIdx.x] = valid ? (all.max - to_float(row[label])) + logf(all.sum) : NAN;
 
   if constexpr (kBackward) {
     const float scale = valid ? 1.0f / float(state->label_count) : NAN, inverse_sum = 1.0f / all.sum;
-    for (int u = int(threadIdx.x); u < units_written; u += kThreads) {
-      float x[kUnit];
-      const int first = u * kUnit;
-      load_unit<Number>(x, row, first, V, aligned);
-      VECTOR_LOOP
-      for (int i = 0; i < kUnit; ++i) {
-        const float p = exp_f32(x[i] - all.max) * inverse_sum;
-        x[i] = (p - (first + i == label ? 1.0f : 0.0f)) * scale;
+    for (int u = int(threadIdx.x); u < units_written; u += kThreads * kAtOnce) {
+      float x[kAtOnce][kUnit];
+#pragma unroll
+      for (int a = 0; a < kAtOnce; ++a) load_unit<Number>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
+#pragma unroll
+      for (int a = 0; a < kAtOnce; ++a) {
+        const int first = (u + a * kThreads) * kUnit;
+        VECTOR_LOOP
+        for (int i = 0; i < kUnit; ++i) {
+          const float p = exp_f32(x[a][i] - all.max) * inverse_sum;
+          x[a][i] = (p - (first + i == label ? 1.0f : 0.0f)) * scale;
+        }
+        if (first + kUnit > V)
+          for (int i = 0; i < kUnit; ++i) x[a][i] = first + i < V ? x[a][i] : 0.0f;
+        store_unit<Number>(row, x[a], first, ld, aligned);
       }
-      if (first + kUnit > V)
-        for (int i = 0; i < kUnit; ++i) x[i] = first + i < V ? x[i] : 0.0f;
-      store_unit<Number>(row, x, first, ld, aligned);
     }
   }
 }
@@ -162,10 +174,14 @@ void launch_rows(const Work& work, T* logits, float* losses, const int* labels, 
   REQUIRE(ld % kUnit || reinterpret_cast<uintptr_t>(logits) % 16 == 0,
           "%s: the logits at %p are not 16-byte aligned, though their stride %d is a multiple of %d", work.name,
           static_cast<const void*>(logits), ld, kUnit);
-  if (V < kLongRow) launch<classifier_kernel<T, 32>>(work, unsigned(N), 32, 0, logits, losses, labels, state, V, ld);
-  else
-    launch<classifier_kernel<T, kLongThreads>>(work, unsigned(N), kLongThreads, sizeof(RowShared), logits, losses,
-                                               labels, state, V, ld);
+  const auto with_threads = [&](auto constant) {
+    constexpr int kThreads = decltype(constant)::value;
+    launch<classifier_kernel<T, kThreads>>(work, unsigned(N), kThreads, kThreads > 32 ? sizeof(RowShared) : 0, logits,
+                                           losses, labels, state, V, ld);
+  };
+  if (V < kLongRow) with_threads(std::integral_constant<int, 32>{});
+  else if (!work.stream.device().info().wide_rows) with_threads(std::integral_constant<int, kLongThreads>{});
+  else with_threads(std::integral_constant<int, kWideThreads>{});
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 // SwiGLU.  out[N,FF] = silu(gate) * up of gate_up[N,2*FF], gates first.
 // forward: out =.  backward: dgate_up =, in place if wanted.  Deterministic.
+//
+// What should limit it on a GPU: device memory, 6 bytes an element forward and 10 backward in bf16. At 4.3 TB/s over
+// 132 multiprocessors that is 3 elements a cycle forward, of about 20 instructions each, half of what a multiprocessor
+// issues.
 #include "llmc/kernels/swiglu.h"
 
 #include "llmc/kernels/rows.cuh"
@@ -11,7 +15,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // Right for every x: e^-x is 0 or infinity where it leaves fp32.
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+__device__ __forceinline__ float sigmoid(float x) { return reciprocal_f32(1.0f + exp_f32(-x)); }
 
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
