@@ -115,17 +115,17 @@ void check_function(Checker& checker, const char* name, const std::vector<float>
   apply<function>(checker.stream, name, out, in);
   const std::vector<float> got = out.download();
   double worst = 0;
-  float worst_at = 0;
+  float worst_at = 0, wrong_at = 0;
   int wrong = 0, count = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     const float x = values[i];
     if (std::isnan(x)) wrong += !std::isnan(got[i]);
-    else if (!compared(x)) wrong += !right(x, got[i]);
+    else if (!compared(x)) wrong += !right(x, got[i]), wrong_at = right(x, got[i]) ? wrong_at : x;
     else if (const double error = ulps(got[i], want(x)); ++count && error > worst) worst = error, worst_at = x;
   }
   checker.that(name, worst <= most_ulps && wrong == 0 && count > 1000,
-               format("within %.3f units in the last place (at %g) over %d numbers, %d special ones are wrong", worst,
-                      double(worst_at), count, wrong));
+               format("within %.3f units in the last place (at %g) over %d numbers, %d special ones are wrong (%g)",
+                      worst, double(worst_at), count, wrong, double(wrong_at)));
 }
 
 void check_functions(Checker& checker) {

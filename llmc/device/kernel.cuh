@@ -4,7 +4,7 @@
 //                                 kernels declare no __shared__ variables of their own
 //   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
 //   load_vector, store_vector     several neighbours at once, in 16-byte accesses, as fp32
-//   exp_f32, exp2_f32, rsqrt_f32, reciprocal_f32   fp32 functions that become vector code on the CPU
+//   exp_f32, exp2_f32, rsqrt_f32, reciprocal_f32, max_f32  fp32 functions that become vector code on the CPU
 //   VECTOR_LOOP                   before a loop over a thread's few elements: `VECTOR_LOOP for (int i = 0; i < 8; ++i)`
 //
 // A device function in a header that asks for threadIdx or blockIdx and is not __forceinline__ must be static: in the
@@ -257,6 +257,15 @@ __device__ __forceinline__ float rsqrt_f32(float x) {
   return rsqrtf(x);
 #else
   return 1.0f / sqrtf(x);
+#endif
+}
+
+// The greater of two numbers; with a NaN, either. fmaxf is one instruction on a GPU, and a call to g++.
+__device__ __forceinline__ float max_f32(float a, float b) {
+#if LLMC_CUDA
+  return fmaxf(a, b);
+#else
+  return a > b ? a : b;
 #endif
 }
 

@@ -53,9 +53,9 @@ struct Softmax {
       for (int half = 0; half < 2; ++half) {
         float highest = top[m][half];
 #pragma unroll
-        for (int n = 0; n < kN; ++n) highest = fmaxf(highest, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+        for (int n = 0; n < kN; ++n) highest = max_f32(highest, max_f32(s[m][n][half * 2], s[m][n][half * 2 + 1]));
+        highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 1));
+        highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 2));
         const float base = highest == -INFINITY ? 0 : highest * scale;
         const float shrink = exp2_f32(top[m][half] * scale - base);
         top[m][half] = highest;

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int a = 0; a < kAtOnce; ++a) load_unit<Number>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
     float max = mine.max;
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) max = fmaxf(max, max_of(x[a]));
+    for (int a = 0; a < kAtOnce; ++a) max = max_f32(max, max_of(x[a]));
     if (max > mine.max) {
       const float rescale = exp_f32(mine.max - max);
       VECTOR_LOOP
