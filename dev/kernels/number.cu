@@ -151,9 +151,10 @@ void check_functions(Checker& checker) {
   check_function<rsqrt_of>(
       checker, "rsqrt_f32", values, 2, [](float x) { return x >= 1.2e-38f && x < INFINITY; },
       [](double x) { return 1 / std::sqrt(x); },
-      [](float x, float y) { return x == INFINITY     ? y == 0
-                                    : x == 0 || x > 0 ? y > 1e18f
-                                                      : std::isnan(y); });
+      [](float x, float y) {
+        if (x == 0) return std::isinf(y);
+        return x == INFINITY ? y == 0 : x > 0 ? y > 1e18f : std::isnan(y);
+      });
   // The reciprocal of a subnormal number, or a subnormal reciprocal, may be taken for infinity, or for 0.
   check_function<reciprocal_of>(
       checker, "reciprocal_f32", values, 2, [](float x) { return std::fabs(x) >= 1.2e-38f && std::fabs(x) <= 8.5e37f; },
