@@ -3,8 +3,9 @@
     python dev/test/cuda_table.py OBJECTS_FOLDER [--cuobjdump PROGRAM] [--write]
 
 Reads every .cu.o below the folder.  Prints a line a kernel and architecture: registers, stack frame, static shared
-memory, local loads and stores.  Fails if a kernel has more of a stack frame or of local accesses than the baseline
-(dev/test/cuda_baseline.tsv) allows, or is not in it; --write makes the baseline anew.
+memory, local loads and stores, accesses of 16 bytes to device memory, tensor-core products, asynchronous copies to shared
+memory.  Fails if a kernel has more of a stack frame or of local accesses than the baseline (dev/test/cuda_baseline.tsv)
+allows, none of the last three where the baseline has some, or is not in it; --write makes the baseline anew.
 """
 
 import argparse
@@ -15,7 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BASELINE = Path(__file__).parent / "cuda_baseline.tsv"
-COLUMNS = ("registers", "stack", "shared", "local_loads", "local_stores")
+COLUMNS = ("registers", "stack", "shared", "local_loads", "local_stores", "wide", "products", "copies")
+NO_MORE = ("stack", "local_loads", "local_stores")
+NOT_NONE = ("wide", "products", "copies")
+INSTRUCTIONS = {  # of sm_80 and newer
+    "local_loads": r"\bLDL\b",
+    "local_stores": r"\bSTL\b",
+    "wide": r"\b(?:LDG|STG)\.E\S*\.128\b",
+    "products": r"\s[HIQ]G?MMA\b",  # not HFMA2.MMA, a way to write a constant
+    "copies": r"\bLDGSTS\b",
+}
 Table = dict[tuple[str, str], dict[str, int]]  # (architecture, kernel) → column → value
 
 
@@ -49,9 +59,10 @@ def per_function(cuobjdump: str, option: str, path: Path, interesting: str) -> I
 def read_object(cuobjdump: str, path: Path) -> Table:
     table: Table = {}
     for kernel, used in per_function(cuobjdump, "--dump-resource-usage", path, r"REG:(\d+) STACK:(\d+) SHARED:(\d+)"):
-        table[kernel] = dict(zip(COLUMNS, [*map(int, used.groups()), 0, 0]))
-    for kernel, access in per_function(cuobjdump, "-sass", path, r"\b(LDL|STL)\b"):
-        table[kernel]["local_loads" if access[1] == "LDL" else "local_stores"] += 1
+        table[kernel] = dict.fromkeys(COLUMNS, 0) | dict(zip(COLUMNS, map(int, used.groups())))
+    any_of_them = "|".join(f"(?P<{column}>{pattern})" for column, pattern in INSTRUCTIONS.items())
+    for kernel, instruction in per_function(cuobjdump, "-sass", path, any_of_them):
+        table[kernel][instruction.lastgroup] += 1
     names = readable(sorted({function for _, function in table}))
     return {(arch, f"{path.name.removesuffix('.cu.o')}: {names[function]}"): row
             for (arch, function), row in table.items()}
@@ -91,10 +102,11 @@ def main() -> None:
             print(f"FAIL {key[0]} {key[1]} is not in {BASELINE.name}: look at its line, then --write")
             failures += 1
             continue
-        for column in ("stack", "local_loads", "local_stores"):
-            if row[column] > baseline[key][column]:
-                print(f"FAIL {key[0]} {key[1]}: {column} {baseline[key][column]} before, {row[column]} now")
-                failures += 1
+        before = baseline[key]
+        worse = [c for c in NO_MORE if row[c] > before[c]] + [c for c in NOT_NONE if before[c] and not row[c]]
+        for column in worse:
+            print(f"FAIL {key[0]} {key[1]}: {column} {before[column]} before, {row[column]} now")
+        failures += bool(worse)
     print(f"{len(table) - failures} kernels as the baseline has them, {failures} worse")
     sys.exit(failures > 0)
 
