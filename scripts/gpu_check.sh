@@ -124,8 +124,9 @@ part_pytorch() {
     run 120 "$python" dev/bench/pytorch_train.py --config dev/reference/dumps/gqa4/config.json --steps 10 --seq-len 32
     return
   fi
+  run 200 env PYTHON="$python" dev/bench/attention "$programs" || bad=1
   for compile in "" --compile; do
-    run 230 "$python" dev/bench/pytorch_train.py --config dev/bench/llama3.2-1b.json --device cuda --dtype bf16 --batch 4 \
+    run 130 "$python" dev/bench/pytorch_train.py --config dev/bench/llama3.2-1b.json --device cuda --dtype bf16 --batch 4 \
       --seq-len 2048 --steps 20 $compile || bad=1
   done
   echo "ours: $(sed -n 's/^step  *20.*| *\([0-9.k]* tok.s\).*/\1/p' "$results/gpu_train.txt" 2>/dev/null | tail -n 1)"
