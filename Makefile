@@ -12,7 +12,7 @@
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
-## make ci              everything above that checks something
+## make ci              what of the above needs no GPU and no PyTorch, as much as 45 minutes allow
 ## make clean           delete what was built (build/pytorch stays)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
@@ -103,7 +103,7 @@ format:
 format-check:
 	$Qclang-format --dry-run -Werror $(FORMATTED)
 clean:
-	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/rebuild* train_llama test_llama
+	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/gpu_check build/beside build/rebuild* train_llama test_llama
 
 # ---- what is built --------------------------------------------------------------------------------------------------
 

@@ -3,38 +3,51 @@
 #
 #   scripts/gpu_check.sh [build|probe|check|parity|bench|train|pytorch]…      no argument: all of them, in that order
 #
-# Small before large, each check a process of its own under a time limit; a part that fails does not stop the others. A part
-# that was finished (with the same sources) is not run again: call it once more to go on where the last call ended, or
-# delete build/gpu_check to begin anew. What a part prints is kept in dev/bench/results/gpu_<part>.txt (OUT=DIR: there);
-# the table at the end says how each went. Without a GPU it is a rehearsal: the GPU's programs are built, what else can be
-# done is done in the CPU world, and the rest says what it waits for. JSON_HOME and its like go through to make: a machine
-# without nlohmann-json needs its headers brought along.
+# Small before large; each check is a process of its own under a time limit, a part ends after 7.5 minutes, and one that
+# fails does not stop the others. A part that was finished (with the same sources) is not run again: call it once more to
+# go on where the last call ended, or delete build/gpu_check to begin anew. What a part prints goes to
+# dev/bench/results/gpu_<part>.txt (OUT=DIR: there) while it runs; the table at the end says how each went. Without a GPU
+# it is a rehearsal: the GPU's programs are built, what else can be done is done in the CPU world, and the rest says what
+# it waits for. JSON_HOME and its like go through to make: a machine without nlohmann-json needs its headers brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train pytorch)
 export NO_COLOR=1
-unset MAKEFLAGS MAKELEVEL MFLAGS RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+unset MAKEFLAGS MAKELEVEL MFLAGS RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE DEVICE FAULTS SANITIZE BUILD EMULATOR
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
+for part in "${parts[@]}"; do
+  [[ " ${all[*]} " == *" $part "* ]] || { echo "scripts/gpu_check.sh: no part $part: ${all[*]}" >&2 && exit 2; }
+done
 
-gpu=$(nvidia-smi --query-gpu=name,clocks.sm,clocks.mem,power.draw,driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)
-arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d . || true)
-case $arch in 9?|1??) arch+=a ;; esac
+query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
+gpu="" arch=""
+if nvidia-smi -L 2>/dev/null | grep -q '^GPU 0'; then
+  gpu=$(query name,clocks.sm,clocks.mem,power.draw,driver_version)
+  arch=$(query compute_cap | tr -d .)
+  case $arch in 9? | 1??) arch+=a ;; esac
+fi
+[[ $arch =~ ^[0-9]+a?$ ]] || arch=90a
 programs=build/cuda
 if [ -z "$gpu" ]; then programs=build/cpu && export LLMC_ONE_ORDER=1; fi
 sources=$(find llmc dev scripts train_llama.cu test_llama.cu Makefile -type f -not -path '*/results/*' -not -name '*.pyc' |
   LC_ALL=C sort | xargs cat | sha256sum | cut -c1-16)
+key="$sources ${gpu%%,*} ${CUDA_HOME:-} ${NCCL_HOME:-}"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$state" "$results"
 
-# run SECONDS COMMAND…: one check under its limit; what fails is said.
+part_limit=450 # seconds; of the build of a rehearsal, on two cores, more
+left() { echo $((part_begin + part_limit - SECONDS)); }
+# run SECONDS COMMAND…: one check under its limit, or what is left of the part's; what fails is said.
 run() {
-  local code=0 begin=$SECONDS
+  local code=0 begin=$SECONDS limit=$1
   echo "\$ ${*:2}"
-  timeout --kill-after=10 "$1" "${@:2}" 2>&1 || code=$?
+  if [ "$(left)" -lt 5 ]; then echo "FAIL: left out: the part's $part_limit s are over" && return 1; fi
+  if [ "$(left)" -lt "$limit" ]; then limit=$(left); fi
+  timeout --kill-after=10 "$limit" "${@:2}" 2>&1 || code=$?
   if [ $code = 0 ]; then return; fi
-  echo "FAIL: ${*:2}: exit code $code after $((SECONDS - begin)) s (limit $1 s)"
+  echo "FAIL: ${*:2}: exit code $code after $((SECONDS - begin)) s (limit $limit s)"
   return 1
 }
 # each FUNCTION ITEM…: all of them, whatever becomes of one.
@@ -50,36 +63,58 @@ on_gpu() {
 kernels() { for file in dev/kernels/*.cu; do basename "$file" .cu; done; }
 
 part_build() {
-  if ! command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" >/dev/null; then echo "waits for nvcc: the programs for a GPU"
-  else run 480 make DEVICE=cuda ARCH="${arch:-90a}" -j"$(nproc)" programs kernels build/cuda/test/comm || return 1; fi
-  if [ -z "$gpu" ]; then run 900 make DEVICE=cpu -j"$(nproc)" programs kernels build/cpu/test/comm; fi
+  local bad=0
+  if [ -z "$gpu" ]; then part_limit=1800; fi
+  if [ -z "$gpu" ] && ! DEVICE=cuda ARCH=$arch scripts/doctor configure >/dev/null 2>&1; then echo "waits for nvcc: the programs for a GPU"
+  else run 900 make DEVICE=cuda ARCH="$arch" -j"$(nproc)" programs kernels build/cuda/test/comm || bad=1; fi
+  if [ -z "$gpu" ]; then run 900 make DEVICE=cpu -j"$(nproc)" programs kernels build/cpu/test/comm || bad=1; fi
+  return $bad
 }
 
 check_kernel() { run 240 "$programs/kernels/$1" check | grep -vE '^ok  ' ; return "${PIPESTATUS[0]}"; }
 part_probe() { each check_kernel probe number; }
 
-# Two processes on the one GPU: NCCL takes them for two machines.
+# two_ranks COMMAND…: as two processes on the one GPU, which NCCL takes for two machines. Ends both when one has failed.
 two_ranks() {
-  local rank pids=() bad=0
+  local rank bad=0 pids=() limit=120
   echo "\$ $* (two ranks)"
+  if [ "$(left)" -lt "$limit" ]; then limit=$(left); fi
   for rank in 0 1; do
-    NCCL_HOSTID=rank$rank NCCL_SOCKET_IFNAME=lo RANK=$rank WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 timeout 180 "$@" &
+    NCCL_HOSTID=rank$rank NCCL_SOCKET_IFNAME=lo RANK=$rank WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 \
+      timeout --kill-after=5 "$limit" "$@" 2>&1 &
     pids+=($!)
   done
-  for rank in 0 1; do wait "${pids[rank]}" || { echo "FAIL: rank $rank: exit code $?" && bad=1; }; done
+  for rank in 0 1; do
+    wait -n "${pids[@]}" || { echo "a rank ended with code $?" && bad=1; }
+  done
   return $bad
 }
-two_rank_collectives() { LLMC_TEST_RENDEZVOUS=$scratch/collectives two_ranks "$programs/test/comm" 2>&1; }
-check_communicator() { run 60 env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 "$programs/test/comm"; }
+comm_ranks() { LLMC_TEST_RENDEZVOUS=$scratch/comm-$RANDOM two_ranks "$programs/test/comm" "$@"; }
+# fails_clearly TEXT SCENARIO…: both ranks end within 100 s, not with success, and one says why.
+fails_clearly() {
+  local begin=$SECONDS text=$1
+  if comm_ranks "${@:2}" >"$scratch/out"; then cat "$scratch/out" && echo "FAIL: comm ${*:2} ended well" && return 1; fi
+  cat "$scratch/out"
+  if ! grep -qF -- "$text" "$scratch/out" || [ $((SECONDS - begin)) -gt 100 ]; then
+    echo "FAIL: comm ${*:2}: not \"$text\" within 100 s (took $((SECONDS - begin)) s)" && return 1
+  fi
+}
+check_nccl() {
+  local bad=0
+  comm_ranks || { echo "FAIL: collectives of two ranks" && bad=1; }
+  fails_clearly "not done within 20 s" stay-away 1 || bad=1
+  fails_clearly "trouble of one rank" fail-one 1 || bad=1
+  return $bad
+}
 part_check() {
   local bad=0
   each check_kernel $(kernels | grep -vE '^(probe|number)$') || bad=1
-  check_communicator || bad=1
-  on_gpu "NCCL between two processes" two_rank_collectives || bad=1
+  run 60 "$programs/test/comm" || bad=1
+  on_gpu "NCCL between two processes" check_nccl || bad=1
   return $bad
 }
 
-check_dump() { run 240 "$programs/test_llama" "$1"; }
+check_dump() { run 120 "$programs/test_llama" "$1"; }
 part_parity() { each check_dump dev/reference/dumps/*; }
 
 bench_kernel() { run 120 "$programs/kernels/$1" bench; }
@@ -87,25 +122,29 @@ part_bench() { each bench_kernel $(kernels); }
 
 quiet=(--val-every 0 --sample-every 0 --export off)
 train_1b() {
-  python3 - "$scratch/random.bin" <<'PYTHON' || { echo "FAIL: random tokens need python3 with numpy" && return 1; }
-import sys
-import numpy as np
-header = np.zeros(256, np.int32)
-header[:3] = 20240801, 7, 4_000_000  # llm.c's token file, of uint32
+  python3 - "$scratch/random.bin" <<'PYTHON' || { echo "FAIL: random tokens" && return 1; }
+import array, random, sys
+random.seed(1)
+header = array.array("i", [20240801, 7, 4_000_000] + [0] * 253)  # llm.c's token file, of uint32
 with open(sys.argv[1], "wb") as file:
-    file.write(header.tobytes() + np.random.default_rng(1).integers(0, 128256, 4_000_000, dtype=np.uint32).tobytes())
+    file.write(header.tobytes() + array.array("I", random.choices(range(128256), k=4_000_000)).tobytes())
 PYTHON
   run 300 "$programs/train_llama" --model dev/bench/llama3.2-1b.json --train-data "$scratch/random.bin" --seq-len 2048 \
-    --micro-batch 4 --global-batch 4 --steps 20 "${quiet[@]}" --out "$scratch/1b"
+    --micro-batch 4 --global-batch 4 --steps 20 "${quiet[@]}" --out "$scratch/1b" || return 1
+  steps_of "$scratch/1b" step_ms | awk 'NR > 5 { ms += $1; n++ } END { printf "mean of the steps after the first 5: %.0f tok/s\n", 8192 * n / ms * 1000 }'
 }
-# The first loss of two ranks is that of one, to the rounding of a sum in another order.
+steps_of() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1/train.jsonl"; } # FOLDER KEY: a figure a step
+# Losses and gradient norms of two ranks are those of one, but for the order of sums in bf16.
 train_two_ranks() {
-  local losses
-  run 120 "$programs/train_llama" --steps 5 "${quiet[@]}" --global-batch 16 --out "$scratch/one" >/dev/null || return 1
-  two_ranks "$programs/train_llama" --steps 5 "${quiet[@]}" --global-batch 16 --rendezvous "$scratch/train" --out "$scratch/two" 2>&1 || return 1
-  losses=$(for run in one two; do sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$scratch/$run/train.jsonl" | head -n 1; done | paste -sd' ')
-  echo "first loss of one rank and of two: $losses"
-  awk '{ exit !(NF == 2 && ($1 - $2)^2 < 1e-6) }' <<<"$losses"
+  local key
+  run 120 "$programs/train_llama" --steps 5 "${quiet[@]}" --global-batch 16 --out "$scratch/one" >"$scratch/out" || { cat "$scratch/out" && return 1; }
+  two_ranks "$programs/train_llama" --steps 5 "${quiet[@]}" --global-batch 16 --rendezvous "$scratch/train" --out "$scratch/two" || { echo "FAIL: a training on two ranks" && return 1; }
+  for key in loss grad_norm; do
+    paste <(steps_of "$scratch/one" $key) <(steps_of "$scratch/two" $key) | sed "s/^/$key of one rank and of two: /"
+    paste <(steps_of "$scratch/one" $key) <(steps_of "$scratch/two" $key) |
+      awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 0.01 * $1)) bad = 1 } END { exit bad || NR != 5 }' ||
+      { echo "FAIL: $key differs by more than 1%" && return 1; }
+  done
 }
 part_train() {
   local bad=0
@@ -116,7 +155,7 @@ part_train() {
 }
 
 part_pytorch() {
-  local python=python3 bad=0
+  local python=python3 bad=0 compile
   if [ -z "$gpu" ] && [ -x build/pytorch/bin/python ]; then python=build/pytorch/bin/python; fi
   if ! "$python" -c 'import torch, transformers' 2>/dev/null; then echo "waits for python3 with torch and transformers" && return; fi
   if [ -z "$gpu" ]; then
@@ -124,43 +163,42 @@ part_pytorch() {
     run 120 "$python" dev/bench/pytorch_train.py --config dev/reference/dumps/gqa4/config.json --steps 10 --seq-len 32
     return
   fi
-  run 200 env PYTHON="$python" dev/bench/attention "$programs" || bad=1
+  run 120 env PYTHON="$python" dev/bench/attention "$programs" || bad=1
   for compile in "" --compile; do
-    run 130 "$python" dev/bench/pytorch_train.py --config dev/bench/llama3.2-1b.json --device cuda --dtype bf16 --batch 4 \
+    run 200 "$python" dev/bench/pytorch_train.py --config dev/bench/llama3.2-1b.json --device cuda --dtype bf16 --batch 4 \
       --seq-len 2048 --steps 20 $compile || bad=1
   done
-  echo "ours: $(sed -n 's/^step  *20.*| *\([0-9.k]* tok.s\).*/\1/p' "$results/gpu_train.txt" 2>/dev/null | tail -n 1)"
+  echo "ours: $(grep '^mean of the steps' "$state/train.txt" 2>/dev/null || echo 'run the part train first')"
   return $bad
 }
 
 table="" failed=0
 for part in "${parts[@]}"; do
-  [[ " ${all[*]} " == *" $part "* ]] || { echo "scripts/gpu_check.sh: no part $part: ${all[*]}" >&2 && exit 2; }
-  if [ "$(cat "$state/$part" 2>/dev/null)" = "$sources ${gpu%%,*}" ]; then
+  log=$state/$part.txt kept=$results/gpu_$part.txt
+  if [ -z "$gpu" ]; then kept=/dev/null; fi
+  if [ "$(cat "$state/$part" 2>/dev/null)" = "$key" ] && [ "$part" != build ]; then
+    if [ -n "$gpu" ]; then cp "$log" "$kept"; fi
     table+=$(printf '%-8s done before' "$part")$'\n'
     continue
   fi
-  begin=$SECONDS
+  part_begin=$SECONDS
   {
     echo "command  scripts/gpu_check.sh $part"
     echo "date     $(date -u +'%Y-%m-%d %H:%M UTC'), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
     echo "GPU      ${gpu:-none: a rehearsal in the CPU world}"
     echo
-  } | tee "$state/log"
+  } | tee "$log" "$kept"
   set +e
-  "part_$part" 2>&1 | tee -a "$state/log"
+  "part_$part" 2>&1 | tee -a "$log" "$kept"
   code=${PIPESTATUS[0]}
   set -e
+  waits=$(grep '^waits for' "$log" || true)
   if [ "$code" != 0 ]; then says=FAIL && failed=$((failed + 1))
-  else
-    says=ok && echo "$sources ${gpu%%,*}" >"$state/$part"
-    if grep -q '^waits for' "$state/log"; then says="ok, some waits"; fi
-  fi
-  if [ -n "$gpu" ]; then cp "$state/log" "$results/gpu_$part.txt"; fi
-  table+=$(printf '%-8s %-16s %4s s' "$part" "$says" "$((SECONDS - begin))")$'\n'
-  grep '^waits for' "$state/log" >"$state/waits" || true
-  table+=$(sed 's/^/           /' "$state/waits")${table:+$'\n'}
+  elif [ -n "$waits" ]; then says="ok, some waits"
+  else says=ok && echo "$key" >"$state/$part"; fi
+  table+=$(printf '%-8s %-16s %4s s' "$part" "$says" "$((SECONDS - part_begin))")$'\n'
+  if [ -n "$waits" ]; then table+=$(sed 's/^/           /' <<<"$waits")$'\n'; fi
 done
 echo
-printf '%s' "$table" | sed '/^$/d'
+printf '%s' "$table"
 [ "$failed" = 0 ]

@@ -25,6 +25,12 @@ namespace {
 
 // ---------------------------------------------------------------------------------------------- tools
 
+#if LLMC_DEVICE_CUDA
+constexpr int kPatienceSeconds = 20;  // NCCL's start, which takes some, is waited for as long
+#else
+constexpr int kPatienceSeconds = 2;
+#endif
+
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 struct Bench {
@@ -391,8 +397,8 @@ const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
     // Rank N stays away from a collective.
     {"stay-away",
      [](Ranks& ranks, int n) {
-       work_for_ever(ranks, 2, [&](int step) {
-         if (step == 20 && ranks.rank == n) sleep_ms(30000);
+       work_for_ever(ranks, kPatienceSeconds, [&](int step) {
+         if (step == 20 && ranks.rank == n) sleep_ms(15000 * kPatienceSeconds);
        });
      }},
     // Rank N asks for another number of elements than the others.

@@ -42,7 +42,7 @@ check "good tests pass" last_line "3 passed, 0 failed"
 check "what is covered is printed" says '^ok +test_good +[0-9.]+ s  promises 2 and 5: sums$'
 check "two lines are joined" says '^ok +script +[0-9.]+ s  words and words; promise 5: more$'
 check "promises are counted" says 'promises covered .*: 2 \(1\), 5 \(2\), 7 \(1\)$'
-check "a script knows the build" grep -qx b "$scratch/build/test-logs/script.log"
+check "a script knows the build" grep -qx b "$scratch"/build/test-logs/*/script.log
 run 0 b rope
 check "the filter leaves one" last_line "1 passed, 0 failed"
 run 1 b nothing_of_that_name

@@ -1,6 +1,5 @@
 // Text for people: sizes, counts and durations as a banner or a step line prints them; the nearest of several words;
-// bytes that
-// are safe to print; file names by pattern.
+// bytes that are safe to print; file names by pattern.
 #pragma once
 
 #include <cstdint>

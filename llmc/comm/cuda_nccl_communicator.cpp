@@ -74,12 +74,8 @@ class NcclCommunicator : public Communicator {
     // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    try {
-      settle(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL");
-    } catch (const Error&) {
-      abandon();
-      throw;
-    }
+    or_abandon(
+        [&] { settle(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL"); });
   }
   ~NcclCommunicator() override {
     if (!comm_) return;
@@ -104,19 +100,26 @@ class NcclCommunicator : public Communicator {
 
  private:
   void watch(Event& event) override {
-    try {
-      poll(event);
-    } catch (const Error&) {
-      abandon();
-      throw;
-    }
+    or_abandon([&] { poll(event); });
   }
 
   void enqueue(const Work& work, const Collective& c) override {
     name_ = work.name, file_ = work.file, line_ = work.line;
     // What follows in the stream must find the collective there.
-    settle(launch(c, cuda_stream(work.stream)),
-           format("%s (%s:%d) of %zu bytes", name_, file_, line_, c.bytes()).c_str());
+    or_abandon([&] {
+      settle(launch(c, cuda_stream(work.stream)),
+             format("%s (%s:%d) of %zu bytes", name_, file_, line_, c.bytes()).c_str());
+    });
+  }
+
+  template <class Call>
+  void or_abandon(const Call& call) {
+    try {
+      call();
+    } catch (const Error&) {
+      abandon();
+      throw;
+    }
   }
 
   // Waits until a call of NCCL that goes on in the background is done.

@@ -54,6 +54,14 @@ __device__ static __forceinline__ unsigned block_index_again() {
 #endif
 }
 
+// x, of which a compiler knows nothing: so it computes what follows from x where it is used, and does not keep it.
+__device__ __forceinline__ int opaque(int x) {
+#if LLMC_CUDA
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 // ---------------------------------------------------------------------------------------------- sums and maxima
 
 #if !LLMC_CUDA

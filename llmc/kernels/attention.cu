@@ -1,5 +1,5 @@
 // Attention: which kernel takes a shape, and the checks that all of them rely on. The kernels themselves:
-// attention_forward.cu, attention_dq.cu, attention_dkv.cu.
+// attention_plain_*.cu and attention_mma_*.cu.
 #include "llmc/kernels/attention.h"
 
 #include <algorithm>

@@ -42,7 +42,7 @@ struct RowSource {
   // Begins to copy the next kRows rows into a tile, of which there are `count`; zeros behind them.
   template <int kRows>
   __device__ __forceinline__ void fetch(bf16* tile, const AttentionStrides& strides, int count, int thread) {
-    const int row = thread / kChunks, chunk = thread % kChunks;
+    const int place = opaque(thread), row = place / kChunks, chunk = place % kChunks;
     const int64_t step = kRowsAtOnce * strides.row;
 #pragma unroll
     for (int r = 0; r < kRows; r += kRowsAtOnce) {
@@ -94,10 +94,10 @@ __device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& 
 // ---------------------------------------------------------------------------------------------- products
 
 // sum[m][n] += A·Bᵀ: rows row0 … of tile `a`, all rows of tile `b`, over the head's columns.
-template <int kHD, int kM, int kN>
+// kUnroll: steps of 16 columns whose operands a compiler may fetch ahead, as many as the kernel's registers hold.
+template <int kHD, int kM, int kN, int kUnroll>
 __device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf16* a, int row0, bf16* b) {
-  [[maybe_unused]] constexpr int kUnroll = kHD / 64;  // more, and operands fetched ahead would not fit the registers
-  const int lane = lane_of_warp();
+  const int lane = opaque(lane_of_warp());
   const SharedAddress a0 = swizzled_address<kHD>(a, row0 + lane % 16, lane / 16);
   const SharedAddress b0 = swizzled_address<kHD>(b, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll kUnroll
@@ -123,7 +123,7 @@ __device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf
 template <int kHD, int kM, int kK>
 __device__ static __forceinline__ void add_weighted_rows(Fragments<kM, kHD / 8>& sum, const Pairs<kM, kK>& weights,
                                                          bf16* b) {
-  const int lane = lane_of_warp();
+  const int lane = opaque(lane_of_warp());
   const SharedAddress b0 = swizzled_address<kHD>(b, lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < kK; ++k)

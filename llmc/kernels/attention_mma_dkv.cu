@@ -6,10 +6,10 @@
 // see them, those of all heads of the group. Scores are computed transposed, keys x queries: so p and ds are the left
 // operands of the sums as they lie in the registers.
 //
-// What should limit it: as dq, a tile of n queries brings 4 * n * HD * 2 bytes of right operands and 2 * 16 * HD * 2 of
-// left ones to a warp, at head size 128 and n = 64 72 KiB for 256 products of 16 x 8 x 16: 290 bytes each, so shared
-// memory allows about 7 of 10 of mma.sync's products. The sums take 128 registers a thread, the scores 64: one block of
-// 8 warps a multiprocessor.
+// What should limit it: shared memory. A warp has 16 keys, since their sums take 128 registers at head size 128. A tile
+// of n queries brings it 4 * n * HD * 2 bytes of right operands and 2 * 16 * HD * 2 of left ones, at n = 64 72 KiB for
+// 256 products of 16 x 8 x 16: with what cp.async writes, 305 bytes each, 2.4 cycles of 128 bytes, beside the 1.6 that
+// tensor cores need (mma.sync on Hopper). Pairs of warps that share 32 keys and exchange p and ds would bring 256.
 #include "llmc/kernels/attention_mma.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -70,6 +70,8 @@ struct QuerySource {
   }
 };
 
+static_assert(sizeof(Tiles<128, 4>) <= 99 << 10 && sizeof(Tiles<64, 8>) <= 99 << 10);
+
 // Which keys of the call the query of a tile's row i sees; none if it is beyond the last.
 template <class Stage>
 __device__ __forceinline__ KeyRange keys_of_row(const Stage& stage, const AttentionShape& shape, int t0, int i) {
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
                              const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape, float scale,
                              bool accumulate) {
   using Shared = Tiles<kHD, kWarps>;
-  constexpr int kRows = Shared::kRows, kThreads = 32 * kWarps, kN = kQueries / 8;
+  constexpr int kRows = Shared::kRows, kThreads = 32 * kWarps, kN = kQueries / 8, kUnroll = 4;
   const BlockPlace place = block_place(shape);  // the first keys are seen by most queries
   const int group = shape.NH / shape.NKV, key0 = place.range * kRows;
   const int row_of_warp = warp_number() * 16 * kM, first_key = key0 + row_of_warp, last_key = first_key + 16 * kM - 1;
@@ -107,6 +109,40 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   }
 
   Fragments<kM, kHD / 8> dkeys = {}, dvalues = {};
+  const auto add_tile = [&](auto masked, int t0, auto& now) {
+    Fragments<kM, kN> s = {}, ds = {};
+    multiply_tiles<kHD, kM, kN, kUnroll>(s, shared.k, row_of_warp, now.q);
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int column = column_in_tile(n, odd);
+        const float lse2 = now.lse[column] * kLog2e;
+        KeyRange seen = {0, 0};
+        if constexpr (masked.value) seen = keys_of_row(now, shape, t0, column);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int j = first_key + row_in_warp(0, half);
+          const float p = exp2_f32(s[0][n][half * 2 + odd] * (scale * kLog2e) - lse2);
+          s[0][n][half * 2 + odd] = masked.value && (j < seen.first || j > seen.last) ? 0.0f : p;
+        }
+      }
+    Pairs<kM, kN / 2> weights;
+    round_to_pairs<kM, kN>(weights, s);
+    add_weighted_rows<kHD, kM, kN / 2>(dvalues, weights, now.dout);
+    multiply_tiles<kHD, kM, kN, kUnroll>(ds, shared.v, row_of_warp, now.dout);
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const float delta_of_query = now.delta[column_in_tile(n, odd)];
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          ds[0][n][half * 2 + odd] = s[0][n][half * 2 + odd] * (ds[0][n][half * 2 + odd] - delta_of_query);
+      }
+    round_to_pairs<kM, kN>(weights, ds);
+    add_weighted_rows<kHD, kM, kN / 2>(dkeys, weights, now.q);
+  };
   const int tiles = group * ((shape.Tq - first_query + kQueries - 1) / kQueries);
   int t0 = first_query;
 #pragma unroll 1
@@ -123,38 +159,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       every &= seen.first <= first_key && seen.last >= last_key;
     }
     if (!__ballot_sync(~0u, any)) continue;
-    const bool masked = __ballot_sync(~0u, every) != ~0u;
-    Fragments<kM, kN> s = {}, ds = {};
-    multiply_tiles<kHD, kM, kN>(s, shared.k, row_of_warp, now.q);
-#pragma unroll
-    for (int n = 0; n < kN; ++n)
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const int column = column_in_tile(n, odd);
-        const float lse2 = now.lse[column] * kLog2e;
-        const KeyRange seen = masked ? keys_of_row(now, shape, t0, column) : KeyRange{first_key, last_key};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int j = first_key + row_in_warp(0, half);
-          const float p = exp2_f32(s[0][n][half * 2 + odd] * (scale * kLog2e) - lse2);
-          s[0][n][half * 2 + odd] = j >= seen.first && j <= seen.last ? p : 0.0f;
-        }
-      }
-    Pairs<kM, kN / 2> weights;
-    round_to_pairs<kM, kN>(weights, s);
-    add_weighted_rows<kHD, kM, kN / 2>(dvalues, weights, now.dout);
-    multiply_tiles<kHD, kM, kN>(ds, shared.v, row_of_warp, now.dout);
-#pragma unroll
-    for (int n = 0; n < kN; ++n)
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const float delta_of_query = now.delta[column_in_tile(n, odd)];
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          ds[0][n][half * 2 + odd] = s[0][n][half * 2 + odd] * (ds[0][n][half * 2 + odd] - delta_of_query);
-      }
-    round_to_pairs<kM, kN>(weights, ds);
-    add_weighted_rows<kHD, kM, kN / 2>(dkeys, weights, now.q);
+    if (__ballot_sync(~0u, every) == ~0u) add_tile(std::false_type{}, t0, now);
+    else add_tile(std::true_type{}, t0, now);
   }
   const float one[kM][2] = {{1, 1}}, factor[kM][2] = {{scale, scale}};
   store_rows<kHD, kM>(HeadRows<bf16>(dv, shape.v, place.b, place.kv_head, 1, kHD), key0, shape.Tk, dvalues, one,

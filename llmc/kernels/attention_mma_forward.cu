@@ -5,13 +5,13 @@
 // sum of values a query (Milakov & Gimelshein 2018; Dao 2023).
 //
 // What should limit it: a tile of n keys costs a warp 2 * 32 * n * HD multiply-adds. Its right operands come from
-// shared memory once for 32 rows, 2 * n * HD * 2 bytes, the left ones of the scores another 32 * HD * 2: at head size
-// 128 and n = 64, 40 KiB for 256 products of 16 x 8 x 16, 160 bytes a product. Tensor cores that take one of these
-// every 1.6 cycles (mma.sync on Hopper, a multiprocessor's four together) ask for 100 bytes a cycle of the 128 that
-// shared memory has: near the limit of both. The exponentials, 32 * n a tile at 16 a cycle and multiprocessor, take a
-// quarter of the products' time at head size 64, and an eighth at 128, beside them if another warp has products to
-// issue: so 8 warps on a multiprocessor, two blocks of 96 KiB and 255 registers a thread. Device memory sees each key
-// once a block of 128 queries, 256 FLOPs a byte and head of the group: no limit.
+// shared memory once for 32 rows, 2 * n * HD * 2 bytes, the left ones of the scores another 32 * HD * 2, and cp.async
+// writes the tile: at head size 128 and n = 64, 192 bytes for each product of 16 x 8 x 16. At 128 bytes a cycle that
+// is 1.5 cycles, beside the 1.6 that tensor cores need (mma.sync on Hopper, a multiprocessor's four together): near the
+// limit of both. The exponentials, 32 * n a tile at 16 a cycle and multiprocessor, take a third of the products' time
+// at head size 128 and two thirds at 64, beside them if another warp has products to issue: so 8 warps on a
+// multiprocessor, two blocks of 98 KiB and 255 registers a thread. Device memory sees each key once a block of 128
+// queries, 256 FLOPs a byte and head of the group: no limit.
 #include "llmc/kernels/attention_mma.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -31,6 +31,8 @@ struct Tiles {
   KeysOfWarp seen[kWarps];
   float total[2 * kM][kThreads];  // each lane's part of its rows' sums of exponentials: registers are short
 };
+
+static_assert(sizeof(Tiles<128>) <= 99 << 10 && sizeof(Tiles<64>) <= 99 << 10);
 
 // What a lane keeps of the keys that its rows have seen. Scores are in units of log 2 / `scale`.
 template <int kHD>
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                                  const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape,
                                  float scale, int ranges) {
   using Shared = Tiles<kHD>;
-  constexpr int kKeys = Shared::kKeys, kN = kKeys / 8;
+  constexpr int kKeys = Shared::kKeys, kN = kKeys / 8, kUnroll = kHD == 64 ? 1 : 8;
   const auto [head, b, t0] = query_place(shape, blockIdx.x, ranges, kRows);
   const int kv_head = head / (shape.NH / shape.NKV), row_of_warp = warp_number() * 16 * kM;
   const KeyRange all = keys_of_queries(shape, b, t0, least(t0 + kRows, shape.Tq) - 1);
@@ -116,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (key0 + kKeys <= all.last) fetch(key0 + kKeys, stage ^ 1);
     if (!seen.see_some(key0, key0 + kKeys - 1)) continue;
     Fragments<kM, kN> s = {};
-    multiply_tiles<kHD, kM, kN>(s, shared.q, row_of_warp, shared.stage[stage].k);
+    multiply_tiles<kHD, kM, kN, kUnroll>(s, shared.q, row_of_warp, shared.stage[stage].k);
     if (!seen.see_every(key0, key0 + kKeys - 1)) {
       const QueryPlace place = query_place(shape, block_index_again(), ranges, kRows);
 #pragma unroll

@@ -33,14 +33,6 @@ __device__ __forceinline__ float row_sum(float value, int buffer) {
   return sum;
 }
 
-template <int width>
-__device__ __forceinline__ float total(const float (&x)[width]) {
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < width; ++j) sum += x[j];
-  return sum;
-}
-
 // With `b`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x.
 template <class T, int width, bool add>
 __global__ void __launch_bounds__(kThreads)
@@ -189,7 +181,7 @@ void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const 
   const int lanes = threads_a_row(C), together = kThreads / lanes;
   with_vector_width(name, C, {sum, y, x, b, w}, [&](auto width) {
     if (takes_rmsnorm_wide(stream.device().info(), C))
-      return rmsnorm_wide_forward(stream, name, sum, y, rstd, x, b, w, N, C, eps);
+      return rmsnorm_wide_forward<T, add>(stream, name, sum, y, rstd, x, b, w, N, C, eps);
     launch<rmsnorm_forward_kernel<T, decltype(width)::value, add>>(
         {stream,
          name,

@@ -39,13 +39,6 @@ struct Part {
   __device__ __forceinline__ void set(int i, int j, float x) { vector[i].v[j] = from_float<T>(x); }
 };
 
-__device__ __forceinline__ float total(const float (&x)[8]) {
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) sum += x[j];
-  return sum;
-}
-
 template <class T, int kVectors, bool add>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_wide_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x,
@@ -126,9 +119,15 @@ void with_parts(int C, const Body& body) {
   else body(std::integral_constant<int, kMostVectors>{}, threads(kMostVectors));
 }
 
+}  // namespace
+
+bool takes_rmsnorm_wide(const DeviceInfo& device, int C) {
+  return device.wide_rows && C % 8 == 0 && C >= 1024 && C <= 8 * kMostThreads * kMostVectors;
+}
+
 template <class T, bool add>
-void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b, const T* w, int N,
-             int C, float eps) {
+void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
+                          const T* w, int N, int C, float eps) {
   const size_t size = size_t(N) * C;
   with_parts(C, [&](auto vectors, unsigned threads) {
     launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, add>>(
@@ -138,19 +137,6 @@ void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const 
           reads(w, size_t(C))}},
         unsigned(N), threads, 0, sum, y, rstd, x, b, w, C, eps);
   });
-}
-
-}  // namespace
-
-bool takes_rmsnorm_wide(const DeviceInfo& device, int C) {
-  return device.wide_rows && C % 8 == 0 && C >= 1024 && C <= 8 * kMostThreads * kMostVectors;
-}
-
-template <class T>
-void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
-                          const T* w, int N, int C, float eps) {
-  if (b) forward<T, true>(stream, name, sum, y, rstd, x, b, w, N, C, eps);
-  else forward<T, false>(stream, name, nullptr, y, rstd, x, nullptr, w, N, C, eps);
 }
 
 template <class T>
@@ -168,9 +154,11 @@ void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, c
   });
 }
 
-#define INSTANTIATE(T)                                                                                             \
-  template void rmsnorm_wide_forward(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*, int, int, \
-                                     float);                                                                       \
+#define INSTANTIATE(T)                                                                                                 \
+  template void rmsnorm_wide_forward<T, false>(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*,     \
+                                               int, int, float);                                                       \
+  template void rmsnorm_wide_forward<T, true>(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*, int, \
+                                              int, float);                                                             \
   template void rmsnorm_wide_backward(Stream&, T*, float*, const T*, const T*, const T*, const float*, int, int, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

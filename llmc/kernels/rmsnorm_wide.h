@@ -1,5 +1,5 @@
 // RMSNorm with a block of threads a row, for devices where loads in flight count (DeviceInfo::wide_rows) and rows of
-// 1024 to 16384 numbers, a multiple of 8: every input is read once and stays in registers until its row's sum is known.
+// 1024 to 8192 numbers, a multiple of 8: every input is read once and stays in registers until its row's sum is known.
 // Behind rmsnorm.h, which has checked everything.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 bool takes_rmsnorm_wide(const DeviceInfo& device, int C);
 
-// With `b`: sum = x + b, and the norm is that of `sum`, which may be x. Without (null): the norm of x.
-template <class T>
+// With `add`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x; sum and b are unused.
+template <class T, bool add>
 void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
                           const T* w, int N, int C, float eps);
 

@@ -29,3 +29,11 @@ constexpr int threads_for_row(int vectors, int each, int most) {
   while (2 * threads <= most && vectors >= 2 * threads * each) threads *= 2;
   return threads;
 }
+
+template <int width>
+__device__ __forceinline__ float total(const float (&x)[width]) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < width; ++j) sum += x[j];
+  return sum;
+}
