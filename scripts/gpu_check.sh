@@ -72,7 +72,7 @@ part_build() {
 }
 
 check_kernel() { run 240 "$programs/kernels/$1" check | grep -vE '^ok  ' ; return "${PIPESTATUS[0]}"; }
-part_probe() { each check_kernel probe number; }
+part_probe() { each check_kernel probe number tensor_core; }
 
 # two_ranks COMMAND…: as two processes on the one GPU, which NCCL takes for two machines. Ends both when one has failed.
 two_ranks() {
@@ -108,7 +108,7 @@ check_nccl() {
 }
 part_check() {
   local bad=0
-  each check_kernel $(kernels | grep -vE '^(probe|number)$') || bad=1
+  each check_kernel $(kernels | grep -vE '^(probe|number|tensor_core)$') || bad=1
   run 60 "$programs/test/comm" || bad=1
   on_gpu "NCCL between two processes" check_nccl || bad=1
   return $bad

@@ -208,8 +208,9 @@ void bench(Bencher& bencher) {
     Buffers<bf16> b(stream, ranges, n, std::vector<float>(n, 0.5f));
     b.gradients.upload(std::vector<float>(n, 0.25f));
     const Array<StepState> state(stream, {state_at(5, 1e-6, 1)});
-    bencher.time(format("adamw, bf16 weights, %zu elements", n), double(n) * 30, 0, [&] { b.step(stream, state); });
-    bencher.time(format("adamw, fp32 master only, %zu elements", n), double(n) * 28, 0,
+    bencher.time(format("adamw, bf16 weights, %zu elements", n), double(n) * 30, double(n) * 16,
+                 [&] { b.step(stream, state); });
+    bencher.time(format("adamw, fp32 master only, %zu elements", n), double(n) * 28, double(n) * 16,
                  [&] { b.step(stream, state, false); });
   }
 }

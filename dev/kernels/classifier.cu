@@ -216,9 +216,9 @@ void bench_case(Bencher& bencher, int N, int V) {
   Array<float> losses(stream, size_t(N));
   const std::string shape = format("%s N=%d V=%d", dtype_name(kDType<T>), N, V);
   const double bytes = double(N) * V * sizeof(T);
-  bencher.time("classifier_forward " + shape, bytes, 0,
+  bencher.time("classifier_forward " + shape, bytes, 4.0 * N * V,
                [&] { classifier_forward(stream, losses.data(), logits.data(), labels.data(), N, V, V); });
-  bencher.time("classifier_forward_backward " + shape, 2 * bytes, 0, [&] {
+  bencher.time("classifier_forward_backward " + shape, 2 * bytes, 8.0 * N * V, [&] {
     classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), N, V, V);
   });
 }

@@ -117,7 +117,7 @@ void bench(Bencher& bencher) {
   Array<double> partials(stream, global_norm_partials(n));
   Array<StepState> state(stream, {state_with(1)});
   const Array<float> gradients(stream, std::vector<float>(n, 0.5f));
-  bencher.time(format("global_norm_squares, %zu elements", n), double(n) * 4, 0,
+  bencher.time(format("global_norm_squares, %zu elements", n), double(n) * 4, double(n) * 2,
                [&] { global_norm_squares(stream, partials.data(), gradients.data(), n); });
   bencher.time(format("global_norm_finish, %zu partial sums", partials.size()), double(partials.size()) * 8, 0,
                [&] { global_norm_finish(stream, state.data(), partials.data(), partials.size()); });

@@ -1,5 +1,6 @@
-// The same kernels once more, with the threads of a block and the work of a stream executed in other orders: what a
-// kernel computes must have the same bits in all of them. On a GPU, which has an order of its own, the same run again.
+// The same kernels once more, with the threads of a block and the work of a stream executed in other orders, and copies
+// landing at other moments: what a kernel computes must have the same bits in all of them. On a GPU, which has an order
+// of its own, the same run again.
 #pragma once
 
 #include <cstdlib>
@@ -18,9 +19,10 @@ class OtherOrders {
     if (!wanted()) return;
     using Order = CpuWorld::ThreadOrder;
     using Schedule = CpuWorld::Schedule;
-    add("again", Order::forward, Schedule::eager);
-    add("reverse threads, lazy streams", Order::reverse, Schedule::lazy);
-    add("random threads and streams", Order::random, Schedule::random);
+    using Landing = CpuWorld::Landing;
+    add("again", Order::forward, Schedule::eager, Landing::late);
+    add("reverse threads, lazy streams, early copies", Order::reverse, Schedule::lazy, Landing::early);
+    add("random threads, streams and copies", Order::random, Schedule::random, Landing::random);
   }
 
   // `run(Stream&)` gives a tuple of vectors; those of each order have the bits of `expected`.
@@ -39,10 +41,11 @@ class OtherOrders {
     std::unique_ptr<Device> device;
     std::unique_ptr<Stream> stream;  // goes before its device
   };
-  void add(const char* name, CpuWorld::ThreadOrder order, CpuWorld::Schedule schedule) {
+  void add(const char* name, CpuWorld::ThreadOrder order, CpuWorld::Schedule schedule, CpuWorld::Landing landing) {
     CpuWorld cpu = world_;
     cpu.order = order;
     cpu.schedule = schedule;
+    cpu.landing = landing;
     World world{name, std::make_unique<Device>(0, cpu), nullptr};
     world.stream = std::make_unique<Stream>(*world.device, "compute");
     worlds_.push_back(std::move(world));
@@ -56,3 +59,30 @@ class OtherOrders {
   CpuWorld world_;
   std::vector<World> worlds_;
 };
+
+// All checks once more, with the threads of a block in other orders and copies landing at other moments (on a GPU: just
+// again).
+inline void check_in_other_worlds(Checker& checker, void (*check_everything)(Checker&)) {
+  if (!OtherOrders::wanted()) return;
+  struct World {
+    const char* name;
+    CpuWorld::ThreadOrder order;
+    CpuWorld::Landing landing;
+    unsigned long seed;
+  };
+  using Order = CpuWorld::ThreadOrder;
+  using Landing = CpuWorld::Landing;
+  for (const World& world : {World{"reverse order, early copies", Order::reverse, Landing::early, 1},
+                             World{"random order and copies, seed 1", Order::random, Landing::random, 1},
+                             World{"random order and copies, seed 2", Order::random, Landing::random, 2},
+                             World{"random order and copies, seed 3", Order::random, Landing::random, 3}}) {
+    CpuWorld cpu = CpuWorld::from_environment();
+    cpu.order = world.order;
+    cpu.landing = world.landing;
+    cpu.seed = world.seed;
+    Device device(0, cpu);
+    Checker other(device);
+    check_everything(other);
+    checker.that(world.name, other.failures() == 0, format("%d failed", other.failures()));
+  }
+}

@@ -1,12 +1,10 @@
 // What kernels are written with, against its plain meaning: the wrappers of llmc/device on whatever device this runs.
 //
-// Covers: promise 7: the device's own wrappers: shuffles, sums, barriers, asynchronous copies, tensor-core tiles,
-// numbers
+// Covers: promise 7: the device's own wrappers: shuffles, sums, barriers, asynchronous copies
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 #include "llmc/device/async_copy.cuh"
 #include "llmc/device/launch.cuh"
-#include "llmc/device/tensor_core.cuh"
 
 // ---------------------------------------------------------------------------------------------- warps
 
@@ -308,173 +306,52 @@ void check_async_copies(Checker& checker) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------- tensor cores
-
-struct Matrices {
-  uint16_t element[32][8];  // four 8x8 matrices, one below the other
+// Pieces of 16 and of 4 bytes, of which every third one is not there.
+struct Pieces {
+  float sixteen[128][4], four[128];
 };
-
-// Lane l gives row (5 l + 3) % 32, so that the matrices' rows lie scattered.
-template <bool kTranspose>
-__global__ void ldmatrix_kernel(uint32_t* out) {
-  Matrices& matrices = shared_memory<Matrices>();
-  const int lane = int(threadIdx.x), row = (5 * lane + 3) % 32;
-  for (int c = 0; c < 8; ++c) matrices.element[row][c] = uint16_t(lane * 8 + c);
-  __syncwarp();
-  uint32_t r[4];
-  ldmatrix_x4<kTranspose>(r, matrices.element[row]);
-  for (int m = 0; m < 4; ++m) out[lane * 4 + m] = r[m];
-}
-
-template <bool kTranspose>
-void check_ldmatrix(Checker& checker) {
-  Array<uint32_t> out(checker.stream, 128);
-  launch<ldmatrix_kernel<kTranspose>>({checker.stream, "ldmatrix", {writes(out.data(), 128)}}, 1, 32, sizeof(Matrices),
-                                      out.data());
-  const std::vector<uint32_t> got = out.download();
-  std::string mismatch;
-  for (uint32_t lane = 0; lane < 32; ++lane)
-    for (uint32_t m = 0; m < 4; ++m) {
-      const uint32_t a = lane / 4, b = lane % 4 * 2;
-      const auto element = [&](uint32_t row, uint32_t column) { return (m * 8 + row) * 8 + column; };
-      const uint32_t want =
-          kTranspose ? element(b, a) | element(b + 1, a) << 16 : element(a, b) | element(a, b + 1) << 16;
-      const uint32_t have = got[lane * 4 + m];
-      if (have != want && mismatch.size() < 200)
-        mismatch += format(" lane %u r[%u] has elements %u, %u, not %u, %u;", lane, m, have & 0xffff, have >> 16,
-                           want & 0xffff, want >> 16);
-    }
-  checker.that(kTranspose ? "ldmatrix_x4 transposed" : "ldmatrix_x4", mismatch.empty(), mismatch);
-}
-
-__device__ uint32_t pair_of(bf16 low, bf16 high) { return uint32_t(low.bits) | uint32_t(high.bits) << 16; }
-
-// D (16,8) += A (16,16) B (16,8), the fragments put together by hand as tensor_core.cuh says.
-__global__ void mma_kernel(float* D, const bf16* A, const bf16* B) {
-  const int g = int(threadIdx.x) / 4, t = int(threadIdx.x) % 4 * 2;
-  const auto a_pair = [&](int row, int column) { return pair_of(A[row * 16 + column], A[row * 16 + column + 1]); };
-  const auto b_pair = [&](int row) { return pair_of(B[row * 8 + g], B[(row + 1) * 8 + g]); };
-  const uint32_t a[4] = {a_pair(g, t), a_pair(g + 8, t), a_pair(g, t + 8), a_pair(g + 8, t + 8)};
-  const uint32_t b[2] = {b_pair(t), b_pair(t + 8)};
-  float d[4] = {D[g * 8 + t], D[g * 8 + t + 1], D[(g + 8) * 8 + t], D[(g + 8) * 8 + t + 1]};
-  mma_m16n8k16(d, a, b);
-  D[g * 8 + t] = d[0], D[g * 8 + t + 1] = d[1];
-  D[(g + 8) * 8 + t] = d[2], D[(g + 8) * 8 + t + 1] = d[3];
-}
-
-// C (M,N) = A (M,K) Bᵀ with B (N,K), or A B with B (K,N) if kTransposeB. Tiles of 64 x 64, 32 of K at a time in two
-// stages; four warps, each with 32 x 32 of the tile.
-template <bool kTransposeB>
-struct ProductTiles {
-  static constexpr int kRows = kTransposeB ? 32 : 64, kColumns = kTransposeB ? 64 : 32;
-  bf16 a[2][64][32 + 8];  // 8 columns of padding keep ldmatrix free of bank conflicts
-  bf16 b[2][kRows][kColumns + 8];
-};
-
-template <bool kTransposeB>
-__global__ void __launch_bounds__(128) product_kernel(float* C, const bf16* A, const bf16* B, int N, int K) {
-  using Tiles = ProductTiles<kTransposeB>;
-  Tiles& tiles = shared_memory<Tiles>();
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  const int m0 = int(blockIdx.y) * 64, n0 = int(blockIdx.x) * 64, warp_m = warp / 2 * 32, warp_n = warp % 2 * 32;
-
-  const auto fetch = [&](int stage, int k0) {
-    for (int chunk = int(threadIdx.x); chunk < 256; chunk += 128) {  // of 8 elements
-      const int row = chunk / 4, column = chunk % 4 * 8;
-      cp_async16(&tiles.a[stage][row][column], A + size_t(m0 + row) * K + k0 + column);
-      constexpr int kChunks = Tiles::kColumns / 8;
-      const int b_row = chunk / kChunks, b_column = chunk % kChunks * 8;
-      cp_async16(&tiles.b[stage][b_row][b_column],
-                 kTransposeB ? B + size_t(k0 + b_row) * N + n0 + b_column : B + size_t(n0 + b_row) * K + k0 + b_column);
-    }
-  };
-
-  float d[2][4][4] = {};
-  fetch(0, 0);
+__global__ void copies_or_zeros_kernel(float* out, const float* in) {
+  Pieces& pieces = shared_memory<Pieces>();
+  const int i = int(threadIdx.x);
+  const bool there = i % 3 != 1;
+  cp_async16(pieces.sixteen[i], there ? in + i * 4 : nullptr, there);
+  cp_async4(&pieces.four[i], there ? in + 511 - i : nullptr, there);
   cp_async_commit();
-  for (int k0 = 0, stage = 0; k0 < K; k0 += 32, stage ^= 1) {
-    if (k0 + 32 < K) fetch(stage ^ 1, k0 + 32);
-    cp_async_commit();
-    cp_async_wait<1>();
-    __syncthreads();
-    for (int k = 0; k < 32; k += 16) {
-      uint32_t a[2][4], b[2][4];  // b: two blocks of 8 columns each
-      for (int i = 0; i < 2; ++i)
-        ldmatrix_x4<false>(a[i], &tiles.a[stage][warp_m + i * 16 + lane % 16][k + lane / 16 * 8]);
-      for (int j = 0; j < 2; ++j) {
-        const int n = warp_n + j * 16;
-        if constexpr (kTransposeB) ldmatrix_x4<true>(b[j], &tiles.b[stage][k + lane % 16][n + lane / 16 * 8]);
-        else ldmatrix_x4<false>(b[j], &tiles.b[stage][n + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
-      }
-      for (int i = 0; i < 2; ++i)
-        for (int j = 0; j < 4; ++j) {
-          const uint32_t pair[2] = {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]};
-          mma_m16n8k16(d[i][j], a[i], pair);
-        }
-    }
-    __syncthreads();
-  }
-  for (int i = 0; i < 2; ++i)
-    for (int j = 0; j < 4; ++j)
-      for (int e = 0; e < 4; ++e) {
-        const int row = m0 + warp_m + i * 16 + lane / 4 + e / 2 * 8,
-                  column = n0 + warp_n + j * 8 + lane % 4 * 2 + e % 2;
-        C[size_t(row) * N + column] = d[i][j][e];
-      }
+  cp_async_wait<0>();
+  __syncthreads();
+  const int other = 127 - i;
+  for (int j = 0; j < 4; ++j) out[other * 5 + j] = pieces.sixteen[other][j];
+  out[other * 5 + 4] = pieces.four[other];
 }
 
-// Small whole numbers: every sum is exact, so that only a wrong layout can make a difference.
-std::vector<bf16> whole_numbers(Generator& generator, size_t n) {
-  std::vector<bf16> values(n);
-  for (bf16& v : values) v = from_float<bf16>(float(generator.integer(-4, 4)));
-  return values;
-}
-
-std::vector<double> product(const std::vector<bf16>& A, const std::vector<bf16>& B, int M, int N, int K,
-                            bool transposed_b) {
-  std::vector<double> C(size_t(M) * size_t(N), 0);
-  for (int m = 0; m < M; ++m)
-    for (int k = 0; k < K; ++k)
-      for (int n = 0; n < N; ++n)
-        C[size_t(m * N + n)] +=
-            to_double(A[size_t(m * K + k)]) * to_double(B[size_t(transposed_b ? k * N + n : n * K + k)]);
-  return C;
-}
-
-template <bool kTransposeB>
-void check_product(Checker& checker) {
-  Stream& stream = checker.stream;
-  Generator generator(22);
-  const int M = 128, N = 192, K = 256;
-  for (const bool whole : {true, false}) {
-    const auto make = [&](size_t n) { return whole ? whole_numbers(generator, n) : random_normal<bf16>(generator, n); };
-    const std::vector<bf16> a = make(size_t(M) * K), b = make(size_t(N) * K);
-    const Array<bf16> A(stream, a), B(stream, b);
-    Array<float> C(stream, size_t(M) * N);
-    launch<product_kernel<kTransposeB>>(
-        {stream, "product", {writes(C.data(), C.size()), reads(A.data(), A.size()), reads(B.data(), B.size())}},
-        dim3(unsigned(N) / 64, unsigned(M) / 64), 128, sizeof(ProductTiles<kTransposeB>), C.data(), A.data(), B.data(),
-        N, K);
-    // fp32 sums of 256 products: at worst 256 roundings (a tensor core's cut off, so 2^-23) at the size of the sum of
-    // magnitudes, about 256 * 0.64.
-    checker.close(
-        format("tiled product, B %s, %s numbers", kTransposeB ? "(K,N)" : "(N,K)", whole ? "whole" : "normal"),
-        C.download(), product(a, b, M, N, K, kTransposeB), {M, N}, 0, whole ? 0 : 256 * 0x1p-23 * 256 * 0.64);
-  }
-}
-
-void check_mma(Checker& checker) {
+void check_copies_or_zeros(Checker& checker) {
   Generator generator(21);
-  const std::vector<bf16> a = whole_numbers(generator, 256), b = whole_numbers(generator, 128);
-  std::vector<float> d(128);
-  for (size_t i = 0; i < d.size(); ++i) d[i] = float(i);
-  std::vector<double> want = product(a, b, 16, 8, 16, true);
-  for (size_t i = 0; i < d.size(); ++i) want[i] += double(d[i]);
-  const Array<bf16> A(checker.stream, a), B(checker.stream, b);
-  Array<float> D(checker.stream, d);
-  launch<mma_kernel>({checker.stream, "mma", {updates(D.data(), 128), reads(A.data(), 256), reads(B.data(), 128)}}, 1,
-                     32, 0, D.data(), A.data(), B.data());
-  checker.close("mma_m16n8k16 of whole numbers", D.download(), want, {16, 8}, 0, 0);
+  const std::vector<float> values = random_normal<float>(generator, 512);
+  std::vector<float> want;
+  for (size_t i = 0; i < 128; ++i) {
+    for (size_t j = 0; j < 4; ++j) want.push_back(i % 3 != 1 ? values[i * 4 + j] : 0);
+    want.push_back(i % 3 != 1 ? values[511 - i] : 0);
+  }
+  const Array<float> in(checker.stream, values);
+  Array<float> out(checker.stream, want.size());
+  launch<copies_or_zeros_kernel>(
+      {checker.stream, "copies_or_zeros", {writes(out.data(), out.size()), reads(in.data(), in.size())}}, 1, 128,
+      sizeof(Pieces), out.data(), in.data());
+  checker.same_bits("cp_async of 16 and 4 bytes, or zeros", out.download(), want);
+}
+
+__global__ void again_kernel(int* out) {
+  const int block = int(block_index_again());
+  out[block * 32 + opaque(int(threadIdx.x))] = block * 100 + opaque(int(threadIdx.x));
+}
+
+void check_again(Checker& checker) {
+  std::vector<int> want;
+  for (int block = 0; block < 5; ++block)
+    for (int thread = 0; thread < 32; ++thread) want.push_back(block * 100 + thread);
+  Array<int> out(checker.stream, want.size());
+  launch<again_kernel>({checker.stream, "again", {writes(out.data(), out.size())}}, 5, 32, 0, out.data());
+  checker.same_bits("block_index_again and opaque", out.download(), want);
 }
 
 void check_everything(Checker& checker) {
@@ -488,40 +365,15 @@ void check_everything(Checker& checker) {
   check_maxima(checker);
   check_blocks(checker);
   check_async_copies(checker);
-  check_ldmatrix<false>(checker);
-  check_ldmatrix<true>(checker);
-  check_mma(checker);
-  check_product<false>(checker);
-  check_product<true>(checker);
+  check_copies_or_zeros(checker);
+  check_again(checker);
 }
 
 }  // namespace
 
 void check(Checker& checker) {
   check_everything(checker);
-  if (!OtherOrders::wanted()) return;
-  // Once more with the threads of a block in other orders, and copies landing at other moments (on a GPU: just again).
-  struct World {
-    const char* name;
-    CpuWorld::ThreadOrder order;
-    CpuWorld::Landing landing;
-    unsigned long seed;
-  };
-  using Order = CpuWorld::ThreadOrder;
-  using Landing = CpuWorld::Landing;
-  for (const World& world : {World{"reverse order, early copies", Order::reverse, Landing::early, 1},
-                             World{"random order and copies, seed 1", Order::random, Landing::random, 1},
-                             World{"random order and copies, seed 2", Order::random, Landing::random, 2},
-                             World{"random order and copies, seed 3", Order::random, Landing::random, 3}}) {
-    CpuWorld cpu = CpuWorld::from_environment();
-    cpu.order = world.order;
-    cpu.landing = world.landing;
-    cpu.seed = world.seed;
-    Device device(0, cpu);
-    Checker other(device);
-    check_everything(other);
-    checker.that(world.name, other.failures() == 0, format("%d failed", other.failures()));
-  }
+  check_in_other_worlds(checker, check_everything);
 }
 
 // ---------------------------------------------------------------------------------------------- bench
