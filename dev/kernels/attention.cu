@@ -1,6 +1,7 @@
 // Checks and times llmc/kernels/attention, its plain kernel, against a plain reference in double; and what all its
-// kernels have in common: the choice, what is refused. Covers: promise 7: attention, forward and backward, agrees with
-// a plain reference on ugly shapes, offsets, documents
+// kernels have in common: the choice, what is refused.
+//
+// Covers: promise 7: attention, forward and backward, agrees with a plain reference on ugly shapes, offsets, documents
 #include "dev/kernels/attention_cases.h"
 
 namespace {
