@@ -1,5 +1,5 @@
 # The norm adds its squares in bf16.
-# File: llmc/kernels/rmsnorm.cu
+# File: llmc/kernels/rows.cuh
 # Builds: test_llama
 # Caught by: build/cpu/test_llama dev/reference/dumps/gqa4 --dtype fp32
 # Says: FAIL logits
