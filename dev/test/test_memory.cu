@@ -84,6 +84,12 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
       const Touched touched = look_at(trainer->plan(), trainer->arena());
       CHECK(touched.untouched == "");
       CHECK(touched.outside == 0);
+      printf(
+          "%s, %s: %zu buffers of %zu bytes touched to the last, %zu bytes outside of them, %zu allocations after "
+          "start\n",
+          tied ? "tied" : "untied", dtype_name(dtype), trainer->plan().buffers().size(),
+          trainer->plan().bytes(Segment::device) + trainer->plan().bytes(Segment::pinned), touched.outside,
+          device.allocations() - allocations);
     }
 }
 
