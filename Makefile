@@ -81,7 +81,7 @@ test-asan:
 test-tsan:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=thread kernels build/cpu-thread/test/kernel_reports
-	@LLMC_ONE_ORDER=1 dev/test/run --only "kernels/* kernel_reports" build/cpu-thread $(T)
+	@LLMC_ONE_ORDER=1 LLMC_SIZES=few dev/test/run --only "kernels/* kernel_reports" build/cpu-thread $(T)
 test-orders:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests
