@@ -52,6 +52,23 @@ struct RowSource {
   }
 };
 
+// Tiles of the keys of a head and of their values, from key `first` on. Stage has k and v.
+template <int kHD, int kKeys, int kThreads>
+struct KeySource {
+  RowSource<kHD, kThreads> keys, values;
+
+  __device__ __forceinline__ KeySource(const bf16* k, const bf16* v, const AttentionShape& shape, int b, int kv_head,
+                                       int first, int thread)
+      : keys(k, shape.k, b, kv_head, first, thread), values(v, shape.v, b, kv_head, first, thread) {}
+  // Begins to copy the next tile, of which there are `count` keys: one group of copies.
+  template <class Stage>
+  __device__ __forceinline__ void fetch(Stage& to, const AttentionShape& shape, int count, int thread) {
+    keys.template fetch<kKeys>(to.k, shape.k, count, thread);
+    values.template fetch<kKeys>(to.v, shape.v, count, thread);
+    cp_async_commit();
+  }
+};
+
 // ---------------------------------------------------------------------------------------------- who sees what
 
 // The queries of a block: those from t0 on, of one head of one sequence. The last of a sequence see most keys, so they
@@ -210,17 +227,6 @@ void with_mma_head_size(int HD, const Body& body) {
   if (HD == 64) body(std::integral_constant<int, 64>{});
   else body(std::integral_constant<int, 128>{});
 }
-// The same, with the number of a backward block's warps: 8, or 4 where the tiles of 8 do not fit (99 KiB for a block of
-// sm_86 and sm_89).
-template <class Body>
-void with_mma_tiles(const DeviceInfo& device, int HD, const Body& body) {
-  with_mma_head_size(HD, [&](auto head_size) {
-    const bool roomy = HD == 64 || device.shared_bytes_per_block >= 136 << 10;
-    if (roomy) body(head_size, std::integral_constant<int, 8>{});
-    else if constexpr (head_size.value == 128) body(head_size, std::integral_constant<int, 4>{});
-  });
-}
-
 // Behind attention_forward and attention_backward, which have checked everything.
 void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
                            const AttentionShape& shape);

@@ -175,19 +175,20 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 
 void mma_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,
                        const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
-  const size_t keys = span_of(shape.k, B, Tk, NKV, HD), values = span_of(shape.v, B, Tk, NKV, HD);
-  with_mma_tiles(stream.device().info(), HD, [&](auto head_size, auto warps) {
+  const int B = shape.B, Tk = shape.Tk, NKV = shape.NKV, HD = shape.HD;
+  const auto launch_with = [&](auto head_size, auto warps) {
     constexpr int kHD = decltype(head_size)::value, kWarps = decltype(warps)::value;
     using Shared = Tiles<kHD, kWarps>;
     launch<attention_mma_dkv_kernel<kHD, kWarps>>(
-        {stream,
-         "attention_mma, dk and dv",
-         {updates(dk, keys), updates(dv, values), reads(dout, span_of(shape.out, B, Tq, NH, HD)),
-          reads(lse, size_t(B) * NH * Tq), reads(delta, size_t(B) * NH * Tq), reads(q, span_of(shape.q, B, Tq, NH, HD)),
-          reads(k, keys), reads(v, values), reads(shape.document_start, size_t(B) * Tq)},
-         8.0 * HD * B * NH * attention_pairs(shape)},
+        dkv_work(stream, "attention_mma, dk and dv", dk, dv, delta, dout, lse, q, k, v, shape),
         blocks_for(size_t(Tk), Shared::kRows) * unsigned(NKV * B), 32 * kWarps, sizeof(Shared), dk, dv, dout, lse,
         delta, q, k, v, shape, 1 / std::sqrt(float(HD)), accumulate);
+  };
+  with_mma_head_size(HD, [&](auto head_size) {
+    constexpr size_t kOf8Warps = sizeof(Tiles<head_size.value, 8>);
+    if (kOf8Warps <= stream.device().info().shared_bytes_per_block)
+      launch_with(head_size, std::integral_constant<int, 8>{});
+    else if constexpr (kOf8Warps > 99 << 10)  // which sm_86 and sm_89 have for a block
+      launch_with(head_size, std::integral_constant<int, 4>{});
   });
 }

@@ -82,18 +82,13 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
   Shared& shared = shared_memory<Shared>();
   using Source = RowSource<kHD, 32 * Shared::kWarps>;
   const int thread = threadIdx.x;
-  Source keys(k, shape.k, place.b, kv_head, all.first, thread), values(v, shape.v, place.b, kv_head, all.first, thread);
-  const auto fetch = [&](int key0, int stage) {
-    keys.template fetch<kKeys>(shared.stage[stage].k, shape.k, all.last + 1 - key0, thread);
-    values.template fetch<kKeys>(shared.stage[stage].v, shape.v, all.last + 1 - key0, thread);
-    cp_async_commit();
-  };
+  KeySource<kHD, kKeys, 32 * Shared::kWarps> keys(k, v, shape, place.b, kv_head, all.first, thread);
   if (all.first <= all.last) {
     const int count = shape.Tq - place.t0;
     Source(q, shape.q, place.b, place.head, place.t0, thread).template fetch<kRows>(shared.q, shape.q, count, thread);
     Source(dout, shape.out, place.b, place.head, place.t0, thread)
         .template fetch<kRows>(shared.dout, shape.out, count, thread);
-    fetch(all.first, 0);
+    keys.fetch(shared.stage[0], shape, all.last + 1 - all.first, thread);
   }
   KeysOfWarp& seen = shared.seen[warp_number()];
   const KeysOfWarp keys_seen = keys_of_warp<kM>(shape, place.b, place.t0 + row_of_warp);
@@ -134,9 +129,10 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
   for (int key0 = all.first, stage = 0; key0 <= all.last; key0 += kKeys, stage ^= 1) {
     cp_async_wait<0>();
     __syncthreads();  // what all threads fetched is here, and all are done with the other stage
-    if (key0 + kKeys <= all.last) fetch(key0 + kKeys, stage ^ 1);
-    if (!seen.see_some(key0, key0 + kKeys - 1)) continue;
-    if (seen.see_every(key0, key0 + kKeys - 1)) add_tile(std::false_type{}, key0, shared.stage[stage]);
+    const int next = key0 + kKeys;
+    if (next <= all.last) keys.fetch(shared.stage[stage ^ 1], shape, all.last + 1 - next, thread);
+    if (!seen.see_some(key0, next - 1)) continue;
+    if (seen.see_every(key0, next - 1)) add_tile(std::false_type{}, key0, shared.stage[stage]);
     else add_tile(std::true_type{}, key0, shared.stage[stage]);
   }
   const QueryPlace again = query_place(shape, block_index_again(), ranges, kRows);
@@ -153,21 +149,14 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
 
 void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
                       const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, HD = shape.HD;
   with_mma_head_size(HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     const unsigned ranges = blocks_for(size_t(Tq), Shared::kRows);
     launch<attention_mma_dq_kernel<kHD>>(
-        {stream,
-         "attention_mma, dq",
-         {updates(dq, span_of(shape.q, B, Tq, NH, HD)), writes(delta, size_t(B) * NH * Tq),
-          reads(dout, span_of(shape.out, B, Tq, NH, HD)), reads(out, span_of(shape.out, B, Tq, NH, HD)),
-          reads(lse, size_t(B) * NH * Tq), reads(q, span_of(shape.q, B, Tq, NH, HD)),
-          reads(k, span_of(shape.k, B, Tk, NKV, HD)), reads(v, span_of(shape.v, B, Tk, NKV, HD)),
-          reads(shape.document_start, size_t(B) * Tq)},
-         6.0 * HD * B * NH * attention_pairs(shape)},
-        ranges * unsigned(NH * B), 32 * Shared::kWarps, sizeof(Shared), dq, delta, dout, out, lse, q, k, v, shape,
-        1 / std::sqrt(float(HD)), int(ranges), accumulate);
+        dq_work(stream, "attention_mma, dq", dq, delta, dout, out, lse, q, k, v, shape), ranges * unsigned(NH * B),
+        32 * Shared::kWarps, sizeof(Shared), dq, delta, dout, out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)),
+        int(ranges), accumulate);
   });
 }

@@ -94,12 +94,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Shared& shared = shared_memory<Shared>();
   using Source = RowSource<kHD, kThreads>;
   const int thread = threadIdx.x;
-  Source keys(k, shape.k, b, kv_head, all.first, thread), values(v, shape.v, b, kv_head, all.first, thread);
-  const auto fetch = [&](int key0, int stage) {
-    keys.template fetch<kKeys>(shared.stage[stage].k, shape.k, all.last + 1 - key0, thread);
-    values.template fetch<kKeys>(shared.stage[stage].v, shape.v, all.last + 1 - key0, thread);
-    cp_async_commit();
-  };
+  KeySource<kHD, kKeys, kThreads> keys(k, v, shape, b, kv_head, all.first, thread);
   KeysOfWarp& seen = shared.seen[warp_number()];
   {
     const KeysOfWarp keys_seen = keys_of_warp<kM>(shape, b, t0 + row_of_warp);
@@ -109,17 +104,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   Softmax<kHD> softmax;
   if (all.first <= all.last) {
     Source(q, shape.q, b, head, t0, thread).template fetch<kRows>(shared.q, shape.q, shape.Tq - t0, thread);
-    fetch(all.first, 0);
+    keys.fetch(shared.stage[0], shape, all.last + 1 - all.first, thread);
   }
 #pragma unroll 1
   for (int key0 = all.first, stage = 0; key0 <= all.last; key0 += kKeys, stage ^= 1) {
     cp_async_wait<0>();
     __syncthreads();  // what all threads fetched is here, and all are done with the other stage
-    if (key0 + kKeys <= all.last) fetch(key0 + kKeys, stage ^ 1);
-    if (!seen.see_some(key0, key0 + kKeys - 1)) continue;
+    const int next = key0 + kKeys;
+    if (next <= all.last) keys.fetch(shared.stage[stage ^ 1], shape, all.last + 1 - next, thread);
+    if (!seen.see_some(key0, next - 1)) continue;
     Fragments<kM, kN> s = {};
     multiply_tiles<kHD, kM, kN, kUnroll>(s, shared.q, row_of_warp, shared.stage[stage].k);
-    if (!seen.see_every(key0, key0 + kKeys - 1)) {
+    if (!seen.see_every(key0, next - 1)) {
       const QueryPlace place = query_place(shape, block_index_again(), ranges, kRows);
 #pragma unroll
       for (int m = 0; m < kM; ++m)
@@ -168,18 +164,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
                            const AttentionShape& shape) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, HD = shape.HD;
   const unsigned ranges = blocks_for(size_t(Tq), kRows);
   with_mma_head_size(HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
-    launch<attention_mma_forward_kernel<kHD>>(
-        {stream,
-         "attention_mma, forward",
-         {writes(out, span_of(shape.out, B, Tq, NH, HD)), writes(lse, size_t(B) * NH * Tq),
-          reads(q, span_of(shape.q, B, Tq, NH, HD)), reads(k, span_of(shape.k, B, Tk, NKV, HD)),
-          reads(v, span_of(shape.v, B, Tk, NKV, HD)), reads(shape.document_start, size_t(B) * Tq)},
-         4.0 * HD * B * NH * attention_pairs(shape)},
-        ranges * unsigned(NH * B), kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)),
-        int(ranges));
+    launch<attention_mma_forward_kernel<kHD>>(forward_work(stream, "attention_mma, forward", out, lse, q, k, v, shape),
+                                              ranges * unsigned(NH * B), kThreads, sizeof(Tiles<kHD>), out, lse, q, k,
+                                              v, shape, 1 / std::sqrt(float(HD)), int(ranges));
   });
 }

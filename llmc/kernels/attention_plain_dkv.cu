@@ -105,10 +105,9 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 template <class T>
 void plain_attention_dkv(Stream& stream, T* dk, T* dv, const float* delta, const T* dout, const float* lse, const T* q,
                          const T* k, const T* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int B = shape.B, Tk = shape.Tk, NKV = shape.NKV, HD = shape.HD;
   const int threads = threads_of_block(Tk);
   const unsigned ranges = blocks_for(size_t(Tk), size_t(threads));
-  const size_t keys = span_of(shape.k, B, Tk, NKV, HD), values = span_of(shape.v, B, Tk, NKV, HD);
   with_head_size(HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
     const size_t transposed_bytes = 2 * size_t(HD) * sizeof(float);
@@ -117,12 +116,7 @@ void plain_attention_dkv(Stream& stream, T* dk, T* dv, const float* delta, const
     const size_t row_bytes = in_turn ? rows_bytes : transposed_bytes + rows_bytes;
     const int chunks = chunks_of_tile(row_bytes);
     launch<attention_dkv_kernel<T, kHD>>(
-        {stream,
-         "attention_backward, dk and dv",
-         {updates(dk, keys), updates(dv, values), reads(dout, span_of(shape.out, B, Tq, NH, HD)),
-          reads(lse, size_t(B) * NH * Tq), reads(delta, size_t(B) * NH * Tq), reads(q, span_of(shape.q, B, Tq, NH, HD)),
-          reads(k, keys), reads(v, values), reads(shape.document_start, size_t(B) * Tq)},
-         8.0 * HD * B * NH * attention_pairs(shape)},
+        dkv_work(stream, "attention_backward, dk and dv", dk, dv, delta, dout, lse, q, k, v, shape),
         ranges * unsigned(NKV * B), threads, sizeof(QueryRows) + chunks * kChunk * row_bytes, dk, dv, dout, lse, delta,
         q, k, v, shape, 1 / std::sqrt(float(HD)), chunks, in_turn, accumulate);
   });

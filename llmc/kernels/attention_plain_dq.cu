@@ -82,21 +82,15 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 template <class T>
 void plain_attention_dq(Stream& stream, T* dq, float* delta, const T* dout, const T* out, const float* lse, const T* q,
                         const T* k, const T* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
   const int rows = Tq * (NH / NKV), threads = threads_of_block(rows);
   const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
-  const size_t queries = span_of(shape.q, B, Tq, NH, HD), outputs = span_of(shape.out, B, Tq, NH, HD);
   with_head_size(HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
     const size_t row_bytes = size_t(2 * HD + row_stride<kHD>(HD)) * sizeof(float);
     const int chunks = chunks_of_tile(row_bytes);
     launch<attention_dq_kernel<T, kHD>>(
-        {stream,
-         "attention_backward, dq",
-         {updates(dq, queries), writes(delta, size_t(B) * NH * Tq), reads(dout, outputs), reads(out, outputs),
-          reads(lse, size_t(B) * NH * Tq), reads(q, queries), reads(k, span_of(shape.k, B, Tk, NKV, HD)),
-          reads(v, span_of(shape.v, B, Tk, NKV, HD)), reads(shape.document_start, size_t(B) * Tq)},
-         6.0 * HD * B * NH * attention_pairs(shape)},
+        dq_work(stream, "attention_backward, dq", dq, delta, dout, out, lse, q, k, v, shape),
         ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, dq, delta, dout, out, lse, q, k, v, shape,
         1 / std::sqrt(float(HD)), int(ranges), chunks, accumulate);
   });

@@ -102,22 +102,16 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 template <class T>
 void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
                              const AttentionShape& shape) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
   const int rows = Tq * (NH / NKV), threads = threads_of_block(rows);
   const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
   with_head_size(HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
     const size_t row_bytes = size_t(HD + row_stride<kHD>(HD)) * sizeof(float);
     const int chunks = chunks_of_tile(row_bytes);
-    launch<attention_forward_kernel<T, kHD>>(
-        {stream,
-         "attention_forward",
-         {writes(out, span_of(shape.out, B, Tq, NH, HD)), writes(lse, size_t(B) * NH * Tq),
-          reads(q, span_of(shape.q, B, Tq, NH, HD)), reads(k, span_of(shape.k, B, Tk, NKV, HD)),
-          reads(v, span_of(shape.v, B, Tk, NKV, HD)), reads(shape.document_start, size_t(B) * Tq)},
-         4.0 * HD * B * NH * attention_pairs(shape)},
-        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, out, lse, q, k, v, shape,
-        1 / std::sqrt(float(HD)), int(ranges), chunks);
+    launch<attention_forward_kernel<T, kHD>>(forward_work(stream, "attention_forward", out, lse, q, k, v, shape),
+                                             ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, out, lse,
+                                             q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), chunks);
   });
 }
 

@@ -48,9 +48,9 @@ __device__ __forceinline__ void store_unit(T* row, const float (&x)[kUnit], int 
 
 __device__ __forceinline__ float max_of(const float (&x)[kUnit]) {
   float a[4];
-  for (int i = 0; i < 4; ++i) a[i] = x[i] > x[i + 4] ? x[i] : x[i + 4];
-  for (int i = 0; i < 2; ++i) a[i] = a[i] > a[i + 2] ? a[i] : a[i + 2];
-  return a[0] > a[1] ? a[0] : a[1];
+  for (int i = 0; i < 4; ++i) a[i] = max_f32(x[i], x[i + 4]);
+  for (int i = 0; i < 2; ++i) a[i] = max_f32(a[i], a[i + 2]);
+  return max_f32(a[0], a[1]);
 }
 
 struct RowShared {
@@ -75,7 +75,7 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
     }
     __syncthreads();
     row.max = shared.max[0];
-    for (int w = 1; w < kThreads / 32; ++w) row.max = shared.max[w] > row.max ? shared.max[w] : row.max;
+    for (int w = 1; w < kThreads / 32; ++w) row.max = max_f32(row.max, shared.max[w]);
     row.sum = 0;
     for (int w = 0; w < kThreads / 32; ++w) row.sum += shared.sum[w] * exp_f32(shared.max[w] - row.max);
   }
@@ -120,8 +120,10 @@ __global__ void __launch_bounds__(kThreads)
       mine.max = max;
     }
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) VECTOR_LOOP
-    for (int i = 0; i < kUnit; ++i) sums[i] += exp_f32(x[a][i] - max);
+    for (int a = 0; a < kAtOnce; ++a) {
+      VECTOR_LOOP
+      for (int i = 0; i < kUnit; ++i) sums[i] += exp_f32(x[a][i] - max);
+    }
   }
   for (int i = 0; i < kUnit; ++i) mine.sum += sums[i];
 
