@@ -37,7 +37,6 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$state" "$results"
 
-part_limit=450 # seconds; of the build of a rehearsal, on two cores, more
 left() { echo $((part_begin + part_limit - SECONDS)); }
 # run SECONDS COMMAND…: one check under its limit, or what is left of the part's; what fails is said.
 run() {
@@ -64,7 +63,7 @@ kernels() { for file in dev/kernels/*.cu; do basename "$file" .cu; done; }
 
 part_build() {
   local bad=0
-  if [ -z "$gpu" ]; then part_limit=1800; fi
+  if [ -z "$gpu" ]; then part_limit=1800; fi # two builds, on few cores
   if [ -z "$gpu" ] && ! DEVICE=cuda ARCH=$arch scripts/doctor configure >/dev/null 2>&1; then echo "waits for nvcc: the programs for a GPU"
   else run 900 make DEVICE=cuda ARCH="$arch" -j"$(nproc)" programs kernels build/cuda/test/comm || bad=1; fi
   if [ -z "$gpu" ]; then run 900 make DEVICE=cpu -j"$(nproc)" programs kernels build/cpu/test/comm || bad=1; fi
@@ -74,7 +73,8 @@ part_build() {
 check_kernel() { run 240 "$programs/kernels/$1" check | grep -vE '^ok  ' ; return "${PIPESTATUS[0]}"; }
 part_probe() { each check_kernel probe number tensor_core; }
 
-# two_ranks COMMAND…: as two processes on the one GPU, which NCCL takes for two machines. Ends both when one has failed.
+# two_ranks COMMAND…: as two processes on the one GPU, which NCCL takes for two machines. When one has failed, the other has
+# 60 s to notice.
 two_ranks() {
   local rank bad=0 pids=() limit=120
   echo "\$ $* (two ranks)"
@@ -84,9 +84,15 @@ two_ranks() {
       timeout --kill-after=5 "$limit" "$@" 2>&1 &
     pids+=($!)
   done
-  for rank in 0 1; do
-    wait -n "${pids[@]}" || { echo "a rank ended with code $?" && bad=1; }
-  done
+  wait -n || { echo "a rank ended with code $?" && bad=1; }
+  if [ $bad = 1 ]; then
+    for _ in {1..60}; do
+      if [ -z "$(jobs -r)" ]; then break; fi
+      sleep 1
+    done
+    kill "${pids[@]}" 2>/dev/null
+  fi
+  wait -n || { echo "a rank ended with code $?" && bad=1; }
   return $bad
 }
 comm_ranks() { LLMC_TEST_RENDEZVOUS=$scratch/comm-$RANDOM two_ranks "$programs/test/comm" "$@"; }
@@ -181,7 +187,7 @@ for part in "${parts[@]}"; do
     table+=$(printf '%-8s done before' "$part")$'\n'
     continue
   fi
-  part_begin=$SECONDS
+  part_begin=$SECONDS part_limit=450 # seconds
   {
     echo "command  scripts/gpu_check.sh $part"
     echo "date     $(date -u +'%Y-%m-%d %H:%M UTC'), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"

@@ -96,6 +96,33 @@ void check_choice(Checker& checker) {
     checker.that(format("the name %s", attention_kernel_name(asked)),
                  attention_kernel_named(attention_kernel_name(asked)) == asked, "is understood");
   }
+  // Who takes what: a Hopper, an Ampere with little shared memory, a Turing, and this CPU world.
+  DeviceInfo hopper;
+  hopper.name = "a GPU", hopper.gpu = true, hopper.compute_capability = 90, hopper.shared_bytes_per_block = 227 << 10;
+  DeviceInfo ampere = hopper, turing = hopper, cramped = hopper;
+  ampere.compute_capability = 86, ampere.shared_bytes_per_block = 99 << 10;
+  turing.compute_capability = 75;
+  cramped.shared_bytes_per_block = 64 << 10;
+  const auto chosen = [](const DeviceInfo& info, DType dtype, int HD) {
+    return attention_kernel_name(choose_attention_kernel(AttentionKernel::automatic, info, dtype, HD).kernel);
+  };
+  const auto is = [&](const char* what, const std::string& got, const std::string& want) {
+    checker.that(format("choice: %s", what), got == want, got);
+  };
+  is("bf16, head size 64, on Hopper", chosen(hopper, DType::bf16, 64), "mma");
+  is("bf16, head size 128, on Ampere", chosen(ampere, DType::bf16, 128), "mma");
+  is("fp32", chosen(hopper, DType::fp32, 128), "plain");
+  is("head size 96", chosen(hopper, DType::bf16, 96), "plain");
+  is("on Turing", chosen(turing, DType::bf16, 128), "plain");
+  is("64 KiB of shared memory", chosen(cramped, DType::bf16, 128), "plain");
+  const auto refuses = [&](const char* what, const DeviceInfo& info, DType dtype, int HD, const char* why) {
+    checker.refused(format("mma: %s", what), why,
+                    [&] { choose_attention_kernel(AttentionKernel::mma, info, dtype, HD); });
+  };
+  refuses("fp32", hopper, DType::fp32, 128, "it multiplies bf16");
+  refuses("head size 96", hopper, DType::bf16, 96, "it takes head sizes 64 and 128");
+  refuses("on Turing", turing, DType::bf16, 128, "compute capability 8.0");
+  refuses("64 KiB of shared memory", cramped, DType::bf16, 128, "99 KiB of shared memory");
   checker.refused("an unknown kernel", "expected auto, plain or mma", [] { attention_kernel_named("flash"); });
   double worst = 0;
   for (int Tq : {1, 5, 9})

@@ -47,7 +47,8 @@ class Bencher {
 
   // Times `enqueue` (median of several rounds, each of enough calls to last some milliseconds) and prints one line:
   // microseconds, GB/s of `bytes` (read plus written), GFLOP/s of `flops`, and the fraction of the rate that limits it:
-  // the time that this device's copy needs for the bytes, or its product of Ts for the FLOPs, whichever is longer.
+  // the time that this device's copy needs for the bytes, or its product of Ts for the FLOPs, whichever is longer. More
+  // than 100% of the copy means that the data stay in a cache.
   template <class T = float>
   void time(const std::string& name, double bytes, double flops, const std::function<void()>& enqueue) {
     const double copy = bytes > 0 ? bytes / copy_rate() : 0, product = flops > 0 ? flops / product_rate<T>() : 0;

@@ -162,6 +162,27 @@ void check_functions(Checker& checker) {
       [](float x, float y) { return std::fabs(x) > 1 ? std::fabs(y) < 1.2e-38f : std::fabs(y) > 8e37f; });
 }
 
+__global__ void greater_kernel(float* out, const float* a, const float* b, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) out[i] = max_f32(a[i], b[i]);
+}
+
+void check_max(Checker& checker) {
+  std::vector<float> a, b, want;
+  for (const float x : {0.0f, 1.5f, -1.5f, 3e38f, -3e38f, 1e-40f, INFINITY, -INFINITY})
+    for (const float y : {1.0f, -1.0f, 1.5f, 2e-40f, INFINITY, -INFINITY}) {
+      a.push_back(x), b.push_back(y);
+      want.push_back(std::max(x, y));
+    }
+  const size_t n = a.size();
+  const Array<float> left(checker.stream, a), right(checker.stream, b);
+  Array<float> out(checker.stream, n);
+  launch<greater_kernel>(
+      {checker.stream, "greater", {writes(out.data(), n), reads(left.data(), n), reads(right.data(), n)}},
+      blocks_for(n, 32), 32, 0, out.data(), left.data(), right.data(), int(n));
+  checker.same_bits("max_f32", out.download(), want);
+}
+
 // Eight numbers at once: through bf16 and back, and copied as fp32.
 __global__ void vectors_kernel(bf16* narrow, float* wide, float* copied, const float* in) {
   const size_t first = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
@@ -201,6 +222,7 @@ void check_vectors(Checker& checker) {
 void check(Checker& checker) {
   check_conversions(checker);
   check_functions(checker);
+  check_max(checker);
   check_vectors(checker);
 }
 

@@ -64,6 +64,13 @@ __global__ void matrix_misaligned(float* out) {
   ldmatrix_x4<false>(r, &shared_memory<Tile>().values[threadIdx.x]);
   out[threadIdx.x] = bits_to_float(r[0]);
 }
+struct alignas(64) MisplacedTile {
+  float before[16];
+  bf16 tile[16 * 64];
+};
+__global__ void tile_misaligned(float* out) {
+  out[threadIdx.x] = float(swizzled_address<64>(shared_memory<MisplacedTile>().tile, int(threadIdx.x % 16), 0));
+}
 __global__ void shared_overrun(float* out) {
   shared_memory<Tile>().values[threadIdx.x + 1] = 1;
   __syncthreads();
@@ -126,6 +133,7 @@ std::vector<Case> cases() {
       make<copy_misaligned>("copy_misaligned"),
       make<copy_to_global>("copy_to_global"),
       make<matrix_misaligned>("matrix_misaligned", 32),
+      make<tile_misaligned>("tile_misaligned", 32, sizeof(MisplacedTile)),
       make<shared_overrun>("shared_overrun", 128, 128 * sizeof(float)),
       make<large_frame>("large_frame"),
       make<null_pointer>("null_pointer"),

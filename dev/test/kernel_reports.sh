@@ -63,6 +63,7 @@ ends returned_during_sum "block"
 ends copy_misaligned "$(at copy_misaligned cp_async16): cp_async16 of 16 bytes from 0x[0-9a-f]+ to 0x[0-9a-f]+: not aligned"
 ends copy_to_global "$(at copy_to_global cp_async16): cp_async16: the target is not in the block's 1024 bytes of shared memory"
 ends matrix_misaligned "$(at matrix_misaligned ldmatrix): ldmatrix: the row's address 0x[0-9a-f]+ is not 16-byte aligned"
+ends tile_misaligned "$(at tile_misaligned swizzled_address): a swizzled tile of rows of 128 bytes lies at 0x[0-9a-f]+, no multiple of that"
 
 symbols=$(nm "$build/test/kernel_reports")
 memory=(beyond_memory integer_overflow) races=(race_in_shared race_in_warp race_in_global)

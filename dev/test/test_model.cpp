@@ -82,6 +82,14 @@ TEST_CASE("a config that is written reads back") {
   }
 }
 
+TEST_CASE("the model that benchmarks give to PyTorch is the preset") {
+  LlamaConfig file = LlamaConfig::from_json(Json::read("dev/bench/llama3.2-1b.json"), "file");
+  LlamaConfig preset = LlamaConfig::preset("llama3.2-1b");
+  file.name = preset.name;
+  file.bos = preset.bos, file.eos = preset.eos;  // which the file does not name
+  CHECK(file.to_json() == preset.to_json());
+}
+
 TEST_CASE("what the trainer would compute differently is refused") {
   const auto refusal = [](Json json) { return error_of([&] { LlamaConfig::from_json(json, "test"); }); };
   CHECK(refusal(with(newest(), "hidden_act", "gelu")).find("gelu") != std::string::npos);
