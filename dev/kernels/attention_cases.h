@@ -11,7 +11,7 @@
 #include "llmc/kernels/attention.h"
 
 enum class Layout { packed, separate, gaps, sequences_inside };
-enum class Documents { none, packed, arbitrary };
+enum class Documents { none, packed, arbitrary };  // arbitrary: also of queries that see nothing
 
 struct Case {
   int B, Tq, Tk, NH, NKV, HD;
@@ -99,9 +99,12 @@ struct Inputs {
     for (int b = 0; b < c.B; ++b)
       for (int t = 0, start = 0; t < c.Tq; ++t) {
         const int position = c.query_offset + t;
-        if (t == 0) start = generator.integer(0, position);
-        else if (generator.uniform() < 0.06) start = position;
-        document_start.push_back(c.documents == Documents::packed ? start : generator.integer(-3, position + 2));
+        const bool arbitrary = c.documents == Documents::arbitrary;
+        if (t == 0) start = arbitrary ? generator.integer(-3, position + 2) : generator.integer(0, position);
+        else if (!arbitrary && generator.uniform() < 0.06) start = position;
+        else if (arbitrary && generator.uniform() < 0.2)
+          start = generator.integer(start, std::max(start, position + 2));
+        document_start.push_back(start);
       }
   }
 };

@@ -269,6 +269,46 @@ void check_blocks(Checker& checker) {
   checker.same_bits("shared memory is 1024-byte aligned", misalignment.download(), {0});
 }
 
+// ---------------------------------------------------------------------------------------------- named barriers
+
+struct TwoWarps {
+  float values[2][64];
+};
+
+// Warps 2i and 2i+1 exchange what they have, over and over: pair i so often as its number, and one round more. They
+// wait at barrier i+1 from two places of the kernel.
+__global__ void pairs_kernel(float* out) {
+  const int pair = int(threadIdx.x) / 64, me = int(threadIdx.x) % 64;
+  TwoWarps& shared = (&shared_memory<TwoWarps>())[pair];
+  float x = float(threadIdx.x);
+  for (int round = 0; round <= pair; ++round) {
+    shared.values[round % 2][me] = x;
+    if (me < 32) named_barrier_sync(pair + 1, 64);
+    else named_barrier_sync(pair + 1, 64);
+    x = 2 * shared.values[round % 2][63 - me] + 1;
+  }
+  out[threadIdx.x] = x;
+}
+
+void check_named_barriers(Checker& checker) {
+  constexpr int kPairs = 15;
+  Array<float> out(checker.stream, kPairs * 64);
+  launch<pairs_kernel>({checker.stream, "pairs", {writes(out.data(), out.size())}}, 1, kPairs * 64,
+                       kPairs * sizeof(TwoWarps), out.data());
+  std::vector<float> want;
+  for (int pair = 0; pair < kPairs; ++pair) {
+    float x[64];
+    for (int i = 0; i < 64; ++i) x[i] = float(pair * 64 + i);
+    for (int round = 0; round <= pair; ++round) {
+      float before[64];
+      std::copy(x, x + 64, before);
+      for (int i = 0; i < 64; ++i) x[i] = 2 * before[63 - i] + 1;
+    }
+    want.insert(want.end(), x, x + 64);
+  }
+  checker.same_bits("15 pairs of warps, a barrier each", out.download(), want);
+}
+
 // ---------------------------------------------------------------------------------------------- asynchronous copies
 
 struct TwoStages {
@@ -364,6 +404,7 @@ void check_everything(Checker& checker) {
   check_sums<double>(checker);
   check_maxima(checker);
   check_blocks(checker);
+  check_named_barriers(checker);
   check_async_copies(checker);
   check_copies_or_zeros(checker);
   check_again(checker);

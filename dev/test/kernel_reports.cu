@@ -54,6 +54,19 @@ __global__ void returned_during_sum(float* out) {
   if (threadIdx.x == 127) return;
   out[threadIdx.x] = block_sum(1.0f);
 }
+// Each barrier's number and threads must fit those who wait there, and who waits must be met.
+__global__ void named_of_two_sizes(float* out) {
+  named_barrier_sync(3, threadIdx.x < 32 ? 64 : 128);
+  out[threadIdx.x] = 1;
+}
+__global__ void named_not_met(float* out) {
+  if (threadIdx.x < 96) named_barrier_sync(3, 128);
+  out[threadIdx.x] = 1;
+}
+__global__ void named_of_half_warps(float* out) {
+  named_barrier_sync(3, 48);
+  out[threadIdx.x] = 1;
+}
 __global__ void copy_misaligned(float* out) {
   cp_async16(&shared_memory<Tile>().values[threadIdx.x], out + 4 * threadIdx.x);
   cp_async_commit();
@@ -130,6 +143,9 @@ std::vector<Case> cases() {
       make<sum_of_half_warps>("sum_of_half_warps", 48),
       make<sum_of_some>("sum_of_some"),
       make<returned_during_sum>("returned_during_sum"),
+      make<named_of_two_sizes>("named_of_two_sizes"),
+      make<named_not_met>("named_not_met"),
+      make<named_of_half_warps>("named_of_half_warps"),
       make<copy_misaligned>("copy_misaligned"),
       make<copy_to_global>("copy_to_global"),
       make<matrix_misaligned>("matrix_misaligned", 32),

@@ -15,6 +15,7 @@
 #include "llmc/base/error.h"
 #include "llmc/device/cpu_memory_fault.h"
 #include "llmc/device/fiber.h"
+#include "llmc/device/fiber_stack.h"
 #include "llmc/device/random.h"
 
 // Of the sanitizers' runtime, where the program has one.
@@ -26,39 +27,10 @@ extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
 namespace cpu_world {
 namespace {
 
-constexpr size_t kStackBytes = LLMC_ASAN ? 512 << 10 : 128 << 10;
-// Below each stack, more than a GPU's thread could have: no frame reaches beyond it.
-constexpr size_t kGuardBytes = 512 << 10;
 // Behind what a kernel asked for: must still be poison when a block ends.
 constexpr size_t kSharedGuardBytes = 256;
 constexpr size_t kSharedMapping = (kMaxSharedBytes + kSharedGuardBytes + 65535) / 65536 * 65536;
-constexpr int kWarpSize = 32;
-
-// What stays poisoned would be found poisoned by whatever is mapped there next.
-void unmap(void* memory, size_t bytes) {
-#if LLMC_ASAN
-  ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
-#endif
-  munmap(memory, bytes);
-}
-
-// A stack with a guard page below: an overflow faults instead of writing into a neighbour.
-class Stack {
- public:
-  Stack() {
-    base_ = static_cast<char*>(mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    REQUIRE(base_ != MAP_FAILED, "no memory for a fiber's stack of %zu bytes", kStackBytes);
-    mprotect(base_, kGuardBytes, PROT_NONE);
-  }
-  ~Stack() { unmap(base_, kStackBytes + kGuardBytes); }
-  Stack(const Stack&) = delete;
-  char* bottom() const { return base_ + kGuardBytes; }
-  bool guards(const void* address) const { return address >= base_ && address < bottom(); }
-
- private:
-  char* base_;
-};
+constexpr int kWarpSize = 32, kNamedBarriers = 16;
 
 struct PendingCopy {
   void* to;
@@ -83,6 +55,12 @@ struct alignas(64) Warp {
   uint64_t posted[kWarpSize];
 };
 
+// Barrier 1 … 15: so many threads meet there, each wherever it stands in the kernel.
+struct NamedBarrier {
+  int expected = 0;
+  std::vector<int> waiters;
+};
+
 thread_local Block* current_block = nullptr;
 
 }  // namespace
@@ -94,6 +72,7 @@ class Block {
 
   void run(const KernelLaunch& launch, size_t block_number);
   uint64_t sync_block(BlockOperation operation, uint64_t posted, const Place& place);
+  void sync_named(int barrier, int threads, const Place& place);
   uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
   void async_copy(void* to, const void* from, int bytes, const Place& place);
   void async_copy_commit();
@@ -151,6 +130,7 @@ class Block {
   const Place* barrier_place_ = nullptr;
   BlockOperation barrier_operation_ = nullptr;
   uint64_t barrier_posted_[kMaxThreads];
+  NamedBarrier named_[kNamedBarriers];
 
   const CpuWorld world_;
   Random random_;
@@ -158,7 +138,7 @@ class Block {
   std::byte* shared_ = nullptr;
   OrderToken begun_, ended_;
   std::vector<int> order_;  // the order in which threads start; empty: 0, 1, 2, …
-  std::vector<std::unique_ptr<Stack>> stacks_;
+  std::vector<std::unique_ptr<FiberStack>> stacks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_fibers_;
 };
@@ -246,13 +226,13 @@ Fiber* Block::new_or_free_fiber() {
 }
 
 Fiber* Block::new_fiber() {
-  stacks_.push_back(std::make_unique<Stack>());
+  stacks_.push_back(std::make_unique<FiberStack>());
   fibers_.push_back(std::make_unique<Fiber>());
   Fiber* fiber = fibers_.back().get();
   fiber->stack = stacks_.back()->bottom();
-  fiber->stack_bytes = kStackBytes;
+  fiber->stack_bytes = kFiberStackBytes;
   // Tops of stacks at different offsets in a page: else the frames of all threads share the same few cache sets.
-  FiberSwitch::prepare(*fiber, fiber->stack + kStackBytes - (fibers_.size() * 320 & 4032), &Block::fiber_entry);
+  FiberSwitch::prepare(*fiber, fiber->stack + kFiberStackBytes - (fibers_.size() * 320 & 4032), &Block::fiber_entry);
   return fiber;
 }
 
@@ -421,6 +401,34 @@ uint64_t Block::sync_block(BlockOperation operation, uint64_t posted, const Plac
   return barrier_posted_[me];
 }
 
+void Block::sync_named(int number, int threads, const Place& place) {
+  leave_loop();
+  if (number < 1 || number >= kNamedBarriers || threads % kWarpSize || threads < kWarpSize || threads > count_)
+    stop_kernel("%s:%d: %s: barrier %d of %d threads, expected 1 to 15 and whole warps of the block", place.file,
+                place.line, place.what, number, threads);
+  const int me = current_;
+  NamedBarrier& barrier = named_[number];
+  if (!barrier.waiters.empty() && barrier.expected != threads)
+    stop_kernel("%s:%d: %s: barrier %d of %d threads, but %zu wait there for %d", place.file, place.line, place.what,
+                number, threads, barrier.waiters.size(), barrier.expected);
+  barrier.expected = threads;
+  barrier.waiters.push_back(me);
+  threads_[me].place = &place;
+  threads_[me].arrived.release();
+  if (int(barrier.waiters.size()) < threads) {
+    park();
+  } else {
+    for (int t : barrier.waiters) threads_[t].arrived.acquire();
+    for (int t : barrier.waiters) {
+      threads_[t].left.release();
+      if (t != me) make_ready(t);
+    }
+    barrier.waiters.clear();
+    step_aside();
+  }
+  threads_[me].left.acquire();
+}
+
 // The lanes `lanes` of warp w have met; `running` is the lane that came last and goes on by itself (-1: none).
 void Block::complete_warp(int w, uint32_t lanes, int running) {
   Warp& warp = warps_[w];
@@ -527,6 +535,8 @@ void Block::describe() const {
     first = std::min(first, thread);
   };
   for (int i = 0; i < barrier_count_; ++i) add(barrier_waiters_[i], "");
+  for (const NamedBarrier& barrier : named_)
+    for (int t : barrier.waiters) add(t, format(", barrier %d of %d", int(&barrier - named_), barrier.expected));
   for (int t = 0; t < count_; ++t)
     if (const Warp& warp = warps_[t / kWarpSize]; warp.waiting >> t % kWarpSize & 1)
       add(t, format(", warp %d, mask %08x", t / kWarpSize, warp.mask[t % kWarpSize]));
@@ -557,7 +567,7 @@ extern "C" void __ubsan_on_report() { describe_for_sanitizer(); }
 void stop_if_kernel_faulted(const void* address) {
   if (!current_block) return;
   if (current_block->overflowed_at(address))
-    stop_kernel("stack overflow: a thread has %zu KiB for its variables and calls", kStackBytes >> 10);
+    stop_kernel("stack overflow: a thread has %zu KiB for its variables and calls", kFiberStackBytes >> 10);
   stop_kernel("a thread read or wrote at %p, where there is no memory", address);
 }
 
@@ -572,6 +582,7 @@ void BlockRunner::run(const KernelLaunch& launch, size_t block_number) { block_-
 std::byte* shared_bytes() { return current_block->shared(); }
 int lane_number() { return current_block->lane(); }
 void sync_block(const Place& place) { current_block->sync_block(nullptr, 0, place); }
+void sync_named(int barrier, int threads, const Place& place) { current_block->sync_named(barrier, threads, place); }
 uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const Place& place) {
   return current_block->sync_block(operation, posted, place);
 }

@@ -95,6 +95,7 @@ std::byte* shared_bytes();
 
 // `place` lives until the call returns.
 void sync_block(const Place& place);  // all threads that have not returned
+void sync_named(int barrier, int threads, const Place& place);
 uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
 uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const Place& place);
 int lane_number();

@@ -2,6 +2,7 @@
 //
 //   shared_memory<T>()            the block's dynamic shared memory as one T (a struct of arrays), 1024-byte aligned;
 //                                 kernels declare no __shared__ variables of their own
+//   named_barrier_sync            a barrier for some of a block's warps
 //   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
 //   load_vector, store_vector     several neighbours at once, in 16-byte accesses, as fp32
 //   exp_f32, exp2_f32, rsqrt_f32, reciprocal_f32, max_f32  fp32 functions that become vector code on the CPU
@@ -42,6 +43,18 @@ __device__ __forceinline__ T& shared_memory() {
   return *reinterpret_cast<T*>(cpu_world::shared_bytes());
 #endif
 }
+
+// A barrier for `threads` threads of a block, whole warps, wherever in the kernel they stand; `barrier` is 1 to 15.
+#if LLMC_CUDA
+__device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+#else
+inline void named_barrier_sync(int barrier, int threads, LLMC_PLACE) {
+  if (fault_skips(file, line)) return;
+  cpu_world::sync_named(barrier, threads, {"named_barrier_sync", file, line});
+}
+#endif
 
 // blockIdx.x, read anew: what follows from it then needs no register from the kernel's beginning to its end.
 __device__ static __forceinline__ unsigned block_index_again() {

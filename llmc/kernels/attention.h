@@ -6,8 +6,9 @@
 //   out[t] = sum_j p[t,j] v[j]
 //
 // over the keys j that query t sees. Query t of a sequence stands at position query_offset + t, key j at key_offset +
-// j, and t sees j if document_start[t] <= position of j <= position of t. So one launcher serves training (both offsets
-// 0), packed documents, sampling from a cache (Tq = 1, query_offset = Tk - 1), and queries or keys that come in pieces.
+// j, and t sees j if document_start[t] <= position of j <= position of t; document_start never decreases with t. So one
+// launcher serves training (both offsets 0), packed documents, sampling from a cache (Tq = 1, query_offset = Tk - 1),
+// and queries or keys that come in pieces.
 // A query that sees no key has out = 0, lse = -infinity and no gradient, and gives none.
 //
 // Head h of q attends to head h / (NH / NKV) of k and v. T is float or bf16; scores, softmax, sums and accumulators are

@@ -136,16 +136,17 @@ __device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf
   }
 }
 
-// sum[m][n] += weights·B: 16 kK weights a row, as many rows of tile `b`.
-template <int kHD, int kM, int kK>
-__device__ static __forceinline__ void add_weighted_rows(Fragments<kM, kHD / 8>& sum, const Pairs<kM, kK>& weights,
-                                                         bf16* b) {
+// sum[m][n] += weights·B: 16 kK weights a row, as many rows of tile `b`, of which the 8 kN columns from chunk `chunk0`
+// on (a multiple of kN).
+template <int kHD, int kM, int kN, int kK>
+__device__ static __forceinline__ void add_weighted_rows(Fragments<kM, kN>& sum, const Pairs<kM, kK>& weights, bf16* b,
+                                                         int chunk0 = 0) {
   const int lane = opaque(lane_of_warp());
-  const SharedAddress b0 = swizzled_address<kHD>(b, lane % 16, lane / 16);
+  const SharedAddress b0 = further<kHD>(swizzled_address<kHD>(b, lane % 16, lane / 16), 0, chunk0);
 #pragma unroll
   for (int k = 0; k < kK; ++k)
 #pragma unroll
-    for (int n = 0; n < kHD / 8; n += 2) {
+    for (int n = 0; n < kN; n += 2) {
       uint32_t right[4];
       ldmatrix_x4<true>(right, further<kHD>(b0, k * 16, n));
       const uint32_t pairs[2][2] = {{right[0], right[1]}, {right[2], right[3]}};
@@ -170,13 +171,13 @@ __device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const F
 
 // ---------------------------------------------------------------------------------------------- results
 
-// to = or += values * scale, for the rows row0 + r < count of a head, r being the warp's own. Without `accumulate` they
-// pass through the rows of `staging` that only this warp reads (from `row_of_warp` on; its last product is behind it),
-// so that they are written 16 bytes at a time; added values are rounded once.
-template <int kHD, int kM>
+// to = or += values * scale, for the rows row0 + r < count of a head, r being the warp's own, and the 8 kN columns from
+// chunk `chunk0` on. Without `accumulate` they pass through those rows and columns of `staging` (from `row_of_warp` on;
+// who reads them otherwise is done), so that they are written 16 bytes at a time; added values are rounded once.
+template <int kHD, int kM, int kN>
 __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int row0, int count,
-                                                  const Fragments<kM, kHD / 8>& values, const float (&scale)[kM][2],
-                                                  bf16* staging, int row_of_warp, bool accumulate) {
+                                                  const Fragments<kM, kN>& values, const float (&scale)[kM][2],
+                                                  bf16* staging, int row_of_warp, bool accumulate, int chunk0 = 0) {
   const int lane = lane_of_warp();
   if (accumulate) {
 #pragma unroll
@@ -186,8 +187,8 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
         const int row = row0 + row_of_warp + row_in_warp(m, half);
         if (row >= count) continue;
 #pragma unroll
-        for (int n = 0; n < kHD / 8; ++n) {
-          bf16* place = to.base + row * to.stride + column_in_tile(n, 0);
+        for (int n = 0; n < kN; ++n) {
+          bf16* place = to.base + row * to.stride + chunk0 * 8 + column_in_tile(n, 0);
           float sum[2];
           load_vector(sum, place);
 #pragma unroll
@@ -202,17 +203,16 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int n = 0; n < kHD / 8; ++n) {
+      for (int n = 0; n < kN; ++n) {
         const float factor = scale[m][half];
         const uint32_t pair = pair_of_bf16(values[m][n][half * 2] * factor, values[m][n][half * 2 + 1] * factor);
-        bf16* place = swizzled<kHD>(staging, row_of_warp + row_in_warp(m, half), n) + lane % 4 * 2;
+        bf16* place = swizzled<kHD>(staging, row_of_warp + row_in_warp(m, half), chunk0 + n) + lane % 4 * 2;
         *reinterpret_cast<uint32_t*>(place) = pair;
       }
   __syncwarp();
-  constexpr int kChunks = kHD / 8;
 #pragma unroll
-  for (int i = 0; i < kM * 16 * kChunks / 32; ++i) {
-    const int row = (i * 32 + lane) / kChunks, chunk = lane % kChunks;
+  for (int i = 0; i < kM * 16 * kN / 32; ++i) {
+    const int row = (i * 32 + lane) / kN, chunk = chunk0 + lane % kN;
     if (row0 + row_of_warp + row < count)
       *reinterpret_cast<Vector<bf16, 8>*>(to.base + (row0 + row_of_warp + row) * to.stride + chunk * 8) =
           *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk));

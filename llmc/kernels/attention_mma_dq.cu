@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
           }
       }
     Pairs<kM, kN / 2> weights;
-    round_to_pairs<kM, kN>(weights, ds);
-    add_weighted_rows<kHD, kM, kN / 2>(sum, weights, now.k);
+    round_to_pairs(weights, ds);
+    add_weighted_rows<kHD>(sum, weights, now.k);
   };
 #pragma unroll 1
   for (int key0 = all.first, stage = 0; key0 <= all.last; key0 += kKeys, stage ^= 1) {
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
   float factor[kM][2];
 #pragma unroll
   for (int m = 0; m < kM; ++m) factor[m][0] = factor[m][1] = scale;
-  store_rows<kHD, kM>(HeadRows<bf16>(dq, shape.q, again.b, again.head, 1, kHD), again.t0, shape.Tq, sum, factor,
-                      shared.q, row_of_warp, accumulate);
+  store_rows<kHD>(HeadRows<bf16>(dq, shape.q, again.b, again.head, 1, kHD), again.t0, shape.Tq, sum, factor, shared.q,
+                  row_of_warp, accumulate);
 }
 
 }  // namespace

@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     softmax.take(s, shared.total, scale * kLog2e);
     Pairs<kM, kN / 2> p;
-    round_to_pairs<kM, kN>(p, s);
-    add_weighted_rows<kHD, kM, kN / 2>(softmax.out, p, shared.stage[stage].v);
+    round_to_pairs(p, s);
+    add_weighted_rows<kHD>(softmax.out, p, shared.stage[stage].v);
   }
 
   const QueryPlace place = query_place(shape, block_index_again(), ranges, kRows);
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] =
             total > 0 ? softmax.top[m][half] * scale + logf(total) : -INFINITY;
     }
-  store_rows<kHD, kM>(HeadRows<bf16>(out, shape.out, place.b, place.head, 1, kHD), place.t0, shape.Tq, softmax.out,
-                      inverse, shared.q, row_of_warp, false);
+  store_rows<kHD>(HeadRows<bf16>(out, shape.out, place.b, place.head, 1, kHD), place.t0, shape.Tq, softmax.out, inverse,
+                  shared.q, row_of_warp, false);
 }
 
 }  // namespace

@@ -51,10 +51,10 @@ __global__ void __launch_bounds__(kRowsOfBlock)
                          const float* __restrict__ lse, const float* __restrict__ delta, const T* __restrict__ q,
                          const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
                          int chunks, bool in_turn, bool accumulate) {
-  const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
+  const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
   const int key0 = place.range * blockDim.x, j = key0 + threadIdx.x;  // the first are seen by most queries
-  const int key_last = least(key0 + blockDim.x, shape.Tk) - 1;
+  const int rows = group * first_query_past(shape, place.b, least(key0 + blockDim.x, shape.Tk) - 1);
   const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
   const HeadRows<const T> douts(dout, shape.out, place.b, place.kv_head * group, group, HD);
 
@@ -71,12 +71,10 @@ __global__ void __launch_bounds__(kRowsOfBlock)
   float* query_rows = in_turn ? queries_transposed : douts_transposed + HD * tile;
   float* dout_rows = query_rows + row_stride<kHD>(HD) * tile;
   const int my_first = j < shape.Tk ? first_row_behind(shape, group, j) : rows;
-  bool begun = false;
-  for (int row0 = first_row_behind(shape, group, key0); row0 < rows; row0 += tile) {
+  const int begin = first_row_behind(shape, group, key0);
+  for (int row0 = begin; row0 < rows; row0 += tile) {
     const int count = rows - row0, last = least(tile, count), first = least(greatest(my_first - row0, 0), last);
-    if (keys_of_queries(shape, place.b, row0 / group, (row0 + last - 1) / group).first > key_last) continue;
-    if (begun) __syncthreads();
-    begun = true;
+    if (row0 > begin) __syncthreads();
     load_query_rows(info, lse, delta, shape, place, group, row0, count, tile);
     load_tile<kHD>(queries_transposed, in_turn ? nullptr : query_rows, queries, row0, count, tile, HD, scale);
     load_tile<kHD>(douts_transposed, in_turn ? nullptr : dout_rows, douts, row0, count, tile, HD);

@@ -31,17 +31,23 @@ __device__ __forceinline__ KeyRange keys_of_query(const AttentionShape& shape, i
 }
 // Those that any of the queries t0 .. t1 sees.
 __device__ __forceinline__ KeyRange keys_of_queries(const AttentionShape& shape, int b, int t0, int t1) {
-  KeyRange keys = keys_of_query(shape, b, t1);
-  if (!shape.document_start) return keys;
-  const int* start = shape.document_start + size_t(b) * shape.Tq;
-  int first = start[t0];
-  for (int t = t0 + 1; t <= t1; ++t) first = least(first, start[t]);
-  keys.first = greatest(first, shape.key_offset) - shape.key_offset;
-  return keys;
+  return {keys_of_query(shape, b, t0).first, keys_of_query(shape, b, t1).last};
 }
 // The first row (query and head of the group) that stands at key j or behind it; there may be none: Tq * group.
 __device__ __forceinline__ int first_row_behind(const AttentionShape& shape, int group, int j) {
   return least(greatest(j + shape.key_offset - shape.query_offset, 0), shape.Tq) * group;
+}
+// The first query whose document begins behind key j; Tq if there is none.
+__device__ __forceinline__ int first_query_past(const AttentionShape& shape, int b, int j) {
+  if (!shape.document_start) return shape.Tq;
+  const int* start = shape.document_start + size_t(b) * shape.Tq;
+  int from = 0, to = shape.Tq;
+  while (from < to) {
+    const int middle = (from + to) / 2;
+    if (start[middle] > j + shape.key_offset) to = middle;
+    else from = middle + 1;
+  }
+  return from;
 }
 
 // ---------------------------------------------------------------------------------------------- where rows lie
