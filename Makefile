@@ -70,7 +70,7 @@ test:
 	@dev/test/run build/$$($(PROBE) configure) $(T)
 test-pytorch:
 	@$(PROBE) install test
-	@dev/test/pytorch_environment
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6
 	@$(MAKE) DEVICE=cpu programs
 	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
 SANITIZED := test_* kernels/* kernel_reports
