@@ -64,6 +64,7 @@ struct Dump {
   Json pytorch_error;
   int B, T;
   std::vector<int32_t> inputs, labels;  // (steps, B, T)
+  std::vector<int32_t> positions;       // the same, where rows are packed with documents
 
   static std::string at(const std::string& directory, const char* file) {
     return (std::filesystem::path(directory) / file).string();
@@ -83,8 +84,11 @@ struct Dump {
     REQUIRE(shape == labels_shape && shape[0] == uint64_t(recipe.steps),
             "%s: input_ids %s and labels %s, expected both to be (%d, B, T) for the recipe's %d steps",
             batch.path().c_str(), text_of(shape).c_str(), text_of(labels_shape).c_str(), recipe.steps, recipe.steps);
-    REQUIRE(!batch.find("position_ids"), "%s: position_ids: this version trains on single documents only",
-            batch.path().c_str());
+    if (batch.find("position_ids")) {
+      positions = read_tokens(batch, "position_ids", labels_shape);
+      REQUIRE(shape == labels_shape, "%s: position_ids %s, expected them to be as input_ids %s", batch.path().c_str(),
+              text_of(labels_shape).c_str(), text_of(shape).c_str());
+    }
     B = int(shape[1]);
     T = int(shape[2]);
   }
@@ -119,8 +123,10 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, DT
     const auto begin = ptrdiff_t(size_t(step) * tokens), end = begin + ptrdiff_t(tokens);
     const std::vector<int32_t> inputs(dump.inputs.begin() + begin, dump.inputs.begin() + end);
     const std::vector<int32_t> labels(dump.labels.begin() + begin, dump.labels.begin() + end);
-    if (step == 0) results["logits"] = trainer->logits(inputs, dump.B, dump.T);
-    trainer->enqueue_step({step, dump.recipe.learning_rate, inputs, labels});
+    std::vector<int32_t> positions;
+    if (!dump.positions.empty()) positions.assign(dump.positions.begin() + begin, dump.positions.begin() + end);
+    if (step == 0) results["logits"] = trainer->logits(inputs, dump.B, dump.T, {}, positions);
+    trainer->enqueue_step({step, dump.recipe.learning_rate, inputs, labels, false, positions});
     const StepResult result = trainer->wait_for_step();
     results["loss"].push_back(float(result.loss));
     results["grad_norm"].push_back(result.grad_norm);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include "llmc/base/error.h"
 #include "llmc/base/options.h"
@@ -15,6 +16,7 @@
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
 #include "llmc/kernels/matmul.h"
+#include "llmc/train/documents.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/report.h"
@@ -67,6 +69,7 @@ struct Run {
   void report_validation(int64_t step);
   void enqueue_step(int64_t step);
   void finish_step();
+  std::span<const int32_t> cut_rows();
   // Asked to stop, as far as this rank may act on it alone: the ranks sample and validate together.
   bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
 
@@ -74,7 +77,8 @@ struct Run {
   std::optional<ValidationWindows> windows_;
   std::vector<int32_t> prompt_;
   std::optional<StopRequests> stop_requests_;  // from the first step on
-  std::vector<int32_t> inputs_, labels_;
+  std::optional<DocumentRule> documents_;      // if rows are packed with several
+  std::vector<int32_t> inputs_, labels_, positions_;
   double unigram_ = 0;  // loss of a model that knows only how often each token occurs
   double training_seconds_ = 0;
 };
@@ -101,6 +105,8 @@ Run::Run(const Options& options, const Ranks& ranks)
             "  name token files that were made with its tokenizer: --train-data 'DIR/*.bin'",
             options.model.c_str(), model.config.V);
   }
+  if (options.packed_documents && data)
+    documents_ = document_rule(options.train_data, options.document_token, model.config);
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
   prompt_ = prompt_tokens(options.prompt, model.config);
   if (data) sampler_.emplace(data->train, settings.T, uint64_t(options.seed));
@@ -121,12 +127,17 @@ Run::Run(const Options& options, const Ranks& ranks)
   if (model.weights) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
 
-std::string describe_data(const TrainingData& data, const Options& options) {
+std::string describe_data(const TrainingData& data, const std::optional<DocumentRule>& documents,
+                          const Options& options) {
   std::string text =
       format("%s tokens of %s", human_count(double(data.train.size())).c_str(),
              options.train_data.empty() ? "the bundled text (TinyShakespeare)" : options.train_data.c_str());
   if (data.train.shards() > 1) text += format(" (%d files)", data.train.shards());
   if (data.train.is_text()) text += ", byte by byte";
+  if (data.train.has_masks()) text += ", of which the masks beside them say what is learnt";
+  if (documents)
+    text += format("; packed documents, each %s token %d", documents->begins ? "begins with" : "ends with",
+                   documents->token);
   if (!data.held_out) return text + "\nnothing is held out: name files with --val-data to see a held-out loss";
   return text + format("\nheld out: %s tokens, %s", human_count(double(data.held_out->size())).c_str(),
                        options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
@@ -151,7 +162,7 @@ void Run::banner() {
   console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
   console.item("model", describe_model(model));
-  if (data) console.item("data", describe_data(*data, options));
+  if (data) console.item("data", describe_data(*data, documents_, options));
   if (!options.sample_only)
     console.item("step",
                  format("%lld sequences of %d tokens: %d rank%s x %lld micro-batch%s of %d; %lld steps, %s tokens",
@@ -183,7 +194,8 @@ double Run::validate() {
     inputs_.resize(size_t(settings.B) * size_t(settings.T));
     labels_.resize(inputs_.size());
     windows_->fill(ranks.size, settings.B, k, ranks.rank, inputs_.data(), labels_.data());
-    const LossSum part = trainer->evaluate(inputs_, labels_);
+    const std::span<const int32_t> positions = cut_rows();
+    const LossSum part = trainer->evaluate(inputs_, labels_, positions);
     sum.nats += part.nats;
     sum.labels += part.labels;
   }
@@ -197,6 +209,15 @@ void Run::report_validation(int64_t step) {
   if (folder) folder->log(Json::object().set("step", step).set("val_loss", json_number(loss)));
 }
 
+// Of the rows that were filled: their positions where they are packed with documents, else nothing.
+std::span<const int32_t> Run::cut_rows() {
+  if (!documents_) return {};
+  positions_.resize(inputs_.size());
+  for (size_t row = 0; row < inputs_.size(); row += size_t(settings.T))
+    cut_documents(*documents_, &inputs_[row], &labels_[row], &positions_[row], settings.T);
+  return positions_;
+}
+
 void Run::enqueue_step(int64_t step) {
   const BatchLayout layout{settings.G, ranks.size, settings.B};
   const size_t micro_tokens = size_t(settings.B) * size_t(settings.T);
@@ -205,7 +226,8 @@ void Run::enqueue_step(int64_t step) {
   for (int64_t k = 0; k < settings.micro_steps; ++k)
     sampler_->fill(layout, step, k, ranks.rank, inputs_.data() + size_t(k) * micro_tokens,
                    labels_.data() + size_t(k) * micro_tokens);
-  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, stop_requests_->any()});
+  const std::span<const int32_t> positions = cut_rows();
+  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, stop_requests_->any(), positions});
 }
 
 // Reports the oldest step that is under way.

@@ -44,6 +44,7 @@ class Shape:
     ignored: float = 0.0  # fraction of labels that are -100, scattered; with any, the last sequence is ignored whole
     grad_clip: float = 1.0
     older_config: bool = False  # config.json with the names that transformers 4 wrote
+    documents: int = 0  # rows are packed with documents of some such length; 0: a row is one document
 
 
 # The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and that T
@@ -66,6 +67,8 @@ SHAPES: dict[str, Shape] = {
                           rope_scaling=LLAMA3_ROPE, older_config=True),
     "wide_head": Shape(C=32, FF=56, L=2, NH=4, NKV=2, HD=24, V=75, B=2, T=31, seed=46),
     "ignored_labels": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=64, B=4, T=37, seed=12, ignored=0.3),
+    "packed": Shape(C=32, FF=48, L=2, NH=4, NKV=2, HD=16, V=64, B=3, T=61, seed=11, documents=9),
+    "packed128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=8, documents=40),
     "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133, seed=25),
     "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=8),
 }
@@ -120,7 +123,31 @@ def token_batches(shape: Shape, steps: int, rng: np.random.Generator) -> Tensors
     if shape.ignored > 0:
         labels[rng.random(labels.shape) < shape.ignored] = -100
         labels[:, -1, :] = -100
-    return {"input_ids": torch.from_numpy(tokens[:, :, :-1].copy()), "labels": torch.from_numpy(labels)}
+    batch = {"input_ids": torch.from_numpy(tokens[:, :, :-1].copy())}
+    if shape.documents:
+        begins = rng.random(labels.shape) < 1 / shape.documents
+        labels[:, :, :-1][begins[:, :, 1:]] = -100  # across a border nothing is predicted
+        batch["position_ids"] = torch.from_numpy(positions_in_documents(begins))
+    return batch | {"labels": torch.from_numpy(labels)}
+
+
+def positions_in_documents(begins: np.ndarray) -> np.ndarray:
+    """Positions (steps, B, T) that are 0 where a document begins.  The first of a row is a later part of one."""
+    places = np.broadcast_to(np.arange(begins.shape[-1], dtype=np.int32), begins.shape)
+    return places - np.maximum.accumulate(np.where(begins, places, 0), axis=-1)
+
+
+def inputs_of(batch: Tensors, step: int, dtype: torch.dtype) -> Tensors:
+    """What the model is called with; for packed documents with their positions and a mask of blocks."""
+    inputs = {"input_ids": batch["input_ids"][step].long()}
+    if "position_ids" not in batch:
+        return inputs
+    positions = batch["position_ids"][step].long()
+    T = positions.shape[1]
+    document = torch.arange(T) - positions  # where each token's document begins: the same for all of it
+    sees = (document[:, :, None] == document[:, None, :]) & torch.ones(T, T).tril().bool()
+    mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
+    return inputs | {"position_ids": positions, "attention_mask": mask[:, None]}
 
 
 class Norm64(nn.Module):
@@ -222,7 +249,7 @@ def train(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, d
             for name, parameter in parameters.items():
                 parameter.copy_(optimizer.weights[name])
         model.zero_grad()
-        logits = model(input_ids=batch["input_ids"][step].long()).logits
+        logits = model(**inputs_of(batch, step, dtype)).logits
         loss = mean_loss(logits, batch["labels"][step])
         loss.backward()
         grads = {name: p.grad.to(optimizer.weights[name].dtype) for name, p in parameters.items()}
@@ -263,7 +290,7 @@ def pytorch_errors(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe
 
 
 def attention_entropy(config: LlamaConfig, weights: Tensors, input_ids: Tensor) -> float:
-    """Mean over layers, heads and rows of a row's entropy / log(its length); 1 = uniform attention."""
+    """Mean over layers, heads and rows of a row's entropy / log(its length); 1 = uniform attention.  Without documents."""
     with torch.no_grad():
         maps = build_model(config, weights, torch.float32, "eager")(input_ids=input_ids.long(),
                                                                     output_attentions=True).attentions

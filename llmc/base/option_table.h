@@ -20,6 +20,8 @@
   \
   X("Data", Text, train_data, "", "FILES", "a .bin or .txt file, or a pattern of them (none: the bundled text)") \
   X("Data", Text, val_data, "", "FILES", "held-out data (none: the last 10% of a text, nothing of .bin files)") \
+  X("Data", Switch, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
+  X("Data", Count, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)") \
   \
   X("Run", Text, config, "", "FILE", "read options from a JSON file; the command line wins over it") \
   X("Run", Text, out, "", "DIR", "where the run writes (none: runs/<date>-<model>)") \

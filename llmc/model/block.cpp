@@ -9,7 +9,9 @@ namespace {
 
 AttentionShape attention_shape(const BlockContext& context) {
   const LlamaConfig& c = context.config;
-  return packed_attention_shape(context.B, context.T, c.NH, c.NKV, c.HD);
+  AttentionShape shape = packed_attention_shape(context.B, context.T, c.NH, c.NKV, c.HD);
+  shape.document_start = context.document_start;
+  return shape;
 }
 
 }  // namespace

@@ -63,7 +63,8 @@ struct BlockContext {
   const LlamaConfig& config;
   const float* rope_table;  // (rope_positions, HD / 2, 2)
   int rope_positions;
-  const int* positions;  // (B, T) on the device
+  const int* positions;       // (B, T) on the device, as the next
+  const int* document_start;  // in each row, of each token's document; null: 0
   int B, T;
   AttentionKernel attention;
 };

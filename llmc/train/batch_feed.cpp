@@ -30,6 +30,12 @@ void BatchFeed::send(Stream& stream, const int32_t* inputs, const int32_t* label
     REQUIRE(!labels || labels[i] == kIgnoredLabel || (labels[i] >= 0 && labels[i] < V),
             "label %d in row %zu, position %zu: the vocabulary has %d, and %d is ignored", labels[i], i / T, i % T, V,
             kIgnoredLabel);
+    if (!positions) continue;
+    const int t = int(i % T), position = positions[i];
+    REQUIRE(
+        position >= 0 && position < T && (t == 0 || position == 0 || position == positions[i - 1] + 1),
+        "position %d at token %d of row %zu, after %d\n  expected the next one, below %d, or 0 where a document begins",
+        position, t, i / T, t ? positions[i - 1] : -1, T);
   }
   Event& sent = sent_[size_t(slot_)];
   communicator_.wait_for(sent);
@@ -39,12 +45,19 @@ void BatchFeed::send(Stream& stream, const int32_t* inputs, const int32_t* label
   std::copy(inputs, inputs + n, slot);
   if (labels) std::copy(labels, labels + n, slot + tokens_);
   else std::fill(slot + tokens_, slot + tokens_ + n, kIgnoredLabel);
-  for (size_t i = 0; i < n; ++i) slot[2 * tokens_ + i] = positions ? positions[i] : int32_t(i % T);
+  packed_ = positions;
+  for (size_t i = 0; i < n; ++i) {
+    const int t = int(i % T), position = positions ? positions[i] : t;
+    const bool begins = t == 0 || position == 0;
+    slot[2 * tokens_ + i] = position;
+    slot[4 * tokens_ + i] = begins ? t : slot[4 * tokens_ + i - 1];
+  }
   sort_positions_by_token(inputs, int(n), slot + 3 * tokens_, sort_scratch_);
   copy(stream, on_device_, slot, kParts * tokens_);
   sent.record(stream);
 }
 
 BatchFeed::DeviceBatch BatchFeed::device_batch() const {
-  return {on_device_, on_device_ + tokens_, on_device_ + 2 * tokens_, on_device_ + 3 * tokens_};
+  return {on_device_, on_device_ + tokens_, on_device_ + 2 * tokens_, on_device_ + 3 * tokens_,
+          packed_ ? on_device_ + 4 * tokens_ : nullptr};
 }

@@ -16,23 +16,25 @@ class BatchFeed {
     const int* inputs;
     const int* labels;
     const int* positions;
-    const int* order;  // positions 0 .. N-1 sorted by token
+    const int* order;           // 0 .. N-1 sorted by token
+    const int* document_start;  // of each token its document's first in the row; null where rows are not packed
   };
 
   // For up to `tokens` tokens in a micro-batch. The communicator is that of the stream's collectives.
   BatchFeed(MemoryPlan& plan, Device& device, Communicator& communicator, size_t tokens);
   void bind(const Arena& arena);
 
-  // B sequences of T tokens; `labels` may be null where no loss is asked for, `positions` for 0 .. T-1 in each row.
+  // B sequences of T tokens; `labels` may be null where no loss is asked for. `positions` are null for 0 .. T-1 in each
+  // row; else rows are packed with documents, of which one begins where the position is 0 and in each row's beginning.
   // Waits only if the host is kSlots micro-batches ahead of the device. Throws on a token or label outside of [0, V),
-  // but -100.
+  // but -100, and on a position that neither follows the one before nor is 0, or is not below T.
   void send(Stream& stream, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T,
             int V);
 
   DeviceBatch device_batch() const;
 
  private:
-  static constexpr int kSlots = 2, kParts = 4;
+  static constexpr int kSlots = 2, kParts = 5;
 
   Device& device_;
   Communicator& communicator_;
@@ -42,5 +44,6 @@ class BatchFeed {
   int* on_device_ = nullptr;  // (kParts, tokens)
   std::vector<Event> sent_;   // a slot
   int slot_ = 0;
+  bool packed_ = false;  // the last one sent
   std::vector<int32_t> sort_scratch_;
 };

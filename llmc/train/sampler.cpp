@@ -89,6 +89,11 @@ void Windows::read(Place place, int32_t* inputs, int32_t* labels) const {
   data_.read(place.shard, place.start, T_, inputs);
   data_.read(place.shard, place.start + T_, 1, labels + T_ - 1);
   std::copy_n(inputs + 1, T_ - 1, labels);
+  if (!data_.has_masks()) return;
+  std::vector<uint8_t> learnt(static_cast<size_t>(T_));
+  data_.read_mask(place.shard, place.start + 1, T_, learnt.data());
+  for (int t = 0; t < T_; ++t)
+    if (!learnt[size_t(t)]) labels[t] = kIgnoredLabel;
 }
 
 int64_t BatchLayout::micro_steps() const {

@@ -52,7 +52,8 @@ class Windows {
   // Fails on an index outside [0, count).
   Place place(int64_t index, uint64_t shift) const;
 
-  // The tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t].
+  // The tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t], or -100 if its mask
+  // says that it is not learnt.
   void read(Place place, int32_t* inputs, int32_t* labels) const;
 
  private:

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -15,6 +16,10 @@ namespace {
 constexpr size_t kHeaderBytes = 1024;
 constexpr int32_t kMagic16 = 20240520, kVersion16 = 1;
 constexpr int32_t kMagic32 = 20240801, kVersion32 = 7;
+constexpr int32_t kMagicMask = 20241121, kVersionMask = 1;
+
+// NAME.mask of NAME.bin.
+std::string mask_path(const std::string& path) { return path.substr(0, path.size() - 4) + ".mask"; }
 
 bool ends_with_bin(const std::string& path) { return path.ends_with(".bin"); }
 
@@ -97,6 +102,26 @@ TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<const MappedFile> fil
   return {std::move(file), kHeaderBytes, tokens, token_bytes};
 }
 
+void TokenDataset::open_mask(Shard& shard, const std::string& path) {
+  auto file = std::make_shared<const MappedFile>(path);
+  int32_t header[3] = {};
+  std::memcpy(header, file->data(), std::min(sizeof header, file->size()));
+  const auto [magic, version, tokens] = header;
+  REQUIRE(file->size() >= kHeaderBytes && magic == kMagicMask && version == kVersionMask,
+          "mask %s: %zu bytes, magic %d, version %d\n  expected a header of %zu bytes with magic %d, version %d: write "
+          "it again with dev/data, or move it away to learn every token",
+          path.c_str(), file->size(), magic, version, kHeaderBytes, kMagicMask, kVersionMask);
+  REQUIRE(tokens == shard.tokens && file->size() == kHeaderBytes + size_t(shard.tokens),
+          "mask %s: header says %d tokens, file holds %zu\n  expected %lld, as %s has: they were not written together",
+          path.c_str(), tokens, file->size() - kHeaderBytes, (long long)shard.tokens, shard.file->path().c_str());
+  const auto* first = reinterpret_cast<const uint8_t*>(file->data()) + kHeaderBytes;
+  const int64_t at = find_not_below(first, shard.tokens, 2);
+  REQUIRE(at == shard.tokens, "mask %s: token %lld has the byte %d\n  expected 1 (learnt) or 0", path.c_str(),
+          (long long)at, first[at]);
+  shard.mask = std::move(file);
+  shard.first_mask_byte = kHeaderBytes;
+}
+
 void TokenDataset::fail_token(const Shard& shard, int64_t at, int64_t token) const {
   fail("%s %s: token %lld is %lld\n  expected tokens below the model's vocabulary of %d: %s",
        is_text_ ? "text" : "shard", shard.file->path().c_str(), (long long)at, (long long)token, vocab_size_,
@@ -136,6 +161,16 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size, int 
     auto file = std::make_shared<const MappedFile>(path);
     data.shards_.push_back(data.is_text_ ? Shard{file, 0, int64_t(file->size()), 1} : open_bin(file));
   }
+  if (!data.is_text_) {
+    const auto masked = [](const std::string& path) { return std::filesystem::exists(mask_path(path)); };
+    for (size_t i = 0; i < paths.size(); ++i) {
+      REQUIRE(masked(paths[i]) == masked(paths[0]),
+              "%s a mask beside it, %s %s\n  expected masks beside all shards or none: name one kind",
+              (paths[0] + (masked(paths[0]) ? " has" : " has not")).c_str(), paths[i].c_str(),
+              masked(paths[i]) ? "has" : "has not");
+      if (masked(paths[i])) open_mask(data.shards_[i], mask_path(paths[i]));
+    }
+  }
   // After all headers: a wrong one shows at once, not after minutes of scanning its predecessors.
   for (size_t i = size_t(rank); i < data.shards_.size(); i += size_t(ranks)) {
     const Shard& shard = data.shards_[i];
@@ -164,6 +199,13 @@ void TokenDataset::read(int shard, int64_t start, int64_t count, int32_t* out) c
   });
 }
 
+void TokenDataset::read_mask(int shard, int64_t start, int64_t count, uint8_t* out) const {
+  check_range(shard, start, count);
+  const Shard& s = shards_[size_t(shard)];
+  REQUIRE(s.mask, "%s has no mask", s.file->path().c_str());
+  std::memcpy(out, s.mask->data() + s.first_mask_byte + start, size_t(count));
+}
+
 void TokenDataset::count(int shard, int64_t start, int64_t count, std::vector<int64_t>& counts) const {
   check_range(shard, start, count);
   REQUIRE(counts.size() == size_t(vocab_size_), "counts for %zu tokens of a vocabulary of %d", counts.size(),
@@ -186,10 +228,13 @@ std::pair<TokenDataset, TokenDataset> TokenDataset::split(int64_t first_tokens) 
   for (const Shard& shard : shards_) {
     const int64_t head = std::min(left, shard.tokens);
     left -= head;
-    if (head > 0) parts.first.shards_.push_back({shard.file, shard.first_byte, head, shard.token_bytes});
-    if (head == shard.tokens) continue;
-    const size_t tail_byte = shard.first_byte + size_t(head) * size_t(shard.token_bytes);
-    parts.second.shards_.push_back({shard.file, tail_byte, shard.tokens - head, shard.token_bytes});
+    Shard first = shard, second = shard;
+    first.tokens = head;
+    second.tokens -= head;
+    second.first_byte += size_t(head) * size_t(shard.token_bytes);
+    second.first_mask_byte += size_t(head);
+    if (first.tokens) parts.first.shards_.push_back(first);
+    if (second.tokens) parts.second.shards_.push_back(second);
   }
   return parts;
 }

@@ -3,6 +3,8 @@
 //   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, rest unused; then the tokens, in
 //               little-endian. magic 20240520 version 1: uint16 tokens;  magic 20240801 version 7: uint32 tokens.  Both
 //               may be mixed.
+//   .mask       beside NAME.bin, NAME.mask says which tokens are learnt: magic 20241121 version 1, the same number of
+//               tokens, then a byte for each, 1 or 0. All shards have one, or none.
 //   otherwise   text: each byte is a token, the vocabulary has 256 entries.
 //
 // Files are mapped, never copied; a copy of a dataset or a part of it shares the mappings.
@@ -37,6 +39,10 @@ class TokenDataset {
   // below the vocabulary.
   void read(int shard, int64_t start, int64_t count, int32_t* out) const;
 
+  bool has_masks() const { return !shards_.empty() && shards_[0].mask; }
+  // The same of what the mask says, 1 = learnt; only where there are masks.
+  void read_mask(int shard, int64_t start, int64_t count, uint8_t* out) const;
+
   // Adds the number of times that each token occurs in tokens [start, start+count) of one shard to counts[vocab_size];
   // fails as read does.
   void count(int shard, int64_t start, int64_t count, std::vector<int64_t>& counts) const;
@@ -50,9 +56,12 @@ class TokenDataset {
     size_t first_byte;  // of the first token in the file
     int64_t tokens;
     int token_bytes;  // 1, 2 or 4
+    std::shared_ptr<const MappedFile> mask = nullptr;
+    size_t first_mask_byte = 0;
   };
 
   static Shard open_bin(std::shared_ptr<const MappedFile> file);
+  static void open_mask(Shard& shard, const std::string& path);
   template <class F>
   void with_checked_tokens(const Shard& shard, int64_t start, int64_t count, F&& f) const;
   [[noreturn]] void fail_token(const Shard& shard, int64_t at, int64_t token) const;

@@ -155,14 +155,17 @@ class LlamaTrainer : public Trainer {
     REQUIRE(settings_.training, "a step was asked for, and only forward passes were planned");
     const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
     REQUIRE(
-        !input.inputs.empty() && input.inputs.size() % micro_tokens == 0 && input.labels.size() == input.inputs.size(),
-        "a step of %zu tokens and %zu labels is not a whole number of micro-batches of %d x %d tokens",
-        input.inputs.size(), input.labels.size(), settings_.B, settings_.T);
+        !input.inputs.empty() && input.inputs.size() % micro_tokens == 0 &&
+            input.labels.size() == input.inputs.size() &&
+            (input.positions.empty() || input.positions.size() == input.inputs.size()),
+        "a step of %zu tokens, %zu labels and %zu positions is not a whole number of micro-batches of %d x %d tokens",
+        input.inputs.size(), input.labels.size(), input.positions.size(), settings_.B, settings_.T);
     const size_t micro_steps = input.inputs.size() / micro_tokens;
     begin_step(input);
     for (size_t k = 0; k < micro_steps; ++k) {
-      batches_.send(compute_, input.inputs.data() + k * micro_tokens, input.labels.data() + k * micro_tokens, nullptr,
-                    settings_.B, settings_.T, config_.V);
+      batches_.send(compute_, input.inputs.data() + k * micro_tokens, input.labels.data() + k * micro_tokens,
+                    input.positions.empty() ? nullptr : input.positions.data() + k * micro_tokens, settings_.B,
+                    settings_.T, config_.V);
       walk_.forward_backward(batches_.device_batch(), settings_.B, settings_.T, states_.on_device(), *gradients_,
                              k == 0, k + 1 == micro_steps);
     }
@@ -179,11 +182,14 @@ class LlamaTrainer : public Trainer {
 
   bool stop_agreed() override { return states_.wait_for_agreed(communicator_).stop_requests > 0; }
 
-  LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
+  LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
+                   std::span<const int32_t> positions) override {
     StepState state{};
     states_.send(compute_, state);
-    batches_.send(compute_, inputs.data(), labels.data(), nullptr, int(inputs.size()) / settings_.T, settings_.T,
-                  config_.V);
+    REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %zu tokens", positions.size(),
+            inputs.size());
+    batches_.send(compute_, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(),
+                  int(inputs.size()) / settings_.T, settings_.T, config_.V);
     walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
     states_.fetch(compute_);
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
@@ -202,8 +208,8 @@ class LlamaTrainer : public Trainer {
     return {state.loss_sum, state.label_count};
   }
 
-  std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,
-                            std::optional<int> only_row) override;
+  std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len, std::optional<int> only_row,
+                            std::span<const int32_t> positions) override;
 
   std::vector<float> weights(const std::string& name) override { return download(parameters_.master(), name); }
   std::vector<float> gradients(const std::string& name) override { return download(gradients_->get(), name); }
@@ -281,11 +287,12 @@ class LlamaTrainer : public Trainer {
 
 template <class T>
 std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
-                                           std::optional<int> only_row) {
+                                           std::optional<int> only_row, std::span<const int32_t> positions) {
   const int N = B * seq_len, V = config_.V, stride = walk_.logits_stride();
   REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
-  batches_.send(compute_, inputs.data(), nullptr, nullptr, B, seq_len, V);
+  REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
+  batches_.send(compute_, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len, V);
   walk_.forward(batches_.device_batch(), B, seq_len);
   const int chunk = walk_.head_chunk();
   const int begin = only_row ? *only_row : 0, end = only_row ? begin + 1 : N;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,10 @@ enum class Init { normal, depth_scaled };
 struct StepInput {
   int64_t step;  // from 0
   double learning_rate;
-  const std::vector<int32_t>& inputs;  // (k, B, T)
-  const std::vector<int32_t>& labels;  // (k, B, T), -100 = ignored
-  bool stop_requested = false;         // this rank was asked to stop: see stop_agreed()
+  const std::vector<int32_t>& inputs;       // (k, B, T)
+  const std::vector<int32_t>& labels;       // (k, B, T), -100 = ignored
+  bool stop_requested = false;              // this rank was asked to stop: see stop_agreed()
+  std::span<const int32_t> positions = {};  // (k, B, T) of packed documents: see BatchFeed; none: 0 .. T-1 in each row
 };
 
 struct StepResult {
@@ -89,12 +91,13 @@ class Trainer {
   virtual bool stop_agreed() = 0;
 
   // Adds up the losses of sequences (B, T) over this rank; the caller sums over ranks.
-  virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) = 0;
+  virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
+                           std::span<const int32_t> positions = {}) = 0;
   virtual LossSum sum_over_ranks(LossSum sum) = 0;
   // Logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `only_row` just those of
   // that row.
   virtual std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,
-                                    std::optional<int> only_row = {}) = 0;
+                                    std::optional<int> only_row = {}, std::span<const int32_t> positions = {}) = 0;
 
   // For comparisons: a tensor of the current weights (fp32 masters), or of the gradients of the last step before
   // clipping.

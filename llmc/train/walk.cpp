@@ -77,7 +77,8 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
 
 template <class T>
 BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq_len) const {
-  return {*stream_, *matmul_, config_, rope_table_, sizes_.T, batch.positions, B, seq_len, attention_};
+  return {*stream_, *matmul_, config_,   rope_table_, sizes_.T, batch.positions, batch.document_start,
+          B,        seq_len,  attention_};
 }
 
 template <class T>

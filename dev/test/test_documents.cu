@@ -1,0 +1,151 @@
+// Covers: data: packed documents: where they begin, what is not predicted, and that each is computed as if it stood
+// alone; masks of what is learnt
+#include <cmath>
+#include <vector>
+
+#include "dev/test/test.h"
+#include "dev/test/token_files.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/kernels/classifier.h"
+#include "llmc/train/documents.h"
+#include "llmc/train/sampler.h"
+#include "llmc/train/trainer.h"
+
+namespace {
+
+using Tokens = std::vector<int32_t>;
+constexpr int kNo = kIgnoredLabel;
+
+struct Row {
+  Tokens labels, positions;
+};
+Row cut(const DocumentRule& rule, const Tokens& stream) {
+  const int T = int(stream.size()) - 1;
+  Row row{Tokens(stream.begin() + 1, stream.end()), Tokens(size_t(T))};
+  cut_documents(rule, stream.data(), row.labels.data(), row.positions.data(), T);
+  return row;
+}
+
+std::string rule_error(const std::string& pattern, int64_t token, int bos) {
+  LlamaConfig config = LlamaConfig::preset("tiny");
+  config.bos = bos;
+  return error_of([&] { document_rule(pattern, token, config); });
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("documents that begin with a token") {
+  const Row row = cut({9, true}, {5, 6, 9, 7, 9, 9, 8, 9});
+  CHECK(row.positions == Tokens{0, 1, 0, 1, 0, 0, 1});
+  CHECK(row.labels == Tokens{6, kNo, 7, kNo, kNo, 8, kNo});
+  CHECK(cut({9, true}, {9, 1, 2}).positions == Tokens{0, 1});
+}
+
+TEST_CASE("documents that end with a token") {
+  const Row row = cut({9, false}, {5, 6, 9, 7, 9, 9, 8, 9});
+  CHECK(row.positions == Tokens{0, 1, 2, 0, 1, 0, 0});
+  CHECK(row.labels == Tokens{6, 9, kNo, 9, kNo, kNo, 9});  // the end is predicted, what follows it is not
+}
+
+TEST_CASE("the token that tells documents apart: asked for, the shards' manifest's, the model's") {
+  TemporaryFolder folder;
+  const std::string shard = write_shard(folder / "a.bin", std::vector<uint16_t>{1, 2, 3});
+  LlamaConfig config = LlamaConfig::preset("tiny");
+  config.bos = 3;
+  CHECK(document_rule(shard, -1, config).token == 3);
+  write_file(folder / "manifest.json", std::string(R"({"delimiter": {"place": "after", "token": 7}})"));
+  CHECK(document_rule(shard, -1, config).token == 7);
+  CHECK(!document_rule(shard, -1, config).begins);
+  CHECK(document_rule(shard, 5, config).token == 5);
+  CHECK(document_rule(shard, 5, config).begins);
+  write_file(folder / "manifest.json", std::string(R"({"delimiter": {"place": "none"}})"));
+  CHECK(has(rule_error(shard, -1, 3), "were written with --delimiter none"));
+  CHECK(has(rule_error(shard, 256, 3), "no token of this model's 256"));
+  CHECK(has(rule_error("/nowhere/*.bin", -1, -1), "name it with --document-token"));
+}
+
+TEST_CASE("what a mask beside a shard says is not learnt has no label") {
+  TemporaryFolder folder;
+  const std::string shard = write_shard(folder / "a.bin", std::vector<uint16_t>{1, 2, 3, 4, 5, 6, 7, 8});
+  const auto mask = [&](const std::string& bytes, int32_t tokens = 8) {
+    write_file(folder / "a.mask", header_bytes(20241121, 1, tokens) + bytes);
+  };
+  const auto error = [&] { return error_of([&] { TokenDataset::open(folder / "*.bin", 10); }); };
+  mask({0, 1, 1, 0, 0, 1, 0, 1});
+  TokenDataset data = TokenDataset::open(shard, 10);
+  CHECK(data.has_masks());
+  Tokens inputs(3), labels(3);
+  Windows(data, 3).read({0, 2}, inputs.data(), labels.data());
+  CHECK(inputs == Tokens{3, 4, 5});
+  CHECK(labels == Tokens{kNo, kNo, 6});
+  Windows(data.split(4).second, 3).read({0, 0}, inputs.data(), labels.data());
+  CHECK(labels == Tokens{6, kNo, 8});
+
+  mask({0, 1, 1, 0, 0, 1, 0}, 7);
+  CHECK(has(error(), "a.mask: header says 7 tokens, file holds 7\n  expected 8"));
+  mask({0, 1, 1, 0, 0, 1, 0});
+  CHECK(has(error(), "a.mask: header says 8 tokens, file holds 7"));
+  mask({0, 1, 1, 0, 0, 2, 0, 1});
+  CHECK(has(error(), "a.mask: token 5 has the byte 2"));
+  write_file(folder / "a.mask", std::string(""));
+  CHECK(has(error(), "a.mask"));
+  write_file(folder / "a.mask", std::string("short"));
+  CHECK(has(error(), "a.mask: 5 bytes"));
+  mask({0, 1, 1, 0, 0, 1, 0, 1});
+  write_shard(folder / "b.bin", std::vector<uint16_t>{1, 2});
+  CHECK(has(error(), "expected masks beside all shards or none"));
+}
+
+TEST_CASE("positions that are none are refused") {
+  Device device;
+  SingleCommunicator communicator;
+  TrainerSettings settings;
+  settings.T = 6;
+  auto trainer = Trainer::create(device, communicator, LlamaConfig::preset("tiny"), settings);
+  trainer->allocate();
+  trainer->initialize(Init::normal, 1);
+  const Tokens tokens = {1, 2, 3, 4, 5, 6};
+  const auto error = [&](const Tokens& positions) {
+    return error_of([&] { trainer->logits(tokens, 1, 6, {}, positions); });
+  };
+  CHECK(error({0, 1, 0, 1, 2, 3}) == "");
+  CHECK(error({2, 3, 0, 1, 2, 3}) == "");
+  CHECK(has(error({0, 1, 2, 2, 3, 4}), "position 2 at token 3 of row 0, after 2"));
+  CHECK(has(error({5, 6, 0, 1, 2, 3}), "position 6 at token 1"));
+  CHECK(has(error({-1, 0, 1, 2, 3, 4}), "position -1 at token 0"));
+  CHECK(has(error({0, 1}), "2 positions of 6 tokens"));
+}
+
+TEST_CASE("each of several documents in a row has the logits that it has alone") {
+  Device device;
+  SingleCommunicator communicator;
+  TrainerSettings settings;
+  settings.B = 2, settings.T = 40;
+  const LlamaConfig config = LlamaConfig::preset("tiny");
+  auto trainer = Trainer::create(device, communicator, config, settings);
+  trainer->allocate();
+  trainer->initialize(Init::normal, 3);
+  const std::vector<std::vector<int>> lengths = {{1, 17, 22}, {40}};
+  Tokens tokens, positions;
+  for (const auto& row : lengths)
+    for (const int length : row)
+      for (int t = 0; t < length; ++t) tokens.push_back(int32_t(tokens.size() * 37 % 251)), positions.push_back(t);
+  const std::vector<float> packed = trainer->logits(tokens, 2, 40, {}, positions);
+  size_t first = 0;
+  for (const auto& row : lengths)
+    for (const int length : row) {
+      const Tokens alone(tokens.begin() + ptrdiff_t(first), tokens.begin() + ptrdiff_t(first) + length);
+      const std::vector<float> want = trainer->logits(alone, 1, length);
+      double difference = 0, norm = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        const double d = double(packed[first * size_t(config.V) + i]) - want[i];
+        difference += d * d, norm += double(want[i]) * want[i];
+      }
+      CAPTURE(length);
+      // fp32 products of another number of rows may add in another order, over a few layers: some 1e-7 each.
+      CHECK(std::sqrt(difference / norm) < 3e-6);
+      first += size_t(length);
+    }
+}
