@@ -22,7 +22,7 @@ agrees() { # DUMP OPTIONS…
 for dump in dev/reference/dumps/*; do
   for dtype in fp32 bf16; do agrees "$dump" --dtype "$dtype"; done
 done
-for dump in dev/reference/dumps/head{64,128}; do agrees "$dump" --dtype bf16 --attention mma; done
+for dump in dev/reference/dumps/{head64,head128,packed128}; do agrees "$dump" --dtype bf16 --attention mma; done
 check "at least 7 shapes" [ "$checks" -ge 14 ]
 
 # Seen failing: one wrong number, and dumps that cannot be compared.
