@@ -179,7 +179,8 @@ void Run::banner() {
 void Run::write_sample(const char* when) {
   console.heading(format("sample %s:", when));
   for (int32_t token : prompt_) console.piece(token_text(token, model.config));
-  const SamplingSettings s{int(options.sample_tokens), options.temperature, uint64_t(options.seed), settings.T};
+  const SamplingSettings s{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
+                           settings.T};
   sample(*trainer, model.config, prompt_, s, [&](int32_t token) {
     console.piece(token_text(token, model.config));
     return !stop_now();

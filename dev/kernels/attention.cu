@@ -232,6 +232,10 @@ void check(Checker& checker) {
   check_reference(checker);
   check_pieces<float>(checker);
   check_pieces<bf16>(checker);
+  for (const int HD : {16, 40, 64, 128}) {
+    check_one_by_one<float>(checker, AttentionKernel::plain, HD);
+    check_one_by_one<bf16>(checker, AttentionKernel::plain, HD);
+  }
   check_choice(checker);
   check_refusals(checker);
 }

@@ -368,6 +368,27 @@ void check_case(Checker& checker, OtherOrders& orders, const Case& c, AttentionK
   orders.same_bits(checker, name, outputs, [&](Stream& stream) { return run(stream, in, kernel); });
 }
 
+// Queries that come one by one, as in sampling from a cache of keys and values, have the bits that they have together.
+template <class T>
+void check_one_by_one(Checker& checker, AttentionKernel kernel, int HD) {
+  const Case c{1, 131, 131, 6, 2, HD, 0, 0, Documents::none, Layout::packed};
+  Stream& stream = checker.stream;
+  const Inputs<T> in(c, 17);
+  const std::vector<T> whole = std::get<0>(run(stream, in, kernel));
+  const Array<T> qkv(stream, in.qkv);
+  const size_t width = size_t(c.NH) * HD;
+  for (const int t : {0, 1, 31, 32, 63, 64, 65, 127, 128, 130}) {
+    Array<T> out(stream, width);
+    Array<float> lse(stream, size_t(c.NH));
+    AttentionShape s = in.place.shape;
+    s.Tq = 1, s.Tk = t + 1, s.query_offset = t;
+    const T *q = qkv.data(), *k = q + in.place.k.first, *v = q + in.place.v.first;
+    attention_forward<T>(stream, out.data(), lse.data(), q + t * s.q.row, k, v, s, kernel);
+    checker.same_bits(format("%s HD=%d: query %d alone", dtype_name(kDType<T>), HD, t), out.download(),
+                      std::vector<T>(whole.begin() + ptrdiff_t(t * width), whole.begin() + ptrdiff_t((t + 1) * width)));
+  }
+}
+
 // ---------------------------------------------------------------------------------------------- bench
 
 template <class T>

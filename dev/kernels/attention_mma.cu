@@ -90,6 +90,7 @@ void check(Checker& checker) {
   }
   checker.that("tiles for 99 KiB", small_checker.failures() == 0 && small_checker.passed() > 0,
                format("%d passed, %d failed", small_checker.passed(), small_checker.failures()));
+  for (const int HD : {64, 128}) check_one_by_one<bf16>(checker, kMma, HD);
   check_against_plain(checker, {1, 257, 257, 8, 2, 128, 0, 0, Documents::packed, Layout::packed});
   check_against_plain(checker, {2, 130, 130, 4, 4, 64, 0, 0, Documents::none, Layout::packed});
 }

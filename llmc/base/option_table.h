@@ -35,6 +35,7 @@
   X("Run", Text, prompt, "", "TEXT", "how samples begin") \
   X("Run", Count, sample_tokens, 200, "[0, 1e9]", "length of a sample in tokens") \
   X("Run", Real, temperature, 0.8, "[0, inf)", "of samples (0: always the likeliest token)") \
+  X("Run", Real, top_p, 1.0, "(0, 1]", "of samples: only the likeliest tokens that have this probability together") \
   X("Run", Switch, export_, true, "", "write the weights as safetensors at the end") \
   X("Run", Switch, dry_run, false, "", "print the plan of memory and steps, train nothing") \
   X("Run", Switch, help, false, "", "print this text") \

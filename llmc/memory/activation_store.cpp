@@ -17,7 +17,6 @@ ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config,
     add(b.x, "x", C);
     add(b.rstd1, "rstd1", 1);
     add(b.norm1, "norm1", C);
-    add(b.qkv, "qkv", size_t(config.qkv_width()));
     add(b.attention, "attention", size_t(config.q_width()));
     add(b.lse, "lse", size_t(config.NH));
     add(b.middle, "middle", C);
@@ -27,13 +26,19 @@ ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config,
     add(b.swiglu, "swiglu", FF);
     planned_.push_back(b);
   }
+  for (int layer = 0; layer < config.L; ++layer)
+    planned_qkv_.push_back(
+        plan.add<T>(Segment::device, "activations", format("block %d qkv", layer), N * size_t(config.qkv_width())));
 }
 
 template <class T>
 void ActivationStore<T>::bind(const Arena& arena) {
-  for (const PlannedBlock& b : planned_)
-    blocks_.push_back({arena[b.x], arena[b.rstd1], arena[b.norm1], arena[b.qkv], arena[b.attention], arena[b.lse],
-                       arena[b.middle], arena[b.rstd2], arena[b.norm2], arena[b.gate_up], arena[b.swiglu]});
+  for (size_t layer = 0; layer < planned_qkv_.size(); ++layer) {
+    const PlannedBlock& b = planned_[layer % planned_.size()];
+    blocks_.push_back({arena[b.x], arena[b.rstd1], arena[b.norm1], arena[planned_qkv_[layer]], arena[b.attention],
+                       arena[b.lse], arena[b.middle], arena[b.rstd2], arena[b.norm2], arena[b.gate_up],
+                       arena[b.swiglu]});
+  }
 }
 
 template class ActivationStore<float>;

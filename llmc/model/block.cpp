@@ -11,6 +11,8 @@ AttentionShape attention_shape(const BlockContext& context) {
   const LlamaConfig& c = context.config;
   AttentionShape shape = packed_attention_shape(context.B, context.T, c.NH, c.NKV, c.HD);
   shape.document_start = context.document_start;
+  shape.query_offset = context.past;
+  shape.Tk += context.past;
   return shape;
 }
 
@@ -24,13 +26,15 @@ void block_forward(const BlockContext& context, const BlockWeights<T>& w, const 
   const float eps = float(c.norm_eps);
   Stream& stream = context.stream;
   Matmul& matmul = context.matmul;
-  const T *q = a.qkv, *k = q + NH * HD, *v = k + NKV * HD;  // in each row of qkv
+  const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // in each row of qkv
+  T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
 
   if (middle_before)
     add_rmsnorm_forward(stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, N, C, eps);  // (N, C)
   else rmsnorm_forward(stream, a.norm1, a.rstd1, a.x, w.norm1, N, C, eps);                         // (N, C)
-  matmul.forward(a.qkv, a.norm1, w.qkv, N, QKV, C);                                                // (N, QKV)
-  rope_forward(stream, a.qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
+  matmul.forward(qkv, a.norm1, w.qkv, N, QKV, C);                                                  // (N, QKV)
+  rope_forward(stream, qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
+  if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
   attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention);  // (N, NH HD)
   matmul.forward(s.projected, a.attention, w.o, N, C, NH * HD);                                         // (N, C)
   add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, N, C, eps);        // (N, C)

@@ -49,7 +49,7 @@ struct BlockScratch {
   T* projected;            // (N, C) output of Wo
   T* dnorm;                // (N, C)
   T* dattention;           // (N, NH HD)
-  T* dqkv;                 // (N, QKV)
+  T* dqkv;                 // (N, QKV); forward with a `past`: the new tokens' q, k, v on their way to the others
   T* dswiglu;              // (N, FF)
   T* dgate_up;             // (N, 2 FF)
   float* attention_delta;  // (B, NH, T)
@@ -67,6 +67,8 @@ struct BlockContext {
   const int* document_start;  // in each row, of each token's document; null: 0
   int B, T;
   AttentionKernel attention;
+  // Forward alone, B = 1: the tokens follow so many, whose keys and values lie before theirs in the activations' qkv.
+  int past = 0;
 };
 
 // `middle_before` and `delta` come in as the two addends that the block before left; the first block has no such

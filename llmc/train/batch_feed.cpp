@@ -21,7 +21,7 @@ void BatchFeed::bind(const Arena& arena) {
 }
 
 void BatchFeed::send(Stream& stream, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B,
-                     int T, int V) {
+                     int T, int V, int first) {
   const size_t n = size_t(B) * size_t(T);
   REQUIRE(B > 0 && T > 0 && n <= tokens_, "a micro-batch of %d x %d tokens, planned were at most %zu", B, T, tokens_);
   for (size_t i = 0; i < n; ++i) {
@@ -47,7 +47,7 @@ void BatchFeed::send(Stream& stream, const int32_t* inputs, const int32_t* label
   else std::fill(slot + tokens_, slot + tokens_ + n, kIgnoredLabel);
   packed_ = positions;
   for (size_t i = 0; i < n; ++i) {
-    const int t = int(i % T), position = positions ? positions[i] : t;
+    const int t = int(i % T), position = positions ? positions[i] : first + t;
     const bool begins = t == 0 || position == 0;
     slot[2 * tokens_ + i] = position;
     slot[4 * tokens_ + i] = begins ? t : slot[4 * tokens_ + i - 1];

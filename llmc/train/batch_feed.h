@@ -24,12 +24,12 @@ class BatchFeed {
   BatchFeed(MemoryPlan& plan, Device& device, Communicator& communicator, size_t tokens);
   void bind(const Arena& arena);
 
-  // B sequences of T tokens; `labels` may be null where no loss is asked for. `positions` are null for 0 .. T-1 in each
-  // row; else rows are packed with documents, of which one begins where the position is 0 and in each row's beginning.
-  // Waits only if the host is kSlots micro-batches ahead of the device. Throws on a token or label outside of [0, V),
-  // but -100, and on a position that neither follows the one before nor is 0, or is not below T.
-  void send(Stream& stream, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T,
-            int V);
+  // B sequences of T tokens; `labels` may be null where no loss is asked for. `positions` are null for first ..
+  // first+T-1 in each row; else rows are packed with documents, of which one begins where the position is 0 and in each
+  // row's beginning. Waits only if the host is kSlots micro-batches ahead of the device. Throws on a token or label
+  // outside of [0, V), but -100, and on a position that neither follows the one before nor is 0, or is not below T.
+  void send(Stream& stream, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T, int V,
+            int first = 0);
 
   DeviceBatch device_batch() const;
 

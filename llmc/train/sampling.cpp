@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 #include <sstream>
 
 #include "llmc/base/error.h"
@@ -9,17 +11,34 @@
 
 namespace {
 
-// The token at which the running sum of probabilities passes `u` in [0, 1).
-int32_t draw(const std::vector<float>& logits, double temperature, double u) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  if (temperature == 0) return int32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
+// The token at which the running sum of probabilities passes `u` in [0, 1), among the likeliest that have top_p
+// together.
+int32_t draw(const std::vector<float>& logits, const SamplingSettings& settings, double u) {
+  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (settings.temperature == 0) return int32_t(likeliest - logits.begin());
   std::vector<double> weights(logits.size());
   double sum = 0;
-  for (size_t v = 0; v < logits.size(); ++v) sum += weights[v] = std::exp((double(logits[v]) - largest) / temperature);
+  for (size_t v = 0; v < logits.size(); ++v)
+    sum += weights[v] = std::exp((double(logits[v]) - *likeliest) / settings.temperature);
+  if (settings.top_p < 1) {
+    std::vector<int32_t> order(weights.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return weights[size_t(a)] > weights[size_t(b)]; });
+    double kept = 0;
+    for (const int32_t v : order) {
+      double& weight = weights[size_t(v)];
+      if (kept >= settings.top_p * sum) weight = 0;
+      kept += weight;
+    }
+    sum = kept;
+  }
   double rest = u * sum;
-  for (size_t v = 0; v < weights.size(); ++v)
-    if ((rest -= weights[v]) < 0) return int32_t(v);
-  return int32_t(weights.size()) - 1;
+  int32_t last = 0;
+  for (size_t v = 0; v < weights.size(); ++v) {
+    if (weights[v] > 0) last = int32_t(v);
+    if ((rest -= weights[v]) < 0) break;
+  }
+  return last;
 }
 
 }  // namespace
@@ -59,14 +78,14 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
   REQUIRE(!tokens.empty(), "a sample needs at least one token to begin with");
   const uint64_t key = philox_key("sample", settings.seed);
   const size_t window = size_t(settings.window);
+  size_t begin = tokens.size() > window ? tokens.size() - window : 0, cached = begin;  // in tokens
   for (int i = 0; i < settings.tokens; ++i) {
-    const size_t length = std::min(tokens.size(), window);
-    std::vector<int32_t> context(tokens.end() - ptrdiff_t(length), tokens.end());
-    // Lengths in steps of 64: products have few shapes; what follows the last token does not change its logits.
-    context.resize(std::min(window, (length + 63) / 64 * 64), context.back());
-    const std::vector<float> logits = trainer.logits(context, 1, int(context.size()), int(length) - 1);
+    if (tokens.size() - begin > window) begin = cached = tokens.size() - std::max<size_t>(1, window / 2);
+    const std::span<const int32_t> more(tokens.begin() + ptrdiff_t(cached), tokens.end());
+    const std::vector<float> logits = trainer.next_logits(more, int(cached - begin));
+    cached = tokens.size();
     const double u = double(philox(key, uint64_t(i), 0).words[0]) * 0x1p-32;
-    const int32_t token = draw(logits, settings.temperature, u);
+    const int32_t token = draw(logits, settings, u);
     tokens.push_back(token);
     if (!emit(token)) return;
     if (std::find(config.eos.begin(), config.eos.end(), token) != config.eos.end()) return;

@@ -11,6 +11,7 @@
 struct SamplingSettings {
   int tokens = 200;
   double temperature = 0.8;  // 0: always the likeliest token
+  double top_p = 1;          // only the likeliest tokens that have this probability together (Holtzman et al. 2020)
   uint64_t seed = 0;
   int window = 1;  // tokens of context at most: the trainer's T
 };
@@ -21,7 +22,7 @@ std::vector<int32_t> prompt_tokens(const std::string& prompt, const LlamaConfig&
 // Tokens as text: bytes for a byte-level model, else their numbers, each followed by a space.
 std::string token_text(int32_t token, const LlamaConfig& config);
 
-// Continues `tokens`, calling `emit` for each new one until it says no. Beyond the window the oldest tokens are
-// forgotten.
+// Continues `tokens`, calling `emit` for each new one until it says no, or the model ends the text. Keys and values
+// stay on the device, so that a token costs one row; when the window is full, all but its newer half is forgotten.
 void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit);

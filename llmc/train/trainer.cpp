@@ -210,11 +210,14 @@ class LlamaTrainer : public Trainer {
 
   std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len, std::optional<int> only_row,
                             std::span<const int32_t> positions) override;
+  std::vector<float> next_logits(std::span<const int32_t> tokens, int past) override;
 
   std::vector<float> weights(const std::string& name) override { return download(parameters_.master(), name); }
   std::vector<float> gradients(const std::string& name) override { return download(gradients_->get(), name); }
 
  private:
+  std::vector<float> logits_of_rows(int begin, int end);
+
   // Weights are new: the products' copy follows the master, moments are zero.
   void begin_training() {
     if (T* weights = parameters_.weights_to_update()) cast(compute_, weights, parameters_.master(), layout_.size);
@@ -286,16 +289,32 @@ class LlamaTrainer : public Trainer {
 };
 
 template <class T>
+std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens, int past) {
+  const int count = int(tokens.size());
+  REQUIRE(count > 0 && past + count <= settings_.T, "%d tokens after %d of a sequence of at most %d", count, past,
+          settings_.T);
+  batches_.send(compute_, tokens.data(), nullptr, nullptr, 1, count, config_.V, past);
+  walk_.forward_more(batches_.device_batch(), count, past);
+  return logits_of_rows(count - 1, count);
+}
+
+template <class T>
 std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
                                            std::optional<int> only_row, std::span<const int32_t> positions) {
-  const int N = B * seq_len, V = config_.V, stride = walk_.logits_stride();
+  const int N = B * seq_len;
   REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
-  batches_.send(compute_, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len, V);
+  batches_.send(compute_, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len,
+                config_.V);
   walk_.forward(batches_.device_batch(), B, seq_len);
-  const int chunk = walk_.head_chunk();
-  const int begin = only_row ? *only_row : 0, end = only_row ? begin + 1 : N;
+  return only_row ? logits_of_rows(*only_row, *only_row + 1) : logits_of_rows(0, N);
+}
+
+// Of the rows begin .. end-1 of the last forward pass.
+template <class T>
+std::vector<float> LlamaTrainer<T>::logits_of_rows(int begin, int end) {
+  const int chunk = walk_.head_chunk(), V = config_.V, stride = walk_.logits_stride();
   std::vector<float> result;
   result.reserve(size_t(end - begin) * size_t(V));
   std::vector<T> rows;

@@ -98,6 +98,9 @@ class Trainer {
   // that row.
   virtual std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,
                                     std::optional<int> only_row = {}, std::span<const int32_t> positions = {}) = 0;
+  // Logits (V) of the token that follows: `tokens` continue a sequence of which the first `past` went through the last
+  // calls of this, and nothing else was computed since. At most T tokens in all.
+  virtual std::vector<float> next_logits(std::span<const int32_t> tokens, int past) = 0;
 
   // For comparisons: a tensor of the current weights (fp32 masters), or of the gradients of the last step before
   // clipping.

@@ -23,10 +23,10 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
   };
   add(planned_.projected, "scratch", "projected", N * C);
   add(planned_.delta, "scratch", "delta", N * C);
+  add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
   if (sizes.backward) {
     add(planned_.dnorm, "scratch", "dnorm", N * C);
     add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
-    add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
     add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
     add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
     add(planned_.dresidual, "scratch", "dresidual", N * C);
@@ -50,12 +50,13 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   parameters_ = &parameters;
   activations_.bind(arena);
   scratch_.projected = arena[planned_.projected];
+  scratch_.dqkv = arena[planned_.dqkv];
   delta_ = arena[planned_.delta];
   if (sizes_.backward) {
     scratch_ = {scratch_.projected,
                 arena[planned_.dnorm],
                 arena[planned_.dattention],
-                arena[planned_.dqkv],
+                scratch_.dqkv,
                 arena[planned_.dswiglu],
                 arena[planned_.dgate_up],
                 arena[planned_.attention_delta],
@@ -76,9 +77,9 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
 }
 
 template <class T>
-BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq_len) const {
-  return {*stream_, *matmul_, config_,   rope_table_, sizes_.T, batch.positions, batch.document_start,
-          B,        seq_len,  attention_};
+BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past) const {
+  return {*stream_, *matmul_, config_,    rope_table_, sizes_.T, batch.positions, batch.document_start,
+          B,        seq_len,  attention_, past};
 }
 
 template <class T>
@@ -119,11 +120,25 @@ HeadGradients Walk<T>::head_gradients(float* base) const {
 
 template <class T>
 void Walk<T>::forward(BatchFeed::DeviceBatch batch, int B, int seq_len) {
+  forward_from(batch, B, seq_len, 0);
+}
+
+template <class T>
+void Walk<T>::forward_more(BatchFeed::DeviceBatch batch, int count, int past) {
+  REQUIRE(past >= 0 && past <= cached_ && past + count <= sizes_.T,
+          "%d tokens after %d of a sequence: the keys and values of %d are there, the longest sequence is %d", count,
+          past, cached_, sizes_.T);
+  forward_from(batch, 1, count, past);
+}
+
+template <class T>
+void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past) {
   REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
+  cached_ = B == 1 ? past + seq_len : 0;
   release_head();
   tokens_ = B * seq_len;
-  const BlockContext context = block_context(batch, B, seq_len);
+  const BlockContext context = block_context(batch, B, seq_len, past);
   const int embedding = layout_.embedding_unit();
 
   parameters_->gather(embedding);

@@ -30,6 +30,9 @@ class Walk {
                         bool first, bool last);
   // Forward alone; adds the losses to state->loss_sum.
   void forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state);
+  // Forward alone of one sequence, whose first `past` tokens were the last that went through this or `forward`; for
+  // logits as below.
+  void forward_more(BatchFeed::DeviceBatch batch, int count, int past);
   // Forward alone; then logits(first) gives the rows first .. first+head_chunk-1 of the logits, `logits_stride()`
   // apart, valid until the next call of anything here.
   void forward(BatchFeed::DeviceBatch batch, int B, int seq_len);
@@ -39,7 +42,8 @@ class Walk {
 
  private:
   void release_head();
-  BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len) const;
+  void forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past);
+  BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past = 0) const;
   HeadContext head_context() const;
   BlockWeights<T> block_weights(int layer);
   BlockGradients block_gradients(int layer, float* base) const;
@@ -67,5 +71,6 @@ class Walk {
   Matmul* matmul_ = nullptr;
   ParameterStore<T>* parameters_ = nullptr;
   int tokens_ = 0;           // of the last forward pass
+  int cached_ = 0;           // tokens of one sequence whose keys and values are there
   bool holds_head_ = false;  // the head's weights are still gathered since then
 };
