@@ -196,6 +196,14 @@ class LlamaTrainer : public Trainer {
     return {states_.wait_for_oldest(communicator_).state.loss_sum, int64_t(labels.size()) - int64_t(ignored)};
   }
 
+  std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
+    evaluate(inputs, labels, {});
+    std::vector<float> losses(inputs.size());
+    copy(compute_, losses.data(), walk_.losses(), losses.size());
+    compute_.synchronize();
+    return losses;
+  }
+
   LossSum sum_over_ranks(LossSum sum) override {
     StepState state{};
     state.loss_sum = sum.nats;

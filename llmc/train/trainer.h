@@ -93,6 +93,8 @@ class Trainer {
   // Adds up the losses of sequences (B, T) over this rank; the caller sums over ranks.
   virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
                            std::span<const int32_t> positions = {}) = 0;
+  // The losses (B, T) themselves, in nats; 0 where a label is ignored.
+  virtual std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) = 0;
   virtual LossSum sum_over_ranks(LossSum sum) = 0;
   // Logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `only_row` just those of
   // that row.

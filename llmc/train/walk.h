@@ -30,6 +30,8 @@ class Walk {
                         bool first, bool last);
   // Forward alone; adds the losses to state->loss_sum.
   void forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state);
+  // Those of each token, (N), after forward_loss.
+  const float* losses() const { return head_.losses; }
   // Forward alone of one sequence, whose first `past` tokens were the last that went through this or `forward`; for
   // logits as below.
   void forward_more(BatchFeed::DeviceBatch batch, int count, int past);
