@@ -61,7 +61,7 @@ struct Run {
   Run(const Options& options, const Ranks& ranks);
   void banner();
   int64_t train();  // steps done
-  void write_sample(const char* when);
+  void write_sample(const std::string& when, int64_t step);
   void end(int64_t steps);
 
  private:
@@ -175,17 +175,24 @@ void Run::banner() {
   for (const std::string& option : changed_options(options)) console.item("option", "--" + option);
 }
 
-// Every rank computes the same sample; the first one prints it.
-void Run::write_sample(const char* when) {
-  console.heading(format("sample %s:", when));
-  for (int32_t token : prompt_) console.piece(token_text(token, model.config));
+// Every rank computes the same sample; the first one prints and keeps it.
+void Run::write_sample(const std::string& when, int64_t step) {
+  console.heading(format("sample %s:", when.c_str()));
+  std::string text;
+  const auto add = [&](int32_t token) {
+    const std::string piece = token_text(token, model.config);
+    console.piece(piece);
+    text += piece;
+  };
+  for (int32_t token : prompt_) add(token);
   const SamplingSettings s{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
                            settings.T};
   sample(*trainer, model.config, prompt_, s, [&](int32_t token) {
-    console.piece(token_text(token, model.config));
+    add(token);
     return !stop_now();
   });
   console.piece("\n");
+  if (folder) folder->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
 }
 
 // Mean loss over fixed windows of the held-out text, the same for any number of ranks.
@@ -270,7 +277,7 @@ int64_t Run::train() {
       while (finished < enqueued) finish();
       if (validates) report_validation(enqueued);
       if (samples)
-        write_sample(enqueued == 0 ? "before training" : format("after step %lld", (long long)enqueued).c_str());
+        write_sample(enqueued == 0 ? "before training" : format("after step %lld", (long long)enqueued), enqueued);
     }
     enqueue_step(enqueued++);
     if (finished + 1 < enqueued) finish();
@@ -290,7 +297,7 @@ void Run::end(int64_t steps) {
     if (model.weights) copy_tokenizer(options.model, folder->file("export"));
     console.line(format("exported the weights to %s", folder->file("export").c_str()));
   }
-  if (settings.sample_every && steps == settings.steps) write_sample("after training");
+  if (settings.sample_every && steps == settings.steps) write_sample("after training", steps);
   if (steps > 0)
     console.line(format("trained %lld steps in %s, %s tokens/s", (long long)steps,
                         human_duration(training_seconds_).c_str(),
@@ -308,14 +315,14 @@ void run(const Options& options, const Ranks& ranks) {
   run.trainer->plan().require_fits(run.device.info());
   // Only the first rank writes; what it cannot write ends all of them.
   if (!options.sample_only && ranks.rank == 0) run.folder.emplace(options.out, run.model.config.name);
-  if (run.folder) run.folder->write_config(options_json(options));
+  if (run.folder) run.folder->write_about(options_json(options), run.trainer->plan().table());
   if (run.folder && options.export_)
     run.folder->require_room(sizeof(float) * uint64_t(run.model.config.parameters()), "the exported weights");
   run.banner();
   run.trainer->allocate();
   if (run.model.weights) run.trainer->load(*run.model.weights);
   else run.trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
-  if (options.sample_only) run.write_sample("of the model");
+  if (options.sample_only) run.write_sample("of the model", 0);
   else run.end(run.train());
 }
 

@@ -1,5 +1,7 @@
 #include "llmc/train/run_folder.h"
 
+#include <sys/file.h>
+
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -49,13 +51,18 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
   log_.reset(fopen(file("train.jsonl").c_str(), "wx"));  // only if it is not there
   REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
           strerror(errno));
-  if (out.empty()) {  // a convenience: a run goes on without it
+  // Two conveniences: a run goes on without them.
+  flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
+  if (out.empty()) {
     fs::remove("runs/latest", error);
     fs::create_directory_symlink(fs::path(path_).filename(), "runs/latest", error);
   }
 }
 
-void RunFolder::write_config(const Json& config) const { write_file(file("config.json"), config.dump(2) + "\n"); }
+void RunFolder::write_about(const Json& config, const std::string& memory_plan) const {
+  write_file(file("config.json"), config.dump(2) + "\n");
+  write_file(file("memory.txt"), memory_plan + "\n");
+}
 
 void RunFolder::require_room(uint64_t bytes, const char* what) const {
   std::error_code error;

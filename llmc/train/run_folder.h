@@ -1,4 +1,8 @@
 // Where a run writes: runs/<date>-<model>/ or --out, never over another run's files. runs/latest points to the newest.
+//
+// train.jsonl has one object a line, each with a "step" (how many are done): of a training step (step_json), of a
+// validation ("val_loss"), or of a sample ("sample": its text; bytes that are no UTF-8 are U+FFFD). As long as the run
+// lasts it holds a lock (flock) on this file, so that who reads along knows when it has ended, however it ended.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +20,8 @@ class RunFolder {
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
-  void write_config(const Json& config) const;
+  // config.json, and memory.txt: the plan as the banner prints it.
+  void write_about(const Json& config, const std::string& memory_plan) const;
   // Throws if the disk has less than `bytes` left for `what`.
   void require_room(uint64_t bytes, const char* what) const;
   // Appends one line to train.jsonl, handed to the system when it returns. Throws on a full disk.

@@ -1,0 +1,73 @@
+"""TensorBoard event files of a run: one event for each line of train.jsonl, in its order.
+
+So the number of events says how many lines are written, and a new start goes on with the next, however the last one
+ended. Values are float32, as TensorBoard's are. An event's time is the run's start plus its seconds of training.
+"""
+
+import fcntl
+import glob
+import json
+import os
+
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.metadata import create_summary_metadata
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.util.tensor_util import make_tensor_proto
+
+from llmc_runs.run import RunError
+
+
+class EventFiles:
+    """The event files of `run` in `folder`; nobody else may write there at the same time."""
+
+    def __init__(self, run, folder):
+        self.run = run
+        os.makedirs(folder, exist_ok=True)
+        self._lock = open(os.path.join(folder, ".lock"), "w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder} is being written by another scripts/tensorboard\n"
+                           "  let that one go on, or name another folder with --logdir") from None
+        except OSError:
+            pass  # a file system without locks
+        self._folder = folder
+        self._written = count_events(folder)
+        self._writer = None  # makes a file, so only once there is something to write
+
+    def update(self):
+        """Writes what is new in the run, to the disk; says how many lines that was."""
+        lines = [line for line in self.run.read() if line.number > self._written]
+        if lines and not self._writer:
+            self._writer = EventFileWriter(self._folder)
+        for line in lines:
+            self._writer.add_event(self._event(line))
+        if lines:
+            self._writer.flush()
+        return len(lines)
+
+    def _event(self, line):
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in line.scalars.items()]
+        if line.sample is not None:
+            values.append(text_value("sample", line.sample))
+        if line.number == 1:
+            values.append(text_value("options", json.dumps(self.run.config(), indent=2)))
+            values.append(text_value("memory plan", self.run.memory_plan()))
+        return Event(step=line.step, wall_time=self.run.started() + line.seconds, summary=Summary(value=values))
+
+
+def text_value(tag, text):
+    """Text as it stands: TensorBoard renders Markdown, and code in it is what is indented."""
+    indented = "\n".join("    " + line for line in text.split("\n"))
+    return Summary.Value(tag=tag, metadata=create_summary_metadata(display_name="", description=""),
+                         tensor=make_tensor_proto([indented.encode()]))
+
+
+def count_events(folder):
+    """How many events with values are in the event files; a record that was cut short does not count."""
+    count = 0
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "events.out.tfevents.*"))):
+        count += sum(Event.FromString(record).HasField("summary") for record in RawEventFileLoader(path).Load())
+    return count

@@ -1,0 +1,149 @@
+"""A run's folder: config.json, memory.txt, and train.jsonl, which is the truth about what has happened.
+
+train.jsonl has one object a line, each with a "step". Every other field that is a number is a scalar, whatever its
+name; "nan", "inf" and "-inf" are numbers; "sample" is text. A run that is under way holds a lock on the file.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+
+NOT_FINITE = ("nan", "inf", "-inf")
+
+
+class RunError(Exception):
+    """A folder or a line that is no run's; the message names it and says what was expected."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of train.jsonl, and how far training had come with it."""
+
+    number: int  # from 1
+    step: int
+    scalars: dict  # name → float
+    sample: str | None
+    tokens: float  # trained on so far
+    seconds: float  # of training so far, without validation and samples
+
+
+class Run:
+    """A folder that is read as it grows: read() gives what is new, in whole lines."""
+
+    def __init__(self, folder):
+        self.folder = os.path.realpath(folder)
+        self.name = os.path.basename(self.folder)
+        self.log = os.path.join(folder, "train.jsonl")
+        if not os.path.isdir(folder):
+            raise RunError(f"{folder} is not a folder\n  expected a run's: runs/latest, or what --out named")
+        if not os.path.isfile(self.log):
+            raise RunError(f"{folder} has no train.jsonl: not the folder of a run")
+        self._offset = self._number = 0
+        self._step, self._tokens, self._seconds = None, 0.0, 0.0
+
+    def config(self):
+        """The options of the run by name; none if config.json is missing."""
+        path = os.path.join(self.folder, "config.json")
+        try:
+            config = json.loads(self._text("config.json") or "{}")
+        except ValueError as error:
+            raise RunError(f"{path}: {error}") from None
+        if not isinstance(config, dict):
+            raise RunError(f"{path}: expected an object")
+        return config
+
+    def memory_plan(self):
+        """The table of the memory plan as the run printed it; empty if memory.txt is missing."""
+        return self._text("memory.txt").rstrip()
+
+    def started(self):
+        """When the run began, in seconds since 1970: config.json is written first, and once."""
+        for name in ("config.json", "train.jsonl"):
+            path = os.path.join(self.folder, name)
+            if os.path.exists(path):
+                return os.path.getmtime(path)
+
+    def is_live(self):
+        """Whether the run is under way; where a file system knows no locks it always seems to be."""
+        with open(self.log, "rb") as log:
+            try:
+                fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    def read(self):
+        """The lines that are complete and were not read before. A line that is still being written waits."""
+        with open(self.log, "rb") as log:
+            if log.seek(0, os.SEEK_END) < self._offset:
+                raise RunError(f"{self.log} has become shorter: it is another run's now; start again")
+            log.seek(self._offset)
+            whole, newline, _ = log.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return [self._line(text) for text in (whole + newline).splitlines()]
+
+    def _text(self, name):
+        path = os.path.join(self.folder, name)
+        if not os.path.exists(path):
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def _line(self, text):
+        self._number += 1
+        try:
+            fields = json.loads(text)
+            step = fields.pop("step")
+            assert isinstance(step, int) and not isinstance(step, bool)
+        except (ValueError, AttributeError, KeyError, TypeError, AssertionError):
+            start = text[:60].decode(errors="replace")
+            raise RunError(f'{self.log}:{self._number}: expected an object with a "step", found: {start}') from None
+        scalars = {name: float(value) for name, value in fields.items() if is_scalar(value)}
+        self._advance(step, scalars)
+        sample = fields.get("sample")
+        return Line(self._number, step, scalars, sample if isinstance(sample, str) else None, self._tokens,
+                    self._seconds)
+
+    def _advance(self, step, scalars):
+        """Moves the clocks over the steps since the last line that told their speed."""
+        if "step_ms" not in scalars or "tokens_per_s" not in scalars:
+            return
+        seconds = scalars["step_ms"] / 1e3
+        done = step if self._step is None else step - self._step  # a resumed run begins with what was done before,
+        self._tokens += done * seconds * scalars["tokens_per_s"]
+        self._seconds += seconds * (1 if self._step is None else done)  # but its clock begins at 0
+        self._step = step
+
+
+def is_scalar(value):
+    """A number, or the word for one that is not finite."""
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)) or value in NOT_FINITE
+
+
+def open_runs(folders):
+    """The runs in these folders, with names that tell them apart."""
+    runs = [Run(folder) for folder in folders]
+    places = [run.folder for run in runs]
+    for run in runs:
+        if places.count(run.folder) > 1:
+            raise RunError(f"{run.folder} is named twice")
+    common = os.path.commonpath([os.path.dirname(place) for place in places])
+    if len({run.name for run in runs}) < len(runs):
+        for run in runs:
+            run.name = os.path.relpath(run.folder, common)
+    return runs
+
+
+def command(main):
+    """Runs main() as a command: what is wrong with a run is said in words, and Ctrl-C or SIGTERM is an ordinary end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sys.stdout.reconfigure(line_buffering=True)
+    try:
+        main()
+    except RunError as error:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {error}")
+    except KeyboardInterrupt:
+        print()
