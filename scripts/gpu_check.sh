@@ -20,9 +20,9 @@ for part in "${parts[@]}"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "scripts/gpu_check.sh: no part $part: ${all[*]}" >&2 && exit 2; }
 done
 
-query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
+query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | sed -n 1p; }
 gpu="" arch=""
-if nvidia-smi -L 2>/dev/null | grep -q '^GPU 0'; then
+if [[ $(nvidia-smi -L 2>/dev/null) == 'GPU 0'* ]]; then
   gpu=$(query name,clocks.sm,clocks.mem,power.draw,driver_version)
   arch=$(query compute_cap | tr -d .)
   case $arch in 9? | 1??) arch+=a ;; esac
