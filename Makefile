@@ -18,7 +18,7 @@
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
 ## SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb, beside the other;
 ## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
-## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME DOCTEST_HOME say where things are.
+## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME DOCTEST_HOME say where things are.
 
 SHELL := bash
 comma := ,
@@ -52,8 +52,8 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
-  OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' \
-  EMULATOR='$(EMULATOR)' scripts/doctor
+  OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
+  DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
 
 help:
 	@sed -n 's/^## \{0,1\}//p' Makefile
