@@ -119,6 +119,7 @@ class Block {
   bool in_loop_ = false;
   bool start_pending_ = false;
   const bool random_order_;
+  bool ahead_ = false;  // who was made ready last goes on first: one warp runs as far as it can before another does
   int loop_first_ = 0;
   const KernelLaunch* launch_ = nullptr;
   uint16_t ready_[kMaxThreads];
@@ -185,6 +186,7 @@ void Block::become_fiber() {
 inline int Block::pick() {
   const unsigned ready = ready_end_ - ready_begin_;
   if (ready == 0) return next_ < count_ ? kStartNext : kNothing;
+  if (ahead_) return ready_[--ready_end_ % kMaxThreads];
   if (random_order_) {
     if (next_ < count_ && random_.below(4) == 0) return kStartNext;
     std::swap(ready_[ready_begin_ % kMaxThreads], ready_[(ready_begin_ + random_.below(ready)) % kMaxThreads]);
@@ -322,6 +324,7 @@ void Block::begin(const KernelLaunch& launch, size_t number) {
     if (world_.order == CpuWorld::ThreadOrder::random)
       for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_.below(i)]);
   }
+  ahead_ = world_.order == CpuWorld::ThreadOrder::reverse || (random_order_ && random_.below(2));
   if (LLMC_TSAN)
     while (int(fibers_.size()) < count_) new_fiber();
   next_ = done_ = 0;
