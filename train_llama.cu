@@ -17,6 +17,8 @@
 #include "llmc/device/device.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/train/documents.h"
+#include "llmc/train/evaluation.h"
+#include "llmc/train/export_folder.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/report.h"
@@ -24,6 +26,7 @@
 #include "llmc/train/sampler.h"
 #include "llmc/train/sampling.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/text_codec.h"
 #include "llmc/train/token_dataset.h"
 #include "llmc/train/trainer.h"
 #include "llmc/train/weights_io.h"
@@ -53,6 +56,7 @@ struct Run {
   Device device;
   std::unique_ptr<Communicator> communicator;
   ModelSource model;
+  TextCodec codec;
   std::optional<TrainingData> data;  // none with --sample-only
   RunSettings settings;
   std::unique_ptr<Trainer> trainer;
@@ -60,13 +64,14 @@ struct Run {
 
   Run(const Options& options, const Ranks& ranks);
   void banner();
+  bool trains() const { return !options.sample_only && !options.eval_only; }
   int64_t train();  // steps done
+  void report_evaluation(int64_t step);
   void write_sample(const std::string& when, int64_t step);
   void end(int64_t steps);
 
  private:
-  double validate();
-  void report_validation(int64_t step);
+  void prepare_evaluation();
   void enqueue_step(int64_t step);
   void finish_step();
   std::span<const int32_t> cut_rows();
@@ -74,13 +79,14 @@ struct Run {
   bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
 
   std::optional<Sampler> sampler_;
-  std::optional<ValidationWindows> windows_;
+  std::optional<Evaluation> evaluation_;
   std::vector<int32_t> prompt_;
   std::optional<StopRequests> stop_requests_;  // from the first step on
   std::optional<DocumentRule> documents_;      // if rows are packed with several
   std::vector<int32_t> inputs_, labels_, positions_;
   double unigram_ = 0;  // loss of a model that knows only how often each token occurs
   double training_seconds_ = 0;
+  Json last_step_, last_score_;  // as they were logged
 };
 
 Run::Run(const Options& options, const Ranks& ranks)
@@ -91,7 +97,8 @@ Run::Run(const Options& options, const Ranks& ranks)
                         int(options.context_parallel_degree), 1)),
       device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, options.rendezvous)),
-      model(open_model(options)) {
+      model(open_model(options)),
+      codec(TextCodec::open(options.tokenizer, options.model, options.train_data, model.config)) {
   REQUIRE(mesh.tensor_degree == 1 && mesh.context_degree == 1,
           "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
           mesh.tensor_degree, mesh.context_degree);
@@ -108,10 +115,9 @@ Run::Run(const Options& options, const Ranks& ranks)
   if (options.packed_documents && data)
     documents_ = document_rule(options.train_data, options.document_token, model.config);
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
-  prompt_ = prompt_tokens(options.prompt, model.config);
+  prompt_ = codec.prompt(options.prompt);
   if (data) sampler_.emplace(data->train, settings.T, uint64_t(options.seed));
-  if (data && data->held_out && settings.val_every)
-    windows_.emplace(*data->held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T));
+  prepare_evaluation();
 
   TrainerSettings t;
   t.dtype = settings.dtype;
@@ -122,7 +128,7 @@ Run::Run(const Options& options, const Ranks& ranks)
   t.attention = settings.attention;
   t.beta1 = float(options.beta1), t.beta2 = float(options.beta2), t.eps = float(options.adam_eps);
   t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
-  t.training = !options.sample_only;
+  t.training = trains();
   trainer = Trainer::create(device, *communicator, model.config, t);
   if (model.weights) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
@@ -163,7 +169,8 @@ void Run::banner() {
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
   console.item("model", describe_model(model));
   if (data) console.item("data", describe_data(*data, documents_, options));
-  if (!options.sample_only)
+  console.item("tokenizer", codec.description());
+  if (trains())
     console.item("step",
                  format("%lld sequences of %d tokens: %d rank%s x %lld micro-batch%s of %d; %lld steps, %s tokens",
                         (long long)settings.G, settings.T, ranks.size, ranks.size == 1 ? "" : "s",
@@ -179,42 +186,64 @@ void Run::banner() {
 void Run::write_sample(const std::string& when, int64_t step) {
   console.heading(format("sample %s:", when.c_str()));
   std::string text;
-  const auto add = [&](int32_t token) {
-    const std::string piece = token_text(token, model.config);
+  TextCodec::Writer writer(codec);
+  const auto add = [&](const std::string& piece) {
     console.piece(piece);
     text += piece;
   };
-  for (int32_t token : prompt_) add(token);
+  for (int32_t token : prompt_) add(writer.take(token));
   const SamplingSettings s{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
                            settings.T};
   sample(*trainer, model.config, prompt_, s, [&](int32_t token) {
-    add(token);
+    add(writer.take(token));
     return !stop_now();
   });
+  add(writer.finish());
   console.piece("\n");
   if (folder) folder->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
 }
 
-// Mean loss over fixed windows of the held-out text, the same for any number of ranks.
-double Run::validate() {
-  LossSum sum;
-  for (int64_t k = 0; k < windows_->micro_steps(ranks.size, settings.B); ++k) {
-    inputs_.resize(size_t(settings.B) * size_t(settings.T));
-    labels_.resize(inputs_.size());
-    windows_->fill(ranks.size, settings.B, k, ranks.rank, inputs_.data(), labels_.data());
-    const std::span<const int32_t> positions = cut_rows();
-    const LossSum part = trainer->evaluate(inputs_, labels_, positions);
-    sum.nats += part.nats;
-    sum.labels += part.labels;
+void Run::prepare_evaluation() {
+  evaluation_.emplace(ranks.rank, ranks.size, settings.B, settings.T);
+  if (data && data->held_out && (settings.val_every || options.eval_only)) {
+    evaluation_->measure_loss(
+        ValidationWindows(*data->held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T)),
+        documents_, codec);
+    unigram_ = unigram_cross_entropy(data->train, *data->held_out);
   }
-  return trainer->sum_over_ranks(sum).mean();
+  if (!options.eval_choices.empty()) {
+    const ChoiceFormat format = options.eval_format == "llm.c" ? ChoiceFormat::llmc : ChoiceFormat::lm_eval;
+    evaluation_->ask_choices(read_choices(options.eval_choices, format, codec, settings.T));
+  }
+  REQUIRE(!options.eval_only || !evaluation_->empty(),
+          "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
 }
 
-void Run::report_validation(int64_t step) {
-  const double loss = validate();
-  console.line(format("step %lld/%lld | held-out loss %.4f nats a token | uniform %.4f | unigram %.4f", (long long)step,
-                      (long long)settings.steps, loss, std::log(double(model.config.V)), unigram_));
-  if (folder) folder->log(Json::object().set("step", step).set("val_loss", json_number(loss)));
+void Run::report_evaluation(int64_t step) {
+  const EvaluationResult result = evaluation_->run(*trainer);
+  Json line = Json::object().set("step", step);
+  std::string text = options.eval_only ? "" : format("step %lld/%lld | ", (long long)step, (long long)settings.steps);
+  if (result.loss) {
+    text += format("held-out loss %.4f nats a token", *result.loss);
+    line.set("val_loss", json_number(*result.loss));
+    if (result.bits_per_byte) {
+      text += format(" | %.4f bits a byte", *result.bits_per_byte);
+      line.set("val_bits_per_byte", json_number(*result.bits_per_byte));
+    }
+    text += format(" | uniform %.4f | unigram %.4f", std::log(double(model.config.V)), unigram_);
+  }
+  if (const auto& c = result.choices) {
+    const auto rate = [&](const char* name, int64_t right) {
+      text += format(" | %s %.4f", name, double(right) / double(c->items));
+      line.set(std::string("choices_") + name, double(right) / double(c->items));
+    };
+    text += format("%s%lld choices", result.loss ? "\n  " : "", (long long)c->items);
+    rate("acc", c->acc);
+    rate("acc_norm", c->acc_norm);
+    rate("acc_norm_tokens", c->acc_norm_tokens);
+  }
+  console.line(text);
+  if (folder) folder->log(last_score_ = line);
 }
 
 // Of the rows that were filled: their positions where they are packed with documents, else nothing.
@@ -255,7 +284,7 @@ void Run::finish_step() {
   r.memory_bytes = trainer->plan().device_bytes();
   r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
   console.progress(step_line(r), double(done) / double(settings.steps));
-  if (folder) folder->log(step_json(r));
+  if (folder) folder->log(last_step_ = step_json(r));
   REQUIRE(std::isfinite(result.loss) && std::isfinite(result.grad_norm),
           "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
           (long long)done, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());
@@ -264,7 +293,6 @@ void Run::finish_step() {
 // One step is always under way while the host prepares the next; its result is read a step late.
 int64_t Run::train() {
   stop_requests_.emplace();
-  if (windows_) unigram_ = unigram_cross_entropy(data->train, *data->held_out);
   int64_t enqueued = 0, finished = 0;
   bool stop = false;
   const auto finish = [&] {
@@ -272,10 +300,11 @@ int64_t Run::train() {
     ++finished;
   };
   while (!stop && enqueued < settings.steps) {
-    const bool validates = windows_ && settings.validates_at(enqueued), samples = settings.samples_at(enqueued);
+    const bool validates = !evaluation_->empty() && settings.validates_at(enqueued),
+               samples = settings.samples_at(enqueued);
     if (validates || samples) {
       while (finished < enqueued) finish();
-      if (validates) report_validation(enqueued);
+      if (validates) report_evaluation(enqueued);
       if (samples)
         write_sample(enqueued == 0 ? "before training" : format("after step %lld", (long long)enqueued), enqueued);
     }
@@ -287,14 +316,19 @@ int64_t Run::train() {
   if (stop)
     console.line(
         format("asked to stop: ending after step %lld of %lld", (long long)finished, (long long)settings.steps));
-  else if (windows_) report_validation(finished);
+  else if (!evaluation_->empty()) report_evaluation(finished);
   return finished;
 }
 
 void Run::end(int64_t steps) {
   if (folder && options.export_) {
     trainer->save(folder->file("export"));
-    if (model.weights) copy_tokenizer(options.model, folder->file("export"));
+    export_tokenizer(codec, model.config, folder->file("export"));
+    std::string changed;
+    for (const std::string& option : changed_options(options)) changed += (changed.empty() ? "--" : " --") + option;
+    export_model_card({describe_data(*data, documents_, options), steps, steps * settings.step_tokens(), last_step_,
+                       last_score_, changed},
+                      model.config, folder->file("export"));
     console.line(format("exported the weights to %s", folder->file("export").c_str()));
   }
   if (settings.sample_every && steps == settings.steps) write_sample("after training", steps);
@@ -314,7 +348,7 @@ void run(const Options& options, const Ranks& ranks) {
   }
   run.trainer->plan().require_fits(run.device.info());
   // Only the first rank writes; what it cannot write ends all of them.
-  if (!options.sample_only && ranks.rank == 0) run.folder.emplace(options.out, run.model.config.name);
+  if (run.trains() && ranks.rank == 0) run.folder.emplace(options.out, run.model.config.name);
   if (run.folder) run.folder->write_about(options_json(options), run.trainer->plan().table());
   if (run.folder && options.export_)
     run.folder->require_room(sizeof(float) * uint64_t(run.model.config.parameters()), "the exported weights");
@@ -323,6 +357,7 @@ void run(const Options& options, const Ranks& ranks) {
   if (run.model.weights) run.trainer->load(*run.model.weights);
   else run.trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
   if (options.sample_only) run.write_sample("of the model", 0);
+  else if (options.eval_only) run.report_evaluation(0);
   else run.end(run.train());
 }
 

@@ -272,6 +272,7 @@ TEST_CASE("every option: the saved configuration gives the same values") {
       if (name == "dtype") text = "bf16";
       if (name == "init") text = "depth-scaled";
       if (name == "attention") text = "plain";
+      if (name == "eval_format") text = "llm.c";
       if (name == "schedule") text = random() % 2 ? "wsd" : "constant";
       words.insert(words.end(), {dashed(name), text});
       ++changes;

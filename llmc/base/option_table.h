@@ -15,6 +15,7 @@
 // clang-format off
 #define OPTION_TABLE(X) \
   X("Model", Text, model, "tiny", "NAME", "preset, directory of safetensors, or a config.json alone: random weights") \
+  X("Model", Text, tokenizer, "", "DIR", "where tokenizer.json is (none: beside the weights, or beside the shards)") \
   X("Model", Count, layers, kAuto, "[1, 100000]", "shorten or lengthen the model to N layers (auto: its own)") \
   X("Model", Choice, init, "normal", "normal|depth-scaled", "the config's std (0.02); or residual projections by 1/sqrt(2L)") \
   \
@@ -29,8 +30,11 @@
   X("Run", Count, steps, kAuto, "[1, 1e15]", "length of the run in steps (at most one of the three lengths)") \
   X("Run", Count, train_tokens, kAuto, "[1, 1e18]", "length of the run in tokens") \
   X("Run", Real, epochs, kAuto, "(0, 1e9]", "length of the run in passes over the training data") \
+  X("Run", Text, eval_choices, "", "FILE", "questions to answer at each validation, as HellaSwag's JSON lines") \
+  X("Run", Choice, eval_format, "lm-eval", "lm-eval|llm.c", "how their text is built and cut into tokens") \
   X("Run", Count, val_every, kAuto, "[0, inf)", "steps between validations (0: never)") \
   X("Run", Count, sample_every, kAuto, "[0, inf)", "steps between samples (auto: start, half, end; 0: never)") \
+  X("Run", Switch, eval_only, false, "", "train nothing: measure the held-out loss, answer --eval-choices, and end") \
   X("Run", Switch, sample_only, false, "", "train nothing: continue --prompt and end") \
   X("Run", Text, prompt, "", "TEXT", "how samples begin") \
   X("Run", Count, sample_tokens, 200, "[0, 1e9]", "length of a sample in tokens") \

@@ -79,6 +79,21 @@ std::optional<std::string> Tokenizer::token_of(int32_t id) const {
 }
 
 bool Tokenizer::is_special(int32_t id) const { return parts_->is_special(id); }
+
+int64_t Tokenizer::bytes_of(int32_t id) const {
+  const std::string* token = parts_->token_of(id);
+  if (!token || is_special(id)) return 0;
+  if (parts_->added.find(id)) return int64_t(token->size());
+  const auto decodes = [&](DecoderStep::Kind kind) {
+    return std::ranges::any_of(parts_->decoder.steps(), [&](const DecoderStep& step) { return step.kind == kind; });
+  };
+  if (decodes(DecoderStep::kByteLevel))  // a character spells a byte
+    return std::ranges::count_if(*token, [](char c) { return (c & 0xc0) != 0x80; });
+  if (decodes(DecoderStep::kByteFallback) && token->size() == 6 && token->starts_with("<0x")) return 1;
+  const int32_t ids[] = {id, id};  // what it adds in the middle of a text
+  return int64_t(decode(ids, true).size()) - int64_t(decode(std::span(ids, 1), true).size());
+}
+
 const std::vector<int32_t>& Tokenizer::begin_tokens() const { return parts_->around.before; }
 const std::vector<int32_t>& Tokenizer::end_tokens() const { return parts_->around.behind; }
 

@@ -44,6 +44,8 @@ class Tokenizer {
   std::optional<int32_t> id_of(const std::string& token) const;  // by its spelling in the file
   std::optional<std::string> token_of(int32_t id) const;
   bool is_special(int32_t id) const;
+  // Bytes of text that a token stands for; 0 for special ones and ids that no token has.
+  int64_t bytes_of(int32_t id) const;
 
   // What encode() puts before and behind a text.
   const std::vector<int32_t>& begin_tokens() const;

@@ -40,13 +40,3 @@ ModelSource open_model(const Options& options) {
   }
   return source;
 }
-
-void copy_tokenizer(const std::string& model_directory, const std::string& export_directory) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-                           "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"}) {
-    const fs::path from = fs::path(model_directory) / name;
-    std::error_code error;
-    if (fs::exists(from, error)) fs::copy_file(from, fs::path(export_directory) / name, error);
-    REQUIRE(!error, "cannot copy %s to %s: %s", from.c_str(), export_directory.c_str(), error.message().c_str());
-  }
-}

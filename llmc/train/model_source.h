@@ -16,7 +16,3 @@ struct ModelSource {
 
 // Throws on anything else, with the presets; --layers changes the config's number of layers.
 ModelSource open_model(const Options& options);
-
-// The tokenizer's files beside a model's weights, copied beside an export of it: AutoTokenizer reads them there. A
-// model that has none stays without.
-void copy_tokenizer(const std::string& model_directory, const std::string& export_directory);

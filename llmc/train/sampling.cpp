@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <span>
-#include <sstream>
 
 #include "llmc/base/error.h"
 #include "llmc/base/philox.h"
@@ -42,36 +41,6 @@ int32_t draw(const std::vector<float>& logits, const SamplingSettings& settings,
 }
 
 }  // namespace
-
-std::vector<int32_t> prompt_tokens(const std::string& prompt, const LlamaConfig& config) {
-  std::vector<int32_t> tokens;
-  if (prompt.empty()) return {config.bos >= 0 ? config.bos : config.V > '\n' ? '\n' : 0};
-  if (config.V <= 256) {
-    for (char c : prompt) tokens.push_back(int32_t(static_cast<unsigned char>(c)));
-  } else {
-    std::istringstream words(prompt);
-    for (std::string word; words >> word;) {
-      size_t used = 0;
-      long token = -1;
-      try {
-        token = std::stol(word, &used);
-      } catch (const std::exception&) {
-      }
-      REQUIRE(used == word.size() && token >= 0,
-              "--prompt: \"%s\" is not a token number\n"
-              "  this model has %d tokens and no tokenizer here: give numbers, as in --prompt '128000 9906'",
-              word.c_str(), config.V);
-      tokens.push_back(int32_t(std::min<long>(token, INT32_MAX)));
-    }
-  }
-  for (int32_t token : tokens) REQUIRE(token < config.V, "--prompt: token %d, the model has %d", token, config.V);
-  return tokens;
-}
-
-std::string token_text(int32_t token, const LlamaConfig& config) {
-  if (config.V <= 256) return std::string(1, char(token));
-  return std::to_string(token) + " ";
-}
 
 void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit) {

@@ -16,12 +16,6 @@ struct SamplingSettings {
   int window = 1;  // tokens of context at most: the trainer's T
 };
 
-// `prompt` as tokens: its bytes for a byte-level model (V <= 256), otherwise token numbers separated by spaces. An
-// empty prompt is a newline, or the model's begin-of-text. Throws on a token that the model does not have.
-std::vector<int32_t> prompt_tokens(const std::string& prompt, const LlamaConfig& config);
-// Tokens as text: bytes for a byte-level model, else their numbers, each followed by a space.
-std::string token_text(int32_t token, const LlamaConfig& config);
-
 // Continues `tokens`, calling `emit` for each new one until it says no, or the model ends the text. Keys and values
 // stay on the device, so that a token costs one row; when the window is full, all but its newer half is forgotten.
 void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Covers: evaluation: held-out loss, bits a byte and multiple choice are the same numbers on 1, 2 and 4 ranks and for any
+# micro-batch; --eval-only measures what the run measured at its end; data and questions that are none are refused
+# Timeout: 300
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$root"
+items=dev/test/choices/items.jsonl
+"$train" --steps 12 --seq-len 160 --global-batch 4 --val-every 12 --sample-every 0 --eval-choices $items \
+  --out "$scratch/run" >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "training"; }
+grep '"val_loss"' "$scratch/run/train.jsonl" | tail -n 1 >"$scratch/end.json"
+check "the log has the loss, bits a byte and three accuracies" grep -q \
+  '"val_loss":[0-9.]*,"val_bits_per_byte":[0-9.]*,"choices_acc":[0-9.]*,"choices_acc_norm":[0-9.]*,"choices_acc_norm_tokens":' "$scratch/end.json"
+
+# measure RANKS OPTIONS…: the figures of --eval-only.
+measure() {
+  ranks "$1" "$train" --model "$scratch/run/export" --eval-only --seq-len 160 --eval-choices $items "${@:2}" 2>&1 |
+    grep -aE 'held-out loss|choices \|' | grep -v -e '--' >"$scratch/figures" || true
+  cat "$scratch/figures"
+}
+measure 1 >"$scratch/one"
+check "--eval-only measures" grep -q "40 choices | acc 0\.[0-9]* | acc_norm 0\.[0-9]* | acc_norm_tokens 0\." "$scratch/one"
+loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$scratch/end.json")
+# shellcheck disable=SC2016
+check "  what the run measured at its end" grep -q "held-out loss $(printf %.4f "$loss") " "$scratch/one"
+for n in 2 4; do
+  measure $n >"$scratch/more"
+  check "the same on $n ranks" cmp "$scratch/one" "$scratch/more"
+done
+measure 1 --micro-batch 3 >"$scratch/more"
+check "the same with another micro-batch" cmp "$scratch/one" "$scratch/more"
+measure 1 --eval-format llm.c >"$scratch/more"
+check "llm.c's way to build the text" grep -q "40 choices | acc 0" "$scratch/more"
+
+printf '{"ctx": "a", "endings": ["b", "c"], "label": 1}\n{"ctx": "a", "label": 1}\n' >"$scratch/bad.jsonl"
+refused "a question without answers" "bad.jsonl:2 has no key \"endings\"" "$train" --eval-choices "$scratch/bad.jsonl"
+refused "no file" "cannot read the choices $scratch/none" "$train" --eval-choices "$scratch/none"
+# A shard of 16-bit tokens: a header of 1024 bytes, then 3000 bytes of 1.
+python3 -c 'import struct,sys; sys.stdout.buffer.write(struct.pack("<256i", 20240520, 1, 3000, *[0]*253) + b"\1\0" * 3000)' >"$scratch/data.bin"
+refused "nothing to measure" "--eval-only: nothing to measure" "$train" --eval-only --train-data "$scratch/data.bin"
+echo "$checks checks passed"

@@ -1,0 +1,110 @@
+// Covers: evaluation: items of multiple choice as lm-eval and llm.c read them, scores and ties, files that are none
+#include <vector>
+
+#include "dev/test/test.h"
+#include "dev/test/token_files.h"
+#include "llmc/train/choices.h"
+
+namespace {
+
+TextCodec byte_codec() { return TextCodec::open("", "", "", LlamaConfig::preset("tiny")); }
+
+std::string text_of(const std::vector<int32_t>& tokens, int first, int last) {
+  return {tokens.begin() + first, tokens.begin() + last};
+}
+
+struct Texts {
+  std::string context;
+  std::vector<std::string> endings;
+};
+Texts read_one(const std::string& line, ChoiceFormat format, int T = 1000) {
+  TemporaryFolder folder;
+  const auto items = read_choices(write_file(folder / "one.jsonl", line + "\n"), format, byte_codec(), T);
+  CHECK(items.size() == 1);
+  Texts texts;
+  for (const auto& e : items[0].endings) {
+    texts.context = text_of(e.tokens, 0, e.first);
+    texts.endings.push_back(text_of(e.tokens, e.first, int(e.tokens.size())));
+  }
+  return texts;
+}
+
+std::string refusal(const std::string& lines, int T = 1000) {
+  TemporaryFolder folder;
+  const std::string path = write_file(folder / "c.jsonl", lines);
+  return error_of([&] { read_choices(path, ChoiceFormat::lm_eval, byte_codec(), T); });
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+constexpr auto kLmEval = ChoiceFormat::lm_eval, kLlmc = ChoiceFormat::llmc;
+
+}  // namespace
+
+TEST_CASE("lm-eval's text of HellaSwag's items, and llm.c's") {
+  const std::string item =
+      R"({"activity_label": "Sailing", "ctx_a": "[header] How to sail [title] Buy a boat.", "ctx_b": "éMILE sAILS",)"
+      R"( "ctx": "He sails. ", "endings": [" [step] far  away.", "home\n[a\nb] ."], "label": "1"})";
+  const Texts harness = read_one(item, kLmEval);
+  CHECK(harness.context == "Sailing: How to sail. Buy a boat. Émile sails");
+  CHECK(harness.endings == std::vector<std::string>{"  far away.", " home\n[a\nb] ."});
+  const Texts karpathy = read_one(item, kLlmc);
+  CHECK(karpathy.context == "He sails. ");
+  CHECK(karpathy.endings == std::vector<std::string>{"  [step] far  away.", " home\n[a\nb] ."});
+}
+
+TEST_CASE("an item without HellaSwag's own fields: its ctx, whose last spaces belong to the ending") {
+  const Texts texts = read_one(R"({"ctx": "Two and two is  ", "endings": ["four", "five"], "label": 0})", kLmEval);
+  CHECK(texts.context == "Two and two is");
+  CHECK(texts.endings == std::vector<std::string>{"   four", "   five"});
+}
+
+TEST_CASE("what is longer than the model's sequence loses its beginning") {
+  const Texts texts = read_one(R"({"ctx": "abcdefgh", "endings": ["xyz", "z"], "label": 0})", kLlmc, 6);
+  CHECK(texts.context == "defgh");
+  CHECK(has(refusal(R"({"ctx": "a", "endings": ["123456", "z"], "label": 0})", 6), "an ending of 1 to 6 tokens"));
+}
+
+TEST_CASE("scores: by the sum, by characters, by tokens; of equals the first counts") {
+  ChoiceItem item{{{{1, 2, 3, 4, 5}, 1, 2}, {{1, 2}, 1, 10}, {{1, 2, 3}, 2, 1}}, 0};
+  ChoiceScore score;
+  // Sums -4, -3, -3.5: the second; by characters -2, -0.3, -3.5: the second; by tokens -1, -3, -3.5: the first.
+  score.add(item, {-4, -3, -3.5f});
+  CHECK(score.items == 1);
+  CHECK(score.acc == 0);
+  CHECK(score.acc_norm == 0);
+  CHECK(score.acc_norm_tokens == 1);
+  score.add(item, {-3, -3, -3});
+  CHECK(score.acc == 1);
+  item.gold = 1;
+  score.add(item, {-3, -3, -3});
+  CHECK(score.items == 3);
+  CHECK(score.acc == 1);
+  CHECK(score.acc_norm == 1);
+}
+
+TEST_CASE("a file that is none says where") {
+  const std::string good = R"({"ctx": "a", "endings": ["b", "c"], "label": 0})";
+  CHECK(refusal(good) == "");
+  CHECK(refusal(good + "\n\n" + good + "\n") == "");
+  CHECK(has(refusal(good + "\n" + R"({"ctx": "a", "label": 0})"), "c.jsonl:2 has no key \"endings\""));
+  CHECK(has(refusal(R"({"endings": ["b", "c"], "label": 0})"), "c.jsonl:1 has no key \"ctx\""));
+  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b", "c"]})"), "c.jsonl:1 has no key \"label\""));
+  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": 2})"), "label 2 of 2 endings"));
+  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": "x"})"), "of 2 endings"));
+  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b"], "label": 0})"), "1 endings, expected at least 2"));
+  CHECK(has(refusal(R"({"ctx": "", "endings": ["b", "c"], "label": 0})"), "c.jsonl:1: "));
+  CHECK(has(refusal("{\"ctx\": \"a\", "), "c.jsonl:1"));
+  CHECK(has(refusal(""), "has no items"));
+  CHECK(has(error_of([] { read_choices("/nowhere.jsonl", kLlmc, byte_codec(), 8); }), "cannot read the choices"));
+}
+
+TEST_CASE("a model without a tokenizer is not asked") {
+  LlamaConfig config = LlamaConfig::preset("tiny");
+  config.V = 50257;
+  const TextCodec numbers = TextCodec::open("", "", "", config);
+  CHECK(has(error_of([&] { read_choices("x", kLlmc, numbers, 8); }), "the model has no tokenizer here"));
+  CHECK(numbers.encode("17 50256", true) == std::vector<int32_t>{17, 50256});
+  CHECK(has(error_of([&] { numbers.encode("17 50257", true); }), "\"50257\" is no token's number"));
+  CHECK(has(error_of([&] { numbers.encode("a", true); }), "\"a\" is no token's number"));
+  CHECK(has(error_of([&] { TextCodec::open("/nowhere", "", "", config); }), "/nowhere"));
+}

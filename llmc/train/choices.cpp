@@ -1,0 +1,171 @@
+#include "llmc/train/choices.h"
+
+#include <locale.h>
+#include <wctype.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <memory>
+
+#include "llmc/base/error.h"
+#include "llmc/base/json.h"
+#include "llmc/base/utf8.h"
+
+namespace {
+
+// ---------------------------------------------------------------------------------------------- Python's strings
+
+std::u32string code_points(std::string_view utf8) {
+  std::u32string text;
+  while (!utf8.empty()) {
+    const size_t bytes = utf8_start(utf8).bytes;
+    text += code_point(utf8.substr(0, bytes));
+    utf8.remove_prefix(bytes);
+  }
+  return text;
+}
+
+std::string utf8(const std::u32string& text) {
+  std::string bytes;
+  for (const char32_t c : text) append_utf8(bytes, c);
+  return bytes;
+}
+
+// str.isspace()
+bool is_space(char32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+std::u32string strip(std::u32string text, bool left = true) {
+  while (!text.empty() && is_space(text.back())) text.pop_back();
+  size_t first = 0;
+  while (left && first < text.size() && is_space(text[first])) ++first;
+  return text.substr(first);
+}
+
+// str.capitalize(): the first character upper case, the rest lower case.
+std::u32string capitalized(std::u32string text) {
+  const std::unique_ptr<std::remove_pointer_t<locale_t>, void (*)(locale_t)> unicode(
+      newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr), freelocale);
+  for (size_t i = 0; i < text.size() && unicode; ++i)
+    text[i] =
+        i ? char32_t(towlower_l(wint_t(text[i]), unicode.get())) : char32_t(towupper_l(wint_t(text[i]), unicode.get()));
+  return text;
+}
+
+void replace_all(std::u32string& text, const std::u32string& what, const std::u32string& by) {
+  for (size_t at = 0; (at = text.find(what, at)) != text.npos; at += by.size()) text.replace(at, what.size(), by);
+}
+
+// What lm-eval's hellaswag does to queries and endings: WikiHow's marks go.
+std::u32string without_marks(std::u32string text) {
+  text = strip(std::move(text));
+  replace_all(text, U" [title]", U". ");
+  for (size_t open = 0; (open = text.find(U'[', open)) != text.npos;) {
+    const size_t close = text.find_first_of(U"]\n", open);
+    if (close == text.npos) break;
+    if (text[close] == U'\n') open = close;  // brackets of one line only
+    else text.erase(open, close + 1 - open);
+  }
+  replace_all(text, U"  ", U" ");
+  return text;
+}
+
+// ---------------------------------------------------------------------------------------------- items
+
+struct ChoiceText {
+  std::u32string context;
+  std::vector<std::u32string> endings;
+  int gold;
+};
+
+ChoiceText read_item(const Json& json, ChoiceFormat format) {
+  ChoiceText item;
+  const bool marked = format == ChoiceFormat::lm_eval && json.contains("ctx_a") && json.contains("activity_label");
+  if (marked)
+    item.context =
+        without_marks(code_points(json.get_string("activity_label") + ": " + json.get_string("ctx_a") + " ") +
+                      capitalized(code_points(json.get_string("ctx_b"))));
+  else item.context = code_points(json.get_string("ctx"));
+  for (const Json& ending : json.at("endings").elements()) {
+    item.endings.push_back(code_points(ending.as_string()));
+    if (marked) item.endings.back() = without_marks(item.endings.back());
+  }
+  const Json& label = json.at("label");
+  item.gold = label.is_string() && label.as_string().size() == 1 ? label.as_string()[0] - '0' : int(label.as_int());
+  REQUIRE(item.endings.size() >= 2, "%s: %zu endings, expected at least 2", json.where().c_str(), item.endings.size());
+  REQUIRE(item.gold >= 0 && item.gold < int(item.endings.size()), "%s: label %d of %zu endings", json.where().c_str(),
+          item.gold, item.endings.size());
+  return item;
+}
+
+ChoiceItem::Ending tokens_of(std::u32string context, const std::u32string& ending, ChoiceFormat format,
+                             const TextCodec& codec, int T) {
+  ChoiceItem::Ending result;
+  result.characters = int64_t(ending.size());
+  if (format == ChoiceFormat::llmc) {
+    result.tokens = codec.encode(utf8(context), false);
+    result.first = int(result.tokens.size());
+    const std::vector<int32_t> more = codec.encode(utf8(U" " + ending), false);
+    result.tokens.insert(result.tokens.end(), more.begin(), more.end());
+  } else {
+    const std::u32string stripped = strip(context, false);  // its last spaces belong to the ending
+    result.tokens = codec.encode(utf8(context + U" " + ending), true);
+    result.first = int(codec.encode(utf8(stripped), true).size());
+  }
+  const int count = int(result.tokens.size());
+  REQUIRE(result.first >= 1 && result.first < count && count - result.first <= T,
+          "%d tokens, of which the ending begins with number %d\n  expected a context and an ending of 1 to %d tokens",
+          count, result.first, T);
+  const int dropped = std::max(0, count - (T + 1));
+  result.tokens.erase(result.tokens.begin(), result.tokens.begin() + dropped);
+  result.first -= dropped;
+  return result;
+}
+
+}  // namespace
+
+std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec, int T) {
+  REQUIRE(codec.reads_text(), "--eval-choices %s: the model has no tokenizer here\n  name it: --tokenizer DIR",
+          path.c_str());
+  std::ifstream file(path);
+  REQUIRE(file, "cannot read the choices %s\n  expected a file of JSON lines, as HellaSwag's hellaswag_val.jsonl",
+          path.c_str());
+  std::vector<ChoiceItem> items;
+  int line = 0;
+  for (std::string text; std::getline(file, text);) {
+    ++line;
+    if (text.find_first_not_of(" \t\r") == text.npos) continue;
+    const std::string place = path + ":" + std::to_string(line);
+    const ChoiceText item = read_item(Json::parse(text, place), format);
+    ChoiceItem choice{{}, item.gold};
+    try {
+      for (const std::u32string& ending : item.endings)
+        choice.endings.push_back(tokens_of(item.context, ending, format, codec, T));
+    } catch (const Error& error) {
+      fail("%s: %s", place.c_str(), error.what());
+    }
+    items.push_back(std::move(choice));
+  }
+  REQUIRE(!items.empty(), "%s has no items", path.c_str());
+  return items;
+}
+
+void ChoiceScore::add(const ChoiceItem& item, const std::vector<float>& log_likelihoods) {
+  const auto right = [&](auto&& weight) {
+    int best = 0;
+    double highest = -INFINITY;
+    for (size_t i = 0; i < item.endings.size(); ++i) {
+      const double score = double(log_likelihoods[i]) / double(weight(item.endings[i]));
+      if (score > highest) highest = score, best = int(i);
+    }
+    return best == item.gold;
+  };
+  using Ending = ChoiceItem::Ending;
+  ++items;
+  acc += right([](const Ending&) { return 1; });
+  acc_norm += right([](const Ending& e) { return e.characters; });
+  acc_norm_tokens += right([](const Ending& e) { return int64_t(e.tokens.size()) - e.first; });
+}

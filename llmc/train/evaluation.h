@@ -1,0 +1,42 @@
+// What a run measures of its model as it goes: the loss on fixed windows of held-out data, and questions with several
+// answers. The figures do not depend on the number of ranks.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "llmc/train/choices.h"
+#include "llmc/train/documents.h"
+#include "llmc/train/sampler.h"
+#include "llmc/train/trainer.h"
+
+struct EvaluationResult {
+  std::optional<double> loss;           // nats a token
+  std::optional<double> bits_per_byte;  // of the predicted text, where tokens are text
+  std::optional<ChoiceScore> choices;
+};
+
+class Evaluation {
+ public:
+  // This rank's part, in micro-batches of B sequences of T tokens.
+  Evaluation(int rank, int ranks, int B, int T) : rank_(rank), ranks_(ranks), B_(B), T_(T) {}
+
+  void measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents, const TextCodec& codec);
+  void ask_choices(std::vector<ChoiceItem> items) { items_ = std::move(items); }
+  bool empty() const { return !windows_ && items_.empty(); }
+
+  // All ranks call; all get the same.
+  EvaluationResult run(Trainer& trainer);
+
+ private:
+  LossSum held_out_loss(Trainer& trainer);
+  ChoiceScore choices(Trainer& trainer);
+  void fill_windows(int64_t micro_step, int rank);
+
+  const int rank_, ranks_, B_, T_;
+  std::optional<ValidationWindows> windows_;
+  std::optional<DocumentRule> documents_;
+  int64_t predicted_bytes_ = 0;
+  std::vector<ChoiceItem> items_;
+  std::vector<int32_t> inputs_, labels_, positions_;
+};

@@ -1,0 +1,90 @@
+#include "llmc/train/text_codec.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+
+namespace fs = std::filesystem;
+
+TextCodec TextCodec::open(const std::string& asked, const std::string& model, const std::string& data,
+                          const LlamaConfig& config) {
+  TextCodec codec;
+  codec.V_ = config.V;
+  codec.bos_ = config.bos;
+  std::error_code error;
+  std::vector<fs::path> places = {asked};
+  if (asked.empty()) {
+    places = {model};
+    if (const auto shards = glob(data); !shards.empty() && shards[0].ends_with(".bin"))
+      places.push_back(fs::path(shards[0]).parent_path());
+  }
+  for (const fs::path& place : places) {
+    const bool directory = fs::is_directory(place, error);
+    if (asked.empty() && !(directory && fs::exists(place / "tokenizer.json", error))) continue;
+    codec.tokenizer_ = Tokenizer::open(place.string());
+    codec.directory_ = directory ? place.string() : place.parent_path().string();
+    REQUIRE(codec.tokenizer_->vocabulary_size() <= config.V,
+            "%s has %d tokens, the model %s %d\n  name the tokenizer that the model was made with: --tokenizer DIR",
+            place.c_str(), codec.tokenizer_->vocabulary_size(), config.name.c_str(), config.V);
+    return codec;
+  }
+  codec.bytes_ = config.V <= 256;
+  return codec;
+}
+
+std::string TextCodec::description() const {
+  if (tokenizer_)
+    return format("%s/tokenizer.json, %d tokens", directory_.empty() ? "." : directory_.c_str(),
+                  tokenizer_->vocabulary_size());
+  return bytes_ ? "none: a token is a byte" : "none: samples are shown as numbers of tokens (--tokenizer DIR)";
+}
+
+std::vector<int32_t> TextCodec::encode(const std::string& text, bool begin) const {
+  if (tokenizer_) return tokenizer_->encode(text, begin);
+  std::vector<int32_t> tokens;
+  if (bytes_) {
+    for (char c : text) tokens.push_back(int32_t(static_cast<unsigned char>(c)));
+    for (int32_t token : tokens) REQUIRE(token < V_, "byte %d of a text, and the model has %d tokens", token, V_);
+    return tokens;
+  }
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    size_t used = 0;
+    long token = -1;
+    try {
+      token = std::stol(word, &used);
+    } catch (const std::exception&) {
+    }
+    REQUIRE(
+        used == word.size() && token >= 0 && token < V_,
+        "\"%s\" is no token's number: the model has %d, and no tokenizer here\n  give numbers, as in '128000 9906', "
+        "or name its tokenizer: --tokenizer DIR",
+        word.c_str(), V_);
+    tokens.push_back(int32_t(token));
+  }
+  return tokens;
+}
+
+std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
+  std::vector<int32_t> tokens = encode(text, true);
+  if (!tokens.empty()) return tokens;
+  if (bos_ >= 0 && !bytes_) return {bos_};
+  if (tokenizer_) tokens = tokenizer_->encode("\n", false);
+  return tokens.empty() ? std::vector<int32_t>{V_ > '\n' ? '\n' : 0} : tokens;
+}
+
+int64_t TextCodec::bytes_of(int32_t token) const {
+  if (tokenizer_) return tokenizer_->bytes_of(token);
+  return bytes_ ? 1 : 0;
+}
+
+TextCodec::Writer::Writer(const TextCodec& codec) : codec_(codec) {
+  if (codec.tokenizer_) decoder_.emplace(*codec.tokenizer_, true);
+}
+std::string TextCodec::Writer::take(int32_t token) {
+  if (decoder_) return decoder_->take(token);
+  return codec_.bytes_ ? std::string(1, char(token)) : std::to_string(token) + " ";
+}
+std::string TextCodec::Writer::finish() { return decoder_ ? decoder_->finish() : ""; }

@@ -1,0 +1,54 @@
+// Text and a model's tokens. With a tokenizer.json, as that says; a model of at most 256 tokens reads bytes; any other
+// shows the tokens' numbers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/tokenizer.h"
+#include "llmc/model/config.h"
+
+class TextCodec {
+ public:
+  // The tokenizer that was asked for (a file or directory; may be empty), else the one beside the model's weights, else
+  // the one beside the shards that match `data`. Throws on one that has more tokens than the model.
+  static TextCodec open(const std::string& asked, const std::string& model, const std::string& data,
+                        const LlamaConfig& config);
+
+  bool reads_text() const { return tokenizer_ || bytes_; }
+  bool has_tokenizer() const { return bool(tokenizer_); }
+  // Where tokenizer.json lies; empty without one.
+  const std::string& directory() const { return directory_; }
+  std::string description() const;
+
+  // The tokens of a text, with those that begin one by `begin`. Without a tokenizer or bytes: of numbers between
+  // spaces. Throws on a number that is no token.
+  std::vector<int32_t> encode(const std::string& text, bool begin) const;
+  // How a sample begins: the prompt, or if that is empty what begins a text: begin-of-text, else a newline.
+  std::vector<int32_t> prompt(const std::string& text) const;
+
+  // Bytes of UTF-8 that a token stands for: 0 for special ones, and for all where text is not read.
+  int64_t bytes_of(int32_t token) const;
+
+  // Tokens that come one by one, as text that can be shown; what is no whole character yet waits.
+  class Writer {
+   public:
+    explicit Writer(const TextCodec& codec);
+    std::string take(int32_t token);
+    std::string finish();
+
+   private:
+    const TextCodec& codec_;
+    std::optional<StreamingDecoder> decoder_;
+  };
+
+ private:
+  std::optional<Tokenizer> tokenizer_;
+  std::string directory_;
+  bool bytes_ = false;
+  int V_ = 0;
+  int32_t bos_ = -1;
+};
