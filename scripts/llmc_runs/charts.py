@@ -1,0 +1,85 @@
+"""The charts of a report: one for each scalar, the runs' curves over each other. What moves in them is in page.js."""
+
+from bokeh.embed import components
+from bokeh.events import DoubleTap, MouseLeave, MouseMove, Tap
+from bokeh.models import (BoxZoomTool, ColumnDataSource, CrosshairTool, CustomJS, CustomJSTickFormatter, DataRange1d,
+                          PanTool, ResetTool, SaveTool, Span, WheelZoomTool)
+from bokeh.plotting import figure
+
+COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#06b6d4", "#d4a106", "#ec4899", "#64748b", "#84cc16")
+
+# What is known of a scalar; every other one is shown under its own name, after these.
+TITLES = {
+    "loss": ("Training loss", "nats a token"),
+    "val_loss": ("Held-out loss", "nats a token"),
+    "grad_norm": ("Gradient norm", "before clipping"),
+    "lr": ("Learning rate", ""),
+    "tokens_per_s": ("Throughput", "tokens a second"),
+    "mfu": ("Model FLOPs utilization", "of the peak"),
+    "step_ms": ("Time of a step", "ms"),
+}
+EXACT = ("lr",)  # never smoothed
+FEW = 100  # points: a curve of so few is drawn with its points
+
+
+def names_of(all_curves):
+    """The scalars of all runs: those with a title first."""
+    found = dict.fromkeys(name for curves in all_curves for name in curves)
+    return [name for name in TITLES if name in found] + [name for name in found if name not in TITLES]
+
+
+def draw(all_curves):
+    """The script that draws, and for each scalar the place of its chart: (script, {name: HTML})."""
+    shared = {"x_range": DataRange1d(range_padding=0.02), "crosshair": Span(dimension="height", line_dash="dotted")}
+    return components({name: chart(name, all_curves, **shared) for name in names_of(all_curves)})
+
+
+def chart(name, all_curves, x_range, crosshair):
+    """A figure with a curve a run, called run:<number>; `smooth` is the column that page.js computes."""
+    plot = figure(name=name, height=260, sizing_mode="stretch_width", x_range=x_range, tools="", window_axis="x",
+                  toolbar_location="above", toolbar_inner=True, min_border_left=46, min_border_right=12)
+    for number, curves in enumerate(all_curves):
+        if name in curves:
+            add_curve(plot, number, curves[name], smooth=is_dense(name, curves))
+    zoom = BoxZoomTool(dimensions="width")
+    plot.add_tools(zoom, PanTool(dimensions="width"), WheelZoomTool(dimensions="width"), ResetTool(), SaveTool(),
+                   CrosshairTool(overlay=crosshair))
+    plot.toolbar.active_drag, plot.toolbar.autohide, plot.toolbar.logo = zoom, True, None
+    plot.js_on_event(MouseMove, CustomJS(code="page.read_at(cb_obj.x)"))
+    plot.js_on_event(Tap, CustomJS(code="page.read_at(cb_obj.x)"))
+    plot.js_on_event(MouseLeave, CustomJS(code="page.read_at(null)"))
+    plot.js_on_event(DoubleTap, CustomJS(code="cb_obj.origin.reset.emit()"))
+    plot.xaxis.formatter = CustomJSTickFormatter(code="return page.x_text(tick)")
+    plot.yaxis.formatter = CustomJSTickFormatter(code="return page.number_text(tick)")
+    dress(plot)
+    return plot
+
+
+def is_dense(name, curves):
+    """Whether smoothing says anything: a value a step, and more than a handful of them."""
+    return name not in EXACT and len(curves[name].step) > 10 and len(curves[name].step) * 2 > len(
+        curves.get("loss", curves[name]).step)
+
+
+def add_curve(plot, number, curve, smooth):
+    columns = curve.columns()
+    source = ColumnDataSource({**columns, "x": columns["step"], "smooth": columns["value"]},
+                              name="smooth" if smooth else "exact")
+    color = COLORS[number % len(COLORS)]
+    if smooth:
+        plot.line("x", "value", source=source, color=color, alpha=0.28, line_width=1, name=f"raw:{number}")
+    plot.line("x", "smooth", source=source, color=color, line_width=2, line_join="round", name=f"run:{number}")
+    if not smooth and len(curve.step) <= FEW:
+        plot.scatter("x", "value", source=source, color=color, size=5, name=f"points:{number}")
+
+
+def dress(plot):
+    """What is the same in light and dark."""
+    plot.background_fill_alpha = plot.border_fill_alpha = 0
+    plot.outline_line_color = None
+    plot.grid.grid_line_width = 1
+    plot.xgrid.visible = False
+    plot.axis.axis_line_color = plot.axis.minor_tick_line_color = plot.axis.major_tick_line_color = None
+    plot.axis.major_label_text_font = "system-ui, sans-serif"
+    plot.axis.major_label_text_font_size = "12px"
+    plot.xaxis.ticker.desired_num_ticks, plot.yaxis.ticker.desired_num_ticks = 6, 5

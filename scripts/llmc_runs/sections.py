@@ -1,0 +1,143 @@
+"""The parts of a report that are text: final figures, options, samples, memory. Everything is escaped here."""
+
+import re
+from html import escape
+
+import numpy as np
+
+from llmc_runs.charts import COLORS
+from llmc_runs.human import human_bytes, human_count, human_duration
+
+BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
+
+
+def table(head, rows, css=""):
+    """Cells are HTML. The first column names the row."""
+    def row(tag, cells):
+        return "<tr>" + "".join(f"<{tag if i else 'th'}>{cell}</{tag if i else 'th'}>"
+                                for i, cell in enumerate(cells)) + "</tr>"
+    body = "".join(row("td", cells) for cells in rows)
+    return f'<div class="scroll"><table class="{css}"><thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>'
+
+
+def run_name(number, name):
+    """A run's name with the colour of its curves."""
+    return f'<span class="run" style="--color:{COLORS[number % len(COLORS)]}">{escape(name)}</span>'
+
+
+def run_names(pages):
+    return [run_name(number, page.run.name) for number, page in enumerate(pages)]
+
+
+# ---- final figures ---------------------------------------------------------------------------------------------------
+
+def final_figures(pages):
+    """A row a run; columns that no run has are left out."""
+    columns = {}
+    for number, page in enumerate(pages):
+        for title, cell in figures(page).items():
+            columns.setdefault(title, {})[number] = cell
+    rows = [[name] + [cells.get(number, "–") for cells in columns.values()]
+            for number, name in enumerate(run_names(pages))]
+    return table(["run", *columns], rows, "figures")
+
+
+def figures(page):
+    """What a run came to: title → HTML."""
+    last = page.lines[-1]
+    cells = {"state": '<span class="live">running</span>' if page.live else "ended", "steps": f"{last.step}",
+             "tokens": human_count(last.tokens), "training time": human_duration(last.seconds)}
+    if values := page.values("loss"):
+        tail = values[-max(1, len(values) // 20):]
+        cells["training loss"] = f"{np.mean(tail):.4f}{of_last(len(tail))}"
+    if values := page.values("val_loss"):
+        steps = [line.step for line in page.lines if "val_loss" in line.scalars]
+        best = int(np.nanargmin(values)) if np.isfinite(values).any() else 0
+        cells["held-out loss"] = f"{values[-1]:.4f}"
+        cells["best held-out"] = f'{values[best]:.4f}<small>step {steps[best]}</small>'
+    if values := page.values("tokens_per_s"):
+        cells["tokens/s"] = f"{human_count(np.median(values))}<small>median</small>"
+    if values := page.values("mfu"):
+        cells["MFU"] = f"{np.median(values) * 100:.1f}%<small>median</small>"
+    if total := dict(plan_rows(page.memory_plan)).get("device, total"):
+        cells["device memory"] = human_bytes(total)
+    if wrong := [line.step for line in page.lines if not all(map(np.isfinite, line.scalars.values()))]:
+        cells["not finite"] = f'<span class="bad">step {wrong[0]}</span><small>{len(wrong)} lines</small>'
+    return cells
+
+
+def of_last(count):
+    return f"<small>mean of the last {count}</small>" if count > 1 else ""
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+def options(pages):
+    """A table of the options that differ; below it, folded, those that all runs share."""
+    names = list(dict.fromkeys(name for page in pages for name in page.config))
+    differ = [name for name in names if len({option_text(page, name) for page in pages}) > 1]
+    html = ""
+    if differ:
+        html = table(["option", *run_names(pages)], [option_row(pages, name) for name in differ])
+    elif len(pages) > 1:
+        html = "<p>All options are the same.</p>"
+    common = [name for name in names if name not in differ]
+    rows = [option_row(pages[:1], name) for name in common]
+    what = "options that all runs share" if len(pages) > 1 else "options"
+    return html + f"<details><summary>{len(common)} {what}</summary>{table(['option', 'value'], rows)}</details>"
+
+
+def option_text(page, name):
+    value = page.config.get(name, "–")
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def option_row(pages, name):
+    return [f"<code>--{escape(name.replace('_', '-'))}</code>"] + [escape(option_text(page, name)) for page in pages]
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+def samples(pages):
+    """All samples, of which page.js shows those of one step; none if no run has any."""
+    steps = sorted({line.step for page in pages for line in page.lines if line.sample is not None})
+    if not steps:
+        return ""
+    cards = ""
+    for number, page in enumerate(pages):
+        texts = "".join(f'<pre data-step="{line.step}">{escape(line.sample.strip())}</pre>'
+                        for line in page.lines if line.sample is not None)
+        if texts:
+            cards += f'<article class="sample"><h3>{run_name(number, page.run.name)}<small></small></h3>{texts}</article>'
+    return (f'<label class="slider">after step <output></output><input type="range" id="sample-step" min="0" '
+            f'max="{len(steps) - 1}" value="{len(steps) - 1}" data-steps="{steps}"></label>'
+            f'<div class="samples">{cards}</div>')
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+def memory(pages):
+    """The plans of memory: a bar a run, all on one scale, and the figures; none if no run has a plan."""
+    plans = [dict(plan_rows(page.memory_plan)) for page in pages]
+    names = list(dict.fromkeys(name for plan in plans for name in plan))
+    if not names:
+        return ""
+    parts = [name for name in names if name not in ("device, total", "pinned host")]
+    parts.sort(key=lambda name: -max(plan.get(name, 0) for plan in plans))
+    shade = {name: f"--share:{i / max(1, len(parts) - 1):.2f}" for i, name in enumerate(parts)}
+    largest = max(sum(plan.get(name, 0) for name in parts) for plan in plans)
+    bars = ""
+    for name, plan in zip(run_names(pages), plans):
+        pieces = "".join(f'<i style="{shade[part]};width:{100 * plan[part] / largest:.3f}%" '
+                         f'title="{escape(part)}: {human_bytes(plan[part])}"></i>' for part in parts if part in plan)
+        bars += f'<div class="plan">{name}<div class="bar">{pieces}</div></div>'
+    rows = [[f'<span class="part" style="{shade[part]}">{escape(part)}</span>' if part in shade else f"<b>{part}</b>"] +
+            [human_bytes(plan[part]) if part in plan else "–" for plan in plans]
+            for part in parts + [name for name in names if name not in parts]]
+    return bars + table(["planned for", *run_names(pages)], rows, "numbers")
+
+
+def plan_rows(text):
+    """(what, bytes) of each line of a memory plan: "activations      33.1 MiB"."""
+    for what, number, unit in re.findall(r"^(\S.*?)\s{2,}([\d.]+) ([KMGTP]?i?B)$", text, re.MULTILINE):
+        yield what, float(number) * BYTES[unit]
