@@ -72,6 +72,6 @@ fails test_absent "exit code 127"
 
 printf '#!/bin/sh\n# Covers: torch\necho fine\n' >"$scratch/dev/test/pytorch/export.sh"
 chmod +x "$scratch/dev/test/pytorch/export.sh"
-run 0 --pytorch b
+run 0 --with pytorch b
 check "the PyTorch tests stand apart" last_line "1 passed, 0 failed"
 echo "runner: $checks checks passed"

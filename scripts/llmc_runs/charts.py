@@ -2,8 +2,8 @@
 
 from bokeh.embed import components
 from bokeh.events import DoubleTap, MouseLeave, MouseMove, Tap
-from bokeh.models import (BoxZoomTool, ColumnDataSource, CrosshairTool, CustomJS, CustomJSTickFormatter, DataRange1d,
-                          PanTool, ResetTool, SaveTool, Span, WheelZoomTool)
+from bokeh.models import (BoxZoomTool, ColumnDataSource, CrosshairTool, CustomJS, CustomJSTickFormatter, PanTool, Range1d,
+                          ResetTool, SaveTool, Span, WheelZoomTool)
 from bokeh.plotting import figure
 
 COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#06b6d4", "#d4a106", "#ec4899", "#64748b", "#84cc16")
@@ -30,7 +30,7 @@ def names_of(all_curves):
 
 def draw(all_curves):
     """The script that draws, and for each scalar the place of its chart: (script, {name: HTML})."""
-    shared = {"x_range": DataRange1d(range_padding=0.02), "crosshair": Span(dimension="height", line_dash="dotted")}
+    shared = {"x_range": Range1d(0, 1), "crosshair": Span(dimension="height", line_dash="dotted")}
     return components({name: chart(name, all_curves, **shared) for name in names_of(all_curves)})
 
 

@@ -39,9 +39,8 @@ const page = (() => {
     });
   }
 
-  function longest(column) {
-    return Math.max(...figures.flatMap((f) => f.curves.map((c) => c.source.data[column].at(-1) ?? 0)));
-  }
+  const ends = (column, at) => figures.flatMap((f) => f.curves.map((c) => c.source.data[column].at(at) ?? 0));
+  const longest = (column) => Math.max(...ends(column, -1));
 
   function smoothing_steps() {
     return one("#smoothing").value ** 2 * longest("step") / 4;
@@ -62,11 +61,18 @@ const page = (() => {
     read_at(null);
   }
 
+  // All charts share one range.
+  function show_all_of_x() {
+    const start = Math.min(...ends("x", 0)), end = longest("x"), margin = (end - start || 1) * 0.02;
+    const range = {start: start - margin, end: end + margin};
+    figures[0].plot.x_range.setv({...range, reset_start: range.start, reset_end: range.end});
+  }
+
   function choose_axis(name) {
     axis = name;
     for (const button of all("[data-axis]")) button.setAttribute("aria-pressed", button.dataset.axis === axis);
     update_curves();
-    for (const {plot} of figures) plot.reset.emit();
+    show_all_of_x();
   }
 
   function show_run(run, shown) {
@@ -152,7 +158,7 @@ const page = (() => {
     find_figures();
     page.colors = Object.fromEntries(figures.flatMap((f) => f.curves.map((c) => [c.run, c.renderers[0].glyph.line_color.value])));
     dress();
-    update_curves();
+    choose_axis("step");
     one("#smoothing").addEventListener("input", update_curves);
     one("#theme").addEventListener("click", toggle_theme);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dress);
