@@ -19,6 +19,7 @@ TITLES = {
     "step_ms": ("Time of a step", "ms"),
 }
 EXACT = ("lr",)  # never smoothed
+LOGARITHMIC = ("loss", "val_loss", "grad_norm")  # if the reader wants so
 FEW = 100  # points: a curve of so few is drawn with its points
 
 

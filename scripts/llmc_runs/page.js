@@ -75,6 +75,17 @@ const page = (() => {
     show_all_of_x();
   }
 
+  // Only of what is a loss or a norm: these are positive, and fall over orders of magnitude.
+  function choose_scale(logarithmic) {
+    one("#log").setAttribute("aria-pressed", logarithmic);
+    for (const {plot, linear} of figures.filter((f) => f.values.closest("[data-log]"))) {
+      const log = {scale: new Bokeh.Models.LogScale(), ticker: new Bokeh.Models.LogTicker({desired_num_ticks: 5})};
+      const {scale, ticker} = logarithmic ? log : linear;
+      plot.y_scale = scale;
+      for (const part of [plot.left[0], ...plot.center.filter((grid) => grid.dimension === 1)]) part.ticker = ticker;
+    }
+  }
+
   function show_run(run, shown) {
     if (shown) hidden.delete(run);
     else hidden.add(run);
@@ -147,7 +158,8 @@ const page = (() => {
         return {run, source, smooth: source.name === "smooth",
           renderers: plot.renderers.filter((r) => r.name.endsWith(`:${run}`))};
       });
-      return {plot, curves, values: one(`[data-scalar="${CSS.escape(plot.name)}"] .values`)};
+      return {plot, curves, linear: {scale: plot.y_scale, ticker: plot.left[0].ticker},
+        values: one(`[data-scalar="${CSS.escape(plot.name)}"] .values`)};
     });
     // A finger scrolls the page; zooming is for the tools then.
     if (matchMedia("(pointer: coarse)").matches) for (const {plot} of figures) plot.toolbar.active_drag = null;
@@ -163,6 +175,7 @@ const page = (() => {
     one("#theme").addEventListener("click", toggle_theme);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dress);
     for (const button of all("[data-axis]")) button.addEventListener("click", () => choose_axis(button.dataset.axis));
+    one("#log").addEventListener("click", (e) => choose_scale(e.target.getAttribute("aria-pressed") !== "true"));
     for (const chip of all(".chip"))
       chip.addEventListener("click", () => {
         const shown = chip.getAttribute("aria-pressed") !== "true";

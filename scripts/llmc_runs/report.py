@@ -63,8 +63,9 @@ def chart_cards(pages):
     cards = ""
     for name, place in places.items():
         title, unit = charts.TITLES.get(name, (name, ""))
-        cards += (f'<article class="chart" data-scalar="{escape(name)}"><h3>{escape(title)} <small>{unit}</small></h3>'
-                  f'<div class="values"></div>{place}</article>')
+        log = "data-log" if name in charts.LOGARITHMIC else ""
+        cards += (f'<article class="chart" data-scalar="{escape(name)}" {log}><h3>{escape(title)} <small>{unit}</small>'
+                  f'</h3><div class="values"></div>{place}</article>')
     return script, cards
 
 

@@ -144,6 +144,6 @@ def command(main):
     try:
         main()
     except RunError as error:
-        sys.exit(f"{os.path.basename(sys.argv[0])}: {error}")
+        sys.exit(f"{os.path.splitext(os.path.basename(sys.argv[0]))[0]}: {error}")
     except KeyboardInterrupt:
         print()

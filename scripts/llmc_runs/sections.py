@@ -82,6 +82,8 @@ def options(pages):
     elif len(pages) > 1:
         html = "<p>All options are the same.</p>"
     common = [name for name in names if name not in differ]
+    if not common:
+        return html
     rows = [option_row(pages[:1], name) for name in common]
     what = "options that all runs share" if len(pages) > 1 else "options"
     return html + f"<details><summary>{len(common)} {what}</summary>{table(['option', 'value'], rows)}</details>"
@@ -89,7 +91,7 @@ def options(pages):
 
 def option_text(page, name):
     value = page.config.get(name, "–")
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value) or "none"
 
 
 def option_row(pages, name):

@@ -9,6 +9,13 @@ from llmc_runs.event_files import EventFiles
 from llmc_runs.run import RunError, command, open_runs
 
 
+def port(text):
+    """A port's number; 0: any that is free."""
+    if not 0 <= int(text) < 65536:
+        raise ValueError
+    return int(text)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="scripts/tensorboard",
@@ -17,8 +24,8 @@ def parse_arguments():
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, e.g. runs/latest")
     parser.add_argument("--logdir", help="write to LOGDIR/<name of the run>/ instead of RUN/tensorboard/")
     parser.add_argument("--no-server", action="store_true", help="only write, until the runs have ended")
-    parser.add_argument("--host", default="localhost", help="serve on this address (0.0.0.0: on all; default: %(default)s)")
-    parser.add_argument("--port", help="serve on this port (default: 6006, or one of the next that is free)")
+    parser.add_argument("--host", default="localhost", help="serve on this address (0.0.0.0: all; default: %(default)s)")
+    parser.add_argument("--port", type=port, help="serve on this port (default: 6006, or one of the next that is free)")
     return parser.parse_args()
 
 
@@ -33,7 +40,7 @@ def start_server(folders, host, port):
         os.symlink(os.path.abspath(folder), link)
     server = program.TensorBoard(default.get_plugins(), program.get_default_assets_zip_provider())
     server.configure(["tensorboard", "--logdir", logdir, "--host", host, "--reload_interval", "2"] +
-                     (["--port", port] if port else []))
+                     (["--port", str(port)] if port is not None else []))
     try:
         return server.launch()
     except program.TensorBoardServerException as error:

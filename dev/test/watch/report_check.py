@@ -118,6 +118,10 @@ def check_controls(page, runs):
     shown = page.evaluate("document.querySelector('.sample pre:not([hidden])').textContent")
     check("the sample after step 10 is train.jsonl's", shown == text.strip())
     page.evaluate("set('sample-step', 99)")
+    for scale in ("LogScale", "LinearScale"):
+        page.evaluate("document.getElementById('log').click()")
+        check(f"the loss is on a {scale}", page.evaluate(f"{PLOT % 'loss'}.y_scale.type") == scale)
+        check("the learning rate stays linear", page.evaluate(f"{PLOT % 'lr'}.y_scale.type") == "LinearScale")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.evaluate("document.getElementById('theme').click()")
     check("the button makes it dark", page.evaluate("getComputedStyle(document.body).backgroundColor") != light)

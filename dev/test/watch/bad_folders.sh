@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Covers: scripts/tensorboard, report and wandb_sync refuse what is no run, and say file and line of a broken one
+# Timeout: 120
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/../lib.bash"
+cd "$scratch"
+good='{"step":1,"loss":2.5}'
+run() { # NAME TEXT: the folder of a run with this train.jsonl
+  mkdir "$1" && printf '%b' "$2" >"$1/train.jsonl"
+}
+mkdir folder
+run empty ''
+run broken "$good\n$good\n{\"step\":2,\"loss\n$good\n"
+run list "$good\n[1,2]\n"
+run without_step "$good\n{\"loss\":1}\n"
+run good "$good\n"
+run bad_config "$good\n" && echo '{"lr":' >bad_config/config.json
+commands=("$root/scripts/tensorboard --no-server" "$root/scripts/report -o $scratch/page.html")
+for command in "${commands[@]}"; do
+  # shellcheck disable=SC2206  # words
+  words=($command) name=$(basename "${words[0]}")
+  refused "$name: no such folder" "nowhere is not a folder" "${words[@]}" nowhere
+  refused "$name: no train.jsonl" "folder has no train.jsonl" "${words[@]}" folder
+  refused "$name: an empty run" "nothing to show" "${words[@]}" empty
+  refused "$name: a broken line" 'broken/train.jsonl:3: expected an object with a "step", found: {"step":2,"loss' "${words[@]}" broken
+  refused "$name: a line that is no object" "list/train.jsonl:2:" "${words[@]}" list
+  refused "$name: a line without a step" "without_step/train.jsonl:2:" "${words[@]}" without_step
+  refused "$name: a broken config" "bad_config/config.json" "${words[@]}" bad_config
+  refused "$name: a run twice" "is named twice" "${words[@]}" good ./good
+  refused "$name: nothing" "usage: scripts/$name" "${words[@]}"
+done
+refused "report: no such place" "cannot write nowhere/page.html" "$root/scripts/report" good -o nowhere/page.html
+refused "tensorboard: a wrong port" "invalid port value: '99999999'" "$root/scripts/tensorboard" good --port 99999999
+"$PYTHON" -c 'import socket, sys, time; s = socket.create_server(("localhost", 0)); print(s.getsockname()[1], flush=True); time.sleep(60)' >port &
+taken=$!
+until [ -s port ]; do sleep 0.1; done
+refused "tensorboard: a port that is taken" "TensorBoard does not start" "$root/scripts/tensorboard" good --port "$(cat port)"
+kill "$taken"
+check "report: an empty run beside a good one is left out" "$root/scripts/report" good empty -o page.html
+
+# Without wandb: a module of this name that cannot be imported.
+mkdir hidden && echo 'raise ImportError("hidden")' >hidden/wandb.py
+refused "wandb_sync: wandb is not there" "build/watch/bin/pip install wandb==" \
+  env PYTHONPATH="$scratch/hidden" "$root/scripts/wandb_sync" good
+refused "wandb_sync: no such folder" "nowhere is not a folder" "$root/scripts/wandb_sync" nowhere
+refused "wandb_sync: an empty run" "nothing to log" "$root/scripts/wandb_sync" empty
+echo "$checks checks passed"

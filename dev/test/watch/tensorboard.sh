@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Covers: scripts/tensorboard follows a real run: TensorBoard's own reader has exactly the values of train.jsonl, within
+# seconds, once each also after kill -9 and torn files; the server shows them
+# Timeout: 300
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/../lib.bash"
+cd "$scratch"
+compare() { "$PYTHON" "$root/dev/test/watch/tensorboard_check.py" "$@"; }
+follow() { "$root/scripts/tensorboard" --no-server "$@" >>follow.txt 2>&1; }
+
+# A run under way: the follower is killed once while it writes, and started again.
+"$train" --steps 60 --val-every 10 --sample-every 20 --export off --out run >train.txt 2>&1 &
+training=$!
+until [ -s run/train.jsonl ]; do sleep 0.1; done
+"$root/scripts/tensorboard" --no-server run >follow.txt 2>&1 &
+follower=$! # of Python itself: the script becomes it
+check "values come within seconds, while the run goes on" compare live run
+check "the run was still under way" kill -0 "$training"
+kill -KILL "$follower"
+wait "$follower" || true
+check "a second start goes on, and ends with the run" follow run
+wait "$training"
+check "every value of train.jsonl, once" compare equal run
+check "a third start" follow run
+check "writes nothing twice" compare equal run
+check "no file without events" eval '[ "$(ls run/tensorboard/events* | wc -l)" -le 2 ]'
+
+# Files that were cut short: an event file in a record, a train.jsonl in a line.
+cp -r run torn
+truncate -s -7 "$(ls -t torn/tensorboard/events* | head -n 1)"
+check "a torn event file is seen" eval '! compare equal torn >seen.txt 2>&1'
+sleep 1.1 # event files are read in the order of the seconds in their names
+check "is made good by another start" follow torn
+check "without a duplicate" compare equal torn
+printf '{"step":61,"loss":1.5,"memory_gib":2.5,"val_bits_per_byte":"inf"}\n{"step":62,"lo' >>torn/train.jsonl
+sleep 1.1
+check "half a line waits" follow torn
+check "fields nobody knows are scalars, inf and nan too" compare equal torn
+printf 'ss":1.25}\n' >>torn/train.jsonl
+sleep 1.1
+check "its rest comes" follow torn
+check "then it counts" compare equal torn
+
+# Several runs into one folder; the server; two writers.
+check "--logdir" follow run torn --logdir all
+check "has a folder a run" compare equal run all/run
+"$root/scripts/tensorboard" run torn --port 0 >server.txt 2>&1 &
+server=$!
+until grep -q "^TensorBoard: http" server.txt; do sleep 0.2 && kill -0 "$server"; done
+check "the server shows the runs" compare served run "$(sed -n 's/^TensorBoard: \([^ ]*\).*/\1/p' server.txt)"
+refused "a second writer" "is being written by another" "$root/scripts/tensorboard" --no-server run
+kill "$server"
+check "SIGTERM ends it well" wait "$server"
+echo "$checks checks passed"
