@@ -1,7 +1,9 @@
 """Follows runs into TensorBoard's event files, and serves them."""
 
 import argparse
+import atexit
 import os
+import shutil
 import tempfile
 import time
 
@@ -31,14 +33,15 @@ def parse_arguments():
 
 def start_server(folders, host, port):
     """Serves the folders {name: folder} in the background; its URL."""
-    from tensorboard import default, program
+    from tensorboard import program
 
-    logdir = tempfile.mkdtemp(prefix="tensorboard-")  # links to the folders: a folder a run is what TensorBoard knows
+    logdir = tempfile.mkdtemp(prefix="tensorboard-")  # of links: one folder with a folder a run is what TensorBoard takes
+    atexit.register(shutil.rmtree, logdir)
     for name, folder in folders.items():
         link = os.path.join(logdir, name)
         os.makedirs(os.path.dirname(link), exist_ok=True)
         os.symlink(os.path.abspath(folder), link)
-    server = program.TensorBoard(default.get_plugins(), program.get_default_assets_zip_provider())
+    server = program.TensorBoard()
     server.configure(["tensorboard", "--logdir", logdir, "--host", host, "--reload_interval", "2"] +
                      (["--port", str(port)] if port is not None else []))
     try:

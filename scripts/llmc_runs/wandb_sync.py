@@ -6,6 +6,7 @@ call goes on with the same run where the first one ended.
 
 import argparse
 import os
+import secrets
 import sys
 import time
 
@@ -34,13 +35,13 @@ def import_wandb():
     return wandb
 
 
-def run_id(wandb, run):
+def run_id(run):
     """The id of the run at Weights & Biases: made once, then kept."""
     path = os.path.join(run.folder, "wandb", "run_id")
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="ascii") as file:
-            file.write(wandb.util.generate_id())
+            file.write(secrets.token_hex(8))
     with open(path, encoding="ascii") as file:
         return file.read().strip()
 
@@ -74,7 +75,7 @@ def main():
         raise RunError(f"{run.log} is empty, and its run has ended: there is nothing to log")
     wandb = import_wandb()
     config = {**run.config(), "memory_plan": run.memory_plan()}
-    with wandb.init(project=arguments.project, id=run_id(wandb, run), name=run.name, resume="allow", dir=run.folder,
+    with wandb.init(project=arguments.project, id=run_id(run), name=run.name, resume="allow", dir=run.folder,
                     config=config) as log:
         log.define_metric("*", step_metric="step")
         count = follow(wandb, run, log)

@@ -28,7 +28,7 @@ check "no file without events" eval '[ "$(ls run/tensorboard/events* | wc -l)" -
 
 # Files that were cut short: an event file in a record, a train.jsonl in a line.
 cp -r run torn
-truncate -s -7 "$(ls -t torn/tensorboard/events* | head -n 1)"
+truncate -s -7 "$(ls torn/tensorboard/events* | tail -n 1)" # the newest: it is the one being written
 check "a torn event file is seen" eval '! compare equal torn >seen.txt 2>&1'
 sleep 1.1 # event files are read in the order of the seconds in their names
 check "is made good by another start" follow torn
