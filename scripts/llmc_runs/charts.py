@@ -2,8 +2,8 @@
 
 from bokeh.embed import components
 from bokeh.events import DoubleTap, MouseLeave, MouseMove, Tap
-from bokeh.models import (BoxZoomTool, ColumnDataSource, CrosshairTool, CustomJS, CustomJSTickFormatter, PanTool, Range1d,
-                          ResetTool, SaveTool, Span, WheelZoomTool)
+from bokeh.models import (BoxZoomTool, ColumnDataSource, CrosshairTool, CustomJS, CustomJSTickFormatter,
+                          PanTool, Range1d, ResetTool, SaveTool, Span, WheelZoomTool)
 from bokeh.plotting import figure
 
 COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#06b6d4", "#d4a106", "#ec4899", "#64748b", "#84cc16")
@@ -18,9 +18,8 @@ TITLES = {
     "mfu": ("Model FLOPs utilization", "of the peak"),
     "step_ms": ("Time of a step", "ms"),
 }
-EXACT = ("lr",)  # never smoothed
+EXACT = ("lr",)  # no noise: never smoothed
 LOGARITHMIC = ("loss", "val_loss", "grad_norm")  # if the reader wants so
-FEW = 100  # points: a curve of so few is drawn with its points
 
 
 def names_of(all_curves):
@@ -41,7 +40,8 @@ def chart(name, all_curves, x_range, crosshair):
                   toolbar_location="above", toolbar_inner=True, min_border_left=46, min_border_right=12)
     for number, curves in enumerate(all_curves):
         if name in curves:
-            add_curve(plot, number, curves[name], smooth=is_dense(name, curves))
+            dense = is_dense(curves[name], curves)
+            add_curve(plot, number, curves[name], smooth=dense and name not in EXACT, points=not dense)
     zoom = BoxZoomTool(dimensions="width")
     plot.add_tools(zoom, PanTool(dimensions="width"), WheelZoomTool(dimensions="width"), ResetTool(), SaveTool(),
                    CrosshairTool(overlay=crosshair))
@@ -56,13 +56,12 @@ def chart(name, all_curves, x_range, crosshair):
     return plot
 
 
-def is_dense(name, curves):
-    """Whether smoothing says anything: a value a step, and more than a handful of them."""
-    return name not in EXACT and len(curves[name].step) > 10 and len(curves[name].step) * 2 > len(
-        curves.get("loss", curves[name]).step)
+def is_dense(curve, curves):
+    """Whether there is a value for most steps, and more than a handful: else each stands for itself."""
+    return len(curve.step) > max(10, len(curves.get("loss", curve).step) / 2)
 
 
-def add_curve(plot, number, curve, smooth):
+def add_curve(plot, number, curve, smooth, points):
     columns = curve.columns()
     source = ColumnDataSource({**columns, "x": columns["step"], "smooth": columns["value"]},
                               name="smooth" if smooth else "exact")
@@ -70,7 +69,7 @@ def add_curve(plot, number, curve, smooth):
     if smooth:
         plot.line("x", "value", source=source, color=color, alpha=0.28, line_width=1, name=f"raw:{number}")
     plot.line("x", "smooth", source=source, color=color, line_width=2, line_join="round", name=f"run:{number}")
-    if not smooth and len(curve.step) <= FEW:
+    if points:
         plot.scatter("x", "value", source=source, color=color, size=5, name=f"points:{number}")
 
 

@@ -5,7 +5,7 @@
 const page = (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const one = (selector, root = document) => root.querySelector(selector);
-  let figures = [];  // {plot, curves: [{run, source, smooth, renderers}], values: the line above the chart}
+  let figures = [];  // {plot, linear, curves: [{run, source, color, smooth, renderers}], values: the line above it}
   let axis = "step", unit = {text: "", seconds: 1};
   const hidden = new Set();
 
@@ -48,7 +48,7 @@ const page = (() => {
 
   function update_curves() {
     const tau = smoothing_steps(), seconds = longest("seconds");
-    one("#smoothing + output").textContent = tau ? `${scaled(tau)} steps` : "none";
+    one("#smoothing + output").textContent = tau ? `${scaled(+tau.toPrecision(2))} steps` : "none";
     unit = [["s", 1], ["min", 60], ["h", 3600], ["d", 86400]].filter(([, s]) => s === 1 || seconds > 5 * s)
       .map(([text, s]) => ({text, seconds: s})).at(-1);
     const scale = axis === "seconds" ? unit.seconds : 1;
@@ -108,11 +108,11 @@ const page = (() => {
 
   function read_at(x) {
     for (const {curves, values} of figures) {
-      values.replaceChildren(...curves.filter((c) => !hidden.has(c.run)).map(({run, source}) => {
+      values.replaceChildren(...curves.filter((c) => !hidden.has(c.run)).map(({source, color}) => {
         const data = source.data, at = x === null ? data.x.length - 1 : nearest(x, data.x);
         const span = document.createElement("span");
         span.className = "run";
-        span.style.setProperty("--color", page.colors[run]);
+        span.style.setProperty("--color", color);
         span.textContent = value_text(data.smooth[at]);
         span.title = `step ${data.step[at]}`;
         return span;
@@ -132,8 +132,8 @@ const page = (() => {
 
   function toggle_theme() {
     const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
+    const now = root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    root.dataset.theme = now === "dark" ? "light" : "dark";
     dress();
   }
 
@@ -155,7 +155,7 @@ const page = (() => {
     figures = Bokeh.documents[0].roots().map((plot) => {
       const curves = plot.renderers.filter((r) => r.name.startsWith("run:")).map((main) => {
         const run = +main.name.slice(4), source = main.data_source;
-        return {run, source, smooth: source.name === "smooth",
+        return {run, source, color: main.glyph.line_color.value, smooth: source.name === "smooth",
           renderers: plot.renderers.filter((r) => r.name.endsWith(`:${run}`))};
       });
       return {plot, curves, linear: {scale: plot.y_scale, ticker: plot.left[0].ticker},
@@ -168,7 +168,6 @@ const page = (() => {
   function start() {
     if (!window.Bokeh || !Bokeh.documents.length || !Bokeh.documents[0].is_idle) return void setTimeout(start, 20);
     find_figures();
-    page.colors = Object.fromEntries(figures.flatMap((f) => f.curves.map((c) => [c.run, c.renderers[0].glyph.line_color.value])));
     dress();
     choose_axis("step");
     one("#smoothing").addEventListener("input", update_curves);
@@ -192,5 +191,5 @@ const page = (() => {
     }
     start();
   });
-  return {x_text, number_text, read_at, colors: {}};
+  return {x_text, number_text, read_at};  // for the callbacks in the charts
 })();

@@ -13,11 +13,12 @@ BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB
 
 def table(head, rows, css=""):
     """Cells are HTML. The first column names the row."""
-    def row(tag, cells):
-        return "<tr>" + "".join(f"<{tag if i else 'th'}>{cell}</{tag if i else 'th'}>"
-                                for i, cell in enumerate(cells)) + "</tr>"
-    body = "".join(row("td", cells) for cells in rows)
-    return f'<div class="scroll"><table class="{css}"><thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>'
+    def row(cells, tag="td"):
+        return f"<tr><th>{cells[0]}</th>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in cells[1:]) + "</tr>"
+
+    body = "".join(map(row, rows))
+    return (f'<div class="scroll"><table class="{css}"><thead>{row(head, "th")}</thead>'
+            f"<tbody>{body}</tbody></table></div>")
 
 
 def run_name(number, name):
@@ -110,7 +111,8 @@ def samples(pages):
         texts = "".join(f'<pre data-step="{line.step}">{escape(line.sample.strip())}</pre>'
                         for line in page.lines if line.sample is not None)
         if texts:
-            cards += f'<article class="sample"><h3>{run_name(number, page.run.name)}<small></small></h3>{texts}</article>'
+            name = run_name(number, page.run.name)
+            cards += f'<article class="sample"><h3>{name}<small></small></h3>{texts}</article>'
     return (f'<label class="slider">after step <output></output><input type="range" id="sample-step" min="0" '
             f'max="{len(steps) - 1}" value="{len(steps) - 1}" data-steps="{steps}"></label>'
             f'<div class="samples">{cards}</div>')
@@ -127,7 +129,7 @@ def memory(pages):
     parts = [name for name in names if name not in ("device, total", "pinned host")]
     parts.sort(key=lambda name: -max(plan.get(name, 0) for plan in plans))
     shade = {name: f"--share:{i / max(1, len(parts) - 1):.2f}" for i, name in enumerate(parts)}
-    largest = max(sum(plan.get(name, 0) for name in parts) for plan in plans)
+    largest = max(sum(plan.get(name, 0) for name in parts) for plan in plans) or 1
     bars = ""
     for name, plan in zip(run_names(pages), plans):
         pieces = "".join(f'<i style="{shade[part]};width:{100 * plan[part] / largest:.3f}%" '

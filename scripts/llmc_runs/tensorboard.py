@@ -26,8 +26,8 @@ def parse_arguments():
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, e.g. runs/latest")
     parser.add_argument("--logdir", help="write to LOGDIR/<name of the run>/ instead of RUN/tensorboard/")
     parser.add_argument("--no-server", action="store_true", help="only write, until the runs have ended")
-    parser.add_argument("--host", default="localhost", help="serve on this address (0.0.0.0: all; default: %(default)s)")
-    parser.add_argument("--port", type=port, help="serve on this port (default: 6006, or one of the next that is free)")
+    parser.add_argument("--host", default="localhost", help="address to serve on (0.0.0.0: all; default: %(default)s)")
+    parser.add_argument("--port", type=port, help="port to serve on (default: 6006, or the next that is free)")
     return parser.parse_args()
 
 
@@ -35,7 +35,7 @@ def start_server(folders, host, port):
     """Serves the folders {name: folder} in the background; its URL."""
     from tensorboard import program
 
-    logdir = tempfile.mkdtemp(prefix="tensorboard-")  # of links: one folder with a folder a run is what TensorBoard takes
+    logdir = tempfile.mkdtemp(prefix="tensorboard-")  # of links: TensorBoard takes one folder with a folder a run
     atexit.register(shutil.rmtree, logdir)
     for name, folder in folders.items():
         link = os.path.join(logdir, name)

@@ -18,8 +18,8 @@ PACKAGE = "wandb==0.31.0"
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="scripts/wandb_sync",
-        description="Logs a run to Weights & Biases until it has ended. WANDB_MODE, WANDB_ENTITY, WANDB_API_KEY and the "
-        "other variables of wandb count as ever.")
+        description="Logs a run to Weights & Biases until it has ended. wandb's own variables (WANDB_MODE, "
+        "WANDB_ENTITY, WANDB_API_KEY, …) count as ever.")
     parser.add_argument("run", metavar="RUN", help="folder of a run, e.g. runs/latest")
     parser.add_argument("--project", default=os.environ.get("WANDB_PROJECT", "train_llama"),
                         help="project to log to (default: WANDB_PROJECT, or %(default)s)")

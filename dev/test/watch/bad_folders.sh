@@ -32,9 +32,12 @@ for command in "${commands[@]}"; do
 done
 refused "report: no such place" "cannot write nowhere/page.html" "$root/scripts/report" good -o nowhere/page.html
 refused "tensorboard: a wrong port" "invalid port value: '99999999'" "$root/scripts/tensorboard" good --port 99999999
-"$PYTHON" -c 'import socket, sys, time; s = socket.create_server(("localhost", 0)); print(s.getsockname()[1], flush=True); time.sleep(60)' >port &
+"$PYTHON" -c 'import socket, time
+server = socket.create_server(("localhost", 0))
+print(server.getsockname()[1], flush=True)
+time.sleep(60)' >port &
 taken=$!
-until [ -s port ]; do sleep 0.1; done
+until [ -s port ]; do sleep 0.1 && kill -0 "$taken"; done
 refused "tensorboard: a port that is taken" "TensorBoard does not start" "$root/scripts/tensorboard" good --port "$(cat port)"
 kill "$taken"
 check "report: an empty run beside a good one is left out" "$root/scripts/report" good empty -o page.html

@@ -99,7 +99,8 @@ class Page:
         return self._browser.call(method, self._session, **parameters)
 
     def _events(self, method):
-        return [e["params"] for e in self._browser.events if e.get("sessionId") == self._session and e["method"] == method]
+        return [e["params"] for e in self._browser.events
+                if e.get("sessionId") == self._session and e["method"] == method]
 
     def resize(self, width, height):
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,

@@ -8,12 +8,15 @@ set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
 cd "$root"
-for name in base low-lr; do
-  lr=$([ "$name" = base ] || echo --lr 1e-3)
-  # shellcheck disable=SC2086  # words
-  "$train" --steps 30 $lr --val-every 10 --sample-every 10 --export off --out "$scratch/$name" >"$scratch/out.txt" 2>&1 ||
-    { cat "$scratch/out.txt" && fail "training"; }
-done
+run=(--steps 30 --val-every 10 --sample-every 10 --export off)
+"$train" "${run[@]}" --out "$scratch/base" >"$scratch/out.txt" 2>&1 &
+until grep -q '"step":5,' "$scratch/base/train.jsonl" 2>/dev/null; do sleep 0.1; done
+check "a run under way" scripts/report "$scratch/base" -o "$scratch/live.html"
+check "is said to be running" grep -q '<span class="live">running' "$scratch/live.html"
+wait "$!"
+check "a run that has ended" scripts/report "$scratch/base" -o "$scratch/ended.html"
+check "is said to have ended" eval '! grep -q "<span class=\"live\">" "$scratch/ended.html" && grep -q "<td>ended</td>" "$scratch/ended.html"'
+check "another run" "$train" "${run[@]}" --lr 1e-3 --out "$scratch/low-lr" >"$scratch/out.txt"
 mkdir "$scratch/pages"
 "$PYTHON" dev/test/watch/report_check.py "$scratch/pages" "$scratch/base" "$scratch/low-lr"
 mkdir -p build/test-logs/report
