@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: scripts/tensorboard, report and wandb_sync refuse what is no run, and say file and line of a broken one
-# Timeout: 120
+# Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
