@@ -145,8 +145,7 @@ class Encoder:
         messages = row[self.encoding.field]
         if SURROGATE.search(json.dumps(messages, ensure_ascii=False)):
             raise DataError(f"{where}: half a surrogate pair in a message")
-        right = isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)
-        if not right:
+        if not (isinstance(messages, list) and messages and all(map(is_message, messages))):
             raise DataError(
                 f'{where}: {self.encoding.field} is no conversation\n  expected [{{"role": …, "content": …}}, …]'
             )
@@ -155,6 +154,11 @@ class Encoder:
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         return ids, mask, sum(len(m["content"].encode()) for m in messages if isinstance(m.get("content"), str))
+
+
+def is_message(value) -> bool:
+    said = isinstance(value, dict) and (value.get("content") is not None or value.get("tool_calls") is not None)
+    return said and isinstance(value.get("role"), str)
 
 
 _encoder: Encoder

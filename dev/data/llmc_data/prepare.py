@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llmc_data import manifest, progress
-from llmc_data.chat import find_template
+from llmc_data.chat import ChatTemplate, find_template
 from llmc_data.conversion import Conversion
 from llmc_data.download import cache_folder
 from llmc_data.encode import Encoding
@@ -96,6 +96,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def conversion_of(options: argparse.Namespace) -> Conversion:
     tokenizer = open_tokenizer(options.tokenizer)
     template = find_template(options.template, tokenizer) if options.chat else None
+    if template:
+        ChatTemplate(*template, tokenizer)  # a bad one is refused before anything is read
     field = options.text_field or ("messages" if options.chat else "text")
     separator = options.document_separator and options.document_separator.encode()
     cut = None if options.chat else tokenizer.cut
