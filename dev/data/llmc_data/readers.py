@@ -177,7 +177,7 @@ class ParquetReader(TableReader):
             with pq.ParquetFile(self.path) as file:
                 self.check_columns(file.schema_arrow)
                 yield from self.rows(file, after)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: no parquet file, or a damaged one: {error}") from None
 
     def rows(self, file, after: list | None) -> Iterator[Piece]:
@@ -207,7 +207,7 @@ class ArrowReader(TableReader):
         try:
             with pa.memory_map(str(self.path)) as mapped:
                 yield from self.rows(mapped, after)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: no arrow file, or a damaged one: {error}") from None
 
     def rows(self, mapped, after: list | None) -> Iterator[Piece]:

@@ -28,7 +28,9 @@ def run(*arguments, code: int | None = 0, **options) -> subprocess.CompletedProc
     """Runs prepare or inspect, and expects an exit code (None: any but 0, with a message and no traceback)."""
     environment = os.environ | {"PYTHON": sys.executable} | options.pop("env", {})
     command = [str(argument) for argument in arguments]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=100, **options)
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", env=environment, timeout=100, **options
+    )
     assert (done.returncode == code) if code is not None else (done.returncode in (1, 2)), done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -67,7 +69,9 @@ def held_out(document: int, fraction: float) -> bool:
     return int(z) / 2**64 < fraction
 
 
-def expected_shards(name: str, documents: list[list[int]], shard_tokens: int, fraction: float, wide=False) -> dict[str, bytes]:
+def expected_shards(
+    name: str, documents: list[list[int]], shard_tokens: int, fraction: float, wide=False
+) -> dict[str, bytes]:
     """Files of documents that are tokens, delimiters included."""
     files = {}
     for split, first in (("val", 0), ("train", 1)):
@@ -87,15 +91,22 @@ def train_tokenizer(folder: Path, llama3: bool) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level]) if llama3 else byte_level
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=800, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=800,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator([TEXT[:300_000], "\n\n\n\n" * 50, "\r\n\r\n" * 50, "   " * 50], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="<|begin_of_text|> $A", special_tokens=[(SPECIAL[0], 0)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=[(SPECIAL[0], 0)]
+    )
     tokenizer.enable_truncation(max_length=50)
     tokenizer.enable_padding(length=30)
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": SPECIAL[0], "eos_token": {"content": SPECIAL[1]}}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": SPECIAL[0], "eos_token": {"content": SPECIAL[1]}})
+    )
     return folder
 
 

@@ -33,7 +33,10 @@ def some_conversations(count: int) -> list[list[dict]]:
     for n in range(count):
         messages = [{"role": "system", "content": next(texts)}] * (n % 3 == 0)
         for _ in range(1 + n % 3):
-            messages += [{"role": "user", "content": next(texts)}, {"role": "assistant", "content": "\n " + next(texts) + "  "}]
+            messages += [
+                {"role": "user", "content": next(texts)},
+                {"role": "assistant", "content": "\n " + next(texts) + "  "},
+            ]
         conversations.append(messages + [{"role": "user", "content": "And?"}] * (n % 5 == 0))
     return conversations
 
@@ -68,7 +71,12 @@ def test_llama3(llama3, tmp_path):
         for n, messages in enumerate(conversations):
             if held_out(n, 0.1) == (split == "val"):
                 parts = turn_by_turn(encode, messages)
-                assert parts[0] == whole.encode(template.render(messages=messages, bos_token=SPECIAL[0]), add_special_tokens=False).ids
+                assert (
+                    parts[0]
+                    == whole.encode(
+                        template.render(messages=messages, bos_token=SPECIAL[0]), add_special_tokens=False
+                    ).ids
+                )
                 ids, learnt = ids + parts[0], learnt + parts[1]
         for n, at in enumerate(range(0, len(ids), 40_000), first):
             expected[f"x_{split}_{n:06d}.bin"] = shard(ids[at : at + 40_000])
@@ -126,7 +134,16 @@ def test_where_the_template_comes_from(llama3, tmp_path):
     encode = encoder(llama3)
 
     def head(*arguments) -> list[int]:
-        prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", tmp_path / "t", *COMMON, *arguments, "--restart")
+        prepare(
+            tmp_path / "d.jsonl",
+            "--out",
+            tmp_path / "o",
+            "--tokenizer",
+            tmp_path / "t",
+            *COMMON,
+            *arguments,
+            "--restart",
+        )
         return np.frombuffer(shards_of(tmp_path / "o")["x_train_000001.bin"][1024:], "<u2").tolist()[:8]
 
     assert head()[:3] == [BOS, START, *encode("user")][:3]
@@ -167,7 +184,10 @@ def test_bad_templates(llama3, tmp_path):
     common = ("--out", tmp_path / "o", "--tokenizer", llama3, *COMMON)
     for arguments, message in (
         (("d.jsonl", "--template", tmp_path / "bad.jinja"), "no chat template"),
-        (("d.jsonl", "--template", tmp_path / "strict.jinja"), "line 1: the template strict.jinja refuses the conversation: roles"),
+        (
+            ("d.jsonl", "--template", tmp_path / "strict.jinja"),
+            "line 1: the template strict.jinja refuses the conversation: roles",
+        ),
         (("d.jsonl", "--template", tmp_path / "none.jinja"), "there is no template"),
         (("d.txt",), "not text files"),
     ):

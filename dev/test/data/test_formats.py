@@ -41,7 +41,9 @@ def test_jsonl(documents, expected, gpt2, tmp_path):
     files = files_of(tmp_path / "o")
     assert shards_of(tmp_path / "o") == expected and len(expected) > 4
     assert set(files) == {*expected, "manifest.json", "tokenizer.json", "tokenizer_config.json"}
-    check_manifest(json.loads(files["manifest.json"]), files, documents, sha256(source.read_bytes()), source.stat().st_size)
+    check_manifest(
+        json.loads(files["manifest.json"]), files, documents, sha256(source.read_bytes()), source.stat().st_size
+    )
     # Once more: nothing is done; with another option: refused; with --restart: the other shards.
     assert "complete already" in prepare(source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON).stdout
     other = (source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON, "--delimiter", "none")
@@ -273,7 +275,18 @@ def test_long_text(llama3, tmp_path):
     """A text of several batches, one document, on two processes: its tokens are those of the whole."""
     text = "\n".join(some_documents(9000, seed=5))
     (tmp_path / "d.txt").write_bytes(text.encode())
-    arguments = ("--tokenizer", llama3, "--name", "x", "--shard-tokens", 300_000, "--processes", 2, "--delimiter", "after")
+    arguments = (
+        "--tokenizer",
+        llama3,
+        "--name",
+        "x",
+        "--shard-tokens",
+        300_000,
+        "--processes",
+        2,
+        "--delimiter",
+        "after",
+    )
     prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *arguments)
     expected = expected_shards("x", [[*encoder(llama3)(text), 0]], 300_000, 0.01)
     assert shards_of(tmp_path / "o") == expected

@@ -43,7 +43,9 @@ def unkilled(arguments, tmp_path_factory) -> tuple[dict[str, bytes], float]:
 def start(arguments, folder) -> subprocess.Popen:
     environment = os.environ | {"PYTHON": sys.executable}
     command = [str(argument) for argument in (PREPARE, *arguments, "--out", folder)]
-    return subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def processes_of(group: int) -> list[str]:
@@ -127,7 +129,19 @@ if __name__ == "__main__":
 def test_killed_before_each_step_on_the_disk(gpt2, tmp_path):
     """Before each fsync, rename and deletion in turn, until a run needs no more of them."""
     source = write_jsonl(tmp_path / "d.jsonl", some_documents(3500))
-    arguments = [source, "--tokenizer", gpt2, "--shard-tokens", 150_000, "--val-fraction", 0.1, "--save-every", 0, "--processes", 1]
+    arguments = [
+        source,
+        "--tokenizer",
+        gpt2,
+        "--shard-tokens",
+        150_000,
+        "--val-fraction",
+        0.1,
+        "--save-every",
+        0,
+        "--processes",
+        1,
+    ]
     prepare(*arguments, "--out", tmp_path / "expected")
     expected = files_of(tmp_path / "expected")
     (tmp_path / "driver.py").write_text(DRIVER)
