@@ -3,8 +3,8 @@
 Templates are Hugging Face's: jinja2, with `messages`, `tools`, `add_generation_prompt`, `bos_token`, `eos_token` and
 `raise_exception`. `strftime_now` is not there, so that the same conversations give the same tokens on any day.
 
-What is learnt of message i begins where the template's generation prompt after messages 0 to i-1 ends, and ends where the
-rendering of messages 0 to i does. Both must be beginnings of the whole rendering. A template that renders a message
+What is learnt of message i begins where the template's generation prompt after messages 0 to i-1 ends, and ends where
+the rendering of messages 0 to i does. Both must be beginnings of the whole rendering. A template that renders a message
 differently when more follow marks what is learnt itself, with {% generation %} … {% endgeneration %}.
 """
 
@@ -20,7 +20,8 @@ from llmc_data.tokenizer import Tokenizer
 
 LLAMA3 = (
     "{% for message in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
+    "{{ message['content'] | trim + '<|eot_id|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 )
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what {% generation %} marks: code points that no text may use
@@ -133,7 +134,7 @@ def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
     ]
     if missing:
         raise DataError(
-            f"no chat template stands beside {tokenizer.path}, and it has not the tokens of Llama 3's ({', '.join(missing)})\n"
+            f"no chat template stands beside {tokenizer.path}, and it has no {', '.join(missing)}, as Llama 3's needs\n"
             "  give one with --template FILE.jinja"
         )
     return LLAMA3, "of Llama 3, built in"

@@ -142,7 +142,7 @@ class Conversion:
         return sum(self.sizes[:source])
 
     def note_large_documents(self) -> None:
-        for source, size in zip(self.sources, self.sizes):
+        for source, size in zip(self.sources, self.sizes, strict=True):
             reading = self.reading_of(source)
             if source.format == "text" and not reading.separator and not reading.cut and size > LARGE_BYTES:
                 print(

@@ -33,11 +33,7 @@ def proven(rules: dict) -> re.Pattern | None:
     plain_bpe = model.get("type") == "BPE" and not any(
         model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
     )
-    added_in_text = [token for token in rules.get("added_tokens") or [] if not token.get("special")]
-    plain_added = not any(
-        "\n" in token["content"] or token.get("lstrip") or token.get("rstrip") or token.get("single_word")
-        for token in added_in_text
-    )
+    plain_added = all(token.get("special") or is_plain(token) for token in rules.get("added_tokens") or [])
     if (
         plain_bpe
         and plain_added
@@ -48,8 +44,14 @@ def proven(rules: dict) -> re.Pattern | None:
     return None
 
 
+def is_plain(added_token: dict) -> bool:
+    """It is found wherever it stands, and nothing around it matters. (Special tokens are not looked for in texts.)"""
+    about_around = any(added_token.get(key) for key in ("lstrip", "rstrip", "single_word"))
+    return "\n" not in added_token["content"] and not about_around
+
+
 def splits_by_known_rule(pre_tokenizer: dict) -> bool:
-    """GPT-2's expression is built into ByteLevel; Llama 3's and Qwen 2's stand before a ByteLevel that splits nothing."""
+    """GPT-2's expression is built into ByteLevel; Llama 3's and Qwen 2's stand before one that splits nothing."""
     steps = pre_tokenizer.get("pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space"):
         return False

@@ -42,7 +42,7 @@ def request_for(url: str, headers: Mapping[str, str], secret: Mapping[str, str])
 
 @dataclass
 class Download:
-    """A file that is fetched to `target`, through target.partial; beside that, what the server said about its version."""
+    """A file that is fetched to `target`, through target.partial; target.version says what that is a part of."""
 
     url: str
     target: Path

@@ -62,7 +62,9 @@ class Encoder:
             documents = [self.conversation(batch, n, value) for n, value in enumerate(values)]
         else:
             texts = [self.text(batch, n, value, result) for n, value in enumerate(values)]
-            documents = [(ids, None, len(text.encode())) for ids, text in zip(self.tokenizer.encode(texts), texts)]
+            documents = [
+                (ids, None, len(text.encode())) for ids, text in zip(self.tokenizer.encode(texts), texts, strict=True)
+            ]
         parts: dict[str, list[int]] = {}
         for n in range(len(documents)):
             split = HELD_OUT if is_held_out(batch.first_document + n, self.encoding.val_fraction) else TRAIN

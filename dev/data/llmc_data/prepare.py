@@ -14,8 +14,8 @@ from llmc_data.encode import Encoding
 from llmc_data.errors import DataError, exit_code
 from llmc_data.readers import READERS, Reading
 from llmc_data.shards import MAX_TOKENS
-from llmc_data.sources import Source, resolve
-from llmc_data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
+from llmc_data.sources import resolve
+from llmc_data.tokenizer import open_tokenizer
 
 
 def number_of_tokens(text: str) -> int:
@@ -36,13 +36,18 @@ def escaped(text: str) -> str:
     return re.sub(r"\\([nrt\\])", lambda match: {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}[match[1]], text)
 
 
+SOURCES = (
+    "files of text, JSON lines, parquet or arrow; folders and patterns of them; URLs, also URL#sha256=HEX; data sets"
+    " OWNER/NAME[@REVISION][:PATTERN] of the hub; tinyshakespeare, tinystories, fineweb-edu"
+)
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="prepare", description=__doc__, allow_abbrev=False, usage="dev/data/prepare SOURCE… --out DIR [options]"
     )
     option = parser.add_argument
-    option("sources", nargs="+", metavar="SOURCE", help="files of text, JSON lines, parquet or arrow; folders and patterns of them; "
-           "URLs; data sets OWNER/NAME[@REVISION][:PATTERN] of the hub; tinyshakespeare, tinystories, fineweb-edu")  # fmt: skip
+    option("sources", nargs="+", metavar="SOURCE", help=SOURCES)
     option("--out", type=Path, required=True, metavar="DIR", help="where the shards go")
     option("--name", help="how their names begin (the first source's name)")
     option("--tokenizer", type=Path, metavar="PATH", help="a tokenizer.json, or the folder that has one (none: bytes)")
@@ -171,10 +176,10 @@ def delete_earlier(folder: Path) -> None:
 def summary(content: dict, folder: Path) -> str:
     lines = []
     for split, of in content["splits"].items():
-        shards = [record for record in content["shards"] if record["split"] == split]
+        shards = sum(record["split"] == split for record in content["shards"])
         lines.append(
-            f"{split:5}  {of['tokens']:>15,} tokens  {of['documents']:>11,} documents  {of['text_bytes']:>15,} bytes of text"
-            f"  {len(shards)} shard{'s' * (len(shards) > 1)}"
+            f"{split:5}  {of['tokens']:>15,} tokens  {of['documents']:>11,} documents"
+            f"  {of['text_bytes']:>15,} bytes of text  {shards} shard{'s' * (shards > 1)}"
         )
     if content["replaced_characters"]:
         lines.append(f"{content['replaced_characters']} characters were not UTF-8; they are U+FFFD now")

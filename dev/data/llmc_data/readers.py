@@ -1,5 +1,5 @@
-"""Documents of a file, in batches: text, JSON lines, parquet, arrow. A file is never read whole, unless it is one document
-that no cut is proven for (cuts.py)."""
+"""Documents of a file, in batches: text, JSON lines, parquet, arrow. A file is never read whole, unless it is one
+document that no cut is proven for (cuts.py)."""
 
 import json
 import re
@@ -53,7 +53,7 @@ class Piece:
 
 
 class TextReader:
-    """A text file: one document, or several with a separator between them. Pieces of nothing but white space are none."""
+    """A text file: one document, or several with a separator between them; white space alone is none."""
 
     unit, json = "byte", False
 
@@ -82,7 +82,7 @@ class TextReader:
                 begins = ends
 
     def next_part(self, buffer: bytearray, searched: int) -> tuple[int, int, bool] | None:
-        """Length of the next piece, length of what it takes from the file, whether it ends its document. None: read on."""
+        """How long the next piece is, with what it takes from the file; whether it ends its document. None: read on."""
         separator = self.reading.separator or b""
         if separator and (found := buffer.find(separator, max(0, searched - len(separator)))) >= 0:
             end = found + len(separator)
@@ -199,7 +199,7 @@ class ParquetReader(TableReader):
 
 
 class ArrowReader(TableReader):
-    """Arrow's files and streams, the latter as the datasets library writes them; mapped, record batch by record batch."""
+    """Arrow's files, and streams, as the datasets library writes them; mapped, record batch by record batch."""
 
     def pieces(self, after: list | None) -> Iterator[Piece]:
         import pyarrow as pa

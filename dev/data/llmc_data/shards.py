@@ -155,8 +155,9 @@ def open_shard(path: Path) -> Shard:
         raise DataError(f"{path}: version {version} of magic {magic}\n  expected {layout.version}")
     expected = HEADER_BYTES + tokens * layout.width
     if tokens < 1 or size != expected:
+        reason = "the copy was cut short" if size < expected else "something was added"
         raise DataError(
             f"{path}: header says {tokens} tokens, the file has {size} bytes\n"
-            f"  expected {expected}: {'the copy was cut short' if size < expected else 'something was added'}; write it again"
+            f"  expected {expected}: {reason}; write it again"
         )
     return Shard(path, layout, tokens)

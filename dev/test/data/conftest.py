@@ -1,4 +1,4 @@
-"""What the tests of dev/data share: small tokenizers, documents, and shards written independently from llm.c's layout."""
+"""What the tests of dev/data share: tokenizers, documents, and shards written independently from llm.c's layout."""
 
 import hashlib
 import json
@@ -134,8 +134,10 @@ def some_documents(count: int, seed: int = 1) -> list[str]:
     rng = random.Random(seed)
     speeches = [speech for speech in TEXT.split("\n\n") if speech]
     odd = [
-        "Ὦ ξεῖν', ἀγγέλλειν Λακεδαιμονίοις", "古池や\n蛙飛び込む\n水の音", "\U0001f9ed e\u0301 \u0000 \u200b\ufeff \ufffd", "a\r\nb\r\n",
-        "  leading and trailing  ", "of <|end_of_text|> and <|eot_id|>", "\"quoted\" \\ back", "\u2028 and \u0085", "Ж" * 700,
+        "Ὦ ξεῖν', ἀγγέλλειν Λακεδαιμονίοις", "古池や\n蛙飛び込む\n水の音",
+        "\U0001f9ed e\u0301 \u0000 \u200b\ufeff \ufffd", "a\r\nb\r\n",
+        "  leading and trailing  ",
+        "of <|end_of_text|> and <|eot_id|>", "\"quoted\" \\ back", "\u2028 and \u0085", "Ж" * 700,
     ]  # fmt: skip
     return [rng.choice(odd) if rng.random() < 0.1 else rng.choice(speeches) for _ in range(count)]
 

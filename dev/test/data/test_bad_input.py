@@ -100,7 +100,8 @@ def test_invalid_utf8(tmp_path):
     done = prepare(*sources, "--out", tmp_path / "o", *COMMON)
     texts = ["good \ufffd\ufffd bad \ufffd end", "good", "a\ufffd(", "\ufffd alone", "\ufffdx"]
     assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *text.encode()] for text in texts], 10**8, 0)
-    places = ("d.txt: byte 5: not UTF-8 (byte 0xff)", "d.jsonl: line 2: not UTF-8 (byte 0xc3)", "d.jsonl: line 3: half a surrogate pair",
+    places = ("d.txt: byte 5: not UTF-8 (byte 0xff)", "d.jsonl: line 2: not UTF-8 (byte 0xc3)",
+              "d.jsonl: line 3: half a surrogate pair",
               "d.parquet: row 0: not UTF-8 (byte 0xe9)")  # fmt: skip
     assert all(place in done.stderr for place in places), done.stderr
     assert "6 characters were not UTF-8" in done.stdout

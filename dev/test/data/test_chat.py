@@ -17,8 +17,9 @@ from llmc_data.tokenizer import Tokenizer
 BOS, EOS, START, END, EOT = range(5)
 COMMON = ("--chat", "--name", "x", "--processes", 2)
 CHATML = (
-    "{% for message in messages %}{{ '<|start_header_id|>' + message.role + '\n' + message.content + '<|eot_id|>' + '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|start_header_id|>' + message.role + '\n' }}"
+    "{{ message.content + '<|eot_id|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant\n' }}{% endif %}"
 )
 MARKED = (
     "{{ bos_token }}{%- for message in messages %}\n{%- if message.role == 'assistant' %}\n"
@@ -127,7 +128,7 @@ def test_template_that_looks_ahead_is_refused(llama3):
 
 
 def test_where_the_template_comes_from(llama3, tmp_path):
-    """--template, chat_template.jinja, tokenizer_config.json, Llama 3's; the template's begin of text is no second one."""
+    """--template, chat_template.jinja, tokenizer_config.json, Llama 3's; and the begin of text stands there once."""
     shutil.copytree(llama3, tmp_path / "t")
     write_chat(tmp_path / "d.jsonl", [CONVERSATION])
     (tmp_path / "given.jinja").write_text("{{ bos_token }}given" + CHATML)
@@ -195,4 +196,4 @@ def test_bad_templates(llama3, tmp_path):
     rules = json.loads((llama3 / "tokenizer.json").read_text().replace("<|eot_id|>", "<|other|>"))
     (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
     arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", tmp_path, *COMMON)
-    assert "has not the tokens of Llama 3's (<|eot_id|>)" in prepare(*arguments, code=1).stderr
+    assert "it has no <|eot_id|>, as Llama 3's needs" in prepare(*arguments, code=1).stderr

@@ -8,9 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import (
-    INSPECT, SPECIAL, TEXT, encoder, expected_shards, files_of, held_out, prepare, run, sha256, shards_of, some_documents,
+    INSPECT,
+    SPECIAL,
+    TEXT,
+    encoder,
+    expected_shards,
+    files_of,
+    held_out,
+    prepare,
+    run,
+    sha256,
+    shards_of,
+    some_documents,
     write_jsonl,
-)  # fmt: skip
+)
 from llmc_data import cuts, readers
 from llmc_data.tokenizer import ByteTokenizer, Tokenizer
 
@@ -30,7 +41,7 @@ def expected(documents, gpt2) -> dict[str, bytes]:
 
 
 def test_held_out():
-    assert 0xE220A8397B1DCDAF / 2**64 == pytest.approx(0.8833, abs=1e-4)  # splitmix64's first number for seed 0
+    assert pytest.approx(0.8833, abs=1e-4) == 0xE220A8397B1DCDAF / 2**64  # splitmix64's first number for seed 0
     assert held_out(0, 0.8834) and not held_out(0, 0.8833)
     assert sum(held_out(n, 0.01) for n in range(100_000)) == pytest.approx(1000, abs=100)
 
@@ -211,14 +222,15 @@ def test_inspect(documents, gpt2, tmp_path):
     run(INSPECT, *(tmp_path / "o" / name for name in shards_of(tmp_path / "o")))
 
 
-# ---- long texts are cut where that changes no token -------------------------------------------------------------------
+# ---- long texts are cut where that changes no token ----
 
 
 def long_text(length: int, seed: int) -> str:
     """Characters around newlines that tokenizers treat in ways of their own."""
     rng = np.random.default_rng(seed)
-    parts = ["\n", "\n", "\n", "\r\n", "\n\n", " ", "  ", "\t", "\u3000", "\u00a0", "\u0085", "\u2028", "'s", "'re", "'", "a", "word",
-             "Word", ".", "!?", "12", "1234", "é", "ж", "古", "、", "한", "\U0001f9ed", "<|eot_id|>", "\u0301", "/", "\u200b"]  # fmt: skip
+    spaces = ["\n", "\n", "\n", "\r\n", "\n\n", " ", "  ", "\t", "\u3000", "\u00a0", "\u0085", "\u2028", "\u200b"]
+    words = ["'s", "'re", "'", "a", "word", "Word", ".", "!?", "12", "1234", "/", "<|eot_id|>"]
+    parts = spaces + words + ["é", "ж", "古", "、", "한", "\U0001f9ed", "\u0301"]
     return "".join(parts[i] for i in rng.integers(0, len(parts), length))
 
 
