@@ -67,10 +67,6 @@ class Conversion:
         try:
             for source, batch, encoded in in_order(self.batches(), self.encoding, self.processes):
                 self.take(source, batch, encoded)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                self.save()
-            raise
         finally:
             self.meter.close()
 

@@ -17,7 +17,7 @@ FILE = "progress.json"
 
 @dataclass
 class Progress:
-    """Written after whole batches only: everything that it counts is in the shards, and on disk."""
+    """Written between batches only: everything that it counts is in the shards, and on disk."""
 
     command: dict  # whatever decides about the bytes
     source: int = 0

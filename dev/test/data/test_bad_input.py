@@ -80,7 +80,9 @@ def test_a_bad_line_behind_complete_shards(tmp_path):
     (tmp_path / "d.jsonl").write_bytes(good * 3000 + b"{bad" + good[4:] + good)
     arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--shard-tokens", 400_000, *COMMON)
     assert "line 3001: not JSON" in prepare(*arguments, code=1).stderr
-    assert "line 3001: not JSON" in prepare(*arguments, code=1).stderr  # it goes on behind complete shards: the same line
+    assert (
+        "line 3001: not JSON" in prepare(*arguments, code=1).stderr
+    )  # it goes on behind complete shards: the same line
     kept = shards_of(tmp_path / "o")
     assert len(kept) >= 3
     (tmp_path / "d.jsonl").write_bytes(good * 3002)

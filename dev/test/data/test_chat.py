@@ -122,9 +122,14 @@ def test_marked_template(llama3):
 
 
 def test_template_that_looks_ahead_is_refused(llama3):
-    forgetful = CHATML.replace("message.content", "(message.content if loop.last else '…')")
-    with pytest.raises(DataError, match="differently when more follow.*\n.*generation"):
-        learnt_text(llama3, forgetful, CONVERSATION)
+    forgets_all = CHATML.replace("message.content", "(message.content if loop.last else '…')")
+    forgets_its_own = CHATML.replace(
+        "message.content", "(message.content if loop.last or message.role == 'user' else '…')"
+    )
+    no_prompt = CHATML.replace("assistant\n", "other\n")
+    for template in (forgets_all, forgets_its_own, no_prompt):
+        with pytest.raises(DataError, match="differently when more follow.*\n.*generation"):
+            learnt_text(llama3, template, CONVERSATION)
 
 
 def test_where_the_template_comes_from(llama3, tmp_path):

@@ -1,5 +1,6 @@
 """Killed at any moment, the same command goes on, and leaves the bytes of a run that nobody killed."""
 
+import json
 import os
 import random
 import resource
@@ -8,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import PREPARE, ROOT, files_of, prepare, shards_of, some_documents, write_jsonl
+from llmc_data import cuts, readers
 
 KILLS = 20
 
@@ -21,12 +24,12 @@ KILLS = 20
 @pytest.fixture(scope="module")
 def arguments(gpt2, tmp_path_factory) -> list:
     """Many batches and shards of every kind of source; progress is saved after each batch."""
-    folder, documents = tmp_path_factory.mktemp("sources"), some_documents(20_000, seed=3)
-    jsonl = write_jsonl(folder / "1.jsonl", documents[:8000])
-    pq.write_table(pa.table({"text": documents[8000:13_000]}), folder / "2.parquet", row_group_size=3000)
+    folder, documents = tmp_path_factory.mktemp("sources"), some_documents(15_000, seed=3)
+    jsonl = write_jsonl(folder / "1.jsonl", documents[:4000])
+    pq.write_table(pa.table({"text": documents[4000:8000]}), folder / "2.parquet", row_group_size=3000)
     with pa.ipc.new_stream(str(folder / "3.arrow"), pa.schema([("text", pa.string())])) as writer:
-        writer.write_table(pa.table({"text": documents[13_000:16_000]}), max_chunksize=1000)
-    (folder / "4.txt").write_bytes("\n".join(documents[16_000:]).encode())
+        writer.write_table(pa.table({"text": documents[8000:12_000]}), max_chunksize=1000)
+    (folder / "4.txt").write_bytes("\n".join(documents[12_000:]).encode())
     options = ["--tokenizer", gpt2, "--shard-tokens", 50_000, "--val-fraction", 0.1, "--save-every", 0, "--name", "x"]
     return [jsonl, folder / "2.parquet", folder / "3.arrow", folder / "4.txt", *options, "--processes", 2]
 
@@ -38,6 +41,20 @@ def unkilled(arguments, tmp_path_factory) -> tuple[dict[str, bytes], float]:
     seconds = time.monotonic() - begin
     assert len(shards_of(folder)) > 20
     return files_of(folder), seconds
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_reading_goes_on_behind_any_piece(number, arguments, monkeypatch):
+    """In each kind of source; the long text is cut into pieces."""
+    monkeypatch.setattr(readers, "BATCH_BYTES", 3000)
+    monkeypatch.setattr(readers, "READ_BYTES", 5000)
+    reading = readers.Reading(cut=cuts.AFTER_A_LINE)
+    path = arguments[number]
+    pieces = list(readers.READERS[readers.format_of(path)](path, reading).pieces(None))
+    assert len(pieces) > 100
+    for n in [0, 1, 2, *random.Random(number).sample(range(len(pieces)), 25), len(pieces) - 1]:
+        after = json.loads(json.dumps(pieces[n].after))
+        assert list(readers.READERS[readers.format_of(path)](path, reading).pieces(after)) == pieces[n + 1 :]
 
 
 def start(arguments, folder) -> subprocess.Popen:
@@ -67,22 +84,31 @@ def only_complete(folder: Path, expected: dict[str, bytes]) -> None:
         assert content == expected[name], name
 
 
+def several_at_once(check, cases) -> list:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(check, cases))
+
+
 def test_killed_at_random_moments(arguments, unkilled, tmp_path):
     expected, seconds = unkilled
-    rng, reached = random.Random(7), []
-    for n in range(KILLS):
-        folder = tmp_path / str(n)
+    rng = random.Random(7)
+
+    def kill_and_go_on(moment: float) -> bool:
+        folder = tmp_path / str(moment)
         running = start(arguments, folder)
-        time.sleep(rng.uniform(0.1, 1.0) * seconds)
+        time.sleep(moment * seconds)
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
+        resumed = (folder / "progress.json").exists()
         if folder.exists():
             only_complete(folder, expected)
-            reached.append((folder / "progress.json").exists())
         prepare(*arguments, "--out", folder)
         assert files_of(folder) == expected
         shutil.rmtree(folder)
-    assert sum(reached) >= KILLS // 4, "most kills came before any progress: nothing was resumed"
+        return resumed
+
+    resumed = several_at_once(kill_and_go_on, [rng.uniform(0.2, 1.4) for _ in range(KILLS)])
+    assert sum(resumed) >= KILLS // 4, "most kills came before any progress, or after the end: nothing was resumed"
 
 
 def test_killed_again_and_again(arguments, unkilled, tmp_path):
@@ -102,7 +128,7 @@ def test_killed_again_and_again(arguments, unkilled, tmp_path):
 
 
 DRIVER = """
-import os, signal, sys
+import os, sys
 from pathlib import Path
 
 def counted(function):
@@ -110,54 +136,49 @@ def counted(function):
         global calls
         calls += 1
         if calls == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal)
         return function(*arguments, **options)
     return call
 
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
-    last, calls = int(sys.argv[2]), 0
-    sys.argv = ["prepare", *sys.argv[3:]]
-    from llmc_data import prepare
+    signal, last, calls = int(sys.argv[2]), int(sys.argv[3]), 0
+    sys.argv = ["prepare", *sys.argv[4:]]
+    from llmc_data import errors, prepare
     for name in ("fsync", "replace"):
         setattr(os, name, counted(getattr(os, name)))
     Path.unlink = counted(Path.unlink)
-    prepare.main()
+    code = errors.exit_code("prepare", prepare.main)
+    print("steps:", calls)
+    sys.exit(code)
 """
 
 
-def test_killed_before_each_step_on_the_disk(gpt2, tmp_path):
-    """Before each fsync, rename and deletion in turn, until a run needs no more of them."""
+@pytest.mark.parametrize("number, every", [(signal.SIGKILL, 2), (signal.SIGINT, 5)])
+def test_stopped_before_a_step_on_the_disk(number, every, gpt2, tmp_path):
+    """Before an fsync, rename or deletion: every second one, the last ones all; for Ctrl-C fewer."""
     source = write_jsonl(tmp_path / "d.jsonl", some_documents(3500))
-    arguments = [
-        source,
-        "--tokenizer",
-        gpt2,
-        "--shard-tokens",
-        150_000,
-        "--val-fraction",
-        0.1,
-        "--save-every",
-        0,
-        "--processes",
-        1,
-    ]
-    prepare(*arguments, "--out", tmp_path / "expected")
-    expected = files_of(tmp_path / "expected")
+    options = ["--shard-tokens", 150_000, "--val-fraction", 0.1, "--save-every", 0, "--processes", 1]
+    arguments = [source, "--tokenizer", gpt2, *options, "--out"]
     (tmp_path / "driver.py").write_text(DRIVER)
-    step = 0
-    while True:
-        step += 3 if step > 12 else 1  # the first ones all, later ones a third of them
+
+    def stop(step: int, folder) -> subprocess.CompletedProcess:
+        command = [sys.executable, tmp_path / "driver.py", ROOT / "dev/data", int(number), step, *arguments, folder]
+        return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
+
+    steps = int(stop(0, tmp_path / "expected").stdout.split("steps:")[1])
+    expected = files_of(tmp_path / "expected")
+
+    def stop_and_go_on(step: int) -> None:
         folder = tmp_path / str(step)
-        command = [sys.executable, tmp_path / "driver.py", ROOT / "dev/data", step, *arguments, "--out", folder]
-        done = subprocess.run([str(word) for word in command], capture_output=True, timeout=100)
+        stopped = stop(step, folder)
+        assert stopped.returncode == (130 if number == signal.SIGINT else -number), stopped.stderr
         only_complete(folder, expected)
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-        prepare(*arguments, "--out", folder)
+        prepare(*arguments, folder)
         assert files_of(folder) == expected, step
-    assert step > 25
+
+    assert steps > 30 and "manifest.json" in expected
+    several_at_once(stop_and_go_on, sorted({*range(1, steps + 1, every), *range(steps - 8, steps + 1, every // 2)}))
 
 
 def test_workers_end_with_their_parent(arguments, unkilled, tmp_path):
