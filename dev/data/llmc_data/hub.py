@@ -12,10 +12,11 @@ from pathlib import Path
 
 from llmc_data.download import CUTS, TIMEOUT_S, Download, request_for
 from llmc_data.errors import DataError
-from llmc_data.readers import FORMATS
 from llmc_data.shards import write_whole
 
 ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<pattern>.+))?")
+PREFERRED = (".parquet", ".arrow", ".jsonl", ".ndjson", ".txt", ".json")
+NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "README.txt")
 HELD_OUT_NAMES = re.compile(r"(^|[/_.-])(test|valid|validation|val|dev|eval)([/_.-]|$)")
 
 
@@ -69,11 +70,9 @@ class DataSet:
     def unreachable(self, url: str, error: Exception) -> str:
         code = getattr(error, "code", None)
         reason = f"{code} {error.reason}" if code else str(getattr(error, "reason", error))
-        hint = (
-            ""
-            if code not in (401, 403, 404)
-            else "\n  (no such data set; or one that needs HF_TOKEN in the environment)"
-        )
+        hint = ""
+        if code in (401, 403, 404):
+            hint = "\n  (no such data set; or one that needs HF_TOKEN in the environment)"
         include = f" --include '{self.pattern}'" if self.pattern else ""
         return (
             f"data set {self.id}: cannot read {url}: {reason}{hint}\n"
@@ -86,8 +85,8 @@ class DataSet:
         if self.pattern:
             matching = [f for f in files if fnmatch.fnmatchcase(f.name, self.pattern)]
         else:
-            data = [f for f in files if not HELD_OUT_NAMES.search(f.name)]
-            kinds = [[f for f in data if f.name.endswith(suffix)] for suffix in (".parquet", *FORMATS, ".txt")]
+            data = [f for f in files if not HELD_OUT_NAMES.search(f.name) and Path(f.name).name not in NOT_DATA]
+            kinds = [[f for f in data if f.name.endswith(suffix)] for suffix in PREFERRED]
             matching = next(filter(None, kinds), [])
         if not matching:
             some = "\n    ".join(f.name for f in files[:20])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llmc_data.download import download_url
 from llmc_data.errors import DataError
-from llmc_data.hub import DataSet
+from llmc_data.hub import NOT_DATA, DataSet
 from llmc_data.readers import FORMATS, format_of
 
 BUNDLED_TEXT = Path(__file__).parent.parent / "tinyshakespeare.txt"
@@ -72,7 +72,7 @@ def local(path: Path, format: str | None) -> Source:
 def files_of_folder(folder: Path) -> list[Path]:
     """All files of a known format below it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() in SUFFIXES)
-    files = [path for path in files if path.name not in ("dataset_info.json", "state.json", "dataset_dict.json")]
+    files = [path for path in files if path.name not in NOT_DATA]
     if not files:
         raise DataError(f"the folder {folder} has no file that ends in {' '.join(SUFFIXES)}")
     return files

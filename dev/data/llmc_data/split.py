@@ -99,7 +99,7 @@ class SplitWriter:
         self.shard_documents = self.shard_learnt = 0
 
     def publish(self) -> None:
-        """Gives complete shards their final names; a mask before its shard. Done again after a kill, where needed."""
+        """Gives complete shards their final names, a mask before its shard; also those that a kill kept from theirs."""
         for record in self.complete:
             names = [record.mask["name"], record.name] if record.mask else [record.name]
             for path in [self.folder / name for name in names]:
@@ -125,7 +125,6 @@ class SplitWriter:
     def restore(self, saved: dict) -> None:
         self.complete = [ShardRecord(**record) for record in saved["complete"]]
         self.tokens, self.documents, self.text_bytes = saved["tokens"], saved["documents"], saved["text_bytes"]
-        self.publish()
         if saved["shard_tokens"]:
             self.open_shard(saved["shard_tokens"])
         self.shard_documents, self.shard_learnt = saved["shard_documents"], saved["shard_learnt"]

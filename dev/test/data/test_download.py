@@ -182,7 +182,7 @@ def hub(server, jsonl: bytes) -> None:
         "data/train-1.jsonl": jsonl[half:],
         "data/test-0.jsonl": b'{"text":"no"}\n',
     }
-    siblings = [{"rfilename": "README.md", "size": 2}]
+    siblings = [{"rfilename": name, "size": 2} for name in ("README.md", "dataset_infos.json")]
     for name, content in parts.items():
         siblings.append(
             {"rfilename": name, "size": len(content), "lfs": {"size": len(content), "sha256": sha256(content)}}
