@@ -21,6 +21,7 @@ from llmc_data.tokenizer import ByteTokenizer, Tokenizer
 
 WARNINGS = 5  # that are printed; the rest is counted
 LARGE_BYTES = 200_000_000  # for a document that is tokenized whole
+MEMORY_PER_BYTE = 150  # of it, measured with a vocabulary of 800; large vocabularies need less
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Conversion:
             if source.format == "text" and not reading.separator and not reading.cut and size > LARGE_BYTES:
                 print(
                     f"{source.label}: one document of {size / 1e6:.0f} MB, tokenized whole: that takes about"
-                    f" {size * 60 / 1e9:.0f} GB of memory\n  for less, say what separates its documents:"
+                    f" {size * MEMORY_PER_BYTE / 1e9:.0f} GB of memory\n  for less, say what separates its documents:"
                     " --document-separator"
                 )
 

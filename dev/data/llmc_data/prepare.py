@@ -14,8 +14,8 @@ from llmc_data.encode import Encoding
 from llmc_data.errors import DataError, exit_code
 from llmc_data.readers import READERS, Reading
 from llmc_data.shards import MAX_TOKENS
-from llmc_data.sources import resolve
-from llmc_data.tokenizer import open_tokenizer
+from llmc_data.sources import Source, resolve
+from llmc_data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
 
 
 def number_of_tokens(text: str) -> int:
@@ -103,59 +103,69 @@ def conversion_of(options: argparse.Namespace) -> Conversion:
     template = find_template(options.template, tokenizer) if options.chat else None
     if template:
         ChatTemplate(*template, tokenizer)  # a bad one is refused before anything is read
-    field = options.text_field or ("messages" if options.chat else "text")
-    separator = options.document_separator and options.document_separator.encode()
-    cut = None if options.chat else tokenizer.cut
+    encoding = Encoding(
+        tokenizer=options.tokenizer,
+        delimiter=options.delimiter,
+        delimiter_token=options.delimiter_token,
+        val_fraction=options.val_fraction,
+        field=options.text_field or ("messages" if options.chat else "text"),
+        strip=options.strip,
+        replace_invalid=options.invalid_utf8 == "replace",
+        template=template,
+    )
+    delimiter = delimiter_of(encoding, tokenizer)
     sources = resolve(options.sources, options.cache, options.format)
     if options.chat and any(source.format == "text" for source in sources):
         raise DataError("--chat takes conversations as JSON lines, parquet or arrow, not text files")
     return Conversion(
         sources=sources,
-        reading=Reading(field, separator, options.keep_separator, cut, options.chat),
-        encoding=Encoding(
-            options.tokenizer,
-            options.delimiter,
-            options.delimiter_token,
-            options.val_fraction,
-            field,
-            options.strip,
-            options.invalid_utf8 == "replace",
-            template,
+        reading=Reading(
+            field=encoding.field,
+            separator=options.document_separator and options.document_separator.encode(),
+            keep_separator=options.keep_separator,
+            cut=tokenizer.cut,
+            objects=options.chat,
         ),
+        encoding=encoding,
         tokenizer=tokenizer,
         folder=options.out,
-        name=options.name or re.sub(r"[^\w.-]+", "_", name_of(options.sources[0])),
+        name=options.name or name_of(options.sources[0]),
         shard_tokens=options.shard_tokens,
         processes=options.processes,
         save_every=options.save_every,
-        command={},
+        command=command_of(options, sources, tokenizer, encoding, delimiter),
     )
 
 
 def name_of(source: str) -> str:
-    source = source.partition("#")[0].partition(":")[0] if "://" not in source else source.partition("#")[0]
-    return Path(source.rstrip("/").partition("*")[0]).stem or "data"
+    """How the shards of a path, a pattern, a URL or a data set are called."""
+    source = source.partition("#")[0]
+    if "://" not in source:
+        source = source.partition(":")[0].partition("@")[0]
+    return re.sub(r"[^\w.-]+", "_", Path(source.partition("*")[0].rstrip("/")).stem) or "data"
 
 
-def command_of(options: argparse.Namespace, conversion: Conversion) -> dict:
+def delimiter_of(encoding: Encoding, tokenizer: ByteTokenizer | Tokenizer) -> dict | None:
+    if encoding.delimiter == "none":
+        return None
+    token, number = tokenizer.delimiter(encoding.delimiter_token)
+    return {"place": encoding.delimiter, "token": token, "id": number}
+
+
+def command_of(options: argparse.Namespace, sources: list[Source], tokenizer, encoding: Encoding, delimiter) -> dict:
     """Whatever decides about the bytes of the shards."""
-    tokenizer, encoding = conversion.tokenizer, conversion.encoding
-    delimiter = None
-    if encoding.delimiter != "none":
-        token, number = tokenizer.delimiter(encoding.delimiter_token)
-        delimiter = {"place": encoding.delimiter, "token": token, "id": number}
     return {
-        "name": conversion.name,
-        "sources": [source.origin | {"bytes": source.path.stat().st_size} for source in conversion.sources],
+        "name": options.name or name_of(options.sources[0]),
+        "sources": [source.origin | {"bytes": source.path.stat().st_size} for source in sources],
         "tokenizer": tokenizer.sha256 or tokenizer.name,
         "delimiter": delimiter,
-        "shard_tokens": conversion.shard_tokens,
-        "val_fraction": encoding.val_fraction,
+        "shard_tokens": options.shard_tokens,
+        "val_fraction": options.val_fraction,
         "format": options.format,
         "text_field": encoding.field,
         "document_separator": options.document_separator,
         "keep_separator": options.keep_separator,
-        "strip": encoding.strip,
+        "strip": options.strip,
         "invalid_utf8": options.invalid_utf8,
         "template": encoding.template and encoding.template[0],
     }
@@ -195,7 +205,6 @@ def summary(content: dict, folder: Path) -> str:
 def main() -> None:
     options = parse(sys.argv[1:])
     conversion = conversion_of(options)
-    conversion.command = command_of(options, conversion)
     options.out.mkdir(parents=True, exist_ok=True)
     with progress.lock(options.out):
         if options.restart:

@@ -11,6 +11,7 @@ from llmc_data.errors import DataError
 
 BATCH_BYTES = 1 << 19
 READ_BYTES = 1 << 20
+LONGEST_CUT = 8  # bytes that a cut looks at
 ROWS = 256  # read at a time from parquet
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 
@@ -89,14 +90,14 @@ class TextReader:
             return (end if self.reading.keep_separator else found), end, True
         if self.reading.cut and len(buffer) >= 2 * BATCH_BYTES:
             # Not in the last bytes, where a separator may have begun.
-            cut = self.reading.cut.search(buffer, max(BATCH_BYTES, searched - READ_BYTES), len(buffer) - len(separator))
+            first = max(BATCH_BYTES, searched - len(separator) - LONGEST_CUT)
+            cut = self.reading.cut.search(buffer, first, len(buffer) - len(separator))
             return cut and (cut.end(), cut.end(), False)
         return None
 
     def is_nothing(self, text: bytes) -> bool:
-        return not text or (
-            self.reading.separator is not None and not text.replace(self.reading.separator, b"").strip()
-        )
+        separator = self.reading.separator
+        return not text or (separator is not None and not text.replace(separator, b"").strip())
 
 
 class JsonlReader:
@@ -250,7 +251,7 @@ def format_of(path: Path) -> str:
 def batches(
     path: Path, label: str, format: str, reading: Reading, after: list | None, document: int
 ) -> Iterator[Batch]:
-    """The file's documents from `after` on, numbered from `document`; batches end at the same places in every run."""
+    """The file's documents from `after` on, numbered from `document`."""
     reader = READERS[format](path, reading)
     batch: Batch | None = None
     size = 0

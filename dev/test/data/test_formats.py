@@ -23,6 +23,7 @@ from conftest import (
     write_jsonl,
 )
 from llmc_data import cuts, readers
+from llmc_data.prepare import name_of
 from llmc_data.tokenizer import ByteTokenizer, Tokenizer
 
 SHARD_TOKENS, FRACTION = 60_000, 0.15
@@ -183,6 +184,17 @@ def test_wide_tokens(gpt2, tmp_path):
     tokens = [0, *encode("to be <|far|> not")]
     assert 70000 in tokens
     assert shards_of(tmp_path / "o") == expected_shards("x", [tokens], 10**8, 0.01, wide=True)
+
+
+@pytest.mark.parametrize(
+    "source, name",
+    [
+        ("/a/books.txt", "books"), ("/a/b/*.jsonl", "b"), ("books/", "books"), ("*.txt", "data"), ("fineweb-edu", "fineweb-edu"),
+        ("https://host/a/d.jsonl?x=1#sha256=0", "d"), ("some/text@main:data/*.parquet", "text"), ("a b/c d.txt", "c_d"),
+    ],
+)  # fmt: skip
+def test_name(source, name):
+    assert name_of(source) == name
 
 
 def test_processes(documents, gpt2, tmp_path):
