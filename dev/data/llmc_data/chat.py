@@ -1,0 +1,140 @@
+"""Conversations → text by a chat template, and which of it is learnt: what the assistant says, to its end of turn.
+
+Templates are Hugging Face's: jinja2, with `messages`, `tools`, `add_generation_prompt`, `bos_token`, `eos_token` and
+`raise_exception`. `strftime_now` is not there, so that the same conversations give the same tokens on any day.
+
+What is learnt of message i begins where the template's generation prompt after messages 0 to i-1 ends, and ends where
+the rendering of messages 0 to i does. Both must be beginnings of the whole rendering. A template that renders a message
+differently when more follow marks what is learnt itself, with {% generation %} … {% endgeneration %}.
+"""
+
+import json
+from pathlib import Path
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from llmc_data.errors import DataError
+from llmc_data.tokenizer import Tokenizer
+
+LLAMA3 = (
+    "{% for message in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
+    "{{ message['content'] | trim + '<|eot_id|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+)
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what {% generation %} marks: code points that no text may use
+
+Spans = list[tuple[int, int]]
+
+
+class GenerationTag(Extension):
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+
+    def marked(self, caller) -> str:
+        return OPEN + caller() + CLOSE
+
+
+def raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class ChatTemplate:
+    def __init__(self, source: str, name: str, tokenizer: Tokenizer):
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = to_json
+        environment.globals["raise_exception"] = raise_exception
+        self.source, self.name, self.tokenizer = source, name, tokenizer
+        begin, end = tokenizer.begin_and_end()
+        self.tokens = {"bos_token": begin or "", "eos_token": end or ""}
+        try:
+            self.template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise DataError(f"{name}: no chat template: {error}") from None
+
+    def render(self, messages: list[dict], tools: list | None, prompt: bool = False) -> str:
+        try:
+            return self.template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **self.tokens)
+        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"the template {self.name} refuses the conversation: {error}") from None
+
+    def learnt(self, messages: list[dict], tools: list | None = None) -> tuple[str, Spans, bool]:
+        """The rendered conversation, the learnt stretches of it in characters, and whether the template marked them."""
+        text = self.render(messages, tools)
+        if OPEN in text:
+            return *unmark(text), True
+        spans = []
+        for i, message in enumerate(messages):
+            if message["role"] == "assistant":
+                before = self.render(messages[:i], tools, prompt=True)
+                after = self.render(messages[: i + 1], tools)
+                if not (text.startswith(after) and after.startswith(before)):
+                    raise DataError(
+                        f"the template {self.name} renders message {i} differently when more follow, or without its"
+                        " generation prompt\n  mark what is learnt in it with {% generation %} … {% endgeneration %}"
+                    )
+                spans.append((len(before), len(after)))
+        return text, spans, False
+
+    def tokens_and_mask(self, messages: list[dict], tools: list | None = None):
+        """The tokens of the whole rendering, and for each whether it is learnt: it begins in a learnt stretch, and not
+        behind the special token that ends the turn (ChatML renders a newline there)."""
+        text, spans, marked = self.learnt(messages, tools)
+        ids, starts = self.tokenizer.encode_rendered(text)
+        mask = bytearray(len(ids))
+        for first, last in spans:
+            inside = [t for t, start in enumerate(starts.tolist()) if first <= start < last]
+            special = [n for n, t in enumerate(inside) if int(ids[t]) in self.tokenizer.special_ids]
+            if special and not marked:
+                del inside[special[-1] + 1 :]
+            for t in inside:
+                mask[t] = 1
+        return ids, bytes(mask)
+
+
+def unmark(text: str) -> tuple[str, Spans]:
+    """Takes the marks out of a text; where what stood between them is."""
+    plain, spans, length = [], [], 0
+    for n, part in enumerate(text.split(OPEN)):
+        inside, _, outside = part.partition(CLOSE) if n else ("", "", part)
+        spans += [(length, length + len(inside))] * bool(inside)
+        length += len(inside) + len(outside)
+        plain += [inside, outside]
+    return "".join(plain), spans
+
+
+def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
+    """The template's text and name: the file given, else what stands beside the tokenizer, else Llama 3's."""
+    path = path or tokenizer.path.with_name("chat_template.jinja")
+    if path.is_file():
+        return path.read_text(encoding="utf-8"), path.name
+    if path.name != "chat_template.jinja":
+        raise DataError(f"there is no template {path}")
+    template = tokenizer.config("tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):  # several, by name
+        template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
+    if template:
+        return template, "of tokenizer_config.json"
+    missing = [
+        name
+        for name in ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+        if tokenizer.tokenizer.token_to_id(name) is None
+    ]
+    if missing:
+        raise DataError(
+            f"no chat template stands beside {tokenizer.path}, and it has no {', '.join(missing)}, as Llama 3's needs\n"
+            "  give one with --template FILE.jinja"
+        )
+    return LLAMA3, "of Llama 3, built in"

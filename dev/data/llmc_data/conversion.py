@@ -1,0 +1,172 @@
+"""Sources → shards and manifest: batches are read in order, tokenized by several processes, written in order."""
+
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmc_data import manifest, progress
+from llmc_data.encode import Encoded, Encoding, encode, start_worker
+from llmc_data.errors import DataError
+from llmc_data.readers import Batch, Reading, batches
+from llmc_data.shards import layout_for, sha256_of, write_whole
+from llmc_data.sources import Source
+from llmc_data.split import HELD_OUT, TRAIN, SplitWriter
+from llmc_data.tokenizer import FILE as TOKENIZER_FILE
+from llmc_data.tokenizer import ByteTokenizer, Tokenizer
+
+WARNINGS = 5  # that are printed; the rest is counted
+LARGE_BYTES = 200_000_000  # for a document that is tokenized whole
+MEMORY_PER_BYTE = 150  # of it, measured with a vocabulary of 800; large vocabularies need less
+
+
+@dataclass
+class Conversion:
+    """A command, resolved: what is converted, how, and into which folder."""
+
+    sources: list[Source]
+    reading: Reading
+    encoding: Encoding
+    tokenizer: ByteTokenizer | Tokenizer
+    folder: Path
+    name: str
+    shard_tokens: int
+    processes: int
+    save_every: float  # seconds
+    command: dict  # what decides about the bytes, for progress and manifest
+
+    def __post_init__(self):
+        self.layout = layout_for(self.tokenizer.vocabulary)
+        masked = self.encoding.template is not None
+        self.writers = {
+            split: SplitWriter(self.folder, self.name, split, self.layout, self.shard_tokens, masked)
+            for split in (HELD_OUT, TRAIN)
+        }
+        self.sizes = [source.path.stat().st_size for source in self.sources]
+
+    def run(self) -> dict:
+        """Writes what is missing. Returns the manifest."""
+        self.progress = progress.load(self.folder, self.command) or progress.Progress(self.command)
+        for split, saved in self.progress.splits.items():
+            self.writers[split].restore(saved)
+        self.note_large_documents()
+        with ThreadPoolExecutor(1) as beside:
+            digests = [beside.submit(sha256_of, s.path) for s in self.sources if s.sha256 is None]
+            self.convert()
+            digests = iter(digests)
+            sources = [manifest.describe_source(s, s.sha256 or next(digests).result()) for s in self.sources]
+        return self.finish(sources)
+
+    def convert(self) -> None:
+        self.saved_at = time.monotonic()
+        self.warned = 0
+        self.meter = progress.Meter(sum(self.sizes), self.bytes_before(self.progress.source))
+        try:
+            for source, batch, encoded in in_order(self.batches(), self.encoding, self.processes):
+                self.take(source, batch, encoded)
+        finally:
+            self.meter.close()
+
+    def batches(self) -> Iterator[tuple[int, Batch]]:
+        """From where the progress stands."""
+        after, document = self.progress.after, self.progress.document
+        for number in range(self.progress.source, len(self.sources)):
+            source = self.sources[number]
+            for batch in batches(source.path, source.label, source.format, self.reading_of(source), after, document):
+                document = batch.first_document + len(batch.pieces) - (not batch.ends)
+                yield number, batch
+            after = None
+
+    def reading_of(self, source: Source) -> Reading:
+        """A source's own separator counts where the command names none."""
+        if self.reading.separator is not None or source.separator is None:
+            return self.reading
+        own = {"separator": source.separator.encode(), "keep_separator": source.keep_separator}
+        return Reading(**vars(self.reading) | own)
+
+    def take(self, source: int, batch: Batch, encoded: Encoded) -> None:
+        """Appends a batch's tokens; the progress is then behind it."""
+        complete = [self.writers[split].append(part) for split, part in encoded.splits.items()]
+        here = self.progress
+        here.source, here.after = source, batch.after
+        here.document = batch.first_document + len(batch.pieces) - (not batch.ends)
+        here.replaced += encoded.replaced
+        if any(complete) or time.monotonic() - self.saved_at >= self.save_every:
+            self.save()
+        for warning in encoded.warnings[: max(0, WARNINGS - self.warned)]:
+            self.meter.warn(f"{warning}: replaced by U+FFFD")
+        self.warned += len(encoded.warnings)
+        parts = encoded.splits.values()
+        tokens = sum(len(part.tokens) for part in parts) // self.layout.width
+        done = self.bytes_before(source) + batch.source_bytes
+        self.meter.update(done, sum(part.text_bytes for part in parts), tokens)
+
+    def save(self) -> None:
+        """First the tokens are on disk, then the progress says so, then complete shards get their names."""
+        self.progress.splits = {split: writer.save() for split, writer in self.writers.items()}
+        self.progress.save(self.folder)
+        for writer in self.writers.values():
+            writer.publish()
+        self.saved_at = time.monotonic()
+
+    def finish(self, sources: list[dict]) -> dict:
+        for writer in self.writers.values():
+            writer.finish_shard()
+        if not any(writer.tokens for writer in self.writers.values()):
+            raise DataError(f"no document in {', '.join(source.label for source in self.sources)}")
+        self.save()
+        if self.tokenizer.path:
+            for path in [self.tokenizer.path, *self.tokenizer.files]:
+                name = TOKENIZER_FILE if path == self.tokenizer.path else path.name
+                write_whole(self.folder / name, path.read_bytes())
+        content = manifest.make(
+            self.command,
+            self.layout,
+            manifest.describe_tokenizer(self.tokenizer),
+            sources,
+            list(self.writers.values()),
+            self.progress.replaced,
+        )
+        manifest.write(self.folder, content)
+        (self.folder / progress.FILE).unlink()
+        return content
+
+    def bytes_before(self, source: int) -> int:
+        return sum(self.sizes[:source])
+
+    def note_large_documents(self) -> None:
+        for source, size in zip(self.sources, self.sizes, strict=True):
+            reading = self.reading_of(source)
+            if source.format == "text" and not reading.separator and not reading.cut and size > LARGE_BYTES:
+                print(
+                    f"{source.label}: one document of {size / 1e6:.0f} MB, tokenized whole: that takes about"
+                    f" {size * MEMORY_PER_BYTE / 1e9:.0f} GB of memory\n  for less, say what separates its documents:"
+                    " --document-separator"
+                )
+
+
+def in_order(batches: Iterator, encoding: Encoding, processes: int) -> Iterator[tuple[int, Batch, Encoded]]:
+    """Each batch with its tokens. No more are under way than keep all processes busy."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, start_worker, (encoding,)) as pool:
+        waiting = deque()
+        try:
+            for source, batch in batches:
+                waiting.append((source, batch, pool.submit(encode, batch)))
+                if len(waiting) > 2 * processes:
+                    source, batch, encoded = waiting.popleft()
+                    yield source, batch, encoded.result()
+            while waiting:
+                source, batch, encoded = waiting.popleft()
+                yield source, batch, encoded.result()
+        except BrokenProcessPool:
+            raise DataError(
+                "a process that tokenizes was ended from outside, perhaps for want of memory\n"
+                "  the same command goes on from here; with fewer --processes it needs less"
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,223 @@
+"""Turns text into llm.c's shards of tokens for train_llama."""
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+from llmc_data import manifest, progress
+from llmc_data.chat import ChatTemplate, find_template
+from llmc_data.conversion import Conversion
+from llmc_data.download import cache_folder
+from llmc_data.encode import Encoding
+from llmc_data.errors import DataError, exit_code
+from llmc_data.readers import READERS, Reading
+from llmc_data.shards import MAX_TOKENS
+from llmc_data.sources import Source, resolve
+from llmc_data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
+
+
+def number_of_tokens(text: str) -> int:
+    number = float(text)
+    if not 1 <= number <= MAX_TOKENS or number != int(number):
+        raise ValueError
+    return int(number)
+
+
+def fraction(text: str) -> float:
+    if not 0 <= float(text) < 1:
+        raise ValueError
+    return float(text)
+
+
+def escaped(text: str) -> str:
+    r"""\n, \t and \\ as in C."""
+    return re.sub(r"\\([nrt\\])", lambda match: {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}[match[1]], text)
+
+
+SOURCES = (
+    "files of text, JSON lines, parquet or arrow; folders and patterns of them; URLs, also URL#sha256=HEX; data sets"
+    " OWNER/NAME[@REVISION][:PATTERN] of the hub; tinyshakespeare, tinystories, fineweb-edu"
+)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="prepare", description=__doc__, allow_abbrev=False, usage="dev/data/prepare SOURCE… --out DIR [options]"
+    )
+    option = parser.add_argument
+    option("sources", nargs="+", metavar="SOURCE", help=SOURCES)
+    option("--out", type=Path, required=True, metavar="DIR", help="where the shards go")
+    option("--name", help="how their names begin (the first source's name)")
+    option("--tokenizer", type=Path, metavar="PATH", help="a tokenizer.json, or the folder that has one (none: bytes)")
+    option("--shard-tokens", type=number_of_tokens, default=100_000_000, metavar="N", help="tokens a shard (1e8)")
+    option("--val-fraction", type=fraction, default=0.01, metavar="X", help="of the documents that are held out (0.01)")
+    option(
+        "--delimiter",
+        choices=("before", "after", "none"),
+        default="before",
+        help="where it stands (before each document)",
+    )
+    option("--delimiter-token", metavar="TOKEN", help="the delimiter (the tokenizer's begin of text, else its end)")
+    option("--format", choices=READERS, help="of all sources (by their names)")
+    option("--text-field", metavar="NAME", help="field or column of the text (text; with --chat messages)")
+    option(
+        "--document-separator",
+        type=escaped,
+        metavar="TEXT",
+        help=r"between the documents of a text file; \n is a newline",
+    )
+    option("--keep-separator", action="store_true", help="it stays at the end of the document before it")
+    option("--strip", action="store_true", help="drop white space at both ends of each document")
+    option(
+        "--invalid-utf8", choices=("replace", "error"), default="replace", help="by U+FFFD, with a warning (replace)"
+    )
+    option("--chat", action="store_true", help="the documents are conversations; masks say what is learnt")
+    option(
+        "--template",
+        type=Path,
+        metavar="FILE",
+        help="jinja template of conversations (the tokenizer's, else Llama 3's)",
+    )
+    option(
+        "--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="that tokenize (one a core)"
+    )
+    option("--cache", type=Path, default=cache_folder(), metavar="DIR", help=f"of downloads ({cache_folder()})")
+    option("--save-every", type=float, default=10, metavar="SECONDS", help="how much a kill may cost (10)")
+    option("--restart", action="store_true", help="delete what an earlier command left in DIR")
+    options = parser.parse_args(arguments)
+    if options.processes < 1:
+        parser.error("--processes: at least 1")
+    if options.document_separator == "":
+        parser.error("--document-separator: it is empty")
+    if options.template and not options.chat:
+        parser.error("--template goes with --chat")
+    if options.chat and not options.tokenizer:
+        parser.error("--chat needs a --tokenizer")
+    return options
+
+
+def conversion_of(options: argparse.Namespace) -> Conversion:
+    tokenizer = open_tokenizer(options.tokenizer)
+    template = find_template(options.template, tokenizer) if options.chat else None
+    if template:
+        ChatTemplate(*template, tokenizer)  # a bad one is refused before anything is read
+    encoding = Encoding(
+        tokenizer=options.tokenizer,
+        delimiter=options.delimiter,
+        delimiter_token=options.delimiter_token,
+        val_fraction=options.val_fraction,
+        field=options.text_field or ("messages" if options.chat else "text"),
+        strip=options.strip,
+        replace_invalid=options.invalid_utf8 == "replace",
+        template=template,
+    )
+    delimiter = delimiter_of(encoding, tokenizer)
+    sources = resolve(options.sources, options.cache, options.format)
+    if options.chat and any(source.format == "text" for source in sources):
+        raise DataError("--chat takes conversations as JSON lines, parquet or arrow, not text files")
+    return Conversion(
+        sources=sources,
+        reading=Reading(
+            field=encoding.field,
+            separator=options.document_separator and options.document_separator.encode(),
+            keep_separator=options.keep_separator,
+            cut=tokenizer.cut,
+            objects=options.chat,
+        ),
+        encoding=encoding,
+        tokenizer=tokenizer,
+        folder=options.out,
+        name=options.name or name_of(options.sources[0]),
+        shard_tokens=options.shard_tokens,
+        processes=options.processes,
+        save_every=options.save_every,
+        command=command_of(options, sources, tokenizer, encoding, delimiter),
+    )
+
+
+def name_of(source: str) -> str:
+    """How the shards of a path, a pattern, a URL or a data set are called."""
+    source = source.partition("#")[0]
+    if "://" not in source:
+        source = source.partition(":")[0].partition("@")[0]
+    return re.sub(r"[^\w.-]+", "_", Path(source.partition("*")[0].rstrip("/")).stem) or "data"
+
+
+def delimiter_of(encoding: Encoding, tokenizer: ByteTokenizer | Tokenizer) -> dict | None:
+    if encoding.delimiter == "none":
+        return None
+    token, number = tokenizer.delimiter(encoding.delimiter_token)
+    return {"place": encoding.delimiter, "token": token, "id": number}
+
+
+def command_of(options: argparse.Namespace, sources: list[Source], tokenizer, encoding: Encoding, delimiter) -> dict:
+    """Whatever decides about the bytes of the shards."""
+    return {
+        "name": options.name or name_of(options.sources[0]),
+        "sources": [source.origin | {"bytes": source.path.stat().st_size} for source in sources],
+        "tokenizer": tokenizer.sha256 or tokenizer.name,
+        "delimiter": delimiter,
+        "shard_tokens": options.shard_tokens,
+        "val_fraction": options.val_fraction,
+        "format": options.format,
+        "text_field": encoding.field,
+        "document_separator": options.document_separator,
+        "keep_separator": options.keep_separator,
+        "strip": options.strip,
+        "invalid_utf8": options.invalid_utf8,
+        "template": encoding.template and encoding.template[0],
+    }
+
+
+def delete_earlier(folder: Path) -> None:
+    """What an earlier command left: the shards that its manifest or progress name, and what is not complete."""
+    complete, begun = manifest.read(folder), progress.read(folder)
+    records = complete["shards"] if complete else []
+    records += [record for split in begun.splits.values() for record in split["complete"]] if begun else []
+    for name in [record["name"] for record in records]:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).with_suffix(".mask").unlink(missing_ok=True)
+    for path in [*folder.glob("*.partial"), folder / manifest.FILE, folder / progress.FILE]:
+        path.unlink(missing_ok=True)
+
+
+def summary(content: dict, folder: Path) -> str:
+    lines = []
+    for split, of in content["splits"].items():
+        shards = sum(record["split"] == split for record in content["shards"])
+        lines.append(
+            f"{split:5}  {of['tokens']:>15,} tokens  {of['documents']:>11,} documents"
+            f"  {of['text_bytes']:>15,} bytes of text  {shards} shard{'s' * (shards > 1)}"
+        )
+    if content["replaced_characters"]:
+        lines.append(f"{content['replaced_characters']} characters were not UTF-8; they are U+FFFD now")
+    if "val" not in content["splits"] and content["command"]["val_fraction"]:
+        lines.append("no document fell to the held-out split: there are too few for this --val-fraction")
+    if "train" not in content["splits"]:
+        lines.append("all documents fell to the held-out split: there is nothing to train on")
+    val = f" --val-data '{folder}/{content['name']}_val_*.bin'" if "val" in content["splits"] else ""
+    lines.append(f"./train_llama --train-data '{folder}/{content['name']}_train_*.bin'{val}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    conversion = conversion_of(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with progress.lock(options.out):
+        if options.restart:
+            delete_earlier(options.out)
+        content = manifest.read(options.out)
+        if content:
+            progress.refuse_other_command(options.out, content["command"], conversion.command)
+            (options.out / progress.FILE).unlink(missing_ok=True)
+            print(f"{options.out} is complete already")
+        else:
+            content = conversion.run()
+    print(summary(content, options.out))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code("prepare", main))

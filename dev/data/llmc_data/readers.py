@@ -1,0 +1,271 @@
+"""Documents of a file, in batches: text, JSON lines, parquet, arrow. A file is never read whole, unless it is one
+document that no cut is proven for (cuts.py)."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmc_data.errors import DataError
+
+BATCH_BYTES = 1 << 19
+READ_BYTES = 1 << 20
+LONGEST_CUT = 8  # bytes that a cut looks at
+ROWS = 256  # read at a time from parquet
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read."""
+
+    field: str = "text"  # of a row
+    separator: bytes | None = None  # between the documents of a text
+    keep_separator: bool = False  # it ends the document before it
+    cut: re.Pattern | None = None  # where a long text may be cut
+    objects: bool = False  # a row's field is any JSON value, not a string
+
+
+@dataclass
+class Batch:
+    """Pieces of text, each a document; the first may go on from the batch before, the last go on in the next."""
+
+    file: str
+    unit: str  # of places: byte, line, row
+    json: bool  # pieces are JSON objects that have the text in a field
+    first_document: int
+    pieces: list[bytes]
+    places: list[int]
+    begins: bool  # the first piece begins its document
+    ends: bool  # the last piece ends its document
+    after: list  # where reading goes on behind it
+    source_bytes: int  # of the file, so far
+
+
+@dataclass
+class Piece:
+    text: bytes
+    place: int
+    after: list
+    source_bytes: int
+    begins: bool = True
+    ends: bool = True
+
+
+class TextReader:
+    """A text file: one document, or several with a separator between them; white space alone is none."""
+
+    unit, json = "byte", False
+
+    def __init__(self, path: Path, reading: Reading):
+        self.path, self.reading = path, reading
+
+    def pieces(self, after: list | None) -> Iterator[Piece]:
+        offset, begins = after or (0, True)
+        buffer, searched, at_end = bytearray(), 0, False
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            while not at_end:
+                part = self.next_part(buffer, searched)
+                if part is None:
+                    searched = len(buffer)
+                    if chunk := file.read(READ_BYTES):
+                        buffer += chunk
+                        continue
+                    part, at_end = (len(buffer), len(buffer), True), True
+                length, taken, ends = part
+                text = bytes(buffer[:length])
+                del buffer[:taken]
+                place, offset, searched = offset, offset + taken, 0
+                if not (begins and ends and self.is_nothing(text)):
+                    yield Piece(text, place, [offset, ends], offset, begins, ends)
+                begins = ends
+
+    def next_part(self, buffer: bytearray, searched: int) -> tuple[int, int, bool] | None:
+        """How long the next piece is, with what it takes from the file; whether it ends its document. None: read on."""
+        separator = self.reading.separator or b""
+        if separator and (found := buffer.find(separator, max(0, searched - len(separator)))) >= 0:
+            end = found + len(separator)
+            return (end if self.reading.keep_separator else found), end, True
+        if self.reading.cut and len(buffer) >= 2 * BATCH_BYTES:
+            # Not in the last bytes, where a separator may have begun.
+            first = max(BATCH_BYTES, searched - len(separator) - LONGEST_CUT)
+            cut = self.reading.cut.search(buffer, first, len(buffer) - len(separator))
+            return cut and (cut.end(), cut.end(), False)
+        return None
+
+    def is_nothing(self, text: bytes) -> bool:
+        separator = self.reading.separator
+        return not text or (separator is not None and not text.replace(separator, b"").strip())
+
+
+class JsonlReader:
+    """JSON lines: one document a line. The lines are parsed where they are tokenized."""
+
+    unit, json = "line", True
+
+    def __init__(self, path: Path, reading: Reading):
+        self.path = path
+
+    def pieces(self, after: list | None) -> Iterator[Piece]:
+        offset, number = after or (0, 0)
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            for line in file:
+                offset, number = offset + len(line), number + 1
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                    if line.lstrip().startswith(b"["):
+                        raise DataError(
+                            f"{self.path}: line 1: a JSON array\n  expected an object a line; jq -c '.[]' writes one so"
+                        )
+                if not line.isspace():
+                    yield Piece(line, number, [offset, number], offset)
+
+
+class TableReader:
+    """What parquet and arrow share: one document a row, the rows of one column."""
+
+    unit = "row"
+
+    def __init__(self, path: Path, reading: Reading):
+        self.path, self.reading, self.json = path, reading, reading.objects
+        self.size = path.stat().st_size
+
+    def check_columns(self, schema) -> None:
+        import pyarrow as pa
+
+        if self.reading.field not in schema.names:
+            raise DataError(
+                f"{self.path}: no column {self.reading.field}\n"
+                f"  it has {', '.join(schema.names) or 'none'}: name the right one with --text-field"
+            )
+        kind = schema.field(self.reading.field).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        text = (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+        if not self.reading.objects and not any(is_text(kind) for is_text in text):
+            raise DataError(f"{self.path}: column {self.reading.field} holds {kind}\n  expected text")
+
+    def texts(self, column, first_row: int) -> list[bytes]:
+        """The rows of a column, as bytes."""
+        import pyarrow as pa
+
+        if column.null_count:
+            row = first_row + column.is_null().to_pylist().index(True)
+            raise DataError(f"{self.path}: row {row}: {self.reading.field} is null\n  expected text; drop the row")
+        if self.reading.objects:
+            return [json.dumps({self.reading.field: value}).encode() for value in column.to_pylist()]
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        return column.cast(pa.large_binary()).to_pylist()
+
+
+class ParquetReader(TableReader):
+    """Row group by row group, one column."""
+
+    def pieces(self, after: list | None) -> Iterator[Piece]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(self.path) as file:
+                self.check_columns(file.schema_arrow)
+                yield from self.rows(file, after)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: no parquet file, or a damaged one: {error}") from None
+
+    def rows(self, file, after: list | None) -> Iterator[Piece]:
+        first_group, skipped = after or (0, 0)
+        groups = file.metadata
+        before = sum(groups.row_group(group).num_rows for group in range(first_group))
+        for group in range(first_group, groups.num_row_groups):
+            row = 0
+            for batch in file.iter_batches(ROWS, row_groups=[group], columns=[self.reading.field]):
+                if row + len(batch) > skipped:
+                    for text in self.texts(batch.column(0), before + row):
+                        row += 1
+                        if row > skipped:
+                            number = before + row - 1
+                            yield Piece(text, number, [group, row], self.size * (number + 1) // groups.num_rows)
+                else:
+                    row += len(batch)
+            before, skipped = before + row, 0
+
+
+class ArrowReader(TableReader):
+    """Arrow's files, and streams, as the datasets library writes them; mapped, record batch by record batch."""
+
+    def pieces(self, after: list | None) -> Iterator[Piece]:
+        import pyarrow as pa
+
+        try:
+            with pa.memory_map(str(self.path)) as mapped:
+                yield from self.rows(mapped, after)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: no arrow file, or a damaged one: {error}") from None
+
+    def rows(self, mapped, after: list | None) -> Iterator[Piece]:
+        import pyarrow as pa
+
+        first_batch, skipped = after or (0, 0)
+        is_file = mapped.read(6) == b"ARROW1"
+        mapped.seek(0)
+        reader = pa.ipc.open_file(mapped) if is_file else pa.ipc.open_stream(mapped)
+        self.check_columns(reader.schema)
+        count = reader.num_record_batches if is_file else 0
+        batches = (reader.get_batch(i) for i in range(count)) if is_file else reader
+        before = 0
+        for number, batch in enumerate(batches):
+            read = self.size * (number + 1) // count if is_file else mapped.tell()
+            for start in range(0, len(batch), ROWS) if number >= first_batch else ():
+                if start + ROWS > skipped:
+                    rows = batch.slice(start, ROWS).column(self.reading.field)
+                    for row, text in enumerate(self.texts(rows, before + start), start):
+                        if row >= skipped:
+                            yield Piece(text, before + row, [number, row + 1], read)
+            skipped = skipped if number < first_batch else 0
+            before += len(batch)
+
+
+READERS = {"text": TextReader, "jsonl": JsonlReader, "parquet": ParquetReader, "arrow": ArrowReader}
+
+
+def format_of(path: Path) -> str:
+    """By the name, else by the first bytes."""
+    if path.suffix.lower() in FORMATS:
+        return FORMATS[path.suffix.lower()]
+    with open(path, "rb") as file:
+        first = file.read(8)
+    if first.startswith((b"PAR1", b"ARROW1")):
+        return "parquet" if first.startswith(b"PAR1") else "arrow"
+    return "text"
+
+
+def batches(
+    path: Path, label: str, format: str, reading: Reading, after: list | None, document: int
+) -> Iterator[Batch]:
+    """The file's documents from `after` on, numbered from `document`."""
+    reader = READERS[format](path, reading)
+    batch: Batch | None = None
+    size = 0
+    for piece in reader.pieces(after):
+        if batch is None:
+            batch = Batch(label, reader.unit, reader.json, document, [], [], piece.begins, True, [], 0)
+            size = 0
+        batch.pieces.append(piece.text)
+        batch.places.append(piece.place)
+        batch.ends, batch.after, batch.source_bytes = piece.ends, piece.after, piece.source_bytes
+        size += len(piece.text)
+        if size >= BATCH_BYTES or not piece.ends:
+            document += len(batch.pieces) - (not piece.ends)
+            yield batch
+            batch = None
+    if batch:
+        yield batch

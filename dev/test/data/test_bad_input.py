@@ -1,0 +1,202 @@
+"""Bad input: a message that names file and place, an exit code, and nothing under a final name."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import INSPECT, expected_shards, mask, prepare, run, shard, shards_of
+
+COMMON = ("--name", "x", "--processes", 1, "--val-fraction", 0)
+GOOD = b'{"text": "good"}\n'
+
+
+def parquet(table: dict, damage=lambda content: content):
+    def write(path):
+        pq.write_table(pa.table(table), path)
+        path.write_bytes(damage(path.read_bytes()))
+
+    return write
+
+
+def arrow(table: dict, length: int | None = None):
+    def write(path):
+        table_ = pa.table(table)
+        with pa.ipc.new_stream(str(path), table_.schema) as writer:
+            writer.write_table(table_)
+        path.write_bytes(path.read_bytes()[:length])
+
+    return write
+
+
+BAD = {  # name: (content or what writes it, message)
+    "empty.txt": (b"", "empty.txt is empty"),
+    "blank.jsonl": (b"\n \n", "no document in"),
+    "broken.jsonl": (GOOD * 3 + b'{"text": "bad\n', "broken.jsonl: line 4: not JSON: "),
+    "cut.jsonl": (GOOD * 3 + b'{"te', "cut.jsonl: line 4: not JSON: "),
+    "array.json": (b'[{"text": "x"}]', "array.json: line 1: a JSON array\n  expected an object a line"),
+    "missing.jsonl": (GOOD + b'{"content": "x"}\n', "missing.jsonl: line 2: no field text\n  it has content"),
+    "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: no field text"),
+    "number.jsonl": (GOOD + b'{"text": 3}\n', "number.jsonl: line 2: field text is int, expected a string"),
+    "list.jsonl": (GOOD + b'["text"]\n', "list.jsonl: line 2: no field text\n  it is list"),
+    "column.parquet": (
+        parquet({"content": ["x"], "n": [1]}),
+        "no column text\n  it has content, n: name the right one",
+    ),
+    "type.parquet": (parquet({"text": [1]}), "column text holds int64\n  expected text"),
+    "null.parquet": (parquet({"text": ["x"] * 300 + [None]}), "null.parquet: row 300: text is null"),
+    "cut.parquet": (
+        parquet({"text": ["x"] * 999}, lambda c: c[: len(c) // 2]),
+        "cut.parquet: no parquet file, or a damaged one",
+    ),
+    "damaged.parquet": (
+        parquet({"text": ["x" * 99] * 999}, lambda c: c[:30] + b"\xff" * 30 + c[60:]),
+        "damaged.parquet: ",
+    ),
+    "text.parquet": (b"this is no parquet file", "text.parquet: no parquet file, or a damaged one"),
+    "column.arrow": (arrow({"content": ["x"]}), "no column text"),
+    "null.arrow": (arrow({"text": ["x", None]}), "null.arrow: row 1: text is null"),
+    "cut.arrow": (arrow({"text": ["x" * 100] * 99}, 3000), "cut.arrow: no arrow file, or a damaged one"),
+    "text.arrow": (b"this is no arrow file", "text.arrow: no arrow file, or a damaged one"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_sources(name, tmp_path):
+    content, message = BAD[name]
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        content(tmp_path / name)
+    refused = prepare(tmp_path / name, "--out", tmp_path / "o", *COMMON, code=1)
+    assert message in refused.stderr and str(tmp_path / name) in refused.stderr
+    assert not (tmp_path / "o").exists() or not shards_of(tmp_path / "o")
+
+
+def test_a_bad_line_behind_complete_shards(tmp_path):
+    """They stay; with the line mended the same command goes on."""
+    good = b'{"text": "' + b"x" * 999 + b'"}\n'
+    (tmp_path / "d.jsonl").write_bytes(good * 3000 + b"{bad" + good[4:] + good)
+    arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--shard-tokens", 400_000, *COMMON)
+    assert "line 3001: not JSON" in prepare(*arguments, code=1).stderr
+    assert (
+        "line 3001: not JSON" in prepare(*arguments, code=1).stderr
+    )  # it goes on behind complete shards: the same line
+    kept = shards_of(tmp_path / "o")
+    assert len(kept) >= 3
+    (tmp_path / "d.jsonl").write_bytes(good * 3002)
+    prepare(*arguments)
+    expected = expected_shards("x", [[255, *b"x" * 999]] * 3002, 400_000, 0)
+    assert shards_of(tmp_path / "o") == expected and kept.items() <= expected.items()
+
+
+def test_invalid_utf8(tmp_path):
+    """Replaced as Python does, counted, and named; or an error."""
+    (tmp_path / "d.txt").write_bytes(b"good \xff\xfe bad \xe2\x82 end")
+    (tmp_path / "d.jsonl").write_bytes(GOOD + b'{"text": "a\xc3("}\n{"text": "\\ud83d alone"}\n')
+    column = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], "i4").tobytes()), pa.py_buffer(b"\xe9x")]
+    )
+    pq.write_table(pa.table({"text": column}), tmp_path / "d.parquet")
+    sources = [tmp_path / name for name in ("d.txt", "d.jsonl", "d.parquet")]
+    done = prepare(*sources, "--out", tmp_path / "o", *COMMON)
+    texts = ["good \ufffd\ufffd bad \ufffd end", "good", "a\ufffd(", "\ufffd alone", "\ufffdx"]
+    assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *text.encode()] for text in texts], 10**8, 0)
+    places = ("d.txt: byte 5: not UTF-8 (byte 0xff)", "d.jsonl: line 2: not UTF-8 (byte 0xc3)",
+              "d.jsonl: line 3: half a surrogate pair",
+              "d.parquet: row 0: not UTF-8 (byte 0xe9)")  # fmt: skip
+    assert all(place in done.stderr for place in places), done.stderr
+    assert "6 characters were not UTF-8" in done.stdout
+    manifest = json.loads((tmp_path / "o/manifest.json").read_text())
+    assert manifest["replaced_characters"] == 6
+    assert manifest["splits"]["train"]["text_bytes"] == sum(len(text.encode()) for text in texts)
+    for source, place in zip(sources, (places[0], places[1], places[3]), strict=True):
+        refused = prepare(source, "--out", tmp_path / "p", "--invalid-utf8", "error", *COMMON, code=1)
+        assert place in refused.stderr and "iconv" in refused.stderr
+
+
+def test_bad_tokenizers(gpt2, tmp_path):
+    (tmp_path / "d.txt").write_text("text")
+    rules = json.loads((gpt2 / "tokenizer.json").read_text())
+
+    def refused(change, *arguments) -> str:
+        content = change if isinstance(change, str) else json.dumps(rules | change)
+        (tmp_path / "tokenizer.json").write_text(content)
+        command = (tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", tmp_path, *arguments, *COMMON)
+        return prepare(*command, code=1).stderr
+
+    def with_id(number: int) -> dict:
+        return {"model": rules["model"] | {"vocab": rules["model"]["vocab"] | {"far": number}}}
+
+    assert "is no tokenizer that the tokenizers library reads" in refused("{bad")
+    assert "is no tokenizer that the tokenizers library reads" in refused("{}")
+    assert "vocabulary has 4294967296 entries\n  expected at most 2147483648" in refused(with_id(2**32 - 1))
+    assert "token ids must fit in uint32" in refused(with_id(2**32))
+    assert "has no token <|none|>\n  name one with --delimiter-token" in refused({}, "--delimiter-token", "<|none|>")
+    plain = {"added_tokens": [], "post_processor": None}
+    plain["model"] = rules["model"] | {"vocab": {k.replace("<|", "<"): v for k, v in rules["model"]["vocab"].items()}}
+    assert "names no token that begins or ends a text" in refused(plain)
+    assert "there is no" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", "/none", code=1).stderr
+    assert not (tmp_path / "o").exists()
+
+
+def test_bad_commands(tmp_path):
+    (tmp_path / "d.txt").write_text("text")
+    (tmp_path / "folder").mkdir()
+    for arguments, message in (
+        (("none.txt",), "there is no file none.txt\n  a source is a file, a folder"),
+        (("none",), "there is no file none\n"),
+        ((tmp_path / "folder",), "has no file that ends in"),
+        ((tmp_path / "d.txt", "--shard-tokens", "0"), "--shard-tokens: invalid"),
+        ((tmp_path / "d.txt", "--shard-tokens", "3e9"), "--shard-tokens: invalid"),
+        ((tmp_path / "d.txt", "--val-fraction", "1"), "--val-fraction: invalid"),
+        ((tmp_path / "d.txt", "--delimiter-token", "x"), "needs a --tokenizer"),
+        ((tmp_path / "d.txt", "--chat"), "--chat needs a --tokenizer"),
+        ((tmp_path / "d.txt", "--document-separator", ""), "it is empty"),
+        ((tmp_path / "d.txt", "--processes", "0"), "--processes: at least 1"),
+        ((), "required: SOURCE"),
+    ):
+        assert message in prepare(*arguments, "--out", tmp_path / "o", code=None).stderr
+    (tmp_path / "o2").write_text("a file")
+    assert "o2" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o2", code=1).stderr
+    assert "empty: name" not in prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *COMMON).stderr
+
+
+def test_few_documents_say_so(tmp_path):
+    (tmp_path / "d.txt").write_text("text")
+    assert "no document fell to the held-out split" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o").stdout
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "0 bytes\n  expected a header of 1024"),
+        (shard([1, 2])[:1000], "1000 bytes\n  expected a header of 1024"),
+        (shard([1, 2])[:-1], "header says 2 tokens, the file has 1027 bytes\n  expected 1028: the copy was cut short"),
+        (shard([1, 2]) + b"\0", "expected 1028: something was added"),
+        (shard([]), "header says 0 tokens"),
+        (b"text " * 300, "magic 1954047348\n  expected 20240520 (uint16)"),
+        (np.array([20240520, 2] + [0] * 254, "<i4").tobytes(), "version 2 of magic 20240520\n  expected 1"),
+        (mask([0, 1, 2]), "a mask that holds 2\n  expected 0 or 1"),
+    ],
+)
+def test_bad_shards(content, message, tmp_path):
+    (tmp_path / "x.bin").write_bytes(content)
+    refused = run(INSPECT, tmp_path / "x.bin", code=1).stderr
+    assert message in refused and str(tmp_path / "x.bin") in refused
+
+
+def test_shards_that_are_not_the_manifests(tmp_path):
+    (tmp_path / "d.txt").write_text("text " * 99)
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *COMMON)
+    [path] = (tmp_path / "o").glob("*.bin")
+    good = path.read_bytes()
+    path.write_bytes(good[:-2] + b"\x41\x00")
+    assert "its sha256 is not the manifest's" in run(INSPECT, path, code=1).stderr
+    path.write_bytes(good[:-2] + b"\x00\x01")
+    assert "token 256\n  expected tokens below the vocabulary of 256" in run(INSPECT, path, code=1).stderr
+    path.write_bytes(good)
+    path.with_suffix(".mask").write_bytes(mask([1, 0]))
+    assert "2 tokens\n  expected 496, as in" in run(INSPECT, path, code=1).stderr
+    assert "No such file" in run(INSPECT, tmp_path / "none.bin", code=1).stderr

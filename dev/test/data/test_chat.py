@@ -1,0 +1,204 @@
+"""Conversations: the tokens are those of the whole rendering, the masks those put together turn by turn."""
+
+import json
+import shutil
+
+import jinja2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tokenizers
+from conftest import INSPECT, SPECIAL, encoder, held_out, mask, prepare, run, shard, shards_of, some_documents
+from llmc_data.chat import LLAMA3, ChatTemplate
+from llmc_data.errors import DataError
+from llmc_data.tokenizer import Tokenizer
+
+BOS, EOS, START, END, EOT = range(5)
+COMMON = ("--chat", "--name", "x", "--processes", 2)
+CHATML = (
+    "{% for message in messages %}{{ '<|start_header_id|>' + message.role + '\n' }}"
+    "{{ message.content + '<|eot_id|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant\n' }}{% endif %}"
+)
+MARKED = (
+    "{{ bos_token }}{%- for message in messages %}\n{%- if message.role == 'assistant' %}\n"
+    "{%- generation %}{{ message.content }}{{ '<|eot_id|>' }}{% endgeneration %}\n"
+    "{%- else %}{{ message.role + ': ' + message.content }}{% endif %}\n{%- endfor %}"
+)
+
+
+def some_conversations(count: int) -> list[list[dict]]:
+    texts = iter(text for text in some_documents(count * 12, seed=9) if "<|" not in text and text.strip())
+    conversations = []
+    for n in range(count):
+        messages = [{"role": "system", "content": next(texts)}] * (n % 3 == 0)
+        for _ in range(1 + n % 3):
+            messages += [
+                {"role": "user", "content": next(texts)},
+                {"role": "assistant", "content": "\n " + next(texts) + "  "},
+            ]
+        conversations.append(messages + [{"role": "user", "content": "And?"}] * (n % 5 == 0))
+    return conversations
+
+
+def turn_by_turn(encode, messages) -> tuple[list[int], list[int]]:
+    """Llama 3's layout by hand: special tokens by number, everything between them tokenized alone."""
+    ids, learnt = [BOS], [0]
+    for message in messages:
+        head = [START, *encode(message["role"]), END, *encode("\n\n")]
+        body = [*encode(message["content"].strip()), EOT]
+        ids += head + body
+        learnt += [0] * len(head) + [int(message["role"] == "assistant")] * len(body)
+    return ids, learnt
+
+
+def write_chat(path, conversations):
+    path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in conversations))
+    return path
+
+
+def test_llama3(llama3, tmp_path):
+    conversations, encode = some_conversations(400), encoder(llama3)
+    write_chat(tmp_path / "d.jsonl", conversations)
+    arguments = ("--tokenizer", llama3, "--shard-tokens", 40_000, "--val-fraction", 0.1, *COMMON)
+    prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", *arguments)
+    whole = tokenizers.Tokenizer.from_file(str(llama3 / "tokenizer.json"))
+    whole.no_truncation()
+    whole.no_padding()
+    template, expected = jinja2.Template(LLAMA3), {}
+    for split, first in (("val", 0), ("train", 1)):
+        ids, learnt = [], []
+        for n, messages in enumerate(conversations):
+            if held_out(n, 0.1) == (split == "val"):
+                parts = turn_by_turn(encode, messages)
+                assert (
+                    parts[0]
+                    == whole.encode(
+                        template.render(messages=messages, bos_token=SPECIAL[0]), add_special_tokens=False
+                    ).ids
+                )
+                ids, learnt = ids + parts[0], learnt + parts[1]
+        for n, at in enumerate(range(0, len(ids), 40_000), first):
+            expected[f"x_{split}_{n:06d}.bin"] = shard(ids[at : at + 40_000])
+            expected[f"x_{split}_{n:06d}.mask"] = mask(learnt[at : at + 40_000])
+    assert shards_of(tmp_path / "o") == expected and len(expected) >= 6
+    manifest = json.loads((tmp_path / "o/manifest.json").read_text())
+    assert all(s["mask"]["learnt"] == expected[s["mask"]["name"]][1024:].count(1) for s in manifest["shards"])
+    said = run(INSPECT, *(tmp_path / "o" / name for name in expected)).stdout
+    assert "learnt" in said and repr(conversations[0][2]["content"].strip())[1:20] in said
+    # The same from a table.
+    pq.write_table(pa.table({"messages": conversations}), tmp_path / "d.parquet")
+    prepare(tmp_path / "d.parquet", "--out", tmp_path / "p", *arguments)
+    assert shards_of(tmp_path / "p") == expected
+
+
+def learnt_text(folder, template: str, messages) -> list[str]:
+    """The learnt stretches, decoded."""
+    tokenizer = Tokenizer(folder)
+    ids, learnt = ChatTemplate(template, "t", tokenizer).tokens_and_mask(messages)
+    edges = np.flatnonzero(np.diff(np.frombuffer(learnt, "u1"), prepend=0, append=0)).reshape(-1, 2)
+    return [tokenizer.decode(ids[first:last].tolist()) for first, last in edges]
+
+
+CONVERSATION = [
+    {"role": "user", "content": "Who is there?"},
+    {"role": "assistant", "content": "古池や, nobody."},
+    {"role": "user", "content": "Nobody?"},
+    {"role": "assistant", "content": "Nobody."},
+]
+
+
+def test_what_stands_behind_the_end_of_turn_is_not_learnt(llama3):
+    assert learnt_text(llama3, CHATML, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
+    assert learnt_text(llama3, LLAMA3, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
+    no_end = CHATML.replace("<|eot_id|>", "")
+    assert learnt_text(llama3, no_end, CONVERSATION[:2]) == ["古池や, nobody.\n"]
+
+
+def test_marked_template(llama3):
+    assert learnt_text(llama3, MARKED, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
+    assert "\ufdd0" not in ChatTemplate(MARKED, "t", Tokenizer(llama3)).learnt(CONVERSATION)[0]
+
+
+def test_template_that_looks_ahead_is_refused(llama3):
+    forgets_all = CHATML.replace("message.content", "(message.content if loop.last else '…')")
+    forgets_its_own = CHATML.replace(
+        "message.content", "(message.content if loop.last or message.role == 'user' else '…')"
+    )
+    no_prompt = CHATML.replace("assistant\n", "other\n")
+    for template in (forgets_all, forgets_its_own, no_prompt):
+        with pytest.raises(DataError, match="differently when more follow.*\n.*generation"):
+            learnt_text(llama3, template, CONVERSATION)
+
+
+def test_where_the_template_comes_from(llama3, tmp_path):
+    """--template, chat_template.jinja, tokenizer_config.json, Llama 3's; and the begin of text stands there once."""
+    shutil.copytree(llama3, tmp_path / "t")
+    write_chat(tmp_path / "d.jsonl", [CONVERSATION])
+    (tmp_path / "given.jinja").write_text("{{ bos_token }}given" + CHATML)
+    encode = encoder(llama3)
+
+    def head(*arguments) -> list[int]:
+        prepare(
+            tmp_path / "d.jsonl",
+            "--out",
+            tmp_path / "o",
+            "--tokenizer",
+            tmp_path / "t",
+            *COMMON,
+            *arguments,
+            "--restart",
+        )
+        return np.frombuffer(shards_of(tmp_path / "o")["x_train_000001.bin"][1024:], "<u2").tolist()[:8]
+
+    assert head()[:3] == [BOS, START, *encode("user")][:3]
+    config = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[1]}
+    (tmp_path / "t/tokenizer_config.json").write_text(json.dumps(config | {"chat_template": "config" + CHATML}))
+    assert head()[: 1 + len(encode("config"))] == [BOS, *encode("config")]
+    (tmp_path / "t/chat_template.jinja").write_text("beside" + CHATML)
+    assert head()[: 1 + len(encode("beside"))] == [BOS, *encode("beside")]
+    assert head("--template", tmp_path / "given.jinja")[: 1 + len(encode("given"))] == [BOS, *encode("given")]
+
+
+BAD = {
+    "no messages": ('{"text": "x"}', "no field messages"),
+    "no conversation": ('{"messages": "x"}', "is no conversation"),
+    "no role": ('{"messages": [{"content": "x"}]}', "is no conversation"),
+    "empty": ('{"messages": []}', "is no conversation"),
+    "no content": ('{"messages": [{"role": "user"}]}', "is no conversation"),
+    "half a pair": ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', "half a surrogate pair"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_conversations(what, llama3, tmp_path):
+    line, message = BAD[what]
+    write_chat(tmp_path / "d.jsonl", [CONVERSATION] * 3)
+    with open(tmp_path / "d.jsonl", "a") as file:
+        file.write(line + "\n")
+    refused = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, *COMMON, code=1)
+    assert f"{tmp_path}/d.jsonl: line 4: " in refused.stderr and message in refused.stderr
+    assert not shards_of(tmp_path / "o")
+
+
+def test_bad_templates(llama3, tmp_path):
+    write_chat(tmp_path / "d.jsonl", [CONVERSATION])
+    (tmp_path / "d.txt").write_text("x")
+    (tmp_path / "bad.jinja").write_text("{% for %}")
+    (tmp_path / "strict.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    common = ("--out", tmp_path / "o", "--tokenizer", llama3, *COMMON)
+    for arguments, message in (
+        (("d.jsonl", "--template", tmp_path / "bad.jinja"), "no chat template"),
+        (
+            ("d.jsonl", "--template", tmp_path / "strict.jinja"),
+            "line 1: the template strict.jinja refuses the conversation: roles",
+        ),
+        (("d.jsonl", "--template", tmp_path / "none.jinja"), "there is no template"),
+        (("d.txt",), "not text files"),
+    ):
+        assert message in prepare(tmp_path / arguments[0], *arguments[1:], *common, code=1).stderr
+    rules = json.loads((llama3 / "tokenizer.json").read_text().replace("<|eot_id|>", "<|other|>"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+    arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", tmp_path, *COMMON)
+    assert "it has no <|eot_id|>, as Llama 3's needs" in prepare(*arguments, code=1).stderr

@@ -1,0 +1,317 @@
+"""Every source format, delimiter and split, against shards that were written independently."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import (
+    INSPECT,
+    SPECIAL,
+    TEXT,
+    encoder,
+    expected_shards,
+    files_of,
+    held_out,
+    prepare,
+    run,
+    sha256,
+    shards_of,
+    some_documents,
+    write_jsonl,
+)
+from llmc_data import cuts, readers
+from llmc_data.prepare import name_of
+from llmc_data.tokenizer import ByteTokenizer, Tokenizer
+
+SHARD_TOKENS, FRACTION = 60_000, 0.15
+COMMON = ("--name", "x", "--shard-tokens", SHARD_TOKENS, "--val-fraction", FRACTION, "--processes", 2)
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[str]:
+    return some_documents(4000)
+
+
+@pytest.fixture(scope="module")
+def expected(documents, gpt2) -> dict[str, bytes]:
+    encode = encoder(gpt2)
+    return expected_shards("x", [[0, *encode(text)] for text in documents], SHARD_TOKENS, FRACTION)
+
+
+def test_held_out():
+    assert pytest.approx(0.8833, abs=1e-4) == 0xE220A8397B1DCDAF / 2**64  # splitmix64's first number for seed 0
+    assert held_out(0, 0.8834) and not held_out(0, 0.8833)
+    assert sum(held_out(n, 0.01) for n in range(100_000)) == pytest.approx(1000, abs=100)
+
+
+def test_jsonl(documents, expected, gpt2, tmp_path):
+    source = write_jsonl(tmp_path / "d.jsonl", documents)
+    prepare(source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON)
+    files = files_of(tmp_path / "o")
+    assert shards_of(tmp_path / "o") == expected and len(expected) > 4
+    assert set(files) == {*expected, "manifest.json", "tokenizer.json", "tokenizer_config.json"}
+    check_manifest(
+        json.loads(files["manifest.json"]), files, documents, sha256(source.read_bytes()), source.stat().st_size
+    )
+    # Once more: nothing is done; with another option: refused; with --restart: the other shards.
+    assert "complete already" in prepare(source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON).stdout
+    other = (source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON, "--delimiter", "none")
+    assert "another command: delimiter" in prepare(*other, code=1).stderr
+    prepare(*other, "--restart", "--shard-tokens", 10**6)
+    assert set(shards_of(tmp_path / "o")) == {"x_val_000000.bin", "x_train_000001.bin"}
+
+
+def check_manifest(manifest, files, documents, digest, size):
+    for split in ("train", "val"):
+        members = [text for n, text in enumerate(documents) if held_out(n, FRACTION) == (split == "val")]
+        of, shards = manifest["splits"][split], [s for s in manifest["shards"] if s["split"] == split]
+        assert of["documents"] == len(members) == sum(s["documents"] for s in shards)
+        assert of["text_bytes"] == sum(len(text.encode()) for text in members)
+        assert of["tokens"] == sum(s["tokens"] for s in shards)
+    for s in manifest["shards"]:
+        tokens = np.frombuffer(files[s["name"]][1024:], "<u2")
+        assert (len(tokens), sha256(files[s["name"]])) == (s["tokens"], s["sha256"])
+        assert s["documents"] == (tokens == 0).sum()
+    assert manifest["tokenizer"]["sha256"] == sha256(files["tokenizer.json"])
+    assert manifest["tokenizer"]["vocabulary"] == 800 and manifest["tokenizer"]["name"] == "gpt2"
+    assert manifest["delimiter"] == {"place": "before", "token": SPECIAL[0], "id": 0}
+    [source] = manifest["sources"]
+    assert (source["sha256"], source["bytes"]) == (digest, size)
+
+
+def write_stream(path, table):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=700)
+
+
+def write_file(path, table):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=700)
+
+
+def write_dictionary(path, table):
+    column = table.column("text").combine_chunks().dictionary_encode()
+    pq.write_table(pa.table({"text": column}), path, row_group_size=900)
+
+
+WRITERS = {
+    "d.parquet": lambda path, table: pq.write_table(table, path, row_group_size=900),
+    "dictionary.parquet": write_dictionary,
+    "file.arrow": write_file,
+    "stream.arrow": write_stream,
+    "parquet_without_suffix": lambda path, table: pq.write_table(table, path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_tables(name, documents, expected, gpt2, tmp_path):
+    table = pa.table({"n": list(range(len(documents))), "text": documents})
+    WRITERS[name](tmp_path / name, table)
+    prepare(tmp_path / name, "--out", tmp_path / "o", "--tokenizer", gpt2 / "tokenizer.json", *COMMON)
+    assert shards_of(tmp_path / "o") == expected
+
+
+def test_large_string_and_other_field(documents, expected, gpt2, tmp_path):
+    pq.write_table(pa.table({"content": pa.array(documents, pa.large_string())}), tmp_path / "d.parquet")
+    prepare(tmp_path / "d.parquet", "--out", tmp_path / "o", "--tokenizer", gpt2, "--text-field", "content", *COMMON)
+    assert shards_of(tmp_path / "o") == expected
+
+
+def test_separated_text(documents, expected, gpt2, tmp_path):
+    (tmp_path / "d.txt").write_bytes("\n<|doc|>\n".join(documents).encode() + b"\n<|doc|>\n")
+    separator = ("--document-separator", r"\n<|doc|>\n")
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", gpt2, *separator, *COMMON)
+    assert shards_of(tmp_path / "o") == expected
+
+
+def test_several_sources(documents, expected, gpt2, tmp_path):
+    """Documents are numbered through all sources: a folder, a pattern, files."""
+    (tmp_path / "a").mkdir()
+    write_jsonl(tmp_path / "a/1.jsonl", documents[:900])
+    write_stream(tmp_path / "a/2.arrow", pa.table({"text": documents[900:1500]}))
+    write_jsonl(tmp_path / "b1.ndjson", documents[1500:2000])
+    write_jsonl(tmp_path / "b2.ndjson", documents[2000:3998])
+    (tmp_path / "c").write_bytes(documents[3998].encode())
+    (tmp_path / "d.txt").write_bytes(documents[3999].encode())
+    sources = (tmp_path / "a", f"{tmp_path}/b*.ndjson", tmp_path / "c", tmp_path / "d.txt")
+    prepare(*sources, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON)
+    assert shards_of(tmp_path / "o") == expected
+
+
+@pytest.mark.parametrize("delimiter", ["before", "after", "none"])
+def test_delimiters(delimiter, documents, gpt2, tmp_path):
+    encode, token = encoder(gpt2), SPECIAL.index("<|eot_id|>")
+    before, after = [token] * (delimiter == "before"), [token] * (delimiter == "after")
+    source = write_jsonl(tmp_path / "d.jsonl", documents[:500])
+    arguments = ("--tokenizer", gpt2, "--delimiter", delimiter, "--delimiter-token", "<|eot_id|>", *COMMON)
+    prepare(source, "--out", tmp_path / "o", *arguments)
+    tokens = [before + encode(text) + after for text in documents[:500]]
+    assert shards_of(tmp_path / "o") == expected_shards("x", tokens, SHARD_TOKENS, FRACTION)
+
+
+@pytest.mark.parametrize("delimiter", ["before", "after", "none"])
+def test_bytes(delimiter, documents, tmp_path):
+    before, after = [255] * (delimiter == "before"), [255] * (delimiter == "after")
+    source = write_jsonl(tmp_path / "d.jsonl", documents[:500])
+    prepare(source, "--out", tmp_path / "o", "--delimiter", delimiter, *COMMON)
+    tokens = [before + list(text.encode()) + after for text in documents[:500]]
+    assert shards_of(tmp_path / "o") == expected_shards("x", tokens, SHARD_TOKENS, FRACTION)
+    assert json.loads((tmp_path / "o/manifest.json").read_text())["tokenizer"]["vocabulary"] == 256
+
+
+def test_delimiter_of_the_tokenizer(gpt2, tmp_path):
+    """Begin of text if there is one, else end of text; named beside the tokenizer, or by its usual name."""
+    for bos, eos, expected in (("<|eot_id|>", SPECIAL[1], 4), (None, SPECIAL[1], 1)):
+        shutil.copytree(gpt2, tmp_path / "t", dirs_exist_ok=True)
+        (tmp_path / "t/tokenizer_config.json").write_text(json.dumps({"bos_token": bos, "eos_token": eos}))
+        assert Tokenizer(tmp_path / "t").delimiter(None)[1] == expected
+    (tmp_path / "t/tokenizer_config.json").unlink()
+    assert Tokenizer(tmp_path / "t").delimiter(None) == (SPECIAL[0], 0)
+
+
+def test_wide_tokens(gpt2, tmp_path):
+    """A vocabulary with an id beyond 16 bits, and holes before it, gives uint32."""
+    rules = json.loads((gpt2 / "tokenizer.json").read_text())
+    rules["added_tokens"].append(rules["added_tokens"][0] | {"id": 70000, "content": "<|far|>", "special": False})
+    rules["model"]["vocab"]["<|far|>"] = 70000
+    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+    (tmp_path / "d.txt").write_text("to be <|far|> not")
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", tmp_path, "--name", "x", "--processes", 1)
+    encode = encoder(tmp_path)
+    tokens = [0, *encode("to be <|far|> not")]
+    assert 70000 in tokens
+    assert shards_of(tmp_path / "o") == expected_shards("x", [tokens], 10**8, 0.01, wide=True)
+
+
+@pytest.mark.parametrize(
+    "source, name",
+    [
+        ("/a/books.txt", "books"), ("/a/b/*.jsonl", "b"), ("books/", "books"), ("*.txt", "data"), ("fineweb-edu", "fineweb-edu"),
+        ("https://host/a/d.jsonl?x=1#sha256=0", "d"), ("some/text@main:data/*.parquet", "text"), ("a b/c d.txt", "c_d"),
+    ],
+)  # fmt: skip
+def test_name(source, name):
+    assert name_of(source) == name
+
+
+def test_processes(documents, gpt2, tmp_path):
+    source = write_jsonl(tmp_path / "d.jsonl", documents * 3)
+    for processes in (1, 3):
+        arguments = ("--tokenizer", gpt2, "--shard-tokens", 70_000, "--processes", processes)
+        prepare(source, "--out", tmp_path / str(processes), *arguments)
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "3") and len(files_of(tmp_path / "1")) > 10
+
+
+def test_named_text(tmp_path):
+    """The bundled text: a document a speech; without delimiters the documents put together are the text."""
+    prepare("tinyshakespeare", "--out", tmp_path / "o", "--delimiter", "none", "--val-fraction", 0, "--processes", 2)
+    [shard] = shards_of(tmp_path / "o").values()
+    assert np.frombuffer(shard[1024:], "<u2").astype("u1").tobytes().decode() == TEXT
+    manifest = json.loads((tmp_path / "o/manifest.json").read_text())
+    assert manifest["splits"]["train"] == {"tokens": 1115394, "documents": 7222, "text_bytes": 1115394}
+
+
+def test_strip(gpt2, tmp_path):
+    (tmp_path / "d.txt").write_text("\n one \n\n|\n\n|\ntwo\n")
+    arguments = ("--document-separator", "|", "--strip", "--val-fraction", 0, "--name", "x", "--processes", 1)
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *arguments)
+    expected = expected_shards("x", [[255, *b"one"], [255, *b"two"]], 10**8, 0)
+    assert shards_of(tmp_path / "o") == expected
+
+
+def test_inspect(documents, gpt2, tmp_path):
+    source = write_jsonl(tmp_path / "d.jsonl", documents[:300])
+    prepare(source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON)
+    said = run(INSPECT, *(tmp_path / "o" / name for name in shards_of(tmp_path / "o"))).stdout
+    train = sum(not held_out(n, FRACTION) for n in range(300))
+    assert f"{train} delimiters (<|begin_of_text|>, 0)" in said and "as in the manifest" in said
+    first = next(text for n, text in enumerate(documents) if not held_out(n, FRACTION))
+    assert repr("<|begin_of_text|>" + first)[1:40] in said
+    (tmp_path / "o/manifest.json").unlink()
+    run(INSPECT, *(tmp_path / "o" / name for name in shards_of(tmp_path / "o")))
+
+
+# ---- long texts are cut where that changes no token ----
+
+
+def long_text(length: int, seed: int) -> str:
+    """Characters around newlines that tokenizers treat in ways of their own."""
+    rng = np.random.default_rng(seed)
+    spaces = ["\n", "\n", "\n", "\r\n", "\n\n", " ", "  ", "\t", "\u3000", "\u00a0", "\u0085", "\u2028", "\u200b"]
+    words = ["'s", "'re", "'", "a", "word", "Word", ".", "!?", "12", "1234", "/", "<|eot_id|>"]
+    parts = spaces + words + ["é", "ж", "古", "、", "한", "\U0001f9ed", "\u0301"]
+    return "".join(parts[i] for i in rng.integers(0, len(parts), length))
+
+
+def tokens_of_parts(path, tokenizer, cut) -> list[int]:
+    reader = readers.TextReader(path, readers.Reading(cut=cut))
+    pieces = [piece.text.decode() for piece in reader.pieces(None)]
+    assert len(pieces) > 100 or cut is None
+    return [token for ids in tokenizer.encode(pieces) for token in ids.tolist()]
+
+
+@pytest.mark.parametrize("which", ["gpt2", "llama3"])
+def test_cuts_change_no_token(which, request, tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "BATCH_BYTES", 100)
+    monkeypatch.setattr(readers, "READ_BYTES", 333)
+    folder = request.getfixturevalue(which)
+    tokenizer, encode, path = Tokenizer(folder), encoder(folder), tmp_path / "d.txt"
+    assert tokenizer.cut is cuts.AFTER_A_LINE
+    for seed in range(6):
+        text = long_text(30_000, seed)
+        path.write_bytes(text.encode())
+        assert tokens_of_parts(path, tokenizer, tokenizer.cut) == encode(text)
+    # Cuts at other places would be seen.
+    import re
+
+    assert tokens_of_parts(path, tokenizer, re.compile(rb"\n(?=\n)|(?<=[a-z ])(?=[a-z ])")) != encode(text)
+
+
+def test_cut_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "BATCH_BYTES", 100)
+    monkeypatch.setattr(readers, "READ_BYTES", 333)
+    content = np.random.default_rng(1).integers(0, 256, 100_000, np.uint8).tobytes() + "古池や".encode() * 3000
+    (tmp_path / "d.txt").write_bytes(content)
+    reader = readers.TextReader(tmp_path / "d.txt", readers.Reading(cut=ByteTokenizer.cut))
+    pieces = list(reader.pieces(None))
+    assert len(pieces) > 500 and max(len(piece.text) for piece in pieces) < 1000
+    assert "".join(piece.text.decode(errors="replace") for piece in pieces) == content.decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "NFC"}},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}},
+        {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁"}},
+        {"pre_tokenizer": None},
+    ],
+)
+def test_nothing_is_proven_for_others(change, gpt2):
+    rules = json.loads((gpt2 / "tokenizer.json").read_text())
+    assert cuts.proven(rules) is not None and cuts.proven(rules | change) is None
+
+
+def test_long_text(llama3, tmp_path):
+    """A text of several batches, one document, on two processes: its tokens are those of the whole."""
+    text = "\n".join(some_documents(9000, seed=5))
+    (tmp_path / "d.txt").write_bytes(text.encode())
+    arguments = (
+        "--tokenizer",
+        llama3,
+        "--name",
+        "x",
+        "--shard-tokens",
+        300_000,
+        "--processes",
+        2,
+        "--delimiter",
+        "after",
+    )
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *arguments)
+    expected = expected_shards("x", [[*encoder(llama3)(text), 0]], 300_000, 0.01)
+    assert shards_of(tmp_path / "o") == expected
+    assert sum(s["documents"] for s in json.loads((tmp_path / "o/manifest.json").read_text())["shards"]) == 1
