@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "llmc/base/error.h"
+#include "llmc/base/utf8.h"
 
 namespace {
 
@@ -58,25 +59,6 @@ std::string human_duration(double seconds) {
 
 namespace {
 
-constexpr int kIncomplete = 0, kNoCharacter = -1;
-
-// Bytes of the UTF-8 character that `text` begins with (RFC 3629: no overlong forms, no surrogates), or one of the
-// above.
-int utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return (unsigned char)text[i]; };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead < 0xc2 || lead > 0xf4) return kNoCharacter;
-  const int length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  const unsigned char least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const unsigned char most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  for (int i = 1; i < length; ++i) {
-    if (size_t(i) == text.size()) return kIncomplete;
-    if (byte(size_t(i)) < (i == 1 ? least : 0x80) || byte(size_t(i)) > (i == 1 ? most : 0xbf)) return kNoCharacter;
-  }
-  return length;
-}
-
 // C0 but newline and tab, DEL, and C1.
 bool controls(std::string_view character) {
   const auto first = (unsigned char)character[0];
@@ -91,10 +73,11 @@ std::string PrintableText::take(std::string_view bytes) {
   std::string text;
   std::string_view rest = waiting_;
   while (!rest.empty()) {
-    const int length = utf8_length(rest);
-    if (length == kIncomplete) break;
-    const std::string_view character = rest.substr(0, length == kNoCharacter ? 1 : size_t(length));
-    text += length == kNoCharacter || controls(character) ? "\xef\xbf\xbd" : character;
+    const Utf8Start start = utf8_start(rest);
+    if (start.kind == Utf8Start::kIncomplete) break;
+    const bool broken = start.kind == Utf8Start::kBroken;
+    const std::string_view character = rest.substr(0, broken ? 1 : start.bytes);
+    text += broken || controls(character) ? kReplacementCharacter : character;
     rest.remove_prefix(character.size());
   }
   waiting_.erase(0, waiting_.size() - rest.size());

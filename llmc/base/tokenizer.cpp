@@ -1,0 +1,223 @@
+#include "llmc/base/tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <unordered_map>
+
+#include "llmc/base/error.h"
+#include "llmc/base/tokenizer_added.h"
+#include "llmc/base/tokenizer_bpe.h"
+#include "llmc/base/tokenizer_byte_level.h"
+#include "llmc/base/tokenizer_decoder.h"
+#include "llmc/base/tokenizer_json.h"
+#include "llmc/base/tokenizer_normalizer.h"
+#include "llmc/base/tokenizer_split.h"
+#include "llmc/base/tokenizer_template.h"
+#include "llmc/base/utf8.h"
+
+// ---- the file
+// --------------------------------------------------------------------------------------------------------
+
+struct Tokenizer::Parts {
+  Bpe bpe;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  AddedTokens added;
+  TokenTemplate around;
+  Decoder decoder;
+
+  explicit Parts(const Json& json)
+      : bpe(json.at("model")),
+        normalizer(json.find("normalizer")),
+        pre_tokenizer(json.find("pre_tokenizer")),
+        added(json.find("added_tokens"), bpe.vocabulary(), normalizer),
+        around(json.find("post_processor")),
+        decoder(json.find("decoder")) {}
+
+  const std::string* token_of(int32_t id) const {
+    const AddedToken* token = added.find(id);
+    return token ? &token->content : bpe.vocabulary().token_of(id);
+  }
+  bool is_special(int32_t id) const {
+    const AddedToken* token = added.find(id);
+    return token && token->special;
+  }
+};
+
+Tokenizer Tokenizer::open(const std::string& path) {
+  const bool directory = std::filesystem::is_directory(path);
+  return Tokenizer(Json::read(directory ? (std::filesystem::path(path) / "tokenizer.json").string() : path));
+}
+
+Tokenizer::Tokenizer(const Json& json) {
+  only_keys(json, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+                   "decoder", "model"});
+  REQUIRE(json.get_string("version", "1.0") == "1.0", "%s is %s\n  expected \"1.0\"",
+          json.at("version").where().c_str(), json.at("version").found().c_str());
+  must_be_off(json, "truncation", "a text must keep all its tokens: set it to null in a copy of the file");
+  must_be_off(json, "padding", "a text must get no tokens of padding: set it to null in a copy of the file");
+  const auto parts = std::make_shared<const Parts>(json);
+  for (const std::vector<int32_t>* ids : {&parts->around.before, &parts->around.behind}) {
+    for (int32_t id : *ids) {
+      REQUIRE(parts->token_of(id), "%s puts the id %d around a text, and no token has it",
+              json.at("post_processor").where().c_str(), id);
+    }
+  }
+  parts_ = parts;
+}
+
+int32_t Tokenizer::vocabulary_size() const { return std::max(parts_->bpe.vocabulary().end(), parts_->added.end()); }
+
+std::optional<int32_t> Tokenizer::id_of(const std::string& token) const {
+  if (const AddedToken* added = parts_->added.find(token)) return added->id;
+  return parts_->bpe.vocabulary().id_of(token);
+}
+
+std::optional<std::string> Tokenizer::token_of(int32_t id) const {
+  const std::string* token = parts_->token_of(id);
+  return token ? std::optional(*token) : std::nullopt;
+}
+
+bool Tokenizer::is_special(int32_t id) const { return parts_->is_special(id); }
+const std::vector<int32_t>& Tokenizer::begin_tokens() const { return parts_->around.before; }
+const std::vector<int32_t>& Tokenizer::end_tokens() const { return parts_->around.behind; }
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  return TextEncoder(*this).encode(text, add_special_tokens);
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  StreamingDecoder decoder(*this, skip_special_tokens);
+  std::string text;
+  for (int32_t id : ids) text += decoder.take(id);
+  return text + decoder.finish();
+}
+
+// ---- encoding
+// --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The ids of words seen before. Full, it begins anew: what is frequent is soon back.
+class WordCache {
+ public:
+  static constexpr size_t kLongestWord = 64, kMostWords = 1 << 16;
+
+  const std::vector<int32_t>* find(std::string_view word) const {
+    const auto found = ids_.find(word);
+    return found == ids_.end() ? nullptr : &found->second;
+  }
+  void keep(std::string_view word, std::span<const int32_t> ids) {
+    if (ids_.size() == kMostWords) ids_.clear();
+    ids_.emplace(word, std::vector<int32_t>(ids.begin(), ids.end()));
+  }
+
+ private:
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  std::unordered_map<std::string, std::vector<int32_t>, Hash, std::equal_to<>> ids_;
+};
+
+}  // namespace
+
+struct TextEncoder::Work {
+  PatternScratch pattern;
+  Bpe::Scratch bpe;
+  WordCache cache;
+};
+
+TextEncoder::TextEncoder(const Tokenizer& tokenizer) : parts_(tokenizer.parts_), work_(std::make_unique<Work>()) {}
+TextEncoder::~TextEncoder() = default;
+TextEncoder::TextEncoder(TextEncoder&&) noexcept = default;
+
+std::vector<int32_t> TextEncoder::encode(std::string_view text, bool add_special_tokens) {
+  std::vector<int32_t> ids;
+  encode(text, add_special_tokens, ids);
+  return ids;
+}
+
+void TextEncoder::encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>& ids) {
+  std::string repaired;
+  if (!is_utf8(text)) text = repaired = repaired_utf8(text);
+  const auto append = [&](const std::vector<int32_t>& more) { ids.insert(ids.end(), more.begin(), more.end()); };
+  if (add_special_tokens) append(parts_->around.before);
+  parts_->added.visit_as_given(text, work_->pattern, [&](AddedTokens::Section part) {
+    if (part.token) {
+      ids.push_back(part.token->id);
+    } else {
+      section(part.text, part.text.data() == text.data(), ids);
+    }
+  });
+  if (add_special_tokens) append(parts_->around.behind);
+}
+
+// A text without the tokens that are looked for before normalization.
+void TextEncoder::section(std::string_view text, bool at_start, std::vector<int32_t>& ids) {
+  std::string normal;
+  if (!parts_->normalizer.changes_nothing()) {
+    normal = text;
+    parts_->normalizer.apply(normal, work_->pattern);
+    text = normal;
+  }
+  if (!parts_->added.any_normalized()) return words(text, at_start, ids);
+  parts_->added.visit_normalized(text, work_->pattern, [&](AddedTokens::Section part) {
+    if (part.token) {
+      ids.push_back(part.token->id);
+    } else {
+      words(part.text, at_start && part.text.data() == text.data(), ids);
+    }
+  });
+}
+
+// A text without any added tokens.
+void TextEncoder::words(std::string_view text, bool at_start, std::vector<int32_t>& ids) {
+  if (text.empty()) return;
+  parts_->pre_tokenizer.split({text, at_start}, work_->pattern, [&](Piece piece) { word(piece.text, ids); });
+}
+
+void TextEncoder::word(std::string_view text, std::vector<int32_t>& ids) {
+  if (text.size() > WordCache::kLongestWord) return new_word(text, ids);
+  if (const std::vector<int32_t>* known = work_->cache.find(text)) {
+    ids.insert(ids.end(), known->begin(), known->end());
+    return;
+  }
+  const size_t before = ids.size();
+  new_word(text, ids);
+  work_->cache.keep(text, std::span(ids).subspan(before));
+}
+
+void TextEncoder::new_word(std::string_view text, std::vector<int32_t>& ids) {
+  if (parts_->pre_tokenizer.ends_in_byte_level()) {
+    parts_->bpe.encode(byte_level(text), work_->bpe, ids);
+  } else {
+    parts_->bpe.encode(text, work_->bpe, ids);
+  }
+}
+
+// ---- decoding
+// --------------------------------------------------------------------------------------------------------
+
+struct StreamingDecoder::Work {
+  DecodeChain chain;
+};
+
+StreamingDecoder::StreamingDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)
+    : parts_(tokenizer.parts_),
+      skip_special_tokens_(skip_special_tokens),
+      work_(std::make_unique<Work>(Work{DecodeChain(parts_->decoder)})) {}
+StreamingDecoder::~StreamingDecoder() = default;
+StreamingDecoder::StreamingDecoder(StreamingDecoder&&) noexcept = default;
+
+std::string StreamingDecoder::take(int32_t id) {
+  std::string text;
+  const std::string* token = parts_->token_of(id);
+  if (token && !(skip_special_tokens_ && parts_->is_special(id))) work_->chain.take(*token, text);
+  return text;
+}
+
+std::string StreamingDecoder::finish() {
+  std::string text;
+  work_->chain.finish(text);
+  return text;
+}

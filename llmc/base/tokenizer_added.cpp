@@ -1,0 +1,143 @@
+#include "llmc/base/tokenizer_added.h"
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+#include "llmc/base/tokenizer_json.h"
+#include "llmc/base/utf8.h"
+
+namespace {
+
+// Unicode's Alphabetic (letters, letter numbers, and the rows of circled and squared letters), marks, digits,
+// connectors and joiners: what Rust's regular expressions call \w.
+constexpr char kWordCharacter[] =
+    R"([\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])";
+
+bool is_white_space(char32_t c) {
+  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+std::string_view character_at(std::string_view text, size_t at) {
+  return text.substr(at, utf8_start(text.substr(at)).bytes);
+}
+
+std::string_view character_before(std::string_view text, size_t at) {
+  size_t begin = at - 1;
+  while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80) --begin;
+  return text.substr(begin, at - begin);
+}
+
+size_t skip_space_left(std::string_view text, size_t at, size_t least) {
+  while (at > least) {
+    const std::string_view character = character_before(text, at);
+    if (!is_white_space(code_point(character))) break;
+    at -= character.size();
+  }
+  return std::max(at, least);
+}
+
+size_t skip_space_right(std::string_view text, size_t at) {
+  while (at < text.size()) {
+    const std::string_view character = character_at(text, at);
+    if (!is_white_space(code_point(character))) break;
+    at += character.size();
+  }
+  return at;
+}
+
+AddedToken read(const Json& json) {
+  only_keys(json, {"id", "content", "special", "single_word", "lstrip", "rstrip", "normalized"});
+  const int64_t id = json.get_int("id");
+  REQUIRE(id >= 0 && id < Vocabulary::kMostIds, "%s is %ld\n  expected an id from 0 to %ld",
+          json.at("id").where().c_str(), long(id), long(Vocabulary::kMostIds - 1));
+  return {json.get_string("content"), int32_t(id),
+          json.get_bool("special"),   json.get_bool("single_word"),
+          json.get_bool("lstrip"),    json.get_bool("rstrip"),
+          json.get_bool("normalized")};
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normalizer& normalizer)
+    : word_character_(kWordCharacter, "word characters") {
+  if (!json || json->is_null()) return;
+  PatternScratch scratch;
+  int32_t next_id = model.count();
+  for (const Json& element : json->elements()) {
+    AddedToken token = read(element);
+    if (token.content.empty()) continue;  // as the library does
+    REQUIRE(!find(token.content), "%s: the token \"%s\" is added twice", element.where().c_str(),
+            token.content.c_str());
+    const std::optional<int32_t> in_model = model.id_of(token.content);
+    const int32_t expected = in_model.value_or(next_id);
+    REQUIRE(token.id == expected, "%s: the token \"%s\" has the id %d\n  expected %d: %s", element.where().c_str(),
+            token.content.c_str(), token.id, expected, in_model ? "the model's vocabulary says so" : "the next one");
+    next_id = std::max(next_id, expected + 1);
+    const AddedToken* kept = &by_id_.emplace(token.id, std::move(token)).first->second;
+    by_content_[kept->content] = kept;
+    end_ = std::max(end_, kept->id + 1);
+    std::string text = kept->content;
+    if (kept->normalized) normalizer.apply(text, scratch);
+    (kept->normalized ? normalized_ : as_given_).add(text, kept);
+  }
+}
+
+const AddedToken* AddedTokens::find(int64_t id) const {
+  const auto found = id >= 0 && id < end_ ? by_id_.find(int32_t(id)) : by_id_.end();
+  return found == by_id_.end() ? nullptr : &found->second;
+}
+
+const AddedToken* AddedTokens::find(const std::string& content) const {
+  const auto found = by_content_.find(content);
+  return found == by_content_.end() ? nullptr : found->second;
+}
+
+void AddedTokens::Finder::add(const std::string& text, const AddedToken* token) {
+  if (text.empty()) return;
+  tokens.emplace(text, token);
+  std::vector<size_t>& sizes = lengths[(unsigned char)text[0]];
+  if (std::find(sizes.begin(), sizes.end(), text.size()) == sizes.end()) sizes.push_back(text.size());
+  std::sort(sizes.rbegin(), sizes.rend());
+}
+
+const AddedToken* AddedTokens::Finder::longest_at(std::string_view text, size_t at, size_t* bytes) const {
+  for (size_t size : lengths[(unsigned char)text[at]]) {
+    if (at + size > text.size()) continue;
+    const auto found = tokens.find(std::string(text.substr(at, size)));
+    if (found == tokens.end()) continue;
+    *bytes = size;
+    return found->second;
+  }
+  return nullptr;
+}
+
+bool AddedTokens::is_single_word(std::string_view text, size_t begin, size_t end, PatternScratch& scratch) const {
+  const auto is_word = [&](std::string_view character) {
+    return word_character_.find(character, 0, scratch).has_value();
+  };
+  if (begin > 0 && is_word(character_before(text, begin))) return false;
+  return end == text.size() || !is_word(character_at(text, end));
+}
+
+// A token that takes white space on its right may reach into the next one, which counts all the same.
+void AddedTokens::sections(const Finder& finder, std::string_view text, PatternScratch& scratch,
+                           const SectionVisitor& visit) const {
+  size_t done = 0;
+  for (size_t at = 0, bytes = 0; at < text.size();) {
+    const AddedToken* token = finder.longest_at(text, at, &bytes);
+    if (!token) {
+      ++at;
+      continue;
+    }
+    size_t begin = at, end = at + bytes;
+    at = end;
+    if (token->single_word && !is_single_word(text, begin, end, scratch)) continue;
+    if (token->lstrip) begin = skip_space_left(text, begin, std::min(done, begin));
+    if (token->rstrip) end = skip_space_right(text, end);
+    if (done < begin) visit({text.substr(done, begin - done), nullptr});
+    visit({text.substr(begin, end - begin), token});
+    done = end;
+  }
+  if (done < text.size()) visit({text.substr(done), nullptr});
+}

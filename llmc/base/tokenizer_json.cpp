@@ -1,0 +1,34 @@
+#include "llmc/base/tokenizer_json.h"
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+#include "llmc/base/utf8.h"
+
+void only_keys(const Json& part, std::initializer_list<const char*> known) {
+  for (const auto& [key, value] : part.items()) {
+    if (value.is_null() || std::find(known.begin(), known.end(), key) != known.end()) continue;
+    std::string list;
+    for (const char* name : known) list += (list.empty() ? "" : ", ") + std::string(name);
+    fail("%s is not supported\n  supported here: %s", value.where().c_str(), list.c_str());
+  }
+}
+
+void refuse_type(const Json& part, const char* supported) {
+  fail("%s has the type \"%s\", which is not supported\n  supported here: %s", part.where().c_str(),
+       part.get_string("type").c_str(), supported);
+}
+
+void must_be_off(const Json& part, const char* key, const char* why) {
+  const Json* value = part.find(key);
+  if (!value || value->is_null() || (value->is_bool() && !value->as_bool())) return;
+  fail("%s is %s, which is not supported\n  %s", value->where().c_str(), value->found().c_str(), why);
+}
+
+std::string one_character(const Json& part, const char* key) {
+  const Json& value = part.at(key);
+  const std::string& text = value.as_string();
+  REQUIRE(!text.empty() && utf8_start(text).bytes == text.size(), "%s is %s\n  expected one character",
+          value.where().c_str(), value.found().c_str());
+  return text;
+}

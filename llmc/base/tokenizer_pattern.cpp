@@ -1,0 +1,132 @@
+#include "llmc/base/tokenizer_pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+#include "llmc/base/tokenizer_json.h"
+#include "llmc/base/utf8.h"
+
+namespace {
+
+// Many times what a pattern needs that passes over the text once; one that is exponential ends here.
+uint32_t step_limit(size_t text_bytes) { return uint32_t(std::min<size_t>(10'000'000 + 8 * text_bytes, UINT32_MAX)); }
+
+constexpr uint32_t kHeapLimitKiB = 4u << 20;
+constexpr size_t kSmallestStack = 32 << 10, kLargestStack = 64 << 20;
+
+std::string message_of(int code) {
+  PCRE2_UCHAR text[256];
+  pcre2_get_error_message(code, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+struct Free {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
+};
+template <class T>
+using Owned = std::unique_ptr<T, Free>;
+
+}  // namespace
+
+struct PatternScratch::Memory {
+  Owned<pcre2_match_data> match{pcre2_match_data_create(1, nullptr)};  // the whole match, no groups
+  Owned<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
+  Owned<pcre2_jit_stack> stack{pcre2_jit_stack_create(kSmallestStack, kLargestStack, nullptr)};
+};
+
+PatternScratch::PatternScratch() : memory_(std::make_unique<Memory>()) {
+  REQUIRE(memory_->match && memory_->context && memory_->stack, "PCRE2: no memory for matching");
+  pcre2_set_heap_limit(memory_->context.get(), kHeapLimitKiB);
+  pcre2_jit_stack_assign(memory_->context.get(), nullptr, memory_->stack.get());
+}
+PatternScratch::~PatternScratch() = default;
+PatternScratch::PatternScratch(PatternScratch&&) noexcept = default;
+
+struct Pattern::Compiled {
+  Owned<pcre2_code> code;
+};
+
+Pattern::Pattern(const std::string& expression, const std::string& name) : name_(name) {
+  int error = 0;
+  size_t at = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                                   PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
+  REQUIRE(code, "%s: PCRE2 does not take the pattern: %s\n  at byte %zu of %s", name.c_str(), message_of(error).c_str(),
+          at, expression.c_str());
+  compiled_ = std::make_unique<Compiled>(Compiled{Owned<pcre2_code>(code)});
+  // Where no memory may be both written and executed this fails, and the interpreter matches: the same, more slowly.
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+}
+
+Pattern::Pattern(const Json& json) : name_(json.where()) {
+  only_keys(json, {"String", "Regex"});
+  REQUIRE(json.size() == 1, "%s has %zu keys\n  expected \"String\" or \"Regex\"", name_.c_str(), json.size());
+  if (json.contains("String")) {
+    literal_ = json.get_string("String");
+    REQUIRE(!literal_.empty(), "%s is an empty string, which is everywhere", json.at("String").where().c_str());
+  } else {
+    const std::string name = json.at("Regex").where();
+    *this = Pattern(pcre2_expression(json.get_string("Regex"), name), name);
+  }
+}
+
+Pattern::~Pattern() = default;
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern& Pattern::operator=(Pattern&&) noexcept = default;
+
+std::optional<Pattern::Match> Pattern::find(std::string_view text, size_t from, PatternScratch& scratch) const {
+  if (!compiled_) {
+    const size_t at = text.find(literal_, from);
+    if (at == text.npos) return {};
+    return Match{at, at + literal_.size()};
+  }
+  PatternScratch::Memory& memory = *scratch.memory_;
+  pcre2_set_match_limit(memory.context.get(), step_limit(text.size()));
+  // Without this option each search would look through the whole text for bytes that are no UTF-8.
+  uint32_t options = PCRE2_NO_UTF_CHECK;
+  const auto match = [&] {
+    return pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, options,
+                       memory.match.get(), memory.context.get());
+  };
+  int result = match();
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its frames on the heap
+    options |= PCRE2_NO_JIT;
+    result = match();
+  }
+  if (result == PCRE2_ERROR_NOMATCH) return {};
+  REQUIRE(result >= 0,
+          "%s: gave up matching a text of %zu bytes at byte %zu: %s\n"
+          "  the pattern goes back over the same text again and again; shorten the text, or write it another way",
+          name_.c_str(), text.size(), from, message_of(result).c_str());
+  const size_t* span = pcre2_get_ovector_pointer(memory.match.get());
+  return Match{span[0], span[1]};
+}
+
+void Pattern::replace(std::string& text, const std::string& replacement, PatternScratch& scratch) const {
+  std::string replaced;
+  size_t done = 0;
+  for_each(text, scratch, [&](Match match) {
+    replaced.append(text, done, match.begin - done);
+    replaced += replacement;
+    done = match.end;
+  });
+  if (done == 0 && replaced.empty()) return;
+  replaced.append(text, done);
+  text = std::move(replaced);
+}
+
+size_t Pattern::next_character(std::string_view text, size_t at) {
+  return at + (at < text.size() ? utf8_start(text.substr(at)).bytes : 1);
+}
+
+std::string pattern_unicode_version() {
+  char version[64] = "";
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
+  return version;
+}

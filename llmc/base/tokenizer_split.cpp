@@ -1,0 +1,193 @@
+#include "llmc/base/tokenizer_split.h"
+
+#include <optional>
+
+#include "llmc/base/error.h"
+#include "llmc/base/tokenizer_json.h"
+
+namespace {
+
+// What becomes of a delimiter: a word of its own, nothing, or a part of the word before, behind, or of its like.
+enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+Behavior behavior_of(const Json& json) {
+  const std::string& name = json.as_string();
+  if (name == "Isolated") return Behavior::kIsolated;
+  if (name == "Removed") return Behavior::kRemoved;
+  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
+  if (name == "Contiguous") return Behavior::kContiguous;
+  fail("%s is %s\n  expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous", json.where().c_str(),
+       json.found().c_str());
+}
+
+// Takes the spans that a text falls into, delimiters and what is between them, and gives the words.
+class WordBuilder {
+ public:
+  WordBuilder(Behavior behavior, Piece piece, const PieceVisitor& visit)
+      : behavior_(behavior), piece_(piece), visit_(visit) {}
+
+  void add(size_t begin, size_t end, bool delimiter) {
+    if (joins(delimiter)) {
+      end_ = end;
+    } else {
+      flush();
+      begin_ = begin, end_ = end;
+    }
+    was_delimiter_ = delimiter;
+    any_ = true;
+  }
+
+  void flush() {
+    const bool removed = behavior_ == Behavior::kRemoved && was_delimiter_;
+    if (begin_ < end_ && !removed) {
+      visit_({piece_.text.substr(begin_, end_ - begin_), piece_.at_start && begin_ == 0});
+    }
+  }
+
+ private:
+  // A word is open if any_: does it grow by this span?
+  bool joins(bool delimiter) const {
+    if (!any_) return false;
+    switch (behavior_) {
+      case Behavior::kMergedWithPrevious:
+        return delimiter && !was_delimiter_;
+      case Behavior::kMergedWithNext:
+        return !delimiter && was_delimiter_;
+      case Behavior::kContiguous:
+        return delimiter == was_delimiter_;
+      default:
+        return false;
+    }
+  }
+
+  Behavior behavior_;
+  Piece piece_;
+  const PieceVisitor& visit_;
+  size_t begin_ = 0, end_ = 0;
+  bool was_delimiter_ = false, any_ = false;
+};
+
+void split_at(const Pattern& pattern, Behavior behavior, bool invert, Piece piece, PatternScratch& scratch,
+              const PieceVisitor& visit) {
+  WordBuilder words(behavior, piece, visit);
+  size_t done = 0;
+  pattern.for_each(piece.text, scratch, [&](Pattern::Match match) {
+    if (done < match.begin) words.add(done, match.begin, invert);
+    words.add(match.begin, match.end, !invert);
+    done = match.end;
+  });
+  if (done < piece.text.size()) words.add(done, piece.text.size(), invert);
+  words.flush();
+}
+
+class Split : public Splitter {
+ public:
+  explicit Split(const Json& json)
+      : pattern_(json.at("pattern")),
+        behavior_(behavior_of(json.at("behavior"))),
+        invert_(json.get_bool("invert", false)) {
+    only_keys(json, {"type", "pattern", "behavior", "invert"});
+  }
+  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
+    split_at(pattern_, behavior_, invert_, piece, scratch, visit);
+  }
+
+ private:
+  Pattern pattern_;
+  Behavior behavior_;
+  bool invert_;
+};
+
+constexpr char kGpt2Words[] = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// The alphabet itself is applied where a word is looked up.
+class ByteLevel : public Splitter {
+ public:
+  explicit ByteLevel(const Json& json) : prefix_space_(json.get_bool("add_prefix_space")) {
+    only_keys(json, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    const std::string name = json.where();
+    if (json.get_bool("use_regex", true)) pattern_.emplace(pcre2_expression(kGpt2Words, name), name);
+  }
+  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
+    std::string with_space;
+    if (prefix_space_ && piece.text[0] != ' ') piece.text = with_space = " " + std::string(piece.text);
+    if (pattern_) {
+      split_at(*pattern_, Behavior::kIsolated, false, piece, scratch, visit);
+    } else {
+      visit(piece);
+    }
+  }
+
+ private:
+  bool prefix_space_;
+  std::optional<Pattern> pattern_;
+};
+
+// Spaces become a visible character, which begins each word.
+class Metaspace : public Splitter {
+ public:
+  explicit Metaspace(const Json& json)
+      : replacement_(one_character(json, "replacement")),
+        scheme_(json.get_string("prepend_scheme", "always")),
+        split_(json.get_bool("split", true)),
+        space_(Json::object().set("String", " ")),
+        delimiter_(Json::object().set("String", replacement_)) {
+    only_keys(json, {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+    REQUIRE(scheme_ == "always" || scheme_ == "first" || scheme_ == "never",
+            "%s is \"%s\"\n  expected always, first or never", json.at("prepend_scheme").where().c_str(),
+            scheme_.c_str());
+    REQUIRE(scheme_ == "never" || json.get_bool("add_prefix_space", true),
+            "%s: \"add_prefix_space\" is false and \"prepend_scheme\" is \"%s\"\n  say \"never\" if that is meant",
+            json.where().c_str(), scheme_.c_str());
+  }
+
+  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
+    std::string text(piece.text);
+    space_.replace(text, replacement_, scratch);
+    const bool prepend = scheme_ == "always" || (scheme_ == "first" && piece.at_start);
+    if (prepend && !text.starts_with(replacement_)) text.insert(0, replacement_);
+    piece.text = text;
+    if (split_) {
+      split_at(delimiter_, Behavior::kMergedWithNext, false, piece, scratch, visit);
+    } else {
+      visit(piece);
+    }
+  }
+
+ private:
+  std::string replacement_, scheme_;
+  bool split_;
+  Pattern space_, delimiter_;
+};
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const Json* json) {
+  if (json && !json->is_null()) add(*json);
+}
+
+void PreTokenizer::add(const Json& json) {
+  REQUIRE(!byte_level_, "%s stands behind ByteLevel, which is not supported\n  ByteLevel must be the last",
+          json.where().c_str());
+  const std::string& type = json.get_string("type");
+  if (type == "Sequence") {
+    only_keys(json, {"type", "pretokenizers"});
+    for (const Json& step : json.at("pretokenizers").elements()) add(step);
+  } else if (type == "Split") {
+    steps_.push_back(std::make_unique<Split>(json));
+  } else if (type == "ByteLevel") {
+    steps_.push_back(std::make_unique<ByteLevel>(json));
+    byte_level_ = true;
+  } else if (type == "Metaspace") {
+    steps_.push_back(std::make_unique<Metaspace>(json));
+  } else {
+    refuse_type(json, "Sequence, Split, ByteLevel, Metaspace");
+  }
+}
+
+void PreTokenizer::split_from(size_t step, Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const {
+  if (step == steps_.size()) return visit(piece);
+  if (step + 1 == steps_.size()) return steps_[step]->split(piece, scratch, visit);
+  steps_[step]->split(piece, scratch, [&](Piece part) { split_from(step + 1, part, scratch, visit); });
+}

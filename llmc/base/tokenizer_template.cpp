@@ -1,0 +1,45 @@
+#include "llmc/base/tokenizer_template.h"
+
+#include "llmc/base/error.h"
+#include "llmc/base/tokenizer_bpe.h"
+#include "llmc/base/tokenizer_json.h"
+
+TokenTemplate::TokenTemplate(const Json* json) {
+  if (json && !json->is_null()) add(*json);
+}
+
+void TokenTemplate::add(const Json& json) {
+  const std::string& type = json.get_string("type");
+  if (type == "Sequence") {
+    only_keys(json, {"type", "processors"});
+    for (const Json& step : json.at("processors").elements()) add(step);
+  } else if (type == "ByteLevel") {
+    only_keys(json, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  } else if (type == "TemplateProcessing") {
+    REQUIRE(!found_, "%s is a second TemplateProcessing\n  expected one at most", json.where().c_str());
+    found_ = true;
+    add_template(json);
+  } else {
+    refuse_type(json, "Sequence, TemplateProcessing, ByteLevel");
+  }
+}
+
+// "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]; the ids of "<s>" stand in "special_tokens".
+void TokenTemplate::add_template(const Json& json) {
+  only_keys(json, {"type", "single", "pair", "special_tokens"});
+  int texts = 0;
+  for (const Json& piece : json.at("single").elements()) {
+    only_keys(piece, {"Sequence", "SpecialToken"});
+    if (piece.contains("Sequence")) {
+      ++texts;
+      continue;
+    }
+    const std::string& name = piece.at("SpecialToken").get_string("id");
+    for (const Json& id : json.at("special_tokens").at(name).at("ids").elements()) {
+      REQUIRE(id.as_int() >= 0 && id.as_int() < Vocabulary::kMostIds, "%s is %s\n  expected an id of the vocabulary",
+              id.where().c_str(), id.found().c_str());
+      (texts ? behind : before).push_back(int32_t(id.as_int()));
+    }
+  }
+  REQUIRE(texts == 1, "%s has %d places for the text\n  expected one", json.at("single").where().c_str(), texts);
+}
