@@ -1,0 +1,367 @@
+// Covers: the tokenizer: ids and texts of the tokenizers library, streaming, files that it refuses and why, runs of 1
+// MB, UTF-8 repaired as Python does, patterns of Oniguruma in PCRE2's words
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "dev/test/test.h"
+#include "llmc/base/clock.h"
+#include "llmc/base/json.h"
+#include "llmc/base/tokenizer.h"
+#include "llmc/base/tokenizer_pattern.h"
+#include "llmc/base/utf8.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kFolder = "dev/test/tokenizers/";
+
+using Ids = std::vector<int32_t>;
+
+void has(const std::string& text, const std::string& part) {
+  if (text.find(part) != text.npos) return;
+  CHECK(text == "... " + part + " ...");
+}
+
+// A case of expected.json: a text, or bytes that are none.
+std::string text_of(const Json& json) {
+  if (json.contains("text")) return json.get_string("text");
+  const std::string& hex = json.get_string("bytes");
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) bytes += char(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+std::string streamed(const Tokenizer& tokenizer, const Ids& ids, bool skip) {
+  StreamingDecoder decoder(tokenizer, skip);
+  std::string text;
+  for (int32_t id : ids) {
+    text += decoder.take(id);
+    CHECK(is_utf8(text));
+  }
+  return text + decoder.finish();
+}
+
+// A small file: a, b, ab, aab and what `changes` says.
+Json small_file() {
+  return Json::parse(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
+    "pre_tokenizer":null,"post_processor":null,"decoder":null,
+    "model":{"type":"BPE","dropout":null,"unk_token":null,"fuse_unk":false,"byte_fallback":false,
+      "vocab":{"a":0,"b":1," ":2,"ab":3,"aab":4},"merges":["a b",["a","ab"]]}})",
+                     "small.json");
+}
+
+// What opening it says if `key` of the file, or of its model, is this.
+std::string refusal(const std::string& part, const std::string& key, const std::string& value) {
+  std::string text = small_file().dump();
+  const auto json_of = [](const std::string& s) { return Json::parse(s, "small.json"); };
+  Json json = json_of(text);
+  if (part.empty()) {
+    json.set(key, json_of(value));
+  } else {
+    Json inner = json.at(part);
+    json.set(part, inner.set(key, json_of(value)));
+  }
+  return error_of([&] { Tokenizer(json_of(json.dump())); });
+}
+
+}  // namespace
+
+TEST_CASE("ids and texts are those of the tokenizers library") {
+  const Json expected = Json::read(kFolder + "expected.json");
+  for (const auto& [name, cases] : expected.items()) {
+    CAPTURE(name);
+    const Tokenizer tokenizer = Tokenizer::open(kFolder + name + ".json");
+    TextEncoder encoder(tokenizer);
+    for (const Json& json : cases.elements()) {
+      const std::string text = text_of(json);
+      CAPTURE(text);
+      Ids want;
+      for (const Json& id : json.at("ids").elements()) want.push_back(int32_t(id.as_int()));
+      CHECK(tokenizer.encode(text, true) == want);
+      CHECK(encoder.encode(text, true) == want);  // which has seen other texts before
+      for (bool skip : {false, true}) {
+        const std::string decoded = json.get_string(skip ? "without_special" : "decoded");
+        CHECK(tokenizer.decode(want, skip) == decoded);
+        CHECK(streamed(tokenizer, want, skip) == decoded);
+      }
+    }
+    CHECK(cases.size() > 100);
+  }
+}
+
+TEST_CASE("tokens, ids, what is special, begin and end") {
+  const Tokenizer tokenizer = Tokenizer::open(kFolder + "llama3.json");
+  const int32_t begin = *tokenizer.id_of("<|begin_of_text|>");
+  CHECK(tokenizer.token_of(begin) == "<|begin_of_text|>");
+  CHECK(tokenizer.is_special(begin));
+  CHECK(!tokenizer.is_special(*tokenizer.id_of("<|added|>")));
+  CHECK(!tokenizer.is_special(*tokenizer.id_of("a")));
+  CHECK(!tokenizer.is_special(-1));
+  CHECK(tokenizer.begin_tokens() == Ids{begin});
+  CHECK(tokenizer.end_tokens().empty());
+  CHECK(tokenizer.token_of(tokenizer.vocabulary_size() - 1) == "<|right|>");
+  CHECK(!tokenizer.token_of(tokenizer.vocabulary_size()));
+  CHECK(!tokenizer.token_of(-1));
+  CHECK(!tokenizer.id_of("no such token"));
+  CHECK(tokenizer.encode("Ab", false).front() != begin);
+  CHECK(tokenizer.encode("Ab", true).front() == begin);
+  CHECK(tokenizer.encode("", true) == Ids{begin});
+  CHECK(tokenizer.encode("<|begin_of_text|>", false) == Ids{begin});
+  CHECK(tokenizer.decode(Ids{begin, 1 << 20, -5, *tokenizer.id_of("a")}, true) == "a");
+  // Whole words that no merges reach.
+  CHECK(tokenizer.encode(" unreachable", false) == Ids{*tokenizer.id_of("Ġunreachable")});
+  CHECK(tokenizer.encode(" unreachable", false).size() + 1 < tokenizer.encode(" unreachables", false).size());
+}
+
+TEST_CASE("streaming: what is decided comes at once, the rest waits") {
+  const Tokenizer bytes = Tokenizer::open(kFolder + "llama3.json");
+  StreamingDecoder decoder(bytes, true);
+  CHECK(decoder.take(*bytes.id_of("a")) == "a");
+  CHECK(decoder.take(*bytes.id_of("ð")).empty());  // f0 9f 98 80
+  CHECK(decoder.take(*bytes.id_of("Ł")).empty() == !bytes.id_of("ðŁĺ").has_value());
+}
+
+TEST_CASE("streaming: a run of byte tokens waits for its end, the leading space is decided by the first token") {
+  const Tokenizer llama2 = Tokenizer::open(kFolder + "llama2.json");
+  const auto id = [&](const std::string& token) { return llama2.id_of(token).value(); };
+  StreamingDecoder decoder(llama2, true);
+  CHECK(decoder.take(id("▁")).empty());
+  CHECK(decoder.take(id("▁")) == " ");
+  CHECK(decoder.take(id("<0xE2>")).empty());
+  CHECK(decoder.take(id("<0x82>")).empty());
+  CHECK(decoder.take(id("<0xAC>")).empty());
+  CHECK(decoder.take(id("a")) == "€a");
+  CHECK(decoder.take(id("<0xE2>")).empty());
+  CHECK(decoder.take(id("<0x82>")).empty());
+  CHECK(decoder.take(id("b")) ==
+        "\ufffd\ufffd"
+        "b");
+  CHECK(decoder.take(id("<0x41>")).empty());
+  CHECK(decoder.finish() == "A");
+  CHECK(decoder.take(id("▁")).empty());  // another text
+  CHECK(decoder.finish().empty());
+}
+
+TEST_CASE("streaming equals decoding whole, for ids by chance") {
+  std::mt19937 random(3);
+  for (const char* name : {"llama3.json", "llama2.json"}) {
+    const Tokenizer tokenizer = Tokenizer::open(kFolder + name);
+    for (int round = 0; round < 300; ++round) {
+      Ids ids(random() % 40);
+      const int32_t most = round % 2 ? 300 : tokenizer.vocabulary_size() + 3;  // the first ones are mostly bytes
+      for (int32_t& id : ids) id = int32_t(random() % uint32_t(most));
+      for (bool skip : {false, true}) CHECK(streamed(tokenizer, ids, skip) == tokenizer.decode(ids, skip));
+    }
+  }
+}
+
+TEST_CASE("long runs of one character take no more than seconds") {
+  for (const char* name : {"llama3.json", "llama2.json"}) {
+    const Tokenizer tokenizer = Tokenizer::open(kFolder + name);
+    for (const char* unit : {"a", " ", "7", "\n", "é", "中", "👍", "'", "\xff", "<|", " a", "<s>"}) {
+      CAPTURE(name);
+      CAPTURE(unit);
+      std::string text;
+      while (text.size() < (1 << 20)) text += unit;
+      const double begin = seconds();
+      const Ids ids = tokenizer.encode(text, false);
+      CHECK(seconds() - begin < 20);
+      const bool same = tokenizer.decode(ids, false) == repaired_utf8(text);  // not a MB of it in a message
+      CHECK(same);
+    }
+  }
+}
+
+TEST_CASE("merges: the first of the list, then the leftmost") {
+  const Tokenizer tokenizer((small_file()));
+  CHECK(tokenizer.encode("aab", false) == Ids{4});
+  CHECK(tokenizer.encode("aaab", false) == Ids{0, 4});
+  CHECK(tokenizer.encode("abaabb", false) == Ids{3, 4, 1});
+  CHECK(tokenizer.encode("axb", false) == Ids{3});  // x is unknown and there is no token for that: it is dropped
+  CHECK(tokenizer.decode(Ids{3, 4, 7}, false) == "ab aab");
+  CHECK(tokenizer.vocabulary_size() == 5);
+}
+
+TEST_CASE("many words: the cache is full and begins anew") {
+  const Tokenizer tokenizer = Tokenizer::open(kFolder + "llama3.json");
+  TextEncoder encoder(tokenizer);
+  std::string text;
+  for (int i = 0; i < 150000; ++i)
+    text += " w" + std::string(1, char('a' + i % 26)) +
+            format("%c%c%c", 'a' + i / 26 % 26, 'a' + i / 676 % 26, 'a' + i / 17576 % 26);
+  CHECK(tokenizer.decode(encoder.encode(text, false), false) == text);
+  CHECK(encoder.encode(text, false) == tokenizer.encode(text, false));
+}
+
+TEST_CASE("files: what is not supported is refused by name and place") {
+  has(refusal("", "normalizer", R"({"type":"NFC"})"), "small.json: \"normalizer\" has the type \"NFC\"");
+  has(refusal("", "normalizer", R"({"type":"NFC"})"), "supported here: Sequence, Prepend, Replace");
+  has(refusal("", "normalizer",
+              R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"Lowercase"}]})"),
+      "\"normalizer.normalizers[1]\" has the type \"Lowercase\"");
+  has(refusal("", "normalizer", R"({"type":"Replace","pattern":{"String":""},"content":"x"})"), "empty string");
+  has(refusal("", "pre_tokenizer", R"({"type":"Sequence","pretokenizers":[{"type":"Digits"}]})"),
+      "\"pre_tokenizer.pretokenizers[0]\" has the type \"Digits\"");
+  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"a"},"behavior":"Some"})"),
+      "the string \"Some\"");
+  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"a","String":"b"},"behavior":"Isolated"})"),
+      "2 keys");
+  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"\\bx"},"behavior":"Isolated"})"),
+      "\"pre_tokenizer.pattern.Regex\": the pattern has \"\\b\" at byte 0");
+  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"(?<=x+)y"},"behavior":"Isolated"})"),
+      "PCRE2 does not take the pattern");
+  has(refusal("", "pre_tokenizer",
+              R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel","add_prefix_space":false},
+                  {"type":"Split","pattern":{"String":"x"},"behavior":"Isolated"}]})"),
+      "\"pre_tokenizer.pretokenizers[1]\" stands behind ByteLevel");
+  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"__"})"), "expected one character");
+  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"_","add_prefix_space":false})"), "never");
+  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"_","prepend_scheme":"last"})"),
+      "always, first or never");
+  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"_","cut":true})"), "\"pre_tokenizer.cut\"");
+  has(refusal("", "post_processor", R"({"type":"RobertaProcessing"})"), "TemplateProcessing, ByteLevel");
+  has(refusal(
+          "", "post_processor",
+          R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}}],"special_tokens":{"<s>":{"ids":[1]}}})"),
+      "0 places for the text");
+  has(refusal("", "post_processor",
+              R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],
+                  "special_tokens":{"<s>":{"ids":[77]}}})"),
+      "puts the id 77 around a text");
+  has(refusal("", "decoder", R"({"type":"WordPiece"})"), "\"decoder\" has the type \"WordPiece\"");
+  has(refusal("", "truncation", R"({"max_length":5})"), "\"truncation\" is an object");
+  has(refusal("", "padding", R"({"strategy":"BatchLongest"})"), "\"padding\"");
+  has(refusal("", "version", "\"2.0\""), "expected \"1.0\"");
+  has(refusal("", "spelling", "true"), "\"spelling\" is not supported");
+}
+
+TEST_CASE("files: wrong models and added tokens") {
+  has(refusal("model", "type", "\"Unigram\""), "\"model\" has the type \"Unigram\"");
+  has(refusal("model", "dropout", "0.1"), "expected null");
+  CHECK(refusal("model", "dropout", "0.0").empty());
+  has(refusal("model", "parallel", "true"), "\"model.parallel\" is not supported");
+  has(refusal("model", "merges", R"(["a b c"])"), "\"model.merges[0]\" is the string \"a b c\"");
+  has(refusal("model", "merges", R"(["ab"])"), "one space between them");
+  has(refusal("model", "merges", R"([["a"]])"), "two tokens");
+  has(refusal("model", "merges", R"(["a x"])"), "merges to or from \"x\"");
+  has(refusal("model", "merges", R"(["b a"])"), "merges to or from \"ba\"");
+  has(refusal("model", "vocab", R"({"a":0,"b":0})"),
+      "\"model.vocab.b\" has the id 0, which the token \"a\" has already");
+  has(refusal("model", "vocab", R"({"a":-1})"), "the id -1");
+  has(refusal("model", "vocab", R"({"a":99999999999})"), "from 0 to 16777215");
+  has(refusal("model", "vocab", R"({"a":"0"})"), "expected an integer");
+  has(refusal("model", "vocab", R"([])"), "expected an object");
+  has(refusal("model", "unk_token", "7"), "expected a string");
+  const auto added = [](const std::string& tokens) { return refusal("", "added_tokens", tokens); };
+  const std::string flags = R"("special":true,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false})";
+  CHECK(added(R"([{"id":5,"content":"<s>",)" + flags + "]").empty());
+  has(added(R"([{"id":6,"content":"<s>",)" + flags + "]"), "has the id 6\n  expected 5: the next one");
+  has(added(R"([{"id":5,"content":"ab",)" + flags + "]"), "expected 3: the model's vocabulary says so");
+  has(added(R"([{"id":5,"content":"x",)" + flags + R"(,{"id":5,"content":"x",)" + flags + "]"), "is added twice");
+  has(added(R"([{"id":5}])"), "\"added_tokens[0]\" has no key \"content\"");
+
+  Json json = small_file();
+  Json model = json.at("model");
+  const Tokenizer tokenizer(json.set("model", model.set("unk_token", "<unk>")));
+  CHECK(tokenizer.encode("ab", false) == Ids{3});
+  has(error_of([&] { tokenizer.encode("abx", false); }), "the unk_token \"<unk>\" is needed");
+}
+
+TEST_CASE("files: a directory, one that is missing, one that is cut short") {
+  has(error_of([] { Tokenizer::open("dev/test/tokenizers/none.json"); }), "No such file");
+  has(error_of([] { Tokenizer::open("dev/test/tokenizers"); }), "dev/test/tokenizers/tokenizer.json: No such file");
+  const fs::path folder = fs::temp_directory_path() / format("llmc_tokenizer_%d", int(getpid()));
+  fs::create_directories(folder);
+  fs::copy_file(kFolder + "llama2.json", folder / "tokenizer.json");
+  CHECK(Tokenizer::open(folder.string()).vocabulary_size() == 1500);
+  fs::resize_file(folder / "tokenizer.json", 20000);
+  has(error_of([&] { Tokenizer::open(folder.string()); }), "tokenizer.json, line ");
+  fs::remove_all(folder);
+}
+
+TEST_CASE("patterns: what means the same is passed on or rewritten, the rest refused") {
+  const auto spans = [](const std::string& expression, const std::string& text) {
+    const Pattern pattern(pcre2_expression(expression, "p"), "p");
+    PatternScratch scratch;
+    std::string found;
+    pattern.for_each(text, scratch, [&](Pattern::Match m) { found += format("%zu-%zu ", m.begin, m.end); });
+    return found;
+  };
+  CHECK(spans("\\s", "a\u180e\u0085\v ") == "4-6 6-7 7-8 ");  // U+180E is no white space any more
+  CHECK(spans("[\\S]", "\u180e ") == "0-3 ");
+  CHECK(spans(".", "a\r\n") == "0-1 1-2 ");
+  CHECK(spans("(?i:'s|k)", "'S'ſ\u212a") == "0-2 2-5 5-8 ");
+  CHECK(spans("x*", "axb") == "0-0 1-2 3-3 ");
+  CHECK(spans("x*|(?=b)", "\u00e9xb") == "0-0 2-3 4-4 ");
+  CHECK(spans("a{,2}b", "aaab") == "1-4 ");
+  CHECK(spans("a{b}", "a{b}") == "0-4 ");
+  CHECK(spans("[\\]\\-a-c^]", "]-b^x") == "0-1 1-2 2-3 3-4 ");
+  CHECK(spans("\\v\\x41\\x{1F44D}\\u0062", "\vA👍b") == "0-7 ");
+  CHECK(spans("\\p{^L}+\\P{N}", "12a") == "0-3 ");
+  const auto refused = [](const std::string& expression) {
+    return error_of([&] { pcre2_expression(expression, "p"); });
+  };
+  for (const char* expression :
+       {"^a",      "a$",      "\\w",     "\\h",    "\\R",         "\\1",         "\\p{Han}", "\\pL",
+        "(?<n>a)", "(?i)a",   "(?m:a)",  "[a[b]]", "[a&&b]",      "[[:alpha:]]", "[]a]",     "[a",
+        "a{2}?",   "a{1,2}+", "(?i:st)", "(?i:é)", "(?i:\\s)",    "(?i:[^a])",   "[\\s-a]",  "[a-\\s]",
+        "[a-c-e]", "(a",      "a)",      "\\",     "\\x{110000}", "\\xe9",       "\\u12",    "\\x{}"}) {
+    CAPTURE(expression);
+    CHECK(!refused(expression).empty());
+  }
+  has(refused("a\\Gb"), "p: the pattern has \"\\G\" at byte 1, which is not supported\n  pattern: a\\Gb");
+}
+
+TEST_CASE("patterns: one that goes back again and again ends with an error") {
+  const Pattern pattern("(?:a+)+[bd]", "p");
+  PatternScratch scratch;
+  const std::string message = error_of([&] { pattern.find(std::string(60, 'a') + "c", 0, scratch); });
+  has(message, "p: gave up matching a text of 61 bytes at byte 0: match limit exceeded");
+  CHECK(pattern.find("aab", 0, scratch)->end == 3);
+}
+
+TEST_CASE("utf8: repaired as Python repairs it, whole and in pieces") {
+  const std::pair<std::string, std::string> cases[] = {{"", ""},
+                                                       {"plain é€👍", "plain é€👍"},
+                                                       {"\x80", "\ufffd"},
+                                                       {"a\xff\xfe z", "a\ufffd\ufffd z"},
+                                                       {"\xc0\xaf", "\ufffd\ufffd"},
+                                                       {"\xe2\x82", "\ufffd"},
+                                                       {"\xe2\x82z", "\ufffdz"},
+                                                       {"\xe2\x28\xa1", "\ufffd(\ufffd"},
+                                                       {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"},
+                                                       {"\xf0\x9f\x98z", "\ufffdz"},
+                                                       {"\xf0\x80\x80", "\ufffd\ufffd\ufffd"},
+                                                       {"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"},
+                                                       {"\xc3\xc3\xa9", "\ufffdé"}};
+  for (const auto& [bytes, text] : cases) {
+    CHECK(repaired_utf8(bytes) == text);
+    CHECK(is_utf8(bytes) == (bytes == text));
+    Utf8Repair repair;
+    std::string repaired;
+    for (char byte : bytes) repair.take(std::string_view(&byte, 1), repaired);
+    repair.finish(repaired);
+    CHECK(repaired == text);
+  }
+  for (char32_t c : {U'\0', U'\x7f', U'\x80', U'\u07ff', U'\u0800', U'\uffff', U'\U00010000', U'\U0010ffff'}) {
+    std::string text;
+    append_utf8(text, c);
+    CHECK(is_utf8(text));
+    CHECK(code_point(text) == c);
+  }
+}
+
+TEST_CASE("no bytes end the program") {
+  std::mt19937 random(11);
+  for (const char* name : {"llama3.json", "llama2.json"}) {
+    TextEncoder encoder(Tokenizer::open(kFolder + name));
+    for (int round = 0; round < 3000; ++round) {
+      std::string text(random() % 60, '\0');
+      for (char& c : text) c = char(round % 2 ? random() : " \n'<|>s\xe2\x96\x81\xc3\xa9"[random() % 13]);
+      const Ids ids = encoder.encode(text, false);
+      CHECK(ids == encoder.encode(repaired_utf8(text), false));
+    }
+  }
+}
