@@ -10,21 +10,22 @@
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
+## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
 ## make ci              what of the above needs no GPU and no PyTorch, as much as 45 minutes allow
-## make clean           delete what was built (build/pytorch stays)
+## make clean           delete what was built (build/pytorch and build/tokenizer stay)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
 ## SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb, beside the other;
 ## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
-## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME DOCTEST_HOME say where things are.
+## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME DOCTEST_HOME say where things are.
 
 SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch test-tokenizer ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -49,11 +50,11 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch test-tokenizer ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
-  OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' \
-  EMULATOR='$(EMULATOR)' scripts/doctor
+  OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
+  DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
 
 help:
 	@sed -n 's/^## \{0,1\}//p' Makefile
@@ -63,7 +64,7 @@ quickstart:
 	@$(PROBE) install build
 	@$(MAKE) all
 	@scripts/quickstart
-test test-pytorch: DEVICE := cpu
+test test-pytorch test-tokenizer: DEVICE := cpu
 test:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
@@ -73,6 +74,11 @@ test-pytorch:
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6
 	@$(MAKE) DEVICE=cpu programs
 	@dev/test/run --pytorch build/$$($(PROBE) configure) $(T)
+test-tokenizer:
+	@$(PROBE) install test
+	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 1
+	@program=build/$$($(PROBE) configure)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
+	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
 SANITIZED := test_* kernels/* kernel_reports
 test-asan:
 	@$(PROBE) install test
