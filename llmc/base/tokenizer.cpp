@@ -38,6 +38,11 @@ struct Tokenizer::Parts {
     const AddedToken* token = added.find(id);
     return token ? &token->content : bpe.vocabulary().token_of(id);
   }
+  // What a decoder is given.
+  const std::string* spelling_of(int32_t id) const {
+    const AddedToken* token = added.find(id);
+    return token ? &token->text : bpe.vocabulary().token_of(id);
+  }
   bool is_special(int32_t id) const {
     const AddedToken* token = added.find(id);
     return token && token->special;
@@ -211,8 +216,8 @@ StreamingDecoder::StreamingDecoder(StreamingDecoder&&) noexcept = default;
 
 std::string StreamingDecoder::take(int32_t id) {
   std::string text;
-  const std::string* token = parts_->token_of(id);
-  if (token && !(skip_special_tokens_ && parts_->is_special(id))) work_->chain.take(*token, text);
+  if (skip_special_tokens_ && parts_->is_special(id)) return text;
+  if (const std::string* token = parts_->spelling_of(id)) work_->chain.take(*token, text);
   return text;
 }
 
