@@ -184,6 +184,24 @@ TEST_CASE("merges: the first of the list, then the leftmost") {
   CHECK(tokenizer.vocabulary_size() == 5);
 }
 
+TEST_CASE("unknown characters: their bytes, one token, fused or not, or nothing") {
+  const auto encode = [](const std::string& options, const std::string& text) {
+    Json json = small_file();
+    json.set("model", Json::parse(R"({"type":"BPE","merges":["a b"],"vocab":{"<unk>":0,"a":1,"b":2,"ab":3,"<0xC3>":4,
+                                  "<0xA9>":5},)" +
+                                      options + "}",
+                                  "model"));
+    return Tokenizer(json).encode(text, false);
+  };
+  const std::string fused = R"("unk_token":"<unk>","fuse_unk":true)";
+  CHECK(encode(fused, "aèéab") == Ids{1, 0, 3});
+  CHECK(encode(R"("unk_token":"<unk>","fuse_unk":false)", "aèéab") == Ids{1, 0, 0, 3});
+  CHECK(encode(R"("unk_token":null)", "aèéab") == Ids{1, 3});
+  // Only é has both its bytes in the vocabulary; what is unknown comes behind them, as it does in the library.
+  CHECK(encode(fused + R"(,"byte_fallback":true)", "aèéab") == Ids{1, 4, 5, 0, 3});
+  CHECK(encode(fused + R"(,"byte_fallback":true)", "zézab") == Ids{4, 5, 0, 3});
+}
+
 TEST_CASE("many words: the cache is full and begins anew") {
   const Tokenizer tokenizer = Tokenizer::open(kFolder + "llama3.json");
   TextEncoder encoder(tokenizer);
@@ -320,6 +338,7 @@ TEST_CASE("patterns: one that goes back again and again ends with an error") {
   const std::string message = error_of([&] { pattern.find(std::string(60, 'a') + "c", 0, scratch); });
   has(message, "p: gave up matching a text of 61 bytes at byte 0: match limit exceeded");
   CHECK(pattern.find("aab", 0, scratch)->end == 3);
+  CHECK(Pattern("\\w", "p").find("\u00e9", 0, scratch));
 }
 
 TEST_CASE("utf8: repaired as Python repairs it, whole and in pieces") {

@@ -71,7 +71,8 @@ class TextEncoder {
   void section(std::string_view text, bool at_start, std::vector<int32_t>& ids);
   void words(std::string_view text, bool at_start, std::vector<int32_t>& ids);
   void word(std::string_view text, std::vector<int32_t>& ids);
-  void new_word(std::string_view text, std::vector<int32_t>& ids);
+  void part(std::string_view text, std::vector<int32_t>& ids);
+  void new_part(std::string_view text, std::vector<int32_t>& ids);
 
   std::shared_ptr<const Tokenizer::Parts> parts_;
   std::unique_ptr<Work> work_;

@@ -22,15 +22,9 @@ std::string_view character_at(std::string_view text, size_t at) {
   return text.substr(at, utf8_start(text.substr(at)).bytes);
 }
 
-std::string_view character_before(std::string_view text, size_t at) {
-  size_t begin = at - 1;
-  while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80) --begin;
-  return text.substr(begin, at - begin);
-}
-
 size_t skip_space_left(std::string_view text, size_t at, size_t least) {
   while (at > least) {
-    const std::string_view character = character_before(text, at);
+    const std::string_view character = last_character(text.substr(0, at));
     if (!is_white_space(code_point(character))) break;
     at -= character.size();
   }
@@ -122,7 +116,7 @@ bool AddedTokens::is_single_word(std::string_view text, size_t begin, size_t end
   const auto is_word = [&](std::string_view character) {
     return word_character_.find(character, 0, scratch).has_value();
   };
-  if (begin > 0 && is_word(character_before(text, begin))) return false;
+  if (begin > 0 && is_word(last_character(text.substr(0, begin)))) return false;
   return end == text.size() || !is_word(character_at(text, end));
 }
 
