@@ -37,7 +37,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const;
 
   // The text of ids, always UTF-8. Ids that no token has are passed over, as are special ones with
-  // `skip_special_tokens`.
+  // `skip_special_tokens` (also those that the normalizer spells otherwise, which the library lets pass).
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
   int32_t vocabulary_size() const;  // the largest id, and one: the rows that an embedding needs
