@@ -13,10 +13,11 @@
 ## make test-watch      TensorBoard, the report in a browser, wandb offline (Python packages of 1 GB; Chromium)
 ## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 1 GB)
 ## make test-data       the tests of dev/data, in that environment
+## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
 ## make ci              what of the above needs no GPU and no PyTorch, as much as 45 minutes allow
-## make clean           delete what was built (build/pytorch, build/watch and build/data stay)
+## make clean           delete what was built (the Python environments stay)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
 ## SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb, beside the other;
@@ -27,7 +28,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch test-watch data-environment test-data ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -52,7 +53,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch test-watch data-environment test-data ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -66,7 +67,7 @@ quickstart:
 	@$(PROBE) install build
 	@$(MAKE) all
 	@scripts/quickstart
-test test-pytorch test-watch: DEVICE := cpu
+test test-pytorch test-tokenizer test-watch: DEVICE := cpu
 test:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
@@ -85,6 +86,11 @@ data-environment:
 	@scripts/python_environment data dev/data/requirements.txt 1
 test-data: data-environment
 	@dev/test/run --with data build/data $(T)
+test-tokenizer:
+	@$(PROBE) install test
+	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 1
+	@program=build/$$($(PROBE) configure)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
+	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
 SANITIZED := test_* kernels/* kernel_reports
 test-asan:
 	@$(PROBE) install test

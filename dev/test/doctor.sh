@@ -12,7 +12,7 @@ trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch/scripts" "$scratch/bin"
 cp "$root/scripts/doctor" "$scratch/scripts/"
 cd "$scratch"
-unset DEVICE ARCH CXX FAULTS SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME CONDA_PREFIX
+unset DEVICE ARCH CXX FAULTS SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME PCRE2_HOME CONDA_PREFIX
 checks=0
 
 check() { # WHAT COMMAND...
@@ -65,6 +65,10 @@ check "with one line for apt" says "apt-get install libboost-context-dev"
 check "and one for conda" says "conda install -c conda-forge libboost-devel"
 doctor 1 DEVICE=cpu JSON_HOME=/nowhere configure
 check "no JSON stops" says "Cannot build without nlohmann-json"
+doctor 1 DEVICE=cpu PCRE2_HOME=/nowhere configure
+check "no PCRE2 stops" says "Cannot build without PCRE2"
+check "with where it was looked for" says "not under PCRE2_HOME=/nowhere"
+check "with the remedies" says "apt-get install libpcre2-dev   or: conda install -c conda-forge pcre2"
 doctor 1 DEVICE=cpu CXX=/nowhere/c++ configure
 check "no compiler stops" says "✗ compiler       nothing can be compiled [CXX=/nowhere/c++ compiles no C++20]"
 doctor 1 DEVICE=tpu configure
@@ -81,6 +85,23 @@ chmod +x mpich/bin/mpicxx
 doctor 0 DEVICE=cpu MPI_HOME="$scratch/mpich" configure
 check "-show's flags are used" config "^INCLUDES := .*-isystem $mpi_include .*-DMPICH_SKIP_MPICXX=1"
 check "but not the C++ bindings" config_not mpi_cxx
+
+# PCRE2 where only its own programs know: the compiler finds it nowhere else.
+mkdir -p pcre2/{include,lib}
+cp "$(echo '#include <pcre2.h>' | g++ -E -x c++ -DPCRE2_CODE_UNIT_WIDTH=8 - | sed -n 's/^# 1 "\(.*\/pcre2.h\)".*/\1/p' | head -n 1)" pcre2/include/
+cp "$(g++ -print-file-name=libpcre2-8.so)" pcre2/lib/libpcre2-8.so.0
+ln -s libpcre2-8.so.0 pcre2/lib/libpcre2-8.so
+play g++ "case \"\$*\" in *-L$scratch/pcre2/lib*) ;; *-lpcre2-8*) exit 1 ;; esac; exec /usr/bin/g++ \"\$@\""
+for program in pkg-config pcre2-config; do
+  play pkg-config 'exit 1'
+  play pcre2-config 'exit 1'
+  play "$program" "echo -I$scratch/pcre2/include -L$scratch/pcre2/lib -lpcre2-8"
+  doctor 0 DEVICE=cpu configure
+  check "$program tells where PCRE2 is" says "($program)"
+  check "and its flags are used" config "^LIBS := .*-L$scratch/pcre2/lib -Wl,-rpath,$scratch/pcre2/lib -lpcre2-8"
+  check "headers as the system's" config "^INCLUDES := .*-isystem $scratch/pcre2/include"
+done
+unplay pkg-config pcre2-config g++
 
 # Answers are kept until something changes.
 play g++ 'echo called >>calls; exec /usr/bin/g++ "$@"'
@@ -159,6 +180,9 @@ play id 'echo 0'
 doctor 0 DEVICE=cpu BOOST_HOME=/nowhere MPI_HOME=/nowhere "install test"
 check "root on Debian gets what is missing" grep -q 'install .*libboost-context-dev.* libopenmpi-dev openmpi-bin' installed
 check "without a question" grep -q ' -y ' installed
+rm installed
+doctor 0 DEVICE=cpu PCRE2_HOME=/nowhere "install build"
+check "a build's library too" grep -q 'install .*libpcre2-dev' installed
 rm installed
 play id 'echo 1000'
 doctor 1 DEVICE=cpu BOOST_HOME=/nowhere "install build"

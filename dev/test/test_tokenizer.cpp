@@ -184,6 +184,36 @@ TEST_CASE("merges: the first of the list, then the leftmost") {
   CHECK(tokenizer.vocabulary_size() == 5);
 }
 
+TEST_CASE("added tokens: of several at one place the longest, and text between them") {
+  Json json = small_file();
+  Json tokens;
+  for (const char* content : {"<s>", "<s>b", "<"}) {
+    Json token = Json::object().set("id", 5 + (tokens.is_null() ? 0 : int64_t(tokens.size()))).set("content", content);
+    for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized", "special"}) token.set(flag, false);
+    tokens.push_back(token);
+  }
+  const Tokenizer tokenizer(json.set("added_tokens", tokens));
+  CHECK(tokenizer.encode("<s>b<s>ab<sa<s", false) == Ids{6, 5, 3, 7, 0, 7});
+}
+
+TEST_CASE("unknown characters: their bytes, one token, fused or not, or nothing") {
+  const auto encode = [](const std::string& options, const std::string& text) {
+    Json json = small_file();
+    json.set("model", Json::parse(R"({"type":"BPE","merges":["a b"],"vocab":{"<unk>":0,"a":1,"b":2,"ab":3,"<0xC3>":4,
+                                  "<0xA9>":5},)" +
+                                      options + "}",
+                                  "model"));
+    return Tokenizer(json).encode(text, false);
+  };
+  const std::string fused = R"("unk_token":"<unk>","fuse_unk":true)";
+  CHECK(encode(fused, "aèéab") == Ids{1, 0, 3});
+  CHECK(encode(R"("unk_token":"<unk>","fuse_unk":false)", "aèéab") == Ids{1, 0, 0, 3});
+  CHECK(encode(R"("unk_token":null)", "aèéab") == Ids{1, 3});
+  // Only é has both its bytes in the vocabulary; what is unknown comes behind them, as it does in the library.
+  CHECK(encode(fused + R"(,"byte_fallback":true)", "aèéab") == Ids{1, 4, 5, 0, 3});
+  CHECK(encode(fused + R"(,"byte_fallback":true)", "zézab") == Ids{4, 5, 0, 3});
+}
+
 TEST_CASE("many words: the cache is full and begins anew") {
   const Tokenizer tokenizer = Tokenizer::open(kFolder + "llama3.json");
   TextEncoder encoder(tokenizer);
@@ -257,9 +287,12 @@ TEST_CASE("files: wrong models and added tokens") {
   const auto added = [](const std::string& tokens) { return refusal("", "added_tokens", tokens); };
   const std::string flags = R"("special":true,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false})";
   CHECK(added(R"([{"id":5,"content":"<s>",)" + flags + "]").empty());
+  CHECK(added(R"([{"id":3,"content":"ab",)" + flags + R"(,{"id":5,"content":"<s>",)" + flags + "]").empty());
   has(added(R"([{"id":6,"content":"<s>",)" + flags + "]"), "has the id 6\n  expected 5: the next one");
   has(added(R"([{"id":5,"content":"ab",)" + flags + "]"), "expected 3: the model's vocabulary says so");
   has(added(R"([{"id":5,"content":"x",)" + flags + R"(,{"id":5,"content":"x",)" + flags + "]"), "is added twice");
+  has(refusal("", "added_tokens", R"([{"id":5,"content":"x",)" + flags + R"(,{"id":7,"content":"y",)" + flags + "]"),
+      "expected 6");
   has(added(R"([{"id":5}])"), "\"added_tokens[0]\" has no key \"content\"");
 
   Json json = small_file();
@@ -320,6 +353,11 @@ TEST_CASE("patterns: one that goes back again and again ends with an error") {
   const std::string message = error_of([&] { pattern.find(std::string(60, 'a') + "c", 0, scratch); });
   has(message, "p: gave up matching a text of 61 bytes at byte 0: match limit exceeded");
   CHECK(pattern.find("aab", 0, scratch)->end == 3);
+  // One that remembers each of a million steps outgrows the stack of PCRE2's machine code.
+  std::string text;
+  while (text.size() < 1 << 20) text += "ab";
+  CHECK(Pattern("(?:a|b)*c", "p").find(text + "c", 0, scratch)->end == text.size() + 1);
+  CHECK(Pattern("\\w", "p").find("\u00e9", 0, scratch));
 }
 
 TEST_CASE("utf8: repaired as Python repairs it, whole and in pieces") {

@@ -38,6 +38,11 @@ struct Tokenizer::Parts {
     const AddedToken* token = added.find(id);
     return token ? &token->content : bpe.vocabulary().token_of(id);
   }
+  // What a decoder is given.
+  const std::string* spelling_of(int32_t id) const {
+    const AddedToken* token = added.find(id);
+    return token ? &token->text : bpe.vocabulary().token_of(id);
+  }
   bool is_special(int32_t id) const {
     const AddedToken* token = added.find(id);
     return token && token->special;
@@ -191,18 +196,28 @@ void TextEncoder::words(std::string_view text, bool at_start, std::vector<int32_
   parts_->pre_tokenizer.split({text, at_start}, work_->pattern, [&](Piece piece) { word(piece.text, ids); });
 }
 
+// Behind ByteLevel words are short, and their characters are not those of the vocabulary.
 void TextEncoder::word(std::string_view text, std::vector<int32_t>& ids) {
-  if (text.size() > WordCache::kLongestWord) return new_word(text, ids);
+  if (parts_->pre_tokenizer.ends_in_byte_level()) return part(text, ids);
+  while (!text.empty()) {
+    const size_t bytes = parts_->bpe.first_part(text);
+    part(text.substr(0, bytes), ids);
+    text.remove_prefix(bytes);
+  }
+}
+
+void TextEncoder::part(std::string_view text, std::vector<int32_t>& ids) {
+  if (text.size() > WordCache::kLongestWord) return new_part(text, ids);
   if (const std::vector<int32_t>* known = work_->cache.find(text)) {
     ids.insert(ids.end(), known->begin(), known->end());
     return;
   }
   const size_t before = ids.size();
-  new_word(text, ids);
+  new_part(text, ids);
   work_->cache.keep(text, std::span(ids).subspan(before));
 }
 
-void TextEncoder::new_word(std::string_view text, std::vector<int32_t>& ids) {
+void TextEncoder::new_part(std::string_view text, std::vector<int32_t>& ids) {
   if (parts_->pre_tokenizer.ends_in_byte_level()) {
     parts_->bpe.encode(byte_level(text), work_->bpe, ids);
   } else {
@@ -226,8 +241,8 @@ StreamingDecoder::StreamingDecoder(StreamingDecoder&&) noexcept = default;
 
 std::string StreamingDecoder::take(int32_t id) {
   std::string text;
-  const std::string* token = parts_->token_of(id);
-  if (token && !(skip_special_tokens_ && parts_->is_special(id))) work_->chain.take(*token, text);
+  if (skip_special_tokens_ && parts_->is_special(id)) return text;
+  if (const std::string* token = parts_->spelling_of(id)) work_->chain.take(*token, text);
   return text;
 }
 

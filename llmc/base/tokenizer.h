@@ -37,7 +37,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const;
 
   // The text of ids, always UTF-8. Ids that no token has are passed over, as are special ones with
-  // `skip_special_tokens`.
+  // `skip_special_tokens` (also those that the normalizer spells otherwise, which the library lets pass).
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
   int32_t vocabulary_size() const;  // the largest id, and one: the rows that an embedding needs
@@ -73,7 +73,8 @@ class TextEncoder {
   void section(std::string_view text, bool at_start, std::vector<int32_t>& ids);
   void words(std::string_view text, bool at_start, std::vector<int32_t>& ids);
   void word(std::string_view text, std::vector<int32_t>& ids);
-  void new_word(std::string_view text, std::vector<int32_t>& ids);
+  void part(std::string_view text, std::vector<int32_t>& ids);
+  void new_part(std::string_view text, std::vector<int32_t>& ids);
 
   std::shared_ptr<const Tokenizer::Parts> parts_;
   std::unique_ptr<Work> work_;

@@ -22,15 +22,9 @@ std::string_view character_at(std::string_view text, size_t at) {
   return text.substr(at, utf8_start(text.substr(at)).bytes);
 }
 
-std::string_view character_before(std::string_view text, size_t at) {
-  size_t begin = at - 1;
-  while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80) --begin;
-  return text.substr(begin, at - begin);
-}
-
 size_t skip_space_left(std::string_view text, size_t at, size_t least) {
   while (at > least) {
-    const std::string_view character = character_before(text, at);
+    const std::string_view character = last_character(text.substr(0, at));
     if (!is_white_space(code_point(character))) break;
     at -= character.size();
   }
@@ -51,10 +45,14 @@ AddedToken read(const Json& json) {
   const int64_t id = json.get_int("id");
   REQUIRE(id >= 0 && id < Vocabulary::kMostIds, "%s is %ld\n  expected an id from 0 to %ld",
           json.at("id").where().c_str(), long(id), long(Vocabulary::kMostIds - 1));
-  return {json.get_string("content"), int32_t(id),
-          json.get_bool("special"),   json.get_bool("single_word"),
-          json.get_bool("lstrip"),    json.get_bool("rstrip"),
-          json.get_bool("normalized")};
+  return {.content = json.get_string("content"),
+          .text = json.get_string("content"),
+          .id = int32_t(id),
+          .special = json.get_bool("special"),
+          .single_word = json.get_bool("single_word"),
+          .lstrip = json.get_bool("lstrip"),
+          .rstrip = json.get_bool("rstrip"),
+          .normalized = json.get_bool("normalized")};
 }
 
 }  // namespace
@@ -73,13 +71,14 @@ AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normal
     const int32_t expected = in_model.value_or(next_id);
     REQUIRE(token.id == expected, "%s: the token \"%s\" has the id %d\n  expected %d: %s", element.where().c_str(),
             token.content.c_str(), token.id, expected, in_model ? "the model's vocabulary says so" : "the next one");
-    next_id = std::max(next_id, expected + 1);
+    REQUIRE(in_model || !model.token_of(expected), "%s: the token \"%s\" has the id %d of the model's \"%s\"",
+            element.where().c_str(), token.content.c_str(), token.id, model.token_of(expected)->c_str());
+    if (!in_model) ++next_id;
+    if (token.normalized) normalizer.apply(token.text, scratch);
     const AddedToken* kept = &by_id_.emplace(token.id, std::move(token)).first->second;
     by_content_[kept->content] = kept;
+    (kept->normalized ? normalized_ : as_given_).add(kept);
     end_ = std::max(end_, kept->id + 1);
-    std::string text = kept->content;
-    if (kept->normalized) normalizer.apply(text, scratch);
-    (kept->normalized ? normalized_ : as_given_).add(text, kept);
   }
 }
 
@@ -93,7 +92,8 @@ const AddedToken* AddedTokens::find(const std::string& content) const {
   return found == by_content_.end() ? nullptr : found->second;
 }
 
-void AddedTokens::Finder::add(const std::string& text, const AddedToken* token) {
+void AddedTokens::Finder::add(const AddedToken* token) {
+  const std::string& text = token->text;
   if (text.empty()) return;
   tokens.emplace(text, token);
   std::vector<size_t>& sizes = lengths[(unsigned char)text[0]];
@@ -116,7 +116,7 @@ bool AddedTokens::is_single_word(std::string_view text, size_t begin, size_t end
   const auto is_word = [&](std::string_view character) {
     return word_character_.find(character, 0, scratch).has_value();
   };
-  if (begin > 0 && is_word(character_before(text, begin))) return false;
+  if (begin > 0 && is_word(last_character(text.substr(0, begin)))) return false;
   return end == text.size() || !is_word(character_at(text, end));
 }
 

@@ -22,6 +22,7 @@
 
 struct AddedToken {
   std::string content;
+  std::string text;  // what a text is searched for and a decoder is given: the content, normalized if it says so
   int32_t id;
   bool special;      // may be left out of a decoded text
   bool single_word;  // only where no word character is beside it
@@ -32,8 +33,8 @@ struct AddedToken {
 
 class AddedTokens {
  public:
-  // Fails on an id other than the one the `tokenizers` library gives (it does not read the file's): the model's, or the
-  // next after all others.
+  // Fails on an id other than the one that the `tokenizers` library gives (it does not read the file's): the model's,
+  // or the next one behind the model's.
   AddedTokens(const Json* json, const Vocabulary& model, const Normalizer& normalizer);
 
   // A token, or the text between two.
@@ -59,7 +60,7 @@ class AddedTokens {
   struct Finder {
     std::unordered_map<std::string, const AddedToken*> tokens;
     std::array<std::vector<size_t>, 256> lengths;
-    void add(const std::string& text, const AddedToken* token);
+    void add(const AddedToken* token);
     const AddedToken* longest_at(std::string_view text, size_t at, size_t* bytes) const;
   };
 

@@ -41,23 +41,23 @@ uint64_t pair_of(int32_t left, int32_t right) { return uint64_t(uint32_t(left)) 
 
 }  // namespace
 
-void Bpe::MergeTable::reserve(size_t merges) {
-  slots_.assign(std::bit_ceil(2 * merges + 2), {});
+void Bpe::PairTable::reserve(size_t pairs) {
+  slots_.assign(std::bit_ceil(2 * pairs + 2), {});
   shift_ = 64 - std::countr_zero(slots_.size());
 }
 
-Bpe::MergeTable::Slot& Bpe::MergeTable::slot(uint64_t pair) {
+Bpe::PairTable::Slot& Bpe::PairTable::slot(uint64_t pair) {
   size_t at = pair * 0x9E3779B97F4A7C15u >> shift_;
   while (slots_[at].pair != kFree && slots_[at].pair != pair) at = (at + 1) & (slots_.size() - 1);
   return slots_[at];
 }
 
-void Bpe::MergeTable::put(int32_t left, int32_t right, Merge merge) {
+void Bpe::PairTable::put(int32_t left, int32_t right, Merge merge) {
   slot(pair_of(left, right)) = {pair_of(left, right), merge};
 }
 
-const Bpe::Merge* Bpe::MergeTable::find(int32_t left, int32_t right) const {
-  const Slot& found = const_cast<MergeTable*>(this)->slot(pair_of(left, right));
+const Bpe::Merge* Bpe::PairTable::find(int32_t left, int32_t right) const {
+  const Slot& found = const_cast<PairTable*>(this)->slot(pair_of(left, right));
   return found.pair == kFree ? nullptr : &found.merge;
 }
 
@@ -79,7 +79,11 @@ Bpe::Bpe(const Json& model)
             model.at("dropout").where().c_str(), model.at("dropout").found().c_str());
   }
   if (model.contains("unk_token") && !model.at("unk_token").is_null()) unknown_ = model.get_string("unk_token");
-  for (const auto& [token, id] : model.at("vocab").items()) vocabulary_.add(token, id.as_int(), id);
+  is_character_.resize(0x110000);
+  for (const auto& [token, id] : model.at("vocab").items()) {
+    vocabulary_.add(token, id.as_int(), id);
+    if (!token.empty() && utf8_start(token).bytes == token.size()) is_character_[code_point(token)] = true;
+  }
   read_merges(model);
 }
 
@@ -93,6 +97,7 @@ int32_t Bpe::id_for_merge(const std::string& token, const Json& merge) const {
 void Bpe::read_merges(const Json& model) {
   const Json::Array& merges = model.at("merges").elements();
   merges_.reserve(merges.size());
+  joined_characters_.reserve(merges.size());
   uint32_t rank = 0;
   for (const Json& merge : merges) {
     std::string left, right;
@@ -113,7 +118,30 @@ void Bpe::read_merges(const Json& model) {
     REQUIRE(right.starts_with(prefix_), "%s: \"%s\" does not begin with the continuing_subword_prefix \"%s\"",
             merge.where().c_str(), right.c_str(), prefix_.c_str());
     merges_.put(left_id, right_id, {rank++, id_for_merge(left + right.substr(prefix_.size()), merge)});
+    note_boundary(left, right);
   }
+}
+
+void Bpe::note_boundary(const std::string& left, const std::string& right) {
+  if (left.empty() || right.empty()) return;
+  const char32_t last = code_point(last_character(left));
+  const char32_t first = code_point(std::string_view(right).substr(0, utf8_start(right).bytes));
+  joined_characters_.put(int32_t(last), int32_t(first), {});
+}
+
+// Beside a character that the vocabulary does not have there is no cut: unknown ones may fuse, bytes may merge. Nor is
+// there one where what a word becomes depends on where it begins and ends.
+size_t Bpe::first_part(std::string_view word) const {
+  if (ignore_merges_ || !prefix_.empty() || !suffix_.empty()) return word.size();
+  char32_t before = 0;
+  for (size_t at = 0, bytes = 0; at < word.size(); at += bytes) {
+    bytes = utf8_start(word.substr(at)).bytes;
+    const char32_t c = code_point(word.substr(at, bytes));
+    const bool known = is_character_[c] && is_character_[before];
+    if (at > 0 && known && !joined_characters_.find(int32_t(before), int32_t(c))) return at;
+    before = c;
+  }
+  return word.size();
 }
 
 // ---- encoding

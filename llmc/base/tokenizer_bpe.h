@@ -56,6 +56,11 @@ class Bpe {
   // vocabulary does not have becomes its bytes' tokens (byte_fallback), else the unknown token, else nothing.
   void encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
+  // Bytes of the part of `word`, from its beginning, that no merge can join to what follows: encoded part by part the
+  // ids are the same, and parts come again where a whole text does not. Where the vocabulary has no token with a space
+  // in the middle, that is a word as people know it.
+  size_t first_part(std::string_view word) const;
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
@@ -64,10 +69,10 @@ class Bpe {
     int32_t joined;
   };
 
-  // (left id, right id) → Merge. Open addressing, half empty: a look-up touches one cache line, mostly.
-  class MergeTable {
+  // (left, right) → Merge. Open addressing, half empty: a look-up touches one cache line, mostly.
+  class PairTable {
    public:
-    void reserve(size_t merges);
+    void reserve(size_t pairs);
     void put(int32_t left, int32_t right, Merge merge);
     const Merge* find(int32_t left, int32_t right) const;
 
@@ -83,6 +88,7 @@ class Bpe {
   };
 
   void read_merges(const Json& model);
+  void note_boundary(const std::string& left, const std::string& right);
   int32_t id_for_merge(const std::string& token, const Json& merge) const;
   void first_symbols(std::string_view word, Scratch& scratch) const;
   bool add_fallback_bytes(const std::string& character, Scratch& scratch) const;
@@ -92,7 +98,9 @@ class Bpe {
 
   std::string place_;  // of the model, for messages
   Vocabulary vocabulary_;
-  MergeTable merges_;
+  PairTable merges_;                // of ids
+  PairTable joined_characters_;     // a merge joins a token that ends in the one to a token that begins with the other
+  std::vector<bool> is_character_;  // by code point: the vocabulary has it
   std::optional<std::string> unknown_;
   std::string prefix_, suffix_;  // of characters that do not begin a word, and of the one that ends it
   bool fuse_unknown_, byte_fallback_, ignore_merges_;

@@ -15,7 +15,7 @@ namespace {
 uint32_t step_limit(size_t text_bytes) { return uint32_t(std::min<size_t>(10'000'000 + 8 * text_bytes, UINT32_MAX)); }
 
 constexpr uint32_t kHeapLimitKiB = 4u << 20;
-constexpr size_t kSmallestStack = 32 << 10, kLargestStack = 64 << 20;
+constexpr size_t kSmallestStack = 32 << 10, kLargestStack = 4 << 20;
 
 std::string message_of(int code) {
   PCRE2_UCHAR text[256];

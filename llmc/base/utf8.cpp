@@ -18,6 +18,12 @@ Utf8Start utf8_start(std::string_view text) {
   return {Utf8Start::kCharacter, length};
 }
 
+std::string_view last_character(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80) --begin;
+  return text.substr(begin);
+}
+
 char32_t code_point(std::string_view character) {
   const auto byte = [&](size_t i) { return char32_t((unsigned char)character[i]); };
   switch (character.size()) {

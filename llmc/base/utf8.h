@@ -19,6 +19,9 @@ struct Utf8Start {
 };
 Utf8Start utf8_start(std::string_view text);
 
+// The last character of a UTF-8 text that is not empty.
+std::string_view last_character(std::string_view text);
+
 // The code point of one character, and back.
 char32_t code_point(std::string_view character);
 void append_utf8(std::string& text, char32_t code_point);
