@@ -55,12 +55,12 @@ TEST_CASE("the token that tells documents apart: asked for, the shards' manifest
   LlamaConfig config = LlamaConfig::preset("tiny");
   config.bos = 3;
   CHECK(document_rule(shard, -1, config).token == 3);
-  write_file(folder / "manifest.json", std::string(R"({"delimiter": {"place": "after", "token": 7}})"));
+  write_file(folder / "manifest.json", std::string(R"({"delimiter": {"place": "after", "token": "<end>", "id": 7}})"));
   CHECK(document_rule(shard, -1, config).token == 7);
   CHECK(!document_rule(shard, -1, config).begins);
   CHECK(document_rule(shard, 5, config).token == 5);
   CHECK(document_rule(shard, 5, config).begins);
-  write_file(folder / "manifest.json", std::string(R"({"delimiter": {"place": "none"}})"));
+  write_file(folder / "manifest.json", std::string(R"({"delimiter": null})"));
   CHECK(has(rule_error(shard, -1, 3), "were written with --delimiter none"));
   CHECK(has(rule_error(shard, 256, 3), "no token of this model's 256"));
   CHECK(has(rule_error("/nowhere/*.bin", -1, -1), "name it with --document-token"));

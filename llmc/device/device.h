@@ -30,12 +30,12 @@ struct DeviceInfo {
 // How the CPU world executes: any choice must give the same bits, so tests try them all. Read from the environment:
 // LLMC_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED.
 struct CpuWorld {
-  // Of the threads of a block, and of the blocks. forward: all warps in step; reverse: the last warp first, as far as it
-  // can go; random: in some blocks a warp runs ahead, in others they change places at random.
+  // Of the threads of a block, and of the blocks. forward: all warps in step; reverse: the last warp first, as far as
+  // it can go; random: in some blocks a warp runs ahead, in others they change places at random.
   enum class ThreadOrder { forward, reverse, random };
-  enum class Schedule { eager, lazy, random };          // when work that was enqueued is executed
-  enum class Landing { late, early, random };           // when an asynchronous copy inside a kernel lands
-  int threads = 0;                                      // 0: all cores
+  enum class Schedule { eager, lazy, random };  // when work that was enqueued is executed
+  enum class Landing { late, early, random };   // when an asynchronous copy inside a kernel lands
+  int threads = 0;                              // 0: all cores
   ThreadOrder order = ThreadOrder::forward;
   Schedule schedule = Schedule::eager;
   Landing landing = Landing::late;

@@ -14,13 +14,14 @@ DocumentRule document_rule(const std::string& pattern, int64_t token, const Llam
   DocumentRule rule = {config.bos, true};
   if (token >= 0) rule.token = int32_t(token);
   else if (std::filesystem::exists(manifest)) {
-    const Json delimiter = Json::read(manifest.string()).at("delimiter");
-    const std::string place = delimiter.get_string("place");
-    REQUIRE(place == "before" || place == "after",
-            "%s: the shards were written with --delimiter %s\n  --packed-documents needs to see where documents begin: "
-            "write them again with --delimiter before",
-            manifest.c_str(), place.c_str());
-    rule = {int32_t(delimiter.get_int("token")), place == "before"};
+    const Json content = Json::read(manifest.string());
+    const Json& delimiter = content.at("delimiter");
+    REQUIRE(
+        !delimiter.is_null(),
+        "%s: the shards were written with --delimiter none\n  --packed-documents needs to see where documents begin: "
+        "write them again with --delimiter before",
+        manifest.c_str());
+    rule = {int32_t(delimiter.get_int("id")), delimiter.get_string("place") == "before"};
   }
   REQUIRE(rule.token >= 0 && rule.token < config.V,
           "--packed-documents: no token of this model's %d is known to begin a document of %s\n  name it with "
