@@ -38,42 +38,49 @@ LossSum Evaluation::held_out_loss(Trainer& trainer) {
   return trainer.sum_over_ranks(sum);
 }
 
-// Item i belongs to rank i % ranks; a row of a micro-batch is one of its endings, and every rank computes as many
-// micro-batches as the one that has most.
-ChoiceScore Evaluation::choices(Trainer& trainer) {
-  struct Row {
-    const ChoiceItem* item;
-    size_t ending;
-  };
-  std::vector<Row> rows;
+// A row of a micro-batch is an item's ending. Every rank computes as many micro-batches as the one that has most.
+std::vector<std::vector<float>> Evaluation::log_likelihoods(Trainer& trainer) {
+  std::vector<const ChoiceItem::Ending*> rows;
   std::vector<size_t> rows_of_rank(static_cast<size_t>(ranks_));
   for (size_t i = 0; i < items_.size(); ++i) {
-    const size_t owner = i % size_t(ranks_), endings = items_[i].endings.size();
-    rows_of_rank[owner] += endings;
-    for (size_t e = 0; e < endings && owner == size_t(rank_); ++e) rows.push_back({&items_[i], e});
+    const size_t owner = i % size_t(ranks_);
+    rows_of_rank[owner] += items_[i].endings.size();
+    if (owner == size_t(rank_))
+      for (const ChoiceItem::Ending& ending : items_[i].endings) rows.push_back(&ending);
   }
   const size_t B = size_t(B_), T = size_t(T_), most = *std::max_element(rows_of_rank.begin(), rows_of_rank.end());
-  ChoiceScore score;
-  std::vector<float> log_likelihoods;  // of the item that is under way
+  std::vector<float> sums;
   for (size_t first = 0; first < most; first += B) {
     inputs_.assign(B * T, 0);
     labels_.assign(B * T, kIgnoredLabel);
     for (size_t b = 0; b < B && first + b < rows.size(); ++b) {
-      const ChoiceItem::Ending& ending = rows[first + b].item->endings[rows[first + b].ending];
-      std::copy(ending.tokens.begin(), ending.tokens.end() - 1, inputs_.begin() + ptrdiff_t(b * T));
-      std::copy(ending.tokens.begin() + ending.first, ending.tokens.end(),
-                labels_.begin() + ptrdiff_t(b * T) + ending.first - 1);
+      const auto& [tokens, begin, characters] = *rows[first + b];
+      std::copy(tokens.begin(), tokens.end() - 1, inputs_.begin() + ptrdiff_t(b * T));
+      std::copy(tokens.begin() + begin, tokens.end(), labels_.begin() + ptrdiff_t(b * T) + begin - 1);
     }
     const std::vector<float> losses = trainer.losses(inputs_, labels_);
     for (size_t b = 0; b < B && first + b < rows.size(); ++b) {
       float sum = 0;
       for (size_t t = 0; t < T; ++t) sum -= losses[b * T + t];
-      log_likelihoods.push_back(sum);
-      const ChoiceItem& item = *rows[first + b].item;
-      if (log_likelihoods.size() < item.endings.size()) continue;
-      score.add(item, log_likelihoods);
-      log_likelihoods.clear();
+      sums.push_back(sum);
     }
+  }
+  std::vector<std::vector<float>> of_items;
+  auto next = sums.begin();
+  for (size_t i = size_t(rank_); i < items_.size(); i += size_t(ranks_)) {
+    const auto end = next + ptrdiff_t(items_[i].endings.size());
+    of_items.emplace_back(next, end);
+    next = end;
+  }
+  return of_items;
+}
+
+ChoiceScore Evaluation::choices(Trainer& trainer) {
+  ChoiceScore score;
+  size_t i = size_t(rank_);
+  for (const std::vector<float>& of_item : log_likelihoods(trainer)) {
+    score.add(items_[i], of_item);
+    i += size_t(ranks_);
   }
   const LossSum one = trainer.sum_over_ranks({double(score.acc), score.acc_norm});
   const LossSum two = trainer.sum_over_ranks({double(score.acc_norm_tokens), score.items});

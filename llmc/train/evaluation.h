@@ -27,6 +27,8 @@ class Evaluation {
 
   // All ranks call; all get the same.
   EvaluationResult run(Trainer& trainer);
+  // Of each ending of this rank's items, which are i = rank, rank + ranks, …; all ranks call.
+  std::vector<std::vector<float>> log_likelihoods(Trainer& trainer);
 
  private:
   LossSum held_out_loss(Trainer& trainer);
