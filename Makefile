@@ -10,7 +10,7 @@
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
-## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 1 GB)
+## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 350 MB)
 ## make test-data       the tests of dev/data, in that environment
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks

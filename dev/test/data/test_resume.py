@@ -152,9 +152,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number, every", [(signal.SIGKILL, 2), (signal.SIGINT, 5)])
+@pytest.mark.parametrize("number, every", [(signal.SIGKILL, 3), (signal.SIGINT, 5)])
 def test_stopped_before_a_step_on_the_disk(number, every, gpt2, tmp_path):
-    """Before an fsync, rename or deletion: every second one, the last ones all; for Ctrl-C fewer."""
+    """Before an fsync, rename or deletion: every third one, the last ones all; for Ctrl-C fewer."""
     source = write_jsonl(tmp_path / "d.jsonl", some_documents(3500))
     options = ["--shard-tokens", 150_000, "--val-fraction", 0.1, "--save-every", 0, "--processes", 1]
     arguments = [source, "--tokenizer", gpt2, *options, "--out"]
@@ -176,7 +176,9 @@ def test_stopped_before_a_step_on_the_disk(number, every, gpt2, tmp_path):
         assert files_of(folder) == expected, step
 
     assert steps > 30 and "manifest.json" in expected
-    several_at_once(stop_and_go_on, sorted({*range(1, steps + 1, every), *range(steps - 8, steps + 1, every // 2)}))
+    several_at_once(
+        stop_and_go_on, sorted({*range(1, steps + 1, every), *range(steps - 8, steps + 1, every // 3 + (every > 3))})
+    )
 
 
 def test_workers_end_with_their_parent(arguments, unkilled, tmp_path):
