@@ -88,13 +88,17 @@ def several_at_once(check, cases) -> list:
 
 
 def test_killed_at_random_moments(arguments, unkilled, tmp_path):
+    """Half of them counted from the start, half from the first progress, however slow the machine is."""
     expected, seconds = unkilled
     rng = random.Random(7)
 
-    def kill_and_go_on(moment: float) -> bool:
-        folder = tmp_path / str(moment)
+    def kill_and_go_on(case: tuple[int, float]) -> bool:
+        number, moment = case
+        folder = tmp_path / str(number)
         running = start(arguments, folder)
-        time.sleep(moment * seconds)
+        while number % 2 and not (folder / "progress.json").exists() and running.poll() is None:
+            time.sleep(0.01)
+        time.sleep(moment * seconds / (3 if number % 2 else 1))
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
         resumed = (folder / "progress.json").exists()
@@ -105,17 +109,17 @@ def test_killed_at_random_moments(arguments, unkilled, tmp_path):
         shutil.rmtree(folder)
         return resumed
 
-    resumed = several_at_once(kill_and_go_on, [rng.uniform(0.2, 1.4) for _ in range(KILLS)])
+    resumed = several_at_once(kill_and_go_on, [(n, rng.uniform(0, 1.2)) for n in range(KILLS)])
     assert sum(resumed) >= KILLS // 4, "most kills came before any progress, or after the end: nothing was resumed"
 
 
 def test_killed_again_and_again(arguments, unkilled, tmp_path):
-    """One folder, until it is complete."""
+    """One folder, until it is complete; each run may last a little longer, so that it comes to an end."""
     expected, seconds = unkilled
     rng, kills = random.Random(8), 0
     while not (tmp_path / "manifest.json").exists():
         running = start(arguments, tmp_path)
-        time.sleep(min(rng.uniform(0.5, 0.7) * seconds, 5))
+        time.sleep(rng.uniform(0.3, 0.5) * seconds * 1.1**kills)
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
         only_complete(tmp_path, expected)
