@@ -55,16 +55,23 @@ def loop(path: str, tokenizer: str, rank: str, ranks: str) -> None:
     print(sum(len(encode(text, add_special_tokens=False).ids) for text in texts))
 
 
-def compare(folder: str, cores: str, seconds: str) -> None:
+def compare(folder: str, cores: str, of_loops: str, of_prepare: str) -> None:
+    """Each in seconds by the clock and of the processors: the latter do not depend on who else is busy."""
     manifest = json.loads((Path(folder) / "out/manifest.json").read_text())
     splits = manifest["splits"].values()
     megabytes, tokens = sum(s["text_bytes"] for s in splits) / 1e6, sum(s["tokens"] for s in splits)
     counted = sum(int((Path(folder) / f"loop{n}").read_text()) for n in range(int(cores)))
-    plain, prepare = (megabytes / float(s) for s in seconds.split())
     print(f"{megabytes:.0f} MB of text, {tokens} tokens of {manifest['tokenizer']['vocabulary']}, {cores} cores")
-    for name, rate in (("plain loops", plain), ("prepare", prepare)):
-        print(f"{name:12} {rate:7.2f} MB/s  {tokens / megabytes * rate / 1e6:6.2f}M tokens/s")
-    print(f"prepare is {prepare / plain:.2f} times as fast")
+    rates = []
+    for name, figures in (("plain loops", of_loops), ("prepare", of_prepare)):
+        seconds, busy = map(float, figures.split())
+        rates.append((megabytes / seconds, megabytes / busy))
+        print(
+            f"{name:12} {megabytes / seconds:7.2f} MB/s  {tokens / seconds / 1e6:6.2f}M tokens/s"
+            f"  {megabytes / busy:6.2f} MB a second of a core"
+        )
+    by_clock, by_core = (prepare / plain for plain, prepare in zip(*rates, strict=True))
+    print(f"prepare is {by_clock:.2f} times as fast by the clock, {by_core:.2f} times by the cores' time")
     if counted != tokens:
         sys.exit(f"FAIL the loops counted {counted} tokens")
 

@@ -11,7 +11,6 @@ from llmc_data.errors import DataError
 
 BATCH_BYTES = 1 << 19
 READ_BYTES = 1 << 20
-LONGEST_CUT = 8  # bytes that a cut looks at
 ROWS = 256  # read at a time from parquet
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 
@@ -89,9 +88,9 @@ class TextReader:
             end = found + len(separator)
             return (end if self.reading.keep_separator else found), end, True
         if self.reading.cut and len(buffer) >= 2 * BATCH_BYTES:
-            # Not in the last bytes, where a separator may have begun.
-            first = max(BATCH_BYTES, searched - len(separator) - LONGEST_CUT)
-            cut = self.reading.cut.search(buffer, first, len(buffer) - len(separator))
+            # Not in the last bytes, where a separator may have begun. The chunk before may not have been searched yet.
+            first, last = max(BATCH_BYTES, searched - READ_BYTES), len(buffer) - len(separator)
+            cut = self.reading.cut.search(buffer, first, last)
             return cut and (cut.end(), cut.end(), False)
         return None
 

@@ -189,10 +189,16 @@ def test_wide_tokens(gpt2, tmp_path):
 @pytest.mark.parametrize(
     "source, name",
     [
-        ("/a/books.txt", "books"), ("/a/b/*.jsonl", "b"), ("books/", "books"), ("*.txt", "data"), ("fineweb-edu", "fineweb-edu"),
-        ("https://host/a/d.jsonl?x=1#sha256=0", "d"), ("some/text@main:data/*.parquet", "text"), ("a b/c d.txt", "c_d"),
+        ("/a/books.txt", "books"),
+        ("/a/b/*.jsonl", "b"),
+        ("books/", "books"),
+        ("*.txt", "data"),
+        ("fineweb-edu", "fineweb-edu"),
+        ("https://host/a/d.jsonl?x=1#sha256=0", "d"),
+        ("some/text@main:data/*.parquet", "text"),
+        ("a b/c d.txt", "c_d"),
     ],
-)  # fmt: skip
+)
 def test_name(source, name):
     assert name_of(source) == name
 
