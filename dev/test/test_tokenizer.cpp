@@ -214,6 +214,57 @@ TEST_CASE("unknown characters: their bytes, one token, fused or not, or nothing"
   CHECK(encode(fused + R"(,"byte_fallback":true)", "zézab") == Ids{4, 5, 0, 3});
 }
 
+TEST_CASE("splits: what becomes of the delimiter") {
+  const auto encode = [](const std::string& pattern, const std::string& behavior, const std::string& text) {
+    Json json = Json::parse(R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"aa":3,"ba":4},
+                                "merges":["a b","b a","a a"]}})",
+                            "split.json");
+    json.set("pre_tokenizer", Json::object()
+                                  .set("type", "Split")
+                                  .set("pattern", Json::object().set("Regex", pattern))
+                                  .set("behavior", behavior)
+                                  .set("invert", pattern == "[^a]"));
+    return Tokenizer(json).encode(text, false);
+  };
+  for (const char* a : {"a", "[^a]"}) {  // the same delimiters, the second one inverted
+    CHECK(encode(a, "Isolated", "abab") == Ids{0, 1, 0, 1});
+    CHECK(encode(a, "Removed", "aabab") == Ids{1, 1});
+    CHECK(encode(a, "MergedWithPrevious", "baab") == Ids{4, 0, 1});
+    CHECK(encode(a, "MergedWithNext", "baab") == Ids{1, 0, 2});
+    CHECK(encode(a, "Contiguous", "baab") == Ids{1, 3, 1});
+  }
+  CHECK(encode("x", "Isolated", "baab") == Ids{4, 2});
+}
+
+TEST_CASE("decoders: each step sees the tokens, or behind Fuse one text") {
+  const auto decode = [](const std::string& steps, const Ids& ids) {
+    const Json json =
+        Json::parse(R"({"model":{"type":"BPE","merges":[],"vocab":{"_a_":0,"_b":1,"__":2,"c":3,"<0x5f>":4}},
+                                     "decoder":{"type":"Sequence","decoders":[)" +
+                        steps + "]}}",
+                    "decoder.json");
+    const Tokenizer tokenizer(json);
+    CHECK(streamed(tokenizer, ids, false) == tokenizer.decode(ids, false));
+    return tokenizer.decode(ids, false);
+  };
+  const auto strip = [](int start, int stop) {
+    return format(R"({"type":"Strip","content":"_","start":%d,"stop":%d})", start, stop);
+  };
+  const std::string fuse = R"({"type":"Fuse"},)", bytes = R"({"type":"ByteFallback"},)";
+  const std::string replace = R"({"type":"Replace","pattern":{"String":"_b"},"content":"B"})";
+  CHECK(decode(strip(1, 0), {0, 1, 2, 3}) == "a_b_c");
+  CHECK(decode(strip(0, 1), {0, 1, 3, 0}) == "_a_bc_a");
+  CHECK(decode(fuse + strip(1, 0), {2, 0, 3}) == "__a_c");
+  CHECK(decode(fuse + strip(3, 0), {2, 0, 3}) == "a_c");
+  CHECK(decode(fuse + strip(0, 2), {3, 0, 2}) == "c_a_");
+  CHECK(decode(fuse + strip(0, 2), {3, 2, 3, 0}) == "c__c_a");
+  CHECK(decode(replace, {0, 1, 2, 1}) == "_a_B__B");
+  CHECK(decode(fuse + replace, {2, 3, 1}) == "__cB");
+  CHECK(decode(bytes + fuse + strip(1, 0), {4, 4, 3}) == "_c");
+  CHECK(decode(R"({"type":"Metaspace","replacement":"_"})", {0, 1}) == "a b");
+  CHECK(decode(R"({"type":"Metaspace","replacement":"_","prepend_scheme":"never"})", {0, 1}) == " a  b");
+}
+
 TEST_CASE("many words: the cache is full and begins anew") {
   const Tokenizer tokenizer = Tokenizer::open(kFolder + "llama3.json");
   TextEncoder encoder(tokenizer);
