@@ -98,7 +98,7 @@ Run::Run(const Options& options, const Ranks& ranks)
       device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, options.rendezvous)),
       model(open_model(options)),
-      codec(TextCodec::open(options.tokenizer, options.model, options.train_data, model.config)) {
+      codec(TextCodec::open(options.tokenizer, model.weights ? options.model : "", options.train_data, model.config)) {
   REQUIRE(mesh.tensor_degree == 1 && mesh.context_degree == 1,
           "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
           mesh.tensor_degree, mesh.context_degree);

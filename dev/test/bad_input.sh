@@ -36,6 +36,10 @@ sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 "$train" --model large.json $short --seq-len 16 --global-batch 1 --train-data good.bin --out large \
   >large.txt 2>&1 || { cat large.txt && fail "a model of 300 tokens"; }
 mkdir full && touch full/something
+mkdir -p tiny other_vocabulary
+printf '{"model": {"type": "BPE"}}' >tiny/tokenizer.json
+cp "$root/dev/test/tokenizers/llama3.json" other_vocabulary/tokenizer.json
+check "a folder that is called as a preset is not the model" "$train" --dry-run
 
 for n in 1 2; do
   on=(ranks "$n" "$train" $short)
@@ -52,6 +56,8 @@ for n in 1 2; do
   refused "dropout" "attention_dropout is 0.1" "${on[@]}" --model dropout
   refused "text for weights of another vocabulary" "vocabulary of 300" "${on[@]}" --model large/export
   refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
+  refused "a tokenizer of another vocabulary" "tokens, the model tiny 256" "${on[@]}" --tokenizer other_vocabulary
+  refused "a tokenizer that is none" "tiny/tokenizer.json" "${on[@]}" --tokenizer tiny
   refused "unknown option" "--lr" "${on[@]}" --lrr 3
   refused "a number beyond all sense" "--micro-batch 4294967297" "${on[@]}" --micro-batch 4294967297
   refused "a step of too many tokens" "at most 2^31 tokens" "${on[@]}" --global-batch 999999998

@@ -1,5 +1,6 @@
 #include "llmc/train/model_source.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "llmc/base/error.h"
@@ -20,13 +21,16 @@ ModelSource open_model(const Options& options) {
   ModelSource source;
   std::error_code error;
   const std::string& name = options.model;
-  const bool directory = fs::is_directory(name, error);
+  // A preset's name means the preset, whatever lies in the working directory: ./tiny is a directory.
+  const auto presets = LlamaConfig::presets();
+  const bool preset = std::find(presets.begin(), presets.end(), name) != presets.end();
+  const bool directory = !preset && fs::is_directory(name, error);
   if (directory) {
     const std::string config = (fs::path(name) / "config.json").string();
     source.config = LlamaConfig::from_json(Json::read(config), name);
     source.weights.emplace(name);
     source.description = "weights of " + name;
-  } else if (name.ends_with(".json") || fs::is_regular_file(name, error)) {
+  } else if (!preset && (name.ends_with(".json") || fs::is_regular_file(name, error))) {
     source.config = LlamaConfig::from_json(Json::read(name), fs::path(name).stem().string());
     source.description = format("config %s, random weights (%s)", name.c_str(), options.init.c_str());
   } else {
