@@ -182,6 +182,14 @@ TEST_CASE("merges: the first of the list, then the leftmost") {
   CHECK(tokenizer.encode("axb", false) == Ids{3});  // x is unknown and there is no token for that: it is dropped
   CHECK(tokenizer.decode(Ids{3, 4, 7}, false) == "ab aab");
   CHECK(tokenizer.vocabulary_size() == 5);
+
+  Json json = small_file();
+  Json model = json.at("model");
+  Json vocabulary = model.at("vocab");
+  model.set("vocab", vocabulary.set("b a", 5)).set("ignore_merges", true);
+  const Tokenizer whole(json.set("model", model));
+  CHECK(whole.encode("b a", false) == Ids{5});
+  CHECK(whole.encode("b ab", false) == Ids{1, 2, 3});
 }
 
 TEST_CASE("added tokens: of several at one place the longest, and text between them") {
@@ -260,6 +268,7 @@ TEST_CASE("decoders: each step sees the tokens, or behind Fuse one text") {
   CHECK(decode(fuse + strip(0, 2), {3, 2, 3, 0}) == "c__c_a");
   CHECK(decode(replace, {0, 1, 2, 1}) == "_a_B__B");
   CHECK(decode(fuse + replace, {2, 3, 1}) == "__cB");
+  CHECK(decode(fuse + R"({"type":"Replace","pattern":{"Regex":"_c+"},"content":"C"})", {2, 3, 3}) == "_C");
   CHECK(decode(bytes + fuse + strip(1, 0), {4, 4, 3}) == "_c");
   CHECK(decode(R"({"type":"Metaspace","replacement":"_"})", {0, 1}) == "a b");
   CHECK(decode(R"({"type":"Metaspace","replacement":"_","prepend_scheme":"never"})", {0, 1}) == " a  b");

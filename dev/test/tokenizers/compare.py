@@ -3,9 +3,9 @@
     build/tokenizer/bin/python dev/test/tokenizers/compare.py build/cpu/test/tokenize
 
 Files in the style of Llama 3, GPT-2, Qwen and Llama 2 are trained on the bundled text and on texts.py, and varied. For
-each: encode short pieces, whole documents, byte strings without sense and (for the patterns of Llama 3 and GPT-2) the
-code points in company; decode what came out, and ids by chance, whole and token by token, with and without special tokens.
-Code points that one of the two Unicode versions knows and the other does not are left out, counted, and compared by
+each: encode short pieces, whole documents and byte strings without sense; decode what came out, and ids by chance, whole
+and token by token, with and without special tokens. Patterns are tried on code points in company, with a vocabulary whose
+ids show where each word ends. Code points that one of the two Unicode versions knows and the other does not are left out, counted, and compared by
 themselves. Ends with "N passed, N failed".
 """
 
@@ -64,6 +64,14 @@ def without(file, tokens):
         del model["vocab"][token]
     model["merges"] = [(a, b) for a, b in model["merges"] if {a, b, a + b} <= model["vocab"].keys()]
     return file
+
+
+def word_ends(file):
+    """The same words of bytes that are not merged; the last one of a word has an id of its own."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {c + end: i + 256 * bool(end) for end in ["", "</w>"] for i, c in enumerate(alphabet)}
+    model = {"vocab": vocabulary, "merges": [], "end_of_word_suffix": "</w>", "ignore_merges": False}
+    return changed(file, model, added_tokens=[], post_processor=None)
 
 
 def marked_words(lines):
@@ -207,7 +215,7 @@ class Comparison:
             for skip in [False, True]:
                 self.check_decode(f"{name}: {verb} ids by chance", library, ours, verb, ids_by_chance, skip)
         result = "ok  " if self.failed == failed else "FAIL"
-        print(f"{result} {name:32} {bytes_ / 1e6:6.2f} MB, {tokens:8} tokens, {time.time() - begin:5.1f} s", flush=True)
+        print(f"{result} {name:34} {bytes_ / 1e6:6.2f} MB, {tokens:8} tokens, {time.time() - begin:5.1f} s", flush=True)
 
     def check_decode(self, what, library, ours, verb, documents, skip):
         expected = [library.decode(ids, skip_special_tokens=skip) for ids in documents]
@@ -237,7 +245,7 @@ def compare_newer(program, scratch, file, newer):
     library = Tokenizer.from_str(json.dumps(file))
     theirs = [library.encode(document.decode()).ids for document in documents]
     ours = Ours(program, scratch, file).encode(documents, True)
-    print(f"  of those {sum(a != b for a, b in zip(ours, theirs))} of {len(newer)} are encoded otherwise (no failure)")
+    print(f"  Llama 3's pattern splits at {sum(a != b for a, b in zip(ours, theirs))} of {len(newer)} of them otherwise (no failure)")
 
 
 def compare_speed(program, scratch, name, file, what, document):
@@ -269,12 +277,15 @@ def main():
             "documents": [texts.document(300_000, 3), SHAKESPEARE.read_bytes()[:100_000]],
             "bytes": texts.random_bytes(5000, 4),
         }
-        more = {"documents": sets["documents"] + [mixed], "code points": texts.code_points(newer)}
+        more = sets | {"documents": sets["documents"] + [mixed]}
+        every = {"code points": texts.code_points(newer), "documents": [mixed]}
         comparison, files_by_name = Comparison(program, scratch), {}
         for name, file in variants(lines):
             files_by_name[name] = file
-            comparison.variant(name, file, sets | (more if name in ["llama3", "gpt2", "llama2", "o200k's pattern"] else {}))
-        compare_newer(program, scratch, files_by_name["llama3"], newer)
+            comparison.variant(name, file, more if name in ["llama3", "gpt2", "llama2"] else sets)
+        for name in ["llama3", "gpt2", "cl100k's pattern", "o200k's pattern", "qwen2's pattern", "folding a class"]:
+            comparison.variant(f"word ends: {name}", word_ends(files_by_name[name]), every)
+        compare_newer(program, scratch, word_ends(files_by_name["llama3"]), newer)
         print("encoding speed, a thread each:")
         for name in ["llama3", "gpt2", "llama2"]:
             compare_speed(program, scratch, name, files_by_name[name], "Shakespeare", SHAKESPEARE.read_bytes())
