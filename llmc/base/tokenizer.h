@@ -1,8 +1,8 @@
 // A text's tokens and back, as Hugging Face's tokenizer.json says: the ids are those of the `tokenizers` library.
 //
-//   const Tokenizer tokenizer = Tokenizer::open("models/llama3");            // a directory, or the tokenizer.json
-//   itself std::vector<int32_t> ids = tokenizer.encode("Once upon", true);          // with the begin token, if there
-//   is one std::string text = tokenizer.decode(ids, true);                          // without it
+//   const Tokenizer tokenizer = Tokenizer::open("models/llama3");    // a directory, or the tokenizer.json in it
+//   std::vector<int32_t> ids = tokenizer.encode("Once upon", true);  // with the begin token, if there is one
+//   std::string text = tokenizer.decode(ids, true);                  // without it
 //
 //   TextEncoder encoder(tokenizer);      // for many texts: remembers words; one a thread
 //   StreamingDecoder decoder(tokenizer, true);

@@ -20,6 +20,9 @@ class Vocabulary {
  public:
   static constexpr int64_t kMostIds = 1 << 24;
 
+  Vocabulary() = default;
+  Vocabulary(const Vocabulary&) = delete;  // a copy's tokens_ would point into the original
+
   void add(const std::string& token, int64_t id, const Json& where);  // fails if either is taken, or id out of range
 
   std::optional<int32_t> id_of(const std::string& token) const;

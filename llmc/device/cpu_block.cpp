@@ -57,8 +57,8 @@ struct alignas(64) Warp {
 
 // Barrier 1 … 15: so many threads meet there, each wherever it stands in the kernel.
 struct NamedBarrier {
-  int expected = 0;
-  std::vector<int> waiters;
+  int expected = 0, count = 0;
+  uint16_t waiters[kMaxThreads];
 };
 
 thread_local Block* current_block = nullptr;
@@ -411,22 +411,22 @@ void Block::sync_named(int number, int threads, const Place& place) {
                 place.line, place.what, number, threads);
   const int me = current_;
   NamedBarrier& barrier = named_[number];
-  if (!barrier.waiters.empty() && barrier.expected != threads)
-    stop_kernel("%s:%d: %s: barrier %d of %d threads, but %zu wait there for %d", place.file, place.line, place.what,
-                number, threads, barrier.waiters.size(), barrier.expected);
+  if (barrier.count && barrier.expected != threads)
+    stop_kernel("%s:%d: %s: barrier %d of %d threads, but %d wait there for %d", place.file, place.line, place.what,
+                number, threads, barrier.count, barrier.expected);
   barrier.expected = threads;
-  barrier.waiters.push_back(me);
+  barrier.waiters[barrier.count++] = uint16_t(me);
   threads_[me].place = &place;
   threads_[me].arrived.release();
-  if (int(barrier.waiters.size()) < threads) {
+  if (barrier.count < threads) {
     park();
   } else {
-    for (int t : barrier.waiters) threads_[t].arrived.acquire();
-    for (int t : barrier.waiters) {
-      threads_[t].left.release();
-      if (t != me) make_ready(t);
+    for (int i = 0; i < barrier.count; ++i) threads_[barrier.waiters[i]].arrived.acquire();
+    for (int i = 0; i < barrier.count; ++i) {
+      threads_[barrier.waiters[i]].left.release();
+      if (barrier.waiters[i] != me) make_ready(barrier.waiters[i]);
     }
-    barrier.waiters.clear();
+    barrier.count = 0;
     step_aside();
   }
   threads_[me].left.acquire();
@@ -539,7 +539,8 @@ void Block::describe() const {
   };
   for (int i = 0; i < barrier_count_; ++i) add(barrier_waiters_[i], "");
   for (const NamedBarrier& barrier : named_)
-    for (int t : barrier.waiters) add(t, format(", barrier %d of %d", int(&barrier - named_), barrier.expected));
+    for (int i = 0; i < barrier.count; ++i)
+      add(barrier.waiters[i], format(", barrier %d of %d", int(&barrier - named_), barrier.expected));
   for (int t = 0; t < count_; ++t)
     if (const Warp& warp = warps_[t / kWarpSize]; warp.waiting >> t % kWarpSize & 1)
       add(t, format(", warp %d, mask %08x", t / kWarpSize, warp.mask[t % kWarpSize]));

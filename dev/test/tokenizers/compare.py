@@ -79,10 +79,10 @@ def marked_words(lines):
     tokenizer = Tokenizer(tokenizers.models.BPE(unk_token="[UNK]", continuing_subword_prefix="##", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+"), "removed")
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=2000, special_tokens=["[UNK]"], limit_alphabet=200, continuing_subword_prefix="##",
+        vocab_size=2000, special_tokens=["[UNK]"], continuing_subword_prefix="##",
         end_of_word_suffix="</w>", show_progress=False,
     )
-    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.train_from_iterator(files.only_frequent(lines, 200), trainer)
     return json.loads(tokenizer.to_str())
 
 

@@ -1,5 +1,6 @@
 """tokenizer.json files in the style of Llama 3 and of Llama 2, trained on a text by the `tokenizers` library."""
 
+import collections
 import json
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -66,6 +67,14 @@ def llama3(lines, size):
     return file
 
 
+def only_frequent(lines, characters):
+    """The lines without all but the most frequent characters. (The trainer's own limit leaves ties to chance.)"""
+    lines = list(lines)
+    counts = collections.Counter("".join(lines))
+    rare = sorted(counts, key=lambda c: (-counts[c], c))[characters:]
+    return [line.translate(dict.fromkeys(map(ord, rare))) for line in lines]
+
+
 def llama2(lines, size):
     """Characters with bytes to fall back to; spaces written as ▁, one put in front; the whole text is one word."""
     spaces = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -74,9 +83,8 @@ def llama2(lines, size):
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("▁*[^▁]+|▁+"), "isolated")  # for the training only
     special = ["<unk>", "<s>", "</s>"]
     first = special + [f"<0x{byte:02X}>" for byte in range(256)]
-    tokenizer.train_from_iterator(
-        lines, trainers.BpeTrainer(vocab_size=size, special_tokens=first, limit_alphabet=300, show_progress=False)
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    tokenizer.train_from_iterator(only_frequent(lines, 300), trainer)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
