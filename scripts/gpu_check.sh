@@ -8,7 +8,7 @@
 # go on where the last call ended, or delete build/gpu_check to begin anew. What a part prints goes to
 # dev/bench/results/gpu_<part>.txt (OUT=DIR: there) while it runs; the table at the end says how each went. Without a GPU
 # it is a rehearsal: the GPU's programs are built, what else can be done is done in the CPU world, and the rest says what
-# it waits for. JSON_HOME and its like go through to make: a machine without nlohmann-json needs its headers brought along.
+# it waits for. JSON_HOME, PCRE2_HOME and their like go through to make: what a machine lacks must be brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train pytorch)

@@ -36,7 +36,10 @@ check "llm.c's way to build the text" grep -q "40 choices | acc 0" "$scratch/mor
 printf '{"ctx": "a", "endings": ["b", "c"], "label": 1}\n{"ctx": "a", "label": 1}\n' >"$scratch/bad.jsonl"
 refused "a question without answers" "bad.jsonl:2 has no key \"endings\"" "$train" --eval-choices "$scratch/bad.jsonl"
 refused "no file" "cannot read the choices $scratch/none" "$train" --eval-choices "$scratch/none"
-# A shard of 16-bit tokens: a header of 1024 bytes, then 3000 bytes of 1.
-python3 -c 'import struct,sys; sys.stdout.buffer.write(struct.pack("<256i", 20240520, 1, 3000, *[0]*253) + b"\1\0" * 3000)' >"$scratch/data.bin"
+{ # a shard: magic 20240520, version 1, 3000 tokens that are 1
+  printf '\x88\xd8\x34\x01\x01\0\0\0\xb8\x0b\0\0'
+  head -c 1012 /dev/zero
+  printf '\x01\0%.0s' {1..3000}
+} >"$scratch/data.bin"
 refused "nothing to measure" "--eval-only: nothing to measure" "$train" --eval-only --train-data "$scratch/data.bin"
 echo "$checks checks passed"

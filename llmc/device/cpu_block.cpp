@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "llmc/base/error.h"
+#include "llmc/device/cpu_async_copies.h"
 #include "llmc/device/cpu_memory_fault.h"
 #include "llmc/device/fiber.h"
 #include "llmc/device/fiber_stack.h"
@@ -32,20 +33,13 @@ constexpr size_t kSharedGuardBytes = 256;
 constexpr size_t kSharedMapping = (kMaxSharedBytes + kSharedGuardBytes + 65535) / 65536 * 65536;
 constexpr int kWarpSize = 32, kNamedBarriers = 16;
 
-struct PendingCopy {
-  void* to;
-  const void* from;
-  int bytes, group;
-};
-
 // What must be known of a thread that has waited.
 struct alignas(64) Thread {
   CpuIndex index;
-  int copy_group = 0;  // the group that the next asynchronous copies belong to
   Fiber* fiber = nullptr;
   const Place* place = nullptr;  // where it waits; lies on its stack
   OrderToken arrived, left;      // before and after the barrier or collective in which it waits
-  std::vector<PendingCopy> copies;
+  AsyncCopies copies;
 };
 
 struct alignas(64) Warp {
@@ -107,7 +101,6 @@ class Block {
   void release_others(int thread);
   void complete_warp(int warp, uint32_t lanes, int running);
   void complete_barrier(int running);
-  void land(std::vector<PendingCopy>& copies, int before_group);
 
   FiberSwitch switch_;
   CpuIndex* thread_index_ = nullptr;  // threadIdx of the kernel's file
@@ -269,7 +262,7 @@ inline void Block::start_threads() {
 
 inline void Block::finish_thread(int t) {
   Thread& thread = threads_[t];
-  if (!thread.copies.empty()) land(thread.copies, thread.copy_group + 1);
+  if (!thread.copies.empty()) thread.copies.finish();
   ended_.release();
   ++done_;
   Warp& warp = warps_[t / kWarpSize];
@@ -485,15 +478,6 @@ uint64_t Block::sync_warp(uint32_t mask, WarpOperation operation, uint64_t poste
 
 // ---------------------------------------------------------------------------------------------- asynchronous copies
 
-void Block::land(std::vector<PendingCopy>& copies, int before_group) {
-  size_t kept = 0;
-  for (const PendingCopy& copy : copies) {
-    if (copy.group < before_group) memcpy(copy.to, copy.from, size_t(copy.bytes));
-    else copies[kept++] = copy;
-  }
-  copies.resize(kept);
-}
-
 void Block::async_copy(void* to, const void* from, int bytes, const Place& place) {
   leave_loop();
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) & uintptr_t(bytes - 1))
@@ -503,22 +487,20 @@ void Block::async_copy(void* to, const void* from, int bytes, const Place& place
   if (target < shared_ || target + bytes > shared_ + launch_->shared_bytes)
     stop_kernel("%s:%d: %s: the target is not in the block's %zu bytes of shared memory", place.file, place.line,
                 place.what, launch_->shared_bytes);
-  Thread& thread = threads_[current_];
   const bool early =
       world_.landing == CpuWorld::Landing::early || (world_.landing == CpuWorld::Landing::random && random_.below(2));
   if (early) memcpy(to, from, size_t(bytes));
-  else thread.copies.push_back({to, from, bytes, thread.copy_group});
+  else threads_[current_].copies.add(to, from, bytes);
 }
 
 void Block::async_copy_commit() {
   leave_loop();
-  ++threads_[current_].copy_group;
+  threads_[current_].copies.commit();
 }
 
 void Block::async_copy_wait(int groups_in_flight) {
   leave_loop();
-  Thread& thread = threads_[current_];
-  land(thread.copies, thread.copy_group - groups_in_flight);
+  threads_[current_].copies.wait(groups_in_flight);
 }
 
 // ---------------------------------------------------------------------------------------------- reports
