@@ -1,6 +1,6 @@
 """Compares what dev/test/score measured of an exported model with what PyTorch makes of the same files.
 
-    python dev/reference/compare_score.py DIR ITEMS TEXT SEQ_LEN SCORE.json
+    python dev/reference/compare_score.py DIR ITEMS TEXT SEQ_LEN SCORE.json       (TEXT: bytes, or a shard)
 
 The text of the items is built as lm-evaluation-harness' task hellaswag does (process_docs, _encode_pair) and as llm.c's
 dev/data/hellaswag.py.  Exit code 1 beyond the limits.
@@ -12,7 +12,9 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -58,18 +60,46 @@ def choices(model, encode, items: list[dict], pair, T: int) -> dict:
     return result
 
 
-def held_out(model, ids: list[int], T: int, count: int = 16) -> tuple[float, int]:
-    """Mean loss over windows as ValidationWindows places them, and how many bytes they predict (a byte a token)."""
+def held_out(model, ids: list[int], T: int, count: int = 16) -> tuple[float, list[int]]:
+    """Mean loss over windows as ValidationWindows places them, and the tokens that they predict."""
     windows = max(1, len(ids) // T - 1)
     count = min(count, windows)
-    nats = 0.0
+    nats, predicted = 0.0, []
     for i in range(count):
         start = i * windows // count * T
+        labels = ids[start + 1:start + T + 1]
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids[start:start + T]])).logits[0]
-        nats += torch.nn.functional.cross_entropy(logits.double(), torch.tensor(ids[start + 1:start + T + 1]),
-                                                  reduction="sum").item()
-    return nats / (count * T), count * T
+        nats += torch.nn.functional.cross_entropy(logits.double(), torch.tensor(labels), reduction="sum").item()
+        predicted += labels
+    return nats / (count * T), predicted
+
+
+def tokens_of(path: Path) -> list[int]:
+    """A shard of 16-bit tokens, or a text's bytes."""
+    return np.fromfile(path, "<u2", offset=1024).tolist() if path.suffix == ".bin" else list(path.read_bytes())
+
+
+def bytes_of(file: Tokenizer, tokens: list[int]) -> int:
+    """Bytes of UTF-8 that tokens stand for: by the tokenizer's decoder, token by token, special ones left out."""
+    rules = json.loads(file.to_str())
+    special = {token["id"] for token in rules["added_tokens"]}
+    byte_level = "ByteLevel" in json.dumps(rules["decoder"])  # there a character of the vocabulary is a byte
+    bytes_ = {}
+    for token in set(tokens):
+        spelled = file.id_to_token(token)
+        one = re.fullmatch("<0x[0-9A-F]{2}>", spelled)
+        bytes_[token] = (0 if token in special else len(spelled) if byte_level
+                         else 1 if one else len(spelled.replace("▁", " ").encode()))
+    return sum(bytes_[token] for token in tokens)
+
+
+def same_ids(folder: Path, tokenizer, file: Tokenizer, texts: list[str]) -> bool:
+    """AutoTokenizer's class must not bring rules of its own: its ids are those of the file."""
+    different = [text for text in texts if tokenizer(text).input_ids != file.encode(text).ids]
+    print(f"{type(tokenizer).__name__} and {folder.name}/tokenizer.json: {len(different)} of {len(texts)} texts differ"
+          + (f", for instance {different[0]!r}" if different else ""))
+    return not different
 
 
 def main() -> None:
@@ -81,14 +111,15 @@ def main() -> None:
     encode = lambda text, special: tokenizer(text, add_special_tokens=special).input_ids
     items = [json.loads(line) for line in Path(items_path).read_text().splitlines()]
     ours = json.loads(Path(score_path).read_text())
-    passed = True
+    file = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    passed = same_ids(folder, tokenizer, file, [text for item in items for text in [item["ctx"], *item["endings"]]])
 
-    loss, _ = held_out(model, list(Path(text_path).read_bytes()), T)
+    loss, predicted = held_out(model, tokens_of(Path(text_path)), T)
     difference = abs(loss - ours["held_out"]["nats"])
-    bits = abs(ours["held_out"]["nats"] / math.log(2) - ours["held_out"]["bits_per_byte"])  # a byte a token here
-    passed &= difference <= 1e-5 and bits <= 1e-12
+    bits = ours["held_out"]["nats"] / math.log(2) * len(predicted) / bytes_of(file, predicted)
+    passed &= difference <= 1e-5 and abs(bits - ours["held_out"]["bits_per_byte"]) <= 1e-12
     print(f"held-out loss {ours['held_out']['nats']:.6f}, PyTorch's off by {difference:.1e} (limit 1e-5); "
-          f"bits a byte {ours['held_out']['bits_per_byte']:.6f}")
+          f"bits a byte {ours['held_out']['bits_per_byte']:.6f}, by its tokenizer {bits:.6f}")
     for name, pair in (("lm-eval", lm_eval_pair), ("llm.c", llmc_pair)):
         theirs = choices(model, encode, items, pair, T)
         worst = max(abs(a - b) for x, y in zip(ours[name]["log_likelihoods"], theirs["log_likelihoods"])

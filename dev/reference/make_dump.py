@@ -45,6 +45,7 @@ class Shape:
     grad_clip: float = 1.0
     older_config: bool = False  # config.json with the names that transformers 4 wrote
     documents: int = 0  # rows are packed with documents of some such length; 0: a row is one document
+    turns: int = 0  # only every other stretch of some such length is learnt, as the answers of a conversation; 0: all is
 
 
 # The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and that T
@@ -69,6 +70,7 @@ SHAPES: dict[str, Shape] = {
     "ignored_labels": Shape(C=32, FF=48, L=2, NH=2, NKV=1, HD=16, V=64, B=4, T=37, seed=12, ignored=0.3),
     "packed": Shape(C=32, FF=48, L=2, NH=4, NKV=2, HD=16, V=64, B=3, T=61, seed=11, documents=9),
     "packed128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=8, documents=40),
+    "conversations": Shape(C=32, FF=48, L=2, NH=4, NKV=1, HD=16, V=64, B=3, T=67, seed=1, documents=25, turns=7),
     "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133, seed=25),
     "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=8),
 }
@@ -123,6 +125,8 @@ def token_batches(shape: Shape, steps: int, rng: np.random.Generator) -> Tensors
     if shape.ignored > 0:
         labels[rng.random(labels.shape) < shape.ignored] = -100
         labels[:, -1, :] = -100
+    if shape.turns:
+        labels[np.cumsum(rng.random(labels.shape) < 1 / shape.turns, axis=-1) % 2 == 0] = -100
     batch = {"input_ids": torch.from_numpy(tokens[:, :, :-1].copy())}
     if shape.documents:
         begins = rng.random(labels.shape) < 1 / shape.documents
