@@ -38,7 +38,7 @@ endif
 MAKEFLAGS += --no-print-directory
 Q := $(if $(V),,@)
 
-FOLDERS := llmc/base llmc/device llmc/kernels llmc/comm llmc/model llmc/memory llmc/train dev/kernels dev/test dev/bench
+FOLDERS := llmc/base llmc/tokenizer llmc/device llmc/kernels llmc/comm llmc/model llmc/memory llmc/train dev/kernels dev/test dev/bench
 HEADERS := $(wildcard $(foreach f,$(FOLDERS),$f/*.h $f/*.cuh))
 LIBRARY_SOURCES := $(wildcard llmc/*/*.cpp llmc/*/*.cu)
 PROGRAM_SOURCES := $(wildcard train_llama.cu test_llama.cu)

@@ -33,6 +33,12 @@ check "the same with another micro-batch" cmp "$scratch/one" "$scratch/more"
 measure 1 --eval-format llm.c >"$scratch/more"
 check "llm.c's way to build the text" grep -q "40 choices | acc 0" "$scratch/more"
 
+# The export of a model of bytes has a tokenizer that reads them; named as a file it goes along by its usual name.
+cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"
+"$train" --steps 1 --seq-len 16 --val-every 0 --sample-every 0 --tokenizer "$scratch/bytes.json" --out "$scratch/named" >"$scratch/out.txt"
+check "a tokenizer by another name is read" grep -q "$scratch/bytes.json, 256 tokens" "$scratch/out.txt"
+check "  and exported" cmp "$scratch/bytes.json" "$scratch/named/export/tokenizer.json"
+
 printf '{"ctx": "a", "endings": ["b", "c"], "label": 1}\n{"ctx": "a", "label": 1}\n' >"$scratch/bad.jsonl"
 refused "a question without answers" "bad.jsonl:2 has no key \"endings\"" "$train" --eval-choices "$scratch/bad.jsonl"
 refused "no file" "cannot read the choices $scratch/none" "$train" --eval-choices "$scratch/none"

@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname "$0")/lib.bash"
 cd "$root"
 
-rooms=(base device kernels comm model memory train)
+rooms=(base tokenizer device kernels comm model memory train)
 # What includes upwards: lines "file: include".
 upward() {
   local i j

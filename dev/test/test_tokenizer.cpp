@@ -7,9 +7,9 @@
 #include "dev/test/test.h"
 #include "llmc/base/clock.h"
 #include "llmc/base/json.h"
-#include "llmc/base/tokenizer.h"
-#include "llmc/base/tokenizer_pattern.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/pattern.h"
+#include "llmc/tokenizer/tokenizer.h"
 
 namespace fs = std::filesystem;
 

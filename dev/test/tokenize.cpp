@@ -16,9 +16,9 @@
 #include "llmc/base/error.h"
 #include "llmc/base/mapped_file.h"
 #include "llmc/base/new_file.h"
-#include "llmc/base/tokenizer.h"
-#include "llmc/base/tokenizer_pattern.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/pattern.h"
+#include "llmc/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -56,23 +56,29 @@ Json tokenizer_of_bytes(int V) {
                         .set("merges", Json::array()));
 }
 
+void copy_over(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  REQUIRE(!error, "cannot copy %s to %s: %s", from.c_str(), to.c_str(), error.message().c_str());
+}
+
 }  // namespace
 
 void export_tokenizer(const TextCodec& codec, const LlamaConfig& config, const std::string& directory) {
-  const fs::path from = codec.directory(), to = directory;
+  const fs::path file = codec.file(), to = directory;
   if (!codec.reads_text()) return;
   Json tokenizer_config = Json::object();
   if (!codec.has_tokenizer()) {
     write_file(to / "tokenizer.json", tokenizer_of_bytes(config.V).dump(2) + "\n");
   } else {
-    for (const char* name : {"tokenizer.json", "special_tokens_map.json", "tokenizer.model", "added_tokens.json",
-                             "vocab.json", "merges.txt", "chat_template.jinja"}) {
-      std::error_code error;
-      if (fs::exists(from / name, error))
-        fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
-      REQUIRE(!error, "cannot copy %s to %s: %s", (from / name).c_str(), to.c_str(), error.message().c_str());
+    copy_over(file, to / "tokenizer.json");
+    if (file.filename() == "tokenizer.json") {  // by another name it does not say what beside it is its own
+      const fs::path from = file.parent_path();
+      for (const char* name : {"special_tokens_map.json", "tokenizer.model", "added_tokens.json", "vocab.json",
+                               "merges.txt", "chat_template.jinja"})
+        if (fs::exists(from / name)) copy_over(from / name, to / name);
+      if (fs::exists(from / "tokenizer_config.json")) tokenizer_config = Json::read(from / "tokenizer_config.json");
     }
-    if (fs::exists(from / "tokenizer_config.json")) tokenizer_config = Json::read(from / "tokenizer_config.json");
   }
   tokenizer_config.set("tokenizer_class", "PreTrainedTokenizerFast");
   write_file(to / "tokenizer_config.json", tokenizer_config.dump(2) + "\n");

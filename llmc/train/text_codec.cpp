@@ -24,7 +24,7 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
     const bool directory = fs::is_directory(place, error);
     if (asked.empty() && !(directory && fs::exists(place / "tokenizer.json", error))) continue;
     codec.tokenizer_ = Tokenizer::open(place.string());
-    codec.directory_ = directory ? place.string() : place.parent_path().string();
+    codec.file_ = directory ? place / "tokenizer.json" : place;
     REQUIRE(codec.tokenizer_->vocabulary_size() <= config.V,
             "%s has %d tokens, the model %s %d\n  name the tokenizer that the model was made with: --tokenizer DIR",
             place.c_str(), codec.tokenizer_->vocabulary_size(), config.name.c_str(), config.V);
@@ -35,9 +35,7 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
 }
 
 std::string TextCodec::description() const {
-  if (tokenizer_)
-    return format("%s/tokenizer.json, %d tokens", directory_.empty() ? "." : directory_.c_str(),
-                  tokenizer_->vocabulary_size());
+  if (tokenizer_) return format("%s, %d tokens", file_.c_str(), tokenizer_->vocabulary_size());
   return bytes_ ? "none: a token is a byte" : "none: samples are shown as numbers of tokens (--tokenizer DIR)";
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "llmc/base/tokenizer.h"
 #include "llmc/model/config.h"
+#include "llmc/tokenizer/tokenizer.h"
 
 class TextCodec {
  public:
@@ -20,8 +20,8 @@ class TextCodec {
 
   bool reads_text() const { return tokenizer_ || bytes_; }
   bool has_tokenizer() const { return bool(tokenizer_); }
-  // Where tokenizer.json lies; empty without one.
-  const std::string& directory() const { return directory_; }
+  // The tokenizer.json, by that or another name; empty without one.
+  const std::string& file() const { return file_; }
   std::string description() const;
 
   // The tokens of a text, with those that begin one by `begin`. Without a tokenizer or bytes: of numbers between
@@ -47,7 +47,7 @@ class TextCodec {
 
  private:
   std::optional<Tokenizer> tokenizer_;
-  std::string directory_;
+  std::string file_;
   bool bytes_ = false;
   int V_ = 0;
   int32_t bos_ = -1;

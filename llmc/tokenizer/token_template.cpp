@@ -1,8 +1,8 @@
-#include "llmc/base/tokenizer_template.h"
+#include "llmc/tokenizer/token_template.h"
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_bpe.h"
-#include "llmc/base/tokenizer_json.h"
+#include "llmc/tokenizer/bpe.h"
+#include "llmc/tokenizer/file_parts.h"
 
 TokenTemplate::TokenTemplate(const Json* json) {
   if (json && !json->is_null()) add(*json);

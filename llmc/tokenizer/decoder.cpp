@@ -1,12 +1,12 @@
-#include "llmc/base/tokenizer_decoder.h"
+#include "llmc/tokenizer/decoder.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_byte_level.h"
-#include "llmc/base/tokenizer_json.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/byte_level.h"
+#include "llmc/tokenizer/file_parts.h"
 
 // ---- the file
 // --------------------------------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
-#include "llmc/base/tokenizer_bpe.h"
+#include "llmc/tokenizer/bpe.h"
 
 #include <algorithm>
 #include <bit>
 #include <climits>
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_json.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/file_parts.h"
 
 // ---- vocabulary
 // ------------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "llmc/base/json.h"
-#include "llmc/base/tokenizer_bpe.h"
-#include "llmc/base/tokenizer_normalizer.h"
-#include "llmc/base/tokenizer_pattern.h"
+#include "llmc/tokenizer/bpe.h"
+#include "llmc/tokenizer/normalizer.h"
+#include "llmc/tokenizer/pattern.h"
 
 struct AddedToken {
   std::string content;

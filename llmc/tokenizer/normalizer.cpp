@@ -1,7 +1,7 @@
-#include "llmc/base/tokenizer_normalizer.h"
+#include "llmc/tokenizer/normalizer.h"
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_json.h"
+#include "llmc/tokenizer/file_parts.h"
 
 Normalizer::Normalizer(const Json* json) {
   if (json && !json->is_null()) add(*json);

@@ -1,19 +1,19 @@
-#include "llmc/base/tokenizer.h"
+#include "llmc/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <unordered_map>
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_added.h"
-#include "llmc/base/tokenizer_bpe.h"
-#include "llmc/base/tokenizer_byte_level.h"
-#include "llmc/base/tokenizer_decoder.h"
-#include "llmc/base/tokenizer_json.h"
-#include "llmc/base/tokenizer_normalizer.h"
-#include "llmc/base/tokenizer_split.h"
-#include "llmc/base/tokenizer_template.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/added_tokens.h"
+#include "llmc/tokenizer/bpe.h"
+#include "llmc/tokenizer/byte_level.h"
+#include "llmc/tokenizer/decoder.h"
+#include "llmc/tokenizer/file_parts.h"
+#include "llmc/tokenizer/normalizer.h"
+#include "llmc/tokenizer/split.h"
+#include "llmc/tokenizer/token_template.h"
 
 // ---- the file
 // --------------------------------------------------------------------------------------------------------

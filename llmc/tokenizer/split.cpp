@@ -1,9 +1,9 @@
-#include "llmc/base/tokenizer_split.h"
+#include "llmc/tokenizer/split.h"
 
 #include <optional>
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_json.h"
+#include "llmc/tokenizer/file_parts.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "llmc/base/tokenizer_json.h"
+#include "llmc/tokenizer/file_parts.h"
 
 #include <algorithm>
 

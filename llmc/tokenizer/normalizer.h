@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "llmc/base/json.h"
-#include "llmc/base/tokenizer_pattern.h"
+#include "llmc/tokenizer/pattern.h"
 
 class Normalizer {
  public:

@@ -1,10 +1,10 @@
-#include "llmc/base/tokenizer_added.h"
+#include "llmc/tokenizer/added_tokens.h"
 
 #include <algorithm>
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_json.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/file_parts.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "llmc/base/json.h"
-#include "llmc/base/tokenizer_pattern.h"
+#include "llmc/tokenizer/pattern.h"
 
 class DecodeStage;
 

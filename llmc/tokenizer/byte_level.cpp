@@ -1,4 +1,4 @@
-#include "llmc/base/tokenizer_byte_level.h"
+#include "llmc/tokenizer/byte_level.h"
 
 #include <array>
 

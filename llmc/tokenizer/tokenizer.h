@@ -10,7 +10,7 @@
 //   print(decoder.finish());
 //
 // Byte-pair encoding as Llama 2, Llama 3, GPT-2 and their like have it; parts that are not supported are refused when
-// the file is opened, by name (tokenizer_bpe.h, _normalizer.h, _split.h, _added.h, _template.h, _decoder.h say which
+// the file is opened, by name (bpe.h, normalizer.h, split.h, added_tokens.h, token_template.h, decoder.h say which
 // are). Characters that the linked PCRE2's Unicode does not know may be split elsewhere than by the library.
 #pragma once
 

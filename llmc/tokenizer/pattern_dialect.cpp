@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_pattern.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/pattern.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "llmc/base/tokenizer_pattern.h"
+#include "llmc/tokenizer/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "llmc/base/error.h"
-#include "llmc/base/tokenizer_json.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/file_parts.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "llmc/base/json.h"
-#include "llmc/base/tokenizer_pattern.h"
+#include "llmc/tokenizer/pattern.h"
 
 struct Piece {
   std::string_view text;  // never empty
