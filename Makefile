@@ -75,8 +75,8 @@ test:
 test-pytorch:
 	@$(PROBE) install test
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6
-	@$(MAKE) DEVICE=cpu programs
-	@dev/test/run --with pytorch build/$$($(PROBE) configure) $(T)
+	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits && \
+	  dev/test/run --with pytorch $$build $(T)
 test-watch:
 	@$(PROBE) install test
 	@scripts/python_environment watch scripts/requirements.txt 1

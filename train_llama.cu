@@ -57,7 +57,7 @@ struct Run {
   std::unique_ptr<Communicator> communicator;
   ModelSource model;
   TextCodec codec;
-  std::optional<TrainingData> data;  // none with --sample-only
+  std::optional<TokenDataset> data, held_out;
   RunSettings settings;
   std::unique_ptr<Trainer> trainer;
   std::optional<RunFolder> folder;  // of the first rank
@@ -65,12 +65,14 @@ struct Run {
   Run(const Options& options, const Ranks& ranks);
   void banner();
   bool trains() const { return !options.sample_only && !options.eval_only; }
-  int64_t train();  // steps done
+  int64_t train();              // steps done
+  void read_tokenizer_files();  // that the export will need
   void report_evaluation(int64_t step);
   void write_sample(const std::string& when, int64_t step);
   void end(int64_t steps);
 
  private:
+  void open_data();
   void prepare_evaluation();
   void enqueue_step(int64_t step);
   void finish_step();
@@ -81,10 +83,11 @@ struct Run {
   std::optional<Sampler> sampler_;
   std::optional<Evaluation> evaluation_;
   std::vector<int32_t> prompt_;
-  std::optional<StopRequests> stop_requests_;  // from the first step on
-  std::optional<DocumentRule> documents_;      // if rows are packed with several
+  std::optional<StopRequests> stop_requests_;                   // from the first step on
+  std::optional<DocumentRule> documents_, held_out_documents_;  // if rows are packed with several
+  std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
-  double unigram_ = 0;  // loss of a model that knows only how often each token occurs
+  std::optional<double> unigram_;  // loss of a model that knows only how often each token occurs
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
 };
@@ -98,25 +101,15 @@ Run::Run(const Options& options, const Ranks& ranks)
       device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, options.rendezvous)),
       model(open_model(options)),
-      codec(TextCodec::open(options.tokenizer, model.weights ? options.model : "", options.train_data, model.config)) {
+      codec(TextCodec::open(options.tokenizer, model.weights ? options.model : "",
+                            options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
   REQUIRE(mesh.tensor_degree == 1 && mesh.context_degree == 1,
           "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
           mesh.tensor_degree, mesh.context_degree);
-  int64_t data_tokens = 0;
-  if (!options.sample_only) {
-    const std::string train = options.train_data.empty() ? bundled_text() : options.train_data;
-    data = open_training_data(train, options.val_data, model.config.V, ranks.rank, ranks.size);
-    data_tokens = data->train.size();
-    REQUIRE(!model.weights || !data->train.is_text() || model.config.V <= 256,
-            "%s has a vocabulary of %d, and a text is read byte by byte: its weights would be trained on other tokens\n"
-            "  name token files that were made with its tokenizer: --train-data 'DIR/*.bin'",
-            options.model.c_str(), model.config.V);
-  }
-  if (options.packed_documents && data)
-    documents_ = document_rule(options.train_data, options.document_token, model.config);
-  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
+  if (!options.sample_only) open_data();
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data ? data->size() : 0);
   prompt_ = codec.prompt(options.prompt);
-  if (data) sampler_.emplace(data->train, settings.T, uint64_t(options.seed));
+  if (trains()) sampler_.emplace(*data, settings.T, uint64_t(options.seed));
   prepare_evaluation();
 
   TrainerSettings t;
@@ -133,20 +126,50 @@ Run::Run(const Options& options, const Ranks& ranks)
   if (model.weights) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
 
-std::string describe_data(const TrainingData& data, const std::optional<DocumentRule>& documents,
+// What is trained on and what is held out. To be measured only, a model of text needs no data to train on.
+void Run::open_data() {
+  const int V = model.config.V;
+  const bool named = !options.train_data.empty(), by_bytes = V <= 256 || !model.weights;
+  if (named || trains() || (options.val_data.empty() && by_bytes)) {
+    TrainingData both =
+        open_training_data(named ? options.train_data : bundled_text(), options.val_data, V, ranks.rank, ranks.size);
+    data = std::move(both.train);
+    held_out = std::move(both.held_out);
+  } else if (!options.val_data.empty()) {
+    held_out = TokenDataset::open(options.val_data, V, ranks.rank, ranks.size);
+  }
+  for (const auto* tokens : {&data, &held_out})
+    REQUIRE(by_bytes || !*tokens || !(*tokens)->is_text(),
+            "%s has a vocabulary of %d, and a text is read byte by byte: these are not its tokens\n"
+            "  name token files that were made with its tokenizer: --%s 'DIR/*.bin'",
+            options.model.c_str(), V, tokens == &data ? "train-data" : "val-data");
+  codec.require_made(options.train_data);
+  codec.require_made(options.val_data);
+  if (!options.packed_documents) return;
+  const auto rule = [&](const std::string& pattern) {
+    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config);
+  };
+  if (data) documents_ = rule(options.train_data);
+  if (held_out) held_out_documents_ = options.val_data.empty() ? documents_ : rule(options.val_data);
+}
+
+std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
                           const Options& options) {
   std::string text =
-      format("%s tokens of %s", human_count(double(data.train.size())).c_str(),
+      format("%s tokens of %s", human_count(double(data.size())).c_str(),
              options.train_data.empty() ? "the bundled text (TinyShakespeare)" : options.train_data.c_str());
-  if (data.train.shards() > 1) text += format(" (%d files)", data.train.shards());
-  if (data.train.is_text()) text += ", byte by byte";
-  if (data.train.has_masks()) text += ", of which the masks beside them say what is learnt";
+  if (data.shards() > 1) text += format(" (%d files)", data.shards());
+  if (data.is_text()) text += ", byte by byte";
+  if (data.has_masks()) text += ", of which the masks beside them say what is learnt";
   if (documents)
-    text += format("; packed documents, each %s token %d", documents->begins ? "begins with" : "ends with",
-                   documents->token);
-  if (!data.held_out) return text + "\nnothing is held out: name files with --val-data to see a held-out loss";
-  return text + format("\nheld out: %s tokens, %s", human_count(double(data.held_out->size())).c_str(),
-                       options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
+    text += format("; packed documents, each %s token %lld", documents->begins ? "begins with" : "ends with",
+                   (long long)documents->token);
+  return text;
+}
+
+std::string describe_held_out(const TokenDataset& held_out, const Options& options) {
+  return format("held out: %s tokens, %s", human_count(double(held_out.size())).c_str(),
+                options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
 }
 
 std::string describe_model(const ModelSource& model) {
@@ -169,6 +192,8 @@ void Run::banner() {
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
   console.item("model", describe_model(model));
   if (data) console.item("data", describe_data(*data, documents_, options));
+  if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, options));
+  else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
   console.item("tokenizer", codec.description());
   if (trains())
     console.item("step",
@@ -205,11 +230,12 @@ void Run::write_sample(const std::string& when, int64_t step) {
 
 void Run::prepare_evaluation() {
   evaluation_.emplace(ranks.rank, ranks.size, settings.B, settings.T);
-  if (data && data->held_out && (settings.val_every || options.eval_only)) {
+  if (held_out && (settings.val_every || options.eval_only)) {
     evaluation_->measure_loss(
-        ValidationWindows(*data->held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T)),
-        documents_, codec);
-    unigram_ = unigram_cross_entropy(data->train, *data->held_out);
+        ValidationWindows(*held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T)),
+        held_out_documents_, codec);
+    // Of all tokens: beside the loss of those that masks choose it would mislead.
+    if (data && !held_out->has_masks()) unigram_ = unigram_cross_entropy(*data, *held_out);
   }
   if (!options.eval_choices.empty()) {
     const ChoiceFormat format = options.eval_format == "llm.c" ? ChoiceFormat::llmc : ChoiceFormat::lm_eval;
@@ -230,7 +256,8 @@ void Run::report_evaluation(int64_t step) {
       text += format(" | %.4f bits a byte", *result.bits_per_byte);
       line.set("val_bits_per_byte", json_number(*result.bits_per_byte));
     }
-    text += format(" | uniform %.4f | unigram %.4f", std::log(double(model.config.V)), unigram_);
+    text += format(" | uniform %.4f", std::log(double(model.config.V)));
+    if (unigram_) text += format(" | unigram %.4f", *unigram_);
   }
   if (const auto& c = result.choices) {
     const auto rate = [&](const char* name, int64_t right) {
@@ -274,7 +301,7 @@ void Run::finish_step() {
   const int64_t done = result.step + 1;
   StepReport r{};
   r.step = done, r.steps = settings.steps;
-  r.loss = result.loss, r.grad_norm = result.grad_norm;
+  r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
   r.learning_rate = settings.learning_rate_at(result.step);
   r.seconds = result.seconds;
   r.tokens = double(settings.step_tokens());
@@ -285,7 +312,7 @@ void Run::finish_step() {
   r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
   console.progress(step_line(r), double(done) / double(settings.steps));
   if (folder) folder->log(last_step_ = step_json(r));
-  REQUIRE(std::isfinite(result.loss) && std::isfinite(result.grad_norm),
+  REQUIRE((std::isfinite(result.loss) || r.labels == 0) && std::isfinite(result.grad_norm),
           "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
           (long long)done, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());
 }
@@ -320,15 +347,17 @@ int64_t Run::train() {
   return finished;
 }
 
+void Run::read_tokenizer_files() { tokenizer_files_.emplace(codec, model.config); }
+
 void Run::end(int64_t steps) {
   if (folder && options.export_) {
     trainer->save(folder->file("export"));
-    export_tokenizer(codec, model.config, folder->file("export"));
-    std::string changed;
+    tokenizer_files_->write(folder->file("export"));
+    std::string changed, about = describe_data(*data, documents_, options);
     for (const std::string& option : changed_options(options)) changed += (changed.empty() ? "--" : " --") + option;
-    export_model_card({describe_data(*data, documents_, options), steps, steps * settings.step_tokens(), last_step_,
-                       last_score_, changed},
-                      model.config, folder->file("export"));
+    if (held_out) about += "; " + describe_held_out(*held_out, options);
+    export_model_card({about, steps, steps * settings.step_tokens(), last_step_, last_score_, changed}, model.config,
+                      folder->file("export"));
     console.line(format("exported the weights to %s", folder->file("export").c_str()));
   }
   if (settings.sample_every && steps == settings.steps) write_sample("after training", steps);
@@ -348,6 +377,7 @@ void run(const Options& options, const Ranks& ranks) {
   }
   run.trainer->plan().require_fits(run.device.info());
   // Only the first rank writes; what it cannot write ends all of them.
+  if (run.trains() && ranks.rank == 0 && options.export_) run.read_tokenizer_files();
   if (run.trains() && ranks.rank == 0) run.folder.emplace(options.out, run.model.config.name);
   if (run.folder) run.folder->write_about(options_json(options), run.trainer->plan().table());
   if (run.folder && options.export_)

@@ -39,7 +39,16 @@ mkdir full && touch full/something
 mkdir -p tiny other_vocabulary
 printf '{"model": {"type": "BPE"}}' >tiny/tokenizer.json
 cp "$root/dev/test/tokenizers/llama3.json" other_vocabulary/tokenizer.json
+# Shards beside another tokenizer than the weights': two ids swapped.
+mkdir swapped silent
+cp good.bin swapped && sed 's/"a": 97\b/"a": 98/; t; s/"b": 98\b/"b": 97/' good/export/tokenizer.json >swapped/tokenizer.json
+cp good.bin silent && header silent/good.mask 20241121 1 1000
+head -c 1000 /dev/zero >>silent/good.mask # no token is learnt
+cp -r good/export torn_config && printf '{"bos_token": "<s>",}' >torn_config/tokenizer_config.json
 check "a folder that is called as a preset is not the model" "$train" --dry-run
+"$train" $short --train-data silent/good.bin --seq-len 16 --global-batch 2 --out silent_run >silent.txt || { cat silent.txt && fail "nothing to learn"; }
+check "a step without anything to learn has no loss" grep -q '"loss":null' silent_run/train.jsonl
+check "  and says so" grep -q "nothing to learn" silent.txt
 
 for n in 1 2; do
   on=(ranks "$n" "$train" $short)
@@ -58,6 +67,9 @@ for n in 1 2; do
   refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
   refused "a tokenizer of another vocabulary" "tokens, the model tiny 256" "${on[@]}" --tokenizer other_vocabulary
   refused "a tokenizer that is none" "tiny/tokenizer.json" "${on[@]}" --tokenizer tiny
+ refused "shards of another tokenizer" "token 97 is \"b\" there and \"a\" here" "${on[@]}" --model good/export --train-data 'swapped/*.bin'
+  refused "held-out data without anything to learn" "have no token to learn" "${on[@]}" --eval-only --val-data silent/good.bin --seq-len 16
+  refused "a tokenizer_config.json that is none" "torn_config/tokenizer_config.json" "${on[@]}" --model torn_config
   refused "unknown option" "--lr" "${on[@]}" --lrr 3
   refused "a number beyond all sense" "--micro-batch 4294967297" "${on[@]}" --micro-batch 4294967297
   refused "a step of too many tokens" "at most 2^31 tokens" "${on[@]}" --global-batch 999999998

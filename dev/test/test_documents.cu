@@ -55,15 +55,46 @@ TEST_CASE("the token that tells documents apart: asked for, the shards' manifest
   LlamaConfig config = LlamaConfig::preset("tiny");
   config.bos = 3;
   CHECK(document_rule(shard, -1, config).token == 3);
-  write_file(folder / "manifest.json", std::string(R"({"delimiter": {"place": "after", "token": "<end>", "id": 7}})"));
+  write_file(
+      folder / "manifest.json",
+      std::string(R"({"format": "train_llama shards 1", "delimiter": {"place": "after", "token": "<end>", "id": 7}})"));
   CHECK(document_rule(shard, -1, config).token == 7);
   CHECK(!document_rule(shard, -1, config).begins);
   CHECK(document_rule(shard, 5, config).token == 5);
   CHECK(document_rule(shard, 5, config).begins);
-  write_file(folder / "manifest.json", std::string(R"({"delimiter": null})"));
+  write_file(folder / "manifest.json", std::string(R"({"format": "train_llama shards 1", "delimiter": null})"));
   CHECK(has(rule_error(shard, -1, 3), "were written with --delimiter none"));
-  CHECK(has(rule_error(shard, 256, 3), "no token of this model's 256"));
+  CHECK(has(rule_error(shard, 256, 3), "token 256 tells the documents of"));
+  CHECK(has(rule_error(shard, (int64_t(1) << 32) + 2, 3), "token 4294967298 tells"));
   CHECK(has(rule_error("/nowhere/*.bin", -1, -1), "name it with --document-token"));
+  const auto manifest = [](const std::string& delimiter) {
+    return R"({"format": "train_llama shards 1", "delimiter": )" + delimiter + "}";
+  };
+  write_file(folder / "manifest.json",
+             manifest(R"({"place": "both", "token": "<s>", "id": 4, "end_token": "</s>", "end_id": 5})"));
+  CHECK(document_rule(shard, -1, config).token == 4);
+  CHECK(document_rule(shard, -1, config).begins);
+  // Several folders must say the same; files of another program say nothing.
+  TemporaryFolder other;
+  write_shard(other / "b.bin", std::vector<uint16_t>{1, 2, 3});
+  CHECK(document_rule(other / "b.bin", -1, config).token == 3);
+  write_file(other / "manifest.json", std::string(R"({"delimiter": "x"})"));
+  CHECK(document_rule(other / "b.bin", -1, config).token == 3);
+}
+
+TEST_CASE("shards in several folders are told apart in the same way") {
+  TemporaryFolder folder;
+  LlamaConfig config = LlamaConfig::preset("tiny");
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::create_directory(folder / name);
+    write_shard(folder / name + "/x.bin", std::vector<uint16_t>{1, 2, 3});
+    write_file(folder / name + "/manifest.json",
+               R"({"format": "train_llama shards 1", "delimiter": {"place": "before", "token": "s", "id": )" +
+                   std::string(name == std::string("a") ? "1" : "2") + "}}");
+  }
+  CHECK(document_rule(folder / "a/*.bin", -1, config).token == 1);
+  CHECK(has(rule_error(folder / "*/*.bin", -1, -1), "were written with different --delimiter"));
+  CHECK(document_rule(folder / "*/*.bin", 3, config).token == 3);
 }
 
 TEST_CASE("what a mask beside a shard says is not learnt has no label") {
@@ -95,7 +126,7 @@ TEST_CASE("what a mask beside a shard says is not learnt has no label") {
   CHECK(has(error(), "a.mask: 5 bytes"));
   mask({0, 1, 1, 0, 0, 1, 0, 1});
   write_shard(folder / "b.bin", std::vector<uint16_t>{1, 2});
-  CHECK(has(error(), "expected masks beside all shards or none"));
+  CHECK(has(error(), "has no .mask beside it"));
 }
 
 TEST_CASE("positions that are none are refused") {

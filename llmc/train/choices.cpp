@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <memory>
 
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
@@ -47,11 +46,12 @@ std::u32string strip(std::u32string text, bool left = true) {
 
 // str.capitalize(): the first character upper case, the rest lower case.
 std::u32string capitalized(std::u32string text) {
-  const std::unique_ptr<std::remove_pointer_t<locale_t>, void (*)(locale_t)> unicode(
-      newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr), freelocale);
-  for (size_t i = 0; i < text.size() && unicode; ++i)
-    text[i] =
-        i ? char32_t(towlower_l(wint_t(text[i]), unicode.get())) : char32_t(towupper_l(wint_t(text[i]), unicode.get()));
+  static const locale_t unicode = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  REQUIRE(unicode,
+          "the C library has no locale C.UTF-8, by which lm-eval's questions are capitalized\n  install it, or "
+          "take --eval-format llm.c");
+  for (size_t i = 0; i < text.size(); ++i)
+    text[i] = char32_t(i ? towlower_l(wint_t(text[i]), unicode) : towupper_l(wint_t(text[i]), unicode));
   return text;
 }
 

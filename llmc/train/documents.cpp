@@ -1,33 +1,51 @@
 #include "llmc/train/documents.h"
 
-#include <filesystem>
+#include <optional>
 
 #include "llmc/base/error.h"
-#include "llmc/base/json.h"
-#include "llmc/base/text.h"
 #include "llmc/kernels/classifier.h"
+#include "llmc/train/shard_manifest.h"
+
+namespace {
+
+// What the folders' manifests say; nothing where there is none.
+std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& folders) {
+  std::optional<DocumentRule> rule;
+  const ShardFolder* first = nullptr;
+  for (const ShardFolder& folder : folders) {
+    if (folder.manifest.is_null()) continue;
+    const Json& delimiter = folder.manifest.at("delimiter");
+    REQUIRE(!delimiter.is_null(),
+            "%s/manifest.json: the shards were written with --delimiter none\n  --packed-documents needs to see where "
+            "documents begin: write them again with --delimiter before",
+            folder.path.c_str());
+    // Where a token stands before each document and another after it, the former says where one begins.
+    const DocumentRule one{delimiter.get_int("id"), delimiter.get_string("place") != "after"};
+    REQUIRE(!rule || (rule->token == one.token && rule->begins == one.begins),
+            "%s and %s were written with different --delimiter\n  write one of them again like the other, or name the "
+            "token that begins each document of both: --document-token",
+            first->path.c_str(), folder.path.c_str());
+    rule = one;
+    first = &folder;
+  }
+  return rule;
+}
+
+}  // namespace
 
 DocumentRule document_rule(const std::string& pattern, int64_t token, const LlamaConfig& config) {
-  const std::vector<std::string> paths = glob(pattern);
-  std::filesystem::path manifest;
-  if (!paths.empty()) manifest = std::filesystem::path(paths[0]).parent_path() / "manifest.json";
-  DocumentRule rule = {config.bos, true};
-  if (token >= 0) rule.token = int32_t(token);
-  else if (std::filesystem::exists(manifest)) {
-    const Json content = Json::read(manifest.string());
-    const Json& delimiter = content.at("delimiter");
-    REQUIRE(
-        !delimiter.is_null(),
-        "%s: the shards were written with --delimiter none\n  --packed-documents needs to see where documents begin: "
-        "write them again with --delimiter before",
-        manifest.c_str());
-    rule = {int32_t(delimiter.get_int("id")), delimiter.get_string("place") == "before"};
-  }
-  REQUIRE(rule.token >= 0 && rule.token < config.V,
-          "--packed-documents: no token of this model's %d is known to begin a document of %s\n  name it with "
-          "--document-token, or write the data with dev/data",
-          config.V, pattern.c_str());
-  return rule;
+  std::optional<DocumentRule> rule;
+  if (token >= 0) rule = {token, true};
+  else rule = rule_of_manifests(shard_folders(pattern));
+  if (!rule) rule = {config.bos, true};
+  REQUIRE(rule->token >= 0,
+          "--packed-documents: no token is known to begin a document of %s\n  name it with --document-token, or write "
+          "the data with dev/data, whose manifest.json says which",
+          pattern.c_str());
+  REQUIRE(rule->token < config.V,
+          "--packed-documents: token %lld tells the documents of %s apart, and the model has %d",
+          (long long)rule->token, pattern.c_str(), config.V);
+  return *rule;
 }
 
 void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T) {

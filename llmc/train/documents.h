@@ -9,12 +9,13 @@
 
 // How a stream's documents are told apart: by a token that begins each, or ends it.
 struct DocumentRule {
-  int32_t token;
+  int64_t token;
   bool begins;
 };
 
 // The rule of the shards that match `pattern`: `token` begins each document, if it is not negative; else what
-// manifest.json beside the shards says, which dev/data writes; else the model's begin-of-text. Throws if none is known.
+// manifest.json beside the shards says, which dev/data writes; else the model's begin-of-text. Throws if none is known,
+// or if the shards lie in folders that say different things.
 DocumentRule document_rule(const std::string& pattern, int64_t token, const LlamaConfig& config);
 
 // A row of T tokens: positions (T) =, and labels across a border = -100. What the row begins with is a document's rest,

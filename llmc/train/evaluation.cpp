@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "llmc/base/error.h"
 #include "llmc/kernels/classifier.h"
 
 void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents,
@@ -10,11 +11,19 @@ void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentR
   windows_ = std::move(windows);
   documents_ = documents;
   predicted_bytes_ = 0;
+  int64_t predicted = 0;
   for (int64_t k = 0; k < windows_->micro_steps(1, B_); ++k) {
     fill_windows(k, -1);
-    for (const int32_t label : labels_)
-      if (label != kIgnoredLabel) predicted_bytes_ += codec.bytes_of(label);
+    for (const int32_t label : labels_) {
+      if (label == kIgnoredLabel) continue;
+      predicted_bytes_ += codec.bytes_of(label);
+      ++predicted;
+    }
   }
+  REQUIRE(predicted > 0,
+          "the %lld windows of %d held-out tokens have no token to learn: their masks are 0\n  name other "
+          "data with --val-data",
+          (long long)windows_->count(), T_);
 }
 
 // Micro-step k of a rank, or of one that has all windows (-1).

@@ -21,6 +21,7 @@ class Evaluation {
   // This rank's part, in micro-batches of B sequences of T tokens.
   Evaluation(int rank, int ranks, int B, int T) : rank_(rank), ranks_(ranks), B_(B), T_(T) {}
 
+  // Throws if no token of them is to be predicted.
   void measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents, const TextCodec& codec);
   void ask_choices(std::vector<ChoiceItem> items) { items_ = std::move(items); }
   bool empty() const { return !windows_ && items_.empty(); }

@@ -1,34 +1,22 @@
 #include "llmc/train/export_folder.h"
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "llmc/base/error.h"
 #include "llmc/base/new_file.h"
 #include "llmc/base/text.h"
+#include "llmc/tokenizer/byte_level.h"
 
 namespace fs = std::filesystem;
 
 namespace {
 
-// How byte-level tokenizers spell a byte: itself where it is printable, else a character from U+0100 on.
-std::string spelled(int byte) {
-  int others = 0;
-  for (int b = 0; b <= byte; ++b) {
-    const bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
-    if (b == byte) {
-      const int c = printable ? b : 0x100 + others;
-      if (c < 0x80) return std::string(1, char(c));
-      return {char(0xc0 | c >> 6), char(0x80 | (c & 0x3f))};
-    }
-    others += !printable;
-  }
-  return "";
-}
-
 // Of a model whose token b is byte b.
 Json tokenizer_of_bytes(int V) {
   Json vocabulary = Json::object();
-  for (int b = 0; b < V; ++b) vocabulary.set(spelled(b), b);
+  for (int b = 0; b < V; ++b) vocabulary.set(byte_level(std::string(1, char(b))), b);
   const Json stage = Json::object()
                          .set("type", "ByteLevel")
                          .set("add_prefix_space", false)
@@ -56,32 +44,49 @@ Json tokenizer_of_bytes(int V) {
                         .set("merges", Json::array()));
 }
 
-void copy_over(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  REQUIRE(!error, "cannot copy %s to %s: %s", from.c_str(), to.c_str(), error.message().c_str());
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(file), {}};
+  REQUIRE(file, "cannot read %s, which belongs to the export", path.c_str());
+  return content;
 }
+
+// For a cell of a table: no line ends, no bar.
+std::string cell(std::string text) {
+  for (size_t at = 0; (at = text.find_first_of("\n|`", at)) != text.npos; ++at) text[at] = text[at] == '`' ? '\'' : ' ';
+  return text;
+}
+
+std::string count_of(int64_t n, const char* what) { return format("%lld %s%s", (long long)n, what, n == 1 ? "" : "s"); }
 
 }  // namespace
 
-void export_tokenizer(const TextCodec& codec, const LlamaConfig& config, const std::string& directory) {
-  const fs::path file = codec.file(), to = directory;
-  if (!codec.reads_text()) return;
+TokenizerFiles::TokenizerFiles(const TextCodec& codec, const LlamaConfig& config) {
+  const fs::path file = codec.file();
   Json tokenizer_config = Json::object();
-  if (!codec.has_tokenizer()) {
-    write_file(to / "tokenizer.json", tokenizer_of_bytes(config.V).dump(2) + "\n");
-  } else {
-    copy_over(file, to / "tokenizer.json");
-    if (file.filename() == "tokenizer.json") {  // by another name it does not say what beside it is its own
-      const fs::path from = file.parent_path();
-      for (const char* name : {"special_tokens_map.json", "tokenizer.model", "added_tokens.json", "vocab.json",
-                               "merges.txt", "chat_template.jinja"})
-        if (fs::exists(from / name)) copy_over(from / name, to / name);
-      if (fs::exists(from / "tokenizer_config.json")) tokenizer_config = Json::read(from / "tokenizer_config.json");
+  if (!file.empty()) {
+    files_.emplace_back("tokenizer.json", content_of(file));
+    const fs::path from = file.parent_path();
+    // By another name it does not say what beside it is its own.
+    const bool others = file.filename() == "tokenizer.json";
+    for (const char* name : {"special_tokens_map.json", "tokenizer.model", "added_tokens.json", "vocab.json",
+                             "merges.txt", "chat_template.jinja"})
+      if (others && fs::exists(from / name)) files_.emplace_back(name, content_of(from / name));
+    if (others && fs::exists(from / "tokenizer_config.json")) {
+      tokenizer_config = Json::read(from / "tokenizer_config.json");
+      tokenizer_config.items();  // throws if it is no object
     }
+  } else if (codec.reads_text()) {
+    files_.emplace_back("tokenizer.json", tokenizer_of_bytes(config.V).dump(2) + "\n");
+  } else {
+    return;
   }
   tokenizer_config.set("tokenizer_class", "PreTrainedTokenizerFast");
-  write_file(to / "tokenizer_config.json", tokenizer_config.dump(2) + "\n");
+  files_.emplace_back("tokenizer_config.json", tokenizer_config.dump(2) + "\n");
+}
+
+void TokenizerFiles::write(const std::string& directory) const {
+  for (const auto& [name, content] : files_) write_file(fs::path(directory) / name, content);
 }
 
 void export_model_card(const ModelCard& card, const LlamaConfig& c, const std::string& directory) {
@@ -89,16 +94,15 @@ void export_model_card(const ModelCard& card, const LlamaConfig& c, const std::s
       "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [llama, train_llama]\n---\n# %s\n\n",
       c.name.c_str());
   text += format(
-      "A Llama model of %s parameters, trained by `train_llama`: %d layers, hidden size %d, %d query and %d key/value\n"
+      "A Llama model of %s parameters, trained by `train_llama`: %s, hidden size %d, %d query and %d key/value\n"
       "heads of %d, FFN %d, vocabulary %d%s.\n\n",
-      human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? ", tied head" : "");
+      human_count(double(c.parameters())).c_str(), count_of(c.L, "layer").c_str(), c.C, c.NH, c.NKV, c.HD, c.FF, c.V,
+      c.tied ? ", tied head" : "");
   text += "| | |\n|---|---|\n";
   const auto row = [&](const std::string& name, const std::string& value) {
     text += "| " + name + " | " + value + " |\n";
   };
-  std::string data = card.data;
-  for (size_t at = 0; (at = data.find_first_of("\n|", at)) != data.npos; at += 2) data.replace(at, 1, "; ");
-  row("data", data);
+  row("data", cell(card.data));
   row("steps", std::to_string(card.steps));
   row("tokens", human_count(double(card.tokens)));
   for (const Json* figures : {&card.last_step, &card.last_score}) {
@@ -106,7 +110,7 @@ void export_model_card(const ModelCard& card, const LlamaConfig& c, const std::s
     for (const auto& [name, value] : figures->items())
       if (name != "step" && value.is_number()) row(name, shortest(value.as_double()));
   }
-  if (!card.options.empty()) row("options", "`" + card.options + "`");
+  if (!card.options.empty()) row("options", "`" + cell(card.options) + "`");
   text +=
       "\n    from transformers import AutoModelForCausalLM\n    model = AutoModelForCausalLM.from_pretrained(\".\")\n";
   write_file(fs::path(directory) / "README.md", text);

@@ -3,19 +3,30 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "llmc/base/json.h"
 #include "llmc/model/config.h"
 #include "llmc/train/text_codec.h"
 
-// The files of the tokenizer's directory, or for a model of bytes a tokenizer.json that reads them. AutoTokenizer is
-// told to do what tokenizer.json says, whatever class the files named: others give other ids for some. A model without
-// a tokenizer stays without.
-void export_tokenizer(const TextCodec& codec, const LlamaConfig& config, const std::string& directory);
+// The files of the tokenizer's directory, or for a model of bytes a tokenizer.json that reads them; none of a model
+// without a tokenizer. AutoTokenizer is told to do what tokenizer.json says, whatever class the files named: others
+// give other ids for some. They are read before a run, not behind it, so that the export does not find them gone or
+// wrong.
+class TokenizerFiles {
+ public:
+  // Throws on a file that cannot be read, and on a tokenizer_config.json that is no JSON object.
+  TokenizerFiles(const TextCodec& codec, const LlamaConfig& config);
+  void write(const std::string& directory) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> files_;  // name, content
+};
 
 // README.md: the model's shape, what it was trained with, and the figures that the run ended with.
 struct ModelCard {
-  std::string data;            // as the banner describes it
+  std::string data;            // a sentence
   int64_t steps, tokens;       // trained
   Json last_step, last_score;  // of train.jsonl; null where there is none
   std::string options;         // those that were changed, a line

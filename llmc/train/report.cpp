@@ -13,9 +13,10 @@ Json json_number(double x) { return std::isfinite(x) ? Json(x) : Json(plain_numb
 
 std::string step_line(const StepReport& r) {
   const int width = int(std::to_string(r.steps).size());
-  std::string line = format("step %*lld/%lld | loss %.4f | norm %.2f | lr %.1e | %.0f ms | %s tok/s", width,
-                            (long long)r.step, (long long)r.steps, r.loss, r.grad_norm, r.learning_rate,
-                            r.seconds * 1e3, human_count(r.tokens / r.seconds).c_str());
+  const std::string loss = r.labels ? format("loss %.4f", r.loss) : "nothing to learn";
+  std::string line = format("step %*lld/%lld | %s | norm %.2f | lr %.1e | %.0f ms | %s tok/s", width, (long long)r.step,
+                            (long long)r.steps, loss.c_str(), r.grad_norm, r.learning_rate, r.seconds * 1e3,
+                            human_count(r.tokens / r.seconds).c_str());
   if (r.mfu > 0) line += format(" | MFU %.1f%%", r.mfu * 100);
   line += format(" | %s | eta %s", human_bytes(r.memory_bytes).c_str(), human_duration(r.eta_seconds).c_str());
   return line;
@@ -24,7 +25,7 @@ std::string step_line(const StepReport& r) {
 Json step_json(const StepReport& r) {
   Json json = Json::object();
   json.set("step", r.step)
-      .set("loss", json_number(r.loss))
+      .set("loss", r.labels ? json_number(r.loss) : Json())
       .set("grad_norm", json_number(r.grad_norm))
       .set("lr", r.learning_rate)
       .set("step_ms", r.seconds * 1e3)

@@ -12,6 +12,7 @@
 struct StepReport {
   int64_t step, steps;  // step counts from 1 here: how many are done
   double loss;          // nats a token
+  int64_t labels;       // of the global batch that are not ignored; of none there is no loss
   double grad_norm;
   double learning_rate;
   double seconds;       // of this step

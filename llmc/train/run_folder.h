@@ -1,4 +1,5 @@
-// Where a run writes: runs/<date>-<model>/ or --out, never over another run's files. runs/latest points to the newest.
+// Where a run writes: runs/<date>-<model>/, to the newest of which runs/latest points, or --out; never over another
+// run's files.
 //
 // train.jsonl has one object a line, each with a "step" (how many are done): of a training step (step_json), of a
 // validation ("val_loss"), or of a sample ("sample": its text; bytes that are no UTF-8 are U+FFFD). As long as the run

@@ -89,8 +89,6 @@ class Sampler {
             int32_t* labels) const;
 
  private:
-  uint64_t shift(int64_t epoch) const;
-
   Windows windows_;
   uint64_t seed_;
 };

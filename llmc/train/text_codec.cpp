@@ -1,10 +1,12 @@
 #include "llmc/train/text_codec.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/train/shard_manifest.h"
 
 namespace fs = std::filesystem;
 
@@ -17,26 +19,64 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
   std::vector<fs::path> places = {asked};
   if (asked.empty()) {
     places = {model};
-    if (const auto shards = glob(data); !shards.empty() && shards[0].ends_with(".bin"))
-      places.push_back(fs::path(shards[0]).parent_path());
+    for (const ShardFolder& folder : shard_folders(data)) places.push_back(folder.path);
   }
   for (const fs::path& place : places) {
     const bool directory = fs::is_directory(place, error);
     if (asked.empty() && !(directory && fs::exists(place / "tokenizer.json", error))) continue;
-    codec.tokenizer_ = Tokenizer::open(place.string());
     codec.file_ = directory ? place / "tokenizer.json" : place;
+    try {
+      codec.tokenizer_ = Tokenizer::open(place.string());
+    } catch (const std::exception& refused) {
+      if (!asked.empty()) throw;
+      codec.why_not_ = refused.what();
+      break;
+    }
     REQUIRE(codec.tokenizer_->vocabulary_size() <= config.V,
             "%s has %d tokens, the model %s %d\n  name the tokenizer that the model was made with: --tokenizer DIR",
             place.c_str(), codec.tokenizer_->vocabulary_size(), config.name.c_str(), config.V);
     return codec;
   }
-  codec.bytes_ = config.V <= 256;
+  codec.bytes_ = config.V <= 256 && codec.file_.empty();
   return codec;
 }
 
 std::string TextCodec::description() const {
   if (tokenizer_) return format("%s, %d tokens", file_.c_str(), tokenizer_->vocabulary_size());
+  if (!why_not_.empty()) return "none: samples are shown as numbers of tokens\n" + why_not_;
   return bytes_ ? "none: a token is a byte" : "none: samples are shown as numbers of tokens (--tokenizer DIR)";
+}
+
+void TextCodec::require_made(const std::string& data) const {
+  if (!tokenizer_) return;
+  for (const ShardFolder& folder : shard_folders(data)) {
+    const fs::path file = fs::path(folder.path) / "tokenizer.json";
+    std::error_code error;
+    if (!fs::exists(file, error)) {
+      const Json* made = folder.manifest.is_null() ? nullptr : folder.manifest.find("tokenizer");
+      REQUIRE(!made || !made->at("file").is_null(),
+              "the shards in %s are bytes, and %s has tokens of its own\n  write them again with it: dev/data/prepare "
+              "--tokenizer",
+              folder.path.c_str(), file_.c_str());
+      continue;
+    }
+    if (fs::equivalent(file, file_, error)) continue;
+    std::optional<Tokenizer> theirs;
+    try {
+      theirs = Tokenizer::open(file.string());
+    } catch (const std::exception&) {
+      continue;  // only what both can be read of is compared
+    }
+    for (int32_t id = 0; id < std::max(theirs->vocabulary_size(), tokenizer_->vocabulary_size()); ++id) {
+      const auto a = theirs->token_of(id), b = tokenizer_->token_of(id);
+      const auto shown = [](const std::optional<std::string>& token) { return token ? "\"" + *token + "\"" : "none"; };
+      REQUIRE(
+          a == b,
+          "the shards in %s were made with another tokenizer than %s: token %d is %s there and %s here\n  name data "
+          "that was made with the model's: dev/data/prepare --tokenizer",
+          folder.path.c_str(), file_.c_str(), id, shown(a).c_str(), shown(b).c_str());
+    }
+  }
 }
 
 std::vector<int32_t> TextCodec::encode(const std::string& text, bool begin) const {

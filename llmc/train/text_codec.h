@@ -14,7 +14,8 @@
 class TextCodec {
  public:
   // The tokenizer that was asked for (a file or directory; may be empty), else the one beside the model's weights, else
-  // the one beside the shards that match `data`. Throws on one that has more tokens than the model.
+  // the one beside the shards that match `data`. Throws on one that has more tokens than the model, and on one that was
+  // asked for and asks for what is not supported; one that was found is then left out, and the description says why.
   static TextCodec open(const std::string& asked, const std::string& model, const std::string& data,
                         const LlamaConfig& config);
 
@@ -23,6 +24,8 @@ class TextCodec {
   // The tokenizer.json, by that or another name; empty without one.
   const std::string& file() const { return file_; }
   std::string description() const;
+  // Throws if the shards that match `data` were made with another tokenizer: their numbers stand for other text.
+  void require_made(const std::string& data) const;
 
   // The tokens of a text, with those that begin one by `begin`. Without a tokenizer or bytes: of numbers between
   // spaces. Throws on a number that is no token.
@@ -47,7 +50,7 @@ class TextCodec {
 
  private:
   std::optional<Tokenizer> tokenizer_;
-  std::string file_;
+  std::string file_, why_not_;  // of the file that was found: why it is not read
   bool bytes_ = false;
   int V_ = 0;
   int32_t bos_ = -1;

@@ -114,12 +114,16 @@ void TokenDataset::open_mask(Shard& shard, const std::string& path) {
   REQUIRE(tokens == shard.tokens && file->size() == kHeaderBytes + size_t(shard.tokens),
           "mask %s: header says %d tokens, file holds %zu\n  expected %lld, as %s has: they were not written together",
           path.c_str(), tokens, file->size() - kHeaderBytes, (long long)shard.tokens, shard.file->path().c_str());
-  const auto* first = reinterpret_cast<const uint8_t*>(file->data()) + kHeaderBytes;
-  const int64_t at = find_not_below(first, shard.tokens, 2);
-  REQUIRE(at == shard.tokens, "mask %s: token %lld has the byte %d\n  expected 1 (learnt) or 0", path.c_str(),
-          (long long)at, first[at]);
   shard.mask = std::move(file);
   shard.first_mask_byte = kHeaderBytes;
+}
+
+const uint8_t* TokenDataset::checked_mask(const Shard& shard, int64_t start, int64_t count) {
+  const auto* mask = reinterpret_cast<const uint8_t*>(shard.mask->data()) + shard.first_mask_byte + start;
+  const int64_t at = find_not_below(mask, count, 2);
+  REQUIRE(at == count, "mask %s: token %lld has the byte %d\n  expected 1 (learnt) or 0", shard.mask->path().c_str(),
+          (long long)(start + at), mask[at]);
+  return mask;
 }
 
 void TokenDataset::fail_token(const Shard& shard, int64_t at, int64_t token) const {
@@ -165,9 +169,9 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size, int 
     const auto masked = [](const std::string& path) { return std::filesystem::exists(mask_path(path)); };
     for (size_t i = 0; i < paths.size(); ++i) {
       REQUIRE(masked(paths[i]) == masked(paths[0]),
-              "%s a mask beside it, %s %s\n  expected masks beside all shards or none: name one kind",
-              (paths[0] + (masked(paths[0]) ? " has" : " has not")).c_str(), paths[i].c_str(),
-              masked(paths[i]) ? "has" : "has not");
+              "%s has no .mask beside it, and %s has one\n  write the missing one with dev/data, or name the two kinds "
+              "apart",
+              (masked(paths[i]) ? paths[0] : paths[i]).c_str(), (masked(paths[i]) ? paths[i] : paths[0]).c_str());
       if (masked(paths[i])) open_mask(data.shards_[i], mask_path(paths[i]));
     }
   }
@@ -175,6 +179,7 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size, int 
   for (size_t i = size_t(rank); i < data.shards_.size(); i += size_t(ranks)) {
     const Shard& shard = data.shards_[i];
     data.with_checked_tokens(shard, 0, shard.tokens, [](const auto*) {});
+    if (shard.mask) checked_mask(shard, 0, shard.tokens);
   }
   return data;
 }
@@ -203,7 +208,7 @@ void TokenDataset::read_mask(int shard, int64_t start, int64_t count, uint8_t* o
   check_range(shard, start, count);
   const Shard& s = shards_[size_t(shard)];
   REQUIRE(s.mask, "%s has no mask", s.file->path().c_str());
-  std::memcpy(out, s.mask->data() + s.first_mask_byte + start, size_t(count));
+  std::memcpy(out, checked_mask(s, start, count), size_t(count));
 }
 
 void TokenDataset::count(int shard, int64_t start, int64_t count, std::vector<int64_t>& counts) const {

@@ -25,7 +25,7 @@ class TokenDataset {
   // Every header and size is checked. So is every token: each must be below vocab_size, which reads all the data once,
   // as fast as it arrives. Where `ranks` processes open the same data, each scans only every ranks-th shard, and what
   // it did not scan it checks when it reads it. Fails with the file, the values found and expected, and what to do
-  // next.
+  // next. The same of masks.
   static TokenDataset open(const std::string& pattern, int vocab_size, int rank = 0, int ranks = 1);
 
   int64_t size() const;  // tokens in all shards
@@ -62,6 +62,7 @@ class TokenDataset {
 
   static Shard open_bin(std::shared_ptr<const MappedFile> file);
   static void open_mask(Shard& shard, const std::string& path);
+  static const uint8_t* checked_mask(const Shard& shard, int64_t start, int64_t count);
   template <class F>
   void with_checked_tokens(const Shard& shard, int64_t start, int64_t count, F&& f) const;
   [[noreturn]] void fail_token(const Shard& shard, int64_t at, int64_t token) const;

@@ -177,7 +177,7 @@ class LlamaTrainer : public Trainer {
 
   StepResult wait_for_step() override {
     const auto [s, seconds] = states_.wait_for_oldest(communicator_);
-    return {s.step, s.label_count ? s.loss_sum / double(s.label_count) : 0.0, s.grad_norm, s.label_count, seconds};
+    return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, seconds};
   }
 
   bool stop_agreed() override { return states_.wait_for_agreed(communicator_).stop_requests > 0; }

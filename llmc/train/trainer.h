@@ -50,17 +50,17 @@ struct StepInput {
 
 struct StepResult {
   int64_t step;
-  double loss;  // mean over the global batch's labels, nats
+  double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
   float grad_norm;
   int64_t label_count;
   double seconds;  // from the end of the step before to this one's, if both were enqueued without a wait; else its own
 };
 
-// A sum of losses over labels that were not ignored; mean() is the loss.
+// A sum of losses over labels that were not ignored; mean() is the loss, NaN of none.
 struct LossSum {
   double nats = 0;
   int64_t labels = 0;
-  double mean() const { return labels ? nats / double(labels) : 0; }
+  double mean() const { return nats / double(labels); }
 };
 
 class Trainer {
