@@ -8,8 +8,7 @@
 #include "llmc/base/utf8.h"
 #include "llmc/tokenizer/file_parts.h"
 
-// ---- vocabulary
-// ------------------------------------------------------------------------------------------------------
+// ---- vocabulary ---------------------------------------------------------------------------------------------------
 
 void Vocabulary::add(const std::string& token, int64_t id, const Json& where) {
   REQUIRE(id >= 0 && id < kMostIds, "%s is the id %ld\n  expected one from 0 to %ld", where.where().c_str(), long(id),
@@ -32,8 +31,7 @@ const std::string* Vocabulary::token_of(int64_t id) const {
   return id >= 0 && id < end() ? tokens_[size_t(id)] : nullptr;
 }
 
-// ---- merges
-// ----------------------------------------------------------------------------------------------------------
+// ---- merges -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -61,8 +59,7 @@ const Bpe::Merge* Bpe::PairTable::find(int32_t left, int32_t right) const {
   return found.pair == kFree ? nullptr : &found.merge;
 }
 
-// ---- the file
-// --------------------------------------------------------------------------------------------------------
+// ---- the file -----------------------------------------------------------------------------------------------------
 
 Bpe::Bpe(const Json& model)
     : place_(model.where()),
@@ -144,8 +141,7 @@ size_t Bpe::first_part(std::string_view word) const {
   return word.size();
 }
 
-// ---- encoding
-// --------------------------------------------------------------------------------------------------------
+// ---- encoding -----------------------------------------------------------------------------------------------------
 
 void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
   REQUIRE(word.size() < INT_MAX, "a text of %zu bytes without a place to split it\n  expected less than 2 GiB",

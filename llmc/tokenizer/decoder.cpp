@@ -8,8 +8,7 @@
 #include "llmc/tokenizer/byte_level.h"
 #include "llmc/tokenizer/file_parts.h"
 
-// ---- the file
-// --------------------------------------------------------------------------------------------------------
+// ---- the file -----------------------------------------------------------------------------------------------------
 
 Decoder::Decoder(const Json* json) {
   if (json && !json->is_null()) {
@@ -49,8 +48,7 @@ void Decoder::add(const Json& json) {
   }
 }
 
-// ---- stages
-// ----------------------------------------------------------------------------------------------------------
+// ---- stages -------------------------------------------------------------------------------------------------------
 
 // Tokens come in parts, of whole characters: the last one says so. A stage that joins tokens (Fuse, ByteLevel) makes
 // one token of all, which ends where the text does.
