@@ -32,6 +32,7 @@ measure 1 --micro-batch 3 >"$scratch/more"
 check "the same with another micro-batch" cmp "$scratch/one" "$scratch/more"
 measure 1 --eval-format llm.c >"$scratch/more"
 check "llm.c's way to build the text" grep -q "40 choices | acc 0" "$scratch/more"
+check "  gives other figures" eval '! cmp -s "$scratch/one" "$scratch/more"'
 
 # The export of a model of bytes has a tokenizer that reads them; named as a file it goes along by its usual name.
 cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"
