@@ -32,7 +32,10 @@ measure 1 --micro-batch 3 >"$scratch/more"
 check "the same with another micro-batch" cmp "$scratch/one" "$scratch/more"
 measure 1 --eval-format llm.c >"$scratch/more"
 check "llm.c's way to build the text" grep -q "40 choices | acc 0" "$scratch/more"
-check "  gives other figures" eval '! cmp -s "$scratch/one" "$scratch/more"'
+# A mark of WikiHow's makes an ending unlikely, for the one who leaves it there.
+printf '{"activity_label": "x", "ctx_a": "y", "ctx_b": "", "ctx": "y", "endings": ["[%090d] z", "and so it goes on"], "label": 0}\n' 0 >"$scratch/marked.jsonl"
+marked() { "$train" --model "$scratch/run/export" --eval-only --seq-len 160 --eval-choices "$scratch/marked.jsonl" --eval-format "$1" | tail -n 1; }
+check "  with the marks that lm-eval's leaves out" eval '[[ $(marked lm-eval) == *"acc 1.0000 "* && $(marked llm.c) == *"acc 0.0000 "* ]]'
 
 # The export of a model of bytes has a tokenizer that reads them; named as a file it goes along by its usual name.
 cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"
