@@ -274,6 +274,56 @@ void check_pipeline(Bench& b) {
             format("piece %zu of a pipeline of two streams", k));
 }
 
+// Groups of even and odd ranks, whose order is turned round, and groups of one.
+void check_groups(Bench& b) {
+  const int rank = b.ranks.rank, size = b.ranks.size, color = rank % 2;
+  const std::unique_ptr<Communicator> group = b.communicator->split(color, -rank),
+                                      alone = b.communicator->split(rank, 0);
+  std::vector<int> members;
+  for (int r = size - 1; r >= 0; --r)
+    if (r % 2 == color) members.push_back(r);
+  b.check(group->size() == int(members.size()) && members[size_t(group->rank())] == rank, "a group's size and ranks");
+  b.check(alone->size() == 1 && alone->rank() == 0, "a group of one");
+
+  constexpr size_t kCount = 4099;
+  std::vector<float> want = values<float>(members[0], kCount);
+  for (size_t m = 1; m < members.size(); ++m)
+    for (size_t i = 0; i < kCount; ++i) want[i] += value<float>(members[m], i);
+  Buffer<float> data(b, kCount);
+  data.put(values<float>(rank, kCount));
+  group->all_reduce_sum(b.compute, data.data(), kCount);
+  b.check(agree(b, data.get(), want), "a sum in the order of the group");
+  alone->all_reduce_sum(b.compute, data.data(), kCount);
+  b.check(agree(b, data.get(), want), "a sum of one");
+  Buffer<float> all(b, kCount * members.size());
+  group->all_gather(b.compute, all.data(), data.data(), kCount * sizeof(float));
+  b.check(agree(b, all.get(),
+                [&] {
+                  std::vector<float> repeated;
+                  for (size_t m = 0; m < members.size(); ++m) repeated.insert(repeated.end(), want.begin(), want.end());
+                  return repeated;
+                }()),
+          "a gather within the group");
+}
+
+// Two communicators in two streams that nothing orders: each rank looks at another one first, and none waits forever.
+void check_two_streams(Bench& b) {
+  const std::unique_ptr<Communicator> second = b.communicator->split(0, b.ranks.rank);
+  constexpr size_t kCount = 1000;
+  Buffer<float> one(b, kCount), two(b, kCount);
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    one.put(values<float>(b.ranks.rank, kCount));
+    two.put(values<float>(b.ranks.rank, kCount, 7));
+    second->all_reduce_sum(b.communication, two.data(), kCount);
+    b.communicator->all_reduce_sum(b.compute, one.data(), kCount);
+    Stream& first = b.ranks.rank % 2 ? b.compute : b.communication;
+    first.synchronize();
+    b.device.synchronize();
+    b.check(agree(b, one.get(), sum_of_ranks<float>(b.ranks.size, kCount)), "a sum in one stream");
+    b.check(agree(b, two.get(), sum_of_ranks<float>(b.ranks.size, kCount, 7)), "a sum in another");
+  }
+}
+
 void check_order(Bench& b) {
   if (b.device.info().gpu) return;  // the CPU world's check
   Communicator& c = *b.communicator;
@@ -342,7 +392,9 @@ void check_all(Ranks& ranks) {
   check_all_gather(b);
   check_reduce_scatter(b);
   check_refusals(b);
+  check_groups(b);
   check_pipeline(b);
+  check_two_streams(b);
   check_order(b);
   check_host_helpers(b);
   if (ranks.rank == 0)

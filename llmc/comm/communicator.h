@@ -1,9 +1,9 @@
 // Collectives between the ranks that train together, enqueued in a stream like kernels and copies: the same calls for
 // one rank, over MPI (CPU world, real processes), and over NCCL (CUDA world).
 //
-// All ranks make the same calls, in the same order, with the same sizes. The collectives of one communicator are
-// ordered with each other, by their stream or by events: the order check says when they are not. Each says which bytes
-// it reads and writes.
+// All ranks make the same calls, in the same order, with the same sizes; where a rank has several communicators, the
+// order of all their calls together. The collectives of one communicator are ordered with each other, by their stream
+// or by events: the order check says when they are not. Each says which bytes it reads and writes.
 //
 // Sums: for one rank and over MPI they add in the order of the ranks, ((x0 + x1) + x2) + ..., so that their bits depend
 // on the number of ranks alone. NCCL adds in an order of its own, which is the same in each run with the same
@@ -45,6 +45,10 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   virtual std::string description() const = 0;  // "4 ranks over MPI, sums in rank order"
+
+  // The communicator of those ranks that call with the same color, in the order of their keys, which differ. All ranks
+  // call.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   // data[count] = sum over the ranks, in place.
   void all_reduce_sum(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
@@ -95,6 +99,7 @@ class SingleCommunicator : public Communicator {
  public:
   SingleCommunicator() : Communicator(0, 1) {}
   std::string description() const override { return "one rank, nothing to communicate"; }
+  std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<SingleCommunicator>(); }
 
  private:
   void enqueue(const Work& work, const Collective& collective) override;

@@ -71,12 +71,13 @@ class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds)
       : Communicator(ranks.rank, ranks.size), timeout_seconds_(timeout_seconds) {
-    // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    ncclConfig_t config = polled();
     or_abandon(
         [&] { settle(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL"); });
   }
+  // Takes `comm`, which is ready.
+  NcclCommunicator(ncclComm_t comm, int rank, int size, double timeout_seconds)
+      : Communicator(rank, size), timeout_seconds_(timeout_seconds), comm_(comm) {}
   ~NcclCommunicator() override {
     if (!comm_) return;
     // After an error the others may never come to their end.
@@ -98,7 +99,29 @@ class NcclCommunicator : public Communicator {
     return format("NCCL %d.%d.%d, sums in its own order", version / 10000, version / 100 % 100, version % 100);
   }
 
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    ncclComm_t group = nullptr;
+    ncclConfig_t config = polled();
+    int group_rank = 0, group_size = 0;
+    or_abandon([&] {
+      settle(ncclCommSplit(comm_, color, key, &group, &config), "a split of NCCL's communicator");
+      REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", rank(), size());
+      for (ncclResult_t state = ncclInProgress; state == ncclInProgress;)
+        NCCL_CHECK(group, ncclCommGetAsyncError(group, &state));
+      NCCL_CHECK(group, ncclCommUserRank(group, &group_rank));
+      NCCL_CHECK(group, ncclCommCount(group, &group_size));
+    });
+    return std::make_unique<NcclCommunicator>(group, group_rank, group_size, timeout_seconds_);
+  }
+
  private:
+  // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
+  static ncclConfig_t polled() {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    return config;
+  }
+
   void watch(Event& event) override {
     or_abandon([&] { poll(event); });
   }

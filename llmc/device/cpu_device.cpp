@@ -60,6 +60,7 @@ struct Device::State {
   std::vector<std::unique_ptr<cpu_world::BlockRunner>> runners;
   OrderCheck order;
   std::vector<Stream::State*> streams;
+  std::shared_ptr<Task> last_collective;
 
   std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
   void execute_front(Stream::State& stream);
@@ -123,11 +124,24 @@ std::shared_ptr<Task> Device::State::enqueue(Stream::State& stream, std::functio
 
 namespace cpu_world {
 
-void enqueue(const Work& work, std::function<void()> task) {
+namespace {
+
+Device::State& declare(const Work& work) {
   Stream::State& stream = work.stream.state();
   Device::State& device = stream.device->state();
   device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses, work.access_count);
-  device.enqueue(stream, std::move(task), nullptr);
+  return device;
+}
+
+}  // namespace
+
+void enqueue(const Work& work, std::function<void()> task) {
+  declare(work).enqueue(work.stream.state(), std::move(task), nullptr);
+}
+
+void enqueue_collective(const Work& work, std::function<void()> task) {
+  Device::State& device = declare(work);
+  device.last_collective = device.enqueue(work.stream.state(), std::move(task), device.last_collective);
 }
 
 void run_grid(Device& device, const KernelLaunch& launch) {

@@ -14,6 +14,11 @@ namespace cpu_world {
 // a collective. Throws when an access is not ordered after one that conflicts with it.
 void enqueue(const Work& work, std::function<void()> task);
 
+// The same of a collective. Collectives of one device are executed in the order in which they were enqueued, whatever
+// their streams: ranks that wait for each other in different ones would wait forever. This orders nothing else: the
+// order check knows nothing of it.
+void enqueue_collective(const Work& work, std::function<void()> task);
+
 // Executes all blocks of a kernel on the device's threads. Called by tasks.
 void run_grid(Device& device, const KernelLaunch& launch);
 
