@@ -75,7 +75,7 @@ def check_real(browser, scratch, runs):
     path = report(runs, os.path.join(scratch, "real.html"))
     page = Page(browser, path)
     names = page.evaluate("Bokeh.documents[0].roots().map((p) => p.name)")
-    known = ["loss", "val_loss", "grad_norm", "lr", "tokens_per_s", "step_ms"]
+    known = ["loss", "val_loss", "grad_norm", "lr", "tokens_per_s", "step_ms", "val_bits_per_byte"]
     check(f"a chart for each scalar: {', '.join(names)}", names == known)
     for number, run in enumerate(runs):
         for name in names:
