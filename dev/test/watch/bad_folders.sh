@@ -16,6 +16,7 @@ run broken "$good\n$good\n{\"step\":2,\"loss\n$good\n"
 run list "$good\n[1,2]\n"
 run without_step "$good\n{\"loss\":1}\n"
 run good "$good\n"
+run torn '{"step":1,"lo'
 run bad_config "$good\n" && echo '{"lr":' >bad_config/config.json
 commands=("$root/scripts/tensorboard --no-server" "$root/scripts/report -o $scratch/page.html")
 for command in "${commands[@]}"; do
@@ -73,4 +74,5 @@ refused "wandb_sync: wandb is not there" "build/watch/bin/pip install wandb==" \
   env PYTHONPATH="$scratch/hidden" "$root/scripts/wandb_sync" good
 refused "wandb_sync: no such folder" "nowhere is not a folder" "$root/scripts/wandb_sync" nowhere
 refused "wandb_sync: an empty run" "nothing to log" "$root/scripts/wandb_sync" empty
+refused "wandb_sync: half a line" "nothing to log" "$root/scripts/wandb_sync" torn
 echo "$checks checks passed"
