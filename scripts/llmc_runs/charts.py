@@ -30,8 +30,11 @@ def names_of(all_curves):
 
 def draw(all_curves):
     """The script that draws, and for each scalar the place of its chart: (script, {name: HTML})."""
+    names = names_of(all_curves)
+    if not names:  # a first sample, say
+        return "", {}
     shared = {"x_range": Range1d(0, 1), "crosshair": Span(dimension="height", line_dash="dotted")}
-    return components({name: chart(name, all_curves, **shared) for name in names_of(all_curves)})
+    return components({name: chart(name, all_curves, **shared) for name in names})
 
 
 def chart(name, all_curves, x_range, crosshair):

@@ -4,7 +4,6 @@ So the number of events says how many lines are written, and a new start goes on
 ended. Values are float32, as TensorBoard's are. An event's time is the run's start plus its seconds of training.
 """
 
-import fcntl
 import glob
 import json
 import os
@@ -16,7 +15,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from llmc_runs.run import RunError
+from llmc_runs.files import lock_folder
 
 
 class EventFiles:
@@ -24,15 +23,8 @@ class EventFiles:
 
     def __init__(self, run, folder):
         self.run = run
-        os.makedirs(folder, exist_ok=True)
-        self._lock = open(os.path.join(folder, ".lock"), "w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{folder} is being written by another scripts/tensorboard\n"
-                           "  let that one go on, or name another folder with --logdir") from None
-        except OSError:
-            pass  # a file system without locks
+        self._lock = lock_folder(folder, f"{folder} is being written by another scripts/tensorboard\n"
+                                 "  let that one go on, or name another folder with --logdir")
         self._folder = folder
         self._written = count_events(folder)
         self._writer = None  # makes a file, so only once there is something to write

@@ -40,7 +40,7 @@ const page = (() => {
   }
 
   const ends = (column, at) => figures.flatMap((f) => f.curves.map((c) => c.source.data[column].at(at) ?? 0));
-  const longest = (column) => Math.max(...ends(column, -1));
+  const longest = (column) => Math.max(0, ...ends(column, -1));
 
   function smoothing_steps() {
     return one("#smoothing").value ** 2 * longest("step") / 4;
@@ -63,6 +63,7 @@ const page = (() => {
 
   // All charts share one range.
   function show_all_of_x() {
+    if (!figures.length) return;
     const start = Math.min(...ends("x", 0)), end = longest("x"), margin = (end - start || 1) * 0.02;
     const range = {start: start - margin, end: end + margin};
     figures[0].plot.x_range.setv({...range, reset_start: range.start, reset_end: range.end});
@@ -152,7 +153,7 @@ const page = (() => {
   // ---- the start ----
 
   function find_figures() {
-    figures = Bokeh.documents[0].roots().map((plot) => {
+    figures = (one(".chart") ? Bokeh.documents[0].roots() : []).map((plot) => {
       const curves = plot.renderers.filter((r) => r.name.startsWith("run:")).map((main) => {
         const run = +main.name.slice(4), source = main.data_source;
         return {run, source, color: main.glyph.line_color.value, smooth: source.name === "smooth",
@@ -166,7 +167,7 @@ const page = (() => {
   }
 
   function start() {
-    if (!window.Bokeh || !Bokeh.documents.length || !Bokeh.documents[0].is_idle) return void setTimeout(start, 20);
+    if (one(".chart") && !window.Bokeh?.documents[0]?.is_idle) return void setTimeout(start, 20);
     find_figures();
     dress();
     choose_axis("step");

@@ -12,6 +12,7 @@ from bokeh.resources import Resources
 
 from llmc_runs import charts, sections
 from llmc_runs.curves import curves_of
+from llmc_runs.files import write_whole
 from llmc_runs.run import Run, RunError, command, open_runs
 
 
@@ -93,13 +94,13 @@ def render(pages):
 def main():
     arguments = parse_arguments()
     pages = read_pages(arguments.runs)
+    page = render(pages)
     try:
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            file.write(render(pages))
+        write_whole(arguments.out, page)
     except OSError as error:
-        raise RunError(f"cannot write {arguments.out}: {error.strerror}") from None
+        raise RunError(f"cannot write {arguments.out}: {error.strerror}\n  name another place with -o") from None
     print(f"{arguments.out}: {len(pages)} run{'s' * (len(pages) > 1)}, {os.path.getsize(arguments.out) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
-    command(main)
+    command(main, interrupted=130)

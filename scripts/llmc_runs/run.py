@@ -68,7 +68,7 @@ class Run:
 
     def is_live(self):
         """Whether the run is under way; where a file system knows no locks it always seems to be."""
-        with open(self.log, "rb") as log:
+        with self._open() as log:
             try:
                 fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
@@ -77,13 +77,19 @@ class Run:
 
     def read(self):
         """The lines that are complete and were not read before. A line that is still being written waits."""
-        with open(self.log, "rb") as log:
+        with self._open() as log:
             if log.seek(0, os.SEEK_END) < self._offset:
                 raise RunError(f"{self.log} has become shorter: it is another run's now; start again")
             log.seek(self._offset)
             whole, newline, _ = log.read().rpartition(b"\n")
         self._offset += len(whole) + len(newline)
         return [self._line(text) for text in (whole + newline).splitlines()]
+
+    def _open(self):
+        try:
+            return open(self.log, "rb")
+        except OSError as error:
+            raise RunError(f"cannot read {self.log}: {error.strerror}") from None
 
     def _text(self, name):
         path = os.path.join(self.folder, name)
@@ -137,9 +143,10 @@ def open_runs(folders):
     return runs
 
 
-def command(main):
-    """Runs main() as a command: what is wrong with a run is said in words, and Ctrl-C or SIGTERM is an ordinary end."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+def command(main, interrupted=0):
+    """Runs main() as a command: what is wrong with a run is said in words. Ctrl-C and SIGTERM end it with the exit code
+    `interrupted`: of what follows runs they are the ordinary end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(interrupted))
     sys.stdout.reconfigure(line_buffering=True)
     try:
         main()
@@ -147,3 +154,4 @@ def command(main):
         sys.exit(f"{os.path.splitext(os.path.basename(sys.argv[0]))[0]}: {error}")
     except KeyboardInterrupt:
         print()
+        sys.exit(interrupted)

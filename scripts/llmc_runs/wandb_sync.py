@@ -1,7 +1,8 @@
 """Logs a run to Weights & Biases as it grows: one of its steps for each line of train.jsonl.
 
-The x axis of every chart is the run's own "step". The id of the run there is kept in RUN/wandb/run_id, so that a second
-call goes on with the same run where the first one ended.
+The x axis of every chart is the run's own "step". The id of the run there is kept in RUN/wandb/run_id. A second call
+goes on with the same run after the last line that the server has; offline, after the last one in wandb's files in
+RUN/wandb/.
 """
 
 import argparse
@@ -9,7 +10,10 @@ import os
 import secrets
 import sys
 import time
+from contextlib import contextmanager
+from itertools import chain
 
+from llmc_runs.files import lock_folder, write_whole
 from llmc_runs.run import RunError, command, open_runs
 
 PACKAGE = "wandb==0.31.0"
@@ -35,15 +39,22 @@ def import_wandb():
     return wandb
 
 
-def run_id(run):
+def run_id(folder):
     """The id of the run at Weights & Biases: made once, then kept."""
-    path = os.path.join(run.folder, "wandb", "run_id")
-    if not os.path.exists(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(8))
+    path = os.path.join(folder, "run_id")
+    if not os.path.exists(path) or os.path.getsize(path) == 0:
+        write_whole(path, secrets.token_hex(8))
     with open(path, encoding="ascii") as file:
         return file.read().strip()
+
+
+def lines_logged(folder, log):
+    """How many lines earlier calls have logged."""
+    if not log.offline:
+        return max(log.starting_step - 1, 0)  # the server's word: 0 in a new run, the last step + 1 in a resumed one
+    from llmc_runs.wandb_files import history  # needs wandb
+
+    return max((step for step, items in history(folder, log.id) if "step" in items), default=0)
 
 
 def values(wandb, line):
@@ -54,32 +65,54 @@ def values(wandb, line):
     return logged
 
 
-def follow(wandb, run, log, seconds=1.0):
-    """Logs lines until the run has ended; how many there were."""
-    count = 0
-    while True:
+def follow(run, seconds=1.0):
+    """The run's lines as they come, until it has ended."""
+    live = True
+    while live:
         live = run.is_live()  # asked first: what an ended run wrote last is still read
-        for line in run.read():
-            count = line.number
-            if line.number > log.step:  # not what an earlier call has logged
-                log.log(values(wandb, line), step=line.number)
-        if not live:
-            return count
-        time.sleep(seconds)
+        yield from run.read()
+        if live:
+            time.sleep(seconds)
+
+
+@contextmanager
+def opened(wandb, **options):
+    """wandb's run, finished at the end; Ctrl-C and SIGTERM are no failure of it."""
+    try:
+        log = wandb.init(**options)
+    except wandb.Error as error:
+        raise RunError(f"wandb does not start: {error}\n  WANDB_MODE=offline needs no account") from None
+    code = 1
+    try:
+        yield log
+        code = 0
+    except (KeyboardInterrupt, SystemExit):  # of which wandb's own `with` would show a traceback
+        code = 0
+        raise
+    finally:
+        log.finish(exit_code=code)
 
 
 def main():
     arguments = parse_arguments()
     run = open_runs([arguments.run])[0]
-    if os.path.getsize(run.log) == 0 and not run.is_live():
-        raise RunError(f"{run.log} is empty, and its run has ended: there is nothing to log")
+    lines = follow(run)
+    first = next(lines, None)  # with it config.json is there
+    if first is None:
+        raise RunError(f"{run.log} has no line, and its run has ended: there is nothing to log")
     wandb = import_wandb()
+    folder = os.path.join(run.folder, "wandb")
+    lock = lock_folder(folder, f"{folder} is being written by another scripts/wandb_sync: let that one go on")
     config = {**run.config(), "memory_plan": run.memory_plan()}
-    with wandb.init(project=arguments.project, id=run_id(run), name=run.name, resume="allow", dir=run.folder,
-                    config=config) as log:
+    with lock, opened(wandb, project=arguments.project, id=run_id(folder), name=run.name, resume="allow",
+                      dir=run.folder, config=config) as log:
         log.define_metric("*", step_metric="step")
-        count = follow(wandb, run, log)
-    print(f"{run.name} has ended: {count} lines are logged")
+        before = count = lines_logged(folder, log)
+        for line in chain([first], lines):
+            if line.number > before:
+                log.log(values(wandb, line), step=line.number, commit=True)
+                count = line.number
+    print(f"{run.name} has ended: {count} lines are logged" + f", {before} of them by earlier calls" * (before > 0))
 
 
 if __name__ == "__main__":

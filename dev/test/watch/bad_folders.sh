@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: scripts/tensorboard, report and wandb_sync refuse what is no run, and say file and line of a broken one
+# Covers: scripts/tensorboard, report and wandb_sync refuse what is no run, and say file and line of a broken one; a
+# report is there whole or as it was before
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -15,6 +16,7 @@ run broken "$good\n$good\n{\"step\":2,\"loss\n$good\n"
 run list "$good\n[1,2]\n"
 run without_step "$good\n{\"loss\":1}\n"
 run good "$good\n"
+run torn '{"step":1,"lo'
 run bad_config "$good\n" && echo '{"lr":' >bad_config/config.json
 commands=("$root/scripts/tensorboard --no-server" "$root/scripts/report -o $scratch/page.html")
 for command in "${commands[@]}"; do
@@ -42,10 +44,35 @@ refused "tensorboard: a port that is taken" "TensorBoard does not start" "$root/
 kill "$taken"
 check "report: an empty run beside a good one is left out" "$root/scripts/report" good empty -o page.html
 
+# A page is there whole or as it was before.
+ln -s page.html link.html && cp page.html before.html
+refused "report: no room" "cannot write link.html: File too large" \
+  bash -c 'ulimit -f 100 && exec "$@"' bash "$root/scripts/report" good -o link.html
+check "report: the page is as it was" cmp page.html before.html
+check "report: a link stays one" eval '"$root/scripts/report" good -o link.html && [ -L link.html ] && [ -s page.html ]'
+check "report: nothing lies beside it" eval '! compgen -G "*.partial"'
+check "report: into a pipe" eval '"$root/scripts/report" good -o /dev/stdout | grep "^</html>"'
+run stuck "$good\n" && mkfifo stuck/config.json
+"$root/scripts/report" stuck -o page.html &
+stuck=$!
+exec 8>stuck/config.json # it has begun to read
+kill "$stuck"
+code=0 && wait "$stuck" || code=$?
+check "report: SIGTERM is no success" [ "$code" -eq 130 ]
+
+# A run that goes away.
+run away "$good\n"
+exec {lock}>>away/train.jsonl && flock "$lock"
+refused "tensorboard: the run goes away" "cannot read away/train.jsonl: No such file" \
+  bash -c '{ until compgen -G "away/tensorboard/events*"; do sleep 0.1; done; rm -r away; } & exec "$@"' bash \
+  "$root/scripts/tensorboard" --no-server away
+exec {lock}>&-
+
 # Without wandb: a module of this name that cannot be imported.
 mkdir hidden && echo 'raise ImportError("hidden")' >hidden/wandb.py
 refused "wandb_sync: wandb is not there" "build/watch/bin/pip install wandb==" \
   env PYTHONPATH="$scratch/hidden" "$root/scripts/wandb_sync" good
 refused "wandb_sync: no such folder" "nowhere is not a folder" "$root/scripts/wandb_sync" nowhere
 refused "wandb_sync: an empty run" "nothing to log" "$root/scripts/wandb_sync" empty
+refused "wandb_sync: half a line" "nothing to log" "$root/scripts/wandb_sync" torn
 echo "$checks checks passed"

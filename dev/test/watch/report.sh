@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Covers: scripts/report of two real runs and of a hostile one, in a browser without network: every number, what moves,
-# nothing fetched, no complaint of the console, light, dark and on a phone
+# Covers: scripts/report of two real runs, a hostile and a young one, in a browser without network: every number, what
+# moves, nothing fetched, no complaint of the console, light, dark and on a phone
 # Timeout: 300
 #
 # Pictures of the pages stay in build/test-logs/report/.

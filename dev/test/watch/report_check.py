@@ -13,7 +13,7 @@ import numpy as np
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "scripts"))
 
 from browser import Browser, Page
-from invented_runs import HOSTILE, long_run
+from invented_runs import HOSTILE, long_run, write_run
 
 from llmc_runs.curves import thin
 
@@ -75,7 +75,7 @@ def check_real(browser, scratch, runs):
     path = report(runs, os.path.join(scratch, "real.html"))
     page = Page(browser, path)
     names = page.evaluate("Bokeh.documents[0].roots().map((p) => p.name)")
-    known = ["loss", "val_loss", "grad_norm", "lr", "tokens_per_s", "step_ms"]
+    known = ["loss", "val_loss", "grad_norm", "lr", "tokens_per_s", "step_ms", "val_bits_per_byte"]
     check(f"a chart for each scalar: {', '.join(names)}", names == known)
     for number, run in enumerate(runs):
         for name in names:
@@ -162,6 +162,15 @@ def check_hostile(browser, scratch, real):
     page.picture(os.path.join(scratch, "hostile.png"), whole=True)
 
 
+def check_young(browser, scratch):
+    """A run that has a sample, and no number yet."""
+    folder = write_run(os.path.join(scratch, "young"), [{"step": 0, "sample": "once"}])
+    page = Page(browser, report([folder], os.path.join(scratch, "young.html")))
+    check("no chart, and the sample", page.evaluate("!document.querySelector('.chart')") and
+          page.evaluate("document.querySelector('.sample pre').textContent") == "once")
+    quiet(page, "a young run")
+
+
 def check_seen_failing(browser, scratch):
     """Pages with one mistake each."""
     with open(os.path.join(scratch, "real.html"), encoding="utf-8") as file:
@@ -182,6 +191,7 @@ def main():
     with Browser() as browser:
         check_real(browser, scratch, runs)
         check_hostile(browser, scratch, runs[0])
+        check_young(browser, scratch)
         check_seen_failing(browser, scratch)
     print(f"{checks} checks passed")
 

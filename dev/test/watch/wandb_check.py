@@ -1,59 +1,45 @@
-"""Compares what wandb wrote offline with train.jsonl:  wandb_check.py RUN   (in RUN/wandb/offline-run-*)"""
+"""Compares what was logged with train.jsonl, each line once and in order:
 
-import glob
+    wandb_check.py RUN            what wandb wrote offline, in all of RUN/wandb/offline-run-*
+    wandb_check.py RUN HISTORY    what wandb_server.py was told
+"""
+
 import json
 import os
-import struct
 import sys
 
-from wandb.proto.wandb_internal_pb2 import Record
-
-BLOCK = 32768
+from llmc_runs.wandb_files import history
 
 
-def records(path):
-    """The records of a .wandb file: LevelDB's log format after a header of 7 bytes."""
-    with open(path, "rb") as file:
-        data = file.read()
-    at, whole = 7, b""
-    while at + 7 <= len(data):
-        if BLOCK - at % BLOCK < 7:
-            at += BLOCK - at % BLOCK  # padding
-            continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        whole += data[at + 7:at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part of it
-            yield Record.FromString(whole)
-            whole = b""
+def offline(run):
+    """(step of wandb, {name: value}) of all calls."""
+    folder = os.path.join(run, "wandb")
+    with open(os.path.join(folder, "run_id"), encoding="ascii") as file:
+        for step, items in history(folder, file.read()):
+            yield step, {name: json.loads(value) for name, value in items.items()}
 
 
-def logged(run):
-    """step of wandb → what was logged with it"""
-    steps = {}
-    for path in glob.glob(os.path.join(run, "wandb", "offline-run-*", "*.wandb")):
-        for record in records(path):
-            if record.WhichOneof("record_type") == "history":
-                items = {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
-                steps.setdefault(record.history.step.num, {}).update(items)
-    return steps
+def online(path):
+    with open(path, encoding="utf-8") as file:
+        for items in map(json.loads, file):
+            yield items["_step"], items
 
 
 def main():
-    run = sys.argv[1]
-    steps = logged(run)
+    run, *told = sys.argv[1:]
+    logged = [(step, items) for step, items in (online(*told) if told else offline(run)) if "step" in items]
     with open(os.path.join(run, "train.jsonl"), encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
+    steps = [step for step, _ in logged]
+    assert steps == list(range(1, len(lines) + 1)), f"lines logged: {steps}; train.jsonl has {len(lines)}"
     count = 0
-    for number, line in enumerate(lines, 1):
-        found = steps.pop(number)
+    for number, (line, (_, found)) in enumerate(zip(lines, logged), 1):
         for name, value in line.items():
             if name != "sample":
-                shown = float(json.loads(found[name]))
+                shown = float(found[name])
                 assert shown == float(value), f"line {number}: {name} is {shown}, not {value}"
                 count += 1
         assert ("sample" in line) == any(key.startswith("sample") for key in found), f"line {number}: sample"
-    assert not {n: s for n, s in steps.items() if "step" in s}, f"more than train.jsonl has: {steps}"
     print(f"     {count} values of {len(lines)} lines")
 
 
