@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "dev/data"))
 
 def run(*arguments, code: int | None = 0, **options) -> subprocess.CompletedProcess:
     """Runs prepare or inspect, and expects an exit code (None: any but 0, with a message and no traceback)."""
-    environment = os.environ | {"PYTHON": sys.executable} | options.pop("env", {})
+    environment = os.environ | {"LLMC_DATA_PYTHON": sys.executable} | options.pop("env", {})
     command = [str(argument) for argument in arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, errors="replace", env=environment, timeout=100, **options

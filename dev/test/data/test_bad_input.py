@@ -163,6 +163,13 @@ def test_bad_commands(tmp_path):
     assert "empty: name" not in prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *COMMON).stderr
 
 
+def test_which_python():
+    """PYTHON is what scripts/python_environment makes environments of: it decides nothing here."""
+    assert "SOURCE" in prepare("--help", env={"PYTHON": "/none"}).stdout
+    refused = prepare("--help", env={"LLMC_DATA_PYTHON": "/none"}, code=1).stderr
+    assert "there is no Python /none; first: make data-environment, or name one with LLMC_DATA_PYTHON" in refused
+
+
 def test_few_documents_say_so(tmp_path):
     (tmp_path / "d.txt").write_text("text")
     assert "no document fell to the held-out split" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o").stdout

@@ -58,7 +58,7 @@ def test_reading_goes_on_behind_any_piece(number, arguments, monkeypatch):
 
 
 def start(arguments, folder, stderr=subprocess.DEVNULL) -> subprocess.Popen:
-    environment = os.environ | {"PYTHON": sys.executable}
+    environment = os.environ | {"LLMC_DATA_PYTHON": sys.executable}
     command = [str(argument) for argument in (PREPARE, *arguments, "--out", folder)]
     return subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=stderr)
 
