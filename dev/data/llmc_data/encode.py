@@ -121,7 +121,9 @@ class Encoder:
             row = json.loads(text)
         except ValueError as error:
             raise DataError(f"{where}: not JSON: {error}") from None
-        if not isinstance(row, dict) or row.get(name) is None:
+        if isinstance(row, dict) and name in row and row[name] is None:
+            raise DataError(f"{where}: {name} is null\n  drop the {batch.unit}, or name another with --text-field")
+        if not isinstance(row, dict) or name not in row:
             found = f"it has {', '.join(row) or 'none'}" if isinstance(row, dict) else f"it is {type(row).__name__}"
             raise DataError(f"{where}: no field {name}\n  {found}: name the right one with --text-field")
         return row

@@ -158,7 +158,8 @@ class TableReader:
 
         if column.null_count:
             row = first_row + column.is_null().to_pylist().index(True)
-            raise DataError(f"{self.path}: row {row}: {self.reading.field} is null\n  expected text; drop the row")
+            where = f"{self.path}: row {row}: {self.reading.field}"
+            raise DataError(f"{where} is null\n  drop the row, or name another with --text-field")
         if self.reading.objects:
             return [json.dumps({self.reading.field: value}).encode() for value in column.to_pylist()]
         if pa.types.is_dictionary(column.type):

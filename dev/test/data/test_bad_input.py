@@ -37,7 +37,7 @@ BAD = {  # name: (content or what writes it, message)
     "cut.jsonl": (GOOD * 3 + b'{"te', "cut.jsonl: line 4: not JSON: "),
     "array.json": (b'[{"text": "x"}]', "array.json: line 1: a JSON array\n  expected an object a line"),
     "missing.jsonl": (GOOD + b'{"content": "x"}\n', "missing.jsonl: line 2: no field text\n  it has content"),
-    "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: no field text"),
+    "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: text is null\n  drop the line, or name another"),
     "number.jsonl": (GOOD + b'{"text": 3}\n', "number.jsonl: line 2: field text is int, expected a string"),
     "list.jsonl": (GOOD + b'["text"]\n', "list.jsonl: line 2: no field text\n  it is list"),
     "column.parquet": (

@@ -273,3 +273,23 @@ def test_hub_that_does_not_answer(server, fetch, jsonl, tmp_path):
     server.files["/cdn/data/train-1.jsonl"] = b"damaged" * 100
     assert "size 700\n  expected" in fetch("some/text", code=1).stderr
     assert not (tmp_path / "o").exists()
+
+
+def test_hub_that_answers_with_a_page(server, fetch, jsonl, expected, tmp_path):
+    """As a proxy does: it says so, it is not kept, and what is in the cache serves."""
+    address = "/api/datasets/some/text/revision/main"
+    hub(server, jsonl)
+    for page in (b"<html>Sign in", b"[1]", b'{"siblings": []}', b'{"sha": "c0ffee", "siblings": [3]}'):
+        good, server.files[address] = server.files[address], page
+        refused = fetch("some/text", code=1).stderr
+        assert f"cannot read {server.address}{address}?blobs=true: no list of a data set's files, but " in refused
+        assert str(page)[1:] in refused
+        assert "HF_ENDPOINT" in refused and not list((tmp_path / "cache").rglob("main.json"))
+        server.files[address] = good
+    fetch("some/text")
+    server.files[address] = b"<html>Sign in"
+    fetch("some/text", out="p")
+    assert shards_of(tmp_path / "o") == shards_of(tmp_path / "p") == expected
+    [kept] = (tmp_path / "cache").rglob("main.json")
+    kept.write_bytes(b"")
+    assert f"{kept}: no list of a data set's files, but ''\n  delete it" in fetch("some/text", code=1, out="q").stderr

@@ -141,6 +141,16 @@ def test_several_sources(documents, expected, gpt2, tmp_path):
     assert shards_of(tmp_path / "o") == expected
 
 
+def test_shards_beside_their_sources(documents, expected, gpt2, tmp_path):
+    """A folder that is source and --out at once: what stands beside shards is no data."""
+    write_jsonl(tmp_path / "d.jsonl", documents)
+    for said in ("train_llama", "complete already"):
+        assert said in prepare(tmp_path, "--out", tmp_path, "--tokenizer", gpt2, *COMMON).stdout
+        assert shards_of(tmp_path) == expected
+    prepare(tmp_path, "--out", tmp_path, "--tokenizer", gpt2, *COMMON, "--restart")
+    assert shards_of(tmp_path) == expected
+
+
 @pytest.mark.parametrize("delimiter", ["before", "after", "none"])
 def test_delimiters(delimiter, documents, gpt2, tmp_path):
     encode, token = encoder(gpt2), SPECIAL.index("<|eot_id|>")
