@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from llmc_data import delimiter
 from llmc_data.chat import ChatTemplate
 from llmc_data.errors import DataError
 from llmc_data.readers import Batch
@@ -27,7 +28,7 @@ class Encoding:
     """How documents become tokens."""
 
     tokenizer: Path | None = None  # none: byte by byte
-    delimiter: str = "before"  # before, after or none
+    delimiter: str = "before"  # one of delimiter.PLACES
     delimiter_token: str | None = None
     val_fraction: float = 0.0
     field: str = "text"
@@ -51,9 +52,7 @@ class Encoder:
         self.tokenizer = open_tokenizer(encoding.tokenizer)
         self.dtype = layout_for(self.tokenizer.vocabulary).dtype
         self.template = ChatTemplate(*encoding.template, self.tokenizer) if encoding.template else None
-        self.delimiter = np.empty(0, self.dtype)
-        if encoding.delimiter != "none":
-            self.delimiter = np.array([self.tokenizer.delimiter(encoding.delimiter_token)[1]], self.dtype)
+        self.delimiter = delimiter.find(encoding.delimiter, encoding.delimiter_token, self.tokenizer)
 
     def encode(self, batch: Batch) -> Encoded:
         result = Encoded({})
@@ -81,21 +80,14 @@ class Encoder:
             begins, ends = n > 0 or batch.begins, n < len(documents) - 1 or batch.ends
             if begins:
                 starts.append(length)
-            before, after = self.delimiters(ids, begins, ends)
-            arrays += [before, ids, after]
+            before, after = self.delimiter.around(ids, rendered=self.template is not None)
+            before, after = before if begins else [], after if ends else []
+            arrays += [np.array(before, self.dtype), ids, np.array(after, self.dtype)]
             length += len(before) + len(ids) + len(after)
             if self.template:
                 masks += [bytes(len(before)), mask, bytes(len(after))]
         tokens = np.concatenate(arrays).astype(self.dtype)
         return Tokens(tokens.tobytes(), b"".join(masks), starts, sum(documents[n][2] for n in members))
-
-    def delimiters(self, ids: np.ndarray, begins: bool, ends: bool) -> tuple[np.ndarray, np.ndarray]:
-        """What stands before and after a document. A template that renders the delimiter itself gets no second one."""
-        none, place = self.delimiter[:0], self.encoding.delimiter
-        rendered = self.template and len(ids) and self.delimiter.size
-        before = place == "before" and begins and not (rendered and ids[0] == self.delimiter[0])
-        after = place == "after" and ends and not (rendered and ids[-1] == self.delimiter[0])
-        return (self.delimiter if before else none), (self.delimiter if after else none)
 
     def decode(self, batch: Batch, n: int, result: Encoded) -> str:
         raw = batch.pieces[n]
@@ -155,6 +147,7 @@ class Encoder:
             )
         try:
             ids, mask = self.template.tokens_and_mask(messages, row.get("tools"))
+            self.delimiter.refuse_inside(ids)
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         return ids, mask, sum(len(m["content"].encode()) for m in messages if isinstance(m.get("content"), str))

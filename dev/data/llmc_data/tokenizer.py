@@ -30,7 +30,7 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
 
-    def delimiter(self, wanted: str | None) -> tuple[str, int]:
+    def delimiter(self, wanted: str | None, ends: bool = False) -> tuple[str, int]:
         if wanted is not None:
             raise DataError(f"--delimiter-token {wanted} needs a --tokenizer: bytes are delimited by byte 255")
         return "byte 255", 255
@@ -89,9 +89,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def delimiter(self, wanted: str | None) -> tuple[str, int]:
-        """The token between documents: the one asked for, else that which begins a text, else that which ends it."""
-        name = wanted or next(filter(None, self.begin_and_end()), None)
+    def delimiter(self, wanted: str | None, ends: bool = False) -> tuple[str, int]:
+        """The token between documents: the one asked for, else that which begins (ends) a text, else the other."""
+        begin, end = self.begin_and_end()
+        name = wanted or (end or begin if ends else begin or end)
         number = None if name is None else self.tokenizer.token_to_id(name)
         if number is None:
             what = f"has no token {name}" if name else "names no token that begins or ends a text"

@@ -161,6 +161,54 @@ def test_where_the_template_comes_from(llama3, tmp_path):
     assert head("--template", tmp_path / "given.jinja")[: 1 + len(encode("given"))] == [BOS, *encode("given")]
 
 
+INSIDE = "inside the conversation, too"
+
+
+def test_delimiter_inside_a_conversation(llama3, tmp_path):
+    """As where <|im_end|> ends both turns and texts, or <s> begins each turn: refused, and the ways out lead on."""
+    one_turn = [{"role": "user", "content": "Who?"}]
+    write_chat(tmp_path / "d.jsonl", [one_turn, CONVERSATION])
+    begins = "{% for m in messages %}{{ bos_token + m.role + m.content }}{% endfor %}"
+    ends = "{% for m in messages %}{{ m.role + m.content + eos_token }}{% endfor %}"
+    around = "{% for m in messages %}{{ bos_token + m.role + m.content + eos_token }}{% endfor %}"
+    generation = "{% if add_generation_prompt %}{{ PROMPT }}{% endif %}"
+
+    def command(template: str, *arguments) -> tuple:
+        prompt = "bos_token + 'assistant'" if "bos_token" in template else "'assistant'"
+        (tmp_path / "t.jinja").write_text(template + generation.replace("PROMPT", prompt))
+        options = ("--tokenizer", llama3, "--template", tmp_path / "t.jinja", "--val-fraction", 0, "--restart")
+        return tmp_path / "d.jsonl", "--out", tmp_path / "o", *options, *COMMON, *arguments
+
+    def refused(line: int, token: int, *arguments) -> None:
+        said = prepare(*command(*arguments), code=1).stderr
+        assert f"{tmp_path}/d.jsonl: line {line}: the delimiter {SPECIAL[token]} ({token}) is {INSIDE}: token " in said
+        assert "--delimiter-token TOKEN" in said and "--delimiter none" in said
+        assert not shards_of(tmp_path / "o")
+
+    def tokens(*arguments) -> list[int]:
+        prepare(*command(*arguments))
+        return np.frombuffer(shards_of(tmp_path / "o")["x_train_000001.bin"][1024:], "<u2").tolist()
+
+    refused(2, BOS, begins)
+    refused(2, EOS, ends, "--delimiter", "after")
+    refused(1, EOS, ends, "--delimiter-token", SPECIAL[EOS])  # at the other border
+    refused(2, BOS, around, "--delimiter", "both")
+    refused(2, EOS, ends, "--delimiter", "both")
+    plain = tokens(begins, "--delimiter", "none")
+    assert plain.count(BOS) == 5 and plain[0] == BOS
+    other = tokens(begins, "--delimiter-token", SPECIAL[EOT])
+    assert (
+        other.count(BOS) == 5 and [n for n, token in enumerate(other) if token == EOT][0] == 0 and other.count(EOT) == 2
+    )
+    # At its border it is no second one, and not refused.
+    write_chat(tmp_path / "d.jsonl", [one_turn, one_turn])
+    once = tokens(around, "--delimiter", "both")
+    assert [token for token in once if token < 5] == [BOS, EOS, BOS, EOS] and once == tokens(
+        around, "--delimiter", "none"
+    )
+    assert tokens("{% for m in messages %}{{ m.content }}{% endfor %}", "--delimiter", "both")[0] == BOS
+
+
 BAD = {
     "no messages": ('{"text": "x"}', "no field messages"),
     "no conversation": ('{"messages": "x"}', "is no conversation"),
