@@ -19,7 +19,12 @@ from llmc_data.errors import DataError
 from llmc_data.tokenizer import Tokenizer
 
 LLAMA3 = (
-    "{% for message in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"
+    "{% if tools %}{{ raise_exception('it has tools, and this template renders text alone') }}{% endif %}"
+    "{% for message in messages %}"
+    "{% if message['tool_calls'] or message['content'] is not string %}"
+    "{{ raise_exception('message ' ~ loop.index0 ~ ' has ' ~ ('tool_calls' if message['tool_calls'] else 'no string'"
+    " ~ ' as its content') ~ ', and this template renders text alone') }}"
+    "{% endif %}{% if loop.first %}{{ bos_token }}{% endif %}"
     "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
     "{{ message['content'] | trim + '<|eot_id|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
@@ -67,8 +72,11 @@ class ChatTemplate:
     def render(self, messages: list[dict], tools: list | None, prompt: bool = False) -> str:
         try:
             return self.template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **self.tokens)
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"the template {self.name} refuses the conversation: {error}") from None
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise DataError(
+                f"the template {self.name} refuses the conversation: {error}\n"
+                "  leave the conversation out, or give a template that takes it with --template FILE.jinja"
+            ) from None
 
     def learnt(self, messages: list[dict], tools: list | None = None) -> tuple[str, Spans, bool]:
         """The rendered conversation, the learnt stretches of it in characters, and whether the template marked them."""

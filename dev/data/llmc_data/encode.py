@@ -15,7 +15,7 @@ import numpy as np
 from llmc_data import delimiter
 from llmc_data.chat import ChatTemplate
 from llmc_data.errors import DataError
-from llmc_data.readers import Batch
+from llmc_data.readers import TOOLS, Batch
 from llmc_data.shards import layout_for
 from llmc_data.split import HELD_OUT, TRAIN, Tokens, is_held_out
 from llmc_data.tokenizer import open_tokenizer
@@ -138,15 +138,15 @@ class Encoder:
 
     def conversation(self, batch: Batch, n: int, text: str) -> tuple[np.ndarray, bytes, int]:
         row, where = self.row(batch, n, text), f"{batch.file}: {batch.unit} {batch.places[n]}"
-        messages = row[self.encoding.field]
-        if SURROGATE.search(json.dumps(messages, ensure_ascii=False)):
+        messages, tools = row[self.encoding.field], tools_of(row, where)
+        if SURROGATE.search(json.dumps([messages, tools], ensure_ascii=False)):
             raise DataError(f"{where}: half a surrogate pair in a message")
         if not (isinstance(messages, list) and messages and all(map(is_message, messages))):
             raise DataError(
                 f'{where}: {self.encoding.field} is no conversation\n  expected [{{"role": …, "content": …}}, …]'
             )
         try:
-            ids, mask = self.template.tokens_and_mask(messages, row.get("tools"))
+            ids, mask = self.template.tokens_and_mask([without_null_keys(m) for m in messages], tools)
             self.delimiter.refuse_inside(ids)
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
@@ -156,6 +156,26 @@ class Encoder:
 def is_message(value) -> bool:
     said = isinstance(value, dict) and (value.get("content") is not None or value.get("tool_calls") is not None)
     return said and isinstance(value.get("role"), str)
+
+
+def without_null_keys(message: dict) -> dict:
+    """So that a template that asks whether a message has tool_calls is told what counts. Null is a content."""
+    return {key: value for key, value in message.items() if value is not None or key == "content"}
+
+
+def tools_of(row: dict, where: str) -> list | None:
+    """A conversation's tools: a list, perhaps as JSON in a string, for columns that hold tools of many shapes."""
+    tools = row.get(TOOLS)
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools or "null")
+        except ValueError as error:
+            raise DataError(f"{where}: {TOOLS} is a string, but not JSON: {error}") from None
+    if not isinstance(tools, list | None):
+        raise DataError(
+            f"{where}: {TOOLS} is {type(tools).__name__}\n  expected a list, or a string that is one in JSON"
+        )
+    return tools
 
 
 _encoder: Encoder

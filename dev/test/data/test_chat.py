@@ -161,6 +161,78 @@ def test_where_the_template_comes_from(llama3, tmp_path):
     assert head("--template", tmp_path / "given.jinja")[: 1 + len(encode("given"))] == [BOS, *encode("given")]
 
 
+CALL = {"type": "function", "function": {"name": "time", "arguments": {"zone": "UTC"}}}
+WITH_TOOLS = [
+    {"role": "user", "content": "When is it?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "noon"},
+    {"role": "assistant", "content": "Noon."},
+]
+TOOL = {"type": "function", "function": {"name": "time", "parameters": {"zone": "string"}}}
+TAKES_TOOLS = (
+    "{% if tools is not none %}{{ 'tools: ' + (tools | tojson) }}{% endif %}{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message.role + '\n' }}"
+    "{% if 'tool_calls' in message %}{{ 'content' if 'content' in message }}"
+    "{{ message.tool_calls | tojson }}{% endif %}"
+    "{% if message.content is not none %}{{ message.content }}{% endif %}{{ '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant\n' }}{% endif %}"
+)
+
+
+def test_tools(llama3, tmp_path):
+    """A template that takes them gets the same of JSON lines and of tables, with null for what is not there."""
+    (tmp_path / "t.jinja").write_text(TAKES_TOOLS)
+    other = {"type": "function", "function": {"name": "place", "arguments": {"depth": 3}}}
+    rows = [
+        {"messages": WITH_TOOLS, "tools": [TOOL]},
+        {"messages": CONVERSATION},
+        {"messages": [CONVERSATION[0], {"role": "assistant", "content": "So:", "tool_calls": [other]}]},
+    ]
+    nulls = [rows[0] | {"tools": json.dumps([TOOL])}, rows[1] | {"tools": None}, rows[2] | {"tools": ""}]
+    nulls[1]["messages"] = [message | {"tool_calls": None} for message in CONVERSATION]
+    table = pa.Table.from_pylist([{"messages": row["messages"], "tools": row.get("tools")} for row in rows])
+    assert table.column("messages")[1].as_py()[0]["tool_calls"] is None  # as tables have it
+    pq.write_table(table, tmp_path / "table.parquet")
+    with pa.ipc.new_stream(str(tmp_path / "table.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    for name, lines in (("lines.jsonl", rows), ("nulls.jsonl", nulls)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in lines))
+    options = ("--tokenizer", llama3, "--template", tmp_path / "t.jinja", "--val-fraction", 0, *COMMON)
+    written = []
+    for name in ("lines.jsonl", "nulls.jsonl", "table.parquet", "table.arrow"):
+        prepare(tmp_path / name, "--out", tmp_path / f"{name}.out", *options)
+        written.append(shards_of(tmp_path / f"{name}.out"))
+    assert written[1:] == written[:1] * 3
+    tokens = np.frombuffer(written[0]["x_train_000001.bin"][1024:], "<u2")
+    text = Tokenizer(llama3).decode(tokens.tolist())
+    for call, beside in ((CALL, ""), (other, "So:")):
+        assert f"assistant\ncontent{json.dumps([call])}{beside}<|eot_id|>" in text
+    assert text.count("tools: ") == 1 and f"tools: {json.dumps([TOOL])}<|start" in text
+    assert "null" not in text and "None" not in text
+    learnt = np.frombuffer(written[0]["x_train_000001.mask"][1024:], "u1") == 1
+    assert json.dumps([CALL]) in Tokenizer(llama3).decode(tokens[learnt].tolist())
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"messages": WITH_TOOLS}, "message 1 has tool_calls, and this template renders text alone\n  leave"),
+        ({"messages": CONVERSATION, "tools": [TOOL]}, "it has tools, and this template renders text alone\n  leave"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, "message 0 has no string as"),
+        ({"messages": [{"role": "user", "content": 3}]}, "message 0 has no string as its content, and this template"),
+        ({"messages": CONVERSATION, "tools": "{"}, "line 2: tools is a string, but not JSON: "),
+        ({"messages": CONVERSATION, "tools": {"a": 1}}, "line 2: tools is dict\n  expected a list"),
+        ({"messages": CONVERSATION, "tools": ["\ud83d"]}, "line 2: half a surrogate pair"),
+    ],
+)
+def test_the_built_in_template_takes_text_alone(row, message, llama3, tmp_path):
+    rows = [{"messages": CONVERSATION, "tools": []}, row]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, *COMMON, code=1)
+    assert f"{tmp_path}/d.jsonl: line 2: " in refused.stderr and message in refused.stderr
+    assert not shards_of(tmp_path / "o")
+
+
 INSIDE = "inside the conversation, too"
 
 
