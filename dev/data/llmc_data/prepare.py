@@ -170,16 +170,20 @@ def command_of(options: argparse.Namespace, sources: list[Source], tokenizer, en
     }
 
 
-def delete_earlier(folder: Path) -> None:
-    """What an earlier command left: the shards that its manifest or progress name, and what is not complete."""
+def delete_earlier(folder: Path, command: dict) -> None:
+    """What an earlier command left: the shards that its manifest or progress name, and what is not complete. At any
+    moment the folder is seen to be ours, by the earlier manifest or by the progress of the command that begins."""
     complete, begun = manifest.read(folder), progress.read(folder)
     records = complete["shards"] if complete else []
     records += [record for split in begun.splits.values() for record in split["complete"]] if begun else []
     for name in [record["name"] for record in records]:
         (folder / name).unlink(missing_ok=True)
         (folder / name).with_suffix(".mask").unlink(missing_ok=True)
-    for path in [*folder.glob("*.partial"), folder / manifest.FILE, folder / progress.FILE]:
-        path.unlink(missing_ok=True)
+    for path in folder.glob("*.partial"):
+        path.unlink()
+    if complete or begun:
+        progress.Progress(command).save(folder)
+    (folder / manifest.FILE).unlink(missing_ok=True)
 
 
 def summary(content: dict, folder: Path) -> str:
@@ -206,8 +210,10 @@ def main() -> None:
     conversion = conversion_of(options)
     options.out.mkdir(parents=True, exist_ok=True)
     with progress.lock(options.out):
+        if not (manifest.read(options.out) or progress.read(options.out)):
+            conversion.refuse_foreign_files()
         if options.restart:
-            delete_earlier(options.out)
+            delete_earlier(options.out, conversion.command)
         content = manifest.read(options.out)
         if content:
             progress.refuse_other_command(options.out, content["command"], conversion.command)

@@ -11,7 +11,8 @@ from llmc_data.errors import DataError
 from llmc_data.shards import sha256_of
 
 FILE = "tokenizer.json"
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+BESIDE = (CONFIG_FILE, "special_tokens_map.json", TEMPLATE_FILE)
 # Where nothing beside tokenizer.json names the tokens that begin and end a text.
 USUAL_BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 USUAL_END = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
@@ -101,7 +102,7 @@ class Tokenizer:
 
     def begin_and_end(self) -> tuple[str | None, str | None]:
         """The tokens that begin and end a text, as the files beside tokenizer.json name them, else the usual ones."""
-        named = self.config("special_tokens_map.json") | self.config("tokenizer_config.json")
+        named = self.config("special_tokens_map.json") | self.config(CONFIG_FILE)
         if "bos_token" in named or "eos_token" in named:
             return token_text(named.get("bos_token")), token_text(named.get("eos_token"))
         known = [

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import tokenizers
 from conftest import INSPECT, SPECIAL, encoder, held_out, mask, prepare, run, shard, shards_of, some_documents
-from llmc_data.chat import LLAMA3, ChatTemplate
+from llmc_data.chat import LLAMA3, ChatTemplate, without_tags
 from llmc_data.errors import DataError
 from llmc_data.tokenizer import Tokenizer
 
@@ -159,6 +159,41 @@ def test_where_the_template_comes_from(llama3, tmp_path):
     (tmp_path / "t/chat_template.jinja").write_text("beside" + CHATML)
     assert head()[: 1 + len(encode("beside"))] == [BOS, *encode("beside")]
     assert head("--template", tmp_path / "given.jinja")[: 1 + len(encode("given"))] == [BOS, *encode("given")]
+
+
+def test_the_template_goes_along(llama3, tmp_path):
+    """chat_template.jinja beside the shards is what was trained with, without what plain jinja does not know; and
+    tokenizer_config.json says the same."""
+    shutil.copytree(llama3, tmp_path / "t")
+    write_chat(tmp_path / "d.jsonl", [CONVERSATION])
+    arguments = (tmp_path / "d.jsonl", "--tokenizer", tmp_path / "t", *COMMON, "--out")
+    prepare(*arguments, tmp_path / "built_in")
+    assert (tmp_path / "built_in/chat_template.jinja").read_text() == LLAMA3
+    config = (llama3 / "tokenizer_config.json").read_bytes()
+    assert (tmp_path / "built_in/tokenizer_config.json").read_bytes() == config
+    # The one given wins over those of the tokenizer.
+    (tmp_path / "t/tokenizer_config.json").write_text(json.dumps(json.loads(config) | {"chat_template": "config"}))
+    (tmp_path / "t/chat_template.jinja").write_text("beside")
+    (tmp_path / "given.jinja").write_text(MARKED)
+    prepare(*arguments, tmp_path / "given", "--template", tmp_path / "given.jinja")
+    written = (tmp_path / "given/chat_template.jinja").read_text()
+    config = json.loads((tmp_path / "given/tokenizer_config.json").read_text())
+    assert config == {"bos_token": SPECIAL[0], "eos_token": {"content": SPECIAL[1]}, "chat_template": written}
+    # Without --chat the tokenizer's own files are copied as they are.
+    (tmp_path / "d.txt").write_text("text")
+    prepare(tmp_path / "d.txt", "--tokenizer", tmp_path / "t", "--out", tmp_path / "text")
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / "text" / name).read_bytes() == (tmp_path / "t" / name).read_bytes()
+
+
+@pytest.mark.parametrize("opened", ["{% generation %}", "{%- generation -%}", "{%-generation%}", "{%+ generation -%}"])
+@pytest.mark.parametrize("closed", ["{% endgeneration %}", "{%- endgeneration -%}", "{%- endgeneration +%}"])
+def test_templates_without_tags_render_the_same(opened, closed, llama3):
+    source = MARKED.replace("{%- generation %}", "   " + opened + "\n  ").replace("{% endgeneration %}", "\n " + closed)
+    assert source.count(opened) == source.count(closed) == 1
+    plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(without_tags(source))
+    rendered = ChatTemplate(source, "t", Tokenizer(llama3)).learnt(CONVERSATION)[0]
+    assert plain.render(messages=CONVERSATION, bos_token=SPECIAL[0]) == rendered
 
 
 CALL = {"type": "function", "function": {"name": "time", "arguments": {"zone": "UTC"}}}

@@ -184,6 +184,26 @@ def test_stopped_before_a_step_on_the_disk(number, every, last_every, gpt2, tmp_
     several_at_once(stop_and_go_on, sorted(chosen))
 
 
+def test_restart_is_stopped(gpt2, llama3, tmp_path):
+    """While it deletes what another command left, and before it wrote anything: the same command is not refused."""
+    source = write_jsonl(tmp_path / "d.jsonl", some_documents(50))
+    (tmp_path / "driver.py").write_text(DRIVER)
+    common = [source, "--processes", 1, "--out"]
+    prepare(*common, tmp_path / "earlier", "--tokenizer", gpt2)
+    prepare(*common, tmp_path / "expected", "--tokenizer", llama3)
+
+    def stop_and_go_on(step: int) -> None:
+        folder = shutil.copytree(tmp_path / "earlier", tmp_path / str(step))
+        again = [*common, folder, "--tokenizer", llama3, "--restart"]
+        command = [sys.executable, tmp_path / "driver.py", ROOT / "dev/data", int(signal.SIGKILL), step, *again]
+        stopped = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
+        assert stopped.returncode == -signal.SIGKILL, stopped.stderr
+        prepare(*again)
+        assert files_of(folder) == files_of(tmp_path / "expected"), step
+
+    several_at_once(stop_and_go_on, range(1, 15))
+
+
 def test_workers_end_with_their_parent(arguments, unkilled, tmp_path):
     running = start(arguments, tmp_path / "o")
     deadline = time.monotonic() + 60
