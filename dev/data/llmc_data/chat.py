@@ -9,6 +9,7 @@ differently when more follow marks what is learnt itself, with {% generation %} 
 """
 
 import json
+import re
 from pathlib import Path
 
 import jinja2
@@ -16,14 +17,20 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmc_data.errors import DataError
-from llmc_data.tokenizer import Tokenizer
+from llmc_data.tokenizer import CONFIG_FILE, TEMPLATE_FILE, Tokenizer
 
 LLAMA3 = (
-    "{% for message in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"
+    "{% if tools %}{{ raise_exception('it has tools, and this template renders text alone') }}{% endif %}"
+    "{% for message in messages %}"
+    "{% if message['tool_calls'] or message['content'] is not string %}"
+    "{{ raise_exception('message ' ~ loop.index0 ~ ' has ' ~ ('tool_calls' if message['tool_calls'] else 'no string'"
+    " ~ ' as its content') ~ ', and this template renders text alone') }}"
+    "{% endif %}{% if loop.first %}{{ bos_token }}{% endif %}"
     "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
     "{{ message['content'] | trim + '<|eot_id|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 )
+TAG = re.compile(r"\{%([-+]?)\s*((?:end)?generation)\s*([-+]?)%\}")
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what {% generation %} marks: code points that no text may use
 
 Spans = list[tuple[int, int]]
@@ -67,8 +74,11 @@ class ChatTemplate:
     def render(self, messages: list[dict], tools: list | None, prompt: bool = False) -> str:
         try:
             return self.template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **self.tokens)
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"the template {self.name} refuses the conversation: {error}") from None
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise DataError(
+                f"the template {self.name} refuses the conversation: {error}\n"
+                "  leave the conversation out, or give a template that takes it with --template FILE.jinja"
+            ) from None
 
     def learnt(self, messages: list[dict], tools: list | None = None) -> tuple[str, Spans, bool]:
         """The rendered conversation, the learnt stretches of it in characters, and whether the template marked them."""
@@ -115,18 +125,34 @@ def unmark(text: str) -> tuple[str, Spans]:
     return "".join(plain), spans
 
 
+def without_tags(source: str) -> str:
+    """The template for those that do not know {% generation %}: a comment stands in its place, which renders as
+    nothing and takes the same white space around it along."""
+    return TAG.sub(r"{#\1 \2 \3#}", source)
+
+
+def files_beside(source: str, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """What says to whoever talks with the model which template it was trained with."""
+    source = without_tags(source)
+    files = {TEMPLATE_FILE: source.encode()}
+    config = tokenizer.config(CONFIG_FILE)
+    if config.get("chat_template", source) != source:
+        files[CONFIG_FILE] = json.dumps(config | {"chat_template": source}, indent=2, ensure_ascii=False).encode()
+    return files
+
+
 def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
     """The template's text and name: the file given, else what stands beside the tokenizer, else Llama 3's."""
-    path = path or tokenizer.path.with_name("chat_template.jinja")
+    given, path = path is not None, path or tokenizer.path.with_name(TEMPLATE_FILE)
     if path.is_file():
         return path.read_text(encoding="utf-8"), path.name
-    if path.name != "chat_template.jinja":
+    if given:
         raise DataError(f"there is no template {path}")
-    template = tokenizer.config("tokenizer_config.json").get("chat_template")
+    template = tokenizer.config(CONFIG_FILE).get("chat_template")
     if isinstance(template, list):  # several, by name
         template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
     if template:
-        return template, "of tokenizer_config.json"
+        return template, f"of {CONFIG_FILE}"
     missing = [
         name
         for name in ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

@@ -9,15 +9,15 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmc_data import manifest, progress
+from llmc_data import chat, manifest, progress
 from llmc_data.encode import Encoded, Encoding, encode, start_worker
 from llmc_data.errors import DataError
 from llmc_data.readers import Batch, Reading, batches
 from llmc_data.shards import layout_for, sha256_of, write_whole
 from llmc_data.sources import Source
 from llmc_data.split import HELD_OUT, TRAIN, SplitWriter
+from llmc_data.tokenizer import BESIDE, ByteTokenizer, Tokenizer
 from llmc_data.tokenizer import FILE as TOKENIZER_FILE
-from llmc_data.tokenizer import ByteTokenizer, Tokenizer
 
 WARNINGS = 5  # that are printed; the rest is counted
 LARGE_BYTES = 200_000_000  # for a document that is tokenized whole
@@ -119,10 +119,8 @@ class Conversion:
         if not any(writer.tokens for writer in self.writers.values()):
             raise DataError(f"no document in {', '.join(source.label for source in self.sources)}")
         self.save()
-        if self.tokenizer.path:
-            for path in [self.tokenizer.path, *self.tokenizer.files]:
-                name = TOKENIZER_FILE if path == self.tokenizer.path else path.name
-                write_whole(self.folder / name, path.read_bytes())
+        for name, content in self.files_beside().items():
+            write_whole(self.folder / name, content)
         content = manifest.make(
             self.command,
             self.layout,
@@ -134,6 +132,23 @@ class Conversion:
         manifest.write(self.folder, content)
         (self.folder / progress.FILE).unlink()
         return content
+
+    def files_beside(self) -> dict[str, bytes]:
+        """The tokenizer's files, for the shards' folder; with --chat the template that rendered the conversations."""
+        if self.tokenizer.path is None:
+            return {}
+        files = {TOKENIZER_FILE: self.tokenizer.path} | {path.name: path for path in self.tokenizer.files}
+        files = {name: path.read_bytes() for name, path in files.items()}
+        template = self.encoding.template
+        return files | (chat.files_beside(template[0], self.tokenizer) if template else {})
+
+    def refuse_foreign_files(self) -> None:
+        """What another tokenizer or model left in the folder is not overwritten, nor are shards put beside it."""
+        files = self.files_beside()
+        for name in (TOKENIZER_FILE, *BESIDE):
+            path = self.folder / name
+            if path.exists() and path.read_bytes() != files.get(name):
+                raise DataError(f"{path} is there already, from elsewhere\n  give another --out, or remove it")
 
     def bytes_before(self, source: int) -> int:
         return sum(self.sizes[:source])

@@ -1,6 +1,7 @@
 """Downloads that go on after a cut, and end complete and verified or not at all."""
 
 import contextlib
+import fcntl
 import hashlib
 import http.client
 import json
@@ -10,7 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,15 +52,43 @@ class Download:
     secret: Mapping[str, str] = None  # headers, as a token
 
     def run(self) -> str:
-        """Returns the sha256 of what is at target now. A complete file is not fetched again."""
+        """Returns the sha256 of what is at target now. A complete file is not fetched again, but looked at."""
         if not self.target.exists():
             self.target.parent.mkdir(parents=True, exist_ok=True)
-            self.fetch()
-            self.verify()
-            os.replace(self.partial, self.target)
+            with self.alone():
+                if not self.target.exists():
+                    return self.fetch_whole()
+        sha256, wrong = self.digest_and_difference(self.target)
+        if wrong:
+            raise DataError(
+                f"{self.target}: {wrong}: the file, fetched earlier, is damaged, or the {wrong.split()[0]} asked for is"
+                " another file's\n  delete the file to fetch it again, or correct what is asked for"
+            )
+        return sha256
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """One process at a time fetches a target; another one that wants it waits, and finds it."""
+        with open(self.target.with_name(f".{self.target.name}.lock"), "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"{self.url}: another process is fetching it; waiting for that", flush=True)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def fetch_whole(self) -> str:
+        """What comes is verified, and gets its name only then. Returns its sha256."""
+        self.fetch()
+        sha256, wrong = self.digest_and_difference(self.partial)
+        if wrong:
+            self.partial.unlink()
             self.version_file.unlink(missing_ok=True)
-            sync_folder(self.target.parent)
-        return self.sha256 or sha256_of(self.target)
+            raise DataError(f"{self.url}: {wrong}: damaged on the way, or changed there")
+        os.replace(self.partial, self.target)
+        self.version_file.unlink(missing_ok=True)
+        sync_folder(self.target.parent)
+        return sha256
 
     @property
     def partial(self) -> Path:
@@ -140,17 +169,13 @@ class Download:
             return json.loads(self.version_file.read_text())
         return {}
 
-    def verify(self) -> None:
-        for what, expected, found in (
-            ("size", self.size, self.have()),
-            ("sha256", self.sha256, self.sha256 and sha256_of(self.partial)),
-        ):
+    def digest_and_difference(self, path: Path) -> tuple[str, str | None]:
+        """The sha256 of the file, and what is not as it was asked for."""
+        sha256 = sha256_of(path)
+        for what, expected, found in (("size", self.size, path.stat().st_size), ("sha256", self.sha256, sha256)):
             if expected is not None and found != expected:
-                self.partial.unlink()
-                self.version_file.unlink(missing_ok=True)
-                raise DataError(
-                    f"{self.url}: {what} {found}\n  expected {expected}: damaged on the way, or changed there"
-                )
+                return sha256, f"{what} {found}\n  expected {expected}"
+        return sha256, None
 
 
 def validator_of(reply) -> str:
@@ -164,6 +189,6 @@ def download_url(url: str, cache: Path, sha256: str | None = None) -> tuple[Path
     name = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name or "download"
     target = cache / "urls" / hashlib.sha256(url.encode()).hexdigest()[:16] / name
     try:
-        return target, Download(url, target, sha256).run()
+        return target, Download(url, target, sha256 and sha256.lower()).run()
     except DataError as error:
         raise DataError(f"{error}\n  or fetch it elsewhere and give the file as a source") from None

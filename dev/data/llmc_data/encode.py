@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from llmc_data import delimiter
 from llmc_data.chat import ChatTemplate
 from llmc_data.errors import DataError
-from llmc_data.readers import Batch
+from llmc_data.readers import TOOLS, Batch
 from llmc_data.shards import layout_for
 from llmc_data.split import HELD_OUT, TRAIN, Tokens, is_held_out
 from llmc_data.tokenizer import open_tokenizer
@@ -27,7 +28,7 @@ class Encoding:
     """How documents become tokens."""
 
     tokenizer: Path | None = None  # none: byte by byte
-    delimiter: str = "before"  # before, after or none
+    delimiter: str = "before"  # one of delimiter.PLACES
     delimiter_token: str | None = None
     val_fraction: float = 0.0
     field: str = "text"
@@ -51,9 +52,7 @@ class Encoder:
         self.tokenizer = open_tokenizer(encoding.tokenizer)
         self.dtype = layout_for(self.tokenizer.vocabulary).dtype
         self.template = ChatTemplate(*encoding.template, self.tokenizer) if encoding.template else None
-        self.delimiter = np.empty(0, self.dtype)
-        if encoding.delimiter != "none":
-            self.delimiter = np.array([self.tokenizer.delimiter(encoding.delimiter_token)[1]], self.dtype)
+        self.delimiter = delimiter.find(encoding.delimiter, encoding.delimiter_token, self.tokenizer)
 
     def encode(self, batch: Batch) -> Encoded:
         result = Encoded({})
@@ -81,21 +80,14 @@ class Encoder:
             begins, ends = n > 0 or batch.begins, n < len(documents) - 1 or batch.ends
             if begins:
                 starts.append(length)
-            before, after = self.delimiters(ids, begins, ends)
-            arrays += [before, ids, after]
+            before, after = self.delimiter.around(ids, rendered=self.template is not None)
+            before, after = before if begins else [], after if ends else []
+            arrays += [np.array(before, self.dtype), ids, np.array(after, self.dtype)]
             length += len(before) + len(ids) + len(after)
             if self.template:
                 masks += [bytes(len(before)), mask, bytes(len(after))]
         tokens = np.concatenate(arrays).astype(self.dtype)
         return Tokens(tokens.tobytes(), b"".join(masks), starts, sum(documents[n][2] for n in members))
-
-    def delimiters(self, ids: np.ndarray, begins: bool, ends: bool) -> tuple[np.ndarray, np.ndarray]:
-        """What stands before and after a document. A template that renders the delimiter itself gets no second one."""
-        none, place = self.delimiter[:0], self.encoding.delimiter
-        rendered = self.template and len(ids) and self.delimiter.size
-        before = place == "before" and begins and not (rendered and ids[0] == self.delimiter[0])
-        after = place == "after" and ends and not (rendered and ids[-1] == self.delimiter[0])
-        return (self.delimiter if before else none), (self.delimiter if after else none)
 
     def decode(self, batch: Batch, n: int, result: Encoded) -> str:
         raw = batch.pieces[n]
@@ -121,7 +113,9 @@ class Encoder:
             row = json.loads(text)
         except ValueError as error:
             raise DataError(f"{where}: not JSON: {error}") from None
-        if not isinstance(row, dict) or row.get(name) is None:
+        if isinstance(row, dict) and name in row and row[name] is None:
+            raise DataError(f"{where}: {name} is null\n  drop the {batch.unit}, or name another with --text-field")
+        if not isinstance(row, dict) or name not in row:
             found = f"it has {', '.join(row) or 'none'}" if isinstance(row, dict) else f"it is {type(row).__name__}"
             raise DataError(f"{where}: no field {name}\n  {found}: name the right one with --text-field")
         return row
@@ -144,15 +138,16 @@ class Encoder:
 
     def conversation(self, batch: Batch, n: int, text: str) -> tuple[np.ndarray, bytes, int]:
         row, where = self.row(batch, n, text), f"{batch.file}: {batch.unit} {batch.places[n]}"
-        messages = row[self.encoding.field]
-        if SURROGATE.search(json.dumps(messages, ensure_ascii=False)):
+        messages, tools = row[self.encoding.field], tools_of(row, where)
+        if SURROGATE.search(json.dumps([messages, tools], ensure_ascii=False)):
             raise DataError(f"{where}: half a surrogate pair in a message")
         if not (isinstance(messages, list) and messages and all(map(is_message, messages))):
             raise DataError(
                 f'{where}: {self.encoding.field} is no conversation\n  expected [{{"role": …, "content": …}}, …]'
             )
         try:
-            ids, mask = self.template.tokens_and_mask(messages, row.get("tools"))
+            ids, mask = self.template.tokens_and_mask([without_null_keys(m) for m in messages], tools)
+            self.delimiter.refuse_inside(ids)
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         return ids, mask, sum(len(m["content"].encode()) for m in messages if isinstance(m.get("content"), str))
@@ -161,6 +156,26 @@ class Encoder:
 def is_message(value) -> bool:
     said = isinstance(value, dict) and (value.get("content") is not None or value.get("tool_calls") is not None)
     return said and isinstance(value.get("role"), str)
+
+
+def without_null_keys(message: dict) -> dict:
+    """So that a template that asks whether a message has tool_calls is told what counts. Null is a content."""
+    return {key: value for key, value in message.items() if value is not None or key == "content"}
+
+
+def tools_of(row: dict, where: str) -> list | None:
+    """A conversation's tools: a list, perhaps as JSON in a string, for columns that hold tools of many shapes."""
+    tools = row.get(TOOLS)
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools or "null")
+        except ValueError as error:
+            raise DataError(f"{where}: {TOOLS} is a string, but not JSON: {error}") from None
+    if not isinstance(tools, list | None):
+        raise DataError(
+            f"{where}: {TOOLS} is {type(tools).__name__}\n  expected a list, or a string that is one in JSON"
+        )
+    return tools
 
 
 _encoder: Encoder

@@ -10,6 +10,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmc_data import progress, tokenizer
 from llmc_data.download import CUTS, TIMEOUT_S, Download, request_for
 from llmc_data.errors import DataError
 from llmc_data.shards import write_whole
@@ -17,6 +18,7 @@ from llmc_data.shards import write_whole
 ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<pattern>.+))?")
 PREFERRED = (".parquet", ".arrow", ".jsonl", ".ndjson", ".txt", ".json")
 NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "README.txt")
+NOT_DATA += ("manifest.json", progress.FILE, tokenizer.FILE, *tokenizer.BESIDE)  # of shards beside their sources
 HELD_OUT_NAMES = re.compile(r"(^|[/_.-])(test|valid|validation|val|dev|eval)([/_.-]|$)")
 
 
@@ -25,6 +27,20 @@ class HubFile:
     name: str
     size: int | None
     sha256: str | None  # where the hub knows it
+
+
+class NoListing(Exception):
+    """What should be a hub's list of files is something else, such as a proxy's page."""
+
+
+def parse_listing(content: bytes) -> tuple[str, list[HubFile]]:
+    """A revision's commit and files, of the hub's reply."""
+    try:
+        info = json.loads(content)
+        files = [(f["rfilename"], f.get("size"), (f.get("lfs") or {}).get("sha256")) for f in info.get("siblings", [])]
+        return str(info["sha"]), [HubFile(*file) for file in files]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise NoListing(f"no list of a data set's files, but {content[:60].decode(errors='replace')!r}") from None
 
 
 @dataclass(frozen=True)
@@ -55,17 +71,17 @@ class DataSet:
         try:
             with urllib.request.urlopen(request_for(url, {}, self.secret()), timeout=TIMEOUT_S) as reply:
                 content = reply.read()
+            listing = parse_listing(content)
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_whole(kept, content)
-        except (*CUTS, urllib.error.HTTPError) as error:
+            return listing
+        except (*CUTS, urllib.error.HTTPError, NoListing) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500 or not kept.exists():
                 raise DataError(self.unreachable(url, error)) from None
-            content = kept.read_bytes()
-        info = json.loads(content)
-        files = [
-            HubFile(f["rfilename"], f.get("size"), (f.get("lfs") or {}).get("sha256")) for f in info.get("siblings", [])
-        ]
-        return info["sha"], files
+        try:
+            return parse_listing(kept.read_bytes())
+        except NoListing as error:
+            raise DataError(f"{kept}: {error}\n  delete it, and it is asked for again at {url}") from None
 
     def unreachable(self, url: str, error: Exception) -> str:
         code = getattr(error, "code", None)

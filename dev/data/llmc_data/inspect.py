@@ -41,9 +41,11 @@ def describe_tokens(shard: Shard, content: dict | None, tokenizer, length: int) 
     if content and largest >= vocabulary:
         raise DataError(f"{shard.path}: token {largest}\n  expected tokens below the vocabulary of {vocabulary}")
     if content and content["delimiter"]:
-        number = content["delimiter"]["id"]
-        count = sum(int((chunk == number).sum()) for chunk in chunks(tokens))
-        yield "documents", f"{count:,} delimiters ({content['delimiter']['token']}, {number})"
+        of = content["delimiter"]
+        both = [(of["token"], of["id"])] + ([(of["end_token"], of["end_id"])] if "end_id" in of else [])
+        counts = [sum(int((chunk == number).sum()) for chunk in chunks(tokens)) for _, number in both]
+        said = [f"{count:,} delimiters ({token}, {id})" for count, (token, id) in zip(counts, both, strict=True)]
+        yield "documents", ", ".join(said)
     yield "begins", repr(head_of(tokens[:length], tokenizer))
     mask = shard.path.with_suffix(".mask")
     if mask.exists() and open_shard(mask).tokens != shard.tokens:

@@ -60,7 +60,7 @@ def read(folder: Path) -> dict | None:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
+        raise DataError(f"{path}: not JSON: {error}\n  move it away") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f'{path}: no manifest of shards: expected "format": "{FORMAT}"')
+        raise DataError(f'{path}: no manifest of shards: expected "format": "{FORMAT}"\n  move it away')
     return manifest

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from llmc_data import manifest, progress
+from llmc_data import delimiter, manifest, progress
 from llmc_data.chat import ChatTemplate, find_template
 from llmc_data.conversion import Conversion
 from llmc_data.download import cache_folder
@@ -15,7 +15,7 @@ from llmc_data.errors import DataError, exit_code
 from llmc_data.readers import READERS, Reading
 from llmc_data.shards import MAX_TOKENS
 from llmc_data.sources import Source, resolve
-from llmc_data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
+from llmc_data.tokenizer import open_tokenizer
 
 
 def number_of_tokens(text: str) -> int:
@@ -55,11 +55,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     option("--val-fraction", type=fraction, default=0.01, metavar="X", help="of the documents that are held out (0.01)")
     option(
         "--delimiter",
-        choices=("before", "after", "none"),
+        choices=delimiter.PLACES,
         default="before",
         help="where it stands (before each document)",
     )
-    option("--delimiter-token", metavar="TOKEN", help="the delimiter (the tokenizer's begin of text, else its end)")
+    option(
+        "--delimiter-token",
+        metavar="TOKEN",
+        help="the delimiter (the tokenizer's begin of text, else its end; with after its end, else its begin)",
+    )
     option("--format", choices=READERS, help="of all sources (by their names)")
     option("--text-field", metavar="NAME", help="field or column of the text (text; with --chat messages)")
     option(
@@ -91,6 +95,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("--processes: at least 1")
     if options.document_separator == "":
         parser.error("--document-separator: it is empty")
+    if options.delimiter_token and options.delimiter == "both":
+        parser.error("--delimiter-token goes with --delimiter before or after; both takes the tokenizer's own two")
     if options.template and not options.chat:
         parser.error("--template goes with --chat")
     if options.chat and not options.tokenizer:
@@ -113,7 +119,7 @@ def conversion_of(options: argparse.Namespace) -> Conversion:
         replace_invalid=options.invalid_utf8 == "replace",
         template=template,
     )
-    delimiter = delimiter_of(encoding, tokenizer)
+    border = delimiter.find(options.delimiter, options.delimiter_token, tokenizer).describe()
     sources = resolve(options.sources, options.cache, options.format)
     if options.chat and any(source.format == "text" for source in sources):
         raise DataError("--chat takes conversations as JSON lines, parquet or arrow, not text files")
@@ -133,7 +139,7 @@ def conversion_of(options: argparse.Namespace) -> Conversion:
         shard_tokens=options.shard_tokens,
         processes=options.processes,
         save_every=options.save_every,
-        command=command_of(options, sources, tokenizer, encoding, delimiter),
+        command=command_of(options, sources, tokenizer, encoding, border),
     )
 
 
@@ -145,20 +151,13 @@ def name_of(source: str) -> str:
     return re.sub(r"[^\w.-]+", "_", Path(source.partition("*")[0].rstrip("/")).stem) or "data"
 
 
-def delimiter_of(encoding: Encoding, tokenizer: ByteTokenizer | Tokenizer) -> dict | None:
-    if encoding.delimiter == "none":
-        return None
-    token, number = tokenizer.delimiter(encoding.delimiter_token)
-    return {"place": encoding.delimiter, "token": token, "id": number}
-
-
-def command_of(options: argparse.Namespace, sources: list[Source], tokenizer, encoding: Encoding, delimiter) -> dict:
+def command_of(options: argparse.Namespace, sources: list[Source], tokenizer, encoding: Encoding, border) -> dict:
     """Whatever decides about the bytes of the shards."""
     return {
         "name": options.name or name_of(options.sources[0]),
         "sources": [source.origin | {"bytes": source.path.stat().st_size} for source in sources],
         "tokenizer": tokenizer.sha256 or tokenizer.name,
-        "delimiter": delimiter,
+        "delimiter": border,
         "shard_tokens": options.shard_tokens,
         "val_fraction": options.val_fraction,
         "format": options.format,
@@ -171,16 +170,20 @@ def command_of(options: argparse.Namespace, sources: list[Source], tokenizer, en
     }
 
 
-def delete_earlier(folder: Path) -> None:
-    """What an earlier command left: the shards that its manifest or progress name, and what is not complete."""
+def delete_earlier(folder: Path, command: dict) -> None:
+    """What an earlier command left: the shards that its manifest or progress name, and what is not complete. At any
+    moment the folder is seen to be ours, by the earlier manifest or by the progress of the command that begins."""
     complete, begun = manifest.read(folder), progress.read(folder)
     records = complete["shards"] if complete else []
     records += [record for split in begun.splits.values() for record in split["complete"]] if begun else []
     for name in [record["name"] for record in records]:
         (folder / name).unlink(missing_ok=True)
         (folder / name).with_suffix(".mask").unlink(missing_ok=True)
-    for path in [*folder.glob("*.partial"), folder / manifest.FILE, folder / progress.FILE]:
-        path.unlink(missing_ok=True)
+    for path in folder.glob("*.partial"):
+        path.unlink()
+    if complete or begun:
+        progress.Progress(command).save(folder)
+    (folder / manifest.FILE).unlink(missing_ok=True)
 
 
 def summary(content: dict, folder: Path) -> str:
@@ -207,8 +210,10 @@ def main() -> None:
     conversion = conversion_of(options)
     options.out.mkdir(parents=True, exist_ok=True)
     with progress.lock(options.out):
+        if not (manifest.read(options.out) or progress.read(options.out)):
+            conversion.refuse_foreign_files()
         if options.restart:
-            delete_earlier(options.out)
+            delete_earlier(options.out, conversion.command)
         content = manifest.read(options.out)
         if content:
             progress.refuse_other_command(options.out, content["command"], conversion.command)

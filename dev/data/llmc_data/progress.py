@@ -40,7 +40,13 @@ def load(folder: Path, command: dict) -> Progress | None:
 
 def read(folder: Path) -> Progress | None:
     path = folder / FILE
-    return Progress(**json.loads(path.read_bytes())) if path.exists() else None
+    try:
+        return Progress(**json.loads(path.read_bytes())) if path.exists() else None
+    except (ValueError, TypeError):
+        raise DataError(
+            f"{path}: it does not say how far a command came: it was damaged, or is from elsewhere\n"
+            "  give another --out, or remove it"
+        ) from None
 
 
 def refuse_other_command(folder: Path, earlier: dict, command: dict) -> None:

@@ -12,6 +12,7 @@ from llmc_data.errors import DataError
 BATCH_BYTES = 1 << 19
 READ_BYTES = 1 << 20
 ROWS = 256  # read at a time from parquet
+TOOLS = "tools"  # what a conversation may call
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 
 
@@ -23,7 +24,7 @@ class Reading:
     separator: bytes | None = None  # between the documents of a text
     keep_separator: bool = False  # it ends the document before it
     cut: re.Pattern | None = None  # where a long text may be cut
-    objects: bool = False  # a row's field is any JSON value, not a string
+    objects: bool = False  # a row's field is any JSON value, not a string, and TOOLS may stand beside it
 
 
 @dataclass
@@ -124,7 +125,7 @@ class JsonlReader:
 
 
 class TableReader:
-    """What parquet and arrow share: one document a row, the rows of one column."""
+    """What parquet and arrow share: one document a row, the rows of one column; of conversations with their tools."""
 
     unit = "row"
 
@@ -152,22 +153,38 @@ class TableReader:
         if not self.reading.objects and not any(is_text(kind) for is_text in text):
             raise DataError(f"{self.path}: column {self.reading.field} holds {kind}\n  expected text")
 
-    def texts(self, column, first_row: int) -> list[bytes]:
-        """The rows of a column, as bytes."""
+    def columns(self, schema) -> list[str]:
+        """What is read."""
+        beside = [TOOLS] if self.reading.objects and TOOLS in schema.names and self.reading.field != TOOLS else []
+        return [self.reading.field, *beside]
+
+    def texts(self, rows, first_row: int) -> list[bytes]:
+        """The rows of a record batch, as bytes."""
         import pyarrow as pa
 
+        column = rows.column(self.reading.field)
         if column.null_count:
             row = first_row + column.is_null().to_pylist().index(True)
-            raise DataError(f"{self.path}: row {row}: {self.reading.field} is null\n  expected text; drop the row")
+            where = f"{self.path}: row {row}: {self.reading.field}"
+            raise DataError(f"{where} is null\n  drop the row, or name another with --text-field")
         if self.reading.objects:
-            return [json.dumps({self.reading.field: value}).encode() for value in column.to_pylist()]
+            objects = rows.select(self.columns(rows.schema)).to_pylist()
+            return [json.dumps(without_nulls(value), default=str).encode() for value in objects]
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         return column.cast(pa.large_binary()).to_pylist()
 
 
+def without_nulls(value):
+    """A table has all keys of a column in each of its objects; null says that one did not have the key. What a message
+    says stays: there, null says that it says nothing."""
+    if isinstance(value, dict):
+        return {key: without_nulls(of) for key, of in value.items() if of is not None or key == "content"}
+    return [without_nulls(of) for of in value] if isinstance(value, list) else value
+
+
 class ParquetReader(TableReader):
-    """Row group by row group, one column."""
+    """Row group by row group, the columns that are needed."""
 
     def pieces(self, after: list | None) -> Iterator[Piece]:
         import pyarrow as pa
@@ -182,13 +199,13 @@ class ParquetReader(TableReader):
 
     def rows(self, file, after: list | None) -> Iterator[Piece]:
         first_group, skipped = after or (0, 0)
-        groups = file.metadata
+        groups, columns = file.metadata, self.columns(file.schema_arrow)
         before = sum(groups.row_group(group).num_rows for group in range(first_group))
         for group in range(first_group, groups.num_row_groups):
             row = 0
-            for batch in file.iter_batches(ROWS, row_groups=[group], columns=[self.reading.field]):
+            for batch in file.iter_batches(ROWS, row_groups=[group], columns=columns):
                 if row + len(batch) > skipped:
-                    for text in self.texts(batch.column(0), before + row):
+                    for text in self.texts(batch, before + row):
                         row += 1
                         if row > skipped:
                             number = before + row - 1
@@ -225,8 +242,7 @@ class ArrowReader(TableReader):
             read = self.size * (number + 1) // count if is_file else mapped.tell()
             for start in range(0, len(batch), ROWS) if number >= first_batch else ():
                 if start + ROWS > skipped:
-                    rows = batch.slice(start, ROWS).column(self.reading.field)
-                    for row, text in enumerate(self.texts(rows, before + start), start):
+                    for row, text in enumerate(self.texts(batch.slice(start, ROWS), before + start), start):
                         if row >= skipped:
                             yield Piece(text, before + row, [number, row + 1], read)
             skipped = skipped if number < first_batch else 0

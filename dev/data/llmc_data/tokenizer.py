@@ -11,7 +11,8 @@ from llmc_data.errors import DataError
 from llmc_data.shards import sha256_of
 
 FILE = "tokenizer.json"
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+BESIDE = (CONFIG_FILE, "special_tokens_map.json", TEMPLATE_FILE)
 # Where nothing beside tokenizer.json names the tokens that begin and end a text.
 USUAL_BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 USUAL_END = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
@@ -30,7 +31,7 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
 
-    def delimiter(self, wanted: str | None) -> tuple[str, int]:
+    def delimiter(self, wanted: str | None, ends: bool = False) -> tuple[str, int]:
         if wanted is not None:
             raise DataError(f"--delimiter-token {wanted} needs a --tokenizer: bytes are delimited by byte 255")
         return "byte 255", 255
@@ -89,9 +90,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def delimiter(self, wanted: str | None) -> tuple[str, int]:
-        """The token between documents: the one asked for, else that which begins a text, else that which ends it."""
-        name = wanted or next(filter(None, self.begin_and_end()), None)
+    def delimiter(self, wanted: str | None, ends: bool = False) -> tuple[str, int]:
+        """The token between documents: the one asked for, else that which begins (ends) a text, else the other."""
+        begin, end = self.begin_and_end()
+        name = wanted or (end or begin if ends else begin or end)
         number = None if name is None else self.tokenizer.token_to_id(name)
         if number is None:
             what = f"has no token {name}" if name else "names no token that begins or ends a text"
@@ -100,7 +102,7 @@ class Tokenizer:
 
     def begin_and_end(self) -> tuple[str | None, str | None]:
         """The tokens that begin and end a text, as the files beside tokenizer.json name them, else the usual ones."""
-        named = self.config("special_tokens_map.json") | self.config("tokenizer_config.json")
+        named = self.config("special_tokens_map.json") | self.config(CONFIG_FILE)
         if "bos_token" in named or "eos_token" in named:
             return token_text(named.get("bos_token")), token_text(named.get("eos_token"))
         known = [

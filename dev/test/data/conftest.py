@@ -26,12 +26,11 @@ sys.path.insert(0, str(ROOT / "dev/data"))
 
 def run(*arguments, code: int | None = 0, **options) -> subprocess.CompletedProcess:
     """Runs prepare or inspect, and expects an exit code (None: any but 0, with a message and no traceback)."""
-    environment = os.environ | {"PYTHON": sys.executable} | options.pop("env", {})
+    environment = os.environ | {"LLMC_DATA_PYTHON": sys.executable} | options.pop("env", {})
     command = [str(argument) for argument in arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", env=environment, timeout=100, **options
-    )
-    assert (done.returncode == code) if code is not None else (done.returncode in (1, 2)), done.stdout + done.stderr
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, text=True, errors="replace", env=environment, timeout=100, **streams | options)
+    assert (done.returncode == code) if code is not None else (done.returncode in (1, 2)), f"{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

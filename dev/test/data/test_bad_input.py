@@ -1,12 +1,13 @@
 """Bad input: a message that names file and place, an exit code, and nothing under a final name."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import INSPECT, expected_shards, mask, prepare, run, shard, shards_of
+from conftest import INSPECT, expected_shards, files_of, mask, prepare, run, shard, shards_of
 
 COMMON = ("--name", "x", "--processes", 1, "--val-fraction", 0)
 GOOD = b'{"text": "good"}\n'
@@ -37,7 +38,7 @@ BAD = {  # name: (content or what writes it, message)
     "cut.jsonl": (GOOD * 3 + b'{"te', "cut.jsonl: line 4: not JSON: "),
     "array.json": (b'[{"text": "x"}]', "array.json: line 1: a JSON array\n  expected an object a line"),
     "missing.jsonl": (GOOD + b'{"content": "x"}\n', "missing.jsonl: line 2: no field text\n  it has content"),
-    "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: no field text"),
+    "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: text is null\n  drop the line, or name another"),
     "number.jsonl": (GOOD + b'{"text": 3}\n', "number.jsonl: line 2: field text is int, expected a string"),
     "list.jsonl": (GOOD + b'["text"]\n', "list.jsonl: line 2: no field text\n  it is list"),
     "column.parquet": (
@@ -161,6 +162,36 @@ def test_bad_commands(tmp_path):
     (tmp_path / "o2").write_text("a file")
     assert "o2" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o2", code=1).stderr
     assert "empty: name" not in prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *COMMON).stderr
+
+
+def test_files_of_others_stay(gpt2, tmp_path):
+    """A folder that has another tokenizer, as a model's has: nothing of it is overwritten, nothing put beside it."""
+    (tmp_path / "d.txt").write_text("text")
+    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+    for name in (*names, "manifest.json", "progress.json"):
+        (tmp_path / name / "o").mkdir(parents=True)
+        (tmp_path / name / "o" / name).write_text('{"somebody": "else"}')
+        for options in ((), ("--tokenizer", gpt2), ("--tokenizer", gpt2, "--restart")):
+            arguments = (tmp_path / "d.txt", "--out", tmp_path / name / "o", *options, *COMMON)
+            refused = prepare(*arguments, code=1).stderr
+            assert f"{tmp_path}/{name}/o/{name}" in refused and (
+                "give another --out" in refused or "move it" in refused
+            )
+            assert files_of(tmp_path / name / "o") == {name: b'{"somebody": "else"}'}
+    # The tokenizer's own folder has nothing else to lose; nor has one that an earlier command wrote.
+    own = shutil.copytree(gpt2, tmp_path / "own/gpt2")
+    prepare(tmp_path / "d.txt", "--out", own, "--tokenizer", own, *COMMON)
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON)
+    (tmp_path / "o/tokenizer.json").write_text("{}")
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON, "--restart")
+    assert files_of(tmp_path / "o") == files_of(own)
+
+
+def test_which_python():
+    """PYTHON is what scripts/python_environment makes environments of: it decides nothing here."""
+    assert "SOURCE" in prepare("--help", env={"PYTHON": "/none"}).stdout
+    refused = prepare("--help", env={"LLMC_DATA_PYTHON": "/none"}, code=1).stderr
+    assert "there is no Python /none; first: make data-environment, or name one with LLMC_DATA_PYTHON" in refused
 
 
 def test_few_documents_say_so(tmp_path):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import tokenizers
 from conftest import INSPECT, SPECIAL, encoder, held_out, mask, prepare, run, shard, shards_of, some_documents
-from llmc_data.chat import LLAMA3, ChatTemplate
+from llmc_data.chat import LLAMA3, ChatTemplate, without_tags
 from llmc_data.errors import DataError
 from llmc_data.tokenizer import Tokenizer
 
@@ -159,6 +159,161 @@ def test_where_the_template_comes_from(llama3, tmp_path):
     (tmp_path / "t/chat_template.jinja").write_text("beside" + CHATML)
     assert head()[: 1 + len(encode("beside"))] == [BOS, *encode("beside")]
     assert head("--template", tmp_path / "given.jinja")[: 1 + len(encode("given"))] == [BOS, *encode("given")]
+
+
+def test_the_template_goes_along(llama3, tmp_path):
+    """chat_template.jinja beside the shards is what was trained with, without what plain jinja does not know; and
+    tokenizer_config.json says the same."""
+    shutil.copytree(llama3, tmp_path / "t")
+    write_chat(tmp_path / "d.jsonl", [CONVERSATION])
+    arguments = (tmp_path / "d.jsonl", "--tokenizer", tmp_path / "t", *COMMON, "--out")
+    prepare(*arguments, tmp_path / "built_in")
+    assert (tmp_path / "built_in/chat_template.jinja").read_text() == LLAMA3
+    config = (llama3 / "tokenizer_config.json").read_bytes()
+    assert (tmp_path / "built_in/tokenizer_config.json").read_bytes() == config
+    # The one given wins over those of the tokenizer.
+    (tmp_path / "t/tokenizer_config.json").write_text(json.dumps(json.loads(config) | {"chat_template": "config"}))
+    (tmp_path / "t/chat_template.jinja").write_text("beside")
+    (tmp_path / "given.jinja").write_text(MARKED)
+    prepare(*arguments, tmp_path / "given", "--template", tmp_path / "given.jinja")
+    written = (tmp_path / "given/chat_template.jinja").read_text()
+    config = json.loads((tmp_path / "given/tokenizer_config.json").read_text())
+    assert config == {"bos_token": SPECIAL[0], "eos_token": {"content": SPECIAL[1]}, "chat_template": written}
+    # Without --chat the tokenizer's own files are copied as they are.
+    (tmp_path / "d.txt").write_text("text")
+    prepare(tmp_path / "d.txt", "--tokenizer", tmp_path / "t", "--out", tmp_path / "text")
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / "text" / name).read_bytes() == (tmp_path / "t" / name).read_bytes()
+
+
+@pytest.mark.parametrize("opened", ["{% generation %}", "{%- generation -%}", "{%-generation%}", "{%+ generation -%}"])
+@pytest.mark.parametrize("closed", ["{% endgeneration %}", "{%- endgeneration -%}", "{%- endgeneration +%}"])
+def test_templates_without_tags_render_the_same(opened, closed, llama3):
+    source = MARKED.replace("{%- generation %}", "   " + opened + "\n  ").replace("{% endgeneration %}", "\n " + closed)
+    assert source.count(opened) == source.count(closed) == 1
+    plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(without_tags(source))
+    rendered = ChatTemplate(source, "t", Tokenizer(llama3)).learnt(CONVERSATION)[0]
+    assert plain.render(messages=CONVERSATION, bos_token=SPECIAL[0]) == rendered
+
+
+CALL = {"type": "function", "function": {"name": "time", "arguments": {"zone": "UTC"}}}
+WITH_TOOLS = [
+    {"role": "user", "content": "When is it?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "noon"},
+    {"role": "assistant", "content": "Noon."},
+]
+TOOL = {"type": "function", "function": {"name": "time", "parameters": {"zone": "string"}}}
+TAKES_TOOLS = (
+    "{% if tools is not none %}{{ 'tools: ' + (tools | tojson) }}{% endif %}{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message.role + '\n' }}"
+    "{% if 'tool_calls' in message %}{{ 'content' if 'content' in message }}"
+    "{{ message.tool_calls | tojson }}{% endif %}"
+    "{% if message.content is not none %}{{ message.content }}{% endif %}{{ '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant\n' }}{% endif %}"
+)
+
+
+def test_tools(llama3, tmp_path):
+    """A template that takes them gets the same of JSON lines and of tables, with null for what is not there."""
+    (tmp_path / "t.jinja").write_text(TAKES_TOOLS)
+    other = {"type": "function", "function": {"name": "place", "arguments": {"depth": 3}}}
+    rows = [
+        {"messages": WITH_TOOLS, "tools": [TOOL]},
+        {"messages": CONVERSATION},
+        {"messages": [CONVERSATION[0], {"role": "assistant", "content": "So:", "tool_calls": [other]}]},
+    ]
+    nulls = [rows[0] | {"tools": json.dumps([TOOL])}, rows[1] | {"tools": None}, rows[2] | {"tools": ""}]
+    nulls[1]["messages"] = [message | {"tool_calls": None} for message in CONVERSATION]
+    table = pa.Table.from_pylist([{"messages": row["messages"], "tools": row.get("tools")} for row in rows])
+    assert table.column("messages")[1].as_py()[0]["tool_calls"] is None  # as tables have it
+    pq.write_table(table, tmp_path / "table.parquet")
+    with pa.ipc.new_stream(str(tmp_path / "table.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    for name, lines in (("lines.jsonl", rows), ("nulls.jsonl", nulls)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in lines))
+    options = ("--tokenizer", llama3, "--template", tmp_path / "t.jinja", "--val-fraction", 0, *COMMON)
+    written = []
+    for name in ("lines.jsonl", "nulls.jsonl", "table.parquet", "table.arrow"):
+        prepare(tmp_path / name, "--out", tmp_path / f"{name}.out", *options)
+        written.append(shards_of(tmp_path / f"{name}.out"))
+    assert written[1:] == written[:1] * 3
+    tokens = np.frombuffer(written[0]["x_train_000001.bin"][1024:], "<u2")
+    text = Tokenizer(llama3).decode(tokens.tolist())
+    for call, beside in ((CALL, ""), (other, "So:")):
+        assert f"assistant\ncontent{json.dumps([call])}{beside}<|eot_id|>" in text
+    assert text.count("tools: ") == 1 and f"tools: {json.dumps([TOOL])}<|start" in text
+    assert "null" not in text and "None" not in text
+    learnt = np.frombuffer(written[0]["x_train_000001.mask"][1024:], "u1") == 1
+    assert json.dumps([CALL]) in Tokenizer(llama3).decode(tokens[learnt].tolist())
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"messages": WITH_TOOLS}, "message 1 has tool_calls, and this template renders text alone\n  leave"),
+        ({"messages": CONVERSATION, "tools": [TOOL]}, "it has tools, and this template renders text alone\n  leave"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, "message 0 has no string as"),
+        ({"messages": [{"role": "user", "content": 3}]}, "message 0 has no string as its content, and this template"),
+        ({"messages": CONVERSATION, "tools": "{"}, "line 2: tools is a string, but not JSON: "),
+        ({"messages": CONVERSATION, "tools": {"a": 1}}, "line 2: tools is dict\n  expected a list"),
+        ({"messages": CONVERSATION, "tools": ["\ud83d"]}, "line 2: half a surrogate pair"),
+    ],
+)
+def test_the_built_in_template_takes_text_alone(row, message, llama3, tmp_path):
+    rows = [{"messages": CONVERSATION, "tools": []}, row]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, *COMMON, code=1)
+    assert f"{tmp_path}/d.jsonl: line 2: " in refused.stderr and message in refused.stderr
+    assert not shards_of(tmp_path / "o")
+
+
+INSIDE = "inside the conversation, too"
+
+
+def test_delimiter_inside_a_conversation(llama3, tmp_path):
+    """As where <|im_end|> ends both turns and texts, or <s> begins each turn: refused, and the ways out lead on."""
+    one_turn = [{"role": "user", "content": "Who?"}]
+    write_chat(tmp_path / "d.jsonl", [one_turn, CONVERSATION])
+    begins = "{% for m in messages %}{{ bos_token + m.role + m.content }}{% endfor %}"
+    ends = "{% for m in messages %}{{ m.role + m.content + eos_token }}{% endfor %}"
+    around = "{% for m in messages %}{{ bos_token + m.role + m.content + eos_token }}{% endfor %}"
+    generation = "{% if add_generation_prompt %}{{ PROMPT }}{% endif %}"
+
+    def command(template: str, *arguments) -> tuple:
+        prompt = "bos_token + 'assistant'" if "bos_token" in template else "'assistant'"
+        (tmp_path / "t.jinja").write_text(template + generation.replace("PROMPT", prompt))
+        options = ("--tokenizer", llama3, "--template", tmp_path / "t.jinja", "--val-fraction", 0, "--restart")
+        return tmp_path / "d.jsonl", "--out", tmp_path / "o", *options, *COMMON, *arguments
+
+    def refused(line: int, token: int, *arguments) -> None:
+        said = prepare(*command(*arguments), code=1).stderr
+        assert f"{tmp_path}/d.jsonl: line {line}: the delimiter {SPECIAL[token]} ({token}) is {INSIDE}: token " in said
+        assert "--delimiter-token TOKEN" in said and "--delimiter none" in said
+        assert not shards_of(tmp_path / "o")
+
+    def tokens(*arguments) -> list[int]:
+        prepare(*command(*arguments))
+        return np.frombuffer(shards_of(tmp_path / "o")["x_train_000001.bin"][1024:], "<u2").tolist()
+
+    refused(2, BOS, begins)
+    refused(2, EOS, ends, "--delimiter", "after")
+    refused(1, EOS, ends, "--delimiter-token", SPECIAL[EOS])  # at the other border
+    refused(2, BOS, around, "--delimiter", "both")
+    refused(2, EOS, ends, "--delimiter", "both")
+    plain = tokens(begins, "--delimiter", "none")
+    assert plain.count(BOS) == 5 and plain[0] == BOS
+    other = tokens(begins, "--delimiter-token", SPECIAL[EOT])
+    assert (
+        other.count(BOS) == 5 and [n for n, token in enumerate(other) if token == EOT][0] == 0 and other.count(EOT) == 2
+    )
+    # At its border it is no second one, and not refused.
+    write_chat(tmp_path / "d.jsonl", [one_turn, one_turn])
+    once = tokens(around, "--delimiter", "both")
+    assert [token for token in once if token < 5] == [BOS, EOS, BOS, EOS] and once == tokens(
+        around, "--delimiter", "none"
+    )
+    assert tokens("{% for m in messages %}{{ m.content }}{% endfor %}", "--delimiter", "both")[0] == BOS
 
 
 BAD = {

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import socket
+import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -21,6 +23,7 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.validators = True
         self.failures = 0  # replies of 503 before the first good one
+        self.held: threading.Event | None = None  # until it is set, no more than half a file is sent
         self.requests: list[tuple[str, str | None, str | None]] = []  # path, Range, Authorization
         self.address = f"http://127.0.0.1:{self.server_port}"
 
@@ -64,6 +67,11 @@ class Handler(BaseHTTPRequestHandler):
             server.cuts -= 1
             end = min(end, start + server.cut)
         with contextlib.suppress(OSError):
+            if server.held:
+                middle = (start + end) // 2
+                self.wfile.write(content[start:middle])
+                server.held.wait(60)
+                start = middle
             self.wfile.write(content[start:end])
             self.wfile.flush()
             if end < len(content):
@@ -88,11 +96,11 @@ def jsonl(tmp_path) -> bytes:
 def fetch(server, tmp_path):
     """Runs prepare on sources of the server."""
 
-    def run(*sources, code=0, out="o", **environment):
+    def run(*sources, code=0, out="o", stdout=subprocess.PIPE, **environment):
         environment = {"LLMC_DATA_CACHE": str(tmp_path / "cache"), "LLMC_DATA_RETRY_S": "0.01", "no_proxy": "127.0.0.1",
                        "HF_ENDPOINT": server.address, "HF_TOKEN": "", **environment}  # fmt: skip
         arguments = (*sources, "--out", tmp_path / out, "--name", "x", "--processes", 1)
-        return prepare(*arguments, code=code, env=environment)
+        return prepare(*arguments, code=code, env=environment, stdout=stdout)
 
     return run
 
@@ -168,10 +176,49 @@ def test_sha256(server, fetch, jsonl, expected, tmp_path):
     refused = fetch(f"{server.address}/d.jsonl#sha256={'0' * 64}", code=1)
     assert f"sha256 {sha256(jsonl)}\n  expected {'0' * 64}" in refused.stderr
     assert not list((tmp_path / "cache").rglob("d.jsonl*"))
-    fetch(f"{server.address}/d.jsonl#sha256={sha256(jsonl)}")
+    fetch(f"{server.address}/d.jsonl#sha256={sha256(jsonl).upper()}")
     assert shards_of(tmp_path / "o") == expected
     refused = fetch(f"{server.address}/none.jsonl", code=1)
     assert "404 Not Found" in refused.stderr and "give the file as a source" in refused.stderr
+
+
+def test_sha256_of_a_file_in_the_cache(server, fetch, jsonl, tmp_path):
+    server.files["/d.jsonl"], url = jsonl, f"{server.address}/d.jsonl"
+    fetch(url)
+    [cached] = (tmp_path / "cache").rglob("d.jsonl")
+    refused = fetch(f"{url}#sha256={'0' * 64}", out="p", code=1).stderr
+    assert f"{cached}: sha256 {sha256(jsonl)}\n  expected {'0' * 64}" in refused
+    assert "delete the file to fetch it again, or correct" in refused and not (tmp_path / "p").exists()
+    fetch(f"{url}#sha256={sha256(jsonl)}", out="q")
+    # Without a wish, the manifest has the sha256 of what was read.
+    cached.write_bytes(jsonl[: jsonl.index(b"\n") + 1])
+    fetch(url, out="r")
+    [source] = json.loads((tmp_path / "r/manifest.json").read_text())["sources"]
+    assert source["sha256"] == sha256(cached.read_bytes()) and len(server.requests) == 1
+
+
+def test_two_that_fetch_the_same(server, fetch, jsonl, expected, tmp_path):
+    """The second one waits for the first, and takes what that fetched."""
+    server.files["/d.jsonl"], server.held = jsonl, threading.Event()
+    said = tmp_path / "said"
+
+    def second():
+        wait_for(server, 1)
+        with open(said, "w") as file:
+            fetch(f"{server.address}/d.jsonl", out="p", stdout=file)
+
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(fetch, f"{server.address}/d.jsonl"), pool.submit(second)]
+        deadline = time.monotonic() + 60
+        while len(server.requests) < 2 and time.monotonic() < deadline:
+            if said.exists() and "another process is fetching it" in said.read_text():
+                break
+            time.sleep(0.01)
+        server.held.set()
+        for one in both:
+            one.result()
+    assert len(server.requests) == 1
+    assert shards_of(tmp_path / "o") == shards_of(tmp_path / "p") == expected
 
 
 def hub(server, jsonl: bytes) -> None:
@@ -226,3 +273,23 @@ def test_hub_that_does_not_answer(server, fetch, jsonl, tmp_path):
     server.files["/cdn/data/train-1.jsonl"] = b"damaged" * 100
     assert "size 700\n  expected" in fetch("some/text", code=1).stderr
     assert not (tmp_path / "o").exists()
+
+
+def test_hub_that_answers_with_a_page(server, fetch, jsonl, expected, tmp_path):
+    """As a proxy does: it says so, it is not kept, and what is in the cache serves."""
+    address = "/api/datasets/some/text/revision/main"
+    hub(server, jsonl)
+    for page in (b"<html>Sign in", b"[1]", b'{"siblings": []}', b'{"sha": "c0ffee", "siblings": [3]}'):
+        good, server.files[address] = server.files[address], page
+        refused = fetch("some/text", code=1).stderr
+        assert f"cannot read {server.address}{address}?blobs=true: no list of a data set's files, but " in refused
+        assert str(page)[1:] in refused
+        assert "HF_ENDPOINT" in refused and not list((tmp_path / "cache").rglob("main.json"))
+        server.files[address] = good
+    fetch("some/text")
+    server.files[address] = b"<html>Sign in"
+    fetch("some/text", out="p")
+    assert shards_of(tmp_path / "o") == shards_of(tmp_path / "p") == expected
+    [kept] = (tmp_path / "cache").rglob("main.json")
+    kept.write_bytes(b"")
+    assert f"{kept}: no list of a data set's files, but ''\n  delete it" in fetch("some/text", code=1, out="q").stderr

@@ -23,6 +23,7 @@ from conftest import (
     write_jsonl,
 )
 from llmc_data import cuts, readers
+from llmc_data.delimiter import Delimiter, find
 from llmc_data.prepare import name_of
 from llmc_data.tokenizer import ByteTokenizer, Tokenizer
 
@@ -141,6 +142,16 @@ def test_several_sources(documents, expected, gpt2, tmp_path):
     assert shards_of(tmp_path / "o") == expected
 
 
+def test_shards_beside_their_sources(documents, expected, gpt2, tmp_path):
+    """A folder that is source and --out at once: what stands beside shards is no data."""
+    write_jsonl(tmp_path / "d.jsonl", documents)
+    for said in ("train_llama", "complete already"):
+        assert said in prepare(tmp_path, "--out", tmp_path, "--tokenizer", gpt2, *COMMON).stdout
+        assert shards_of(tmp_path) == expected
+    prepare(tmp_path, "--out", tmp_path, "--tokenizer", gpt2, *COMMON, "--restart")
+    assert shards_of(tmp_path) == expected
+
+
 @pytest.mark.parametrize("delimiter", ["before", "after", "none"])
 def test_delimiters(delimiter, documents, gpt2, tmp_path):
     encode, token = encoder(gpt2), SPECIAL.index("<|eot_id|>")
@@ -167,9 +178,33 @@ def test_delimiter_of_the_tokenizer(gpt2, tmp_path):
     for bos, eos, expected in (("<|eot_id|>", SPECIAL[1], 4), (None, SPECIAL[1], 1)):
         shutil.copytree(gpt2, tmp_path / "t", dirs_exist_ok=True)
         (tmp_path / "t/tokenizer_config.json").write_text(json.dumps({"bos_token": bos, "eos_token": eos}))
-        assert Tokenizer(tmp_path / "t").delimiter(None)[1] == expected
+        assert find("before", None, Tokenizer(tmp_path / "t")).describe()["id"] == expected
     (tmp_path / "t/tokenizer_config.json").unlink()
-    assert Tokenizer(tmp_path / "t").delimiter(None) == (SPECIAL[0], 0)
+    assert find("before", None, Tokenizer(tmp_path / "t")) == Delimiter(begin=(SPECIAL[0], 0))
+    assert find("after", None, Tokenizer(tmp_path / "t")) == Delimiter(end=(SPECIAL[1], 1))
+    assert find("both", None, Tokenizer(tmp_path / "t")) == Delimiter((SPECIAL[0], 0), (SPECIAL[1], 1))
+    (tmp_path / "t/tokenizer_config.json").write_text(json.dumps({"bos_token": SPECIAL[0], "eos_token": None}))
+    assert find("after", None, Tokenizer(tmp_path / "t")) == Delimiter(end=(SPECIAL[0], 0))
+
+
+def test_both_delimiters(documents, gpt2, tmp_path):
+    source, encode = write_jsonl(tmp_path / "d.jsonl", documents[:500]), encoder(gpt2)
+    prepare(source, "--out", tmp_path / "o", "--tokenizer", gpt2, "--delimiter", "both", *COMMON)
+    tokens = [[0, *encode(text), 1] for text in documents[:500]]
+    assert shards_of(tmp_path / "o") == expected_shards("x", tokens, SHARD_TOKENS, FRACTION)
+    both = {"place": "both", "token": SPECIAL[0], "id": 0, "end_token": SPECIAL[1], "end_id": 1}
+    assert json.loads((tmp_path / "o/manifest.json").read_text())["delimiter"] == both
+    train = sum(not held_out(n, FRACTION) for n in range(500))
+    said = run(INSPECT, tmp_path / "o/x_train_000001.bin").stdout
+    assert f"{train} delimiters (<|begin_of_text|>, 0), {train} delimiters (<|end_of_text|>, 1)" in said
+    # Two tokens it must be.
+    refused = prepare(source, "--out", tmp_path / "p", "--delimiter", "both", code=1).stderr
+    assert "bytes begins a text with none and ends it with none\n  give --delimiter before" in refused
+    shutil.copytree(gpt2, tmp_path / "t")
+    (tmp_path / "t/tokenizer_config.json").write_text(json.dumps({"bos_token": SPECIAL[1], "eos_token": SPECIAL[1]}))
+    arguments = (source, "--out", tmp_path / "p", "--tokenizer", tmp_path / "t", "--delimiter", "both")
+    assert f"begins a text with {SPECIAL[1]} and ends it with {SPECIAL[1]}" in prepare(*arguments, code=1).stderr
+    assert "goes with --delimiter before or after" in prepare(*arguments, "--delimiter-token", "x", code=2).stderr
 
 
 def test_wide_tokens(gpt2, tmp_path):
@@ -318,6 +353,6 @@ def test_long_text(llama3, tmp_path):
         "after",
     )
     prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *arguments)
-    expected = expected_shards("x", [[*encoder(llama3)(text), 0]], 300_000, 0.01)
+    expected = expected_shards("x", [[*encoder(llama3)(text), 1]], 300_000, 0.01)
     assert shards_of(tmp_path / "o") == expected
     assert sum(s["documents"] for s in json.loads((tmp_path / "o/manifest.json").read_text())["shards"]) == 1

@@ -58,7 +58,7 @@ def test_reading_goes_on_behind_any_piece(number, arguments, monkeypatch):
 
 
 def start(arguments, folder, stderr=subprocess.DEVNULL) -> subprocess.Popen:
-    environment = os.environ | {"PYTHON": sys.executable}
+    environment = os.environ | {"LLMC_DATA_PYTHON": sys.executable}
     command = [str(argument) for argument in (PREPARE, *arguments, "--out", folder)]
     return subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=stderr)
 
@@ -182,6 +182,26 @@ def test_stopped_before_a_step_on_the_disk(number, every, last_every, gpt2, tmp_
     assert steps > 30 and "manifest.json" in expected
     chosen = {*range(1, steps + 1, every), *range(steps - 8, steps + 1, last_every)}
     several_at_once(stop_and_go_on, sorted(chosen))
+
+
+def test_restart_is_stopped(gpt2, llama3, tmp_path):
+    """While it deletes what another command left, and before it wrote anything: the same command is not refused."""
+    source = write_jsonl(tmp_path / "d.jsonl", some_documents(50))
+    (tmp_path / "driver.py").write_text(DRIVER)
+    common = [source, "--processes", 1, "--out"]
+    prepare(*common, tmp_path / "earlier", "--tokenizer", gpt2)
+    prepare(*common, tmp_path / "expected", "--tokenizer", llama3)
+
+    def stop_and_go_on(step: int) -> None:
+        folder = shutil.copytree(tmp_path / "earlier", tmp_path / str(step))
+        again = [*common, folder, "--tokenizer", llama3, "--restart"]
+        command = [sys.executable, tmp_path / "driver.py", ROOT / "dev/data", int(signal.SIGKILL), step, *again]
+        stopped = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
+        assert stopped.returncode == -signal.SIGKILL, stopped.stderr
+        prepare(*again)
+        assert files_of(folder) == files_of(tmp_path / "expected"), step
+
+    several_at_once(stop_and_go_on, range(1, 15))
 
 
 def test_workers_end_with_their_parent(arguments, unkilled, tmp_path):

@@ -19,8 +19,8 @@ awk -v RS= '{ gsub(/[\\"]/, ""); gsub(/\n/, " ")
 cat >"$scratch/template.jinja" <<'END'
 {{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}{% endgeneration %}{% else %}{{ '[' + m.content + '] ' }}{% endif %}{% endfor %}
 END
-quietly dev/data/prepare "$scratch/talks.jsonl" --chat --template "$scratch/template.jinja" --tokenizer "$scratch/model" \
-  --out "$scratch/shards" --val-fraction 0 --shard-tokens $((T + 1))
+LLMC_DATA_PYTHON=$PYTHON quietly dev/data/prepare "$scratch/talks.jsonl" --chat --template "$scratch/template.jinja" \
+  --tokenizer "$scratch/model" --out "$scratch/shards" --val-fraction 0 --shard-tokens $((T + 1))
 windows=$(find "$scratch/shards" -name '*.bin' -size +$((1024 + 2 * T))c | wc -l)
 check "several windows" [ "$windows" -ge 20 ]
 

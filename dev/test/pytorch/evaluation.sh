@@ -21,7 +21,8 @@ for kind in bytes llama3 llama2; do
   options=(--steps 30 --val-every 0 --sample-every 0 --out "$run")
   if [ $kind != bytes ]; then
     model_with_tokenizer $kind "$scratch/$kind"
-    quietly dev/data/prepare tinyshakespeare --tokenizer "$scratch/$kind" --out "$scratch/$kind/data" --val-fraction 0.03
+    LLMC_DATA_PYTHON=$PYTHON quietly dev/data/prepare tinyshakespeare --tokenizer "$scratch/$kind" \
+      --out "$scratch/$kind/data" --val-fraction 0.03
     held_out=$(echo "$scratch/$kind"/data/*_val_*.bin)
     options+=(--model "$scratch/$kind/config.json" --train-data "$scratch/$kind/data/*_train_*.bin" --seq-len 128 --global-batch 8 --lr 3e-3)
   fi
