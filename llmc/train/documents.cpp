@@ -17,7 +17,7 @@ std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& fo
     const Json& delimiter = folder.manifest.at("delimiter");
     REQUIRE(!delimiter.is_null(),
             "%s/manifest.json: the shards were written with --delimiter none\n  --packed-documents needs to see where "
-            "documents begin: write them again with --delimiter before",
+            "documents begin: write them again with a --delimiter (and for some chats a --delimiter-token)",
             folder.path.c_str());
     // Where a token stands before each document and another after it, the former says where one begins.
     const DocumentRule one{delimiter.get_int("id"), delimiter.get_string("place") != "after"};
