@@ -19,7 +19,8 @@ void check(Checker& checker) {
       return sum.download();
     };
     checker.same_bits(format("n=%zu", n), run(checker.stream), want);
-    orders.same_bits(checker, format("n=%zu", n), std::tuple{want}, [&](Stream& stream) { return std::tuple{run(stream)}; });
+    orders.same_bits(checker, format("n=%zu", n), std::tuple{want},
+                     [&](Stream& stream) { return std::tuple{run(stream)}; });
   }
   Array<float> x(checker.stream, size_t(8));
   checker.refused("nothing", "no numbers", [&] { accumulate(checker.stream, x.data(), x.data(), 0); });

@@ -20,7 +20,7 @@ END
 done
 run() { # NAME RANKS ARGUMENTS…
   ranks "$2" "$train" --model "${model:-$scratch/$tied.json}" --train-data "$scratch/letters.txt" --steps 20 --global-batch 24 \
-    --seq-len 32 --lr 6e-3 --warmup-steps 3 --val-every 20 --sample-every 0 --out "$scratch/$tied-$1" "${@:3}" \
+    --seq-len 32 --lr "${rate:-6e-3}" --warmup-steps 3 --val-every 20 --sample-every 0 --out "$scratch/$tied-$1" "${@:3}" \
     >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "the run $1"; }
   losses "$scratch/$tied-$1/train.jsonl" >"$scratch/$tied-$1.losses"
 }
@@ -64,7 +64,7 @@ done
 check "another seed is seen" eval 'run other 2 --zero-stage 3 --seed 5 && ! agree one other && ! same 2-3 other'
 
 # A model of one rank, imported by ranks that shard, and exported without a step that changes it.
-model=$scratch/true-one/export run imported 3 --zero-stage 3 --lr 1e-30 --min-lr 0 --warmup-steps 0
+model=$scratch/true-one/export rate=1e-30 run imported 3 --zero-stage 3
 check "imported and exported on 3 ranks: the same bits" cmp "$scratch/true-one/export/model.safetensors" "$scratch/true-imported/export/model.safetensors"
 refused "a degree that does not divide" "--hybrid-shard-degree 3 does not divide" ranks 4 "$train" --hybrid-shard-degree 3 --steps 1
 echo "$checks checks passed"

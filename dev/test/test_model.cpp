@@ -158,8 +158,10 @@ TEST_CASE("the parts of units hold every element of every weight once, for any n
           }
       }
       CHECK(layout.size == end);
-      for (const auto& [name, counts] : seen)
-        CHECK_MESSAGE(std::all_of(counts.begin(), counts.end(), [](int n) { return n == 1; }), name);
+      for (const auto& [name, counts] : seen) {
+        CAPTURE(name);
+        CHECK(std::all_of(counts.begin(), counts.end(), [](int n) { return n == 1; }));
+      }
     }
 }
 

@@ -1,8 +1,8 @@
 // The weights, unit by unit (the embedding, a block, the head): gather(unit) makes a unit's weights whole on the
 // communication stream, get(unit) lets the compute stream wait for them, release(unit) says that compute is done with
-// them. What is whole already does not move: a unit that still lies in its buffer from the last time, all units in stage
-// 0, and between two updates in stages 1 and 2. The order of the three is checked all the same: a unit that is used
-// without gather, or gathered again before its release, is an error.
+// them. What is whole already does not move: a unit that still lies in its buffer from the last time, all units in
+// stage 0, and between two updates in stages 1 and 2. The order of the three is checked all the same: a unit that is
+// used without gather, or gathered again before its release, is an error.
 //
 // Stage 3 has a buffer for each of `blocks_at_once` blocks, in turn, and one for the embedding and the head, or one for
 // each where the head is tied and both are needed at once.

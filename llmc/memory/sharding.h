@@ -1,5 +1,5 @@
-// How the ranks share the state of a training (ZeRO: Rajbhandari et al. 2020; PyTorch's FSDP): those that shard together
-// each keep a part of every unit, and each such group is a replica of the others.
+// How the ranks share the state of a training (ZeRO: Rajbhandari et al. 2020; PyTorch's FSDP): those that shard
+// together each keep a part of every unit, and each such group is a replica of the others.
 //
 //   stage   master weights, moments   gradients   weights
 //     0           whole                 whole      whole
