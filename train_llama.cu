@@ -97,7 +97,7 @@ Run::Run(const Options& options, const Ranks& ranks)
       ranks(ranks),
       console(ranks.rank == 0),
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
-                        int(options.context_parallel_degree), 1)),
+                        int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
       device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, options.rendezvous)),
       model(open_model(options)),
@@ -122,7 +122,8 @@ Run::Run(const Options& options, const Ranks& ranks)
   t.beta1 = float(options.beta1), t.beta2 = float(options.beta2), t.eps = float(options.adam_eps);
   t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
   t.training = trains();
-  trainer = Trainer::create(device, *communicator, model.config, t);
+  t.zero_stage = int(options.zero_stage), t.prefetch = int(options.prefetch);
+  trainer = Trainer::create(device, *communicator, model.config, t, mesh);
   if (model.weights) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
 
@@ -190,6 +191,10 @@ void Run::banner() {
   const AttentionChoice attention = choose_attention_kernel(settings.attention, info, settings.dtype, model.config.HD);
   console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
+  if (ranks.size > 1)
+    console.item("", options.zero_stage && mesh.shard_degree > 1
+                         ? format("%s, ZeRO stage %lld", mesh.description().c_str(), (long long)options.zero_stage)
+                         : "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)");
   console.item("model", describe_model(model));
   if (data) console.item("data", describe_data(*data, documents_, options));
   if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, options));
@@ -350,8 +355,8 @@ int64_t Run::train() {
 void Run::read_tokenizer_files() { tokenizer_files_.emplace(codec, model.config); }
 
 void Run::end(int64_t steps) {
+  if (options.export_) trainer->save(folder ? folder->file("export") : "");
   if (folder && options.export_) {
-    trainer->save(folder->file("export"));
     tokenizer_files_->write(folder->file("export"));
     std::string changed, about = describe_data(*data, documents_, options);
     for (const std::string& option : changed_options(options)) changed += (changed.empty() ? "--" : " --") + option;

@@ -141,15 +141,17 @@ PYTHON
 }
 steps_of() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1/train.jsonl"; } # FOLDER KEY: a figure a step
 # Losses and gradient norms of two ranks are those of one, but for the order of sums in bf16.
-train_two_ranks() {
-  local key
+train_two_ranks() { # whole state on both, then shared out
+  local key stage
   run 120 "$programs/train_llama" --steps 5 "${quiet[@]}" --global-batch 16 --out "$scratch/one" >"$scratch/out" || { cat "$scratch/out" && return 1; }
-  two_ranks "$programs/train_llama" --steps 5 "${quiet[@]}" --global-batch 16 --rendezvous "$scratch/train" --out "$scratch/two" || { echo "FAIL: a training on two ranks" && return 1; }
-  for key in loss grad_norm; do
-    paste <(steps_of "$scratch/one" $key) <(steps_of "$scratch/two" $key) | sed "s/^/$key of one rank and of two: /"
-    paste <(steps_of "$scratch/one" $key) <(steps_of "$scratch/two" $key) |
-      awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 0.01 * $1)) bad = 1 } END { exit bad || NR != 5 }' ||
-      { echo "FAIL: $key differs by more than 1%" && return 1; }
+  for stage in 0 3; do
+    two_ranks "$programs/train_llama" --steps 5 "${quiet[@]}" --global-batch 16 --zero-stage $stage --rendezvous "$scratch/train$stage" --out "$scratch/two$stage" || { echo "FAIL: a training on two ranks, ZeRO stage $stage" && return 1; }
+    for key in loss grad_norm; do
+      paste <(steps_of "$scratch/one" $key) <(steps_of "$scratch/two$stage" $key) | sed "s/^/$key of one rank and of two, ZeRO stage $stage: /"
+      paste <(steps_of "$scratch/one" $key) <(steps_of "$scratch/two$stage" $key) |
+        awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 0.01 * $1)) bad = 1 } END { exit bad || NR != 5 }' ||
+        { echo "FAIL: $key differs by more than 1%" && return 1; }
+    done
   done
 }
 part_train() {

@@ -88,7 +88,7 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
           "%s, %s: %zu buffers of %zu bytes touched to the last, %zu bytes outside of them, %zu allocations after "
           "start\n",
           tied ? "tied" : "untied", dtype_name(dtype), trainer->plan().buffers().size(),
-          trainer->plan().bytes(Segment::device) + trainer->plan().bytes(Segment::pinned), touched.outside,
+          trainer->plan().device_bytes() + trainer->plan().bytes(Segment::pinned), touched.outside,
           device.allocations() - allocations);
     }
 }

@@ -1,5 +1,6 @@
 // Covers: the model's shape: presets against their published sizes, Hugging Face's configs old and new, the table of
 // tensors
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -112,8 +113,9 @@ TEST_CASE("the layout places every weight once, fused ones side by side") {
     std::set<std::string> names;
     for (const Tensor& t : layout.tensors) {
       CAPTURE(t.name);
-      CHECK(t.offset >= end);
-      end = t.offset + t.size();
+      const size_t begin = layout.units[size_t(t.unit)].offset + t.offset;
+      CHECK(begin >= end);
+      end = begin + t.size();
       parameters += int64_t(t.size());
       CHECK(names.insert(t.name).second);
     }
@@ -130,6 +132,37 @@ TEST_CASE("the layout places every weight once, fused ones side by side") {
     for (const char* product : {"norm1", "qkv", "o", "norm2", "gate_up", "down"})
       CHECK(layout.offset(layout.block_unit(0), product) % TensorLayout::kAlignment == 0);
   }
+}
+
+TEST_CASE("the parts of units hold every element of every weight once, for any number of parts") {
+  for (const bool tied : {false, true})
+    for (const int parts : {1, 2, 3, 4, 7, 8, 64}) {
+      LlamaConfig config = LlamaConfig::preset("tiny");
+      config.C = 40, config.L = 2, config.NH = 6, config.HD = 16, config.FF = 52, config.V = 97, config.tied = tied;
+      const TensorLayout layout(config, parts);
+      CAPTURE(parts);
+      std::map<std::string, std::vector<int>> seen;
+      for (const Tensor& t : layout.tensors) seen[t.name].resize(t.size());
+      size_t end = 0;
+      for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+        const size_t size = layout.part_size(unit);
+        CHECK(layout.units[size_t(unit)].offset == end);
+        CHECK(layout.units[size_t(unit)].size == size * size_t(parts));
+        CHECK(size % TensorLayout::kAlignment == 0);
+        end += size * size_t(parts);
+        for (int part = 0; part < parts; ++part)
+          for (const Piece& piece : layout.pieces(unit, size_t(part) * size, size)) {
+            CHECK(piece.tensor->offset + piece.first == size_t(part) * size + piece.at);
+            CHECK(piece.at + piece.count <= size);
+            for (size_t i = 0; i < piece.count; ++i) ++seen[piece.tensor->name].at(piece.first + i);
+          }
+      }
+      CHECK(layout.size == end);
+      for (const auto& [name, counts] : seen) {
+        CAPTURE(name);
+        CHECK(std::all_of(counts.begin(), counts.end(), [](int n) { return n == 1; }));
+      }
+    }
 }
 
 TEST_CASE("FLOPs a token are 6 N and attention") {

@@ -64,6 +64,9 @@
   X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
   \
+  X("Ranks", Count, zero_stage, 0, "[0, 3]", "what the ranks share out: 1 moments, 2 and gradients, 3 and weights (ZeRO; 3: FSDP)") \
+  X("Ranks", Count, hybrid_shard_degree, 0, "[0, 1e6]", "ranks that share one copy, the others being replicas (0: all share)") \
+  X("Ranks", Count, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3)") \
   X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that share heads, FFN and vocabulary (this version: 1)") \
   X("Ranks", Count, context_parallel_degree, 1, "[1, 1e6]", "ranks that share a sequence (this version: 1)") \
   X("Ranks", Text, rendezvous, "", "FILE", "through which ranks that started without MPI find each other")

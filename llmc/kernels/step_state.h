@@ -17,6 +17,7 @@ struct StepState {
 
   // From the step itself.
   double loss_sum;    // sum of their losses in nats (this rank's until summed over ranks)
+  double square_sum;  // of all gradients (this rank's until summed over ranks)
   float grad_norm;    // L2 over all gradients, before clipping
   float clip_factor;  // min(1, grad_clip / grad_norm)
 };

@@ -1,36 +1,64 @@
 // The weights, unit by unit (the embedding, a block, the head): gather(unit) makes a unit's weights whole on the
 // communication stream, get(unit) lets the compute stream wait for them, release(unit) says that compute is done with
-// them. Unsharded, the weights are whole from the start and nothing moves; the order of the three is checked all the
-// same: a unit that is used without gather, or gathered again before its release, is an error.
+// them. What is whole already does not move: a unit that still lies in its buffer from the last time, all units in
+// stage 0, and between two updates in stages 1 and 2. The order of the three is checked all the same: a unit that is
+// used without gather, or gathered again before its release, is an error.
 //
-// The optimizer's fp32 master copy is here too. With T = float it is the weights themselves.
+// Stage 3 has a buffer for each of `blocks_at_once` blocks, in turn, and one for the embedding and the head, or one for
+// each where the head is tied and both are needed at once.
+//
+// The optimizer's fp32 master copy is here too, of what this rank updates. With T = float it is the weights themselves.
 #pragma once
 
 #include <vector>
 
 #include "llmc/memory/plan.h"
-#include "llmc/model/tensors.h"
+#include "llmc/memory/sharding.h"
 
 template <class T>
 class ParameterStore {
  public:
-  ParameterStore(MemoryPlan& plan, const TensorLayout& layout);
+  ParameterStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied, int blocks_at_once,
+                 Device& device, Stream& compute, Stream& communication);
   void bind(const Arena& arena);
 
   void gather(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // The flat buffer's start: add an offset of the layout for a tensor of `unit`. Valid until release(unit).
+  // The start of the unit: add an offset of the layout. Valid until release(unit).
   const T* get(int unit);
   void release(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
-  float* master() const { return master_; }
+  // What this rank updates of a unit: sharding.count() elements.
+  float* master(int unit) const;
   // Where the optimizer writes what the next step computes with: null if that is the master itself.
-  T* weights_to_update() const { return separate_ ? weights_ : nullptr; }
+  T* weights_to_update(int unit) const;
+  // All of them were updated, on the compute stream.
+  void updated();
 
  private:
-  bool separate_;
-  std::vector<bool> gathered_;  // a unit
+  // Where units are whole, and which one is there.
+  struct Slot {
+    T* data;
+    int unit = -1;
+    Event released;
+  };
+  int slot_of(int unit) const;
+  T* own_weights(int unit) const;
+
+  static constexpr bool kSeparate = !std::is_same_v<T, float>;
+  const TensorLayout& layout_;
+  const Sharding sharding_;
+  const bool tied_;
+  const int blocks_at_once_;
+  Stream &compute_, &communication_;
   Planned<float> planned_master_;
   Planned<T> planned_weights_;
+  std::vector<Planned<T>> planned_slots_;
   float* master_ = nullptr;
-  T* weights_ = nullptr;
+  T* weights_ = nullptr;  // whole in stages 0 to 2, else this rank's parts
+  std::vector<Slot> slots_;
+  std::vector<bool> in_use_;     // a unit: between gather and release
+  std::vector<Event> gathered_;  // a unit
+  std::vector<bool> awaited_;    // a unit: the compute stream has waited for it
+  Event updated_;
+  bool moved_since_update_ = true;  // the communication stream has waited for the last update
 };

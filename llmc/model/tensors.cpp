@@ -1,14 +1,13 @@
 #include "llmc/model/tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "llmc/base/error.h"
 
 namespace {
 
-size_t aligned(size_t offset) {
-  return (offset + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment * TensorLayout::kAlignment;
-}
+size_t rounded_up(size_t offset, size_t multiple) { return (offset + multiple - 1) / multiple * multiple; }
 
 std::string with_layer(std::string name, int layer) {
   const size_t mark = name.find("%d");
@@ -17,20 +16,21 @@ std::string with_layer(std::string name, int layer) {
 
 }  // namespace
 
-TensorLayout::TensorLayout(const LlamaConfig& config) {
+TensorLayout::TensorLayout(const LlamaConfig& config, int parts) : parts(parts) {
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0};
+    size_t end = 0;
     const char* product = "";
     for (const TensorRow& row : kTensorRows) {
       if (row.unit != kind || (config.tied && strcmp(row.product, "head") == 0)) continue;
-      if (strcmp(product, row.product) != 0) size = aligned(size);
+      if (strcmp(product, row.product) != 0) end = rounded_up(end, kAlignment);
       product = row.product;
       const int64_t columns = row.columns ? row.columns(config) : 1;
-      tensors.push_back({&row, with_layer(row.name, layer), int(units.size()), row.rows(config), columns, size});
-      size += tensors.back().size();
+      tensors.push_back({&row, with_layer(row.name, layer), int(units.size()), row.rows(config), columns, end});
+      end += tensors.back().size();
     }
-    size = aligned(size);
-    unit.size = size - unit.offset;
+    unit.size = rounded_up(end, kAlignment * size_t(parts));
+    size += unit.size;
     unit.tensor_count = int(tensors.size()) - unit.first_tensor;
     units.push_back(unit);
   };
@@ -50,4 +50,15 @@ size_t TensorLayout::offset(int unit, const char* product) const {
   for (int i = u.first_tensor; i < u.first_tensor + u.tensor_count; ++i)
     if (strcmp(tensors[size_t(i)].row->product, product) == 0) return tensors[size_t(i)].offset;
   fail("unit %d of the model has no product named %s", unit, product);
+}
+
+std::vector<Piece> TensorLayout::pieces(int unit, size_t first, size_t count) const {
+  const Unit& u = units[size_t(unit)];
+  std::vector<Piece> pieces;
+  for (int i = u.first_tensor; i < u.first_tensor + u.tensor_count; ++i) {
+    const Tensor& t = tensors[size_t(i)];
+    const size_t begin = std::max(first, t.offset), end = std::min(first + count, t.offset + t.size());
+    if (begin < end) pieces.push_back({&t, begin - t.offset, end - begin, begin - first});
+  }
+  return pieces;
 }

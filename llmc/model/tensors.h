@@ -61,13 +61,13 @@ inline constexpr TensorRow kTensorRows[] = {
      [](const LlamaConfig& c) -> int64_t { return c.C; }, ShardRule::rows, InitRule::normal, false},
 };
 
-// A weight of a model and its place in the flat buffers (weights, gradients, moments: all have this layout).
+// A weight of a model and its place in the flat buffers: weights and gradients have this layout, where they are whole.
 struct Tensor {
   const TensorRow* row;
   std::string name;       // Hugging Face's
   int unit;               // of TensorLayout::units
   int64_t rows, columns;  // a vector has columns 1
-  size_t offset;          // elements from the start of the flat buffers
+  size_t offset;          // elements from the start of the unit
   size_t size() const { return size_t(rows) * size_t(columns); }
   bool is_matrix() const { return row->columns != nullptr; }
   std::vector<int64_t> shape() const {
@@ -79,24 +79,39 @@ struct Tensor {
 struct Unit {
   UnitKind kind;
   int layer;            // of a block, else -1
-  size_t offset, size;  // elements, padding included
+  size_t offset, size;  // elements from the start of the flat buffers, padding included
   int first_tensor, tensor_count;
+};
+
+// A stretch of a tensor: elements first .. first+count-1 of it.
+struct Piece {
+  const Tensor* tensor;
+  size_t first, count;
+  size_t at;  // of the first one, in elements from the start of what was asked for
 };
 
 struct TensorLayout {
   // Each product begins at a multiple of this many elements: 256 bytes in every type of 16 bits or more.
   static constexpr size_t kAlignment = 128;
 
-  explicit TensorLayout(const LlamaConfig& config);
+  // Each unit is padded so that it can be cut into `parts` equal ones, which all begin at such a multiple.
+  explicit TensorLayout(const LlamaConfig& config, int parts = 1);
 
   std::vector<Tensor> tensors;
   std::vector<Unit> units;  // embedding, blocks 0 .. L-1, head
   size_t size = 0;          // elements of a flat buffer; padding is 0 and stays 0
+  int parts;
 
   int embedding_unit() const { return 0; }
   int block_unit(int layer) const { return 1 + layer; }
   int head_unit() const { return int(units.size()) - 1; }
   const Tensor& tensor(const std::string& name) const;
-  // Where a unit's product begins, in elements from the start of the flat buffers.
+  // Where a unit's product begins, in elements from the start of the unit.
   size_t offset(int unit, const char* product) const;
+
+  // Elements of a part of the unit. The same part of all units, one behind the other, is a shard of size() / parts
+  // elements; the unit's lies at unit.offset / parts in it.
+  size_t part_size(int unit) const { return units[size_t(unit)].size / size_t(parts); }
+  // The pieces of tensors, without padding, in elements first .. first+count-1 of the unit.
+  std::vector<Piece> pieces(int unit, size_t first, size_t count) const;
 };

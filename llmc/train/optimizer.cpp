@@ -2,31 +2,47 @@
 
 #include "llmc/device/number.h"
 
-namespace {
-
-// Neighbours with the same decay are one range; padding between them goes with it.
-std::vector<AdamWRange> ranges_of(const TensorLayout& layout, float weight_decay) {
-  std::vector<AdamWRange> ranges;
-  for (const Tensor& tensor : layout.tensors) {
-    const float decay = tensor.is_matrix() ? weight_decay : 0.0f;
-    if (ranges.empty() || ranges.back().weight_decay != decay) ranges.push_back({tensor.offset, 0, decay});
-    ranges.back().count = tensor.offset + tensor.size() - ranges.back().begin;
-  }
-  require_ranges(ranges, layout.size);
-  return ranges;
+Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, AdamWConstants constants,
+                     float weight_decay, Device& device, Stream& compute, Stream& communication)
+    : layout_(layout),
+      sharding_(sharding),
+      constants_(constants),
+      compute_(compute),
+      communication_(communication),
+      squared_(device),
+      summed_(device) {
+  const int units = int(layout.units.size());
+  if (sharding.stage == 0 || sharding.stage == 3) add_span(0, units, weight_decay);
+  else
+    for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay);
+  size_t partials = 0;
+  for (int unit = 0; unit < units; ++unit) partials += global_norm_partials(layout.part_size(unit));
+  const size_t total = sharding.total(layout);
+  planned_m_ = plan.add<float>(Segment::device, "optimizer", "first moments", total);
+  planned_v_ = plan.add<float>(Segment::device, "optimizer", "second moments", total);
+  planned_ranges_ = plan.add<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size());
+  planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials);
 }
 
-}  // namespace
-
-Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, AdamWConstants constants, float weight_decay)
-    : layout_(layout),
-      constants_(constants),
-      ranges_(ranges_of(layout, weight_decay)),
-      planned_m_(plan.add<float>(Segment::device, "optimizer", "first moments", layout.size)),
-      planned_v_(plan.add<float>(Segment::device, "optimizer", "second moments", layout.size)),
-      planned_ranges_(plan.add<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size())),
-      planned_partials_(
-          plan.add<double>(Segment::device, "scratch", "partial norms", global_norm_partials(layout.size))) {}
+// Neighbours with the same decay are one range; padding between them goes with it.
+void Optimizer::add_span(int first_unit, int end_unit, float weight_decay) {
+  Span span{first_unit, sharding_.at(layout_, first_unit), 0, int(ranges_.size()), 0};
+  std::vector<AdamWRange> ranges;
+  for (int unit = first_unit; unit < end_unit; ++unit) {
+    for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
+      const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
+      const size_t begin = span.count + piece.at;
+      if (ranges.empty() || ranges.back().weight_decay != decay) ranges.push_back({begin, 0, decay});
+      ranges.back().count = begin + piece.count - ranges.back().begin;
+    }
+    span.count += sharding_.count(layout_, unit);
+  }
+  if (ranges.empty()) return;  // nothing but padding
+  require_ranges(ranges, span.count);
+  span.ranges = int(ranges.size());
+  ranges_.insert(ranges_.end(), ranges.begin(), ranges.end());
+  spans_.push_back(span);
+}
 
 void Optimizer::bind(const Arena& arena) {
   m_ = arena[planned_m_];
@@ -35,19 +51,38 @@ void Optimizer::bind(const Arena& arena) {
   partials_ = arena[planned_partials_];
 }
 
-void Optimizer::reset(Stream& stream) {
-  clear(stream, m_, layout_.size);
-  clear(stream, v_, layout_.size);
-  copy(stream, ranges_on_device_, ranges_.data(), ranges_.size());
+void Optimizer::reset() {
+  clear(compute_, m_, sharding_.total(layout_));
+  clear(compute_, v_, sharding_.total(layout_));
+  copy(compute_, ranges_on_device_, ranges_.data(), ranges_.size());
+}
+
+// Each rank squares its part of the units, in any stage: so the stages have the same bits.
+void Optimizer::square_sum(const GradientStore& gradients, StepState* state) {
+  double* end = partials_;
+  for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
+    global_norm_squares(compute_, end, gradients.part(unit), layout_.part_size(unit));
+    end += global_norm_partials(layout_.part_size(unit));
+  }
+  global_norm_sum(compute_, &state->square_sum, partials_, size_t(end - partials_));
+  if (sharding_.degree() == 1) return;
+  squared_.record(compute_);
+  communication_.wait(squared_);
+  sharding_.reduce.all_reduce_sum(communication_, &state->square_sum, 1);
+  summed_.record(communication_);
+  compute_.wait(summed_);
 }
 
 template <class T>
-void Optimizer::step(Stream& stream, const float* gradients, ParameterStore<T>& parameters, StepState* state) {
-  global_norm_squares(stream, partials_, gradients, layout_.size);
-  global_norm_finish(stream, state, partials_, global_norm_partials(layout_.size));
-  adamw(stream, parameters.master(), m_, v_, parameters.weights_to_update(), gradients, state, ranges_on_device_,
-        int(ranges_.size()), layout_.size, constants_);
+void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state) {
+  square_sum(gradients, state);
+  global_norm_finish(compute_, state, &state->square_sum, 1);
+  for (const Span& span : spans_)
+    adamw(compute_, parameters.master(span.first_unit), m_ + span.at, v_ + span.at,
+          parameters.weights_to_update(span.first_unit), gradients.to_update(span.first_unit), state,
+          ranges_on_device_ + span.first_range, span.ranges, span.count, constants_);
+  parameters.updated();
 }
 
-template void Optimizer::step(Stream&, const float*, ParameterStore<float>&, StepState*);
-template void Optimizer::step(Stream&, const float*, ParameterStore<bf16>&, StepState*);
+template void Optimizer::step(const GradientStore&, ParameterStore<float>&, StepState*);
+template void Optimizer::step(const GradientStore&, ParameterStore<bf16>&, StepState*);

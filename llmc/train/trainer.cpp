@@ -87,17 +87,23 @@ class StateFeed {
 template <class T>
 class LlamaTrainer : public Trainer {
  public:
-  LlamaTrainer(Device& device, Communicator& communicator, const LlamaConfig& config, const TrainerSettings& settings)
+  LlamaTrainer(Device& device, Communicator& communicator, const Mesh& mesh, const LlamaConfig& config,
+               const TrainerSettings& settings)
       : device_(device),
         communicator_(communicator),
+        groups_(communicator, mesh),
         config_(config),
         settings_(settings),
-        layout_(config_),
+        sharding_{mesh.shard_degree > 1 ? settings.zero_stage : 0, *groups_.gather, *groups_.reduce,
+                  *groups_.replicate},
+        layout_(config_, mesh.shard_degree),
         compute_(device, "compute"),
-        communication_(device, "communication"),
-        parameters_(plan_, layout_),
-        walk_(plan_, config_, layout_, {settings.B, settings.T, settings.head_chunk, settings.training},
-              settings.attention),
+        gather_(device, "gather"),
+        reduce_(device, "reduce"),
+        parameters_(plan_, layout_, sharding_, config_.tied, std::min(settings.prefetch + 1, config_.L), device,
+                    compute_, gather_),
+        walk_(plan_, config_, layout_,
+              {settings.B, settings.T, settings.head_chunk, settings.training, settings.prefetch}, settings.attention),
         batches_(plan_, device, communicator, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),
         planned_workspace_(
@@ -105,9 +111,9 @@ class LlamaTrainer : public Trainer {
         to_communication_(device),
         to_compute_(device) {
     if (!settings.training) return;
-    gradients_.emplace(plan_, layout_, device, compute_, communication_, communicator);
-    optimizer_.emplace(plan_, layout_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
-                       settings.weight_decay);
+    gradients_.emplace(plan_, layout_, sharding_, config_.tied, device, compute_, reduce_);
+    optimizer_.emplace(plan_, layout_, sharding_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
+                       settings.weight_decay, device, compute_, reduce_);
   }
 
   const MemoryPlan& plan() const override { return plan_; }
@@ -129,26 +135,30 @@ class LlamaTrainer : public Trainer {
     const float normal_std = float(config_.init_std);
     const float residual_std =
         init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
-    clear(compute_, parameters_.master(), layout_.size);
-    for (const Tensor& t : layout_.tensors) {
-      float* data = parameters_.master() + t.offset;
-      if (t.row->init == InitRule::ones) initialize_constant(compute_, data, t.size(), 1.0f);
+    for_own_pieces([&](const Piece& piece, float* data) {
+      const Tensor& t = *piece.tensor;
+      if (t.row->init == InitRule::ones) initialize_constant(compute_, data, piece.count, 1.0f);
       else
-        initialize_normal(compute_, data, t.size(), philox_key(t.name, seed), 0,
+        initialize_normal(compute_, data, piece.count, philox_key(t.name, seed), piece.first,
                           t.row->init == InitRule::residual ? residual_std : normal_std);
-    }
+    });
     begin_training();
   }
 
   void load(const Safetensors& weights) override {
-    clear(compute_, parameters_.master(), layout_.size);
-    load_weights(compute_, parameters_.master(), layout_, weights);
+    require_weights_fit(layout_, weights, true);
+    for_own_pieces([&](const Piece& piece, float* data) { load_piece(compute_, data, piece, weights); });
     begin_training();
   }
 
   void save(const std::string& directory) override {
-    compute_.synchronize();
-    save_weights(compute_, parameters_.master(), layout_, config_, directory);
+    std::optional<WeightsWriter> writer;
+    if (!directory.empty()) writer.emplace(directory, layout_, config_);
+    for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
+      const float* whole = whole_unit(unit, parameters_.master(unit));
+      if (writer) writer->write_unit(compute_, unit, whole);
+    }
+    if (writer) writer->finish();
   }
 
   void enqueue_step(const StepInput& input) override {
@@ -170,8 +180,8 @@ class LlamaTrainer : public Trainer {
                              k == 0, k + 1 == micro_steps);
     }
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
-    gradients_->finish_step();  // waits for all that was started on the communication stream
-    optimizer_->step(compute_, gradients_->get(), parameters_, states_.on_device());
+    gradients_->finish_step();  // waits for all that was started on the stream of the sums
+    optimizer_->step(*gradients_, parameters_, states_.on_device());
     states_.fetch(compute_);
   }
 
@@ -220,18 +230,48 @@ class LlamaTrainer : public Trainer {
                             std::span<const int32_t> positions) override;
   std::vector<float> next_logits(std::span<const int32_t> tokens, int past) override;
 
-  std::vector<float> weights(const std::string& name) override { return download(parameters_.master(), name); }
-  std::vector<float> gradients(const std::string& name) override { return download(gradients_->get(), name); }
+  std::vector<float> weights(const std::string& name) override {
+    const Tensor& t = layout_.tensor(name);
+    return download(whole_unit(t.unit, parameters_.master(t.unit)), t);
+  }
+  std::vector<float> gradients(const std::string& name) override {
+    const Tensor& t = layout_.tensor(name);
+    return download(whole_unit(t.unit, gradients_->to_update(t.unit)), t);
+  }
 
  private:
   std::vector<float> logits_of_rows(int begin, int end);
 
   // Weights are new: the products' copy follows the master, moments are zero.
   void begin_training() {
-    if (T* weights = parameters_.weights_to_update()) cast(compute_, weights, parameters_.master(), layout_.size);
-    if (optimizer_) optimizer_->reset(compute_);
-    if (gradients_) clear(compute_, gradients_->get(), layout_.size);
+    for (int unit = 0; unit < int(layout_.units.size()); ++unit)
+      if (T* weights = parameters_.weights_to_update(unit))
+        cast(compute_, weights, parameters_.master(unit), sharding_.count(layout_, unit));
+    parameters_.updated();
+    if (optimizer_) optimizer_->reset();
     compute_.synchronize();
+  }
+
+  // Calls f with each piece of a tensor that this rank updates and its place in the master weights; padding is 0.
+  template <class F>
+  void for_own_pieces(F&& f) {
+    for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
+      float* master = parameters_.master(unit);
+      clear(compute_, master, sharding_.count(layout_, unit));
+      for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit)))
+        f(piece, master + piece.at);
+    }
+  }
+
+  // The whole unit of which each rank has what it updates; all ranks call. Valid until the next call.
+  const float* whole_unit(int unit, const float* own) {
+    if (sharding_.stage == 0) return own;
+    REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
+    compute_.synchronize();
+    float* whole = gradients_->spare(unit);
+    sharding_.reduce.all_gather(reduce_, whole, own, layout_.part_size(unit) * sizeof(float));
+    sharding_.reduce.wait_for(reduce_);
+    return whole;
   }
 
   void begin_step(const StepInput& input) {
@@ -248,16 +288,15 @@ class LlamaTrainer : public Trainer {
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->label_count, 2);  // and stop_requests
     states_.fetch_agreed(compute_);
-    gradients_->begin_step();
   }
 
-  // Numbers of the step's state, summed over the data ranks on the communication stream.
+  // Numbers of the step's state, summed over the data ranks beside compute.
   template <class Number>
   void start_sum_over_ranks(Number* numbers, size_t count) {
     if (communicator_.size() == 1) return;
     to_communication_.record(compute_);
-    communication_.wait(to_communication_);
-    communicator_.all_reduce_sum(communication_, numbers, count);
+    reduce_.wait(to_communication_);
+    communicator_.all_reduce_sum(reduce_, numbers, count);
   }
 
   // The same, between two pieces of compute.
@@ -265,25 +304,35 @@ class LlamaTrainer : public Trainer {
   void sum_over_ranks_on_device(Number* numbers, size_t count) {
     if (communicator_.size() == 1) return;
     start_sum_over_ranks(numbers, count);
-    to_compute_.record(communication_);
+    to_compute_.record(reduce_);
     compute_.wait(to_compute_);
   }
 
-  std::vector<float> download(const float* flat, const std::string& name) {
-    const Tensor& t = layout_.tensor(name);
+  std::vector<float> download(const float* unit, const Tensor& t) {
     std::vector<float> values(t.size());
-    copy(compute_, values.data(), flat + t.offset, t.size());
+    copy(compute_, values.data(), unit + t.offset, t.size());
     compute_.synchronize();
     return values;
   }
 
+  // Those that this rank shards with, and those that keep what it keeps.
+  struct Groups {
+    std::unique_ptr<Communicator> gather, reduce, replicate;
+    Groups(Communicator& all, const Mesh& mesh)
+        : gather(all.split(mesh.replicate_rank, mesh.shard_rank)),
+          reduce(all.split(mesh.replicate_rank, mesh.shard_rank)),
+          replicate(all.split(mesh.shard_rank, mesh.replicate_rank)) {}
+  };
+
   Device& device_;
   Communicator& communicator_;
+  const Groups groups_;
   const LlamaConfig config_;
   const TrainerSettings settings_;
+  const Sharding sharding_;
   const TensorLayout layout_;
   MemoryPlan plan_;
-  Stream compute_, communication_;
+  Stream compute_, gather_, reduce_;
   ParameterStore<T> parameters_;
   std::optional<GradientStore> gradients_;  // these two where it trains
   std::optional<Optimizer> optimizer_;
@@ -341,14 +390,17 @@ std::vector<float> LlamaTrainer<T>::logits_of_rows(int begin, int end) {
 }  // namespace
 
 std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communicator, const LlamaConfig& config,
-                                         const TrainerSettings& settings) {
+                                         const TrainerSettings& settings, const Mesh& mesh) {
   config.check();
   REQUIRE(settings.B > 0 && settings.T > 0 && int64_t(settings.B) * settings.T < (int64_t(1) << 31),
           "a micro-batch of %d sequences of %d tokens: both must be positive, and less than 2^31 tokens", settings.B,
           settings.T);
+  REQUIRE(mesh.data_ranks() == communicator.size() && mesh.rank == communicator.rank(),
+          "%s, and the communicator has %d ranks, of which this is number %d", mesh.description().c_str(),
+          communicator.size(), communicator.rank());
   REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
           settings.head_chunk);
   if (settings.dtype == DType::bf16)
-    return std::make_unique<LlamaTrainer<bf16>>(device, communicator, config, settings);
-  return std::make_unique<LlamaTrainer<float>>(device, communicator, config, settings);
+    return std::make_unique<LlamaTrainer<bf16>>(device, communicator, mesh, config, settings);
+  return std::make_unique<LlamaTrainer<float>>(device, communicator, mesh, config, settings);
 }

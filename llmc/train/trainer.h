@@ -18,6 +18,7 @@
 
 #include "llmc/base/safetensors.h"
 #include "llmc/comm/communicator.h"
+#include "llmc/comm/mesh.h"
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/attention.h"
@@ -34,6 +35,8 @@ struct TrainerSettings {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float grad_clip = 1.0f;  // 0: none
   bool training = true;    // false: forward passes only, no memory for gradients and moments
+  int zero_stage = 0;      // what the ranks that shard keep a part of only: see Sharding
+  int prefetch = 1;        // units whose weights are gathered ahead of their use
 };
 
 enum class Init { normal, depth_scaled };
@@ -65,9 +68,9 @@ struct LossSum {
 
 class Trainer {
  public:
-  // `communicator` spans the data ranks; both outlive the trainer.
+  // `communicator` spans the data ranks, which `mesh` arranges; all outlive the trainer. All ranks call.
   static std::unique_ptr<Trainer> create(Device& device, Communicator& communicator, const LlamaConfig& config,
-                                         const TrainerSettings& settings);
+                                         const TrainerSettings& settings, const Mesh& mesh = {});
   virtual ~Trainer() = default;
 
   virtual const MemoryPlan& plan() const = 0;
@@ -81,7 +84,8 @@ class Trainer {
   // Weights from safetensors under their Hugging Face names, F32, BF16 or F16. Throws on a missing tensor or another
   // shape, naming both.
   virtual void load(const Safetensors& weights) = 0;
-  // Writes config.json and the fp32 weights as safetensors: a directory that from_pretrained reads. Rank 0 only.
+  // Writes config.json and the fp32 weights as safetensors: a directory that from_pretrained reads. All ranks call; one
+  // for which the directory is empty writes nothing.
   virtual void save(const std::string& directory) = 0;
 
   virtual void enqueue_step(const StepInput& input) = 0;

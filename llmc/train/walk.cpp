@@ -96,8 +96,9 @@ BlockWeights<T> Walk<T>::block_weights(int layer) {
 }
 
 template <class T>
-BlockGradients Walk<T>::block_gradients(int layer, float* base) const {
+BlockGradients Walk<T>::block_gradients(int layer, GradientStore& gradients) const {
   const int unit = layout_.block_unit(layer);
+  float* base = gradients.begin(unit);
   const auto at = [&](const char* product) { return base + layout_.offset(unit, product); };
   return {at("norm1"), at("qkv"), at("o"), at("norm2"), at("gate_up"), at("down")};
 }
@@ -112,10 +113,18 @@ HeadWeights<T> Walk<T>::head_weights() {
 }
 
 template <class T>
-HeadGradients Walk<T>::head_gradients(float* base) const {
+HeadGradients Walk<T>::head_gradients(GradientStore& gradients) const {
   const int unit = layout_.head_unit();
+  float* base = gradients.begin(unit);
   return {base + layout_.offset(unit, "norm"),
-          base + (config_.tied ? layout_.offset(0, "embedding") : layout_.offset(unit, "head")), config_.tied};
+          config_.tied ? embedding_gradient(gradients) : base + layout_.offset(unit, "head"), config_.tied};
+}
+
+// Begun by the head where that is tied.
+template <class T>
+float* Walk<T>::embedding_gradient(GradientStore& gradients) const {
+  const int unit = layout_.embedding_unit();
+  return gradients.begin(unit) + layout_.offset(unit, "embedding");
 }
 
 template <class T>
@@ -142,12 +151,13 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
   const int embedding = layout_.embedding_unit();
 
   parameters_->gather(embedding);
-  parameters_->gather(layout_.block_unit(0));
+  const int L = config_.L, ahead = std::min(sizes_.prefetch, L);
+  for (int layer = 0; layer < ahead; ++layer) parameters_->gather(layout_.block_unit(layer));
   const T* table = parameters_->get(embedding) + layout_.offset(embedding, "embedding");
   embedding_forward(*stream_, activations_.get(0).x, batch.inputs, table, tokens_, config_.C, config_.V);  // (N, C)
   if (!config_.tied) parameters_->release(embedding);  // else the head needs it too
-  for (int layer = 0; layer < config_.L; ++layer) {
-    parameters_->gather(layout_.block_unit(layer) + 1);  // the next block, or the head
+  for (int layer = 0; layer < L; ++layer) {
+    if (layer + ahead <= L) parameters_->gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     const T* middle_before = layer ? activations_.get(layer - 1).middle : nullptr;
     block_forward(context, block_weights(layer), activations_.get(layer), scratch_, middle_before, delta_);
     parameters_->release(layout_.block_unit(layer));
@@ -184,25 +194,23 @@ void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len,
   forward(batch, B, seq_len);
   const BlockContext context = block_context(batch, B, seq_len);
   const int embedding = layout_.embedding_unit();
-  const auto reduce = [&](int unit) {
-    if (last) gradients.reduce(unit);
-  };
-
-  head_loss_backward(head_context(), head_weights(), head_gradients(gradients.get()), head_, batch.labels, state,
-                     dresidual_, !first);
-  parameters_->gather(layout_.block_unit(config_.L - 1));
+  gradients.begin_micro_step(first, last);
+  const HeadGradients dhead = head_gradients(gradients);
+  head_loss_backward(head_context(), head_weights(), dhead, head_, batch.labels, state, dresidual_, gradients.adds());
+  const int L = config_.L, ahead = std::min(sizes_.prefetch, L);
+  for (int layer = L - 1; layer >= L - ahead; --layer) parameters_->gather(layout_.block_unit(layer));
   release_head();
-  reduce(layout_.head_unit());
-  for (int layer = config_.L - 1; layer >= 0; --layer) {
-    if (layer > 0) parameters_->gather(layout_.block_unit(layer - 1));
-    block_backward(context, block_weights(layer), block_gradients(layer, gradients.get()), activations_.get(layer),
-                   scratch_, dresidual_, !first);
+  gradients.reduce(layout_.head_unit());
+  for (int layer = L - 1; layer >= 0; --layer) {
+    if (layer >= ahead) parameters_->gather(layout_.block_unit(layer - ahead));
+    block_backward(context, block_weights(layer), block_gradients(layer, gradients), activations_.get(layer), scratch_,
+                   dresidual_, gradients.adds());
     parameters_->release(layout_.block_unit(layer));
-    reduce(layout_.block_unit(layer));
+    gradients.reduce(layout_.block_unit(layer));
   }
-  float* dembedding = gradients.get() + layout_.offset(embedding, "embedding");
+  float* dembedding = config_.tied ? dhead.head : embedding_gradient(gradients);
   embedding_backward(*stream_, dembedding, dresidual_, batch.inputs, batch.order, tokens_, config_.C, config_.V);  // +=
-  reduce(embedding);
+  gradients.reduce(embedding);
 }
 
 template class Walk<float>;

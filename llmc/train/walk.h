@@ -14,6 +14,7 @@ struct WalkSizes {
   int B, T;        // the largest micro-batch
   int head_chunk;  // tokens whose logits exist at once, a multiple of 128
   bool backward;   // false: forward passes only, nothing is planned for more
+  int prefetch;    // units whose weights are gathered ahead of their use
 };
 
 template <class T>
@@ -48,9 +49,10 @@ class Walk {
   BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past = 0) const;
   HeadContext head_context() const;
   BlockWeights<T> block_weights(int layer);
-  BlockGradients block_gradients(int layer, float* base) const;
+  BlockGradients block_gradients(int layer, GradientStore& gradients) const;
   HeadWeights<T> head_weights();
-  HeadGradients head_gradients(float* base) const;
+  HeadGradients head_gradients(GradientStore& gradients) const;
+  float* embedding_gradient(GradientStore& gradients) const;
 
   const LlamaConfig& config_;
   const TensorLayout& layout_;

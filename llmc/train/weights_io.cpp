@@ -73,40 +73,48 @@ void require_weights_fit(const TensorLayout& layout, const Safetensors& weights,
   }
 }
 
-void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights) {
-  require_weights_fit(layout, weights, true);
-  std::vector<float> piece;
-  for (const Tensor& t : layout.tensors) {
-    const StoredTensor& stored = weights.at(t.name);
-    for (size_t first = 0; first < t.size(); first += kPieceElements) {
-      const size_t count = std::min(kPieceElements, t.size() - first);
-      piece.resize(count);
-      read_as_fp32(stored, first, count, piece.data());
-      copy(stream, master + t.offset + first, piece.data(), count);
+void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors& weights) {
+  const StoredTensor& stored = weights.at(piece.tensor->name);
+  std::vector<float> numbers;
+  for (size_t done = 0; done < piece.count; done += numbers.size()) {
+    numbers.resize(std::min(kPieceElements, piece.count - done));
+    read_as_fp32(stored, piece.first + done, numbers.size(), numbers.data());
+    copy(stream, to + done, numbers.data(), numbers.size());
+    stream.synchronize();
+  }
+}
+
+namespace {
+
+std::vector<TensorSpec> specs_of(const TensorLayout& layout) {
+  std::vector<TensorSpec> specs;
+  for (const Tensor& t : layout.tensors) specs.push_back({t.name, StoredType::F32, stored_shape(t)});
+  return specs;
+}
+
+}  // namespace
+
+WeightsWriter::WeightsWriter(const std::string& directory, const TensorLayout& layout, const LlamaConfig& config)
+    : directory_(directory), layout_(layout), config_(config), writer_(directory, specs_of(layout)) {}
+
+void WeightsWriter::write_unit(Stream& stream, int unit, const float* weights) {
+  std::vector<float> numbers;
+  for (const Piece& piece : layout_.pieces(unit, 0, layout_.units[size_t(unit)].size)) {
+    for (size_t done = 0; done < piece.count; done += numbers.size()) {
+      numbers.resize(std::min(kPieceElements, piece.count - done));
+      copy(stream, numbers.data(), weights + piece.at + done, numbers.size());
       stream.synchronize();
+      writer_.write(piece.tensor->name, numbers.data(), numbers.size() * sizeof(float));
     }
   }
 }
 
-void save_weights(Stream& stream, const float* master, const TensorLayout& layout, const LlamaConfig& config,
-                  const std::string& directory) {
-  std::vector<TensorSpec> specs;
-  for (const Tensor& t : layout.tensors) specs.push_back({t.name, StoredType::F32, stored_shape(t)});
-  SafetensorsDirectoryWriter writer(directory, specs);
-  std::vector<float> piece;
-  for (const Tensor& t : layout.tensors) {
-    for (size_t first = 0; first < t.size(); first += kPieceElements) {
-      piece.resize(std::min(kPieceElements, t.size() - first));
-      copy(stream, piece.data(), master + t.offset + first, piece.size());
-      stream.synchronize();
-      writer.write(t.name, piece.data(), piece.size() * sizeof(float));
-    }
-  }
-  const std::filesystem::path folder(directory);
-  const Json json = config.to_json();
+void WeightsWriter::finish() {
+  const std::filesystem::path folder(directory_);
+  const Json json = config_.to_json();
   Json generation = Json::object();
   generation.set("bos_token_id", json.at("bos_token_id")).set("eos_token_id", json.at("eos_token_id"));
   write_file((folder / "config.json").string(), json.dump(2) + "\n");
   write_file((folder / "generation_config.json").string(), generation.dump(2) + "\n");
-  writer.finish();
+  writer_.finish();
 }

@@ -15,10 +15,21 @@ void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, fl
 // no place for; but a head that is tied, and layers beyond a model that was `shortened` are passed over.
 void require_weights_fit(const TensorLayout& layout, const Safetensors& weights, bool shortened = false);
 
-// Every tensor of the layout from `weights`, which fit, into the flat buffer `master` (device).
-void load_weights(Stream& stream, float* master, const TensorLayout& layout, const Safetensors& weights);
+// A piece of a tensor, from `weights`, which fit, to the device. Reads no more of them.
+void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors& weights);
 
-// config.json, generation_config.json and the fp32 weights of the flat buffer as a directory that Hugging Face's
-// AutoModelForCausalLM.from_pretrained reads. The weights get their final names last, when all is on disk.
-void save_weights(Stream& stream, const float* master, const TensorLayout& layout, const LlamaConfig& config,
-                  const std::string& directory);
+// config.json, generation_config.json and the fp32 weights, unit by unit in their order, as a directory that Hugging
+// Face's AutoModelForCausalLM.from_pretrained reads. The weights get their final names last, when all is on disk.
+class WeightsWriter {
+ public:
+  WeightsWriter(const std::string& directory, const TensorLayout& layout, const LlamaConfig& config);
+  // The whole unit, on the device.
+  void write_unit(Stream& stream, int unit, const float* weights);
+  void finish();
+
+ private:
+  const std::string directory_;
+  const TensorLayout& layout_;
+  const LlamaConfig& config_;
+  SafetensorsDirectoryWriter writer_;
+};

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Covers: promise 2: every way to share the state out among the ranks trains as one rank does; all stages have the same
+# bits, with several micro-batches 0 those of 1 and 2 those of 3; in any schedule of the streams
+# Covers: promise 6: a sharded model is imported and exported whole
+# Timeout: 900
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$root"
+
+# A short steep run on an odd vocabulary (letters of the text, as tokens below 97).
+head -c 80000 dev/data/tinyshakespeare.txt | tr -dc 'a-z \n' | tr 'a-z \n' '\1-\34' >"$scratch/letters.txt"
+for tied in false true; do
+  cat >"$scratch/$tied.json" <<END
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 40,
+ "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 52,
+ "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05, "tie_word_embeddings": $tied,
+ "max_position_embeddings": 512, "rope_theta": 10000.0}
+END
+done
+run() { # NAME RANKS ARGUMENTS…
+  ranks "$2" "$train" --model "${model:-$scratch/$tied.json}" --train-data "$scratch/letters.txt" --steps 20 --global-batch 24 \
+    --seq-len 32 --lr "${rate:-6e-3}" --warmup-steps 3 --val-every 20 --sample-every 0 --out "$scratch/$tied-$1" "${@:3}" \
+    >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "the run $1"; }
+  losses "$scratch/$tied-$1/train.jsonl" >"$scratch/$tied-$1.losses"
+}
+# same A B: all bits of the weights and of the log.
+same() {
+  cmp "$scratch/$tied-$1/export/model.safetensors" "$scratch/$tied-$2/export/model.safetensors" &&
+    cmp <(without_times "$scratch/$tied-$1/train.jsonl") <(without_times "$scratch/$tied-$2/train.jsonl")
+}
+# agree A B: as in ranks_agree.sh: the first loss to rounding, 20 of a falling loss within 1e-5.
+agree() {
+  paste -d' ' "$scratch/$tied-$1.losses" "$scratch/$tied-$2.losses" | awk -v a="$1" -v b="$2" '
+    { d = ($2 - $4) / $2; if (d < 0) d = -d; if (d > worst) worst = d; if (NR == 1) { first = d; start = $2 } last = $2 }
+    END { printf "     %s against %s: %d losses, first differs by %.1e, worst by %.1e, loss %.3f to %.3f\n", a, b, NR, first, worst, start, last
+          exit !(NR == 20 && first <= 2e-7 && worst <= 1e-5 && start - last >= 0.5) }'
+}
+
+for tied in false true; do
+  echo "-- tied head: $tied"
+  run one 1
+  for n in 2 3 4; do
+    run "$n-0" $n
+    check "$n ranks are one" agree one "$n-0"
+    for stage in 1 2 3; do
+      run "$n-$stage" $n --zero-stage $stage
+      check "$n ranks, stage $stage: the bits of stage 0" same "$n-0" "$n-$stage"
+    done
+  done
+  run 4-hybrid 4 --zero-stage 3 --hybrid-shard-degree 2
+  check "4 ranks, 2 of which shard: one rank's losses" agree one 4-hybrid
+  run 4-hybrid2 4 --zero-stage 2 --hybrid-shard-degree 2
+  check "  the bits of stage 2" same 4-hybrid 4-hybrid2
+  for stage in 0 1 2 3; do run "2-$stage-3" 2 --zero-stage $stage --micro-batch 4; done
+  check "3 micro-batches: the bits of stages 0 and 1 are the same" same 2-0-3 2-1-3
+  check "  those of 2 and 3" same 2-2-3 2-3-3
+  check "  and one rank's losses" agree one 2-3-3
+  LLMC_CPU_STREAMS=lazy run 2-lazy 2 --zero-stage 3 --micro-batch 4
+  check "streams lazy: the same bits" same 2-3-3 2-lazy
+  LLMC_CPU_STREAMS=random LLMC_CPU_SEED=5 run 2-random 2 --zero-stage 3 --micro-batch 4 --prefetch 2
+  check "streams at random, 2 units ahead: the same bits" same 2-3-3 2-random
+done
+check "another seed is seen" eval 'run other 2 --zero-stage 3 --seed 5 && ! agree one other && ! same 2-3 other'
+
+# A model of one rank, imported by ranks that shard, and exported without a step that changes it.
+model=$scratch/true-one/export rate=1e-30 run imported 3 --zero-stage 3
+check "imported and exported on 3 ranks: the same bits" cmp "$scratch/true-one/export/model.safetensors" "$scratch/true-imported/export/model.safetensors"
+refused "a degree that does not divide" "--hybrid-shard-degree 3 does not divide" ranks 4 "$train" --hybrid-shard-degree 3 --steps 1
+echo "$checks checks passed"
