@@ -267,10 +267,12 @@ class LlamaTrainer : public Trainer {
   const float* whole_unit(int unit, const float* own) {
     if (sharding_.stage == 0) return own;
     REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
-    compute_.synchronize();
     float* whole = gradients_->spare(unit);
+    to_communication_.record(compute_);
+    reduce_.wait(to_communication_);
     sharding_.reduce.all_gather(reduce_, whole, own, layout_.part_size(unit) * sizeof(float));
-    sharding_.reduce.wait_for(reduce_);
+    to_compute_.record(reduce_);
+    compute_.wait(to_compute_);
     return whole;
   }
 
