@@ -152,9 +152,9 @@ CPU_ARCH ?= native
 DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE)$(if $(filter address,$(SANITIZE)),$(comma)undefined) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict) # g++ 12 sees overlaps in std::string's +
-# Sanitized code is compiled once and run once: quickly, with no more than the lines that reports name.
-OPTIMIZE := $(if $(SANITIZE),-O1,-O3)
-DEBUG := $(if $(SANITIZE),-g1,-g)
+# Code for AddressSanitizer is compiled once and run once: quickly, with no more than the lines that reports name.
+OPTIMIZE := $(if $(filter address,$(SANITIZE)),-O1,-O3)
+DEBUG := $(if $(filter address,$(SANITIZE)),-g1,-g)
 HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -Werror -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
