@@ -263,13 +263,12 @@ class LlamaTrainer : public Trainer {
     }
   }
 
-  // The whole unit of which each rank has what it updates; all ranks call. Valid until the next call.
+  // The whole unit of which each rank has what it updates; all ranks call, between steps, when the host has waited for
+  // what was computed. Valid until the next call.
   const float* whole_unit(int unit, const float* own) {
     if (sharding_.stage == 0) return own;
     REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
     float* whole = gradients_->spare(unit);
-    to_communication_.record(compute_);
-    reduce_.wait(to_communication_);
     sharding_.reduce.all_gather(reduce_, whole, own, layout_.part_size(unit) * sizeof(float));
     to_compute_.record(reduce_);
     compute_.wait(to_compute_);
