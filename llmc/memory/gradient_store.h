@@ -23,7 +23,6 @@ class GradientStore {
   bool adds() const { return !sharded() && !first_; }
   // Compute begins with the unit: clears what its kernels only add to. Returns the unit's start.
   float* begin(int unit);
-  float* get(int unit) const { return whole(unit); }
   // The unit's backward is enqueued: sums it over the ranks, if this is the time.
   void reduce(int unit);
   // The compute stream waits for all sums.
