@@ -16,7 +16,7 @@
 ## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
-## make ci              what of the above needs no GPU and no PyTorch, as much as 45 minutes allow
+## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 45 minutes allow
 ## make clean           delete what was built (the Python environments stay)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
@@ -152,7 +152,8 @@ CPU_ARCH ?= native
 DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE)$(if $(filter address,$(SANITIZE)),$(comma)undefined) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict) # g++ 12 sees overlaps in std::string's +
-# Code for AddressSanitizer is compiled once and run once: quickly, with no more than the lines that reports name.
+# Code for AddressSanitizer is compiled once and run once: quickly, but for what it runs most (see below), and with no
+# more than the lines that reports name.
 OPTIMIZE := $(if $(filter address,$(SANITIZE)),-O1,-O3)
 DEBUG := $(if $(filter address,$(SANITIZE)),-g1,-g)
 HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -Werror -pthread $(SANITIZER)
@@ -218,6 +219,9 @@ $B/headers/%.ok: % $B/flags
 $(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
 $(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
 $B/obj/dev/test/%.cpp.o: OPTIMIZE := -O1
+ifeq ($(SANITIZE),address)
+$B/obj/llmc/kernels/%.o $B/obj/llmc/device/%.o: OPTIMIZE := -O3
+endif
 # To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
 ifeq ($(SANITIZE),thread)
 $B/obj/llmc/device/cpu_block.cpp.o: SANITIZER := -DLLMC_TSAN=1

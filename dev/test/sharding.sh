@@ -63,6 +63,18 @@ for tied in false true; do
 done
 check "another seed is seen" eval 'run other 2 --zero-stage 3 --seed 5 && ! agree one other && ! same 2-3 other'
 
+# What is measured and sampled of a model is the same where its weights are shared out.
+look() { # RANKS ARGUMENTS…
+  ranks "$1" "$train" --model "$scratch/true-one/export" --seq-len 32 --temperature 0 --prompt '5 9 20' --sample-tokens 12 \
+    --val-data "$scratch/letters.txt" "${@:2}" 2>&1 | grep -aE '^held-out|^5 9 20'
+}
+for what in --eval-only --sample-only; do
+  look 1 $what >"$scratch/one.txt"
+  look 3 $what --zero-stage 3 >"$scratch/three.txt"
+  check "$what on 3 ranks that share: as on one" cmp "$scratch/one.txt" "$scratch/three.txt"
+  check "  and something" [ -s "$scratch/one.txt" ]
+done
+
 # A model of one rank, imported by ranks that shard, and exported without a step that changes it.
 model=$scratch/true-one/export rate=1e-30 run imported 3 --zero-stage 3
 check "imported and exported on 3 ranks: the same bits" cmp "$scratch/true-one/export/model.safetensors" "$scratch/true-imported/export/model.safetensors"

@@ -60,6 +60,10 @@ class MpiCommunicator : public Communicator {
     MPI_CHECK(MPI_Comm_split(comm_, color, key, &group));
     MPI_CHECK(MPI_Comm_rank(group, &group_rank));
     MPI_CHECK(MPI_Comm_size(group, &group_size));
+    if (group_size == 1) {
+      MPI_CHECK(MPI_Comm_free(&group));
+      return std::make_unique<SingleCommunicator>();
+    }
     std::vector<int> world_ranks(static_cast<size_t>(group_size));
     MPI_CHECK(MPI_Allgather(&world_ranks_[size_t(rank())], 1, MPI_INT, world_ranks.data(), 1, MPI_INT, group));
     return std::make_unique<MpiCommunicator>(group, group_rank, std::move(world_ranks), timeout_seconds_);

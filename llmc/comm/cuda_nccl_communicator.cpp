@@ -72,8 +72,9 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds)
       : Communicator(ranks.rank, ranks.size), timeout_seconds_(timeout_seconds) {
     ncclConfig_t config = polled();
-    or_abandon(
-        [&] { settle(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL"); });
+    or_abandon([&] {
+      settle(comm_, ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL");
+    });
   }
   // Takes `comm`, which is ready.
   NcclCommunicator(ncclComm_t comm, int rank, int size, double timeout_seconds)
@@ -86,7 +87,7 @@ class NcclCommunicator : public Communicator {
       return;
     }
     try {
-      settle(ncclCommFinalize(comm_), "the end of NCCL");
+      settle(comm_, ncclCommFinalize(comm_), "the end of NCCL");
       ncclCommDestroy(comm_);
     } catch (const Error&) {
       abandon();
@@ -104,10 +105,9 @@ class NcclCommunicator : public Communicator {
     ncclConfig_t config = polled();
     int group_rank = 0, group_size = 0;
     or_abandon([&] {
-      settle(ncclCommSplit(comm_, color, key, &group, &config), "a split of NCCL's communicator");
+      settle(comm_, ncclCommSplit(comm_, color, key, &group, &config), "a split of NCCL's communicator");
       REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", rank(), size());
-      for (ncclResult_t state = ncclInProgress; state == ncclInProgress;)
-        NCCL_CHECK(group, ncclCommGetAsyncError(group, &state));
+      settle(group, ncclInProgress, "the start of a group of NCCL's ranks");
       NCCL_CHECK(group, ncclCommUserRank(group, &group_rank));
       NCCL_CHECK(group, ncclCommCount(group, &group_size));
     });
@@ -130,7 +130,7 @@ class NcclCommunicator : public Communicator {
     name_ = work.name, file_ = work.file, line_ = work.line;
     // What follows in the stream must find the collective there.
     or_abandon([&] {
-      settle(launch(c, cuda_stream(work.stream)),
+      settle(comm_, launch(c, cuda_stream(work.stream)),
              format("%s (%s:%d) of %zu bytes", name_, file_, line_, c.bytes()).c_str());
     });
   }
@@ -146,17 +146,17 @@ class NcclCommunicator : public Communicator {
   }
 
   // Waits until a call of NCCL that goes on in the background is done.
-  void settle(ncclResult_t result, const char* what) {
+  void settle(ncclComm_t comm, ncclResult_t result, const char* what) {
     const double start = seconds();
     while (result == ncclInProgress) {
       REQUIRE(seconds() - start < timeout_seconds_,
               "%s on rank %d of %d was not done within %g s: some rank did not come to it", what, rank(), size(),
               timeout_seconds_);
       std::this_thread::yield();  // usually done within microseconds
-      NCCL_CHECK(comm_, ncclCommGetAsyncError(comm_, &result));
+      NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &result));
     }
     REQUIRE(result == ncclSuccess, "%s on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more", what, rank(), size(),
-            nccl_error_text(result, comm_).c_str());
+            nccl_error_text(result, comm).c_str());
   }
 
   ncclResult_t launch(const Collective& c, cudaStream_t stream) {

@@ -1,5 +1,6 @@
 #include "llmc/train/shard_manifest.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "llmc/base/text.h"
@@ -10,7 +11,9 @@ std::vector<ShardFolder> shard_folders(const std::string& pattern) {
   std::vector<ShardFolder> folders;
   for (const fs::path shard : glob(pattern)) {
     const std::string folder = shard.has_parent_path() ? shard.parent_path().string() : ".";
-    if (shard.extension() != ".bin" || (!folders.empty() && folders.back().path == folder)) continue;
+    const bool known =
+        std::any_of(folders.begin(), folders.end(), [&](const ShardFolder& other) { return other.path == folder; });
+    if (shard.extension() != ".bin" || known) continue;
     folders.push_back({folder, nullptr});
     const fs::path manifest = fs::path(folder) / "manifest.json";
     if (!fs::exists(manifest)) continue;
