@@ -126,7 +126,7 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, DT
     std::vector<int32_t> positions;
     if (!dump.positions.empty()) positions.assign(dump.positions.begin() + begin, dump.positions.begin() + end);
     if (step == 0) results["logits"] = trainer->logits(inputs, dump.B, dump.T, {}, positions);
-    trainer->enqueue_step({step, dump.recipe.learning_rate, inputs, labels, false, positions});
+    trainer->enqueue_step({step, dump.recipe.learning_rate, inputs, labels, {}, positions});
     const StepResult result = trainer->wait_for_step();
     results["loss"].push_back(float(result.loss));
     results["grad_norm"].push_back(result.grad_norm);

@@ -16,12 +16,14 @@
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
 #include "llmc/kernels/matmul.h"
+#include "llmc/train/checkpointer.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/evaluation.h"
 #include "llmc/train/export_folder.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/report.h"
+#include "llmc/train/resume.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sampler.h"
 #include "llmc/train/sampling.h"
@@ -60,22 +62,27 @@ struct Run {
   std::optional<TokenDataset> data, held_out;
   RunSettings settings;
   std::unique_ptr<Trainer> trainer;
+  std::optional<Checkpoint> start;  // where it goes on from
   std::optional<RunFolder> folder;  // of the first rank
 
-  Run(const Options& options, const Ranks& ranks);
+  Run(const Options& options, const Ranks& ranks, const ResumePoint* resume);
   void banner();
   bool trains() const { return !options.sample_only && !options.eval_only; }
-  int64_t train();              // steps done
-  void read_tokenizer_files();  // that the export will need
+  void open_folder(const ResumePoint* resume);
+  int64_t train();  // steps done
   void report_evaluation(int64_t step);
   void write_sample(const std::string& when, int64_t step);
   void end(int64_t steps);
 
  private:
+  void go_on_from(const ResumePoint& resume);
   void open_data();
   void prepare_evaluation();
   void enqueue_step(int64_t step);
   void finish_step();
+  bool saves_at(int64_t step) const;
+  Json state_after(int64_t step) const;
+  void report_checkpoints();
   std::span<const int32_t> cut_rows();
   // Asked to stop, as far as this rank may act on it alone: the ranks sample and validate together.
   bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
@@ -83,16 +90,19 @@ struct Run {
   std::optional<Sampler> sampler_;
   std::optional<Evaluation> evaluation_;
   std::vector<int32_t> prompt_;
-  std::optional<StopRequests> stop_requests_;                   // from the first step on
+  std::optional<StopRequests> stop_requests_;  // from the first step on
+  std::optional<Checkpointer> checkpointer_;
+  Votes votes_;                                                 // with the last step that was enqueued
   std::optional<DocumentRule> documents_, held_out_documents_;  // if rows are packed with several
   std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
-  std::optional<double> unigram_;  // loss of a model that knows only how often each token occurs
+  std::optional<double> unigram_;     // loss of a model that knows only how often each token occurs
+  std::vector<std::string> changes_;  // of options, since the start
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
 };
 
-Run::Run(const Options& options, const Ranks& ranks)
+Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
     : options(options),
       ranks(ranks),
       console(ranks.rank == 0),
@@ -123,8 +133,19 @@ Run::Run(const Options& options, const Ranks& ranks)
   t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
   t.training = trains();
   t.zero_stage = int(options.zero_stage), t.prefetch = int(options.prefetch);
+  t.snapshot = options.checkpoint_every && options.checkpoint_async;
+  if (resume && !options.dry_run) go_on_from(*resume);
   trainer = Trainer::create(device, *communicator, model.config, t, mesh);
-  if (model.weights) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
+  if (model.weights && !start) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
+}
+
+void Run::go_on_from(const ResumePoint& resume) {
+  Stream stream(device, "resume");
+  start = resume.open(*communicator, stream);
+  if (!start) return;
+  changes_ = require_same_run(*start, options, model.config, data ? data->size() : 0);
+  training_seconds_ = start->state().get_double("seconds");
+  last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");
 }
 
 // What is trained on and what is held out. To be measured only, a model of text needs no data to train on.
@@ -196,6 +217,8 @@ void Run::banner() {
                          ? format("%s, ZeRO stage %lld", mesh.description().c_str(), (long long)options.zero_stage)
                          : "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)");
   console.item("model", describe_model(model));
+  if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
+  for (const std::string& change : changes_) console.item("", change);
   if (data) console.item("data", describe_data(*data, documents_, options));
   if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, options));
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
@@ -296,7 +319,9 @@ void Run::enqueue_step(int64_t step) {
     sampler_->fill(layout, step, k, ranks.rank, inputs_.data() + size_t(k) * micro_tokens,
                    labels_.data() + size_t(k) * micro_tokens);
   const std::span<const int32_t> positions = cut_rows();
-  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, stop_requests_->any(), positions});
+  votes_ = checkpointer_->votes();
+  votes_.stop = stop_requests_->any();
+  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes_, positions});
 }
 
 // Reports the oldest step that is under way.
@@ -315,6 +340,7 @@ void Run::finish_step() {
             (device.info().bf16_flops * ranks.size);
   r.memory_bytes = trainer->plan().device_bytes();
   r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
+  report_checkpoints();
   console.progress(step_line(r), double(done) / double(settings.steps));
   if (folder) folder->log(last_step_ = step_json(r));
   REQUIRE((std::isfinite(result.loss) || r.labels == 0) && std::isfinite(result.grad_norm),
@@ -322,10 +348,23 @@ void Run::finish_step() {
           (long long)done, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());
 }
 
+bool Run::saves_at(int64_t step) const {
+  return options.checkpoint_every && (step % options.checkpoint_every == 0 || step == settings.steps);
+}
+
+Json Run::state_after(int64_t step) const {
+  Json state = resume_state(step, options, settings, model.config, data->size());
+  return state.set("seconds", training_seconds_).set("last_step", last_step_).set("last_score", last_score_);
+}
+
+void Run::report_checkpoints() {
+  for (const std::string& news : checkpointer_->news()) console.line(news);
+}
+
 // One step is always under way while the host prepares the next; its result is read a step late.
 int64_t Run::train() {
   stop_requests_.emplace();
-  int64_t enqueued = 0, finished = 0;
+  int64_t enqueued = start ? start->step() : 0, finished = enqueued;
   bool stop = false;
   const auto finish = [&] {
     finish_step();
@@ -342,21 +381,54 @@ int64_t Run::train() {
     }
     enqueue_step(enqueued++);
     if (finished + 1 < enqueued) finish();
-    stop = ranks.size == 1 ? stop_requests_->any() : trainer->stop_agreed();
+    if (checkpointer_->waits_for_state()) checkpointer_->write(state_after(finished));
+    const Votes votes = ranks.size == 1 ? votes_ : trainer->count_votes();
+    checkpointer_->count(votes);
+    stop = votes.stop > 0 || stop_now();
+    if (stop || !saves_at(enqueued)) continue;
+    if (!options.checkpoint_async || checkpointer_->under_way())
+      while (finished < enqueued) finish();
+    checkpointer_->finish();  // if the one before is still under way
+    if (options.checkpoint_async) checkpointer_->begin(enqueued);
+    else checkpointer_->save(finished, state_after(finished));
   }
   while (finished < enqueued) finish();
-  if (stop)
+  if (checkpointer_->waits_for_state()) checkpointer_->write(state_after(finished));
+  checkpointer_->finish();
+  if (stop) {
     console.line(
         format("asked to stop: ending after step %lld of %lld", (long long)finished, (long long)settings.steps));
-  else if (!evaluation_->empty()) report_evaluation(finished);
+    if (options.checkpoint_on_signal)
+      REQUIRE(checkpointer_->save(finished, state_after(finished)),
+              "asked to stop after step %lld, and its state could not be saved", (long long)finished);
+  }
+  report_checkpoints();
+  if (!stop && !evaluation_->empty()) report_evaluation(finished);
   return finished;
 }
 
-void Run::read_tokenizer_files() { tokenizer_files_.emplace(codec, model.config); }
+// Only the first rank writes here; what it cannot write ends all of them.
+void Run::open_folder(const ResumePoint* resume) {
+  if (ranks.rank == 0) {
+    if (options.export_) tokenizer_files_.emplace(codec, model.config);
+    if (resume && !resume->run_folder.empty())
+      folder = RunFolder::reopen(resume->run_folder, start ? start->step() : 0);
+    else folder.emplace(options.out, model.config.name);
+    folder->write_about(options_json(options), trainer->plan().table());
+    if (options.export_)
+      folder->require_room(sizeof(float) * uint64_t(model.config.parameters()), "the exported weights");
+  }
+  Stream stream(device, "folder");
+  const std::string checkpoints = broadcast_text(*communicator, stream, folder ? folder->file("checkpoints") : "");
+  if (folder) remove_partial_checkpoints(checkpoints);
+  checkpointer_.emplace(checkpoints, options.keep_checkpoints, *trainer, ranks);
+}
 
 void Run::end(int64_t steps) {
-  if (options.export_) trainer->save(folder ? folder->file("export") : "");
-  if (folder && options.export_) {
+  // A run that was stopped and can go on exports when it is done.
+  const bool exports = options.export_ && (steps == settings.steps || !options.checkpoint_on_signal);
+  if (exports) trainer->save(folder ? folder->file("export") : "");
+  if (exports && folder) {
     tokenizer_files_->write(folder->file("export"));
     std::string changed, about = describe_data(*data, documents_, options);
     for (const std::string& option : changed_options(options)) changed += (changed.empty() ? "--" : " --") + option;
@@ -373,23 +445,19 @@ void Run::end(int64_t steps) {
   if (folder) console.line("the run is in " + folder->path());
 }
 
-void run(const Options& options, const Ranks& ranks) {
-  Run run(options, ranks);
+void run(const Options& options, const Ranks& ranks, const ResumePoint* resume) {
+  Run run(options, ranks, resume);
   if (options.dry_run) {
     run.banner();
     run.console.line(run.trainer->plan().fits(run.device.info()));
     return;
   }
   run.trainer->plan().require_fits(run.device.info());
-  // Only the first rank writes; what it cannot write ends all of them.
-  if (run.trains() && ranks.rank == 0 && options.export_) run.read_tokenizer_files();
-  if (run.trains() && ranks.rank == 0) run.folder.emplace(options.out, run.model.config.name);
-  if (run.folder) run.folder->write_about(options_json(options), run.trainer->plan().table());
-  if (run.folder && options.export_)
-    run.folder->require_room(sizeof(float) * uint64_t(run.model.config.parameters()), "the exported weights");
+  if (run.trains()) run.open_folder(resume);
   run.banner();
   run.trainer->allocate();
-  if (run.model.weights) run.trainer->load(*run.model.weights);
+  if (run.start) run.trainer->restore(*run.start);
+  else if (run.model.weights) run.trainer->load(*run.model.weights);
   else run.trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
   if (options.sample_only) run.write_sample("of the model", 0);
   else if (options.eval_only) run.report_evaluation(0);
@@ -403,12 +471,14 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may grow no more is an error of the write, told with its path
   try {
     ranks = Ranks::start(&argc, &argv);
-    const Options options = parse_options(argc, argv);
+    Options options = parse_options(argc, argv);
     if (options.help || options.version) {
       if (ranks.rank == 0)
         printf("%s", options.help ? options_help("train_llama").c_str() : format("train_llama %s\n", kVersion).c_str());
     } else {
-      run(options, ranks);
+      const std::optional<ResumePoint> resume = ResumePoint::find(options);
+      if (resume) options = parse_options(argc, argv, resume->saved_options());
+      run(options, ranks, resume ? &*resume : nullptr);
     }
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);

@@ -1,6 +1,5 @@
 #include "llmc/base/new_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,23 +40,18 @@ bool is_directory(const std::string& path) {
 }
 
 // A rename is on the disk once its folder is.
-void sync_folder_of(const std::string& path) {
+void sync_folder_of(Disk& disk, const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;  // a folder that may be written but not read: the rename itself has succeeded
-  const int result = fsync(fd), error = errno;
-  close(fd);
-  REQUIRE(result == 0 || error == EINVAL || error == ENOTSUP, "cannot force the folder %s to the disk: %s",
-          folder.c_str(), strerror(error));
+  REQUIRE(disk.sync_folder(folder) == 0, "cannot force the folder %s to the disk: %s", folder.c_str(), strerror(errno));
 }
 
 }  // namespace
 
-NewFile::NewFile(const std::string& path) : path_(path), partial_(path + ".partial") {
+NewFile::NewFile(const std::string& path, Disk& disk) : path_(path), partial_(path + ".partial"), disk_(disk) {
   REQUIRE(!path.empty(), "cannot write a file: its name is empty");
   REQUIRE(!is_directory(path), "cannot write %s: it is a directory\n  expected the name of a file", path.c_str());
-  fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  fd_ = disk_.create(partial_);
   REQUIRE(fd_ >= 0, "cannot create %s: %s\n  %s", partial_.c_str(), strerror(errno), advice(errno));
   buffer_.reserve(kBufferBytes);
 }
@@ -65,20 +59,23 @@ NewFile::NewFile(const std::string& path) : path_(path), partial_(path + ".parti
 NewFile::NewFile(NewFile&& other) noexcept
     : path_(std::move(other.path_)),
       partial_(std::move(other.partial_)),
+      disk_(other.disk_),
       buffer_(std::move(other.buffer_)),
+      checksum_(other.checksum_),
       fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_),
       written_(other.written_),
       open_(std::exchange(other.open_, false)),
       removable_(std::exchange(other.removable_, false)) {}
 
 NewFile::~NewFile() {
-  if (fd_ >= 0) close(fd_);
-  if (removable_) unlink(partial_.c_str());
+  if (fd_ >= 0) disk_.close(fd_);
+  if (removable_) disk_.remove(partial_);
 }
 
 void NewFile::refuse(const char* verb) {
   const int error = errno;
-  if (removable_) unlink(partial_.c_str());
+  if (removable_) disk_.remove(partial_);
   removable_ = open_ = false;
   fail("cannot %s %s after %zu bytes: %s\n  %s", verb, partial_.c_str(), written_, strerror(error), advice(error));
 }
@@ -86,7 +83,7 @@ void NewFile::refuse(const char* verb) {
 void NewFile::flush(const char* data, size_t bytes) {
   while (bytes > 0) {
     // A single call writes at most 2 GiB; less than was asked for is no error.
-    const ssize_t done = ::write(fd_, data, bytes);
+    const ssize_t done = disk_.write(fd_, data, bytes);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) refuse("write");
     data += done;
@@ -98,6 +95,8 @@ void NewFile::flush(const char* data, size_t bytes) {
 void NewFile::write(const void* data, size_t bytes) {
   REQUIRE(open_, "cannot write %zu bytes to %s: the file is already closed", bytes, partial_.c_str());
   const char* begin = static_cast<const char*>(data);
+  checksum_.add(data, bytes);
+  bytes_ += bytes;
   if (buffer_.size() + bytes > kBufferBytes) {
     flush(buffer_.data(), buffer_.size());
     buffer_.clear();
@@ -111,21 +110,21 @@ void NewFile::seal() {
   flush(buffer_.data(), buffer_.size());
   std::vector<char>().swap(buffer_);
   // Devices and pipes cannot be forced; a network file system reports a full disk only here or at close.
-  if (fsync(fd_) != 0 && errno != EINVAL) refuse("force to the disk");
-  if (close(std::exchange(fd_, -1)) != 0) refuse("close");
+  if (disk_.sync(fd_) != 0 && errno != EINVAL) refuse("force to the disk");
+  if (disk_.close(std::exchange(fd_, -1)) != 0) refuse("close");
   open_ = false;
 }
 
 void NewFile::publish() {
   REQUIRE(removable_, "cannot publish %s: it was already published or given up", path_.c_str());
   seal();
-  if (rename(partial_.c_str(), path_.c_str()) != 0) refuse("rename");
+  if (disk_.rename(partial_, path_) != 0) refuse("rename");
   removable_ = false;
-  sync_folder_of(path_);
+  sync_folder_of(disk_, path_);
 }
 
-void write_file(const std::string& path, std::string_view text) {
-  NewFile file(path);
+void write_file(const std::string& path, std::string_view text, Disk& disk) {
+  NewFile file(path, disk);
   file.write(text);
   file.publish();
 }

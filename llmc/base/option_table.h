@@ -45,6 +45,12 @@
   X("Run", Switch, help, false, "", "print this text") \
   X("Run", Switch, version, false, "", "print the version") \
   \
+  X("Checkpoints", Count, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: none)") \
+  X("Checkpoints", Switch, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGUSR1): save one, then end") \
+  X("Checkpoints", Switch, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on") \
+  X("Checkpoints", Count, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)") \
+  X("Checkpoints", Text, resume, "none", "none|auto|DIR", "go on: auto: --out's run, else runs/latest, in its folder; a run or checkpoint DIR, in a new one") \
+  \
   X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T)") \
   X("Batch", Count, micro_batch, kAuto, "[1, 1e9]", "sequences a rank takes at once (B)") \
   X("Batch", Count, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps") \

@@ -336,7 +336,7 @@ std::string placeholder(const OptionInfo& info) {
 
 }  // namespace
 
-Options parse_options(const std::vector<std::string>& arguments) {
+Options parse_options(const std::vector<std::string>& arguments, const Json* saved) {
   Options options;
   for (const std::string& argument : arguments) {
     options.help |= argument == "--help";
@@ -354,6 +354,7 @@ Options parse_options(const std::vector<std::string>& arguments) {
     given.push_back(now);
   }
 
+  if (saved) apply_config(options, *saved);
   for (const Given& it : given) {
     if (it.info->name == "config") apply_config(options, Json::read(it.value));
   }
@@ -375,6 +376,10 @@ Options parse_options(const std::vector<std::string>& arguments) {
 
 Options parse_options(int argc, const char* const* argv) {
   return parse_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+}
+
+Options parse_options(int argc, const char* const* argv, const Json& saved) {
+  return parse_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), &saved);
 }
 
 void apply_config(Options& options, const Json& config) {

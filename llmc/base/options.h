@@ -38,8 +38,11 @@ struct Options {
 // --config FILE is read first, the command line wins over it. Fails on unknown names (with the nearest), values of the
 // wrong type or out of range, a missing value, an option given twice, two lengths of the run, --min-lr above --lr.
 // With --help or --version anywhere nothing else is looked at.
-Options parse_options(const std::vector<std::string>& arguments);
+Options parse_options(const std::vector<std::string>& arguments, const Json* saved = nullptr);
 Options parse_options(int argc, const char* const* argv);
+
+// The same, where `saved` options of another run stand in for the defaults: a file's and the command line's win.
+Options parse_options(int argc, const char* const* argv, const Json& saved);
 
 // Sets the options that `config` names, keys with `_` or `-`. Fails as parse_options does, naming the file and the key.
 void apply_config(Options& options, const Json& config);

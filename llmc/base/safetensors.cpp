@@ -306,8 +306,8 @@ const std::byte* Safetensors::range(const StoredTensor& tensor, uint64_t offset,
   return tensor.data + offset;
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors)
-    : tensors_(std::move(tensors)), file_(path) {
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors, Disk& disk)
+    : tensors_(std::move(tensors)), file_(path, disk) {
   std::string header = header_of(path, tensors_).dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');  // data begins at a multiple of 8
   REQUIRE(header.size() <= kMaxHeaderBytes, "cannot write %s: a header of %zu bytes\n  expected at most %zu",

@@ -95,13 +95,15 @@ class SafetensorsWriter {
  public:
   // Fails on a name given twice and on an order in which a tensor would not lie at a multiple of its element's size
   // (PyTorch cannot view it there): declare wide types first.
-  SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors);
+  SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors, Disk& disk = Disk::real());
 
   // The next bytes of `name`, which must be the first tensor that is not complete.
   void write(const std::string& name, const void* data, uint64_t bytes);
 
   // Fails, and leaves nothing behind, if a tensor is not complete.
   void finish();
+
+  const NewFile& file() const { return file_; }
 
  private:
   friend class SafetensorsDirectoryWriter;

@@ -67,7 +67,11 @@ void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t 
   REQUIRE(in == bytes_of(out) + size_t(rank_) * bytes_each || !overlap(out, all, in, bytes_each),
           "all_gather (%s:%d): the %zu bytes at %p overlap the %zu at %p, but are not the place of rank %d in them",
           file, line, bytes_each, in, all, out, rank_);
-  enqueue(Work(stream, "all_gather", {reads(bytes_of(in), bytes_each), writes(bytes_of(out), all), updates(turn(), 1)},
+  // A part that is in its place already is not written.
+  const size_t before = size_t(rank_) * bytes_each, own = in == bytes_of(out) + before ? bytes_each : 0;
+  enqueue(Work(stream, "all_gather",
+               {reads(bytes_of(in), bytes_each), writes(bytes_of(out), before),
+                writes(bytes_of(out) + before + own, all - before - own), updates(turn(), 1)},
                0, file, line),
           {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
 }
@@ -157,10 +161,14 @@ int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t num
   return number;
 }
 
-void barrier(Communicator& communicator, Stream& stream) {
-  DeviceMemory memory(stream.device(), sizeof(int64_t));
-  auto* one = reinterpret_cast<int64_t*>(memory.data());
-  clear(stream, one, 1);
-  communicator.all_reduce_sum(stream, one, 1);
+int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
+  DeviceMemory memory(stream.device(), sizeof number);
+  auto* sum = reinterpret_cast<int64_t*>(memory.data());
+  copy(stream, sum, &number, 1);
+  communicator.all_reduce_sum(stream, sum, 1);
+  copy(stream, &number, sum, 1);
   communicator.wait_for(stream);
+  return number;
 }
+
+void barrier(Communicator& communicator, Stream& stream) { sum_number(communicator, stream, 0); }

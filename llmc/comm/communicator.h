@@ -114,4 +114,5 @@ std::unique_ptr<Communicator> make_communicator(Device& device, const Ranks& ran
 // Host-side, for the start and the end of a run: they allocate and synchronise.
 std::string broadcast_text(Communicator& communicator, Stream& stream, std::string text_of_root, int root = 0);
 int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t number_of_root, int root = 0);
+int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number);
 void barrier(Communicator& communicator, Stream& stream);

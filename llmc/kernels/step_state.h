@@ -12,8 +12,9 @@ struct StepState {
   int64_t step;                              // 0 for the first
 
   // This rank's from the host, then summed over the ranks.
-  int64_t label_count;    // labels of the global batch that are not ignored
-  int64_t stop_requests;  // ranks that were asked to stop after this step
+  int64_t label_count;       // labels of the global batch that are not ignored
+  int64_t stop_requests;     // ranks that were asked to stop after this step
+  int64_t saved, not_saved;  // ranks that are done with their part of a checkpoint, and that failed to write it
 
   // From the step itself.
   double loss_sum;    // sum of their losses in nats (this rank's until summed over ranks)

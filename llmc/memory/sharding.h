@@ -11,6 +11,11 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/model/tensors.h"
 
+// Elements first .. first+count-1 of a unit.
+struct UnitShare {
+  size_t first, count;
+};
+
 struct Sharding {
   int stage = 0;  // 0 where one rank shards alone
   // The ranks that share one copy of the state, once for weights on their way to them and once for gradients on their
@@ -32,4 +37,9 @@ struct Sharding {
   size_t total(const TensorLayout& layout) const { return layout.size / (stage ? size_t(layout.parts) : 1); }
   // Where this rank's part of a unit begins in the whole unit, in any stage.
   size_t part(const TensorLayout& layout, int unit) const { return size_t(rank()) * layout.part_size(unit); }
+  // What of a unit this rank saves, in any stage: those that keep the same part share it out.
+  UnitShare saved(const TensorLayout& layout, int unit) const {
+    const size_t size = layout.part_size(unit), ranks = size_t(replicate.size()), r = size_t(replicate.rank());
+    return {part(layout, unit) + size * r / ranks, size * (r + 1) / ranks - size * r / ranks};
+  }
 };

@@ -9,6 +9,7 @@
 #include "llmc/memory/gradient_store.h"
 #include "llmc/memory/parameter_store.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/snapshot.h"
 
 class Optimizer {
  public:
@@ -22,6 +23,11 @@ class Optimizer {
   // Norm and clip factor into `state`, then the update. The gradients are summed over the ranks already.
   template <class T>
   void step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state);
+
+  // First or second moments of what this rank updates of a unit.
+  float* moments(StateKind kind, int unit) const {
+    return (kind == StateKind::first_moments ? m_ : v_) + sharding_.at(layout_, unit);
+  }
 
  private:
   // Units whose gradients, weights and moments lie one behind the other: one launch.

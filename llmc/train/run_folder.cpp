@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 
 #include "llmc/base/error.h"
 #include "llmc/base/new_file.h"
@@ -29,6 +30,17 @@ std::string as_file_name(std::string model) {
   return name.empty() ? "model" : name;
 }
 
+// Whether a line of the log is of what had happened when `step` steps were done: what is measured after a step comes
+// behind its checkpoint.
+bool happened_by(const std::string& line, int64_t step) {
+  try {
+    const Json json = Json::parse(line, "a line of train.jsonl");
+    return json.get_int("step") < step + json.contains("loss");
+  } catch (const Error&) {  // cut off, when the process was killed
+    return false;
+  }
+}
+
 }  // namespace
 
 RunFolder::RunFolder(const std::string& out, const std::string& model) {
@@ -48,15 +60,44 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
   }
   REQUIRE(!error, "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
           error.message().c_str());
-  log_.reset(fopen(file("train.jsonl").c_str(), "wx"));  // only if it is not there
-  REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
-          strerror(errno));
-  // Two conveniences: a run goes on without them.
-  flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
-  if (out.empty()) {
+  open_log("wx");     // only if it is not there
+  if (out.empty()) {  // a convenience: a run goes on without it
     fs::remove("runs/latest", error);
     fs::create_directory_symlink(fs::path(path_).filename(), "runs/latest", error);
   }
+}
+
+RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
+  RunFolder folder;
+  folder.path_ = path;
+  const std::string log = folder.file("train.jsonl"), set_aside = folder.file("train.rolled-back.jsonl");
+  folder.open_log("a");
+  std::ifstream lines(log);
+  std::string kept, rolled_back;
+  for (std::string line; std::getline(lines, line);) (happened_by(line, step) ? kept : rolled_back) += line + "\n";
+  if (!rolled_back.empty()) {
+    std::ofstream aside(set_aside, std::ios::app);
+    REQUIRE(aside << rolled_back << std::flush, "cannot write %s: %s\n  is the disk full?", set_aside.c_str(),
+            strerror(errno));
+    write_file(log, kept);
+    folder.open_log("a");
+  }
+  std::error_code error;
+  const std::string exported = folder.file("export"),
+                    before = format("%s.before-step-%lld", exported.c_str(), (long long)step);
+  if (fs::exists(exported, error)) fs::rename(exported, before, error);
+  REQUIRE(!error, "cannot move the export %s to %s: %s\n  move or remove one of them", exported.c_str(), before.c_str(),
+          error.message().c_str());
+  return folder;
+}
+
+void RunFolder::open_log(const char* mode) {
+  log_.reset(fopen(file("train.jsonl").c_str(), mode));
+  REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
+          strerror(errno));
+  const int result = flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
+  REQUIRE(result == 0 || errno != EWOULDBLOCK,
+          "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
 }
 
 void RunFolder::write_about(const Json& config, const std::string& memory_plan) const {

@@ -18,6 +18,10 @@ class RunFolder {
   // Makes the folder. Throws if it cannot be made or written, or if it already holds files. Of several runs that start
   // at once no two get the same.
   RunFolder(const std::string& out, const std::string& model);
+  // The folder of a run that goes on from the state after `step` steps: what its train.jsonl tells of later ones moves
+  // to train.rolled-back.jsonl, an export of before to export.before-step-N. Throws if another process still runs
+  // there.
+  static RunFolder reopen(const std::string& path, int64_t step);
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
@@ -29,6 +33,9 @@ class RunFolder {
   void log(const Json& line);
 
  private:
+  RunFolder() = default;
+  void open_log(const char* mode);
+
   struct Close {
     void operator()(FILE* f) const { fclose(f); }
   };

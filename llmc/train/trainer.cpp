@@ -111,6 +111,7 @@ class LlamaTrainer : public Trainer {
         to_communication_(device),
         to_compute_(device) {
     if (!settings.training) return;
+    if (settings.snapshot) snapshot_.emplace(plan_, shares(), device);
     gradients_.emplace(plan_, layout_, sharding_, config_.tied, device, compute_, reduce_);
     optimizer_.emplace(plan_, layout_, sharding_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
                        settings.weight_decay, device, compute_, reduce_);
@@ -126,6 +127,7 @@ class LlamaTrainer : public Trainer {
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
     parameters_.bind(arena_);
     if (gradients_) gradients_->bind(arena_), optimizer_->bind(arena_);
+    if (snapshot_) snapshot_->bind(arena_);
     batches_.bind(arena_);
     states_.bind(arena_);
     walk_.bind(arena_, compute_, *matmul_, parameters_);
@@ -135,20 +137,62 @@ class LlamaTrainer : public Trainer {
     const float normal_std = float(config_.init_std);
     const float residual_std =
         init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
-    for_own_pieces([&](const Piece& piece, float* data) {
+    for_own_pieces(StateKind::weights, [&](const Piece& piece, float* data) {
       const Tensor& t = *piece.tensor;
       if (t.row->init == InitRule::ones) initialize_constant(compute_, data, piece.count, 1.0f);
       else
         initialize_normal(compute_, data, piece.count, philox_key(t.name, seed), piece.first,
                           t.row->init == InitRule::residual ? residual_std : normal_std);
     });
+    if (optimizer_) optimizer_->reset();
     begin_training();
   }
 
   void load(const Safetensors& weights) override {
     require_weights_fit(layout_, weights, true);
-    for_own_pieces([&](const Piece& piece, float* data) { load_piece(compute_, data, piece, weights); });
+    for_own_pieces(StateKind::weights,
+                   [&](const Piece& piece, float* data) { load_piece(compute_, data, piece, weights); });
+    if (optimizer_) optimizer_->reset();
     begin_training();
+  }
+
+  void restore(const Checkpoint& checkpoint) override {
+    if (optimizer_) optimizer_->reset();
+    std::vector<float> numbers;
+    for (const StateKind kind : kStateKinds) {
+      if (kind != StateKind::weights && !optimizer_) break;
+      for_own_pieces(kind, [&](const Piece& piece, float* data) {
+        for (size_t done = 0; done < piece.count; done += numbers.size()) {
+          numbers.resize(std::min(kCheckpointPiece, piece.count - done));
+          checkpoint.read(kind, piece.tensor->name, piece.first + done, numbers.size(), numbers.data());
+          copy(compute_, data + done, numbers.data(), numbers.size());
+          compute_.synchronize();
+        }
+      });
+    }
+    begin_training();
+  }
+
+  std::vector<UnitShare> shares() const override {
+    std::vector<UnitShare> shares;
+    for (int unit = 0; unit < int(layout_.units.size()); ++unit) shares.push_back(sharding_.saved(layout_, unit));
+    return shares;
+  }
+
+  void read_state(StateKind kind, int unit, size_t first, size_t count, float* to) override {
+    copy(compute_, to, state(kind, unit) + (first - sharding_.first(layout_, unit)), count);
+    compute_.synchronize();
+  }
+
+  void take_snapshot() override {
+    REQUIRE(snapshot_, "a snapshot was asked for, and none was planned");
+    snapshot_->take(compute_, [&](StateKind kind, int unit) {
+      return state(kind, unit) + (sharding_.saved(layout_, unit).first - sharding_.first(layout_, unit));
+    });
+  }
+  const Snapshot& wait_for_snapshot() override {
+    snapshot_->wait(communicator_);
+    return *snapshot_;
   }
 
   void save(const std::string& directory) override {
@@ -181,6 +225,7 @@ class LlamaTrainer : public Trainer {
     }
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
     gradients_->finish_step();  // waits for all that was started on the stream of the sums
+    if (snapshot_) snapshot_->release(compute_);
     optimizer_->step(*gradients_, parameters_, states_.on_device());
     states_.fetch(compute_);
   }
@@ -190,7 +235,16 @@ class LlamaTrainer : public Trainer {
     return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, seconds};
   }
 
-  bool stop_agreed() override { return states_.wait_for_agreed(communicator_).stop_requests > 0; }
+  Votes count_votes() override { return votes_of(states_.wait_for_agreed(communicator_)); }
+
+  Votes count_votes(const Votes& own) override {
+    StepState state{};
+    set_votes(state, own);
+    states_.send(compute_, state);
+    sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
+    states_.fetch(compute_);
+    return votes_of(states_.wait_for_oldest(communicator_).state);
+  }
 
   LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
                    std::span<const int32_t> positions) override {
@@ -242,24 +296,28 @@ class LlamaTrainer : public Trainer {
  private:
   std::vector<float> logits_of_rows(int begin, int end);
 
-  // Weights are new: the products' copy follows the master, moments are zero.
+  // Weights are new: the products' copy follows the master.
   void begin_training() {
     for (int unit = 0; unit < int(layout_.units.size()); ++unit)
       if (T* weights = parameters_.weights_to_update(unit))
         cast(compute_, weights, parameters_.master(unit), sharding_.count(layout_, unit));
     parameters_.updated();
-    if (optimizer_) optimizer_->reset();
     compute_.synchronize();
   }
 
-  // Calls f with each piece of a tensor that this rank updates and its place in the master weights; padding is 0.
+  // What this rank updates of a unit.
+  float* state(StateKind kind, int unit) {
+    return kind == StateKind::weights ? parameters_.master(unit) : optimizer_->moments(kind, unit);
+  }
+
+  // Calls f with each piece of a tensor that this rank updates and its place in the state; padding is 0.
   template <class F>
-  void for_own_pieces(F&& f) {
+  void for_own_pieces(StateKind kind, F&& f) {
     for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
-      float* master = parameters_.master(unit);
-      clear(compute_, master, sharding_.count(layout_, unit));
+      float* own = state(kind, unit);
+      clear(compute_, own, sharding_.count(layout_, unit));
       for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit)))
-        f(piece, master + piece.at);
+        f(piece, own + piece.at);
     }
   }
 
@@ -285,11 +343,17 @@ class LlamaTrainer : public Trainer {
     state.step = input.step;
     const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
     state.label_count = int64_t(input.labels.size()) - int64_t(ignored);
-    state.stop_requests = input.stop_requested;
+    set_votes(state, input.votes);
     states_.send(compute_, state);
-    sum_over_ranks_on_device(&states_.on_device()->label_count, 2);  // and stop_requests
+    sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
     states_.fetch_agreed(compute_);
   }
+
+  static constexpr size_t kSummedAtBegin = 4;  // label_count and the votes behind it
+  static void set_votes(StepState& state, const Votes& votes) {
+    state.stop_requests = votes.stop, state.saved = votes.saved, state.not_saved = votes.not_saved;
+  }
+  static Votes votes_of(const StepState& state) { return {state.stop_requests, state.saved, state.not_saved}; }
 
   // Numbers of the step's state, summed over the data ranks beside compute.
   template <class Number>
@@ -337,6 +401,7 @@ class LlamaTrainer : public Trainer {
   ParameterStore<T> parameters_;
   std::optional<GradientStore> gradients_;  // these two where it trains
   std::optional<Optimizer> optimizer_;
+  std::optional<Snapshot> snapshot_;  // where one may be asked for
   Walk<T> walk_;
   BatchFeed batches_;
   StateFeed states_;

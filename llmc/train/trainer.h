@@ -23,8 +23,10 @@
 #include "llmc/device/number.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/snapshot.h"
 #include "llmc/model/config.h"
 #include "llmc/model/tensors.h"
+#include "llmc/train/checkpoint.h"
 
 struct TrainerSettings {
   DType dtype = DType::fp32;  // of weights and activations in the products
@@ -37,9 +39,16 @@ struct TrainerSettings {
   bool training = true;    // false: forward passes only, no memory for gradients and moments
   int zero_stage = 0;      // what the ranks that shard keep a part of only: see Sharding
   int prefetch = 1;        // units whose weights are gathered ahead of their use
+  bool snapshot = false;   // memory of the host for take_snapshot()
 };
 
 enum class Init { normal, depth_scaled };
+
+// What the ranks tell each other at the begin of a step, summed over them.
+struct Votes {
+  int64_t stop = 0;                  // asked to stop
+  int64_t saved = 0, not_saved = 0;  // done with its part of a checkpoint; failed to write it
+};
 
 // One optimizer step of this rank: k micro-batches of B sequences of T tokens, one after the other.
 struct StepInput {
@@ -47,7 +56,7 @@ struct StepInput {
   double learning_rate;
   const std::vector<int32_t>& inputs;       // (k, B, T)
   const std::vector<int32_t>& labels;       // (k, B, T), -100 = ignored
-  bool stop_requested = false;              // this rank was asked to stop: see stop_agreed()
+  Votes votes = {};                         // this rank's
   std::span<const int32_t> positions = {};  // (k, B, T) of packed documents: see BatchFeed; none: 0 .. T-1 in each row
 };
 
@@ -88,11 +97,23 @@ class Trainer {
   // for which the directory is empty writes nothing.
   virtual void save(const std::string& directory) = 0;
 
+  // Goes on where the checkpoint was taken: weights and moments, of which this rank reads what it keeps. Throws on
+  // tensors that it lacks.
+  virtual void restore(const Checkpoint& checkpoint) = 0;
+  // What this rank saves of each unit: the shares of all ranks are all of the model, and no element twice.
+  virtual std::vector<UnitShare> shares() const = 0;
+  // Of a share, elements first .. first+count-1 of the unit, when the host has waited for the last step.
+  virtual void read_state(StateKind kind, int unit, size_t first, size_t count, float* to) = 0;
+  // The share as it is after the last step that was enqueued, on its way to the host while steps go on.
+  virtual void take_snapshot() = 0;
+  virtual const Snapshot& wait_for_snapshot() = 0;
+
   virtual void enqueue_step(const StepInput& input) = 0;
   virtual StepResult wait_for_step() = 0;
-  // Whether some rank was asked to stop before it enqueued the last step: the same on all ranks. Waits until that step
-  // has begun.
-  virtual bool stop_agreed() = 0;
+  // The votes of all ranks with the last step that was enqueued: the same on all. Waits until that step has begun.
+  virtual Votes count_votes() = 0;
+  // The same beside steps: all ranks call.
+  virtual Votes count_votes(const Votes& own) = 0;
 
   // Adds up the losses of sequences (B, T) over this rank; the caller sums over ranks.
   virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,

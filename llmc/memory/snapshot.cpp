@@ -1,0 +1,45 @@
+#include "llmc/memory/snapshot.h"
+
+const char* name_of(StateKind kind) {
+  const char* const names[] = {"weights", "first_moments", "second_moments"};
+  return names[int(kind)];
+}
+
+Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, Device& device)
+    : shares_(std::move(shares)),
+      starts_{0},
+      device_(device),
+      stream_(device, "snapshot"),
+      computed_(device),
+      copied_(device) {
+  for (const UnitShare& share : shares_) starts_.push_back(total() + share.count);
+  for (const StateKind kind : kStateKinds)
+    planned_[int(kind)] = plan.add<float>(Segment::pinned, "snapshot for checkpoints", name_of(kind), total());
+}
+
+void Snapshot::bind(const Arena& arena) {
+  for (int kind = 0; kind < 3; ++kind) data_[kind] = arena[planned_[kind]];
+}
+
+void Snapshot::take(Stream& compute, const Source& source) {
+  computed_.record(compute);
+  stream_.wait(computed_);
+  for (const StateKind kind : kStateKinds)
+    for (size_t unit = 0; unit < shares_.size(); ++unit)
+      copy(stream_, data_[int(kind)] + starts_[unit], source(kind, int(unit)), shares_[unit].count);
+  copied_.record(stream_);
+  on_its_way_ = true;
+}
+
+void Snapshot::release(Stream& compute) {
+  if (on_its_way_) compute.wait(copied_);
+  on_its_way_ = false;
+}
+
+void Snapshot::wait(Communicator& communicator) {
+  communicator.wait_for(copied_);
+  host_accesses(device_, "the snapshot",
+                {reads(data_[0], total()), reads(data_[1], total()), reads(data_[2], total())});
+}
+
+const float* Snapshot::data(StateKind kind, int unit) const { return data_[int(kind)] + starts_[size_t(unit)]; }

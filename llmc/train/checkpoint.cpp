@@ -1,0 +1,219 @@
+#include "llmc/train/checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "llmc/base/error.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kFormat = "train_llama checkpoint 1";
+constexpr const char* kPartial = ".partial";
+
+std::string share_name(int rank, int ranks) { return format("rank-%05d-of-%05d", rank, ranks); }
+
+std::string piece_name(StateKind kind, const Piece& piece) {
+  return format("%s/%s@%zu", name_of(kind), piece.tensor->name.c_str(), piece.first);
+}
+
+Json manifest_entry(uint64_t bytes, const std::string& checksum) {
+  return Json::object().set("bytes", bytes).set("xxh64", checksum);
+}
+
+Json write_checked(const std::string& path, const std::string& text, Disk& disk) {
+  NewFile file(path, disk);
+  file.write(text);
+  file.publish();
+  return manifest_entry(file.bytes(), file.checksum().text());
+}
+
+void require_done(int result, const char* verb, const std::string& path) {
+  REQUIRE(result == 0, "cannot %s %s: %s", verb, path.c_str(), strerror(errno));
+}
+
+// The step of a name such as step-00000120, or -1.
+int64_t step_of(const std::string& name) {
+  long long step = -1;
+  int end = 0;
+  if (sscanf(name.c_str(), "step-%lld%n", &step, &end) != 1 || size_t(end) != name.size() || step < 0) return -1;
+  return step;
+}
+
+template <class F>
+void for_folders_in(const std::string& root, F&& f) {
+  std::error_code error;
+  if (!fs::exists(root, error)) return;
+  fs::directory_iterator entries(root, error);
+  REQUIRE(!error, "cannot look for checkpoints in %s: %s", root.c_str(), error.message().c_str());
+  for (const fs::directory_entry& entry : entries)
+    if (entry.is_directory(error)) f(entry.path());
+}
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& root, int64_t step) {
+  return format("%s/step-%08lld", root.c_str(), (long long)step);
+}
+
+// ---------------------------------------------------------------------------------------------- writing
+
+void write_checkpoint_share(const std::string& path, const CheckpointShare& share, Disk& disk) {
+  const std::string partial = path + kPartial, name = partial + "/" + share_name(share.rank, share.ranks);
+  for (const std::string& folder : {fs::path(path).parent_path().string(), partial})
+    if (disk.make_folder(folder) != 0 && errno != EEXIST) require_done(-1, "make the folder", folder);
+
+  const auto for_pieces = [&](auto&& f) {
+    for (const StateKind kind : kStateKinds)
+      for (size_t unit = 0; unit < share.units.size(); ++unit)
+        for (const Piece& piece : share.layout.pieces(int(unit), share.units[unit].first, share.units[unit].count))
+          f(kind, piece, int(unit), share.units[unit].first + piece.at);
+  };
+  std::vector<TensorSpec> specs;
+  for_pieces([&](StateKind kind, const Piece& piece, int, size_t) {
+    specs.push_back({piece_name(kind, piece), StoredType::F32, {piece.count}});
+  });
+  SafetensorsWriter writer(name + ".safetensors", std::move(specs), disk);
+  for_pieces([&](StateKind kind, const Piece& piece, int unit, size_t first) {
+    for (size_t done = 0, n; done < piece.count; done += n) {
+      n = std::min(kCheckpointPiece, piece.count - done);
+      writer.write(piece_name(kind, piece), share.read(kind, unit, first + done, n), n * sizeof(float));
+    }
+  });
+  writer.finish();
+  const Json entry = manifest_entry(writer.file().bytes(), writer.file().checksum().text());
+  write_file(name + ".json", entry.dump() + "\n", disk);
+}
+
+void publish_checkpoint(const std::string& path, int ranks, const Json& state, Disk& disk) {
+  const std::string partial = path + kPartial;
+  Json files = Json::object();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string name = share_name(rank, ranks);
+    files.set(name + ".safetensors", Json::read(partial + "/" + name + ".json"));
+  }
+  files.set("state.json", write_checked(partial + "/state.json", state.dump(2) + "\n", disk));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string note = partial + "/" + share_name(rank, ranks) + ".json";
+    require_done(disk.remove(note), "remove", note);
+  }
+  const Json manifest = Json::object().set("format", kFormat).set("step", state.get_int("step")).set("files", files);
+  write_file(partial + "/manifest.json", manifest.dump(2) + "\n", disk);
+  require_done(disk.rename(partial, path), "rename", partial);
+  const fs::path root = fs::path(path).parent_path();
+  for (const std::string& folder : {root.string(), (root / "..").string()})
+    require_done(disk.sync_folder(folder), "force to the disk", folder);
+}
+
+namespace {
+
+// Without its manifest it is no checkpoint any more, however far this comes.
+void remove_folder(const std::string& folder, Disk& disk) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return;
+  const std::string manifest = folder + "/manifest.json";
+  if (fs::exists(manifest, error)) {
+    require_done(disk.remove(manifest), "remove", manifest);
+    require_done(disk.sync_folder(folder), "force to the disk", folder);
+  }
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) files.push_back(entry.path());
+  for (const std::string& file : files) require_done(disk.remove(file), "remove", file);
+  require_done(disk.remove(folder), "remove", folder);
+}
+
+}  // namespace
+
+void remove_checkpoint(const std::string& path, Disk& disk) { remove_folder(path, disk); }
+void remove_partial_checkpoint(const std::string& path, Disk& disk) { remove_folder(path + kPartial, disk); }
+
+void remove_partial_checkpoints(const std::string& root, Disk& disk) {
+  std::vector<std::string> partial;
+  for_folders_in(root, [&](const fs::path& folder) {
+    std::error_code error;
+    const bool is_partial = folder.extension() == kPartial && step_of(folder.stem()) >= 0;
+    const bool half_removed = step_of(folder.filename()) >= 0 && !fs::exists(folder / "manifest.json", error);
+    if (is_partial || half_removed) partial.push_back(folder);
+  });
+  for (const std::string& folder : partial) remove_folder(folder, disk);
+}
+
+// ---------------------------------------------------------------------------------------------- reading
+
+std::vector<int64_t> checkpoints_in(const std::string& root) {
+  std::vector<int64_t> steps;
+  for_folders_in(root, [&](const fs::path& folder) {
+    std::error_code error;
+    const int64_t step = step_of(folder.filename());
+    if (step >= 0 && fs::exists(folder / "manifest.json", error)) steps.push_back(step);
+  });
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+Checkpoint::Checkpoint(const std::string& path) : path_(path) {
+  const Json manifest = Json::read(path + "/manifest.json");
+  REQUIRE(manifest.get_string("format") == kFormat, "%s is %s\n  expected \"%s\": was it written by another version?",
+          manifest.where().c_str(), manifest.at("format").found().c_str(), kFormat);
+  step_ = manifest.get_int("step");
+  for (const auto& [name, entry] : manifest.at("files").items()) open(name, entry);
+  state_ = Json::read(path + "/state.json");
+  REQUIRE(state_.get_int("step") == step_, "%s: the state is that of step %lld, the manifest of %lld", path.c_str(),
+          (long long)state_.get_int("step"), (long long)step_);
+  for (auto& [name, parts] : parts_)
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
+}
+
+void Checkpoint::open(const std::string& name, const Json& entry) {
+  const std::string file = path_ + "/" + name;
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(file, error);
+  REQUIRE(!error, "cannot read %s, which the manifest names: %s", file.c_str(), error.message().c_str());
+  REQUIRE(int64_t(bytes) == entry.get_int("bytes"),
+          "%s has %llu bytes\n  expected %lld, as the manifest says: it was cut off or written over", file.c_str(),
+          (unsigned long long)bytes, (long long)entry.get_int("bytes"));
+  files_.push_back({file, entry.get_string("xxh64")});
+  if (!name.ends_with(".safetensors")) {
+    verify(files() - 1);
+    files_.pop_back();
+    return;
+  }
+  opened_.push_back(std::make_unique<Safetensors>(file));
+  for (const StoredTensor& t : opened_.back()->tensors()) {
+    const size_t at = t.name.rfind('@');
+    REQUIRE(at != t.name.npos && t.type == StoredType::F32,
+            "%s: tensor %s is %s\n  expected F32, named KIND/NAME@FIRST", file.c_str(), t.name.c_str(),
+            name_of(t.type));
+    parts_[t.name.substr(0, at)].push_back({size_t(strtoull(&t.name[at + 1], nullptr, 10)), t.elements(), t.data});
+  }
+}
+
+void Checkpoint::verify(int file) const {
+  const File& f = files_.at(size_t(file));
+  const MappedFile mapped(f.path);
+  Checksum checksum;
+  checksum.add(mapped.data(), mapped.size());
+  REQUIRE(checksum.text() == f.checksum,
+          "%s has the checksum %s\n  expected %s, as the manifest says: the disk has changed it", f.path.c_str(),
+          checksum.text().c_str(), f.checksum.c_str());
+}
+
+void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, size_t count, float* out) const {
+  const std::string name = format("%s/%s", name_of(kind), tensor.c_str());
+  const auto found = parts_.find(name);
+  REQUIRE(found != parts_.end(), "checkpoint %s has no %s", path_.c_str(), name.c_str());
+  size_t next = first;
+  const size_t end = first + count;
+  for (const Part& part : found->second) {
+    if (part.first > next || next == end) break;
+    if (part.first + part.count <= next) continue;
+    const size_t n = std::min(end, part.first + part.count) - next;
+    memcpy(out + (next - first), part.data + (next - part.first) * sizeof(float), n * sizeof(float));
+    next += n;
+  }
+  REQUIRE(next == end, "checkpoint %s lacks element %zu of %s", path_.c_str(), next, name.c_str());
+}

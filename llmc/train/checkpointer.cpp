@@ -1,0 +1,130 @@
+#include "llmc/train/checkpointer.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "llmc/base/error.h"
+
+Checkpointer::Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk)
+    : root_(std::move(root)), keep_(keep), trainer_(trainer), ranks_(ranks), disk_(disk) {}
+
+Checkpointer::~Checkpointer() { join(); }
+
+void Checkpointer::begin(int64_t step) {
+  REQUIRE(!under_way(), "a checkpoint of step %lld was begun while that of step %lld is under way", (long long)step,
+          (long long)step_);
+  step_ = step;
+  trainer_.take_snapshot();
+  phase_ = Phase::taken;
+}
+
+void Checkpointer::write(const Json& state) {
+  REQUIRE(waits_for_state(), "a checkpoint of step %lld was to be written, and none was begun", (long long)step_);
+  state_ = state;
+  const Snapshot& snapshot = trainer_.wait_for_snapshot();
+  phase_ = Phase::writing;
+  in_thread([this, &snapshot, shares = trainer_.shares()] {
+    write_share([&](StateKind kind, int unit, size_t first, size_t) {
+      return snapshot.data(kind, unit) + (first - shares[size_t(unit)].first);
+    });
+  });
+}
+
+bool Checkpointer::save(int64_t step, const Json& state) {
+  finish();
+  step_ = step;
+  state_ = state;
+  phase_ = Phase::writing;
+  attempt([&] {
+    std::vector<float> numbers;
+    write_share([&](StateKind kind, int unit, size_t first, size_t count) {
+      numbers.resize(count);
+      trainer_.read_state(kind, unit, first, count, numbers.data());
+      return numbers.data();
+    });
+  });
+  finish();
+  return saved_;
+}
+
+void Checkpointer::write_share(const Read& read) {
+  write_checkpoint_share(checkpoint_path(root_, step_),
+                         {ranks_.rank, ranks_.size, trainer_.layout(), trainer_.shares(), read}, disk_);
+}
+
+void Checkpointer::publish() {
+  publish_checkpoint(checkpoint_path(root_, step_), ranks_.size, state_, disk_);
+  remove_old();
+}
+
+void Checkpointer::remove_old() const {
+  if (keep_ == 0) return;
+  const std::vector<int64_t> steps = checkpoints_in(root_);
+  for (size_t i = size_t(keep_); i < steps.size(); ++i) remove_checkpoint(checkpoint_path(root_, steps[i]), disk_);
+}
+
+Votes Checkpointer::votes() const {
+  const Outcome outcome = outcome_;
+  return {0, outcome == Outcome::done, outcome == Outcome::failed};
+}
+
+void Checkpointer::count(const Votes& votes) {
+  if (phase_ != Phase::writing && phase_ != Phase::publishing) return;
+  if (votes.saved + votes.not_saved < ranks_.size) return;
+  join();
+  const std::string path = checkpoint_path(root_, step_);
+  if (outcome_ == Outcome::failed) {
+    const std::string text =
+        format("warning on %s: no checkpoint of step %lld: %s\n  the run goes on, and the checkpoints before it stay\n",
+               ranks_.name().c_str(), (long long)step_, error_.c_str());
+    fputs(text.c_str(), stderr);
+  }
+  outcome_ = Outcome::none;
+  if (votes.not_saved) {
+    attempt([&] {
+      if (ranks_.rank == 0) remove_partial_checkpoint(path, disk_);
+    });
+    outcome_ = Outcome::none;  // what could not be removed goes when the run is resumed
+    phase_ = Phase::idle;
+    saved_ = false;
+  } else if (phase_ == Phase::writing) {
+    phase_ = Phase::publishing;
+    if (ranks_.rank == 0) in_thread([this] { publish(); });
+    else outcome_ = Outcome::done;
+  } else {
+    phase_ = Phase::idle;
+    saved_ = true;
+    news_.push_back("saved " + path);
+  }
+}
+
+void Checkpointer::finish() {
+  REQUIRE(!waits_for_state(), "the checkpoint of step %lld was begun, and nobody said what state to write",
+          (long long)step_);
+  while (under_way()) {
+    count(trainer_.count_votes(votes()));
+    if (under_way()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+std::vector<std::string> Checkpointer::news() { return std::exchange(news_, {}); }
+
+template <class F>
+void Checkpointer::attempt(F&& f) {
+  try {
+    f();
+    outcome_ = Outcome::done;
+  } catch (const std::exception& error) {
+    error_ = error.what();
+    outcome_ = Outcome::failed;
+  }
+}
+
+template <class F>
+void Checkpointer::in_thread(F&& f) {
+  thread_ = std::thread([this, f = std::forward<F>(f)] { attempt(f); });
+}
+
+void Checkpointer::join() {
+  if (thread_.joinable()) thread_.join();
+}

@@ -1,0 +1,77 @@
+// Saves a training while it goes on: each rank writes its share in a thread of its own, from a snapshot; the ranks tell
+// each other with the steps' votes when they are done, and then the first one publishes the checkpoint.
+//
+//   checkpointer.begin(step);                                         // all of the step is enqueued
+//   trainer->enqueue_step({…, checkpointer.votes(), …});
+//   if (checkpointer.waits_for_state()) checkpointer.write(state);    // the step has ended
+//   checkpointer.count(trainer->count_votes());                       // once for each step that is enqueued
+//
+// A share that cannot be written costs that checkpoint, not the run: the rank says so, what was written of it is
+// removed, and those that were complete stay.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "llmc/comm/ranks.h"
+#include "llmc/train/checkpoint.h"
+#include "llmc/train/trainer.h"
+
+class Checkpointer {
+ public:
+  // Checkpoints go below `root`, of which the newest `keep` stay; 0: all. All ranks make one.
+  Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk = Disk::real());
+  ~Checkpointer();  // waits for its thread
+
+  // The state after `step` steps is to be saved from a snapshot: the last of them was just enqueued, and nothing is
+  // under way.
+  void begin(int64_t step);
+  // Between begin and write.
+  bool waits_for_state() const { return phase_ == Phase::taken; }
+  // `state` of the step of begin, which has ended: starts to write.
+  void write(const Json& state);
+  // The same at once and from the device, when all steps have ended. Returns whether it is saved; the same on all
+  // ranks.
+  bool save(int64_t step, const Json& state);
+
+  Votes votes() const;
+  void count(const Votes& of_all_ranks);
+  bool under_way() const { return phase_ != Phase::idle; }
+  // Returns when nothing is under way. If something is, all steps must have ended.
+  void finish();
+
+  // Since it was last asked: the first rank's words about what was saved or not, for the console.
+  std::vector<std::string> news();
+
+ private:
+  enum class Phase { idle, taken, writing, publishing };
+  enum class Outcome { none, done, failed };
+  using Read = std::function<const float*(StateKind kind, int unit, size_t first, size_t count)>;
+
+  void write_share(const Read& read);
+  void publish();
+  void remove_old() const;
+  // What it does or throws is the outcome.
+  template <class F>
+  void attempt(F&& f);
+  template <class F>
+  void in_thread(F&& f);
+  void join();
+
+  const std::string root_;
+  const int64_t keep_;
+  Trainer& trainer_;
+  const Ranks& ranks_;
+  Disk& disk_;
+  Phase phase_ = Phase::idle;
+  int64_t step_ = 0;
+  bool saved_ = false;  // the last one
+  Json state_;
+  std::atomic<Outcome> outcome_ = Outcome::none;
+  std::string error_;
+  std::vector<std::string> news_;
+  std::thread thread_;
+};

@@ -1,0 +1,153 @@
+#include "llmc/train/resume.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "llmc/base/error.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Orders to one process, or its place among others: no part of what is gone on with.
+constexpr const char* kNotSaved[] = {"out", "resume", "rendezvous", "dry_run", "eval_only", "sample_only"};
+// Another value of these would train on other sequences than the run would have.
+constexpr const char* kDecidesOrder[] = {"seed", "seq_len", "global_batch"};
+
+std::vector<std::string> checkpoints_of(const std::string& run) {
+  const std::string root = run + "/checkpoints";
+  std::vector<std::string> paths;
+  for (const int64_t step : checkpoints_in(root)) paths.push_back(checkpoint_path(root, step));
+  return paths;
+}
+
+bool is_empty_or_missing(const std::string& folder) {
+  std::error_code error;
+  return !fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error));
+}
+
+std::string spelled(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return key;
+}
+
+}  // namespace
+
+std::optional<ResumePoint> ResumePoint::find(const Options& options) {
+  std::error_code error;
+  ResumePoint point;
+  if (options.resume == "none") return {};
+  if (options.resume == "auto") {
+    if (options.out.empty()) {
+      const fs::path latest = fs::read_symlink("runs/latest", error);
+      if (error) return {};
+      point.run_folder = (fs::path("runs") / latest).string();
+      point.checkpoints = checkpoints_of(point.run_folder);
+      if (point.checkpoints.empty()) return {};
+      return point;
+    }
+    if (is_empty_or_missing(options.out)) return {};
+    REQUIRE(fs::exists(options.out + "/train.jsonl", error),
+            "--resume auto: --out %s holds files, but no run (train.jsonl)\n  name the folder of a run, or a new one",
+            options.out.c_str());
+    point.run_folder = options.out;
+    point.checkpoints = checkpoints_of(options.out);
+    return point;
+  }
+  if (fs::exists(options.resume + "/manifest.json", error)) point.checkpoints = {options.resume};
+  else point.checkpoints = checkpoints_of(options.resume);
+  REQUIRE(!point.checkpoints.empty(),
+          "--resume %s: there is no complete checkpoint\n  name a run with checkpoints/step-…, or one of these",
+          options.resume.c_str());
+  if (!options.out.empty() && fs::equivalent(options.out, options.resume, error)) point.run_folder = options.out;
+  return point;
+}
+
+Json ResumePoint::saved_options() const {
+  for (const std::string& path : checkpoints) {
+    try {
+      return Json::read(path + "/state.json").at("options");
+    } catch (const Error&) {  // open() tells why it is refused
+    }
+  }
+  return Json::object();
+}
+
+std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream) const {
+  const int rank = communicator.rank(), ranks = communicator.size();
+  const int64_t seen = int64_t(checkpoints.size()), seen_by_first = broadcast_number(communicator, stream, seen);
+  REQUIRE(sum_number(communicator, stream, seen != seen_by_first) == 0,
+          "--resume: the ranks see different checkpoints, the first rank %lld of them\n"
+          "  the folder must be one that all machines share",
+          (long long)seen_by_first);
+  for (const std::string& path : checkpoints) {
+    std::optional<Checkpoint> checkpoint;
+    std::string why;
+    try {
+      checkpoint.emplace(path);
+      for (int file = rank; file < checkpoint->files(); file += ranks) checkpoint->verify(file);
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    if (sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
+    REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
+            why.empty() ? "" : ":\n  ", why.c_str());
+    if (!why.empty())
+      fputs(format("warning: checkpoint %s is refused: %s\n  trying the one before it\n", path.c_str(), why.c_str())
+                .c_str(),
+            stderr);
+    // A later one of the same step must find its name free.
+    if (rank == 0 && !run_folder.empty() && rename(path.c_str(), (path + ".refused").c_str()) != 0)
+      fail("cannot set the refused checkpoint aside as %s.refused\n  remove or rename %s", path.c_str(), path.c_str());
+  }
+  return {};
+}
+
+Json resume_state(int64_t step, const Options& options, const RunSettings& settings, const LlamaConfig& model,
+                  int64_t data_tokens) {
+  const Json all = options_json(options);
+  Json saved = Json::object();
+  for (const auto& [key, value] : all.items())
+    if (std::find(std::begin(kNotSaved), std::end(kNotSaved), key) == std::end(kNotSaved)) saved.set(key, value);
+  saved.set("seq_len", settings.T).set("global_batch", settings.G);
+  saved.set("steps", settings.steps).set("train_tokens", "auto").set("epochs", "auto");
+  saved.set("lr", settings.lr).set("min_lr", settings.min_lr).set("warmup_steps", settings.warmup_steps);
+  saved.set("val_every", settings.val_every);
+  return Json::object()
+      .set("step", step)
+      .set("sequences", step * settings.G)
+      .set("data_tokens", data_tokens)
+      .set("model", model.to_json())
+      .set("options", saved);
+}
+
+std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options,
+                                          const LlamaConfig& model, int64_t data_tokens) {
+  const Json& state = checkpoint.state();
+  const std::string path = checkpoint.path();
+  const Json now = model.to_json();
+  for (const auto& [key, value] : state.at("model").items())
+    REQUIRE(
+        now.contains(key) && now.at(key) == value,
+        "--resume %s is of another model: its %s is %s, here it is %s\n  name the model that it was taken of: --model",
+        path.c_str(), key.c_str(), value.dump().c_str(), now.contains(key) ? now.at(key).dump().c_str() : "not there");
+  REQUIRE(state.get_int("data_tokens") == data_tokens,
+          "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
+          "  name the same --train-data, or begin a new run with its weights (scripts/consolidate, then --model)",
+          path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
+  std::vector<std::string> changed;
+  const Json current = options_json(options);
+  for (const auto& [key, was] : state.at("options").items()) {
+    const Json* is = current.find(key);
+    if (!is || *is == was) continue;
+    const std::string text = format("--%s %s (was %s)", spelled(key).c_str(), is->dump().c_str(), was.dump().c_str());
+    REQUIRE(
+        std::find(std::begin(kDecidesOrder), std::end(kDecidesOrder), key) == std::end(kDecidesOrder),
+        "--resume %s: %s\n  the order of the data would be another one: leave the option away, or begin a new run with "
+        "its weights (scripts/consolidate, then --model)",
+        path.c_str(), text.c_str());
+    changed.push_back(text);
+  }
+  return changed;
+}

@@ -1,0 +1,38 @@
+// Where a run goes on from (--resume).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/options.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/train/checkpoint.h"
+#include "llmc/train/settings.h"
+
+struct ResumePoint {
+  std::string run_folder;                // in which the run goes on; "" where it starts a new one
+  std::vector<std::string> checkpoints;  // to try, newest first; none: the run had no checkpoint yet
+
+  // Nothing where the run starts anew. Every rank finds the same, if all see the same files. Throws on a DIR that is no
+  // run and no checkpoint.
+  static std::optional<ResumePoint> find(const Options& options);
+
+  // The options of the newest checkpoint that can be read, each with the value that the program chose for "auto"; empty
+  // without checkpoints.
+  Json saved_options() const;
+
+  // The newest checkpoint of which every byte is as it was written: the ranks look together, each at its share of the
+  // files. One that is refused is told on stderr, with the reason, and set aside by the first rank if others are left;
+  // if none is left of several or the only one is refused, that is an error.
+  std::optional<Checkpoint> open(Communicator& communicator, Stream& stream) const;
+};
+
+// What a checkpoint says of the run: all that ResumePoint, the consolidation and a person want to know.
+Json resume_state(int64_t step, const Options& options, const RunSettings& settings, const LlamaConfig& model,
+                  int64_t data_tokens);
+
+// Throws where going on would train another model, or on other data than the run would have: the data's order follows
+// from seed, batch and sequence length. Returns what differs in the other options, "--lr 0.001 (was 0.002)".
+std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options,
+                                          const LlamaConfig& model, int64_t data_tokens);
