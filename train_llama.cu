@@ -17,6 +17,7 @@
 #include "llmc/device/device.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/train/checkpointer.h"
+#include "llmc/train/consolidate.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/evaluation.h"
 #include "llmc/train/export_folder.h"
@@ -84,6 +85,7 @@ struct Run {
   Json state_after(int64_t step) const;
   void report_checkpoints();
   std::span<const int32_t> cut_rows();
+  std::string about_data() const;
   // Asked to stop, as far as this rank may act on it alone: the ranks sample and validate together.
   bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
 
@@ -192,6 +194,11 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
 std::string describe_held_out(const TokenDataset& held_out, const Options& options) {
   return format("held out: %s tokens, %s", human_count(double(held_out.size())).c_str(),
                 options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
+}
+
+std::string Run::about_data() const {
+  const std::string about = describe_data(*data, documents_, options);
+  return held_out ? about + "; " + describe_held_out(*held_out, options) : about;
 }
 
 std::string describe_model(const ModelSource& model) {
@@ -353,8 +360,11 @@ bool Run::saves_at(int64_t step) const {
 }
 
 Json Run::state_after(int64_t step) const {
-  Json state = resume_state(step, options, settings, model.config, data->size());
-  return state.set("seconds", training_seconds_).set("last_step", last_step_).set("last_score", last_score_);
+  Json state = resume_state(step, ranks.size, options, settings, model.config, data->size());
+  return state.set("data", about_data())
+      .set("seconds", training_seconds_)
+      .set("last_step", last_step_)
+      .set("last_score", last_score_);
 }
 
 void Run::report_checkpoints() {
@@ -430,11 +440,9 @@ void Run::end(int64_t steps) {
   if (exports) trainer->save(folder ? folder->file("export") : "");
   if (exports && folder) {
     tokenizer_files_->write(folder->file("export"));
-    std::string changed, about = describe_data(*data, documents_, options);
-    for (const std::string& option : changed_options(options)) changed += (changed.empty() ? "--" : " --") + option;
-    if (held_out) about += "; " + describe_held_out(*held_out, options);
-    export_model_card({about, steps, steps * settings.step_tokens(), last_step_, last_score_, changed}, model.config,
-                      folder->file("export"));
+    export_model_card(
+        {about_data(), steps, steps * settings.step_tokens(), last_step_, last_score_, changed_options_line(options)},
+        model.config, folder->file("export"));
     console.line(format("exported the weights to %s", folder->file("export").c_str()));
   }
   if (settings.sample_every && steps == settings.steps) write_sample("after training", steps);
@@ -477,7 +485,14 @@ int main(int argc, char** argv) {
         printf("%s", options.help ? options_help("train_llama").c_str() : format("train_llama %s\n", kVersion).c_str());
     } else {
       const std::optional<ResumePoint> resume = ResumePoint::find(options);
-      if (resume) options = parse_options(argc, argv, resume->saved_options());
+      if (resume) options = parse_options(argc, argv, resume->saved_options(ranks.size));
+      if (!options.consolidate.empty()) {
+        REQUIRE(resume && ranks.size == 1,
+                "--consolidate %s: name a run or a checkpoint with --resume, and start one process",
+                options.consolidate.c_str());
+        consolidate(options, *resume);
+        return 0;
+      }
       run(options, ranks, resume ? &*resume : nullptr);
     }
   } catch (const std::exception& error) {

@@ -50,6 +50,7 @@
   X("Checkpoints", Switch, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on") \
   X("Checkpoints", Count, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)") \
   X("Checkpoints", Text, resume, "none", "none|auto|DIR", "go on: auto: --out's run, else runs/latest, in its folder; a run or checkpoint DIR, in a new one") \
+  X("Checkpoints", Text, consolidate, "", "DIR", "train nothing: write --resume's checkpoint as a model directory; needs no GPU") \
   \
   X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T)") \
   X("Batch", Count, micro_batch, kAuto, "[1, 1e9]", "sequences a rank takes at once (B)") \

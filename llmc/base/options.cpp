@@ -460,3 +460,9 @@ std::vector<std::string> changed_options(const Options& options) {
   }
   return changed;
 }
+
+std::string changed_options_line(const Options& options) {
+  std::string line;
+  for (const std::string& option : changed_options(options)) line += (line.empty() ? "--" : " --") + option;
+  return line;
+}

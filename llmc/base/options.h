@@ -58,3 +58,5 @@ std::string options_markdown();
 
 // "lr 0.0003" for each option whose value is not the default, in the table's order.
 std::vector<std::string> changed_options(const Options& options);
+// The same in one line, as the command line would have them.
+std::string changed_options_line(const Options& options);

@@ -105,7 +105,8 @@ void publish_checkpoint(const std::string& path, int ranks, const Json& state, D
   write_file(partial + "/manifest.json", manifest.dump(2) + "\n", disk);
   require_done(disk.rename(partial, path), "rename", partial);
   const fs::path root = fs::path(path).parent_path();
-  for (const std::string& folder : {root.string(), (root / "..").string()})
+  const fs::path run = root.parent_path();
+  for (const std::string& folder : {root.string(), run.empty() ? "." : run.string()})
     require_done(disk.sync_folder(folder), "force to the disk", folder);
 }
 

@@ -11,7 +11,11 @@ namespace fs = std::filesystem;
 namespace {
 
 // Orders to one process, or its place among others: no part of what is gone on with.
-constexpr const char* kNotSaved[] = {"out", "resume", "rendezvous", "dry_run", "eval_only", "sample_only"};
+constexpr const char* kNotSaved[] = {"out",       "resume",      "rendezvous", "dry_run",
+                                     "eval_only", "sample_only", "consolidate"};
+// How many ranks there are decides what these may be.
+constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
+                                          "context_parallel_degree"};
 // Another value of these would train on other sequences than the run would have.
 constexpr const char* kDecidesOrder[] = {"seed", "seq_len", "global_batch"};
 
@@ -25,6 +29,11 @@ std::vector<std::string> checkpoints_of(const std::string& run) {
 bool is_empty_or_missing(const std::string& folder) {
   std::error_code error;
   return !fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error));
+}
+
+template <size_t N>
+bool is_one_of(const std::string& key, const char* const (&keys)[N]) {
+  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
 std::string spelled(std::string key) {
@@ -64,10 +73,15 @@ std::optional<ResumePoint> ResumePoint::find(const Options& options) {
   return point;
 }
 
-Json ResumePoint::saved_options() const {
+Json ResumePoint::saved_options(int ranks) const {
   for (const std::string& path : checkpoints) {
     try {
-      return Json::read(path + "/state.json").at("options");
+      const Json state = Json::read(path + "/state.json");
+      const bool as_many = state.get_int("ranks") == ranks;
+      Json saved = Json::object();
+      for (const auto& [key, value] : state.at("options").items())
+        if (as_many || !is_one_of(key, kArrangesRanks)) saved.set(key, value);
+      return saved;
     } catch (const Error&) {  // open() tells why it is refused
     }
   }
@@ -104,18 +118,19 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
   return {};
 }
 
-Json resume_state(int64_t step, const Options& options, const RunSettings& settings, const LlamaConfig& model,
-                  int64_t data_tokens) {
+Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,
+                  const LlamaConfig& model, int64_t data_tokens) {
   const Json all = options_json(options);
   Json saved = Json::object();
   for (const auto& [key, value] : all.items())
-    if (std::find(std::begin(kNotSaved), std::end(kNotSaved), key) == std::end(kNotSaved)) saved.set(key, value);
+    if (!is_one_of(key, kNotSaved)) saved.set(key, value);
   saved.set("seq_len", settings.T).set("global_batch", settings.G);
   saved.set("steps", settings.steps).set("train_tokens", "auto").set("epochs", "auto");
   saved.set("lr", settings.lr).set("min_lr", settings.min_lr).set("warmup_steps", settings.warmup_steps);
   saved.set("val_every", settings.val_every);
   return Json::object()
       .set("step", step)
+      .set("ranks", ranks)
       .set("sequences", step * settings.G)
       .set("data_tokens", data_tokens)
       .set("model", model.to_json())

@@ -18,9 +18,10 @@ struct ResumePoint {
   // run and no checkpoint.
   static std::optional<ResumePoint> find(const Options& options);
 
-  // The options of the newest checkpoint that can be read, each with the value that the program chose for "auto"; empty
-  // without checkpoints.
-  Json saved_options() const;
+  // The options of the newest checkpoint that can be read, for a run of so many ranks, each with the value that the
+  // program chose for "auto". Those that arrange the ranks stay away where it was taken of another number of them.
+  // Empty without checkpoints.
+  Json saved_options(int ranks) const;
 
   // The newest checkpoint of which every byte is as it was written: the ranks look together, each at its share of the
   // files. One that is refused is told on stderr, with the reason, and set aside by the first rank if others are left;
@@ -29,8 +30,8 @@ struct ResumePoint {
 };
 
 // What a checkpoint says of the run: all that ResumePoint, the consolidation and a person want to know.
-Json resume_state(int64_t step, const Options& options, const RunSettings& settings, const LlamaConfig& model,
-                  int64_t data_tokens);
+Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,
+                  const LlamaConfig& model, int64_t data_tokens);
 
 // Throws where going on would train another model, or on other data than the run would have: the data's order follows
 // from seed, batch and sequence length. Returns what differs in the other options, "--lr 0.001 (was 0.002)".

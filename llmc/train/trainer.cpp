@@ -200,7 +200,11 @@ class LlamaTrainer : public Trainer {
     if (!directory.empty()) writer.emplace(directory, layout_, config_);
     for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
       const float* whole = whole_unit(unit, parameters_.master(unit));
-      if (writer) writer->write_unit(compute_, unit, whole);
+      if (writer)
+        writer->write_unit(unit, [&](const Tensor& t, size_t first, size_t count, float* out) {
+          copy(compute_, out, whole + t.offset + first, count);
+          compute_.synchronize();
+        });
     }
     if (writer) writer->finish();
   }

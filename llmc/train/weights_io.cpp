@@ -97,13 +97,12 @@ std::vector<TensorSpec> specs_of(const TensorLayout& layout) {
 WeightsWriter::WeightsWriter(const std::string& directory, const TensorLayout& layout, const LlamaConfig& config)
     : directory_(directory), layout_(layout), config_(config), writer_(directory, specs_of(layout)) {}
 
-void WeightsWriter::write_unit(Stream& stream, int unit, const float* weights) {
+void WeightsWriter::write_unit(int unit, const Read& read) {
   std::vector<float> numbers;
   for (const Piece& piece : layout_.pieces(unit, 0, layout_.units[size_t(unit)].size)) {
     for (size_t done = 0; done < piece.count; done += numbers.size()) {
       numbers.resize(std::min(kPieceElements, piece.count - done));
-      copy(stream, numbers.data(), weights + piece.at + done, numbers.size());
-      stream.synchronize();
+      read(*piece.tensor, done, numbers.size(), numbers.data());
       writer_.write(piece.tensor->name, numbers.data(), numbers.size() * sizeof(float));
     }
   }

@@ -1,6 +1,7 @@
 // Weights between the device and Hugging Face's files.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "llmc/base/safetensors.h"
@@ -23,8 +24,9 @@ void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors
 class WeightsWriter {
  public:
   WeightsWriter(const std::string& directory, const TensorLayout& layout, const LlamaConfig& config);
-  // The whole unit, on the device.
-  void write_unit(Stream& stream, int unit, const float* weights);
+  // All of a unit: `read` gives elements first .. first+count-1 of a tensor.
+  using Read = std::function<void(const Tensor& tensor, size_t first, size_t count, float* out)>;
+  void write_unit(int unit, const Read& read);
   void finish();
 
  private:

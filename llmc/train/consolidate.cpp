@@ -1,0 +1,39 @@
+#include "llmc/train/consolidate.h"
+
+#include <cstdio>
+
+#include "llmc/base/error.h"
+#include "llmc/train/export_folder.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/weights_io.h"
+
+void consolidate(const Options& options, const ResumePoint& resume) {
+  REQUIRE(!resume.checkpoints.empty(), "--consolidate %s: --resume %s has no checkpoint", options.consolidate.c_str(),
+          options.resume.c_str());
+  const Checkpoint checkpoint(resume.checkpoints[0]);
+  for (int file = 0; file < checkpoint.files(); ++file) checkpoint.verify(file);
+  const Json& state = checkpoint.state();
+  const ModelSource source = open_model(options);
+  const LlamaConfig config = LlamaConfig::from_json(state.at("model"), source.config.name);
+  const TextCodec codec =
+      TextCodec::open(options.tokenizer, source.weights ? options.model : "", options.train_data, config);
+  const TokenizerFiles tokenizer_files(codec, config);
+
+  const int64_t tokens = state.get_int("sequences") * state.at("options").get_int("seq_len");
+  Options trained = options;
+  trained.resume = "none", trained.consolidate = "";
+  const ModelCard card = {state.get_string("data"), checkpoint.step(),      tokens,
+                          state.at("last_step"),    state.at("last_score"), changed_options_line(trained)};
+
+  const TensorLayout layout(config);
+  WeightsWriter writer(options.consolidate, layout, config);
+  for (int unit = 0; unit < int(layout.units.size()); ++unit)
+    writer.write_unit(unit, [&](const Tensor& t, size_t first, size_t count, float* out) {
+      checkpoint.read(StateKind::weights, t.name, first, count, out);
+    });
+  writer.finish();
+  tokenizer_files.write(options.consolidate);
+  export_model_card(card, config, options.consolidate);
+  printf("%s, step %lld, is in %s\n", checkpoint.path().c_str(), (long long)checkpoint.step(),
+         options.consolidate.c_str());
+}

@@ -1,0 +1,9 @@
+// A checkpoint of any mesh as a Hugging Face directory, by one process and without a device: what a finished run
+// exports.
+#pragma once
+
+#include "llmc/base/options.h"
+#include "llmc/train/resume.h"
+
+// --consolidate: the newest of `resume`'s checkpoints, of which every byte is looked at. Throws if it is not intact.
+void consolidate(const Options& options, const ResumePoint& resume);
