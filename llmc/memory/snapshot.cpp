@@ -31,12 +31,12 @@ void Snapshot::take(Stream& compute, const Source& source) {
   on_its_way_ = true;
 }
 
-void Snapshot::release(Stream& compute) {
+void Snapshot::before_update(Stream& compute) {
   if (on_its_way_) compute.wait(copied_);
   on_its_way_ = false;
 }
 
-void Snapshot::wait(Communicator& communicator) {
+void Snapshot::finish(Communicator& communicator) {
   communicator.wait_for(copied_);
   host_accesses(device_, "the snapshot",
                 {reads(data_[0], total()), reads(data_[1], total()), reads(data_[2], total())});

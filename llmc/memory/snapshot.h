@@ -24,10 +24,10 @@ class Snapshot {
   using Source = std::function<const float*(StateKind kind, int unit)>;
   // Behind all that compute has enqueued. The snapshot before it is no longer read.
   void take(Stream& compute, const Source& source);
-  // What compute enqueues from here on may change what was taken last.
-  void release(Stream& compute);
+  // What compute enqueues from here on may change what was taken.
+  void before_update(Stream& compute);
   // The host waits until all has come.
-  void wait(Communicator& communicator);
+  void finish(Communicator& communicator);
   const float* data(StateKind kind, int unit) const;  // valid until the next take()
 
  private:

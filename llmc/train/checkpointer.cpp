@@ -74,9 +74,10 @@ void Checkpointer::count(const Votes& votes) {
   join();
   const std::string path = checkpoint_path(root_, step_);
   if (outcome_ == Outcome::failed) {
+    const std::string who = ranks_.size > 1 ? " on " + ranks_.name() : "";
     const std::string text =
-        format("warning on %s: no checkpoint of step %lld: %s\n  the run goes on, and the checkpoints before it stay\n",
-               ranks_.name().c_str(), (long long)step_, error_.c_str());
+        format("warning%s: no checkpoint of step %lld: %s\n  the run goes on, and the checkpoints before it stay\n",
+               who.c_str(), (long long)step_, error_.c_str());
     fputs(text.c_str(), stderr);
   }
   outcome_ = Outcome::none;

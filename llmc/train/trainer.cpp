@@ -191,7 +191,7 @@ class LlamaTrainer : public Trainer {
     });
   }
   const Snapshot& wait_for_snapshot() override {
-    snapshot_->wait(communicator_);
+    snapshot_->finish(communicator_);
     return *snapshot_;
   }
 
@@ -229,7 +229,7 @@ class LlamaTrainer : public Trainer {
     }
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
     gradients_->finish_step();  // waits for all that was started on the stream of the sums
-    if (snapshot_) snapshot_->release(compute_);
+    if (snapshot_) snapshot_->before_update(compute_);
     optimizer_->step(*gradients_, parameters_, states_.on_device());
     states_.fetch(compute_);
   }
