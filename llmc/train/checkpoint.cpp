@@ -47,7 +47,7 @@ int64_t step_of(const std::string& name) {
 template <class F>
 void for_folders_in(const std::string& root, F&& f) {
   std::error_code error;
-  if (!fs::exists(root, error)) return;
+  if (!fs::exists(root, error) && !error) return;
   fs::directory_iterator entries(root, error);
   REQUIRE(!error, "cannot look for checkpoints in %s: %s", root.c_str(), error.message().c_str());
   for (const fs::directory_entry& entry : entries)

@@ -64,7 +64,9 @@ std::optional<ResumePoint> ResumePoint::find(const Options& options) {
     point.checkpoints = checkpoints_of(options.out);
     return point;
   }
-  if (fs::exists(options.resume + "/manifest.json", error)) point.checkpoints = {options.resume};
+  const bool is_checkpoint = fs::exists(options.resume + "/manifest.json", error);
+  REQUIRE(!error, "--resume %s: cannot look into it: %s", options.resume.c_str(), error.message().c_str());
+  if (is_checkpoint) point.checkpoints = {options.resume};
   else point.checkpoints = checkpoints_of(options.resume);
   REQUIRE(!point.checkpoints.empty(),
           "--resume %s: there is no complete checkpoint\n  name a run with checkpoints/step-…, or one of these",
