@@ -111,7 +111,7 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
                         int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
       device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
-      communicator(make_communicator(device, ranks, options.rendezvous)),
+      communicator(make_communicator(device, ranks, options.rendezvous, options.comm_timeout)),
       model(open_model(options)),
       codec(TextCodec::open(options.tokenizer, model.weights ? options.model : "",
                             options.train_data.empty() ? options.val_data : options.train_data, model.config)) {

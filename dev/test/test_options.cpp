@@ -324,3 +324,24 @@ TEST_CASE("help and the README's table") {
     CHECK(bars == 4);
   }
 }
+
+TEST_CASE("SageMaker's configuration works as it is") {
+  const auto with = [](const std::string& json) {
+    Options options;
+    apply_config(options, Json::parse(json, "smp.json"));
+    return options;
+  };
+  const Options options = with(R"({"hybrid_shard_degree": 8, "sm_activation_offloading": false, "random_seed": 7,
+    "activation_loading_horizon": 2, "fsdp_cache_flush_warnings": false, "allow_empty_shards": true,
+    "tensor_parallel_degree": 2, "context_parallel_degree": 4, "expert_parallel_degree": 1})");
+  CHECK(options.hybrid_shard_degree == 8);
+  CHECK(options.seed == 7);
+  CHECK(options.tensor_parallel_degree == 2);
+  CHECK(options.context_parallel_degree == 4);
+  const std::string offload = error_of([&] { with(R"({"sm_activation_offloading": true})"); });
+  CHECK(offload.find("sm_activation_offloading\" is true: this version cannot do that") != offload.npos);
+  const std::string experts = error_of([&] { with(R"({"expert_parallel_degree": 4})"); });
+  CHECK(experts.find("expected 1") != experts.npos);
+  const std::string twice = error_of([&] { with(R"({"random_seed": 1, "seed": 2})"); });
+  CHECK(twice.find("stands twice") != twice.npos);
+}

@@ -72,6 +72,28 @@ const std::pair<const char*, const char*> kOtherNames[] = {
     {"h", "help"},
 };
 
+// Keys that SageMaker's model parallelism library (SMP v2) has under a name of its own, or for what is not here: its
+// JSON works as a config file.
+struct SageMakerKey {
+  const char *key, *option;  // none: nothing to set
+  const char* only;          // the value that means what this program does anyway; null: any
+};
+constexpr SageMakerKey kSageMakerKeys[] = {
+    {"random_seed", "seed", nullptr},
+    {"expert_parallel_degree", nullptr, "1"},
+    {"sm_activation_offloading", nullptr, "false"},
+    {"activation_loading_horizon", nullptr, nullptr},  // of offloading alone
+    {"allow_empty_shards", nullptr, nullptr},          // they always may be empty
+    {"fsdp_cache_flush_warnings", nullptr, nullptr},   // there is no cache: memory is planned
+};
+
+// The option that such a key sets, or null if there is nothing to set. Throws on what the program cannot do.
+const char* option_of(const SageMakerKey& known, const Json& value) {
+  REQUIRE(!known.only || value.dump() == known.only, "%s is %s: this version cannot do that\n  expected %s",
+          value.where().c_str(), value.found().c_str(), known.only);
+  return known.option;
+}
+
 // Options of which a run takes at most one.
 const std::vector<std::string> kLengths = {"steps", "train-tokens", "epochs"};
 
@@ -384,7 +406,11 @@ Options parse_options(int argc, const char* const* argv, const Json& saved) {
 
 void apply_config(Options& options, const Json& config) {
   std::vector<const OptionInfo*> seen;
-  for (const auto& [key, value] : config.items()) {
+  for (const auto& [given, value] : config.items()) {
+    std::string key = given;
+    for (const SageMakerKey& known : kSageMakerKeys)
+      if (given == known.key) key = option_of(known, value) ? known.option : "";
+    if (key.empty()) continue;
     const OptionInfo* info = find_option(key);
     REQUIRE(info, "%s: unknown option\n  %sexpected the names that --help lists", value.where().c_str(),
             did_you_mean(key, "").c_str());
