@@ -30,7 +30,7 @@ start() { # NAME COMMAND…: in a process group of its own, where SIGINT is not 
 }
 stopped_well() {
   [ "$code" = 0 ] && grep -q "asked to stop" "$scratch/$name.txt" &&
-    grep -q "exported the weights to $scratch/$name/export" "$scratch/$name.txt" && [ -s "$scratch/$name/export/model.safetensors" ] &&
+    grep -q "saved $scratch/$name/checkpoints/step-" "$scratch/$name.txt" && [ ! -e "$scratch/$name/export" ] &&
     [ "$(losses "$scratch/$name/train.jsonl" | wc -l)" -lt 1000 ]
 }
 
@@ -40,8 +40,13 @@ kill -INT "$child"
 ends_within 20
 after=$(losses "$scratch/once/train.jsonl" | wc -l)
 check "Ctrl-C: no step is begun after it ($before steps were done, $after are)" [ $((after - before)) -le 3 ]
-check "Ctrl-C: the step is finished, the weights are exported, the code is 0 (it is $code)" stopped_well
-check "the export can be gone on from" "$train" --model "$scratch/once/export" --steps 1 --val-every 0 --sample-every 0 --seq-len 32 --out "$scratch/on"
+check "Ctrl-C: the step is finished, the state is saved, the code is 0 (it is $code)" stopped_well
+start unsaved "$train" --layers 1 --seq-len 32 --checkpoint-on-signal off
+kill -INT "$child"
+ends_within 20
+exported() { [ "$code" = 0 ] && [ -s "$scratch/unsaved/export/model.safetensors" ] && [ ! -e "$scratch/unsaved/checkpoints" ]; }
+check "--checkpoint-on-signal off: the weights are exported instead" exported
+check "the export can be gone on from" "$train" --model "$scratch/unsaved/export" --steps 1 --val-every 0 --sample-every 0 --seq-len 32 --out "$scratch/on"
 
 start twice "$train" --seq-len 256 --global-batch 128
 kill -INT "$child"
