@@ -135,6 +135,7 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
   t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
   t.training = trains();
   t.zero_stage = int(options.zero_stage), t.prefetch = int(options.prefetch);
+  t.reduce_dtype = options.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.snapshot = options.checkpoint_every && options.checkpoint_async;
   if (resume && !options.dry_run) go_on_from(*resume);
   trainer = Trainer::create(device, *communicator, model.config, t, mesh);

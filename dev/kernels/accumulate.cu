@@ -6,31 +6,49 @@
 #include "dev/kernels/check.h"
 #include "dev/kernels/other_orders.h"
 
+template <class T>
+void check_type(Checker& checker, OtherOrders& orders) {
+  for (const size_t n : {1, 2, 3, 4, 5, 127, 1023, 1024, 1025, 4095, 4096, 4097, 70001})
+    for (const bool add : {true, false}) {
+      Generator generator(n);
+      const std::vector<float> a = random_normal<float>(generator, n);
+      const std::vector<T> b = random_normal<T>(generator, n);
+      std::vector<float> want(n);
+      for (size_t i = 0; i < n; ++i) want[i] = add ? a[i] + to_float(b[i]) : to_float(b[i]);
+      const auto run = [&](Stream& stream) {
+        Array<float> sum(stream, a);
+        Array<T> x(stream, b);
+        accumulate(stream, sum.data(), x.data(), n, add);
+        return sum.download();
+      };
+      const std::string name = format("%s n=%zu%s", dtype_name(kDType<T>), n, add ? "" : " set");
+      checker.same_bits(name, run(checker.stream), want);
+      orders.same_bits(checker, name, std::tuple{want}, [&](Stream& stream) { return std::tuple{run(stream)}; });
+    }
+}
+
 void check(Checker& checker) {
   OtherOrders orders;
-  for (const size_t n : {1, 2, 3, 4, 5, 127, 1023, 1024, 1025, 4095, 4096, 4097, 70001}) {
-    Generator generator(n);
-    const std::vector<float> a = random_normal<float>(generator, n), b = random_normal<float>(generator, n);
-    std::vector<float> want(n);
-    for (size_t i = 0; i < n; ++i) want[i] = a[i] + b[i];
-    const auto run = [&](Stream& stream) {
-      Array<float> sum(stream, a), x(stream, b);
-      accumulate(stream, sum.data(), x.data(), n);
-      return sum.download();
-    };
-    checker.same_bits(format("n=%zu", n), run(checker.stream), want);
-    orders.same_bits(checker, format("n=%zu", n), std::tuple{want},
-                     [&](Stream& stream) { return std::tuple{run(stream)}; });
-  }
+  check_type<float>(checker, orders);
+  check_type<bf16>(checker, orders);
   Array<float> x(checker.stream, size_t(8));
   checker.refused("nothing", "no numbers", [&] { accumulate(checker.stream, x.data(), x.data(), 0); });
   checker.refused("unaligned", "not 16-byte aligned",
                   [&] { accumulate(checker.stream, x.data() + 1, x.data() + 4, 2); });
 }
 
-void bench(Bencher& bencher) {
+template <class T>
+void bench_type(Bencher& bencher, bool add) {
   const size_t n = bencher.gpu() ? size_t(1) << 28 : size_t(1) << 22;
-  Array<float> sum(bencher.stream, repeated_normal<float>(n)), x(bencher.stream, repeated_normal<float>(n));
-  bencher.time(format("accumulate n=%zu", n), 12.0 * double(n), double(n),
-               [&] { accumulate(bencher.stream, sum.data(), x.data(), n); });
+  Array<float> sum(bencher.stream, repeated_normal<float>(n));
+  Array<T> x(bencher.stream, repeated_normal<T>(n));
+  bencher.time(format("accumulate %s%s n=%zu", dtype_name(kDType<T>), add ? "" : " set", n),
+               (sizeof(T) + (add ? 8.0 : 4.0)) * double(n), double(n),
+               [&] { accumulate(bencher.stream, sum.data(), x.data(), n, add); });
+}
+
+void bench(Bencher& bencher) {
+  bench_type<float>(bencher, true);
+  bench_type<bf16>(bencher, true);
+  bench_type<bf16>(bencher, false);
 }

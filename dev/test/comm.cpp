@@ -83,7 +83,8 @@ uint64_t hash(int rank, size_t i) {
 template <class T>
 T value(int rank, size_t i) {
   const uint64_t h = hash(rank, i);
-  if constexpr (std::is_integral_v<T>) return T(h >> 8);
+  if constexpr (std::is_same_v<T, bf16>) return from_float<bf16>(value<float>(rank, i));
+  else if constexpr (std::is_integral_v<T>) return T(h >> 8);
   else
     return T(std::bit_cast<double>((h & 1) << 63 | (1023 - 8 + (h >> 3 & 15)) << 52 | h >> 12));  // +-[1, 2) 2^[-8, 7]
 }
@@ -95,13 +96,29 @@ std::vector<T> values(int rank, size_t count, size_t first = 0) {
   return v;
 }
 
-// ((x0 + x1) + x2) + ..., elements first .. first+count-1.
+// ((x0 + x1) + x2) + ..., elements first .. first+count-1; of bf16 in fp32, rounded once.
 template <class T>
 std::vector<T> sum_of_ranks(int size, size_t count, size_t first = 0, bool reverse = false) {
-  std::vector<T> sum = values<T>(reverse ? size - 1 : 0, count, first);
-  for (int r = 1; r < size; ++r)
-    for (size_t i = 0; i < count; ++i) sum[i] = T(sum[i] + value<T>(reverse ? size - 1 - r : r, first + i));
-  return sum;
+  if constexpr (std::is_same_v<T, bf16>) {
+    std::vector<bf16> sum(count);
+    for (size_t i = 0; i < count; ++i) {
+      float x = 0;
+      for (int r = 0; r < size; ++r) x += to_float(value<bf16>(r, first + i));
+      sum[i] = from_float<bf16>(x);
+    }
+    return sum;
+  } else {
+    std::vector<T> sum = values<T>(reverse ? size - 1 : 0, count, first);
+    for (int r = 1; r < size; ++r)
+      for (size_t i = 0; i < count; ++i) sum[i] = T(sum[i] + value<T>(reverse ? size - 1 - r : r, first + i));
+    return sum;
+  }
+}
+
+double as_double(bf16 x) { return to_float(x); }
+template <class T>
+double as_double(T x) {
+  return double(x);
 }
 
 // Device memory between two guards.
@@ -142,9 +159,10 @@ bool agree(const Bench& b, const std::vector<T>& got, const std::vector<T>& want
   if (got.size() != want.size()) return false;
   if (!b.device.info().gpu || std::is_integral_v<T>)
     return got.empty() || memcmp(got.data(), want.data(), got.size() * sizeof(T)) == 0;
-  const double limit = b.ranks.size * b.ranks.size * 256.0 * double(std::numeric_limits<T>::epsilon());
+  const double epsilon = sizeof(T) == 2 ? 0x1p-7 : sizeof(T) == 4 ? 0x1p-23 : 0x1p-52;
+  const double limit = b.ranks.size * b.ranks.size * 256.0 * epsilon;
   for (size_t i = 0; i < got.size(); ++i)
-    if (!(std::fabs(double(got[i]) - double(want[i])) <= limit)) return false;
+    if (!(std::fabs(as_double(got[i]) - as_double(want[i])) <= limit)) return false;
   return true;
 }
 
@@ -162,8 +180,9 @@ void check_all_reduce_sum(Bench& b, const char* type) {
       b.communicator->all_reduce_sum(b.compute, data.data(), count);
       b.check(agree(b, data.get(), want), format("all_reduce_sum of %zu %s", count, type));
     }
-    if (count >= 1000 && size >= 3 && !std::is_integral_v<T>)
-      b.check(want != sum_of_ranks<T>(b.ranks.size, count, 0, true), "another order of the ranks gives other bits");
+    if constexpr (std::is_floating_point_v<T>)
+      if (count >= 1000 && size >= 3)
+        b.check(want != sum_of_ranks<T>(b.ranks.size, count, 0, true), "another order of the ranks gives other bits");
   }
 }
 
@@ -210,17 +229,19 @@ void check_all_gather(Bench& b) {
     }
 }
 
-void check_reduce_scatter(Bench& b) {
+template <class T>
+void check_reduce_scatter(Bench& b, const char* type) {
   for (size_t each : {size_t(0), size_t(1), size_t(1001), (size_t(1) << 20) + 5})
     for (bool in_place : {false, true}) {
       const size_t mine = size_t(b.ranks.rank) * each;
-      const std::vector<float> want = sum_of_ranks<float>(b.ranks.size, each, mine);
-      Buffer<float> in(b, size_t(b.ranks.size) * each), out(b, each);
-      in.put(values<float>(b.ranks.rank, in.size()));
+      const std::vector<T> want = sum_of_ranks<T>(b.ranks.size, each, mine);
+      Buffer<T> in(b, size_t(b.ranks.size) * each), out(b, each);
+      in.put(values<T>(b.ranks.rank, in.size()));
       b.communicator->reduce_scatter_sum(b.compute, in_place ? in.data() + mine : out.data(), in.data(), each);
-      std::vector<float> got = in_place ? in.get() : out.get();
-      if (in_place) got = std::vector<float>(got.begin() + ptrdiff_t(mine), got.begin() + ptrdiff_t(mine + each));
-      b.check(agree(b, got, want), format("reduce_scatter_sum of %zu each%s", each, in_place ? ", in place" : ""));
+      std::vector<T> got = in_place ? in.get() : out.get();
+      if (in_place) got = std::vector<T>(got.begin() + ptrdiff_t(mine), got.begin() + ptrdiff_t(mine + each));
+      b.check(agree(b, got, want),
+              format("reduce_scatter_sum of %zu %s each%s", each, type, in_place ? ", in place" : ""));
     }
 }
 
@@ -387,10 +408,12 @@ void check_all(Ranks& ranks) {
   check_all_reduce_sum<float>(b, "float");
   check_all_reduce_sum<double>(b, "double");
   check_all_reduce_sum<int64_t>(b, "int64");
+  check_all_reduce_sum<bf16>(b, "bf16");
   check_all_reduce_max(b);
   check_broadcast(b);
   check_all_gather(b);
-  check_reduce_scatter(b);
+  check_reduce_scatter<float>(b, "float");
+  check_reduce_scatter<bf16>(b, "bf16");
   check_refusals(b);
   check_groups(b);
   check_pipeline(b);

@@ -37,6 +37,14 @@ agree() {
           exit !(NR == 20 && first <= 2e-7 && worst <= 1e-5 && start - last >= 0.5) }'
 }
 
+# rounded A B: B's gradients were rounded on their way: the first loss knows none, the second those of one step, of which
+# each number is off by 2^-9 of itself at most and the update by less, since AdamW divides by their size.
+rounded() {
+  paste -d' ' "$scratch/$tied-$1.losses" "$scratch/$tied-$2.losses" | awk '
+    { d = ($2 - $4) / $2; if (d < 0) d = -d } NR == 1 { first = d } NR == 2 { second = d }
+    END { printf "     first loss differs by %.1e, second by %.1e\n", first, second; exit !(first == 0 && second > 0 && second < 2^-9) }'
+}
+
 for tied in false true; do
   echo "-- tied head: $tied"
   run one 1
@@ -56,6 +64,9 @@ for tied in false true; do
   check "3 micro-batches: the bits of stages 0 and 1 are the same" same 2-0-3 2-1-3
   check "  those of 2 and 3" same 2-2-3 2-3-3
   check "  and one rank's losses" agree one 2-3-3
+  for stage in 0 1 2 3; do run "3-$stage-bf16" 3 --zero-stage $stage --reduce-dtype bf16; done
+  for stage in 1 2 3; do check "gradients travel in bf16: stage $stage has the bits of stage 0" same 3-0-bf16 3-$stage-bf16; done
+  check "  which are near those of fp32, and others" rounded 3-0 3-0-bf16
   LLMC_CPU_STREAMS=lazy run 2-lazy 2 --zero-stage 3 --micro-batch 4
   check "streams lazy: the same bits" same 2-3-3 2-lazy
   LLMC_CPU_STREAMS=random LLMC_CPU_SEED=5 run 2-random 2 --zero-stage 3 --micro-batch 4 --prefetch 2

@@ -11,7 +11,7 @@
 #endif
 
 size_t Collective::number_bytes() const {
-  const size_t bytes[] = {1, sizeof(float), sizeof(double), sizeof(int64_t)};
+  const size_t bytes[] = {1, sizeof(bf16), sizeof(float), sizeof(double), sizeof(int64_t)};
   return bytes[int(number)];
 }
 
@@ -34,6 +34,10 @@ void Communicator::all_reduce(Stream& stream, const char* name, void* data, size
 
 void Communicator::all_reduce_sum(Stream& stream, float* data, size_t count, const char* file, int line) {
   all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float32, Collective::Operation::sum, file,
+             line);
+}
+void Communicator::all_reduce_sum(Stream& stream, bf16* data, size_t count, const char* file, int line) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::bfloat16, Collective::Operation::sum, file,
              line);
 }
 void Communicator::all_reduce_sum(Stream& stream, double* data, size_t count, const char* file, int line) {
@@ -76,17 +80,27 @@ void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t 
           {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
 }
 
-void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file,
-                                      int line) {
+template <class T>
+void Communicator::reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number,
+                                  const char* file, int line) {
   if (each == 0) return;
   const size_t all = size_t(size_) * each;
   REQUIRE(out && in, "reduce_scatter_sum (%s:%d): %zu numbers from %p to %p", file, line, each, (const void*)in,
           (void*)out);
-  REQUIRE(out == in + size_t(rank_) * each || !overlap(out, each * sizeof(float), in, all * sizeof(float)),
+  REQUIRE(out == in + size_t(rank_) * each || !overlap(out, each * sizeof(T), in, all * sizeof(T)),
           "reduce_scatter_sum (%s:%d): the %zu numbers at %p overlap the %zu at %p, but are not the part of rank %d",
           file, line, each, (void*)out, all, (const void*)in, rank_);
   enqueue(Work(stream, "reduce_scatter_sum", {reads(in, all), writes(out, each), updates(turn(), 1)}, 0, file, line),
-          {Collective::Kind::reduce_scatter, Collective::Number::float32, Collective::Operation::sum, in, out, each});
+          {Collective::Kind::reduce_scatter, number, Collective::Operation::sum, in, out, each});
+}
+
+void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file,
+                                      int line) {
+  reduce_scatter(stream, out, in, each, Collective::Number::float32, file, line);
+}
+void Communicator::reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, const char* file,
+                                      int line) {
+  reduce_scatter(stream, out, in, each, Collective::Number::bfloat16, file, line);
 }
 
 void Communicator::wait_for(Event& event, const char* file, int line) {

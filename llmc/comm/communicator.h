@@ -6,8 +6,8 @@
 // or by events: the order check says when they are not. Each says which bytes it reads and writes.
 //
 // Sums: for one rank and over MPI they add in the order of the ranks, ((x0 + x1) + x2) + ..., so that their bits depend
-// on the number of ranks alone. NCCL adds in an order of its own, which is the same in each run with the same
-// topology, algorithm and protocol.
+// on the number of ranks alone; those of bf16 add in fp32 and are rounded once. NCCL adds in an order of its own, which
+// is the same in each run with the same topology, algorithm and protocol.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,12 @@
 
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
+#include "llmc/device/number.h"
 
 // What a communicator is asked for, on any number type.
 struct Collective {
   enum class Kind { all_reduce, broadcast, all_gather, reduce_scatter };
-  enum class Number { byte, float32, float64, int64 };
+  enum class Number { byte, bfloat16, float32, float64, int64 };
   enum class Operation { copy, sum, max };
 
   Kind kind;
@@ -53,6 +54,8 @@ class Communicator {
   // data[count] = sum over the ranks, in place.
   void all_reduce_sum(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
                       int line = __builtin_LINE());
+  void all_reduce_sum(Stream& stream, bf16* data, size_t count, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());
   void all_reduce_sum(Stream& stream, double* data, size_t count, const char* file = __builtin_FILE(),
                       int line = __builtin_LINE());
   void all_reduce_sum(Stream& stream, int64_t* data, size_t count, const char* file = __builtin_FILE(),
@@ -71,6 +74,8 @@ class Communicator {
   // they must not overlap.
   void reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file = __builtin_FILE(),
                           int line = __builtin_LINE());
+  void reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE());
 
   // The host waits for the event, or for all that was enqueued in the stream; throws if a rank was lost or what it
   // waits for takes longer than the timeout. Where collectives may be on the way, the host waits by these.
@@ -87,6 +92,9 @@ class Communicator {
   virtual void enqueue(const Work& work, const Collective& collective) = 0;
   void all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
                   Collective::Operation operation, const char* file, int line);
+  template <class T>
+  void reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number, const char* file,
+                      int line);
   // Every collective declares to write this byte: so the order check sees whether they are ordered with each other.
   const std::byte* turn() const { return &turn_; }
 

@@ -168,6 +168,7 @@ class MpiCommunicator : public Communicator {
   // out = ((x0 + x1) + x2) + ...: `mine` is this rank's x, the others' lie in their slots. out may be mine.
   void sum_in_order(const Collective& c, std::byte* out, const std::byte* mine, size_t bytes) {
     const size_t count = bytes / c.number_bytes();
+    if (c.number == Collective::Number::bfloat16) return sum_bf16(out, mine, count);
     std::byte* sum = rank() == 0 ? out : slot(0, bytes);
     if (rank() == 0 && out != mine) memcpy(out, mine, bytes);
     for (int r = 1; r < size(); ++r) {
@@ -178,6 +179,20 @@ class MpiCommunicator : public Communicator {
       else add<int64_t>(sum, x, count);
     }
     if (sum != out) memcpy(out, sum, bytes);
+  }
+
+  // In fp32, rounded once.
+  void sum_bf16(std::byte* out, const std::byte* mine, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (int r = 0; r < size(); ++r) {
+        bf16 x;
+        memcpy(&x, (r == rank() ? mine : slot(r, count * sizeof(bf16))) + i * sizeof(bf16), sizeof x);
+        sum = r == 0 ? to_float(x) : sum + to_float(x);
+      }
+      const bf16 rounded = from_float<bf16>(sum);
+      memcpy(out + i * sizeof(bf16), &rounded, sizeof rounded);
+    }
   }
 
   static std::byte* at(void* data, size_t offset) { return static_cast<std::byte*>(data) + offset; }

@@ -55,6 +55,8 @@ ncclUniqueId common_id(const Ranks& ranks, const std::string& rendezvous_file, d
 
 ncclDataType_t nccl_type(Collective::Number number) {
   switch (number) {
+    case Collective::Number::bfloat16:
+      return ncclBfloat16;
     case Collective::Number::float32:
       return ncclFloat32;
     case Collective::Number::float64:

@@ -1,4 +1,5 @@
-// Sums of flat buffers (contract: accumulate.h). Limited by memory: 12 bytes an element.
+// Sums of flat buffers (contract: accumulate.h). Limited by memory: 12 bytes an element for fp32
+// numbers that are added.
 #include "llmc/kernels/accumulate.h"
 
 #include "llmc/base/error.h"
@@ -12,14 +13,15 @@ constexpr int kUnit = 4;   // elements a thread takes at once
 constexpr int kUnits = 4;  // how often, all loads before the first store
 constexpr size_t kBlock = size_t(kThreads) * kUnit * kUnits;
 
+template <class T, bool kAdd>
 __global__ void __launch_bounds__(kThreads)
-    accumulate_kernel(float* __restrict__ sum, const float* __restrict__ x, size_t n) {
+    accumulate_kernel(float* __restrict__ sum, const T* __restrict__ x, size_t n) {
   const size_t first = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kUnit;
-  float a[kUnits][kUnit], b[kUnits][kUnit];
+  float a[kUnits][kUnit] = {}, b[kUnits][kUnit];
   for (int k = 0; k < kUnits; ++k) {
     const size_t i = first + size_t(k) * kThreads * kUnit;
     if (i + kUnit > n) continue;
-    load_vector(a[k], sum + i);
+    if (kAdd) load_vector(a[k], sum + i);
     load_vector(b[k], x + i);
   }
   for (int k = 0; k < kUnits; ++k) {
@@ -28,17 +30,22 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kUnit; ++j) a[k][j] += b[k][j];
       store_vector(sum + i, a[k]);
     } else {
-      for (size_t j = i; j < n; ++j) sum[j] += x[j];
+      for (size_t j = i; j < n; ++j) sum[j] = (kAdd ? sum[j] : 0) + to_float(x[j]);
     }
   }
 }
 
 }  // namespace
 
-void accumulate(Stream& stream, float* sum, const float* x, size_t n) {
+template <class T>
+void accumulate(Stream& stream, float* sum, const T* x, size_t n, bool add) {
   REQUIRE(n > 0, "accumulate of no numbers");
   for (const void* data : {(const void*)sum, (const void*)x})
     REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "accumulate: the buffer at %p is not 16-byte aligned", data);
-  launch<accumulate_kernel>({stream, "accumulate", {updates(sum, n), reads(x, n)}}, blocks_for(n, kBlock), kThreads, 0,
-                            sum, x, n);
+  const Work work = {stream, "accumulate", {updates(sum, n), reads(x, n)}};
+  if (add) launch<accumulate_kernel<T, true>>(work, blocks_for(n, kBlock), kThreads, 0, sum, x, n);
+  else launch<accumulate_kernel<T, false>>(work, blocks_for(n, kBlock), kThreads, 0, sum, x, n);
 }
+
+template void accumulate(Stream&, float*, const float*, size_t, bool);
+template void accumulate(Stream&, float*, const bf16*, size_t, bool);

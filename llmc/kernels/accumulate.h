@@ -5,5 +5,6 @@
 
 #include "llmc/device/device.h"
 
-// sum (n) += x (n), fp32, both 16-byte aligned.
-void accumulate(Stream& stream, float* sum, const float* x, size_t n);
+// sum (n) = or, with `add`, += x (n): fp32 sums of fp32 or bf16 numbers. Both 16-byte aligned.
+template <class T>
+void accumulate(Stream& stream, float* sum, const T* x, size_t n, bool add = true);

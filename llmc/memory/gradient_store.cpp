@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "llmc/kernels/accumulate.h"
+#include "llmc/kernels/initialize.h"
 
 GradientStore::GradientStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied,
-                             Device& device, Stream& compute, Stream& communication)
+                             DType travels_as, Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
       sharding_(sharding),
       tied_(tied),
@@ -15,6 +16,11 @@ GradientStore::GradientStore(MemoryPlan& plan, const TensorLayout& layout, const
                                sharded() ? sharding.total(layout) : layout.size)),
       reduced_(device) {
   for (size_t i = 0; i < layout.units.size(); ++i) computed_.emplace_back(device);
+  if (travels_as == DType::bf16 && sharding.degree() > 1) {
+    size_t largest = 0;
+    for (const Unit& unit : layout.units) largest = std::max(largest, unit.size);
+    planned_rounded_ = plan.add<bf16>(Segment::symmetric, "gradients", "gradients of a unit, rounded", largest);
+  }
   if (!sharded()) return;
   std::vector<size_t> sizes(tied ? 4 : 3, 0);
   for (size_t unit = 0; unit < layout.units.size(); ++unit)
@@ -27,6 +33,7 @@ GradientStore::GradientStore(MemoryPlan& plan, const TensorLayout& layout, const
 
 void GradientStore::bind(const Arena& arena) {
   gradients_ = arena[planned_];
+  if (planned_rounded_.count) rounded_ = arena[planned_rounded_];
   for (const Planned<float>& slot : planned_slots_) slots_.push_back(arena[slot]);
 }
 
@@ -69,6 +76,28 @@ float* GradientStore::begin(int unit) {
   return start;
 }
 
+void GradientStore::sum_whole(float* whole, size_t size) {
+  if (!rounded_) return sharding_.reduce.all_reduce_sum(communication_, whole, size);
+  cast(communication_, rounded_, whole, size);
+  sharding_.reduce.all_reduce_sum(communication_, rounded_, size);
+  accumulate(communication_, whole, rounded_, size, false);
+}
+
+void GradientStore::sum_part(int unit, float* sums, bool add) {
+  const size_t size = layout_.part_size(unit), part = sharding_.part(layout_, unit);
+  float* start = whole(unit);
+  if (rounded_) {
+    cast(communication_, rounded_, start, layout_.units[size_t(unit)].size);
+    sharding_.reduce.reduce_scatter_sum(communication_, rounded_ + part, rounded_, size);
+    accumulate(communication_, sums, rounded_ + part, size, add);
+  } else if (add) {
+    sharding_.reduce.reduce_scatter_sum(communication_, start + part, start, size);
+    accumulate(communication_, sums, start + part, size);
+  } else {
+    sharding_.reduce.reduce_scatter_sum(communication_, sums, start, size);
+  }
+}
+
 void GradientStore::reduce(int unit) {
   if (sharding_.degree() == 1 && sharding_.replicate.size() == 1) return;
   if (!sharded() && !last_) return;
@@ -77,21 +106,14 @@ void GradientStore::reduce(int unit) {
   communication_.wait(computed_[size_t(unit)]);
   if (sharding_.stage == 0) {
     const size_t size = layout_.units[size_t(unit)].size;
-    sharding_.reduce.all_reduce_sum(communication_, start, size);
+    sum_whole(start, size);
     sharding_.replicate.all_reduce_sum(communication_, start, size);
     return;
   }
-  const size_t size = layout_.part_size(unit);
-  float* own = start + sharding_.part(layout_, unit);
-  float* sums = sharded() ? gradients_ + sharding_.at(layout_, unit) : own;
-  if (sharded() && !first_) {
-    sharding_.reduce.reduce_scatter_sum(communication_, own, start, size);
-    accumulate(communication_, sums, own, size);
-  } else {
-    sharding_.reduce.reduce_scatter_sum(communication_, sums, start, size);
-  }
+  float* sums = sharded() ? gradients_ + sharding_.at(layout_, unit) : start + sharding_.part(layout_, unit);
+  sum_part(unit, sums, sharded() && !first_);
   if (sharded()) slot_free_[size_t(slot_of(unit))].record(communication_);
-  if (last_) sharding_.replicate.all_reduce_sum(communication_, sums, size);
+  if (last_) sharding_.replicate.all_reduce_sum(communication_, sums, layout_.part_size(unit));
 }
 
 void GradientStore::finish_step() {

@@ -4,6 +4,8 @@
 // Stages 0 and 1 keep whole gradients, to which a step's micro-batches add; the last one's are summed. Stages 2 and 3
 // sum each micro-batch's and keep this rank's part of the sums: a unit is whole only while its backward computes, in
 // one of two buffers for blocks, and one for the head and the embedding, or one for each where the head is tied.
+//
+// Rounded to bf16 they take half the way between those that shard; what is summed up stays fp32.
 #pragma once
 
 #include <vector>
@@ -13,8 +15,8 @@
 
 class GradientStore {
  public:
-  GradientStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied, Device& device,
-                Stream& compute, Stream& communication);
+  GradientStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied, DType travels_as,
+                Device& device, Stream& compute, Stream& communication);
   void bind(const Arena& arena);
 
   // The next backward pass is the first or last of its step, or both, or neither.
@@ -37,6 +39,9 @@ class GradientStore {
  private:
   bool sharded() const { return sharding_.stage >= 2; }
   int slot_of(int unit) const;
+  // Over those that shard: a whole unit into itself, or this rank's part of it set into `sums` or added to it.
+  void sum_whole(float* whole, size_t size);
+  void sum_part(int unit, float* sums, bool add);
   float* whole(int unit) const;
 
   const TensorLayout& layout_;
@@ -45,8 +50,10 @@ class GradientStore {
   Stream &compute_, &communication_;
   Planned<float> planned_;  // whole, or this rank's parts
   std::vector<Planned<float>> planned_slots_;
+  Planned<bf16> planned_rounded_;
   float* gradients_ = nullptr;
   std::vector<float*> slots_;
+  bf16* rounded_ = nullptr;  // a unit on its way; null if it travels as it is
   std::vector<Event> slot_free_;
   std::vector<Event> computed_;  // a unit
   Event reduced_;

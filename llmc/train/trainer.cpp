@@ -112,7 +112,7 @@ class LlamaTrainer : public Trainer {
         to_compute_(device) {
     if (!settings.training) return;
     if (settings.snapshot) snapshot_.emplace(plan_, shares(), device);
-    gradients_.emplace(plan_, layout_, sharding_, config_.tied, device, compute_, reduce_);
+    gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_);
     optimizer_.emplace(plan_, layout_, sharding_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
                        settings.weight_decay, device, compute_, reduce_);
   }

@@ -35,11 +35,12 @@ struct TrainerSettings {
   bool tf32 = false;
   AttentionKernel attention = AttentionKernel::automatic;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
-  float grad_clip = 1.0f;  // 0: none
-  bool training = true;    // false: forward passes only, no memory for gradients and moments
-  int zero_stage = 0;      // what the ranks that shard keep a part of only: see Sharding
-  int prefetch = 1;        // units whose weights are gathered ahead of their use
-  bool snapshot = false;   // memory of the host for take_snapshot()
+  float grad_clip = 1.0f;            // 0: none
+  bool training = true;              // false: forward passes only, no memory for gradients and moments
+  int zero_stage = 0;                // what the ranks that shard keep a part of only: see Sharding
+  DType reduce_dtype = DType::fp32;  // in which gradients travel between the ranks that shard
+  int prefetch = 1;                  // units whose weights are gathered ahead of their use
+  bool snapshot = false;             // memory of the host for take_snapshot()
 };
 
 enum class Init { normal, depth_scaled };
