@@ -295,14 +295,17 @@ void check_pipeline(Bench& b) {
             format("piece %zu of a pipeline of two streams", k));
 }
 
-// Groups of even and odd ranks, whose order is turned round, and groups of one.
+// Groups of even and odd ranks, and groups of one.
 void check_groups(Bench& b) {
   const int rank = b.ranks.rank, size = b.ranks.size, color = rank % 2;
-  const std::unique_ptr<Communicator> group = b.communicator->split(color, -rank),
-                                      alone = b.communicator->split(rank, 0);
   std::vector<int> members;
-  for (int r = size - 1; r >= 0; --r)
-    if (r % 2 == color) members.push_back(r);
+  for (int r = color; r < size; r += 2) members.push_back(r);
+  const std::unique_ptr<Communicator> group = b.communicator->split(members), alone = b.communicator->split({rank});
+  b.check(group->world_ranks() == members && alone->world_ranks() == std::vector<int>{rank}, "who is in a group");
+  if (size > 1) {
+    const std::string message = error_of([&] { b.communicator->split({(rank + 1) % size}); });
+    b.check(message.find("this rank's") != std::string::npos, "a group without this rank is refused");
+  }
   b.check(group->size() == int(members.size()) && members[size_t(group->rank())] == rank, "a group's size and ranks");
   b.check(alone->size() == 1 && alone->rank() == 0, "a group of one");
 
@@ -329,7 +332,7 @@ void check_groups(Bench& b) {
 
 // Two communicators in two streams that nothing orders: each rank looks at another one first, and none waits forever.
 void check_two_streams(Bench& b) {
-  const std::unique_ptr<Communicator> second = b.communicator->split(0, b.ranks.rank);
+  const std::unique_ptr<Communicator> second = b.communicator->split(b.communicator->world_ranks());
   constexpr size_t kCount = 1000;
   Buffer<float> one(b, kCount), two(b, kCount);
   for (int repeat = 0; repeat < 4; ++repeat) {

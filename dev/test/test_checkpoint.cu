@@ -39,11 +39,11 @@ LlamaConfig odd(bool tied) {
 // A place in a group, without the group.
 class Place : public Communicator {
  public:
-  Place(int rank, int size) : Communicator(rank, size) {}
+  Place(int rank, int size) : Communicator(rank, first_ranks(size)) {}
   std::string description() const override { return "a place"; }
-  std::unique_ptr<Communicator> split(int, int) override { fail("a place cannot be split"); }
 
  private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int>&, int) override { fail("a place has no others"); }
   void enqueue(const Work&, const Collective&) override { fail("a place has no others"); }
 };
 

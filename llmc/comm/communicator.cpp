@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "llmc/base/error.h"
 #include "llmc/comm/backends.h"
@@ -21,15 +22,52 @@ namespace {
 
 const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
 
+// Of the bytes that one rank sends where they go around in a ring.
+size_t ring_bytes(const Collective& c, size_t ranks) {
+  switch (c.kind) {
+    case Collective::Kind::all_reduce:
+      return 2 * (c.bytes() / ranks) * (ranks - 1);
+    case Collective::Kind::broadcast:
+      return c.bytes();
+    case Collective::Kind::all_gather:
+    case Collective::Kind::reduce_scatter:
+      break;
+  }
+  return c.bytes() * (ranks - 1);
+}
+
 }  // namespace
+
+std::vector<int> Communicator::first_ranks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::unique_ptr<Communicator> Communicator::split(const std::vector<int>& group) {
+  const int own = world_ranks_[size_t(rank_)];
+  const auto place = std::find(group.begin(), group.end(), own);
+  REQUIRE(place != group.end() && std::is_sorted(group.begin(), group.end()) &&
+              std::includes(world_ranks_.begin(), world_ranks_.end(), group.begin(), group.end()),
+          "a group of %zu of %d ranks: expected ascending numbers of them, with %d, this rank's", group.size(), size(),
+          own);
+  std::unique_ptr<Communicator> made = make_group(group, int(place - group.begin()));
+  if (group.size() == 1) return std::make_unique<SingleCommunicator>(own);
+  return made;
+}
+
+void Communicator::start(Work work, const Collective& collective) {
+  if (size() > 1) work.traffic = {ring_bytes(collective, size_t(size())), &world_ranks_};
+  enqueue(work, collective);
+}
 
 void Communicator::all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
                               Collective::Operation operation, const char* file, int line) {
   if (count == 0) return;
   REQUIRE(data, "%s (%s:%d): %zu numbers at a null pointer", name, file, line, count);
   const Collective collective{Collective::Kind::all_reduce, number, operation, data, data, count};
-  enqueue(Work(stream, name, {updates(bytes_of(data), collective.bytes()), updates(turn(), 1)}, 0, file, line),
-          collective);
+  start(Work(stream, name, {updates(bytes_of(data), collective.bytes()), updates(turn(), 1)}, 0, file, line),
+        collective);
 }
 
 void Communicator::all_reduce_sum(Stream& stream, float* data, size_t count, const char* file, int line) {
@@ -53,45 +91,44 @@ void Communicator::all_reduce_max(Stream& stream, float* data, size_t count, con
 }
 
 void Communicator::broadcast(Stream& stream, void* data, size_t bytes, int root, const char* file, int line) {
-  REQUIRE(root >= 0 && root < size_, "broadcast (%s:%d) from rank %d: expected a rank from 0 to %d", file, line, root,
-          size_ - 1);
+  REQUIRE(root >= 0 && root < size(), "broadcast (%s:%d) from rank %d: expected a rank from 0 to %d", file, line, root,
+          size() - 1);
   if (bytes == 0) return;
   REQUIRE(data, "broadcast (%s:%d): %zu bytes at a null pointer", file, line, bytes);
   const Access access = rank_ == root ? reads(bytes_of(data), bytes) : writes(bytes_of(data), bytes);
-  enqueue(
-      Work(stream, "broadcast", {access, updates(turn(), 1)}, 0, file, line),
-      {Collective::Kind::broadcast, Collective::Number::byte, Collective::Operation::copy, data, data, bytes, root});
+  start(Work(stream, "broadcast", {access, updates(turn(), 1)}, 0, file, line),
+        {Collective::Kind::broadcast, Collective::Number::byte, Collective::Operation::copy, data, data, bytes, root});
 }
 
 void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, const char* file,
                               int line) {
   if (bytes_each == 0) return;
-  const size_t all = size_t(size_) * bytes_each;
+  const size_t all = size_t(size()) * bytes_each;
   REQUIRE(out && in, "all_gather (%s:%d): %zu bytes from %p to %p", file, line, bytes_each, in, out);
   REQUIRE(in == bytes_of(out) + size_t(rank_) * bytes_each || !overlap(out, all, in, bytes_each),
           "all_gather (%s:%d): the %zu bytes at %p overlap the %zu at %p, but are not the place of rank %d in them",
           file, line, bytes_each, in, all, out, rank_);
   // A part that is in its place already is not written.
   const size_t before = size_t(rank_) * bytes_each, own = in == bytes_of(out) + before ? bytes_each : 0;
-  enqueue(Work(stream, "all_gather",
-               {reads(bytes_of(in), bytes_each), writes(bytes_of(out), before),
-                writes(bytes_of(out) + before + own, all - before - own), updates(turn(), 1)},
-               0, file, line),
-          {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
+  start(Work(stream, "all_gather",
+             {reads(bytes_of(in), bytes_each), writes(bytes_of(out), before),
+              writes(bytes_of(out) + before + own, all - before - own), updates(turn(), 1)},
+             0, file, line),
+        {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
 }
 
 template <class T>
 void Communicator::reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number,
                                   const char* file, int line) {
   if (each == 0) return;
-  const size_t all = size_t(size_) * each;
+  const size_t all = size_t(size()) * each;
   REQUIRE(out && in, "reduce_scatter_sum (%s:%d): %zu numbers from %p to %p", file, line, each, (const void*)in,
           (void*)out);
   REQUIRE(out == in + size_t(rank_) * each || !overlap(out, each * sizeof(T), in, all * sizeof(T)),
           "reduce_scatter_sum (%s:%d): the %zu numbers at %p overlap the %zu at %p, but are not the part of rank %d",
           file, line, each, (void*)out, all, (const void*)in, rank_);
-  enqueue(Work(stream, "reduce_scatter_sum", {reads(in, all), writes(out, each), updates(turn(), 1)}, 0, file, line),
-          {Collective::Kind::reduce_scatter, number, Collective::Operation::sum, in, out, each});
+  start(Work(stream, "reduce_scatter_sum", {reads(in, all), writes(out, each), updates(turn(), 1)}, 0, file, line),
+        {Collective::Kind::reduce_scatter, number, Collective::Operation::sum, in, out, each});
 }
 
 void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file,
@@ -114,6 +151,8 @@ void Communicator::wait_for(Stream& stream) {
 }
 
 // ---------------------------------------------------------------------------------------------- one rank
+
+std::unique_ptr<Communicator> SingleCommunicator::make_group(const std::vector<int>&, int) { return nullptr; }
 
 void SingleCommunicator::enqueue(const Work& work, const Collective& c) {
 #if LLMC_DEVICE_CPU

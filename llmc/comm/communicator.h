@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
@@ -44,12 +45,16 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return size_; }
+  int size() const { return int(world_ranks_.size()); }
+  // The ranks that it spans, by their numbers among all.
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
   virtual std::string description() const = 0;  // "4 ranks over MPI, sums in rank order"
 
-  // The communicator of those ranks that call with the same color, in the order of their keys, which differ. All ranks
-  // call.
-  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  static std::vector<int> first_ranks(int size);  // 0 .. size-1
+
+  // The communicator of a group of these ranks, ascending numbers among all, of which this rank is one. All ranks call,
+  // each with its own group.
+  std::unique_ptr<Communicator> split(const std::vector<int>& world_ranks);
 
   // data[count] = sum over the ranks, in place.
   void all_reduce_sum(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
@@ -83,13 +88,18 @@ class Communicator {
   void wait_for(Stream& stream);
 
  protected:
-  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+  // This is number `rank` of them.
+  Communicator(int rank, std::vector<int> world_ranks) : rank_(rank), world_ranks_(std::move(world_ranks)) {}
 
  private:
+  // Of a group that is not this rank alone, in which it is number `rank`. All ranks call, also with groups of their
+  // own.
+  virtual std::unique_ptr<Communicator> make_group(const std::vector<int>& world_ranks, int rank) = 0;
   // Returns when the event is reached, or leaves the waiting to it; throws if a rank was lost or it takes too long.
   virtual void watch(Event&) {}
   // Enqueues the collective, whose arguments were checked; its count is not 0.
   virtual void enqueue(const Work& work, const Collective& collective) = 0;
+  void start(Work work, const Collective& collective);
   void all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
                   Collective::Operation operation, const char* file, int line);
   template <class T>
@@ -98,18 +108,19 @@ class Communicator {
   // Every collective declares to write this byte: so the order check sees whether they are ordered with each other.
   const std::byte* turn() const { return &turn_; }
 
-  int rank_, size_;
+  const int rank_;
+  const std::vector<int> world_ranks_;
   std::byte turn_{};
 };
 
 // One rank: nothing to sum, copies where out is not in.
 class SingleCommunicator : public Communicator {
  public:
-  SingleCommunicator() : Communicator(0, 1) {}
+  explicit SingleCommunicator(int world_rank = 0) : Communicator(0, {world_rank}) {}
   std::string description() const override { return "one rank, nothing to communicate"; }
-  std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<SingleCommunicator>(); }
 
  private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int>& world_ranks, int) override;
   void enqueue(const Work& work, const Collective& collective) override;
 };
 

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <numeric>
 #include <vector>
 
 #include "llmc/base/clock.h"
@@ -36,15 +35,14 @@ class MpiCommunicator : public Communicator {
  public:
   // Takes `comm`; `world_ranks` are its ranks, for messages.
   MpiCommunicator(MPI_Comm comm, int rank, std::vector<int> world_ranks, double timeout_seconds)
-      : Communicator(rank, int(world_ranks.size())),
+      : Communicator(rank, std::move(world_ranks)),
         timeout_seconds_(timeout_seconds),
         comm_(comm),
-        world_ranks_(std::move(world_ranks)),
         boxes_(2 * kBoxBytes),
         outbox_(boxes_.data()),
         inbox_(boxes_.data() + kBoxBytes),
-        messages_(2 * world_ranks_.size()) {
-    REQUIRE(world_ranks_.size() <= kMostRanks, "%d ranks over MPI on CPUs: expected %zu at most", size(), kMostRanks);
+        messages_(2 * size_t(size())) {
+    REQUIRE(size_t(size()) <= kMostRanks, "%d ranks over MPI on CPUs: expected %zu at most", size(), kMostRanks);
   }
   ~MpiCommunicator() override {
     // After an error the others may be elsewhere, and MPI may use the boxes until the process ends.
@@ -54,22 +52,15 @@ class MpiCommunicator : public Communicator {
 
   std::string description() const override { return "sums over MPI, in the order of the ranks"; }
 
-  std::unique_ptr<Communicator> split(int color, int key) override {
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int>& ranks, int rank) override {
     MPI_Comm group = MPI_COMM_NULL;
-    int group_rank = 0, group_size = 0;
-    MPI_CHECK(MPI_Comm_split(comm_, color, key, &group));
-    MPI_CHECK(MPI_Comm_rank(group, &group_rank));
-    MPI_CHECK(MPI_Comm_size(group, &group_size));
-    if (group_size == 1) {
-      MPI_CHECK(MPI_Comm_free(&group));
-      return std::make_unique<SingleCommunicator>();
-    }
-    std::vector<int> world_ranks(static_cast<size_t>(group_size));
-    MPI_CHECK(MPI_Allgather(&world_ranks_[size_t(rank())], 1, MPI_INT, world_ranks.data(), 1, MPI_INT, group));
-    return std::make_unique<MpiCommunicator>(group, group_rank, std::move(world_ranks), timeout_seconds_);
+    MPI_CHECK(MPI_Comm_split(comm_, ranks[0], rank, &group));
+    if (ranks.size() > 1) return std::make_unique<MpiCommunicator>(group, rank, ranks, timeout_seconds_);
+    MPI_CHECK(MPI_Comm_free(&group));
+    return nullptr;
   }
 
- private:
   struct Message {
     MPI_Request request;
     int peer, bytes;
@@ -250,7 +241,7 @@ class MpiCommunicator : public Communicator {
             "  all ranks must make the same calls, in the same order, with the same sizes",
             here().c_str(), bytes_);
     REQUIRE(code == MPI_SUCCESS, "%s, message %s rank %d: %s", here().c_str(), m.receives ? "from" : "to",
-            world_ranks_[size_t(m.peer)], mpi_error_text(code).c_str());
+            world_ranks()[size_t(m.peer)], mpi_error_text(code).c_str());
     m.pending = !done;
     return done;
   }
@@ -260,7 +251,7 @@ class MpiCommunicator : public Communicator {
     for (int r = 0; r < size(); ++r)
       if (std::any_of(messages_.begin(), messages_.begin() + ptrdiff_t(in_flight_),
                       [&](const Message& m) { return m.pending && m.peer == r; }))
-        late += (late.empty() ? "" : ", ") + std::to_string(world_ranks_[size_t(r)]);
+        late += (late.empty() ? "" : ", ") + std::to_string(world_ranks()[size_t(r)]);
     fail(
         "%s: waited %g s for rank%s %s\n  which is stuck, or far behind; where it reports an error itself, look at the "
         "rank that it waits for",
@@ -273,7 +264,6 @@ class MpiCommunicator : public Communicator {
   static constexpr int kTag = 0;
   const double timeout_seconds_;
   MPI_Comm comm_;
-  const std::vector<int> world_ranks_;
   // Messages live here, not in the buffers of the collective: MPI may go on to use them after an error.
   static constexpr size_t kMostRanks = 1024;
   static constexpr size_t kBoxBytes = kPieceBytes + kMostRanks * sizeof(double);  // shares of a piece are rounded up
@@ -293,9 +283,7 @@ class MpiCommunicator : public Communicator {
 std::unique_ptr<Communicator> make_mpi_communicator(const Ranks& ranks, double timeout_seconds) {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-  std::vector<int> world_ranks(static_cast<size_t>(ranks.size));
-  std::iota(world_ranks.begin(), world_ranks.end(), 0);
-  return std::make_unique<MpiCommunicator>(comm, ranks.rank, std::move(world_ranks), timeout_seconds);
+  return std::make_unique<MpiCommunicator>(comm, ranks.rank, Communicator::first_ranks(ranks.size), timeout_seconds);
 }
 
 #endif

@@ -72,15 +72,15 @@ ncclDataType_t nccl_type(Collective::Number number) {
 class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds)
-      : Communicator(ranks.rank, ranks.size), timeout_seconds_(timeout_seconds) {
+      : Communicator(ranks.rank, first_ranks(ranks.size)), timeout_seconds_(timeout_seconds) {
     ncclConfig_t config = polled();
     or_abandon([&] {
       settle(comm_, ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL");
     });
   }
   // Takes `comm`, which is ready.
-  NcclCommunicator(ncclComm_t comm, int rank, int size, double timeout_seconds)
-      : Communicator(rank, size), timeout_seconds_(timeout_seconds), comm_(comm) {}
+  NcclCommunicator(ncclComm_t comm, int rank, const std::vector<int>& world_ranks, double timeout_seconds)
+      : Communicator(rank, world_ranks), timeout_seconds_(timeout_seconds), comm_(comm) {}
   ~NcclCommunicator() override {
     if (!comm_) return;
     // After an error the others may never come to their end.
@@ -102,21 +102,18 @@ class NcclCommunicator : public Communicator {
     return format("NCCL %d.%d.%d, sums in its own order", version / 10000, version / 100 % 100, version % 100);
   }
 
-  std::unique_ptr<Communicator> split(int color, int key) override {
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int>& ranks, int rank) override {
     ncclComm_t group = nullptr;
     ncclConfig_t config = polled();
-    int group_rank = 0, group_size = 0;
     or_abandon([&] {
-      settle(comm_, ncclCommSplit(comm_, color, key, &group, &config), "a split of NCCL's communicator");
-      REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", rank(), size());
+      settle(comm_, ncclCommSplit(comm_, ranks[0], rank, &group, &config), "a split of NCCL's communicator");
+      REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", this->rank(), size());
       settle(group, ncclInProgress, "the start of a group of NCCL's ranks");
-      NCCL_CHECK(group, ncclCommUserRank(group, &group_rank));
-      NCCL_CHECK(group, ncclCommCount(group, &group_size));
     });
-    return std::make_unique<NcclCommunicator>(group, group_rank, group_size, timeout_seconds_);
+    return std::make_unique<NcclCommunicator>(group, rank, ranks, timeout_seconds_);
   }
 
- private:
   // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
   static ncclConfig_t polled() {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -1,8 +1,10 @@
 // The CPU world's device: memory that is poisoned, streams that the host executes, every access order-checked.
+#include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -19,6 +21,7 @@
 #include "llmc/device/faults.h"
 #include "llmc/device/order_check.h"
 #include "llmc/device/random.h"
+#include "llmc/device/record.h"
 #include "llmc/device/thread_pool.h"
 
 // ---------------------------------------------------------------------------------------------- state
@@ -38,7 +41,7 @@ struct Task {
 
 struct Stream::State {
   Device* device;
-  int timeline;
+  int timeline, number;  // of the order check, of the record
   std::deque<std::shared_ptr<Task>> queue;
   std::shared_ptr<Task> last;
 };
@@ -47,6 +50,7 @@ struct Event::State {
   Device* device;
   std::shared_ptr<Task> task;
   OrderCheck::Clock clock;
+  int point = -1;  // of the record
 };
 
 struct Device::State {
@@ -61,6 +65,10 @@ struct Device::State {
   OrderCheck order;
   std::vector<Stream::State*> streams;
   std::shared_ptr<Task> last_collective;
+  bool executes = true;
+  Record* record = nullptr;
+  std::vector<std::string> stream_names;
+  int points = 0;
 
   std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
   void execute_front(Stream::State& stream);
@@ -126,21 +134,35 @@ namespace cpu_world {
 
 namespace {
 
+Record::Entry entry_of(const Work& work, const Stream::State& stream) {
+  Record::Entry entry{Record::Entry::Kind::work, stream.number};
+  entry.name = work.name;
+  entry.place = format("%s:%d", work.file, work.line);
+  entry.flops = work.flops;
+  entry.accesses.assign(work.accesses, work.accesses + work.access_count);
+  entry.sent = work.traffic.sent;
+  if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;
+  return entry;
+}
+
 Device::State& declare(const Work& work) {
   Stream::State& stream = work.stream.state();
   Device::State& device = stream.device->state();
   device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses, work.access_count);
+  if (device.record) device.record->entries.push_back(entry_of(work, stream));
   return device;
 }
 
 }  // namespace
 
 void enqueue(const Work& work, std::function<void()> task) {
+  if (!work.stream.device().state().executes) task = nullptr;
   declare(work).enqueue(work.stream.state(), std::move(task), nullptr);
 }
 
 void enqueue_collective(const Work& work, std::function<void()> task) {
   Device::State& device = declare(work);
+  if (!device.executes) task = nullptr;
   device.last_collective = device.enqueue(work.stream.state(), std::move(task), device.last_collective);
 }
 
@@ -227,6 +249,16 @@ Device::Device(int, CpuWorld world) {
   info.shared_bytes_per_block = std::min(world.shared_bytes, cpu_world::kMaxSharedBytes);
 }
 
+Device::Device(const DeviceInfo& modelled) : Device(0, CpuWorld{.threads = 1}) {
+  state_->info = modelled;
+  state_->executes = false;
+}
+
+void Device::record_to(Record* record) {
+  state_->record = record;
+  if (record) record->streams = state_->stream_names;
+}
+
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
 
@@ -252,6 +284,8 @@ Stream::Stream(Device& device, const char* name) : device_(&device), name_(name)
   state_->device = &device;
   state_->timeline = device.state().order.add_timeline(name);
   device.state().streams.push_back(state_.get());
+  state_->number = int(device.state().stream_names.size());
+  device.state().stream_names.push_back(name);
 }
 
 Stream::Stream(Stream&&) noexcept = default;
@@ -269,6 +303,7 @@ void Stream::wait(const Event& event, const char* file, int line) {
   if (!recorded.task) return;
   Device::State& device = device_->state();
   device.order.join(state_->timeline, recorded.clock);
+  if (device.record) device.record->entries.push_back({Record::Entry::Kind::wait, state_->number, recorded.point});
   device.enqueue(*state_, nullptr, recorded.task);
 }
 
@@ -278,7 +313,7 @@ void Stream::synchronize() {
   device.order.join(OrderCheck::kHost, device.order.now(state_->timeline));
 }
 
-Event::Event(Device& device, bool) : state_(new State{&device, nullptr, {}}) {}
+Event::Event(Device& device, bool) : state_(new State{&device, nullptr, {}, -1}) {}
 Event::Event(Event&&) noexcept = default;
 Event::~Event() = default;
 
@@ -286,6 +321,9 @@ void Event::record(Stream& stream, const char* file, int line) {
   if (fault_skips(file, line)) return;
   Device::State& device = state_->device->state();
   state_->clock = device.order.now(stream.state().timeline);
+  state_->point = device.points++;
+  if (device.record)
+    device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, state_->point});
   state_->task = device.enqueue(stream.state(), nullptr, nullptr);
 }
 
@@ -306,8 +344,17 @@ float Event::milliseconds_since(const Event& earlier) const {
 
 namespace {
 
-std::byte* allocate(size_t bytes, const char* what) {
+// Addresses without memory behind them, or with memory only where somebody touches it.
+std::byte* reserve(size_t bytes, bool touchable) {
+  void* memory = mmap(nullptr, bytes, touchable ? PROT_READ | PROT_WRITE : PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(memory != MAP_FAILED, "no addresses for %zu bytes: %s", bytes, strerror(errno));
+  return static_cast<std::byte*>(memory);
+}
+
+std::byte* allocate(Device& device, size_t bytes, const char* what) {
   if (bytes == 0) return nullptr;
+  if (!device.state().executes) return reserve(bytes, strcmp(what, "device") != 0);
   void* memory = nullptr;
   REQUIRE(posix_memalign(&memory, 4096, bytes) == 0, "no memory for %zu bytes of %s memory", bytes, what);
   memset(memory, 0xff, bytes);  // NaN as fp32, bf16, e4m3: what nobody wrote shows
@@ -319,18 +366,19 @@ void release(Device* device, std::byte* data, size_t bytes) {
   if (std::uncaught_exceptions() > 0) device->state().drop_work();
   else device->synchronize();
   device->state().order.forget(data, bytes);
-  free(data);
+  if (!device->state().executes) munmap(data, bytes);
+  else free(data);
 }
 
 }  // namespace
 
 DeviceMemory::DeviceMemory(Device& device, size_t bytes)
-    : device_(&device), data_(allocate(bytes, "device")), size_(bytes) {
+    : device_(&device), data_(allocate(device, bytes, "device")), size_(bytes) {
   device.count_allocation();
 }
 DeviceMemory::~DeviceMemory() { release(device_, data_, size_); }
 PinnedMemory::PinnedMemory(Device& device, size_t bytes)
-    : device_(&device), data_(allocate(bytes, "pinned host")), size_(bytes) {
+    : device_(&device), data_(allocate(device, bytes, "pinned host")), size_(bytes) {
   device.count_allocation();
 }
 PinnedMemory::~PinnedMemory() { release(device_, data_, size_); }

@@ -7,6 +7,7 @@
 #include "llmc/device/cuda_error.h"
 #include "llmc/device/cuda_stream.h"
 #include "llmc/device/device.h"
+#include "llmc/device/known_devices.h"
 
 struct Device::State {
   int index;
@@ -21,23 +22,6 @@ struct Event::State {
   cudaEvent_t event = nullptr;
   bool recorded = false;
 };
-
-namespace {
-
-// Dense bf16 tensor-core peaks (operations a second) and memory bandwidths from the vendor's data sheets.
-struct KnownRate {
-  const char* name;  // part of the device's name; the first match counts
-  double bf16_flops, memory_bytes_per_second;
-};
-constexpr KnownRate kKnownRates[] = {
-    {"GH200", 989e12, 4.0e12},           {"H200 NVL", 835e12, 4.8e12},        {"H200", 989e12, 4.8e12},
-    {"H100 PCIe", 756e12, 2.0e12},       {"H100 NVL", 835e12, 3.9e12},        {"H100", 989e12, 3.35e12},
-    {"H800", 989e12, 3.35e12},           {"GB200", 2500e12, 8.0e12},          {"B200", 2250e12, 8.0e12},
-    {"A100-SXM4-80GB", 312e12, 2.04e12}, {"A100 80GB PCIe", 312e12, 1.94e12}, {"A100", 312e12, 1.55e12},
-    {"L40S", 362e12, 0.864e12},          {"RTX 4090", 165e12, 1.008e12},
-};
-
-}  // namespace
 
 int Device::count() {
   int count = 0;
@@ -73,13 +57,13 @@ Device::Device(int index, CpuWorld) : state_(new State{index, {}}) {
   info.multiprocessors = properties.multiProcessorCount;
   info.memory_bytes = properties.totalGlobalMem;
   info.shared_bytes_per_block = properties.sharedMemPerBlockOptin;
-  for (const KnownRate& rate : kKnownRates) {
-    if (info.name.find(rate.name) == std::string::npos) continue;
-    info.bf16_flops = rate.bf16_flops;
-    info.memory_bytes_per_second = rate.memory_bytes_per_second;
-    break;
-  }
+  set_known_rates(info);
 }
+
+Device::Device(const DeviceInfo& modelled) {
+  fail("a %s that is not here can only be recorded by a build for the CPU\n  make DEVICE=cpu", modelled.name.c_str());
+}
+void Device::record_to(Record*) { fail("a GPU's work is not recorded\n  make DEVICE=cpu"); }
 
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }

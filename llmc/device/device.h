@@ -13,6 +13,7 @@
 
 class Stream;
 class Event;
+struct Record;
 
 struct DeviceInfo {
   std::string name;            // "NVIDIA H200", "CPU (2 threads)"
@@ -53,12 +54,17 @@ class Device {
   // On a GPU: the device `index` of this machine; an index beyond the last one is an error that says how many there
   // are. In the CPU world every process has the CPU, whatever its index.
   explicit Device(int index = 0, CpuWorld cpu = CpuWorld::from_environment());
+  // A device of such a kind that is not here: it executes nothing and its memory cannot be touched; what is asked of it
+  // can be recorded. In the CPU world only: a build for GPUs throws.
+  explicit Device(const DeviceInfo& modelled);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const;
   void synchronize();  // the host waits for all streams
+  // What is asked of the device from here on is added to `record`; null: no more.
+  void record_to(Record* record);
   // How often device or pinned memory was allocated: a run allocates at its start only.
   size_t allocations() const { return allocations_; }
   void count_allocation() { ++allocations_; }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <vector>
 
 #include "llmc/base/error.h"
 
@@ -36,6 +37,13 @@ Access updates(const T* data, size_t count) {
   return writes(data, count);
 }
 
+// What a collective moves: the bytes that this rank sends, where each passes on to the next what it was sent (a ring),
+// and the ranks it spans, by their numbers among all.
+struct Traffic {
+  size_t sent = 0;
+  const std::vector<int>* ranks = nullptr;
+};
+
 struct Work {
   static constexpr size_t kMaxAccesses = 16;
 
@@ -46,6 +54,7 @@ struct Work {
   double flops;
   const char* file;
   int line;
+  Traffic traffic = {};
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
        const char* file = __builtin_FILE(), int line = __builtin_LINE())

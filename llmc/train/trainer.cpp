@@ -388,9 +388,9 @@ class LlamaTrainer : public Trainer {
   struct Groups {
     std::unique_ptr<Communicator> gather, reduce, replicate;
     Groups(Communicator& all, const Mesh& mesh)
-        : gather(all.split(mesh.replicate_rank, mesh.shard_rank)),
-          reduce(all.split(mesh.replicate_rank, mesh.shard_rank)),
-          replicate(all.split(mesh.shard_rank, mesh.replicate_rank)) {}
+        : gather(all.split(mesh.group({Mesh::Axis::shard}))),
+          reduce(all.split(mesh.group({Mesh::Axis::shard}))),
+          replicate(all.split(mesh.group({Mesh::Axis::replicate}))) {}
   };
 
   Device& device_;

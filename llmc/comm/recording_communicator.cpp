@@ -1,0 +1,18 @@
+#include "llmc/comm/recording_communicator.h"
+
+#include "llmc/base/error.h"
+#if LLMC_DEVICE_CPU
+#include "llmc/device/cpu_stream.h"
+#endif
+
+std::string RecordingCommunicator::description() const { return format("%d ranks, recorded by one", size()); }
+
+std::unique_ptr<Communicator> RecordingCommunicator::make_group(const std::vector<int>& world_ranks, int rank) {
+  return std::make_unique<RecordingCommunicator>(rank, world_ranks);
+}
+
+void RecordingCommunicator::enqueue([[maybe_unused]] const Work& work, const Collective&) {
+#if LLMC_DEVICE_CPU
+  cpu_world::enqueue_collective(work, nullptr);
+#endif
+}

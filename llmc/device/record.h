@@ -1,0 +1,39 @@
+// What a device is asked to do, in the order in which the host asks: to be looked at, compared and replayed (replay.h).
+//
+//   Record record;
+//   device.record_to(&record);
+//   trainer->enqueue_step(…);
+//   device.record_to(nullptr);
+//
+// Every kernel, product, copy and collective is here with its stream, the bytes that it reads and writes and its FLOPs,
+// and every event with the point that it stands for. A Device that is made of a DeviceInfo alone executes nothing and
+// has no memory behind its addresses: so one process records any rank of any mesh, also of a model that fits nowhere.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "llmc/device/work.h"
+
+struct Record {
+  struct Entry {
+    enum class Kind { work, record, wait };  // record: a point of the stream; wait: the stream waits for a point
+    Kind kind;
+    int stream;
+    int point = -1;  // of record and wait, counted from 0 as they are recorded
+    // Of work:
+    std::string name = {}, place = {};  // "matmul_forward", "llmc/model/block.cpp:31"
+    double flops = 0;
+    std::vector<Access> accesses = {};
+    size_t sent = 0;              // bytes that this rank sends to others
+    std::vector<int> ranks = {};  // that a collective spans
+
+    size_t bytes() const {  // read and written, a range that is both once
+      size_t sum = 0;
+      for (const Access& access : accesses) sum += access.bytes;
+      return sum;
+    }
+  };
+  std::vector<std::string> streams;
+  std::vector<Entry> entries;
+};
