@@ -23,6 +23,7 @@
 #include "llmc/train/export_folder.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
+#include "llmc/train/rehearsal.h"
 #include "llmc/train/report.h"
 #include "llmc/train/resume.h"
 #include "llmc/train/run_folder.h"
@@ -124,21 +125,8 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
   if (trains()) sampler_.emplace(*data, settings.T, uint64_t(options.seed));
   prepare_evaluation();
 
-  TrainerSettings t;
-  t.dtype = settings.dtype;
-  t.B = options.sample_only ? 1 : settings.B;
-  t.T = settings.T;
-  t.head_chunk = settings.head_chunk;
-  t.tf32 = options.tf32;
-  t.attention = settings.attention;
-  t.beta1 = float(options.beta1), t.beta2 = float(options.beta2), t.eps = float(options.adam_eps);
-  t.weight_decay = float(options.weight_decay), t.grad_clip = float(options.grad_clip);
-  t.training = trains();
-  t.zero_stage = int(options.zero_stage), t.prefetch = int(options.prefetch);
-  t.reduce_dtype = options.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
-  t.snapshot = options.checkpoint_every && options.checkpoint_async;
   if (resume && !options.dry_run) go_on_from(*resume);
-  trainer = Trainer::create(device, *communicator, model.config, t, mesh);
+  trainer = Trainer::create(device, *communicator, model.config, trainer_settings(options, settings), mesh);
   if (model.weights && !start) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
 
@@ -492,6 +480,13 @@ int main(int argc, char** argv) {
                 "--consolidate %s: name a run or a checkpoint with --resume, and start one process",
                 options.consolidate.c_str());
         consolidate(options, *resume);
+        return 0;
+      }
+      if (options.nodes) {
+        REQUIRE(options.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
+                (long long)options.nodes);
+        Console console(true);
+        rehearse(options, console);
         return 0;
       }
       run(options, ranks, resume ? &*resume : nullptr);

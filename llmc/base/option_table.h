@@ -42,6 +42,10 @@
   X("Run", Real, top_p, 1.0, "(0, 1]", "of samples: only the likeliest tokens that have this probability together") \
   X("Run", Switch, export_, true, "", "write the weights as safetensors at the end") \
   X("Run", Switch, dry_run, false, "", "print the plan of memory and steps, train nothing") \
+  X("Run", Count, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
+  X("Run", Count, gpus_per_node, 8, "[1, 1024]", "of such a cluster") \
+  X("Run", Choice, gpu, "H100", "A100|H100|H200|B200", "of such a cluster") \
+  X("Run", Text, trace, "", "FILE", "write the streams of such a step as a trace for Perfetto") \
   X("Run", Switch, help, false, "", "print this text") \
   X("Run", Switch, version, false, "", "print the version") \
   \

@@ -127,7 +127,7 @@ Matmul::Matmul(Stream& stream, std::byte*, Options) : state_(new State{stream, {
 Matmul::~Matmul() = default;
 Matmul::Matmul(Matmul&&) noexcept = default;
 
-size_t Matmul::workspace_bytes(const DeviceInfo&) { return 0; }
+size_t Matmul::workspace_bytes(const DeviceInfo& device) { return device.gpu ? kWorkspaceBytes : 0; }
 
 std::string Matmul::description() {
 #if LLMC_OPENBLAS

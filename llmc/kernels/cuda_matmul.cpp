@@ -22,8 +22,6 @@
 
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t(32) << 20;
-
 // What a plan depends on: D (m x n, ldd) = op(A) op(B) + beta D in cuBLASLt's column-major terms.
 struct Shape {
   cublasOperation_t op_a, op_b;
@@ -86,7 +84,7 @@ Plan Matmul::State::make_plan(const Shape& s) {
 
   cublasLtMatmulPreference_t preference;
   CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
-  const size_t workspace_bytes = kWorkspaceBytes;
+  const size_t workspace_bytes = Matmul::kWorkspaceBytes;
   const uint32_t alignment = kAlignment;
   CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                     &workspace_bytes, sizeof workspace_bytes));
@@ -116,7 +114,7 @@ void Matmul::State::run(const Shape& shape, const void* a, const void* b, void* 
   const Plan& plan = found->second;
   const float one = 1, beta = shape.accumulate ? 1 : 0;
   CUBLAS_CHECK(cublasLtMatmul(handle, plan.operation, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d,
-                              &plan.algorithm, workspace, kWorkspaceBytes, cuda_stream(stream)));
+                              &plan.algorithm, workspace, Matmul::kWorkspaceBytes, cuda_stream(stream)));
 }
 
 Matmul::Matmul(Stream& stream, std::byte* workspace, Options options)

@@ -21,6 +21,7 @@ class Matmul {
     bool tf32 = false;  // fp32 products on tensor cores with 10 bits of mantissa
   };
   static constexpr size_t kAlignment = 256;
+  static constexpr size_t kWorkspaceBytes = size_t(32) << 20;  // on a GPU
 
   // `workspace` is device memory of workspace_bytes() for the products of this stream, alive as long as this object.
   Matmul(Stream& stream, std::byte* workspace, Options options);

@@ -119,3 +119,20 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   if (o.tf32 && s.dtype == DType::bf16) s.reasons.push_back("--tf32 changes nothing: products are bf16");
   return s;
 }
+
+TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
+  TrainerSettings t;
+  t.dtype = s.dtype;
+  t.B = o.sample_only ? 1 : s.B;
+  t.T = s.T;
+  t.head_chunk = s.head_chunk;
+  t.tf32 = o.tf32;
+  t.attention = s.attention;
+  t.beta1 = float(o.beta1), t.beta2 = float(o.beta2), t.eps = float(o.adam_eps);
+  t.weight_decay = float(o.weight_decay), t.grad_clip = float(o.grad_clip);
+  t.training = !o.sample_only && !o.eval_only;
+  t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
+  t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
+  t.snapshot = o.checkpoint_every && o.checkpoint_async;
+  return t;
+}

@@ -11,6 +11,7 @@
 #include "llmc/kernels/attention.h"
 #include "llmc/model/config.h"
 #include "llmc/train/schedule.h"
+#include "llmc/train/trainer.h"
 
 struct RunSettings {
   DType dtype;
@@ -33,6 +34,9 @@ struct RunSettings {
   bool samples_at(int64_t step) const;  // before this step, from 0
   bool validates_at(int64_t step) const;
 };
+
+// The trainer's part of both.
+TrainerSettings trainer_settings(const Options& options, const RunSettings& settings);
 
 // Batch and precision, which the memory plan needs. `data_ranks` share the global batch: an indivisible one is an error
 // that names what would do. `data_tokens` of training data decide the length under --epochs.

@@ -1,0 +1,47 @@
+// How long a record would take on a device with named rates: a model, in which each stream does one thing after the
+// other, a kernel takes as long as its FLOPs or its bytes, whichever is longer, and a collective as long as its hops
+// and its bytes. Collectives of one rank take turns at the links, in the order in which they could begin; kernels of
+// several streams do not slow each other down.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "llmc/device/device.h"
+#include "llmc/device/record.h"
+
+struct ReplayRates {
+  double flops;                  // of products and attention, a second
+  double memory_bytes;           // a second
+  double kernel_seconds = 2e-6;  // of the shortest kernel
+  int ranks_per_node = 8;
+  double node_bytes = 360e9;          // a second that a rank sends within a node
+  double network_bytes = 40e9;        // a second that a rank sends to other nodes
+  double node_hop_seconds = 1.5e-6;   // from a rank to the next
+  double network_hop_seconds = 6e-6;  // from a node to the next
+
+  // 70% of a GPU's products' peak and 85% of its memory's: what large kernels reach.
+  static ReplayRates of(const DeviceInfo& device);
+  std::string text() const;  // "692 TFLOP/s, 2.85 TB/s, …"
+};
+
+struct Replay {
+  struct Span {
+    int entry;  // of the record: work
+    double begin, end;
+  };
+  std::vector<Span> spans;                     // in the order in which they begin
+  double seconds = 0;                          // from the first begin to the last end
+  double compute = 0;                          // that the first stream works
+  double exposed = 0;                          // that it waits for others
+  double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups of one node, or of several
+};
+
+// Throws on a wait for a point that is recorded behind it.
+Replay replay(const Record& record, const ReplayRates& rates);
+
+// The time that one piece of work takes.
+double replayed_seconds(const Record::Entry& work, const ReplayRates& rates);
+
+// Chrome's trace format, for chrome://tracing and ui.perfetto.dev: a line a stream.
+void write_trace(const std::string& path, const Record& record, const std::vector<Replay::Span>& spans);

@@ -1,0 +1,23 @@
+// A step of a cluster that is not here: one process records what one of its ranks would be asked to do, on a GPU that
+// it does not have, and replays that with named rates. Every figure of time is a model's.
+#pragma once
+
+#include "llmc/base/options.h"
+#include "llmc/comm/mesh.h"
+#include "llmc/device/record.h"
+#include "llmc/device/replay.h"
+#include "llmc/train/report.h"
+#include "llmc/train/trainer.h"
+
+struct RecordedStep {
+  Record record;  // of a step behind another one
+  MemoryPlan plan;
+};
+
+// What this rank of the mesh is asked for in a step of so many micro-batches.
+RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                         const DeviceInfo& device, int64_t micro_steps);
+
+// --dry-run --nodes: prints the memory of a rank, the bytes of a step by link, and the replayed step; --trace writes
+// it.
+void rehearse(const Options& options, Console& console);
