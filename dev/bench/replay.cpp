@@ -1,0 +1,137 @@
+// Replays recorded steps with named rates: a model, not a measurement.
+//
+//   build/cpu/bench/replay table                            1 to 256 nodes of 8 H100, 1B, 7B, 8B and 70B
+//   build/cpu/bench/replay --nodes 4 --model llama3-8b --zero-stage 3 --network-bandwidth 25e9 …
+//
+// Takes train_llama's options and, of the model: --flops, --memory-bandwidth, --kernel-latency; and a rank sends
+// --node-bandwidth and --network-bandwidth, a hop takes --node-latency and --network-latency. Bytes, FLOPs and seconds.
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/rehearsal.h"
+#include "llmc/train/settings.h"
+
+namespace {
+
+struct Figures {
+  Replay replayed;
+  size_t device_bytes;
+  bool fits;
+  double tokens_per_gpu, mfu;
+};
+
+using Changes = std::map<std::string, double>;
+
+ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Changes& changes) {
+  ReplayRates rates = ReplayRates::of(device);
+  rates.ranks_per_node = int(options.gpus_per_node);
+  const std::map<std::string, double*> names = {
+      {"--flops", &rates.flops},
+      {"--memory-bandwidth", &rates.memory_bytes},
+      {"--kernel-latency", &rates.kernel_seconds},
+      {"--node-bandwidth", &rates.node_bytes},
+      {"--network-bandwidth", &rates.network_bytes},
+      {"--node-latency", &rates.node_hop_seconds},
+      {"--network-latency", &rates.network_hop_seconds},
+  };
+  for (const auto& [name, value] : changes) {
+    REQUIRE(value > 0, "%s %g: expected a number above 0", name.c_str(), value);
+    *names.at(name) = value;
+  }
+  return rates;
+}
+
+Figures figures_of(const Options& options, const Changes& changes) {
+  const DeviceInfo device = modelled_device(options.gpu);
+  const int world = int(options.nodes * options.gpus_per_node);
+  const Mesh mesh = Mesh::create(world, 0, 1, 1, int(options.hybrid_shard_degree));
+  const LlamaConfig config = open_model(options).config;
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  const RecordedStep step =
+      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
+  Figures f{replay(step.record, rates_of(device, options, changes)), step.plan.device_bytes(), false, 0, 0};
+  f.fits = f.device_bytes <= device.memory_bytes;
+  f.tokens_per_gpu = double(settings.step_tokens()) / f.replayed.seconds / world;
+  f.mfu = config.flops_per_token(settings.T, false) * f.tokens_per_gpu / device.bf16_flops;
+  if (!options.trace.empty()) write_trace(options.trace, step.record, f.replayed.spans);
+  return f;
+}
+
+void print(const std::string& what, const Figures& f) {
+  printf("%-44s %9s%s  %9s + %9s  %8.1f ms compute %7.1f ms exposed  %7s tok/s/GPU  MFU %4.1f%%\n", what.c_str(),
+         human_bytes(f.device_bytes).c_str(), f.fits ? " " : "!",
+         human_bytes(uint64_t(f.replayed.within_nodes)).c_str(),
+         human_bytes(uint64_t(f.replayed.between_nodes)).c_str(), f.replayed.compute * 1e3, f.replayed.exposed * 1e3,
+         human_count(f.tokens_per_gpu).c_str(), f.mfu * 100);
+  fflush(stdout);
+}
+
+void print_table(const Changes& changes) {
+  struct Case {
+    const char* model;
+    int64_t T, B;
+  };
+  const DeviceInfo device = modelled_device("H100");
+  Options options;
+  options.gpu = "H100", options.zero_stage = 3;
+  printf(
+      "A model, of steps of one micro-batch on nodes of 8 H100, ZeRO stage 3 over all of them (or within a node, the\n"
+      "nodes being replicas): memory of a rank (!: more than it has), what a rank sends within its node + to "
+      "others\n%s\n\n",
+      rates_of(device, options, changes).text().c_str());
+  for (const Case& c :
+       {Case{"llama3.2-1b", 4096, 4}, {"llama2-7b", 4096, 2}, {"llama3-8b", 8192, 1}, {"llama3-70b", 4096, 1}}) {
+    for (const int64_t hybrid : {0, 8}) {
+      for (const int64_t nodes : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
+        if (hybrid && nodes == 1) continue;
+        options.model = c.model, options.seq_len = c.T, options.micro_batch = c.B;
+        options.nodes = nodes, options.hybrid_shard_degree = hybrid;
+        options.global_batch = c.B * nodes * options.gpus_per_node;
+        print(format("%-12s %lld x %lld tokens, %3lld nodes%s", c.model, (long long)c.B, (long long)c.T,
+                     (long long)nodes, hybrid ? ", hybrid 8" : ""),
+              figures_of(options, changes));
+      }
+    }
+    printf("\n");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    Changes changes;
+    std::vector<std::string> arguments;
+    bool table = false;
+    for (int i = 1; i < argc; ++i) {
+      const std::string argument = argv[i];
+      const bool rate = argument == "--flops" || argument == "--kernel-latency" || argument == "--memory-bandwidth" ||
+                        argument == "--node-bandwidth" || argument == "--network-bandwidth" ||
+                        argument == "--node-latency" || argument == "--network-latency";
+      if (argument == "table") table = true;
+      else if (rate && i + 1 < argc) changes[argument] = atof(argv[++i]);
+      else arguments.push_back(argument);
+    }
+    if (table) {
+      print_table(changes);
+      return 0;
+    }
+    Options options = parse_options(arguments);
+    if (options.nodes == 0) options.nodes = 1;
+    printf("a model: %s\n", rates_of(modelled_device(options.gpu), options, changes).text().c_str());
+    print(format("%s, %lld nodes of %lld %s", options.model.c_str(), (long long)options.nodes,
+                 (long long)options.gpus_per_node, options.gpu.c_str()),
+          figures_of(options, changes));
+  } catch (const std::exception& error) {
+    fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,317 @@
+// Covers: promise 2: nothing orders the gather of a unit behind the compute of the one before it, nor the backward of a
+// unit behind the sum of the one after it; a replay shows both under way at once
+// Covers: a record of a device that executes nothing is that of one that does
+#include <cstring>
+#include <functional>
+#include <set>
+
+#include "dev/test/test.h"
+#include "llmc/base/json.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/device/replay.h"
+#include "llmc/train/rehearsal.h"
+
+namespace {
+
+using Entry = Record::Entry;
+using Kind = Record::Entry::Kind;
+
+LlamaConfig small(int layers) {
+  LlamaConfig c = LlamaConfig::preset("tiny");
+  c.L = layers;
+  return c;
+}
+
+TrainerSettings sharded(int stage) {
+  TrainerSettings settings;
+  settings.B = 2, settings.T = 64, settings.zero_stage = stage;
+  return settings;
+}
+
+// Which entries come before which, whatever the streams' speed.
+class Order {
+ public:
+  explicit Order(const Record& record) : before_(record.entries.size()) {
+    std::vector<int> last(record.streams.size(), -1);
+    std::vector<std::pair<int, int>> points;
+    for (int i = 0; i < int(record.entries.size()); ++i) {
+      const Entry& entry = record.entries[size_t(i)];
+      if (last[size_t(entry.stream)] >= 0) before_[size_t(i)].push_back(last[size_t(entry.stream)]);
+      last[size_t(entry.stream)] = i;
+      if (entry.kind == Kind::record) points.push_back({entry.point, i});
+      if (entry.kind == Kind::wait)
+        for (const auto& [point, at] : points)
+          if (point == entry.point) before_[size_t(i)].push_back(at);
+    }
+  }
+  bool orders(int first, int second) const {
+    std::set<int> seen;
+    std::vector<int> to_see = {second};
+    while (!to_see.empty()) {
+      const int at = to_see.back();
+      to_see.pop_back();
+      if (at == first) return true;
+      for (const int b : before_[size_t(at)])
+        if (b >= first && seen.insert(b).second) to_see.push_back(b);
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::vector<int>> before_;  // directly
+};
+
+// Work of this name, in its order.
+std::vector<int> work_named(const Record& record, const std::string& name) {
+  std::vector<int> found;
+  for (int i = 0; i < int(record.entries.size()); ++i)
+    if (record.entries[size_t(i)].kind == Kind::work && record.entries[size_t(i)].name == name) found.push_back(i);
+  return found;
+}
+
+bool touches(const Entry& entry, const Access& range, bool writes) {
+  for (const Access& a : entry.accesses)
+    if (a.write == writes && overlap(a.data, a.bytes, range.data, range.bytes)) return true;
+  return false;
+}
+
+Access largest(const Entry& entry, bool write) {
+  Access best{nullptr, 0, write};
+  for (const Access& a : entry.accesses)
+    if (a.write == write && a.bytes > best.bytes) best = a;
+  return best;
+}
+
+// The first work of the compute stream that reads what the collective gathered.
+int first_use(const Record& record, const Order& order, int gather) {
+  const Access gathered = largest(record.entries[size_t(gather)], true);
+  for (int i = gather + 1; i < int(record.entries.size()); ++i) {
+    const Entry& entry = record.entries[size_t(i)];
+    if (entry.kind == Kind::work && entry.stream == 0 && touches(entry, gathered, false) && order.orders(gather, i))
+      return i;
+  }
+  return -1;
+}
+
+// The first of the works that made what the collective sums, of this unit: behind the sum before it.
+int first_maker(const Record& record, int sum, int after) {
+  const Access summed = largest(record.entries[size_t(sum)], false);
+  for (int i = after + 1; i < sum; ++i) {
+    const Entry& entry = record.entries[size_t(i)];
+    if (entry.kind == Kind::work && entry.stream == 0 && touches(entry, summed, true)) return i;
+  }
+  return -1;
+}
+
+// Whether the compute stream uses units that were gathered before, and are still there, between these two works.
+bool uses_others(const Record& record, const std::vector<int>& gathers, int gather, int from, int to) {
+  const Access own = largest(record.entries[size_t(gather)], true);
+  for (int i = from; i < to; ++i) {
+    const Entry& entry = record.entries[size_t(i)];
+    if (entry.kind != Kind::work || entry.stream != 0) continue;
+    for (const int other : gathers) {
+      const Access there = largest(record.entries[size_t(other)], true);
+      if (!overlap(there.data, there.bytes, own.data, own.bytes) && touches(entry, there, false)) return true;
+    }
+  }
+  return false;
+}
+
+// The work of the compute stream before this one.
+int compute_before(const Record& record, int index) {
+  for (int i = index - 1; i >= 0; --i)
+    if (record.entries[size_t(i)].kind == Kind::work && record.entries[size_t(i)].stream == 0) return i;
+  return -1;
+}
+
+// What waits for something that it need not wait for: the gather of a unit for compute of the unit before it, even for
+// its first kernel; the backward of a unit, of the `units` of a pass, for the sum of the one that came before it.
+std::vector<std::string> needless_waits(const Record& record, int units) {
+  const Order order(record);
+  std::vector<std::string> found;
+  const std::vector<int> gathers = work_named(record, "all_gather"), sums = work_named(record, "reduce_scatter_sum");
+  for (size_t k = 0; k < gathers.size(); ++k) {
+    const int use = first_use(record, order, gathers[k]), before = k ? first_use(record, order, gathers[k - 1]) : -1;
+    const bool next_to_it = before >= 0 && !uses_others(record, gathers, gathers[k - 1], before, use);
+    const int compute = next_to_it ? before : compute_before(record, use);
+    if (compute >= 0 && order.orders(compute, gathers[k])) found.push_back(format("gather %zu behind compute", k));
+  }
+  for (size_t k = 0; k + 1 < sums.size(); ++k) {
+    if (int(k + 1) % units == 0) continue;  // a forward pass lies between them
+    const int backward = first_maker(record, sums[k + 1], sums[k]);
+    if (backward >= 0 && order.orders(sums[k], backward))
+      found.push_back(format("backward %zu behind reduce %zu", k + 1, k));
+  }
+  return found;
+}
+
+std::string all_of(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += text + "; ";
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("no gather waits for the compute before it, no backward for the sum behind it") {
+  for (const int layers : {2, 3, 5, 8})
+    for (const int64_t micro_steps : {1, 3}) {
+      CAPTURE(layers);
+      CAPTURE(micro_steps);
+      const Mesh mesh = Mesh::create(4, 1);
+      const RecordedStep step = record_step(small(layers), sharded(3), mesh, modelled_device("H100"), micro_steps);
+      CHECK(all_of(needless_waits(step.record, layers + 2)) == "");
+      // Forward gathers every unit, backward all blocks but the last two, which are still there, as the first two are
+      // for the next forward.
+      CHECK(work_named(step.record, "all_gather").size() == size_t(2 * layers + (micro_steps - 1) * (2 * layers - 2)));
+      CHECK(work_named(step.record, "reduce_scatter_sum").size() == size_t(micro_steps) * size_t(layers + 2));
+    }
+}
+
+TEST_CASE("a wait that is not needed is seen") {
+  const Mesh mesh = Mesh::create(4, 1);
+  RecordedStep step = record_step(small(5), sharded(3), mesh, modelled_device("H100"), 1);
+  Record& record = step.record;
+  const std::vector<int> sums = work_named(record, "reduce_scatter_sum");
+  const auto with = [&](int after, int after_stream, int before, int before_stream) {
+    Record changed = record;
+    changed.entries.insert(changed.entries.begin() + before, {Kind::wait, before_stream, 1 << 20});
+    changed.entries.insert(changed.entries.begin() + after + 1, {Kind::record, after_stream, 1 << 20});
+    return all_of(needless_waits(changed, 7));
+  };
+  const int reduce_stream = record.entries[size_t(sums[0])].stream;
+  CHECK(with(sums[1], reduce_stream, first_maker(record, sums[2], sums[1]), 0) == "backward 2 behind reduce 1; ");
+
+  // Two units by hand, the gather of the second behind the first kernel of the first, or behind nothing.
+  for (const bool waits : {false, true}) {
+    static char memory[3][100];
+    Record two;
+    two.streams = {"compute", "gather"};
+    const auto add = [&](Kind kind, int stream, int point) { two.entries.push_back({kind, stream, point}); };
+    const auto work = [&](int stream, const char* name, const char* data, bool writes) {
+      add(Kind::work, stream, -1);
+      two.entries.back().name = name;
+      two.entries.back().accesses = {{data, 100, writes}};
+    };
+    for (int unit = 0; unit < 2; ++unit) {
+      if (waits && unit) add(Kind::wait, 1, 10);
+      work(1, "all_gather", memory[unit], true);
+      add(Kind::record, 1, unit);
+      add(Kind::wait, 0, unit);
+      work(0, "first kernel", memory[unit], false);
+      add(Kind::record, 0, 10 + unit);
+      work(0, "second kernel", memory[2], true);
+    }
+    CHECK(all_of(needless_waits(two, 2)) == (waits ? "gather 1 behind compute; " : ""));
+  }
+}
+
+TEST_CASE("the record of a device that executes nothing is that of one that does") {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    TrainerSettings settings = sharded(0);
+    settings.dtype = dtype;
+    Device device;
+    SingleCommunicator communicator;
+    const auto trainer = Trainer::create(device, communicator, small(3), settings);
+    trainer->allocate();
+    trainer->initialize(Init::normal, 1);
+    Record executed;
+    const std::vector<int32_t> tokens(2 * 2 * 64, 0);
+    for (int64_t i = 0; i < 2; ++i) {
+      if (i == 1) device.record_to(&executed);
+      trainer->enqueue_step({i, 1e-3, tokens, tokens});
+      device.record_to(nullptr);
+      trainer->wait_for_step();
+    }
+    const RecordedStep step = record_step(small(3), settings, Mesh::create(1, 0), device.info(), 2);
+    CHECK(step.record.streams == executed.streams);
+    CHECK(step.record.entries.size() == executed.entries.size());
+    CHECK(executed.entries.size() > 100);
+    for (size_t i = 0; i < executed.entries.size(); ++i) {
+      const Entry &a = executed.entries[i], &b = step.record.entries[i];
+      CAPTURE(a.place);
+      CHECK(a.kind == b.kind);
+      CHECK(a.stream == b.stream);
+      CHECK(a.name == b.name);
+      CHECK(a.place == b.place);
+      CHECK(a.flops == b.flops);
+      CHECK(a.sent == b.sent);
+      CHECK(a.accesses.size() == b.accesses.size());
+      for (size_t k = 0; k < a.accesses.size(); ++k) CHECK(a.accesses[k].bytes == b.accesses[k].bytes);
+    }
+  }
+}
+
+TEST_CASE("a replay: what is independent overlaps, what is ordered does not") {
+  const Mesh mesh = Mesh::create(32, 0);
+  TrainerSettings settings = sharded(3);
+  settings.dtype = DType::bf16;
+  settings.T = 4096, settings.B = 1;
+  const RecordedStep step = record_step(LlamaConfig::preset("llama3.2-1b"), settings, mesh, modelled_device("H100"), 2);
+  const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
+  const Replay replayed = replay(step.record, rates);
+  double traffic = 0;
+  for (const Replay::Span& span : replayed.spans)
+    if (step.record.entries[size_t(span.entry)].ranks.size() > 1) traffic += span.end - span.begin;
+  CHECK(replayed.seconds < 0.6 * (replayed.compute + traffic) + 0.4 * std::max(replayed.compute, traffic));
+  CHECK(replayed.seconds >= replayed.compute);
+  CHECK(replayed.seconds >= traffic * 0.999);
+  printf("1B on 32 GPUs: compute %.1f ms, traffic %.1f ms, together %.1f ms\n", replayed.compute * 1e3, traffic * 1e3,
+         replayed.seconds * 1e3);
+
+  // Begins and ends respect the order of the record.
+  const Order order(step.record);
+  std::vector<const Replay::Span*> span_of(step.record.entries.size(), nullptr);
+  for (const Replay::Span& span : replayed.spans) span_of[size_t(span.entry)] = &span;
+  const std::vector<int> gathers = work_named(step.record, "all_gather");
+  size_t together = 0;
+  for (size_t k = 0; k + 1 < gathers.size(); ++k) {
+    const int use = first_use(step.record, order, gathers[k]);
+    if (use < 0) continue;
+    CHECK(span_of[size_t(gathers[k])]->end <= span_of[size_t(use)]->begin + 1e-12);
+    const Replay::Span& next = *span_of[size_t(gathers[k + 1])];
+    // Some work of the compute stream goes on while the next unit is gathered.
+    for (const Replay::Span& span : replayed.spans)
+      if (step.record.entries[size_t(span.entry)].stream == 0 && span.begin < next.end && next.begin < span.end) {
+        ++together;
+        break;
+      }
+  }
+  CHECK(together >= gathers.size() - 4);
+
+  // Twice the rates: half the time, but for what does not depend on them.
+  ReplayRates twice = rates;
+  twice.flops *= 2, twice.memory_bytes *= 2, twice.node_bytes *= 2, twice.network_bytes *= 2;
+  CHECK(replay(step.record, twice).seconds < 0.55 * replayed.seconds);
+}
+
+TEST_CASE("replayed times by hand") {
+  ReplayRates rates{};
+  rates.flops = 100, rates.memory_bytes = 10, rates.kernel_seconds = 0.5, rates.ranks_per_node = 4;
+  rates.node_bytes = 8, rates.network_bytes = 1, rates.node_hop_seconds = rates.network_hop_seconds = 0;
+  static char memory[100];
+  const auto work = [&](double flops, size_t bytes, size_t sent, std::vector<int> ranks) {
+    Entry entry{Kind::work, 0};
+    entry.flops = flops, entry.sent = sent, entry.ranks = std::move(ranks);
+    entry.accesses = {{memory, bytes, true}};
+    return entry;
+  };
+  CHECK(replayed_seconds(work(200, 10, 0, {}), rates) == 2);                        // FLOPs
+  CHECK(replayed_seconds(work(20, 40, 0, {}), rates) == 4);                         // bytes
+  CHECK(replayed_seconds(work(20, 1, 0, {}), rates) == 0.5);                        // at least
+  CHECK(replayed_seconds(work(0, 0, 16, {0, 1, 2, 3}), rates) == 2.5);              // in a node
+  CHECK(replayed_seconds(work(0, 0, 16, {0, 1, 2, 3, 4, 5, 6, 7}), rates) == 4.5);  // four cards between nodes
+  CHECK(replayed_seconds(work(0, 0, 16, {0, 4}), rates) == 16.5);                   // one
+}
+
+TEST_CASE("a trace is JSON of all spans") {
+  const RecordedStep step = record_step(small(2), sharded(1), Mesh::create(2, 0), modelled_device("A100"), 1);
+  const Replay replayed = replay(step.record, ReplayRates::of(modelled_device("A100")));
+  const std::string path = "/tmp/llmc_trace_" + std::to_string(size_t(&step)) + ".json";
+  write_trace(path, step.record, replayed.spans);
+  const Json trace = Json::read(path);
+  remove(path.c_str());
+  CHECK(trace.at("traceEvents").size() == replayed.spans.size() + step.record.streams.size());
+  CHECK(error_of([] { modelled_device("H1000"); }).find("choose one of: A100") != std::string::npos);
+}
