@@ -15,6 +15,7 @@
 #include "llmc/comm/mesh.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
+#include "llmc/device/replay.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
@@ -39,6 +40,7 @@ namespace {
 
 constexpr const char* kVersion = "0.1.0";
 constexpr int64_t kValidationTokens = 16384;
+constexpr int64_t kTracedStep = 2;  // those before it still warm up
 
 // The text that is committed with the program: beside the binary or above it.
 std::string bundled_text() {
@@ -317,7 +319,15 @@ void Run::enqueue_step(int64_t step) {
   const std::span<const int32_t> positions = cut_rows();
   votes_ = checkpointer_->votes();
   votes_.stop = stop_requests_->any();
+  const bool traced = folder && !options.trace.empty() && step == (start ? start->step() : 0) + kTracedStep;
+  Record record;
+  if (traced) device.record_to(&record);
   trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes_, positions});
+  if (!traced) return;
+  device.record_to(nullptr);
+  write_trace(options.trace, record, record.spans);
+  console.line(format("wrote the streams of step %lld to %s: open it in ui.perfetto.dev", (long long)step + 1,
+                      options.trace.c_str()));
 }
 
 // Reports the oldest step that is under way.

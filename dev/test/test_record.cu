@@ -252,7 +252,7 @@ TEST_CASE("a replay: what is independent overlaps, what is ordered does not") {
   const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
   const Replay replayed = replay(step.record, rates);
   double traffic = 0;
-  for (const Replay::Span& span : replayed.spans)
+  for (const Record::Span& span : replayed.spans)
     if (step.record.entries[size_t(span.entry)].ranks.size() > 1) traffic += span.end - span.begin;
   CHECK(replayed.seconds < 0.6 * (replayed.compute + traffic) + 0.4 * std::max(replayed.compute, traffic));
   CHECK(replayed.seconds >= replayed.compute);
@@ -262,17 +262,17 @@ TEST_CASE("a replay: what is independent overlaps, what is ordered does not") {
 
   // Begins and ends respect the order of the record.
   const Order order(step.record);
-  std::vector<const Replay::Span*> span_of(step.record.entries.size(), nullptr);
-  for (const Replay::Span& span : replayed.spans) span_of[size_t(span.entry)] = &span;
+  std::vector<const Record::Span*> span_of(step.record.entries.size(), nullptr);
+  for (const Record::Span& span : replayed.spans) span_of[size_t(span.entry)] = &span;
   const std::vector<int> gathers = work_named(step.record, "all_gather");
   size_t together = 0;
   for (size_t k = 0; k + 1 < gathers.size(); ++k) {
     const int use = first_use(step.record, order, gathers[k]);
     if (use < 0) continue;
     CHECK(span_of[size_t(gathers[k])]->end <= span_of[size_t(use)]->begin + 1e-12);
-    const Replay::Span& next = *span_of[size_t(gathers[k + 1])];
+    const Record::Span& next = *span_of[size_t(gathers[k + 1])];
     // Some work of the compute stream goes on while the next unit is gathered.
-    for (const Replay::Span& span : replayed.spans)
+    for (const Record::Span& span : replayed.spans)
       if (step.record.entries[size_t(span.entry)].stream == 0 && span.begin < next.end && next.begin < span.end) {
         ++together;
         break;

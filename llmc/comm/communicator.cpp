@@ -160,7 +160,7 @@ void SingleCommunicator::enqueue(const Work& work, const Collective& c) {
     if (c.out != c.in) memcpy(c.out, c.in, c.bytes());
   });
 #else
-  if (c.out != c.in) copy_bytes(work.stream, c.out, c.in, c.bytes());
+  if (c.out != c.in) copy_bytes(work.stream, c.out, c.in, c.bytes(), work.file, work.line);
 #endif
 }
 

@@ -128,6 +128,7 @@ class NcclCommunicator : public Communicator {
   void enqueue(const Work& work, const Collective& c) override {
     name_ = work.name, file_ = work.file, line_ = work.line;
     // What follows in the stream must find the collective there.
+    const RecordedWork recorded(work);
     or_abandon([&] {
       settle(comm_, launch(c, cuda_stream(work.stream)),
              format("%s (%s:%d) of %zu bytes", name_, file_, line_, c.bytes()).c_str());

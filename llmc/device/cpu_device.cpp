@@ -67,10 +67,13 @@ struct Device::State {
   std::shared_ptr<Task> last_collective;
   bool executes = true;
   Record* record = nullptr;
+  double record_begin = 0;
   std::vector<std::string> stream_names;
   int points = 0;
 
   std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
+  // The function of the entry recorded last: with a note of when it ran, or nothing where nothing is executed.
+  std::function<void()> recorded(std::function<void()> function);
   void execute_front(Stream::State& stream);
   void execute_random();
   void need(const std::shared_ptr<Task>& task);
@@ -130,40 +133,39 @@ std::shared_ptr<Task> Device::State::enqueue(Stream::State& stream, std::functio
   return task;
 }
 
+std::function<void()> Device::State::recorded(std::function<void()> function) {
+  if (!executes) return nullptr;
+  if (!record) return function;
+  return [this, to = record, entry = int(record->entries.size()) - 1, function = std::move(function)] {
+    const double begin = seconds();
+    function();
+    to->spans.push_back({entry, begin - record_begin, seconds() - record_begin});
+  };
+}
+
 namespace cpu_world {
 
 namespace {
-
-Record::Entry entry_of(const Work& work, const Stream::State& stream) {
-  Record::Entry entry{Record::Entry::Kind::work, stream.number};
-  entry.name = work.name;
-  entry.place = format("%s:%d", work.file, work.line);
-  entry.flops = work.flops;
-  entry.accesses.assign(work.accesses, work.accesses + work.access_count);
-  entry.sent = work.traffic.sent;
-  if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;
-  return entry;
-}
 
 Device::State& declare(const Work& work) {
   Stream::State& stream = work.stream.state();
   Device::State& device = stream.device->state();
   device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses, work.access_count);
-  if (device.record) device.record->entries.push_back(entry_of(work, stream));
+  if (device.record) device.record->entries.push_back(entry_of(work, stream.number));
   return device;
 }
 
 }  // namespace
 
 void enqueue(const Work& work, std::function<void()> task) {
-  if (!work.stream.device().state().executes) task = nullptr;
-  declare(work).enqueue(work.stream.state(), std::move(task), nullptr);
+  Device::State& device = declare(work);
+  device.enqueue(work.stream.state(), device.recorded(std::move(task)), nullptr);
 }
 
 void enqueue_collective(const Work& work, std::function<void()> task) {
   Device::State& device = declare(work);
-  if (!device.executes) task = nullptr;
-  device.last_collective = device.enqueue(work.stream.state(), std::move(task), device.last_collective);
+  device.last_collective =
+      device.enqueue(work.stream.state(), device.recorded(std::move(task)), device.last_collective);
 }
 
 void run_grid(Device& device, const KernelLaunch& launch) {
@@ -255,7 +257,9 @@ Device::Device(const DeviceInfo& modelled) : Device(0, CpuWorld{.threads = 1}) {
 }
 
 void Device::record_to(Record* record) {
+  if (state_->record && state_->executes) synchronize();
   state_->record = record;
+  state_->record_begin = seconds();
   if (record) record->streams = state_->stream_names;
 }
 

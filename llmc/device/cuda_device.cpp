@@ -8,19 +8,31 @@
 #include "llmc/device/cuda_stream.h"
 #include "llmc/device/device.h"
 #include "llmc/device/known_devices.h"
+#include "llmc/device/record.h"
 
 struct Device::State {
   int index;
   DeviceInfo info;
+  std::vector<std::string> stream_names;
+  Record* record = nullptr;
+  int points = 0;
+  // Of the entries of work, in their order.
+  struct Timed {
+    int entry;
+    cudaEvent_t begin, end;
+  };
+  std::vector<Timed> timed;
 };
 
 struct Stream::State {
   cudaStream_t stream = nullptr;
+  int number;  // of the record
 };
 
 struct Event::State {
   cudaEvent_t event = nullptr;
   bool recorded = false;
+  int point = -1;  // of the record
 };
 
 int Device::count() {
@@ -63,7 +75,37 @@ Device::Device(int index, CpuWorld) : state_(new State{index, {}}) {
 Device::Device(const DeviceInfo& modelled) {
   fail("a %s that is not here can only be recorded by a build for the CPU\n  make DEVICE=cpu", modelled.name.c_str());
 }
-void Device::record_to(Record*) { fail("a GPU's work is not recorded\n  make DEVICE=cpu"); }
+
+void Device::record_to(Record* record) {
+  if (state_->record) {
+    synchronize();
+    for (const State::Timed& t : state_->timed) {
+      float begin = 0, end = 0;
+      CUDA_CHECK(cudaEventElapsedTime(&begin, state_->timed[0].begin, t.begin));
+      CUDA_CHECK(cudaEventElapsedTime(&end, state_->timed[0].begin, t.end));
+      state_->record->spans.push_back({t.entry, begin * 1e-3, end * 1e-3});
+    }
+    for (const State::Timed& t : state_->timed) cudaEventDestroy(t.begin), cudaEventDestroy(t.end);
+    state_->timed.clear();
+  }
+  state_->record = record;
+  if (record) record->streams = state_->stream_names;
+}
+
+RecordedWork::RecordedWork(const Work& work) : work_(work) {
+  Device::State& device = work.stream.device().state();
+  if (!device.record) return;
+  device.record->entries.push_back(entry_of(work, work.stream.state().number));
+  Device::State::Timed timed{int(device.record->entries.size()) - 1, nullptr, nullptr};
+  CUDA_CHECK(cudaEventCreate(&timed.begin));
+  CUDA_CHECK(cudaEventCreate(&timed.end));
+  CUDA_CHECK(cudaEventRecord(timed.begin, cuda_stream(work.stream)));
+  device.timed.push_back(timed);
+}
+RecordedWork::~RecordedWork() {
+  Device::State& device = work_.stream.device().state();
+  if (device.record) cudaEventRecord(device.timed.back().end, cuda_stream(work_.stream));
+}
 
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
@@ -73,13 +115,18 @@ void Device::synchronize() { CUDA_CHECK(cudaDeviceSynchronize()); }
 
 Stream::Stream(Device& device, const char* name) : device_(&device), name_(name), state_(new State) {
   CUDA_CHECK(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking));
+  state_->number = int(device.state().stream_names.size());
+  device.state().stream_names.push_back(name);
 }
 Stream::Stream(Stream&&) noexcept = default;
 Stream::~Stream() {
   if (state_) cudaStreamDestroy(state_->stream);
 }
 void Stream::wait(const Event& event, const char*, int) {
-  if (event.state().recorded) CUDA_CHECK(cudaStreamWaitEvent(state_->stream, event.state().event, 0));
+  if (!event.state().recorded) return;
+  CUDA_CHECK(cudaStreamWaitEvent(state_->stream, event.state().event, 0));
+  if (Record* record = device_->state().record)
+    record->entries.push_back({Record::Entry::Kind::wait, state_->number, event.state().point});
 }
 void Stream::synchronize() { CUDA_CHECK(cudaStreamSynchronize(state_->stream)); }
 
@@ -95,6 +142,10 @@ Event::~Event() {
 void Event::record(Stream& stream, const char*, int) {
   CUDA_CHECK(cudaEventRecord(state_->event, stream.state().stream));
   state_->recorded = true;
+  Device::State& device = stream.device().state();
+  state_->point = device.points++;
+  if (device.record)
+    device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, state_->point});
 }
 void Event::synchronize(const char*, int) {
   if (state_->recorded) CUDA_CHECK(cudaEventSynchronize(state_->event));
@@ -130,10 +181,15 @@ PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), siz
 }
 PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
 
-void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char*, int) {
-  if (bytes) CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
+void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
+  if (bytes == 0) return;
+  const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
+  const RecordedWork recorded(Work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line));
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
 }
-void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char*, int) {
-  if (bytes) CUDA_CHECK(cudaMemsetAsync(data, value, bytes, cuda_stream(stream)));
+void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {
+  if (bytes == 0) return;
+  const RecordedWork recorded(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, file, line));
+  CUDA_CHECK(cudaMemsetAsync(data, value, bytes, cuda_stream(stream)));
 }
 void host_accesses(Device&, const char*, std::initializer_list<Access>) {}

@@ -7,3 +7,15 @@
 
 cudaStream_t cuda_stream(Stream& stream);
 cudaEvent_t cuda_event(Event& event);
+
+// Alive while work is enqueued: if the device records, the work is an entry of the record, between two events that tell
+// when it ran.
+class RecordedWork {
+ public:
+  explicit RecordedWork(const Work& work);
+  ~RecordedWork();
+  RecordedWork(const RecordedWork&) = delete;
+
+ private:
+  const Work work_;
+};

@@ -63,7 +63,8 @@ class Device {
 
   const DeviceInfo& info() const;
   void synchronize();  // the host waits for all streams
-  // What is asked of the device from here on is added to `record`; null: no more.
+  // What is asked of the device from here on is added to `record`; null: no more, and the host waits until all of it
+  // was executed.
   void record_to(Record* record);
   // How often device or pinned memory was allocated: a run allocates at its start only.
   size_t allocations() const { return allocations_; }

@@ -37,6 +37,7 @@ void launch(const Work& work, dim3 grid, dim3 block, size_t shared_bytes, Argume
     // All that the L1 cache can give, so that as many blocks fit a multiprocessor as are meant to.
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
   }
+  const RecordedWork recorded(work);
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();
   REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.file, work.line, cudaGetErrorString(status));

@@ -6,8 +6,9 @@
 //   device.record_to(nullptr);
 //
 // Every kernel, product, copy and collective is here with its stream, the bytes that it reads and writes and its FLOPs,
-// and every event with the point that it stands for. A Device that is made of a DeviceInfo alone executes nothing and
-// has no memory behind its addresses: so one process records any rank of any mesh, also of a model that fits nowhere.
+// and every event with the point that it stands for; and when it ran. A Device that is made of a DeviceInfo alone
+// executes nothing and has no memory behind its addresses: so one process records any rank of any mesh, also of a model
+// that fits nowhere.
 #pragma once
 
 #include <string>
@@ -34,6 +35,15 @@ struct Record {
       return sum;
     }
   };
+  // When work was executed, in seconds since the first began; or when a replay says that it would be.
+  struct Span {
+    int entry;
+    double begin, end;
+  };
   std::vector<std::string> streams;
   std::vector<Entry> entries;
+  std::vector<Span> spans;  // of a device that executes, when it is done; in no order
 };
+
+// The entry of work in the stream of this number.
+Record::Entry entry_of(const Work& work, int stream);

@@ -107,7 +107,7 @@ Replay replay(const Record& record, const ReplayRates& rates) {
   return result;
 }
 
-void write_trace(const std::string& path, const Record& record, const std::vector<Replay::Span>& spans) {
+void write_trace(const std::string& path, const Record& record, const std::vector<Record::Span>& spans) {
   Json events = Json::array();
   for (size_t s = 0; s < record.streams.size(); ++s)
     events.push_back(Json::object()
@@ -116,7 +116,7 @@ void write_trace(const std::string& path, const Record& record, const std::vecto
                          .set("pid", 0)
                          .set("tid", int64_t(s))
                          .set("args", Json::object().set("name", record.streams[s])));
-  for (const Replay::Span& span : spans) {
+  for (const Record::Span& span : spans) {
     const Record::Entry& work = record.entries[size_t(span.entry)];
     Json about = Json::object().set("place", work.place).set("bytes", int64_t(work.bytes())).set("flops", work.flops);
     if (work.sent) about.set("sent", int64_t(work.sent)).set("ranks", int64_t(work.ranks.size()));

@@ -26,11 +26,7 @@ struct ReplayRates {
 };
 
 struct Replay {
-  struct Span {
-    int entry;  // of the record: work
-    double begin, end;
-  };
-  std::vector<Span> spans;                     // in the order in which they begin
+  std::vector<Record::Span> spans;             // in the order in which they begin
   double seconds = 0;                          // from the first begin to the last end
   double compute = 0;                          // that the first stream works
   double exposed = 0;                          // that it waits for others
@@ -44,4 +40,4 @@ Replay replay(const Record& record, const ReplayRates& rates);
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates);
 
 // Chrome's trace format, for chrome://tracing and ui.perfetto.dev: a line a stream.
-void write_trace(const std::string& path, const Record& record, const std::vector<Replay::Span>& spans);
+void write_trace(const std::string& path, const Record& record, const std::vector<Record::Span>& spans);

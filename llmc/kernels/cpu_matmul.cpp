@@ -7,6 +7,7 @@
 #include "llmc/device/cpu_stream.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/matmul.h"
+#include "llmc/kernels/matmul_work.h"
 
 #if LLMC_OPENBLAS
 #include <cblas.h>
@@ -144,18 +145,14 @@ void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC
   require_sizes("matmul forward", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  cpu_world::enqueue({s.stream,
-                      "matmul_forward",
-                      {reads(in, n * ic), reads(weight, oc * ic), writes(out, (n - 1) * ld + oc)},
-                      2.0 * N * OC * IC},
-                     [=, &s] {
-                       Device& device = s.stream.device();
-                       const float* a = widened(device, s.a, in, n, ic, ic);
-                       const float* b = widened(device, s.b, weight, oc, ic, ic);
-                       float* c = output(s.c, out, n * ld);
-                       multiply_in_pieces(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false});
-                       round_output(device, out, c, n, oc, ld);
-                     });
+  cpu_world::enqueue(forward_work(s.stream, out, in, weight, n, oc, ic, ld), [=, &s] {
+    Device& device = s.stream.device();
+    const float* a = widened(device, s.a, in, n, ic, ic);
+    const float* b = widened(device, s.b, weight, oc, ic, ic);
+    float* c = output(s.c, out, n * ld);
+    multiply_in_pieces(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false});
+    round_output(device, out, c, n, oc, ld);
+  });
 }
 
 template <class T>
@@ -164,18 +161,14 @@ void Matmul::dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC
   require_sizes("matmul dgrad", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  cpu_world::enqueue({s.stream,
-                      "matmul_dgrad",
-                      {reads(dout, (n - 1) * ld + oc), reads(weight, oc * ic), writes(din, n * ic)},
-                      2.0 * N * OC * IC},
-                     [=, &s] {
-                       Device& device = s.stream.device();
-                       const float* a = widened(device, s.a, dout, n, oc, ld);
-                       const float* b = widened(device, s.b, weight, oc, ic, ic);
-                       float* c = output(s.c, din, n * ic);
-                       multiply_in_pieces(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false});
-                       round_output(device, din, c, n, ic, ic);
-                     });
+  cpu_world::enqueue(dgrad_work(s.stream, din, dout, weight, n, oc, ic, ld), [=, &s] {
+    Device& device = s.stream.device();
+    const float* a = widened(device, s.a, dout, n, oc, ld);
+    const float* b = widened(device, s.b, weight, oc, ic, ic);
+    float* c = output(s.c, din, n * ic);
+    multiply_in_pieces(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false});
+    round_output(device, din, c, n, ic, ic);
+  });
 }
 
 template <class T>
@@ -185,16 +178,12 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   require_sizes("matmul wgrad", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  cpu_world::enqueue({s.stream,
-                      "matmul_wgrad",
-                      {reads(dout, (n - 1) * ld + oc), reads(in, n * ic), updates(dweight, oc * ic)},
-                      2.0 * N * OC * IC},
-                     [=, &s] {
-                       Device& device = s.stream.device();
-                       const float* a = widened(device, s.a, dout, n, oc, ld);
-                       const float* b = widened(device, s.b, in, n, ic, ic);
-                       multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, dweight, IC, accumulate});
-                     });
+  cpu_world::enqueue(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld), [=, &s] {
+    Device& device = s.stream.device();
+    const float* a = widened(device, s.a, dout, n, oc, ld);
+    const float* b = widened(device, s.b, in, n, ic, ic);
+    multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, dweight, IC, accumulate});
+  });
 }
 
 #define INSTANTIATE(T)                                                       \

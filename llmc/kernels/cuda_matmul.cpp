@@ -12,6 +12,7 @@
 #include "llmc/device/cuda_stream.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/matmul.h"
+#include "llmc/kernels/matmul_work.h"
 
 #define CUBLAS_CHECK(call)                                                                  \
   do {                                                                                      \
@@ -67,7 +68,7 @@ struct Matmul::State {
     if (handle) cublasLtDestroy(handle);
   }
   Plan make_plan(const Shape& shape);
-  void run(const Shape& shape, const void* a, const void* b, void* d);
+  void run(const Work& work, const Shape& shape, const void* a, const void* b, void* d);
 };
 
 Plan Matmul::State::make_plan(const Shape& s) {
@@ -108,7 +109,8 @@ Plan Matmul::State::make_plan(const Shape& s) {
   return plan;
 }
 
-void Matmul::State::run(const Shape& shape, const void* a, const void* b, void* d) {
+void Matmul::State::run(const Work& work, const Shape& shape, const void* a, const void* b, void* d) {
+  const RecordedWork recorded(work);
   auto found = plans.find(shape);
   if (found == plans.end()) found = plans.emplace(shape, make_plan(shape)).first;
   const Plan& plan = found->second;
@@ -139,7 +141,8 @@ void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC
   require_operand("forward", "weight", weight);
   const int64_t stride = out_stride ? out_stride : OC;
   // outᵀ[OC,N] = W[OC,IC] inᵀ[IC,N]
-  state_->run({CUBLAS_OP_T, CUBLAS_OP_N, OC, N, IC, IC, IC, stride, cuda_type<T>(), cuda_type<T>(), false}, weight, in,
+  state_->run(forward_work(state_->stream, out, in, weight, N, OC, IC, stride),
+              {CUBLAS_OP_T, CUBLAS_OP_N, OC, N, IC, IC, IC, stride, cuda_type<T>(), cuda_type<T>(), false}, weight, in,
               out);
 }
 
@@ -150,7 +153,8 @@ void Matmul::dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC
   require_operand("dgrad", "weight", weight);
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dinᵀ[IC,N] = Wᵀ[IC,OC] doutᵀ[OC,N]
-  state_->run({CUBLAS_OP_N, CUBLAS_OP_N, IC, N, OC, IC, stride, IC, cuda_type<T>(), cuda_type<T>(), false}, weight,
+  state_->run(dgrad_work(state_->stream, din, dout, weight, N, OC, IC, stride),
+              {CUBLAS_OP_N, CUBLAS_OP_N, IC, N, OC, IC, stride, IC, cuda_type<T>(), cuda_type<T>(), false}, weight,
               dout, din);
 }
 
@@ -162,7 +166,8 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   require_operand("wgrad", "in", in);
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dWᵀ[IC,OC] = inᵀ[IC,N] dout[N,OC]
-  state_->run({CUBLAS_OP_N, CUBLAS_OP_T, IC, OC, N, IC, stride, IC, cuda_type<T>(), CUDA_R_32F, accumulate}, in, dout,
+  state_->run(wgrad_work(state_->stream, dweight, dout, in, N, OC, IC, stride),
+              {CUBLAS_OP_N, CUBLAS_OP_T, IC, OC, N, IC, stride, IC, cuda_type<T>(), CUDA_R_32F, accumulate}, in, dout,
               dweight);
 }
 

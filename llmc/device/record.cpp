@@ -1,0 +1,12 @@
+#include "llmc/device/record.h"
+
+Record::Entry entry_of(const Work& work, int stream) {
+  Record::Entry entry{Record::Entry::Kind::work, stream};
+  entry.name = work.name;
+  entry.place = format("%s:%d", work.file, work.line);
+  entry.flops = work.flops;
+  entry.accesses.assign(work.accesses, work.accesses + work.access_count);
+  entry.sent = work.traffic.sent;
+  if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;
+  return entry;
+}
