@@ -50,7 +50,8 @@ std::string Device::unused_gpu() { return ""; }
 
 CpuWorld CpuWorld::from_environment(int) { return {}; }
 
-Device::Device(int index, CpuWorld) : state_(new State{index, {}}) {
+Device::Device(int index, CpuWorld) : state_(new State) {
+  state_->index = index;
   const int count = Device::count();
   REQUIRE(count > 0,
           "this build of train_llama needs an NVIDIA GPU, and none is usable here\n"
