@@ -56,6 +56,10 @@ class Communicator {
   // each with its own group.
   std::unique_ptr<Communicator> split(const std::vector<int>& world_ranks);
 
+  // Memory for buffers that collectives work on, of the same size on all ranks, which all call: registered with what
+  // connects them, for this communicator and the groups that it has by now, where that saves copies.
+  virtual DeviceMemory allocate(Device& device, size_t bytes) { return DeviceMemory(device, bytes); }
+
   // data[count] = sum over the ranks, in place.
   void all_reduce_sum(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
                       int line = __builtin_LINE());

@@ -3,10 +3,12 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <exception>
 #include <thread>
+#include <vector>
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
@@ -69,31 +71,71 @@ ncclDataType_t nccl_type(Collective::Number number) {
   return ncclUint8;
 }
 
+// A communicator and the groups that were split from it: a lost rank shows in any of them, and ends all.
+struct Family {
+  std::vector<ncclComm_t> comms;
+  const char *name = "none", *file = "";  // of the collective that was begun last
+  int line = 0;
+
+  void leave(ncclComm_t comm) { std::erase(comms, comm); }
+  // Ends the collectives that wait for a lost rank: freeing their buffers would wait for them.
+  void abandon() {
+    for (ncclComm_t comm : comms) ncclCommAbort(comm);
+    comms.clear();
+  }
+};
+
 class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds)
-      : Communicator(ranks.rank, first_ranks(ranks.size)), timeout_seconds_(timeout_seconds) {
+      : Communicator(ranks.rank, first_ranks(ranks.size)),
+        timeout_seconds_(timeout_seconds),
+        family_(std::make_shared<Family>()) {
     ncclConfig_t config = polled();
-    or_abandon([&] {
-      settle(comm_, ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "the start of NCCL");
-    });
+    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config);
+    family_->comms.push_back(comm_);
+    or_abandon([&] { settle(comm_, begun, "the start of NCCL"); });
   }
-  // Takes `comm`, which is ready.
-  NcclCommunicator(ncclComm_t comm, int rank, const std::vector<int>& world_ranks, double timeout_seconds)
-      : Communicator(rank, world_ranks), timeout_seconds_(timeout_seconds), comm_(comm) {}
+  // Takes `comm`, which is ready and of the family.
+  NcclCommunicator(ncclComm_t comm, int rank, const std::vector<int>& world_ranks, double timeout_seconds,
+                   std::shared_ptr<Family> family)
+      : Communicator(rank, world_ranks), timeout_seconds_(timeout_seconds), family_(std::move(family)), comm_(comm) {}
   ~NcclCommunicator() override {
-    if (!comm_) return;
     // After an error the others may never come to their end.
-    if (std::uncaught_exceptions() > 0) {
-      abandon();
-      return;
-    }
+    if (std::uncaught_exceptions() > 0) family_->abandon();
+    if (family_->comms.empty()) return;
     try {
       settle(comm_, ncclCommFinalize(comm_), "the end of NCCL");
+      family_->leave(comm_);
       ncclCommDestroy(comm_);
     } catch (const Error&) {
-      abandon();
+      family_->abandon();
     }
+  }
+
+  // Windows of NCCL's own memory at equal offsets on all ranks; without them (an older NCCL, ranks that cannot map each
+  // other's memory) collectives copy through NCCL's buffers.
+  DeviceMemory allocate(Device& device, size_t bytes) override {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    void* data = nullptr;
+    if (bytes == 0 || ncclMemAlloc(&data, bytes) != ncclSuccess) return DeviceMemory(device, bytes);
+    std::vector<std::pair<ncclComm_t, ncclWindow_t>> windows;
+    or_abandon([&] {
+      for (ncclComm_t comm : family_->comms) {
+        ncclWindow_t window = nullptr;
+        const ncclResult_t begun = ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+        if (begun == ncclSuccess || begun == ncclInProgress) settle(comm, begun, "the registration of buffers");
+        if (window) windows.push_back({comm, window});
+      }
+    });
+    return DeviceMemory(device, static_cast<std::byte*>(data), bytes, [family = family_, data, windows] {
+      for (const auto& [comm, window] : windows)
+        if (std::count(family->comms.begin(), family->comms.end(), comm)) ncclCommWindowDeregister(comm, window);
+      ncclMemFree(data);
+    });
+#else
+    return DeviceMemory(device, bytes);
+#endif
   }
 
   std::string description() const override {
@@ -109,9 +151,10 @@ class NcclCommunicator : public Communicator {
     or_abandon([&] {
       settle(comm_, ncclCommSplit(comm_, ranks[0], rank, &group, &config), "a split of NCCL's communicator");
       REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", this->rank(), size());
+      family_->comms.push_back(group);
       settle(group, ncclInProgress, "the start of a group of NCCL's ranks");
     });
-    return std::make_unique<NcclCommunicator>(group, rank, ranks, timeout_seconds_);
+    return std::make_unique<NcclCommunicator>(group, rank, ranks, timeout_seconds_, family_);
   }
 
   // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
@@ -126,12 +169,12 @@ class NcclCommunicator : public Communicator {
   }
 
   void enqueue(const Work& work, const Collective& c) override {
-    name_ = work.name, file_ = work.file, line_ = work.line;
+    family_->name = work.name, family_->file = work.file, family_->line = work.line;
     // What follows in the stream must find the collective there.
     const RecordedWork recorded(work);
     or_abandon([&] {
       settle(comm_, launch(c, cuda_stream(work.stream)),
-             format("%s (%s:%d) of %zu bytes", name_, file_, line_, c.bytes()).c_str());
+             format("%s (%s:%d) of %zu bytes", work.name, work.file, work.line, c.bytes()).c_str());
     });
   }
 
@@ -140,7 +183,7 @@ class NcclCommunicator : public Communicator {
     try {
       call();
     } catch (const Error&) {
-      abandon();
+      family_->abandon();
       throw;
     }
   }
@@ -180,30 +223,25 @@ class NcclCommunicator : public Communicator {
     for (;;) {
       const cudaError_t status = cudaEventQuery(cuda_event(event));
       if (status != cudaErrorNotReady) CUDA_CHECK(status);
-      ncclResult_t state = ncclSuccess;
-      NCCL_CHECK(comm_, ncclCommGetAsyncError(comm_, &state));
-      REQUIRE(state == ncclSuccess || state == ncclInProgress,
-              "NCCL failed, perhaps because another rank was lost; the last collective begun was %s (%s:%d): %s", name_,
-              file_, line_, nccl_error_text(state, comm_).c_str());
+      for (ncclComm_t comm : family_->comms) {
+        ncclResult_t state = ncclSuccess;
+        NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &state));
+        REQUIRE(state == ncclSuccess || state == ncclInProgress,
+                "NCCL failed, perhaps because another rank was lost; the last collective begun was %s (%s:%d): %s",
+                family_->name, family_->file, family_->line, nccl_error_text(state, comm).c_str());
+      }
       if (status == cudaSuccess) return;
       REQUIRE(seconds() - start < timeout_seconds_,
               "the work enqueued was not done within %g s\n"
               "  the last collective begun was %s (%s:%d): some rank did not come to it, or a kernel hangs",
-              timeout_seconds_, name_, file_, line_);
+              timeout_seconds_, family_->name, family_->file, family_->line);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
 
-  // Ends the collectives that wait for a lost rank: freeing their buffers would wait for them.
-  void abandon() {
-    if (comm_) ncclCommAbort(comm_);
-    comm_ = nullptr;
-  }
-
   const double timeout_seconds_;
+  const std::shared_ptr<Family> family_;
   ncclComm_t comm_ = nullptr;
-  const char *name_ = "none", *file_ = "";
-  int line_ = 0;
 };
 
 }  // namespace

@@ -380,7 +380,10 @@ DeviceMemory::DeviceMemory(Device& device, size_t bytes)
     : device_(&device), data_(allocate(device, bytes, "device")), size_(bytes) {
   device.count_allocation();
 }
-DeviceMemory::~DeviceMemory() { release(device_, data_, size_); }
+DeviceMemory::~DeviceMemory() {
+  if (take_back_) take_back_();
+  else release(device_, data_, size_);
+}
 PinnedMemory::PinnedMemory(Device& device, size_t bytes)
     : device_(&device), data_(allocate(device, bytes, "pinned host")), size_(bytes) {
   device.count_allocation();

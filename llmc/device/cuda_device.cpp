@@ -171,7 +171,10 @@ DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), siz
           "  use a smaller --micro-batch or --seq-len, or end what else runs on this GPU",
           bytes, device.info().name.c_str(), cudaGetErrorString(status), free_bytes, total_bytes);
 }
-DeviceMemory::~DeviceMemory() { cudaFree(data_); }
+DeviceMemory::~DeviceMemory() {
+  if (take_back_) take_back_();
+  else cudaFree(data_);
+}
 
 PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
   device.count_allocation();

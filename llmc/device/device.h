@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -131,6 +132,8 @@ class DeviceMemory {
  public:
   DeviceMemory() = default;
   DeviceMemory(Device& device, size_t bytes);
+  // Of somebody else, who takes it back at the end.
+  DeviceMemory(Device& device, std::byte* data, size_t bytes, std::function<void()> take_back);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept;
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
@@ -142,6 +145,7 @@ class DeviceMemory {
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  std::function<void()> take_back_;
 };
 
 // Page-locked memory of the host, which copies can reach while the host goes on. Its end waits too.

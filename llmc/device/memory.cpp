@@ -1,14 +1,22 @@
-// Moves of the two owners of memory: the same in both worlds.
+// The two owners of memory, as far as they are the same in both worlds.
 #include <utility>
 
 #include "llmc/device/device.h"
 
+DeviceMemory::DeviceMemory(Device& device, std::byte* data, size_t bytes, std::function<void()> take_back)
+    : device_(&device), data_(data), size_(bytes), take_back_(std::move(take_back)) {
+  device.count_allocation();
+}
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : device_(other.device_), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : device_(other.device_),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      take_back_(std::exchange(other.take_back_, nullptr)) {}
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(take_back_, other.take_back_);
   return *this;
 }
 PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept

@@ -54,10 +54,11 @@ void MemoryPlan::require_fits(const DeviceInfo& device) const {
       largest.c_str());
 }
 
-Arena::Arena(Device& device, const MemoryPlan& plan)
+Arena::Arena(Device& device, const MemoryPlan& plan, Communicator* communicator)
     : buffers_(plan.buffers()),
       device_(device, plan.bytes(Segment::device)),
-      symmetric_(device, plan.bytes(Segment::symmetric)),
+      symmetric_(communicator ? communicator->allocate(device, plan.bytes(Segment::symmetric))
+                              : DeviceMemory(device, plan.bytes(Segment::symmetric))),
       pinned_(device, plan.bytes(Segment::pinned)) {}
 
 std::byte* Arena::base(Segment segment) const {

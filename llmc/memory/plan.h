@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "llmc/comm/communicator.h"
 #include "llmc/device/device.h"
 
 enum class Segment {
@@ -67,7 +68,8 @@ class MemoryPlan {
 class Arena {
  public:
   Arena() = default;
-  Arena(Device& device, const MemoryPlan& plan);
+  // The communicator allocates the symmetric segment, if there is one. Then all ranks call.
+  Arena(Device& device, const MemoryPlan& plan, Communicator* communicator = nullptr);
 
   template <class T>
   T* operator[](const Planned<T>& planned) const {

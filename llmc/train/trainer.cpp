@@ -123,7 +123,7 @@ class LlamaTrainer : public Trainer {
   const Arena& arena() const override { return arena_; }
 
   void allocate() override {
-    arena_ = Arena(device_, plan_);
+    arena_ = Arena(device_, plan_, &communicator_);
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
     parameters_.bind(arena_);
     if (gradients_) gradients_->bind(arena_), optimizer_->bind(arena_);
