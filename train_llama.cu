@@ -136,6 +136,9 @@ void Run::go_on_from(const ResumePoint& resume) {
   Stream stream(device, "resume");
   start = resume.open(*communicator, stream);
   if (!start) return;
+  REQUIRE(start->step() <= settings.steps || !trains(),
+          "--resume: after %s %lld steps are done, and the run has %lld\n  make it longer: --steps N",
+          start->path().c_str(), (long long)start->step(), (long long)settings.steps);
   changes_ = require_same_run(*start, options, model.config, data ? data->size() : 0);
   training_seconds_ = start->state().get_double("seconds");
   last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");

@@ -109,6 +109,7 @@ refused "named itself, a damaged one is an error" "has the checksum" "$train" --
 refused "a folder without checkpoints" "there is no complete checkpoint" "$train" --resume "$scratch" --out "$scratch/x"
 refused "another model" "its num_hidden_layers is 3, here it is 2" "$train" --resume "$(step one 4)" --layers 2 --out "$scratch/x"
 refused "another order of the data" "--seed 7 (was 1337)" "$train" --resume "$(step one 4)" --seed 7 --out "$scratch/x"
+refused "fewer steps than are done" "4 steps are done, and the run has 3" "$train" --resume "$(step one 4)" --steps 3 --out "$scratch/x"
 refused "other data" "here there are" "$train" --resume "$(step one 4)" --train-data "$scratch/fewer.txt" --out "$scratch/x"
 check "none of these began a run" [ ! -e "$scratch/x" ]
 if [ "$(id -u)" = 0 ]; then # to whom a folder's permissions mean nothing: as nobody, where a copy of the program can be read
