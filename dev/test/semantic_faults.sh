@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: checks that can fail: wrong programs (clip/norm², a wrong q/k permutation, bf16 softmax, norm sums or weight
-# gradients, another rank's batch, labels off by one, borders of documents that are not masked or predicted, files not forced to the disk) are each caught
+# gradients, another rank's batch, labels off by one, borders of documents that are not masked or predicted, files not
+# forced to the disk) are each caught
 # Timeout: 900
 #
 # Each file of dev/test/faults is a sed script that makes one mistake in one source file of a copy of the tree; its head
