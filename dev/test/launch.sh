@@ -12,8 +12,8 @@ set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
 cd "$root"
+unset MPIRUN_FLAGS CUDA_VISIBLE_DEVICES "${!LLMC_@}" "${!SLURM_@}" "${!NCCL_@}"
 export LLMC_PROGRAM=$train
-unset MPIRUN_FLAGS CUDA_VISIBLE_DEVICES LLMC_THREADS "${!SLURM_@}" "${!NCCL_@}"
 run=(--layers 1 --seq-len 64 --val-every 0 --sample-every 0 --steps 100)
 
 says() { grep -qF -- "$2" "$1"; }
