@@ -6,8 +6,8 @@ set -euo pipefail
 source "$(dirname "$0")/lib.bash"
 
 # In a copy with what is built, so that `make` is short and runs/ is the copy's. Left out: the commands that are this
-# test's own caller or take long (make test, make quickstart, run by CI as such), that replace the build under test, or
-# that install Python packages (make test-watch looks at those).
+# test's own caller or take long (make test, make quickstart, run by CI as such), that replace the build under test,
+# that install Python packages (make test-watch looks at those), or that need several machines (launch looks at those).
 copy=$scratch/tree
 mkdir -p "$copy/build"
 cd "$root"
@@ -19,7 +19,8 @@ awk '/^```bash/ { on = 1; next } /^```/ { on = 0 } on' README.md | sed 's/ *#.*/
 check "the README has commands" [ "$(wc -l <"$scratch/commands")" -ge 10 ]
 while read -r command; do
   case $command in
-    "make quickstart" | "make test"* | scripts/report* | scripts/tensorboard* | scripts/wandb_sync*)
+    "make quickstart" | "make test"* | scripts/report* | scripts/tensorboard* | scripts/wandb_sync* | \
+      "scripts/run --hosts "* | sbatch*)
       echo "     not here: $command" && continue
       ;;
   esac

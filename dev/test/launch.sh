@@ -1,0 +1,209 @@
+#!/usr/bin/env bash
+# Covers: scripts/run --hosts: what mpirun gets, malformed lists, Ctrl-C; scripts/train.sbatch: what srun gets, a job
+# that is stopped saves and is requeued, its next start goes on to the same bits, failures stay failures
+# Timeout: 300
+#
+# No Slurm is needed: stand-ins for srun and scontrol note what they are asked, and this test does what Slurm does: it
+# starts a copy of the batch script with SLURM_…, sends USR1 to it alone, and starts it again when it asked to be
+# requeued. The stand-in for srun starts real ranks and passes USR1 to them, as srun does. What Slurm itself decides is
+# not seen: when it signals, what it allocates, how it binds. The mpirun that notes its arguments is a stand-in too; the
+# ranks of --hosts localhost:2 are real, a second machine is not.
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$root"
+unset MPIRUN_FLAGS CUDA_VISIBLE_DEVICES "${!LLMC_@}" "${!SLURM_@}" "${!NCCL_@}"
+export LLMC_PROGRAM=$train
+run=(--layers 1 --seq-len 64 --val-every 0 --sample-every 0 --steps 100)
+
+says() { grep -qF -- "$2" "$1"; }
+wait_for() { # FILE PATTERN: within 60 s
+  for _ in $(seq 600); do
+    if grep -q -- "$2" "$1" 2>/dev/null; then return; fi
+    sleep 0.1
+  done
+  cat "$1"
+  fail "did not print \"$2\""
+}
+ended_with() { # CODE: of the child
+  local code=0
+  wait "$child" || code=$?
+  [ "$code" = "$1" ] || { echo "exit code $code" && return 1; }
+}
+
+# ---------------------------------------------------------------------------------------------- scripts/run --hosts
+
+malformed() { refused "--hosts $1" "$2" scripts/run --hosts "$1" --steps 1; }
+malformed "" "--hosts: expected a value"
+malformed node1 "'node1' is no host with its slots"
+malformed node1:0 "'node1:0' is no host"
+malformed node1:8,,node2:8 "'' is no host"
+malformed "node1:8 node2:8" "'node1:8 node2:8' is no host"
+malformed localhost:1,localhost:1 "localhost stands twice"
+refused "more ranks than slots" "has 3 slots" scripts/run -n 4 --hosts a:1,b:2
+refused "two lists" "name the hosts once" scripts/run --hosts a:1 --hostfile "$scratch/hosts"
+refused "a host file that is not there" "cannot read this file" scripts/run --hostfile "$scratch/nothing"
+echo "node1 cpu=8" >"$scratch/hosts"
+refused "a malformed host file" "'node1 cpu=8' is no host" scripts/run --hostfile "$scratch/hosts"
+printf '# two machines\nnode1 slots=8\n\nnode2  slots = 4 # half\n' >"$scratch/hosts"
+
+mkdir -p "$scratch/mpi/bin" "$scratch/mpich/bin"
+cat >"$scratch/mpi/bin/mpirun" <<'SH'
+#!/usr/bin/env bash
+if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else echo "mpirun $*"; fi
+SH
+sed 's/mpirun (Open MPI) 4.1.4/HYDRA build details/' "$scratch/mpi/bin/mpirun" >"$scratch/mpich/bin/mpirun"
+chmod +x "$scratch"/mpi*/bin/mpirun
+asks() { # ARGUMENTS…: mpirun's arguments
+  env MPI_HOME="$scratch/mpi" LLMC_FAULT="" NCCL_DEBUG=INFO SECRET=1 "$@" 2>&1 | sed 's/ -x LD_LIBRARY_PATH//'
+}
+exports="-x LLMC_FAULT -x LLMC_PROGRAM -x NCCL_DEBUG -x NO_COLOR -x OPENBLAS_NUM_THREADS"
+expected="mpirun -n 12 --bind-to none -H node1:8,node2:4 --map-by slot $exports $train --steps 1"
+asked=$(asks scripts/run --hosts node1:8,node2:4 --steps 1)
+check "a rank for each slot, the first host first" [ "$asked" = "$expected" ]
+asked=$(asks scripts/run --hostfile "$scratch/hosts" --steps 1)
+check "--hostfile is the same" [ "$asked" = "$expected" ]
+asked=$(asks scripts/run --hosts node1:8,node2:4 -n 9 --steps 1)
+check "-n takes fewer" [ "$asked" = "${expected/-n 12/-n 9}" ]
+check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "mpirun -n 1 --bind-to none -H"
+check "chosen GPUs travel" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
+check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe $train"
+refused "MPICH's mpirun" "is not Open MPI's, which several hosts need" \
+  env MPI_HOME="$scratch/mpich" scripts/run --hosts node1:8
+
+setsid env --default-signal=INT scripts/run --hosts localhost:2 "${run[@]}" --out "$scratch/hosts.run" \
+  >"$scratch/out" 2>&1 &
+child=$!
+wait_for "$scratch/out" "^step .*loss"
+kill -INT "$child"
+check "--hosts localhost:2: Ctrl-C ends well" ended_with 0
+check "with both ranks" says "$scratch/out" "ranks      2 (started by mpirun"
+check "with a checkpoint" says "$scratch/out" "saved $scratch/hosts.run/checkpoints/step-"
+
+# ---------------------------------------------------------------------------------------------- scripts/train.sbatch
+
+mkdir -p "$scratch/bin" "$scratch/spool" "$scratch/work" # Slurm starts a copy, in the folder of sbatch
+cp scripts/train.sbatch "$scratch/spool/slurm_script"
+cat >"$scratch/bin/srun" <<'SH'
+#!/usr/bin/env bash
+if [ "$1" = --mpi=list ]; then
+  printf 'MPI plugin types are...\n\tnone\n\t%s\n' "${PLUGIN:-pmix}" >&2
+  exit
+fi
+echo "srun $*" >>"$STAND_IN/srun.log"
+while [[ $1 == --* ]]; do
+  [[ $1 != --ntasks=* ]] || tasks=${1#*=}
+  shift
+done
+if [ "${RANKS:-}" = none ]; then exit; fi
+if [ "$tasks" = 1 ]; then SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 exec "$@"; fi
+exec mpirun --oversubscribe --bind-to none -n "$tasks" "$@" # mpirun passes USR1 on, as srun does
+SH
+cat >"$scratch/bin/scontrol" <<'SH'
+#!/usr/bin/env bash
+echo "scontrol $*" >>"$STAND_IN/scontrol.log"
+exit "${SCONTROL_CODE:-0}"
+SH
+# Ends at USR1, with what USR1_DOES.
+cat >"$scratch/bin/program" <<'SH'
+#!/usr/bin/env bash
+trap 'cd runs/slurm-7 && eval "$USR1_DOES"; exit' USR1
+mkdir -p runs/slurm-7/checkpoints
+echo "step 1: loss"
+for _ in {1..300}; do sleep 0.1; done
+SH
+chmod +x "$scratch"/bin/*
+: >"$scratch/scontrol.log"
+export PATH=$scratch/bin:$PATH STAND_IN=$scratch LLMC_THREADS=1
+export SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 SLURM_NTASKS_PER_NODE=2
+cd "$scratch/work"
+script=$scratch/spool/slurm_script
+job() { "$BASH" "$script" "$@" >"$scratch/out" 2>&1; }
+begin() { # ARGUMENTS…: starts the job, until its first step is done
+  : >"$scratch/out"
+  "$BASH" "$script" "$@" >"$scratch/out" 2>&1 &
+  child=$!
+  wait_for "$scratch/out" "^step .*loss"
+}
+requeues() { # N: how often Slurm was asked to, until now
+  [ "$(grep -cx 'scontrol requeue 7' "$scratch/scontrol.log")" = "$1" ]
+}
+last_srun() { tail -n 1 "$scratch/srun.log"; }
+
+awk '/^[^#]/ { exit } /^#SBATCH /' "$script" >"$scratch/read" # Slurm reads no further than the first command
+check "Slurm reads every #SBATCH line" diff "$scratch/read" <(grep '^#SBATCH' "$script")
+for option in --requeue --signal=B:USR1@ --output=slurm-%j.out --open-mode=append; do
+  check "#SBATCH $option" says "$scratch/read" "#SBATCH $option"
+done
+refused "not under Slurm" "this is a Slurm job" env -u SLURM_JOB_ID "$BASH" "$script"
+refused "submitted from elsewhere" "no program ./train_llama" env -u LLMC_PROGRAM "$BASH" "$script"
+
+# What srun gets.
+expected="--distribution=block --cpu-bind=none --kill-on-bad-exit=1 $train --model tiny"
+RANKS=none SLURM_JOB_NUM_NODES=4 SLURM_GPUS_ON_NODE=8 SLURM_NTASKS_PER_NODE="" job --model tiny
+check "a rank for each GPU" [ "$(last_srun)" = "srun --mpi=pmix --ntasks=32 --ntasks-per-node=8 $expected \
+--out runs/slurm-7 --resume none --rendezvous runs/slurm-7.rendezvous-7-0" ]
+RANKS=none PLUGIN=pmi2 job >"$scratch/out"
+check "without PMIx the ranks meet at a file" says <(last_srun) "srun --mpi=none --ntasks=2 "
+RANKS=none SLURM_MPI_TYPE=pmi2 job >"$scratch/out"
+check "SLURM_MPI_TYPE counts" says <(last_srun) "srun --mpi=pmi2 "
+export RANKS=none
+job --out=elsewhere --resume from
+check "--out and --resume count" says <(last_srun) "--out elsewhere --resume from --rendezvous elsewhere.rendezvous-7-0"
+SLURM_RESTART_COUNT=1 job --out elsewhere --resume=from
+check "a second start without a checkpoint begins as the first" says <(last_srun) "--out elsewhere --resume from --rend"
+mkdir -p elsewhere/checkpoints/step-00000003
+SLURM_RESTART_COUNT=1 job --out elsewhere --resume=from
+check "with one it goes on, by another file" \
+  says <(last_srun) "--out elsewhere --resume auto --rendezvous elsewhere.rendezvous-7-1"
+unset RANKS
+
+# A run that is stopped, and goes on.
+ranks 2 "$train" "${run[@]}" --out straight >"$scratch/out"
+begin "${run[@]}"
+kill -USR1 "$child"
+sleep 0.02
+kill -USR1 "$child" || true
+check "USR1 to the batch script, twice: the job ends well" ended_with 0
+check "both ranks were there" says "$scratch/out" "ranks      2 (started by mpirun"
+check "train_llama was asked to stop" says "$scratch/out" "asked to stop: ending after step"
+checkpoint=$(echo runs/slurm-7/checkpoints/step-*)
+step=$((10#${checkpoint##*-}))
+between() { [ -d "$checkpoint" ] && [ "$step" -gt 0 ] && [ "$step" -lt 100 ]; }
+check "it saved the state after step $step of 100" between
+check "the job is requeued" requeues 1
+SLURM_RESTART_COUNT=1 job "${run[@]}"
+check "the second start goes on after step $step" says "$scratch/out" "goes on    after step $step of $checkpoint"
+check "it comes to the end" says "$scratch/out" "exported the weights to runs/slurm-7/export"
+check "and is not requeued" requeues 1
+check "the losses are those of a run that was never stopped" \
+  diff <(losses straight/train.jsonl) <(losses runs/slurm-7/train.jsonl)
+check "nothing is left beside the run" [ "$(ls runs)" = slurm-7 ]
+rm -r runs
+
+# Ends that are not requeued.
+fails() { # CODE ARGUMENTS…
+  local code=0
+  job "${@:2}" || code=$?
+  check "it fails with code $1: ${*:2}" [ "$code" = "$1" ]
+}
+fails 1 --model nothing
+check "it says why" says "$scratch/out" "nothing"
+SLURM_NTASKS_PER_NODE=1 fails 1 "${run[@]}" --lr nonsense
+export LLMC_PROGRAM=$scratch/bin/program SLURM_NTASKS_PER_NODE=1
+usr1() { # WHAT CODE COMMAND: what the program does at USR1, and the job's code then
+  rm -rf runs
+  USR1_DOES=$3 begin
+  kill -USR1 "$child"
+  check "$1: code $2" ended_with "$2"
+}
+usr1 "a failure after USR1" 7 "mkdir checkpoints/step-00000003; exit 7"
+usr1 "USR1 when the last step was done" 0 "mkdir -p checkpoints/step-00000003 export"
+usr1 "nothing was saved" 0 "mkdir checkpoints/step-00000003.partial"
+check "none of these is requeued" requeues 1
+usr1 "a checkpoint and no export" 0 "mkdir checkpoints/step-00000003"
+check "that is requeued" requeues 2
+export SCONTROL_CODE=1
+usr1 "Slurm refuses to requeue" 1 "mkdir checkpoints/step-00000003"
+check "it says how to go on" says "$scratch/out" "--out runs/slurm-7 --resume auto"
+echo "$checks checks passed"
