@@ -19,6 +19,7 @@
 #include "llmc/kernels/matmul.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
+#include "llmc/train/description.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/evaluation.h"
 #include "llmc/train/export_folder.h"
@@ -171,36 +172,9 @@ void Run::open_data() {
   if (held_out) held_out_documents_ = options.val_data.empty() ? documents_ : rule(options.val_data);
 }
 
-std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
-                          const Options& options) {
-  std::string text =
-      format("%s tokens of %s", human_count(double(data.size())).c_str(),
-             options.train_data.empty() ? "the bundled text (TinyShakespeare)" : options.train_data.c_str());
-  if (data.shards() > 1) text += format(" (%d files)", data.shards());
-  if (data.is_text()) text += ", byte by byte";
-  if (data.has_masks()) text += ", of which the masks beside them say what is learnt";
-  if (documents)
-    text += format("; packed documents, each %s token %lld", documents->begins ? "begins with" : "ends with",
-                   (long long)documents->token);
-  return text;
-}
-
-std::string describe_held_out(const TokenDataset& held_out, const Options& options) {
-  return format("held out: %s tokens, %s", human_count(double(held_out.size())).c_str(),
-                options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
-}
-
 std::string Run::about_data() const {
   const std::string about = describe_data(*data, documents_, options);
   return held_out ? about + "; " + describe_held_out(*held_out, options) : about;
-}
-
-std::string describe_model(const ModelSource& model) {
-  const LlamaConfig& c = model.config;
-  return format(
-      "%s: %s parameters\n%d layers, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
-      model.description.c_str(), human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF, c.V,
-      c.tied ? " (tied)" : "");
 }
 
 void Run::banner() {

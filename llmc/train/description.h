@@ -1,0 +1,18 @@
+// What a run is made of, in words: for its first lines and its model card.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "llmc/base/options.h"
+#include "llmc/train/documents.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/token_dataset.h"
+
+// "1.00M tokens of the bundled text (TinyShakespeare), byte by byte"
+std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
+                          const Options& options);
+// "held out: 112k tokens, the last tenth"
+std::string describe_held_out(const TokenDataset& held_out, const Options& options);
+// Two lines: where it is from and its size; its shape.
+std::string describe_model(const ModelSource& model);
