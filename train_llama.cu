@@ -4,7 +4,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -43,17 +42,6 @@ constexpr const char* kVersion = "0.1.0";
 constexpr int64_t kValidationTokens = 16384;
 constexpr int64_t kTracedStep = 2;  // those before it still warm up
 
-// The text that is committed with the program: beside the binary or above it.
-std::string bundled_text() {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  for (fs::path at = fs::read_symlink("/proc/self/exe", error); at.has_relative_path(); at = at.parent_path()) {
-    const fs::path text = at.parent_path() / "dev/data/tinyshakespeare.txt";
-    if (fs::exists(text, error)) return text.string();
-  }
-  fail("the bundled text dev/data/tinyshakespeare.txt is not beside the program\n  name your own with --train-data");
-}
-
 // Everything that a run consists of, in the order in which it is built.
 struct Run {
   const Options& options;
@@ -81,6 +69,7 @@ struct Run {
 
  private:
   void go_on_from(const ResumePoint& resume);
+  void set_aside(const std::string& checkpoints);
   void open_data();
   void prepare_evaluation();
   void enqueue_step(int64_t step);
@@ -102,8 +91,8 @@ struct Run {
   std::optional<DocumentRule> documents_, held_out_documents_;  // if rows are packed with several
   std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
-  std::optional<double> unigram_;     // loss of a model that knows only how often each token occurs
-  std::vector<std::string> changes_;  // of options, since the start
+  std::optional<double> unigram_;               // loss of a model that knows only how often each token occurs
+  std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
 };
@@ -119,6 +108,10 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
       model(open_model(options)),
       codec(TextCodec::open(options.tokenizer, model.weights ? options.model : "",
                             options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
+  {
+    Stream stream(device, "resume");
+    require_same_on_all_ranks(resume, *communicator, stream);
+  }
   REQUIRE(mesh.tensor_degree == 1 && mesh.context_degree == 1,
           "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
           mesh.tensor_degree, mesh.context_degree);
@@ -135,12 +128,14 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
 
 void Run::go_on_from(const ResumePoint& resume) {
   Stream stream(device, "resume");
-  start = resume.open(*communicator, stream);
+  start = resume.open(*communicator, stream, refused_);
   if (!start) return;
-  REQUIRE(start->step() <= settings.steps || !trains(),
+  require_same_model(*start, model.config);
+  if (!trains()) return;
+  REQUIRE(start->step() <= settings.steps,
           "--resume: after %s %lld steps are done, and the run has %lld\n  make it longer: --steps N",
           start->path().c_str(), (long long)start->step(), (long long)settings.steps);
-  changes_ = require_same_run(*start, options, model.config, data ? data->size() : 0);
+  changes_ = require_same_run(*start, options, data->size());
   training_seconds_ = start->state().get_double("seconds");
   last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");
 }
@@ -393,6 +388,18 @@ int64_t Run::train() {
   return finished;
 }
 
+// What stands in the way of checkpoints to come: refused ones, and what was never completed.
+void Run::set_aside(const std::string& checkpoints) {
+  for (const std::string& path : refused_)
+    if (rename(path.c_str(), (path + ".refused").c_str()) != 0)
+      fail("cannot set the refused checkpoint aside as %s.refused\n  remove or rename %s", path.c_str(), path.c_str());
+  try {
+    remove_partial_checkpoints(checkpoints);
+  } catch (const Error& error) {
+    console.warning(error.what());
+  }
+}
+
 // Only the first rank writes here; what it cannot write ends all of them.
 void Run::open_folder(const ResumePoint* resume) {
   if (ranks.rank == 0) {
@@ -406,7 +413,7 @@ void Run::open_folder(const ResumePoint* resume) {
   }
   Stream stream(device, "folder");
   const std::string checkpoints = broadcast_text(*communicator, stream, folder ? folder->file("checkpoints") : "");
-  if (folder) remove_partial_checkpoints(checkpoints);
+  if (folder && resume && !resume->run_folder.empty()) set_aside(checkpoints);
   checkpointer_.emplace(checkpoints, options.keep_checkpoints, *trainer, ranks);
 }
 
@@ -429,9 +436,8 @@ void Run::end(int64_t steps) {
   if (folder) console.line("the run is in " + folder->path());
 }
 
-void run(const Options& options, const Ranks& ranks, const ResumePoint* resume) {
-  Run run(options, ranks, resume);
-  if (options.dry_run) {
+void run(Run& run, const ResumePoint* resume) {
+  if (run.options.dry_run) {
     run.banner();
     run.console.line(run.trainer->plan().fits(run.device.info()));
     return;
@@ -440,11 +446,13 @@ void run(const Options& options, const Ranks& ranks, const ResumePoint* resume) 
   if (run.trains()) run.open_folder(resume);
   run.banner();
   run.trainer->allocate();
-  if (run.start) run.trainer->restore(*run.start);
+  if (run.start) run.trainer->restore(*run.start), run.start->close();
   else if (run.model.weights) run.trainer->load(*run.model.weights);
-  else run.trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
-  if (options.sample_only) run.write_sample("of the model", 0);
-  else if (options.eval_only) run.report_evaluation(0);
+  else
+    run.trainer->initialize(run.options.init == "normal" ? Init::normal : Init::depth_scaled,
+                            uint64_t(run.options.seed));
+  if (run.options.sample_only) run.write_sample("of the model", 0);
+  else if (run.options.eval_only) run.report_evaluation(0);
   else run.end(run.train());
 }
 
@@ -476,7 +484,13 @@ int main(int argc, char** argv) {
         rehearse(options, console);
         return 0;
       }
-      run(options, ranks, resume ? &*resume : nullptr);
+      const ResumePoint* from = resume ? &*resume : nullptr;
+      Run whole(options, ranks, from);
+      try {
+        run(whole, from);
+      } catch (const std::exception& error) {
+        end_all_ranks(ranks, error);  // before a save that is under way is waited for
+      }
     }
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);

@@ -125,6 +125,18 @@ else
   chmod 700 "$scratch/closed"
 fi
 
+echo "-- gone on only to look, and with other options"
+looked() { ranks 2 "$train" --resume "$(step zero1 8)" "$@" --sample-tokens 20 --prompt '1 2' >"$scratch/looked.txt" 2>&1 && grep -qE "$pattern" "$scratch/looked.txt"; }
+pattern="held-out loss $(sed -n 's/.*"val_loss":\([0-9]\.[0-9]\{4\}\).*/\1/p' "$scratch/zero1/train.jsonl" | tail -n 1)" # rounded down here
+pattern=${pattern%?}
+check "--eval-only of a checkpoint: the held-out loss of its run ($pattern)" looked --eval-only
+pattern="sample of the model"
+check "--sample-only of a checkpoint" looked --sample-only
+printf '{"train_tokens": 9216}' >"$scratch/length.json"
+run longer 2 --resume "$(step zero1 8)" --config "$scratch/length.json" --lr 1e-3
+at_step() { [ "$(losses "$scratch/longer/train.jsonl" | tail -n 1 | cut -d' ' -f1)" = 12 ]; }
+check "a config file's length and a smaller --lr win" at_step
+
 echo "-- one rank's disk is full"
 ${CC:-cc} -shared -fPIC -O1 -o "$scratch/disk.so" dev/test/disk_preload.c
 LD_PRELOAD=$scratch/disk.so DISK_DOES=full DISK_RANK=1 DISK_CALL=14 \

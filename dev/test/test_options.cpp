@@ -326,6 +326,17 @@ TEST_CASE("help and the README's table") {
   }
 }
 
+TEST_CASE("a file's length replaces a saved one") {
+  const Json saved = Json::parse(R"({"steps": 100, "train_tokens": "auto", "lr": 0.5, "min_lr": "auto"})", "saved");
+  const ConfigFile file(R"({"train_tokens": 5000})");
+  const Options options = parse_options({"--config", file.path}, &saved);
+  CHECK(is_auto(options.steps));
+  CHECK(options.train_tokens == 5000);
+  CHECK(options.lr == 0.5);
+  CHECK(parse_options({"--epochs", "2"}, &saved).epochs == 2);
+  CHECK(parse_options({}, &saved).steps == 100);
+}
+
 TEST_CASE("SageMaker's configuration works as it is") {
   const auto with = [](const std::string& json) {
     Options options;

@@ -405,6 +405,11 @@ Options parse_options(int argc, const char* const* argv, const Json& saved) {
 }
 
 void apply_config(Options& options, const Json& config) {
+  // One length replaces another of before.
+  for (const std::string& name : kLengths)
+    for (const auto& [key, value] : config.items())
+      if (spelled(key) == name && !(value.is_string() && value.as_string() == "auto"))
+        for (const std::string& other : kLengths) set(options, *find_option(other), "auto");
   std::vector<const OptionInfo*> seen;
   for (const auto& [given, value] : config.items()) {
     std::string key = given;

@@ -44,6 +44,14 @@ int64_t step_of(const std::string& name) {
   return step;
 }
 
+// Throws where the disk cannot tell.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  REQUIRE(!error, "cannot look for %s: %s", path.c_str(), error.message().c_str());
+  return there;
+}
+
 template <class F>
 void for_folders_in(const std::string& root, F&& f) {
   std::error_code error;
@@ -135,9 +143,8 @@ void remove_partial_checkpoint(const std::string& path, Disk& disk) { remove_fol
 void remove_partial_checkpoints(const std::string& root, Disk& disk) {
   std::vector<std::string> partial;
   for_folders_in(root, [&](const fs::path& folder) {
-    std::error_code error;
     const bool is_partial = folder.extension() == kPartial && step_of(folder.stem()) >= 0;
-    const bool half_removed = step_of(folder.filename()) >= 0 && !fs::exists(folder / "manifest.json", error);
+    const bool half_removed = step_of(folder.filename()) >= 0 && !is_there(folder / "manifest.json");
     if (is_partial || half_removed) partial.push_back(folder);
   });
   for (const std::string& folder : partial) remove_folder(folder, disk);
@@ -148,9 +155,8 @@ void remove_partial_checkpoints(const std::string& root, Disk& disk) {
 std::vector<int64_t> checkpoints_in(const std::string& root) {
   std::vector<int64_t> steps;
   for_folders_in(root, [&](const fs::path& folder) {
-    std::error_code error;
     const int64_t step = step_of(folder.filename());
-    if (step >= 0 && fs::exists(folder / "manifest.json", error)) steps.push_back(step);
+    if (step >= 0 && is_there(folder / "manifest.json")) steps.push_back(step);
   });
   std::sort(steps.rbegin(), steps.rend());
   return steps;
@@ -195,12 +201,21 @@ void Checkpoint::open(const std::string& name, const Json& entry) {
 
 void Checkpoint::verify(int file) const {
   const File& f = files_.at(size_t(file));
-  const MappedFile mapped(f.path);
+  // Not through the mapping, where a disk that cannot read is a signal.
+  const std::unique_ptr<FILE, int (*)(FILE*)> opened(fopen(f.path.c_str(), "rb"), fclose);
+  REQUIRE(opened, "cannot read %s: %s", f.path.c_str(), strerror(errno));
   Checksum checksum;
-  checksum.add(mapped.data(), mapped.size());
+  std::vector<char> bytes(size_t(4) << 20);
+  for (size_t n; (n = fread(bytes.data(), 1, bytes.size(), opened.get())) > 0;) checksum.add(bytes.data(), n);
+  REQUIRE(!ferror(opened.get()), "cannot read %s: %s", f.path.c_str(), strerror(errno));
   REQUIRE(checksum.text() == f.checksum,
           "%s has the checksum %s\n  expected %s, as the manifest says: the disk has changed it", f.path.c_str(),
           checksum.text().c_str(), f.checksum.c_str());
+}
+
+void Checkpoint::close() {
+  parts_.clear();
+  opened_.clear();
 }
 
 void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, size_t count, float* out) const {

@@ -64,6 +64,8 @@ class Checkpoint {
   int files() const { return int(files_.size()); }
   void verify(int file) const;  // throws if its bytes are not those that were written
 
+  // Nothing is read any more: the files are closed.
+  void close();
   // Elements first .. first+count-1 of a tensor. Throws if the checkpoint lacks one of them.
   void read(StateKind kind, const std::string& tensor, size_t first, size_t count, float* out) const;
 

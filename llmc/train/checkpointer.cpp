@@ -35,16 +35,27 @@ bool Checkpointer::save(int64_t step, const Json& state) {
   step_ = step;
   state_ = state;
   phase_ = Phase::writing;
-  attempt([&] {
-    std::vector<float> numbers;
-    write_share([&](StateKind kind, int unit, size_t first, size_t count) {
-      numbers.resize(count);
-      trainer_.read_state(kind, unit, first, count, numbers.data());
-      return numbers.data();
-    });
+  in_thread([this] {
+    write_share([&](StateKind kind, int unit, size_t first, size_t count) { return ask({kind, unit, first, count}); });
   });
   finish();
   return saved_;
+}
+
+const float* Checkpointer::ask(const Request& request) {
+  std::unique_lock lock(mutex_);
+  request_ = request;
+  answered_.wait(lock, [&] { return !request_; });
+  return numbers_.data();
+}
+
+void Checkpointer::answer() {
+  const std::lock_guard lock(mutex_);
+  if (!request_) return;
+  numbers_.resize(request_->count);
+  trainer_.read_state(request_->kind, request_->unit, request_->first, request_->count, numbers_.data());
+  request_.reset();
+  answered_.notify_one();
 }
 
 void Checkpointer::write_share(const Read& read) {
@@ -57,10 +68,15 @@ void Checkpointer::publish() {
   remove_old();
 }
 
+// One that cannot be removed takes room, no more.
 void Checkpointer::remove_old() const {
   if (keep_ == 0) return;
-  const std::vector<int64_t> steps = checkpoints_in(root_);
-  for (size_t i = size_t(keep_); i < steps.size(); ++i) remove_checkpoint(checkpoint_path(root_, steps[i]), disk_);
+  try {
+    const std::vector<int64_t> steps = checkpoints_in(root_);
+    for (size_t i = size_t(keep_); i < steps.size(); ++i) remove_checkpoint(checkpoint_path(root_, steps[i]), disk_);
+  } catch (const Error& error) {
+    fprintf(stderr, "warning: an old checkpoint stays: %s\n", error.what());
+  }
 }
 
 Votes Checkpointer::votes() const {
@@ -103,8 +119,9 @@ void Checkpointer::finish() {
   REQUIRE(!waits_for_state(), "the checkpoint of step %lld was begun, and nobody said what state to write",
           (long long)step_);
   while (under_way()) {
+    answer();
     count(trainer_.count_votes(votes()));
-    if (under_way()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (under_way()) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
 

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -34,7 +36,7 @@ class Checkpointer {
   // `state` of the step of begin, which has ended: starts to write.
   void write(const Json& state);
   // The same at once and from the device, when all steps have ended. Returns whether it is saved; the same on all
-  // ranks.
+  // ranks, which speak to each other meanwhile: one that writes for long is not taken for lost.
   bool save(int64_t step, const Json& state);
 
   Votes votes() const;
@@ -50,8 +52,16 @@ class Checkpointer {
   enum class Phase { idle, taken, writing, publishing };
   enum class Outcome { none, done, failed };
   using Read = std::function<const float*(StateKind kind, int unit, size_t first, size_t count)>;
+  // Numbers of the device, for the thread that writes: read by the host's thread, which alone speaks to the device.
+  struct Request {
+    StateKind kind;
+    int unit;
+    size_t first, count;
+  };
 
   void write_share(const Read& read);
+  const float* ask(const Request& request);  // in the thread
+  void answer();                             // the other side, if something is asked
   void publish();
   void remove_old() const;
   // What it does or throws is the outcome.
@@ -72,6 +82,10 @@ class Checkpointer {
   Json state_;
   std::atomic<Outcome> outcome_ = Outcome::none;
   std::string error_;
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  std::optional<Request> request_;
+  std::vector<float> numbers_;
   std::vector<std::string> news_;
   std::thread thread_;
 };

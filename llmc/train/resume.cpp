@@ -1,8 +1,11 @@
 #include "llmc/train/resume.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "llmc/base/error.h"
 
@@ -90,32 +93,66 @@ Json ResumePoint::saved_options(int ranks) const {
   return Json::object();
 }
 
-std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream) const {
-  const int rank = communicator.rank(), ranks = communicator.size();
-  const int64_t seen = int64_t(checkpoints.size()), seen_by_first = broadcast_number(communicator, stream, seen);
-  REQUIRE(sum_number(communicator, stream, seen != seen_by_first) == 0,
-          "--resume: the ranks see different checkpoints, the first rank %lld of them\n"
+void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream) {
+  Checksum found;
+  for (const std::string& path : resume ? resume->checkpoints : std::vector<std::string>())
+    found.add(path.data(), path.size() + 1);
+  if (resume) found.add(resume->run_folder.data(), resume->run_folder.size());
+  const auto own = int64_t(found.value());
+  const bool same = own == broadcast_number(communicator, stream, own);
+  REQUIRE(sum_number(communicator, stream, !same) == 0,
+          "--resume: the ranks do not see the same checkpoints; this one sees %zu\n"
           "  the folder must be one that all machines share",
-          (long long)seen_by_first);
+          resume ? resume->checkpoints.size() : 0);
+}
+
+namespace {
+
+// This rank's part of the files; "" if they are as they were written. The ranks speak to each other meanwhile: one that
+// reads for long is not taken for lost.
+std::string verify_together(const Checkpoint& checkpoint, Communicator& communicator, Stream& stream) {
+  std::string why;
+  std::atomic<bool> done = false;
+  std::thread reader([&] {
+    try {
+      for (int file = communicator.rank(); file < checkpoint.files(); file += communicator.size())
+        checkpoint.verify(file);
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    done = true;
+  });
+  try {
+    while (sum_number(communicator, stream, !done) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  } catch (...) {
+    reader.join();
+    throw;
+  }
+  reader.join();
+  return why;
+}
+
+}  // namespace
+
+std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream,
+                                            std::vector<std::string>& refused) const {
   for (const std::string& path : checkpoints) {
     std::optional<Checkpoint> checkpoint;
     std::string why;
     try {
       checkpoint.emplace(path);
-      for (int file = rank; file < checkpoint->files(); file += ranks) checkpoint->verify(file);
     } catch (const Error& error) {
       why = error.what();
     }
-    if (sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
+    if (sum_number(communicator, stream, !checkpoint) == 0) why = verify_together(*checkpoint, communicator, stream);
+    if (checkpoint && sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
     REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
             why.empty() ? "" : ":\n  ", why.c_str());
     if (!why.empty())
       fputs(format("warning: checkpoint %s is refused: %s\n  trying the one before it\n", path.c_str(), why.c_str())
                 .c_str(),
             stderr);
-    // A later one of the same step must find its name free.
-    if (rank == 0 && !run_folder.empty() && rename(path.c_str(), (path + ".refused").c_str()) != 0)
-      fail("cannot set the refused checkpoint aside as %s.refused\n  remove or rename %s", path.c_str(), path.c_str());
+    refused.push_back(path);
   }
   return {};
 }
@@ -128,7 +165,7 @@ Json resume_state(int64_t step, int ranks, const Options& options, const RunSett
     if (!is_one_of(key, kNotSaved)) saved.set(key, value);
   saved.set("seq_len", settings.T).set("global_batch", settings.G);
   saved.set("steps", settings.steps).set("train_tokens", "auto").set("epochs", "auto");
-  saved.set("lr", settings.lr).set("min_lr", settings.min_lr).set("warmup_steps", settings.warmup_steps);
+  saved.set("lr", settings.lr).set("warmup_steps", settings.warmup_steps);  // an automatic --min-lr follows from --lr
   saved.set("val_every", settings.val_every);
   return Json::object()
       .set("step", step)
@@ -139,16 +176,19 @@ Json resume_state(int64_t step, int ranks, const Options& options, const RunSett
       .set("options", saved);
 }
 
-std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options,
-                                          const LlamaConfig& model, int64_t data_tokens) {
-  const Json& state = checkpoint.state();
-  const std::string path = checkpoint.path();
+void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model) {
+  const std::string& path = checkpoint.path();
   const Json now = model.to_json();
-  for (const auto& [key, value] : state.at("model").items())
+  for (const auto& [key, value] : checkpoint.state().at("model").items())
     REQUIRE(
         now.contains(key) && now.at(key) == value,
         "--resume %s is of another model: its %s is %s, here it is %s\n  name the model that it was taken of: --model",
         path.c_str(), key.c_str(), value.dump().c_str(), now.contains(key) ? now.at(key).dump().c_str() : "not there");
+}
+
+std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens) {
+  const Json& state = checkpoint.state();
+  const std::string& path = checkpoint.path();
   REQUIRE(state.get_int("data_tokens") == data_tokens,
           "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
           "  name the same --train-data, or begin a new run with its weights (scripts/consolidate, then --model)",

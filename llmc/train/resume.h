@@ -24,16 +24,20 @@ struct ResumePoint {
   Json saved_options(int ranks) const;
 
   // The newest checkpoint of which every byte is as it was written: the ranks look together, each at its share of the
-  // files. One that is refused is told on stderr, with the reason, and set aside by the first rank if others are left;
-  // if none is left of several or the only one is refused, that is an error.
-  std::optional<Checkpoint> open(Communicator& communicator, Stream& stream) const;
+  // files. One that is refused is told on stderr, with the reason, and added to `refused`; if none is left, that is an
+  // error.
+  std::optional<Checkpoint> open(Communicator& communicator, Stream& stream, std::vector<std::string>& refused) const;
 };
+
+// Throws if the ranks have not found the same: a folder that some of them do not see.
+void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream);
 
 // What a checkpoint says of the run: all that ResumePoint, the consolidation and a person want to know.
 Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,
                   const LlamaConfig& model, int64_t data_tokens);
 
-// Throws where going on would train another model, or on other data than the run would have: the data's order follows
-// from seed, batch and sequence length. Returns what differs in the other options, "--lr 0.001 (was 0.002)".
-std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options,
-                                          const LlamaConfig& model, int64_t data_tokens);
+// Throws if the checkpoint is of another model.
+void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model);
+// Throws where training would go on with other data than the run would have had: their order follows from seed, batch
+// and sequence length. Returns what differs in the other options, "--lr 0.001 (was 0.002)".
+std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens);

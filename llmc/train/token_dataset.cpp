@@ -294,3 +294,13 @@ double unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held
   }
   return nats / double(held_tokens);
 }
+
+std::string bundled_text() {
+  std::error_code error;
+  for (std::filesystem::path at = std::filesystem::read_symlink("/proc/self/exe", error); at.has_relative_path();
+       at = at.parent_path()) {
+    const std::filesystem::path text = at.parent_path() / "dev/data/tinyshakespeare.txt";
+    if (std::filesystem::exists(text, error)) return text.string();
+  }
+  fail("the bundled text dev/data/tinyshakespeare.txt is not beside the program\n  name your own with --train-data");
+}

@@ -73,6 +73,9 @@ class TokenDataset {
   int vocab_size_ = 0;
 };
 
+// The text that is committed with the program: beside the binary or above it. Throws if it is not there.
+std::string bundled_text();
+
 // What a run trains on, and what it is measured with.
 struct TrainingData {
   TokenDataset train;
