@@ -3,6 +3,7 @@
 //   kill         the rank ends by SIGKILL, before the call
 //   kill-mpirun  its parent does, and it waits to follow
 //   full         this call and all behind it fail, ENOSPC
+//   slow         needs no number: each rank writes DISK_RATE bytes a second, at most
 // The call is written to DISK_LOG first. With DISK_DOES=count each call is.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -50,12 +51,14 @@ static int at(const char* name, const char* path) {
   return 0;
 }
 
-static int at_file(const char* name, int file) {
+static int at_file(const char* name, int file, size_t bytes) {
   char link[64], path[PATH_MAX];
   snprintf(link, sizeof link, "/proc/self/fd/%d", file);
   const ssize_t length = readlink(link, path, sizeof path - 1);
   if (length <= 0) return 0;
   path[length] = 0;
+  const char *does = getenv("DISK_DOES"), *rate = getenv("DISK_RATE");
+  if (does && rate && !strcmp(does, "slow") && strstr(path, "/checkpoints")) usleep((useconds_t)(bytes * 1e6 / atof(rate)));
   return at(name, path);
 }
 
@@ -63,11 +66,11 @@ static int at_file(const char* name, int file) {
 
 ssize_t write(int file, const void* data, size_t bytes) {
   REAL(ssize_t, write, int, const void*, size_t);
-  return at_file("write", file) ? -1 : real(file, data, bytes);
+  return at_file("write", file, bytes) ? -1 : real(file, data, bytes);
 }
 int fsync(int file) {
   REAL(int, fsync, int);
-  return at_file("sync", file) ? -1 : real(file);
+  return at_file("sync", file, 0) ? -1 : real(file);
 }
 int mkdir(const char* path, mode_t mode) {
   REAL(int, mkdir, const char*, mode_t);

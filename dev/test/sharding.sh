@@ -2,7 +2,11 @@
 # Covers: promise 2: every way to share the state out among the ranks trains as one rank does; all stages have the same
 # bits, with several micro-batches 0 those of 1 and 2 those of 3; in any schedule of the streams
 # Covers: promise 6: a sharded model is imported and exported whole
+# Covers: promise 2: a step as it is recorded by a device that executes nothing is the one that is executed
 # Timeout: 900
+#
+# SHARDING=every: instead, every stage on 1, 2, 3, 4 and 8 ranks and on hybrid meshes, with 1 and 3 micro-batches; beside
+# the losses, the weights, no further from one rank's than 3 times what the order of its micro-batches moves those.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -19,8 +23,8 @@ for tied in false true; do
 END
 done
 run() { # NAME RANKS ARGUMENTS…
-  ranks "$2" "$train" --model "${model:-$scratch/$tied.json}" --train-data "$scratch/letters.txt" --steps 20 --global-batch 24 \
-    --seq-len 32 --lr "${rate:-6e-3}" --warmup-steps 3 --val-every 20 --sample-every 0 --out "$scratch/$tied-$1" "${@:3}" \
+  ranks "$2" "$train" --model "${model:-$scratch/$tied.json}" --train-data "$scratch/letters.txt" --steps 20 \
+    --global-batch "${batch:-24}" --seq-len "${length:-32}" --lr "${rate:-6e-3}" --warmup-steps 3 --val-every 20 --sample-every 0 --out "$scratch/$tied-$1" "${@:3}" \
     >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "the run $1"; }
   losses "$scratch/$tied-$1/train.jsonl" >"$scratch/$tied-$1.losses"
 }
@@ -45,6 +49,71 @@ rounded() {
     END { printf "     first loss differs by %.1e, second by %.1e\n", first, second; exit !(first == 0 && second > 0 && second < 2^-9) }'
 }
 
+# weights NAME…: the files of their weights.
+weights() { printf "$scratch/$tied-%s/export/model.safetensors\n" "$@"; }
+# largest NAME…: the largest of the distances on standard input, and whose it is.
+largest() { sort -g | tail -n 1 | sed "s#$scratch/$tied-##g; s#/export/model.safetensors##g"; }
+val_losses() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$scratch/$tied-$1/train.jsonl"; }
+# validates_as A B: before the first step to rounding, after the last one as `agree` says of the losses.
+validates_as() {
+  paste -d' ' <(val_losses "$1") <(val_losses "$2") | awk '
+    { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d; if (NR == 1) first = d }
+    END { printf "     held-out losses: the first differs by %.1e, worst by %.1e\n", first, worst
+          exit !(NR == 2 && first <= 2e-7 && worst <= 1e-5) }'
+}
+# within A B: distance A is at most 3 times the spread B, which is no more than rounding.
+within() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(0 < b && b <= 1e-4 && a <= 3 * b) }'; }
+
+# Every mesh and stage, in 1 and in 3 micro-batches: of 72 sequences, so that the share of each rank can be cut in 3.
+every() {
+  local batch=72 length=16 n replicas degree parts name stage cut mesh spread worst names=() cuts=(72 36 24 18 12 9 8 6 4 3 2 1)
+  for cut in "${cuts[@]}"; do run "cut-$cut" 1 --micro-batch "$cut"; done
+  mapfile -t files < <(weights "${cuts[@]/#/cut-}")
+  spread=$(dev/test/weights_distance.py --pairs "${files[@]}" | largest)
+  echo "     the spread: one rank's weights, its batch cut in ${#cuts[@]} ways, are at most ${spread/ / apart: }"
+  for mesh in "1 1" "1 2" "1 3" "1 4" "1 8" "2 2" "4 2" "2 4"; do # replicas x ranks that shard
+    read -r replicas degree <<<"$mesh"
+    n=$((replicas * degree))
+    for parts in 1 3; do
+      name=$replicas-x-$degree-in-$parts
+      for stage in 0 1 2 3; do
+        run "$name-$stage" $n --zero-stage $stage --hybrid-shard-degree "$degree" --micro-batch $((batch / n / parts))
+        names+=("$name-$stage")
+      done
+      check "$replicas x $degree ranks, micro-batches: $parts; stage 1 has the bits of 0" same "$name-0" "$name-1"
+      check "  stage 3 those of 2" same "$name-2" "$name-3"
+      if [ $parts = 1 ]; then check "  stage 2 those of 0" same "$name-0" "$name-2"; fi
+      for stage in 0 2; do
+        check "  stage $stage: one rank's losses" agree cut-72 "$name-$stage"
+        check "    and held-out losses" validates_as cut-72 "$name-$stage"
+      done
+    done
+  done
+  mapfile -t files < <(weights cut-72 "${names[@]}")
+  dev/test/weights_distance.py "${files[@]}" >"$scratch/distances"
+  worst=$(largest <"$scratch/distances")
+  echo "     of ${#names[@]} runs, the weights furthest from one rank's: ${worst/ /, }"
+  spread=${spread%% *} worst=${worst%% *}
+  check "all weights within 3 times the spread: $(awk "BEGIN { printf \"%.2f\", $worst / $spread }")" within "$worst" "$spread"
+  run other 1 --seed 5
+  mapfile -t files < <(weights cut-72 other)
+  # shellcheck disable=SC2016
+  check "another seed's are seen to be far" eval '! within "$(dev/test/weights_distance.py "${files[@]}" | largest)" "$spread"'
+}
+if [ "${SHARDING:-}" = every ]; then
+  for tied in false true; do
+    echo "-- tied head: $tied"
+    every
+  done
+  echo "$checks checks passed"
+  exit
+fi
+
+for mesh in "1 0 0" "2 0 0" "3 1 0" "4 2 0" "4 3 2"; do
+  read -r n stage degree <<<"$mesh"
+  check "$n ranks, stage $stage, degree $degree: the record of a step is that of a device that executes nothing" \
+    ranks "$n" "$build/test/recorded" "$stage" "$degree"
+done
 for tied in false true; do
   echo "-- tied head: $tied"
   run one 1

@@ -1,46 +1,13 @@
 // Covers: promise 8: the plan is what a training touches: each planned buffer from its first to its last byte, nothing
 // outside of one, and nothing is allocated after the start
-#include <algorithm>
-#include <cstring>
-#include <string>
 #include <vector>
 
 #include "dev/test/test.h"
+#include "dev/test/touched.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/train/trainer.h"
 
 namespace {
-
-// The arena begins as poison (0xff in every byte), which no number that training writes ends up as: what is still
-// poison was not touched.
-struct Touched {
-  std::string untouched;  // planned buffers with a poisoned element, and where
-  size_t outside = 0;     // bytes of gaps between buffers that are not poison any more
-};
-
-bool poisoned(const std::byte* data, size_t bytes) {
-  return std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{0xff}; });
-}
-
-Touched look_at(const MemoryPlan& plan, const Arena& arena) {
-  Touched touched;
-  for (Segment segment : {Segment::device, Segment::symmetric, Segment::pinned}) {
-    size_t end = 0;  // of the buffer before
-    const std::byte* base = arena.base(segment);
-    for (const MemoryPlan::Buffer& b : plan.buffers()) {
-      if (b.segment != segment) continue;
-      for (size_t i = end; i < b.offset; ++i) touched.outside += base[i] != std::byte{0xff};
-      end = b.offset + b.bytes;
-      for (size_t i = 0; i < b.bytes; i += b.element_bytes) {
-        if (!poisoned(base + b.offset + i, b.element_bytes)) continue;
-        touched.untouched += format("%s, %s: byte %zu of %zu\n", b.category.c_str(), b.name.c_str(), i, b.bytes);
-        break;
-      }
-    }
-    for (size_t i = end; i < plan.bytes(segment); ++i) touched.outside += base[i] != std::byte{0xff};
-  }
-  return touched;
-}
 
 // Head of 128 tokens, so that the last chunk is whole: of a part of a chunk the rest is padding.
 LlamaConfig small(bool tied) {
