@@ -5,8 +5,8 @@
 // sum each micro-batch's and keep this rank's part of the sums: a unit is whole only while its backward computes, in
 // one of two buffers for blocks, and one for the head and the embedding, or one for each where the head is tied.
 //
-// Rounded to bf16 they take half the way between those that shard, where NCCL adds in bf16 too; micro-batches and replicas
-// add in fp32.
+// Rounded to bf16 they take half the way between those that shard, where NCCL adds in bf16 too; micro-batches and
+// replicas add in fp32.
 #pragma once
 
 #include <vector>
