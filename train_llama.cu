@@ -69,7 +69,6 @@ struct Run {
 
  private:
   void go_on_from(const ResumePoint& resume);
-  void set_aside(const std::string& checkpoints);
   void open_data();
   void prepare_evaluation();
   void enqueue_step(int64_t step);
@@ -339,7 +338,8 @@ Json Run::state_after(int64_t step) const {
 }
 
 void Run::report_checkpoints() {
-  for (const std::string& news : checkpointer_->news()) console.line(news);
+  for (const Checkpointer::Saved& saved : checkpointer_->news())
+    console.line(format("saved %s in %s", saved.path.c_str(), human_duration(saved.seconds).c_str()));
 }
 
 // One step is always under way while the host prepares the next; its result is read a step late.
@@ -367,9 +367,11 @@ int64_t Run::train() {
     checkpointer_->count(votes);
     stop = votes.stop > 0 || stop_now();
     if (stop || !saves_at(enqueued)) continue;
-    if (!options.checkpoint_async || checkpointer_->under_way())
+    const bool late = checkpointer_->under_way();
+    if (late) console.line("the checkpoint before is not written yet: training waits for it");
+    if (late || !options.checkpoint_async)
       while (finished < enqueued) finish();
-    checkpointer_->finish();  // if the one before is still under way
+    checkpointer_->finish();
     if (options.checkpoint_async) checkpointer_->begin(enqueued);
     else checkpointer_->save(finished, state_after(finished));
   }
@@ -388,18 +390,6 @@ int64_t Run::train() {
   return finished;
 }
 
-// What stands in the way of checkpoints to come: refused ones, and what was never completed.
-void Run::set_aside(const std::string& checkpoints) {
-  for (const std::string& path : refused_)
-    if (rename(path.c_str(), (path + ".refused").c_str()) != 0)
-      fail("cannot set the refused checkpoint aside as %s.refused\n  remove or rename %s", path.c_str(), path.c_str());
-  try {
-    remove_partial_checkpoints(checkpoints);
-  } catch (const Error& error) {
-    console.warning(error.what());
-  }
-}
-
 // Only the first rank writes here; what it cannot write ends all of them.
 void Run::open_folder(const ResumePoint* resume) {
   if (ranks.rank == 0) {
@@ -413,7 +403,8 @@ void Run::open_folder(const ResumePoint* resume) {
   }
   Stream stream(device, "folder");
   const std::string checkpoints = broadcast_text(*communicator, stream, folder ? folder->file("checkpoints") : "");
-  if (folder && resume && !resume->run_folder.empty()) set_aside(checkpoints);
+  if (folder && resume && !resume->run_folder.empty())
+    if (const std::string left = make_room(checkpoints, refused_); !left.empty()) console.warning(left);
   checkpointer_.emplace(checkpoints, options.keep_checkpoints, *trainer, ranks);
 }
 

@@ -1,13 +1,14 @@
 // Covers: promise 2: nothing orders the gather of a unit behind the compute of the one before it, nor the backward of a
 // unit behind the sum of the one after it; a replay shows both under way at once
 // Covers: a record of a device that executes nothing is that of one that does
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <set>
 
 #include "dev/test/test.h"
 #include "llmc/base/json.h"
-#include "llmc/comm/communicator.h"
+#include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/device/replay.h"
 #include "llmc/train/rehearsal.h"
@@ -241,6 +242,46 @@ TEST_CASE("the record of a device that executes nothing is that of one that does
       for (size_t k = 0; k < a.accesses.size(); ++k) CHECK(a.accesses[k].bytes == b.accesses[k].bytes);
     }
   }
+}
+
+TEST_CASE("a start writes no byte twice, and of weights and moments this rank's") {
+  for (const bool tied : {false, true})
+    for (const DType dtype : {DType::fp32, DType::bf16})
+      for (const int stage : {0, 1, 2, 3}) {
+        CAPTURE(tied);
+        CAPTURE(stage);
+        Device device(modelled_device("H100"));
+        RecordingCommunicator communicator(1, Communicator::first_ranks(3));
+        LlamaConfig config = small(3);
+        config.tied = tied, config.V = 251;
+        TrainerSettings settings = sharded(stage);
+        settings.dtype = dtype;
+        const auto trainer = Trainer::create(device, communicator, config, settings, Mesh::create(3, 1));
+        Record record;
+        device.record_to(&record);
+        trainer->allocate();
+        trainer->initialize(Init::normal, 1);
+        device.record_to(nullptr);
+
+        std::vector<std::pair<const char*, const char*>> written;
+        for (const Entry& entry : record.entries)
+          for (const Access& a : entry.accesses)
+            if (a.write && a.bytes && entry.ranks.empty())
+              written.push_back({static_cast<const char*>(a.data), static_cast<const char*>(a.data) + a.bytes});
+        std::sort(written.begin(), written.end());
+        size_t bytes = 0, twice = 0;
+        for (size_t i = 0; i < written.size(); ++i) {
+          bytes += size_t(written[i].second - written[i].first);
+          twice += i && written[i].first < written[i - 1].second;
+        }
+        CHECK(twice == 0);
+        const TensorLayout& layout = trainer->layout();
+        const size_t own = stage ? layout.size / 3 : layout.size;
+        const size_t state = own * (3 * sizeof(float) + (dtype == DType::bf16 ? sizeof(bf16) : 0));
+        const size_t table = size_t(settings.T) * size_t(config.HD) * sizeof(float);
+        CHECK(bytes >= state + table);
+        CHECK(bytes <= state + table + 4096);  // where weight decay begins and ends
+      }
 }
 
 TEST_CASE("a replay: what is independent overlaps, what is ordered does not") {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 
 Checkpointer::Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk)
@@ -14,6 +15,7 @@ void Checkpointer::begin(int64_t step) {
   REQUIRE(!under_way(), "a checkpoint of step %lld was begun while that of step %lld is under way", (long long)step,
           (long long)step_);
   step_ = step;
+  begun_ = seconds();
   trainer_.take_snapshot();
   phase_ = Phase::taken;
 }
@@ -33,6 +35,7 @@ void Checkpointer::write(const Json& state) {
 bool Checkpointer::save(int64_t step, const Json& state) {
   finish();
   step_ = step;
+  begun_ = seconds();
   state_ = state;
   phase_ = Phase::writing;
   in_thread([this] {
@@ -111,7 +114,7 @@ void Checkpointer::count(const Votes& votes) {
   } else {
     phase_ = Phase::idle;
     saved_ = true;
-    news_.push_back("saved " + path);
+    news_.push_back({path, seconds() - begun_});
   }
 }
 
@@ -125,7 +128,7 @@ void Checkpointer::finish() {
   }
 }
 
-std::vector<std::string> Checkpointer::news() { return std::exchange(news_, {}); }
+std::vector<Checkpointer::Saved> Checkpointer::news() { return std::exchange(news_, {}); }
 
 template <class F>
 void Checkpointer::attempt(F&& f) {

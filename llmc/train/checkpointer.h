@@ -45,8 +45,12 @@ class Checkpointer {
   // Returns when nothing is under way. If something is, all steps must have ended.
   void finish();
 
-  // Since it was last asked: the first rank's words about what was saved or not, for the console.
-  std::vector<std::string> news();
+  struct Saved {
+    std::string path;
+    double seconds;  // from its begin
+  };
+  // Those since it was last asked.
+  std::vector<Saved> news();
 
  private:
   enum class Phase { idle, taken, writing, publishing };
@@ -86,6 +90,7 @@ class Checkpointer {
   std::condition_variable answered_;
   std::optional<Request> request_;
   std::vector<float> numbers_;
-  std::vector<std::string> news_;
+  std::vector<Saved> news_;
+  double begun_ = 0;
   std::thread thread_;
 };

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -155,6 +157,19 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
     refused.push_back(path);
   }
   return {};
+}
+
+std::string make_room(const std::string& root, const std::vector<std::string>& refused) {
+  for (const std::string& path : refused)
+    REQUIRE(rename(path.c_str(), (path + ".refused").c_str()) == 0,
+            "cannot set the refused checkpoint aside as %s.refused: %s\n  remove or rename it", path.c_str(),
+            strerror(errno));
+  try {
+    remove_partial_checkpoints(root);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,

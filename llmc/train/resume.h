@@ -29,6 +29,10 @@ struct ResumePoint {
   std::optional<Checkpoint> open(Communicator& communicator, Stream& stream, std::vector<std::string>& refused) const;
 };
 
+// What stands in the way of checkpoints to come below `root`: refused ones are renamed to *.refused, what was never
+// completed is removed. Returns what could not be removed, and why.
+std::string make_room(const std::string& root, const std::vector<std::string>& refused);
+
 // Throws if the ranks have not found the same: a folder that some of them do not see.
 void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream);
 

@@ -314,14 +314,19 @@ class LlamaTrainer : public Trainer {
     return kind == StateKind::weights ? parameters_.master(unit) : optimizer_->moments(kind, unit);
   }
 
-  // Calls f with each piece of a tensor that this rank updates and its place in the state; padding is 0.
+  // Calls f with each piece of a tensor that this rank updates and its place in the state; padding becomes 0.
   template <class F>
   void for_own_pieces(StateKind kind, F&& f) {
     for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
       float* own = state(kind, unit);
-      clear(compute_, own, sharding_.count(layout_, unit));
-      for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit)))
+      const size_t count = sharding_.count(layout_, unit);
+      size_t end = 0;
+      for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), count)) {
+        if (piece.at > end) clear(compute_, own + end, piece.at - end);
         f(piece, own + piece.at);
+        end = piece.at + piece.count;
+      }
+      if (count > end) clear(compute_, own + end, count - end);
     }
   }
 
