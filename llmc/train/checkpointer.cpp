@@ -45,20 +45,26 @@ bool Checkpointer::save(int64_t step, const Json& state) {
   return saved_;
 }
 
-const float* Checkpointer::ask(const Request& request) {
-  std::unique_lock lock(mutex_);
-  request_ = request;
-  answered_.wait(lock, [&] { return !request_; });
+const float* Checkpointer::ask(Request request) {
+  std::future<void> answered = request.answered.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    request_ = std::move(request);
+  }
+  answered.get();
   return numbers_.data();
 }
 
 void Checkpointer::answer() {
-  const std::lock_guard lock(mutex_);
-  if (!request_) return;
-  numbers_.resize(request_->count);
-  trainer_.read_state(request_->kind, request_->unit, request_->first, request_->count, numbers_.data());
-  request_.reset();
-  answered_.notify_one();
+  std::optional<Request> request;
+  {
+    const std::lock_guard lock(mutex_);
+    request.swap(request_);
+  }
+  if (!request) return;
+  numbers_.resize(request->count);
+  trainer_.read_state(request->kind, request->unit, request->first, request->count, numbers_.data());
+  request->answered.set_value();
 }
 
 void Checkpointer::write_share(const Read& read) {

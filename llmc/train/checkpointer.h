@@ -11,7 +11,7 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -61,11 +61,12 @@ class Checkpointer {
     StateKind kind;
     int unit;
     size_t first, count;
+    std::promise<void> answered = {};
   };
 
   void write_share(const Read& read);
-  const float* ask(const Request& request);  // in the thread
-  void answer();                             // the other side, if something is asked
+  const float* ask(Request request);  // in the thread
+  void answer();                      // the other side, if something is asked
   void publish();
   void remove_old() const;
   // What it does or throws is the outcome.
@@ -87,7 +88,6 @@ class Checkpointer {
   std::atomic<Outcome> outcome_ = Outcome::none;
   std::string error_;
   std::mutex mutex_;
-  std::condition_variable answered_;
   std::optional<Request> request_;
   std::vector<float> numbers_;
   std::vector<Saved> news_;
