@@ -121,6 +121,9 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
   prepare_evaluation();
 
   if (resume && !options.dry_run) go_on_from(*resume);
+  REQUIRE(options.trace.empty() || (trains() && settings.steps - (start ? start->step() : 0) > kTracedStep),
+          "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
+          options.trace.c_str());
   trainer = Trainer::create(device, *communicator, model.config, trainer_settings(options, settings), mesh);
   if (model.weights && !start) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }

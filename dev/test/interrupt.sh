@@ -8,14 +8,6 @@ source "$(dirname "$0")/lib.bash"
 cd "$root"
 export LLMC_PROGRAM=$train
 
-wait_for() { # FILE TEXT: within 60 s
-  for _ in $(seq 600); do
-    if grep -q -- "$2" "$1" 2>/dev/null; then return; fi
-    sleep 0.1
-  done
-  cat "$1"
-  fail "did not print \"$2\""
-}
 ends_within() { # SECONDS: sets code
   local begin=$SECONDS
   code=0

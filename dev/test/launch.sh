@@ -17,14 +17,6 @@ export LLMC_PROGRAM=$train
 run=(--layers 1 --seq-len 64 --val-every 0 --sample-every 0 --steps 100)
 
 says() { grep -qF -- "$2" "$1"; }
-wait_for() { # FILE PATTERN: within 60 s
-  for _ in $(seq 600); do
-    if grep -q -- "$2" "$1" 2>/dev/null; then return; fi
-    sleep 0.1
-  done
-  cat "$1"
-  fail "did not print \"$2\""
-}
 ended_with() { # CODE: of the child
   local code=0
   wait "$child" || code=$?

@@ -53,3 +53,13 @@ refused() {
 losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 # without_times FILE: a train.jsonl without what the clock says.
 without_times() { sed 's/,"step_ms":[^,]*,"tokens_per_s":[^,}]*//' "$1"; }
+
+# wait_for FILE PATTERN: within 60 s the file must say it.
+wait_for() {
+  for _ in $(seq 600); do
+    if grep -q -- "$2" "$1" 2>/dev/null; then return; fi
+    sleep 0.1
+  done
+  cat "$1"
+  fail "did not print \"$2\""
+}

@@ -9,7 +9,14 @@
 Checkpointer::Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk)
     : root_(std::move(root)), keep_(keep), trainer_(trainer), ranks_(ranks), disk_(disk) {}
 
-Checkpointer::~Checkpointer() { join(); }
+Checkpointer::~Checkpointer() {
+  {
+    const std::lock_guard lock(mutex_);
+    given_up_ = true;
+    request_.reset();  // who waits for its answer hears of it
+  }
+  join();
+}
 
 void Checkpointer::begin(int64_t step) {
   REQUIRE(!under_way(), "a checkpoint of step %lld was begun while that of step %lld is under way", (long long)step,
@@ -49,6 +56,7 @@ const float* Checkpointer::ask(Request request) {
   std::future<void> answered = request.answered.get_future();
   {
     const std::lock_guard lock(mutex_);
+    REQUIRE(!given_up_, "the save of step %lld was given up", (long long)step_);
     request_ = std::move(request);
   }
   answered.get();

@@ -26,7 +26,7 @@ class Checkpointer {
  public:
   // Checkpoints go below `root`, of which the newest `keep` stay; 0: all. All ranks make one.
   Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk = Disk::real());
-  ~Checkpointer();  // waits for its thread
+  ~Checkpointer();  // gives up what still reads from the device, and waits for its thread
 
   // The state after `step` steps is to be saved from a snapshot: the last of them was just enqueued, and nothing is
   // under way.
@@ -89,6 +89,7 @@ class Checkpointer {
   std::string error_;
   std::mutex mutex_;
   std::optional<Request> request_;
+  bool given_up_ = false;  // nobody answers any more
   std::vector<float> numbers_;
   std::vector<Saved> news_;
   double begun_ = 0;
