@@ -4,6 +4,7 @@
 //                                 kernels declare no __shared__ variables of their own
 //   named_barrier_sync            a barrier for some of a block's warps
 //   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
+//   atomic_max, atomic_min, atomic_add  of integers in device memory, whose result does not depend on the order
 //   load_vector, store_vector     several neighbours at once, in 16-byte accesses, as fp32
 //   exp_f32, exp2_f32, rsqrt_f32, reciprocal_f32, max_f32  fp32 functions that become vector code on the CPU
 //   VECTOR_LOOP                   before a loop over a thread's few elements: `VECTOR_LOOP for (int i = 0; i < 8; ++i)`
@@ -18,6 +19,8 @@
 #if LLMC_CUDA
 #include <cstring>
 #else
+#include <atomic>
+
 #include "llmc/device/cpu_kernel.h"
 #endif
 
@@ -96,6 +99,13 @@ void run_warp_sum(uint64_t* lanes, uint32_t mask) {
   for (int l = 0; l < 32; ++l) lanes[l] = sum;
 }
 
+inline void run_warp_max_bits(uint64_t* lanes, uint32_t mask) {
+  if (mask != ~0u) stop_kernel("warp_max needs all 32 lanes, has %08x", mask);
+  uint64_t max = 0;
+  for (int l = 0; l < 32; ++l) max = lanes[l] > max ? lanes[l] : max;
+  for (int l = 0; l < 32; ++l) lanes[l] = max;
+}
+
 inline void run_warp_max(uint64_t* lanes, uint32_t mask) {
   if (mask != ~0u) stop_kernel("warp_max needs all 32 lanes, has %08x", mask);
   float x[32];
@@ -138,6 +148,7 @@ __device__ __forceinline__ float warp_max(float value) {
   for (int width = 16; width; width >>= 1) value = fmaxf(value, __shfl_xor_sync(~0u, value, width));
   return value;
 }
+__device__ __forceinline__ uint32_t warp_max(uint32_t value) { return __reduce_max_sync(~0u, value); }
 // The sum over the block's threads, in every thread: each warp's sum, then the sum of those as of a warp. The block has
 // whole warps, all of whose threads call. A barrier on both sides.
 template <class T>
@@ -161,12 +172,45 @@ __device__ __forceinline__ float warp_max(float value, LLMC_PLACE) {
   using namespace cpu_world;
   return from_posted<float>(sync_warp(~0u, &run_warp_max, to_posted(value), {"warp_max", file, line}));
 }
+__device__ __forceinline__ uint32_t warp_max(uint32_t value, LLMC_PLACE) {
+  return uint32_t(cpu_world::sync_warp(~0u, &cpu_world::run_warp_max_bits, value, {"warp_max", file, line}));
+}
 template <class T>
 __device__ __forceinline__ T block_sum(T value, LLMC_PLACE) {
   using namespace cpu_world;
   return from_posted<T>(sync_block_operation(&run_block_sum<T>, to_posted(value), {"block_sum", file, line}));
 }
 #endif
+
+// ---------------------------------------------------------------------------------------------- atomics
+
+__device__ __forceinline__ void atomic_max(uint32_t* address, uint32_t value) {
+#if LLMC_CUDA
+  atomicMax(address, value);
+#else
+  std::atomic_ref<uint32_t> atom(*address);
+  uint32_t seen = atom.load(std::memory_order_relaxed);
+  while (seen < value && !atom.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+#endif
+}
+__device__ __forceinline__ void atomic_min(uint32_t* address, uint32_t value) {
+#if LLMC_CUDA
+  atomicMin(address, value);
+#else
+  std::atomic_ref<uint32_t> atom(*address);
+  uint32_t seen = atom.load(std::memory_order_relaxed);
+  while (seen > value && !atom.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+#endif
+}
+__device__ __forceinline__ void atomic_add(unsigned long long* address, unsigned long long value) {
+#if LLMC_CUDA
+  atomicAdd(address, value);
+#else
+  std::atomic_ref<unsigned long long>(*address).fetch_add(value, std::memory_order_relaxed);
+#endif
+}
 
 // ---------------------------------------------------------------------------------------------- vectors
 
@@ -217,6 +261,29 @@ __device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) 
 #pragma unroll
   for (int j = 0; j < width; ++j) vector.v[j] = from_float<T>(from[j]);
   *reinterpret_cast<Vector<T, width>*>(to) = vector;
+}
+
+// Numbers as FP8, saturated, rounded to nearest even.
+template <int width>
+__device__ __forceinline__ void store_fp8(uint8_t* to, const float (&from)[width], Fp8Format format) {
+  Vector<uint8_t, width> vector;
+#if LLMC_CUDA
+  const __nv_fp8_interpretation_t type = format == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
+  if constexpr (width % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < width; j += 2) {
+      const uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(from[j], from[j + 1]), __NV_SATFINITE, type);
+      vector.v[j] = uint8_t(pair), vector.v[j + 1] = uint8_t(pair >> 8);
+    }
+  } else {
+    vector.v[0] = __nv_cvt_float_to_fp8(from[0], __NV_SATFINITE, type);
+  }
+#else
+  if (format == Fp8Format::e4m3)
+    VECTOR_LOOP for (int j = 0; j < width; ++j) vector.v[j] = saturated_fp8_bits<4>(from[j]);
+  else VECTOR_LOOP for (int j = 0; j < width; ++j) vector.v[j] = saturated_fp8_bits<5>(from[j]);
+#endif
+  *reinterpret_cast<Vector<uint8_t, width>*>(to) = vector;
 }
 
 // ---------------------------------------------------------------------------------------------- fp32 functions
@@ -287,6 +354,15 @@ __device__ __forceinline__ float max_f32(float a, float b) {
   return fmaxf(a, b);
 #else
   return a > b ? a : b;
+#endif
+}
+
+// a * b + c with one rounding, whatever the compiler would have made of it.
+__device__ __forceinline__ float fma_f32(float a, float b, float c) {
+#if LLMC_CUDA
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
 #endif
 }
 

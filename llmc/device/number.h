@@ -25,6 +25,7 @@ struct e5m2 {
 };
 
 enum class DType { fp32, bf16 };
+enum class Fp8Format : uint8_t { e4m3, e5m2 };
 
 template <class T>
 inline constexpr DType kDType = DType::fp32;
@@ -32,6 +33,9 @@ template <>
 inline constexpr DType kDType<bf16> = DType::bf16;
 
 constexpr const char* dtype_name(DType type) { return type == DType::fp32 ? "fp32" : "bf16"; }
+constexpr const char* format_name(Fp8Format format) { return format == Fp8Format::e4m3 ? "e4m3" : "e5m2"; }
+// The largest number of the format.
+HOST_DEVICE constexpr float largest_fp8(Fp8Format format) { return format == Fp8Format::e4m3 ? 448.0f : 57344.0f; }
 
 // What becomes of a number beyond the largest of its FP8 type: the largest (as training wants it), or NaN / infinity.
 enum class Overflow { saturate, special };
@@ -102,18 +106,34 @@ HOST_DEVICE inline bf16 from_float<bf16>(float x) {
 #endif
 }
 
+// fp8_bits(x, exponent_bits, Overflow::saturate) without a branch, so that a loop over elements becomes vector code.
+template <int exponent_bits>
+inline uint8_t saturated_fp8_bits(float x) {
+  constexpr int mantissa_bits = 7 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1, dropped = 23 - mantissa_bits;
+  constexpr uint32_t largest = exponent_bits == 4 ? 0x7e : 0x7b;
+  const uint32_t u = float_to_bits(x), magnitude = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
+  const uint32_t rounded = (magnitude + ((1u << (dropped - 1)) - 1) + (magnitude >> dropped & 1u)) >> dropped;
+  const uint32_t normal = rounded - (uint32_t(127 - bias) << mantissa_bits);
+  // Where results are subnormal an fp32 addition rounds: in the sum's last place is the smallest of them.
+  constexpr uint32_t offset = uint32_t(127 + 1 - bias - mantissa_bits + 23) << 23;
+  const uint32_t subnormal = float_to_bits(bits_to_float(magnitude) + bits_to_float(offset)) - offset;
+  const uint32_t code = magnitude < (uint32_t(127 + 1 - bias) << 23) ? subnormal : normal;
+  const uint32_t finite = sign | (code < largest ? code : largest);
+  return uint8_t(magnitude > 0x7f800000u ? 0x7fu : finite);
+}
+
 HOST_DEVICE inline e4m3 to_e4m3(float x, Overflow overflow = Overflow::saturate) {
 #if LLMC_ON_GPU
   return e4m3{__nv_cvt_float_to_fp8(x, overflow == Overflow::saturate ? __NV_SATFINITE : __NV_NOSAT, __NV_E4M3)};
 #else
-  return e4m3{fp8_bits(x, 4, overflow)};
+  return e4m3{overflow == Overflow::saturate ? saturated_fp8_bits<4>(x) : fp8_bits(x, 4, overflow)};
 #endif
 }
 HOST_DEVICE inline e5m2 to_e5m2(float x, Overflow overflow = Overflow::saturate) {
 #if LLMC_ON_GPU
   return e5m2{__nv_cvt_float_to_fp8(x, overflow == Overflow::saturate ? __NV_SATFINITE : __NV_NOSAT, __NV_E5M2)};
 #else
-  return e5m2{fp8_bits(x, 5, overflow)};
+  return e5m2{overflow == Overflow::saturate ? saturated_fp8_bits<5>(x) : fp8_bits(x, 5, overflow)};
 #endif
 }
 HOST_DEVICE inline float to_float(e4m3 x) { return fp8_value(x.bits, 4); }

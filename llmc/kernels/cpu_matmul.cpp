@@ -107,6 +107,28 @@ void round_output(Device& device, bf16* out, const float* from, size_t rows, siz
   });
 }
 
+// An operand's numbers times their factors, (rows, stride).
+const float* decoded(Device& device, std::vector<float>& scratch, const QuantizedTensor& t) {
+  static const std::vector<float> values = [] {
+    std::vector<float> values(512);
+    for (int i = 0; i < 256; ++i)
+      values[size_t(i)] = fp8_value(uint8_t(i), 4), values[256 + size_t(i)] = fp8_value(uint8_t(i), 5);
+    return values;
+  }();
+  const float* value = values.data() + (t.format == Fp8Format::e5m2 ? 256 : 0);
+  const size_t rows = size_t(t.rows), stride = size_t(t.stride());
+  if (scratch.size() < rows * stride) scratch.resize(rows * stride);
+  cpu_world::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
+    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
+      for (size_t first = 0; first < stride; first += QuantizedTensor::kBlock) {
+        const float factor = t.factors[t.factor_at(int(r), int(first))];
+        for (size_t c = first; c < std::min(stride, first + QuantizedTensor::kBlock); ++c)
+          scratch[r * stride + c] = value[t.data[r * stride + c]] * factor;
+      }
+  });
+  return scratch.data();
+}
+
 void require_sizes(const char* name, int N, int OC, int IC, int stride) {
   REQUIRE(N > 0 && OC > 0 && IC > 0 && stride >= OC,
           "%s: N=%d, OC=%d, IC=%d and a row stride of %d: sizes must be positive and the stride at least OC", name, N,
@@ -186,9 +208,29 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   });
 }
 
-#define INSTANTIATE(T)                                                       \
-  template void Matmul::forward(T*, const T*, const T*, int, int, int, int); \
-  template void Matmul::dgrad(T*, const T*, const T*, int, int, int, int);   \
-  template void Matmul::wgrad(float*, const T*, const T*, int, int, int, bool, int);
+template <class T>
+void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b, bool accumulate,
+                      bool) {
+  require_operands(name, a, b);
+  REQUIRE(!accumulate || sizeof(T) == sizeof(float), "%s: only fp32 is added to", name);
+  State& s = *state_;
+  cpu_world::enqueue(quantized_work(s.stream, name, out, a, b), [=, &s] {
+    Device& device = s.stream.device();
+    const size_t rows = size_t(a.rows), columns = size_t(b.rows);
+    const float *x = decoded(device, s.a, a), *y = decoded(device, s.b, b);
+    float* c = output(s.c, out, rows * columns);
+    multiply_in_pieces(device,
+                       {false, true, a.rows, b.rows, a.stride(), x, a.stride(), y, b.stride(), c, b.rows, accumulate});
+    round_output(device, out, c, rows, columns, columns);
+  });
+}
+
+std::string Matmul::refusal(const QuantizedTensor&, const QuantizedTensor&) { return ""; }
+
+#define INSTANTIATE(T)                                                               \
+  template void Matmul::forward(T*, const T*, const T*, int, int, int, int);         \
+  template void Matmul::dgrad(T*, const T*, const T*, int, int, int, int);           \
+  template void Matmul::wgrad(float*, const T*, const T*, int, int, int, bool, int); \
+  template void Matmul::multiply(const char*, T*, const QuantizedTensor&, const QuantizedTensor&, bool, bool);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

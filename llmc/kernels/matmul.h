@@ -7,6 +7,8 @@
 // T is float or bf16; sums are fp32 and rounded to T once. Deterministic: on a GPU cuBLASLt with an algorithm that is
 // chosen once a shape, from the shape alone (operands are 256-byte aligned, so that the arena's offsets cannot change
 // the choice); on the CPU OpenBLAS on pieces that depend on the shape alone, not on the number of threads.
+//
+// Operands in FP8 have K along the columns of both, so that all three are one form, and one function.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +16,7 @@
 #include <string>
 
 #include "llmc/device/device.h"
+#include "llmc/kernels/quantized_tensor.h"
 
 class Matmul {
  public:
@@ -39,6 +42,16 @@ class Matmul {
   void dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride = 0);
   template <class T>
   void wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate, int dout_stride = 0);
+
+  // A product of FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the factors of both, T float or bf16, rounded
+  // once. Rows of `out` are a multiple of what b pads to, and those of 128-blocks' operands too: see
+  // quantized_product.h. `fast`: a GPU may keep the sum over K in its tensor cores, with about 14 bits; the CPU world
+  // always has fp32.
+  template <class T>
+  void multiply(const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b, bool accumulate,
+                bool fast);
+  // Why this device cannot multiply operands of such a kind; "" if it can.
+  std::string refusal(const QuantizedTensor& a, const QuantizedTensor& b);
 
   struct State;
 

@@ -1,7 +1,9 @@
 // What the products declare, in both worlds.
 #pragma once
 
+#include "llmc/base/error.h"
 #include "llmc/device/work.h"
+#include "llmc/kernels/quantized_tensor.h"
 
 template <class T>
 Work forward_work(Stream& stream, T* out, const T* in, const T* weight, size_t n, size_t oc, size_t ic, size_t ld) {
@@ -23,4 +25,19 @@ Work wgrad_work(Stream& stream, float* dweight, const T* dout, const T* in, size
           "matmul_wgrad",
           {reads(dout, (n - 1) * ld + oc), reads(in, n * ic), updates(dweight, oc * ic)},
           2.0 * double(n) * double(oc) * double(ic)};
+}
+template <class T>
+Work quantized_work(Stream& stream, const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b) {
+  return {stream,
+          name,
+          {reads(a.data, a.bytes()), reads(a.factors, a.factor_count()), reads(b.data, b.bytes()),
+           reads(b.factors, b.factor_count()), updates(out, size_t(a.rows) * size_t(b.rows))},
+          2.0 * double(a.rows) * double(b.rows) * double(a.columns)};
+}
+inline void require_operands(const char* name, const QuantizedTensor& a, const QuantizedTensor& b) {
+  REQUIRE(a && b && a.rows > 0 && b.rows > 0 && a.columns == b.columns && a.stride() == b.stride(),
+          "%s: operands of %d x %d and %d x %d: expected as many columns, padded alike", name, a.rows, a.columns,
+          b.rows, b.columns);
+  REQUIRE(b.rows % b.padding() == 0 && (a.padding() == 16 || a.rows % a.padding() == 0),
+          "%s: an output of %d x %d: expected multiples of %d", name, a.rows, b.rows, b.padding());
 }

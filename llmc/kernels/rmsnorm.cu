@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "llmc/kernels/elementwise.cuh"
 #include "llmc/kernels/rmsnorm_wide.h"
 #include "llmc/kernels/rows.cuh"
 
@@ -37,7 +38,7 @@ __device__ __forceinline__ float row_sum(float value, int buffer) {
 template <class T, int width, bool add>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
-                           const T* __restrict__ w, int N, int C, float eps) {
+                           const T* __restrict__ w, int N, int C, float eps, float* amax) {
   const int row = blockIdx.x * blockDim.y + threadIdx.y;
   const int first = threadIdx.x * width, step = blockDim.x * width;
   const size_t offset = size_t(row) * C;
@@ -58,15 +59,19 @@ __global__ void __launch_bounds__(kThreads)
   const float r = rsqrt_f32(row_sum(total(squares), 0) / float(C) + eps);
   if (row >= N) return;
   if (threadIdx.x == 0) rstd[row] = r;
+  if (!y && !amax) return;
   const T* normed = add ? sum : x;
+  uint32_t largest = 0;
   for (int c = first; c < C; c += step) {
     float v[width], scale[width];
     load_vector(v, normed + offset + c);
     load_vector(scale, w + c);
 #pragma unroll
-    for (int j = 0; j < width; ++j) v[j] = v[j] * r * scale[j];
-    store_vector(y + offset + c, v);
+    for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, scale[j]);
+    if (amax) largest = larger_magnitude<T>(largest, v);
+    if (y) store_vector(y + offset + c, v);
   }
+  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
 }
 
 // A block has `rows` rows; blockDim.y of them at a time give their dx, then their share of dw, while dy and x are near.
@@ -170,39 +175,40 @@ void require_norm(const char* who, int N, int C) {
 
 template <class T, bool add>
 void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b, const T* w, int N,
-             int C, float eps) {
+             int C, float eps, float* amax) {
   require_norm(name, N, C);
   REQUIRE(eps > 0 && eps < 1, "%s: eps = %g: expected a small positive number, such as 1e-5", name, double(eps));
   const size_t size = size_t(N) * C, bytes = size * sizeof(T);
-  REQUIRE(!overlap(y, bytes, x, bytes) && (!add || (!overlap(y, bytes, sum, bytes) && !overlap(y, bytes, b, bytes))),
+  REQUIRE(!y || (!overlap(y, bytes, x, bytes) &&
+                 (!add || (!overlap(y, bytes, sum, bytes) && !overlap(y, bytes, b, bytes)))),
           "%s: y overlaps an input or the sum, which are read after y is begun", name);
   REQUIRE(!add || (!overlap(sum, bytes, b, bytes) && (sum == x || !overlap(sum, bytes, x, bytes))),
           "%s: the sum overlaps b, or a without being a", name);
   const int lanes = threads_a_row(C), together = kThreads / lanes;
   with_vector_width(name, C, {sum, y, x, b, w}, [&](auto width) {
     if (takes_rmsnorm_wide(stream.device().info(), C))
-      return rmsnorm_wide_forward<T, add>(stream, name, sum, y, rstd, x, b, w, N, C, eps);
+      return rmsnorm_wide_forward<T, add>(stream, name, sum, y, rstd, x, b, w, N, C, eps, amax);
     launch<rmsnorm_forward_kernel<T, decltype(width)::value, add>>(
         {stream,
          name,
          {writes(y, size), writes(rstd, size_t(N)), writes(sum, size), reads(x, size), reads(b, size),
-          reads(w, size_t(C))}},
+          reads(w, size_t(C)), updates(amax, 1)}},
         blocks_for(size_t(N), size_t(together)), dim3(lanes, together), sizeof(RowParts::part[0]), sum, y, rstd, x, b,
-        w, N, C, eps);
+        w, N, C, eps, amax);
   });
 }
 
 }  // namespace
 
 template <class T>
-void rmsnorm_forward(Stream& stream, T* y, float* rstd, const T* x, const T* w, int N, int C, float eps) {
-  forward<T, false>(stream, "rmsnorm_forward", nullptr, y, rstd, x, nullptr, w, N, C, eps);
+void rmsnorm_forward(Stream& stream, T* y, float* rstd, const T* x, const T* w, int N, int C, float eps, float* amax) {
+  forward<T, false>(stream, "rmsnorm_forward", nullptr, y, rstd, x, nullptr, w, N, C, eps, amax);
 }
 
 template <class T>
 void add_rmsnorm_forward(Stream& stream, T* sum, T* y, float* rstd, const T* a, const T* b, const T* w, int N, int C,
-                         float eps) {
-  forward<T, true>(stream, "add_rmsnorm_forward", sum, y, rstd, a, b, w, N, C, eps);
+                         float eps, float* amax) {
+  forward<T, true>(stream, "add_rmsnorm_forward", sum, y, rstd, a, b, w, N, C, eps, amax);
 }
 
 size_t rmsnorm_backward_scratch(int N, int C) {
@@ -237,9 +243,9 @@ void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T*
   });
 }
 
-#define INSTANTIATE(T)                                                                                       \
-  template void rmsnorm_forward(Stream&, T*, float*, const T*, const T*, int, int, float);                   \
-  template void add_rmsnorm_forward(Stream&, T*, T*, float*, const T*, const T*, const T*, int, int, float); \
+#define INSTANTIATE(T)                                                                                               \
+  template void rmsnorm_forward(Stream&, T*, float*, const T*, const T*, int, int, float, float*);                   \
+  template void add_rmsnorm_forward(Stream&, T*, T*, float*, const T*, const T*, const T*, int, int, float, float*); \
   template void rmsnorm_backward(Stream&, T*, float*, float*, const T*, const T*, const T*, const float*, int, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

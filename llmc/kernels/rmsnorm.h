@@ -10,15 +10,17 @@
 
 #include "llmc/device/device.h"
 
-// y[N,C] =, rstd[N] =, from x[N,C] and w[C].
+// y[N,C] =, rstd[N] =, from x[N,C] and w[C]. Without y (null) only rstd; with `amax` the largest |y|, as rounded to T,
+// goes into it if it is larger than what is there: for those who quantize y from x, rstd and w.
 template <class T>
-void rmsnorm_forward(Stream& stream, T* y, float* rstd, const T* x, const T* w, int N, int C, float eps);
+void rmsnorm_forward(Stream& stream, T* y, float* rstd, const T* x, const T* w, int N, int C, float eps,
+                     float* amax = nullptr);
 
 // The same of the residual stream: sum[N,C] = a + b, rounded to T; y and rstd are the norm of the rounded sum.
 // `sum` may be `a`.
 template <class T>
 void add_rmsnorm_forward(Stream& stream, T* sum, T* y, float* rstd, const T* a, const T* b, const T* w, int N, int C,
-                         float eps);
+                         float eps, float* amax = nullptr);
 
 // dx[N,C] +=, dw[C] +=, from dy[N,C] and forward's x, w and rstd. dx overlaps neither dy nor x.
 // `scratch` holds rmsnorm_backward_scratch(N, C) floats, overwritten: sums of dw over a few rows each, which a second

@@ -8,6 +8,7 @@
 // hidden behind the other blocks' loads.
 #include "llmc/kernels/rmsnorm_wide.h"
 
+#include "llmc/kernels/elementwise.cuh"
 #include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -42,7 +43,7 @@ struct Part {
 template <class T, int kVectors, bool add>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_wide_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x,
-                                const T* __restrict__ b, const T* __restrict__ w, int C, float eps) {
+                                const T* __restrict__ b, const T* __restrict__ w, int C, float eps, float* amax) {
   const size_t offset = size_t(blockIdx.x) * C;
   const int vectors = C / 8;
   Part<T, kVectors> row, other, scale;
@@ -63,8 +64,19 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
 #pragma unroll
-    for (int j = 0; j < 8; ++j) row.set(i, j, row.get(i, j) * r * scale.get(i, j));
-  row.store(y + offset, vectors);
+    for (int j = 0; j < 8; ++j) row.set(i, j, rmsnormed(row.get(i, j), r, scale.get(i, j)));
+  if (y) row.store(y + offset, vectors);
+  if (!amax) return;
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const uint32_t bits = float_to_bits(row.get(i, j)) & 0x7fffffffu;
+      largest = bits > largest ? bits : largest;
+    }
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
 }
 
 // A block has `rows` rows, one after the other, and a thread the same columns of each: it keeps their sums for dw.
@@ -127,15 +139,15 @@ bool takes_rmsnorm_wide(const DeviceInfo& device, int C) {
 
 template <class T, bool add>
 void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
-                          const T* w, int N, int C, float eps) {
+                          const T* w, int N, int C, float eps, float* amax) {
   const size_t size = size_t(N) * C;
   with_parts(C, [&](auto vectors, unsigned threads) {
     launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, add>>(
         {stream,
          name,
          {writes(y, size), writes(rstd, size_t(N)), writes(sum, size), reads(x, size), reads(b, size),
-          reads(w, size_t(C))}},
-        unsigned(N), threads, 0, sum, y, rstd, x, b, w, C, eps);
+          reads(w, size_t(C)), updates(amax, 1)}},
+        unsigned(N), threads, 0, sum, y, rstd, x, b, w, C, eps, amax);
   });
 }
 
@@ -156,9 +168,9 @@ void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, c
 
 #define INSTANTIATE(T)                                                                                                 \
   template void rmsnorm_wide_forward<T, false>(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*,     \
-                                               int, int, float);                                                       \
+                                               int, int, float, float*);                                               \
   template void rmsnorm_wide_forward<T, true>(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*, int, \
-                                              int, float);                                                             \
+                                              int, float, float*);                                                     \
   template void rmsnorm_wide_backward(Stream&, T*, float*, const T*, const T*, const T*, const float*, int, int, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

@@ -10,7 +10,7 @@ bool takes_rmsnorm_wide(const DeviceInfo& device, int C);
 // With `add`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x; sum and b are unused.
 template <class T, bool add>
 void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
-                          const T* w, int N, int C, float eps);
+                          const T* w, int N, int C, float eps, float* amax);
 
 // dx +=; scratch[block, C] = a block's share of dw, the sum over `rows` rows.
 template <class T>

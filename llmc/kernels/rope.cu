@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "llmc/kernels/elementwise.cuh"
 #include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- tables
@@ -84,15 +85,15 @@ __global__ void __launch_bounds__(kThreads)
     }
     for (int h = first; h < last; ++h) {
       T *at = heads_of_row + size_t(h) * 2 * half + i, *partner = at + half;
-      float a[width], b[width], turned[width];
+      float a[width], b[width];
       load_vector(a, at);
       load_vector(b, partner);
 #pragma unroll
       for (int j = 0; j < width; ++j) {
-        turned[j] = a[j] * cosine[j] - b[j] * sine[j];
-        b[j] = b[j] * cosine[j] + a[j] * sine[j];
+        const Turned pair = turned(a[j], b[j], cosine[j], sine[j]);
+        a[j] = pair.a, b[j] = pair.b;
       }
-      store_vector(at, turned);
+      store_vector(at, a);
       store_vector(partner, b);
     }
   }

@@ -6,6 +6,7 @@
 // issues.
 #include "llmc/kernels/swiglu.h"
 
+#include "llmc/kernels/elementwise.cuh"
 #include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -13,9 +14,6 @@
 namespace {
 
 constexpr int kThreads = 256;
-
-// Right for every x: e^-x is 0 or infinity where it leaves fp32.
-__device__ __forceinline__ float sigmoid(float x) { return reciprocal_f32(1.0f + exp_f32(-x)); }
 
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
@@ -28,12 +26,11 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(gate, gates + f);
     load_vector(up, ups + f);
 #pragma unroll
-    for (int j = 0; j < width; ++j) up[j] *= gate[j] * sigmoid(gate[j]);
+    for (int j = 0; j < width; ++j) up[j] = swiglu(gate[j], up[j]);
     store_vector(out + size_t(row) * FF + f, up);
   }
 }
 
-// With s = sigmoid(gate): silu' = s * (1 + gate * (1 - s)).
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     swiglu_backward_kernel(T* dgate_up, const T* __restrict__ dout, const T* gate_up, int N, int FF) {
@@ -47,9 +44,9 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(d, dout + size_t(row) * FF + f);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
-      const float s = sigmoid(gate[j]), silu = gate[j] * s;
-      gate[j] = d[j] * up[j] * (s + silu * (1.0f - s));
-      up[j] = d[j] * silu;
+      const SwigluGradient gradient = swiglu_gradient(d[j], gate[j], up[j]);
+      gate[j] = gradient.gate;
+      up[j] = gradient.up;
     }
     store_vector(dgate_up + offset + f, gate);
     store_vector(dgate_up + offset + FF + f, up);

@@ -1,0 +1,72 @@
+// How the sources of quantize.h compute their numbers: `width` neighbours of a row, in fp32 that rounding to bf16 makes
+// the bits that the kernel has which would write them.
+#pragma once
+
+#include "llmc/kernels/elementwise.cuh"
+#include "llmc/kernels/quantize.h"
+
+template <int width>
+__device__ __forceinline__ void load_source(float (&v)[width], const PlainSource& s, int row, int column, int columns) {
+  load_vector(v, s.x + size_t(row) * columns + column);
+}
+
+template <int width>
+__device__ __forceinline__ void load_source(float (&v)[width], const RmsnormSource& s, int row, int column,
+                                            int columns) {
+  float weight[width];
+  load_vector(v, s.x + size_t(row) * columns + column);
+  load_vector(weight, s.weight + column);
+  const float rstd = s.rstd[row];
+#pragma unroll
+  for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], rstd, weight[j]);
+}
+
+template <int width>
+__device__ __forceinline__ void load_source(float (&v)[width], const SwigluSource& s, int row, int column,
+                                            int columns) {
+  const bf16* gates = s.gate_up + size_t(row) * 2 * columns + column;
+  float gate[width];
+  load_vector(gate, gates);
+  load_vector(v, gates + columns);
+#pragma unroll
+  for (int j = 0; j < width; ++j) v[j] = swiglu(gate[j], v[j]);
+}
+
+template <int width>
+__device__ __forceinline__ void load_source(float (&v)[width], const SwigluBackwardSource& s, int row, int column,
+                                            int columns) {
+  const int FF = columns / 2, f = column < FF ? column : column - FF;
+  const bf16* gates = s.gate_up + size_t(row) * columns + f;
+  float gate[width], up[width];
+  load_vector(v, s.dout + size_t(row) * FF + f);
+  load_vector(gate, gates);
+  load_vector(up, gates + FF);
+#pragma unroll
+  for (int j = 0; j < width; ++j) {
+    const SwigluGradient gradient = swiglu_gradient(v[j], gate[j], up[j]);
+    v[j] = column < FF ? gradient.gate : gradient.up;
+  }
+}
+
+// Neighbours of one half of a head.
+template <int width>
+__device__ __forceinline__ void load_source(float (&v)[width], const RopeBackwardSource& s, int row, int column,
+                                            int columns) {
+  const bf16* x = s.dqkv + size_t(row) * columns + column;
+  load_vector(v, x);
+  const int half = s.HD / 2, in_head = column % s.HD;
+  if (column >= s.heads * s.HD) return;
+  const bool first = in_head < half;
+  const int i = first ? in_head : in_head - half, position = s.positions[row];
+  const bool known = position >= 0 && position < s.table_positions;
+  const float nothing = known ? 0.0f : NAN;
+  float pairs[2 * width], partner[width];
+  load_vector(pairs, s.table + (size_t(known ? position : 0) * half + i) * 2);
+  load_vector(partner, first ? x + half : x - half);
+#pragma unroll
+  for (int j = 0; j < width; ++j) {
+    const float a = first ? v[j] : partner[j], b = first ? partner[j] : v[j];
+    const Turned pair = turned(a, b, pairs[2 * j] + nothing, -pairs[2 * j + 1] + nothing);
+    v[j] = first ? pair.a : pair.b;
+  }
+}

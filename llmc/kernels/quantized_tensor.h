@@ -1,0 +1,69 @@
+// A matrix in FP8 with the factors that undo its scaling: an operand of a product out = a bᵀ, whose K runs along the
+// columns of both.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "llmc/device/number.h"
+
+// Which elements share a factor, K running along the columns.
+enum class Scaling : uint8_t { tensor, row, block_1x128, block_128x128 };
+
+constexpr const char* scaling_name(Scaling scaling) {
+  constexpr const char* names[] = {"one factor a tensor", "one a row", "one a 1x128 block", "one a 128x128 block"};
+  return names[int(scaling)];
+}
+
+struct QuantizedTensor {
+  uint8_t* data = nullptr;   // (padded_rows, stride); zeros beyond (rows, columns)
+  float* factors = nullptr;  // 1 / scale, factor_count() of them; 256-byte aligned, as data
+  int rows = 0, columns = 0;
+  Fp8Format format = Fp8Format::e4m3;
+  Scaling scaling = Scaling::tensor;
+  // One scale for the whole tensor, and its factor once for each row: to be multiplied with an operand that has one a
+  // row. Only with Scaling::row.
+  bool one_scale = false;
+
+  explicit operator bool() const { return data != nullptr; }
+
+  static constexpr int kBlock = 128;
+  // What products want rows and columns to be multiples of.
+  HOST_DEVICE int padding() const {
+    return scaling == Scaling::block_1x128 || scaling == Scaling::block_128x128 ? kBlock : 16;
+  }
+  HOST_DEVICE int padded_rows() const { return (rows + padding() - 1) / padding() * padding(); }
+  HOST_DEVICE int stride() const { return (columns + padding() - 1) / padding() * padding(); }
+  size_t bytes() const { return size_t(padded_rows()) * size_t(stride()); }
+
+  // Blocks of 128 columns; from one row of 128x128 blocks to the next, which products want as a multiple of 4.
+  HOST_DEVICE int column_blocks() const { return stride() / kBlock; }
+  HOST_DEVICE int block_stride() const { return (column_blocks() + 3) / 4 * 4; }
+  size_t factor_count() const {
+    switch (scaling) {
+      case Scaling::tensor:
+        return 1;
+      case Scaling::row:
+        return size_t(padded_rows());
+      case Scaling::block_1x128:
+        return size_t(column_blocks()) * size_t(padded_rows());
+      case Scaling::block_128x128:
+        return size_t(padded_rows() / kBlock) * size_t(block_stride());
+    }
+    return 0;
+  }
+  // Of the element's factor.
+  HOST_DEVICE size_t factor_at(int row, int column) const {
+    switch (scaling) {
+      case Scaling::tensor:
+        return 0;
+      case Scaling::row:
+        return size_t(row);
+      case Scaling::block_1x128:
+        return size_t(column / kBlock) * size_t(padded_rows()) + size_t(row);
+      case Scaling::block_128x128:
+        return size_t(row / kBlock) * size_t(block_stride()) + size_t(column / kBlock);
+    }
+    return 0;
+  }
+};
