@@ -71,6 +71,16 @@
   X("Optimizer", Real, grad_clip, 1.0, "[0, inf)", "largest norm of all gradients together (0: off)") \
   \
   X("Precision", Choice, dtype, "auto", "auto|bf16|fp32", "weights and activations (auto: bf16 on a GPU, else fp32)") \
+  X("Precision", Choice, fp8, "off", "off|tensorwise|delayed|rowwise|rowwise-hp-wgrad|blockwise", "recipe of the blocks' products (with bf16)") \
+  X("Precision", Choice, fp8_grad, "auto", "auto|e5m2|e4m3", "format of output gradients (auto: e5m2 where a tensor has one scale, else e4m3)") \
+  X("Precision", Choice, fp8_pow2_scales, "auto", "auto|on|off", "round scales down to powers of two (auto: where a tensor has several)") \
+  X("Precision", Text, fp8_skip, "", "NAMES", "products that stay in bf16: down_proj,first=2,last=1 or any part of a weight's name; *") \
+  X("Precision", Count, fp8_history, 1024, "[1, 65536]", "delayed: steps whose largest numbers are remembered") \
+  X("Precision", Choice, fp8_amax, "max", "max|latest", "delayed: which of them the scale follows") \
+  X("Precision", Count, fp8_margin, 0, "[0, 32]", "delayed: powers of two that the scale stays below") \
+  X("Precision", Switch, fp8_all_gather, false, "", "sharded weights travel in FP8 (tensorwise and delayed; the others gather bf16)") \
+  X("Precision", Switch, fp8_precompute_scales, true, "", "with it: one comparison of the ranks a step for all weights' scales") \
+  X("Precision", Count, fp8_stats, 0, "[0, inf)", "steps between lines of amax, scale, saturated and underflowed in train.jsonl (0: none)") \
   X("Precision", Switch, tf32, false, "", "let a GPU round the operands of fp32 products to tf32") \
   X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \

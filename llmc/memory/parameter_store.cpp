@@ -8,17 +8,20 @@
 #include "llmc/device/number.h"
 
 template <class T>
-ParameterStore<T>::ParameterStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied,
+ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout,
+                                  const Sharding& sharding, const Fp8Settings& fp8, ScaleStore* scales,
                                   int blocks_at_once, Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
       sharding_(sharding),
-      tied_(tied),
+      tied_(config.tied),
       blocks_at_once_(blocks_at_once),
       compute_(compute),
       communication_(communication),
       in_use_(layout.units.size(), false),
       awaited_(layout.units.size(), false),
-      updated_(device) {
+      updated_(device),
+      quantized_now_(layout.units.size(), false) {
+  if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, sharding.stage < 3 ? config.L : blocks_at_once);
   if (kSeparate)
     planned_master_ = plan.add<float>(Segment::device, "optimizer", "master weights", sharding.total(layout));
   const bool whole = sharding.stage < 3;
@@ -41,6 +44,7 @@ void ParameterStore<T>::bind(const Arena& arena) {
   weights_ = arena[planned_weights_];
   if (kSeparate) master_ = arena[planned_master_];
   for (size_t i = 0; i < slots_.size(); ++i) slots_[i].data = arena[planned_slots_[i]];
+  if (quantized_) quantized_->bind(arena);
 }
 
 template <class T>
@@ -69,6 +73,7 @@ T* ParameterStore<T>::weights_to_update(int unit) const {
 
 template <class T>
 void ParameterStore<T>::updated() {
+  quantized_now_.assign(quantized_now_.size(), false);
   if (sharding_.stage == 0) return;
   updated_.record(compute_);
   moved_since_update_ = false;
@@ -92,6 +97,7 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
     communication_.wait(slot.released);
     slot.unit = unit;
     whole = slot.data;
+    quantized_now_[size_t(unit)] = false;
   }
   if (!moved_since_update_) communication_.wait(updated_);
   moved_since_update_ = true;
@@ -107,7 +113,16 @@ const T* ParameterStore<T>::get(int unit) {
     compute_.wait(gathered_[size_t(unit)]);
     awaited_[size_t(unit)] = true;
   }
-  return sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].data : weights_ + layout_.units[size_t(unit)].offset;
+  const T* whole =
+      sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].data : weights_ + layout_.units[size_t(unit)].offset;
+  if constexpr (kSeparate) {
+    const int layer = layout_.units[size_t(unit)].layer;
+    if (quantized_ && layer >= 0 && !quantized_now_[size_t(unit)]) {
+      quantized_->quantize(compute_, layer, whole);
+      quantized_now_[size_t(unit)] = true;
+    }
+  }
+  return whole;
 }
 
 template <class T>

@@ -8,23 +8,33 @@
 // each where the head is tied and both are needed at once.
 //
 // The optimizer's fp32 master copy is here too, of what this rank updates. With T = float it is the weights themselves.
+//
+// Weights of FP8 products are quantized by the first get() after they changed or were gathered.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "llmc/memory/plan.h"
+#include "llmc/memory/quantized_weights.h"
 #include "llmc/memory/sharding.h"
 
 template <class T>
 class ParameterStore {
  public:
-  ParameterStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied, int blocks_at_once,
-                 Device& device, Stream& compute, Stream& communication);
+  // `scales`: of FP8 products; null: there are none.
+  ParameterStore(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, const Sharding& sharding,
+                 const Fp8Settings& fp8, ScaleStore* scales, int blocks_at_once, Device& device, Stream& compute,
+                 Stream& communication);
   void bind(const Arena& arena);
 
   void gather(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // The start of the unit: add an offset of the layout. Valid until release(unit).
   const T* get(int unit);
+  // Of a block for which get() was called.
+  QuantizedWeight quantized(int layer, Product product) const {
+    return quantized_ ? quantized_->get(layer, product) : QuantizedWeight{};
+  }
   void release(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
   // What this rank updates of a unit: sharding.count() elements.
@@ -61,4 +71,6 @@ class ParameterStore {
   std::vector<bool> awaited_;    // a unit: the compute stream has waited for it
   Event updated_;
   bool moved_since_update_ = true;  // the communication stream has waited for the last update
+  std::optional<QuantizedWeights> quantized_;
+  std::vector<bool> quantized_now_;  // a unit: its whole weights are those that were quantized
 };

@@ -16,6 +16,11 @@ AttentionShape attention_shape(const BlockContext& context) {
   return shape;
 }
 
+template <class T>
+RmsnormSource normed(const T* x, const float* rstd, const T* weight) {
+  return {quantizable(x), rstd, quantizable(weight)};
+}
+
 }  // namespace
 
 template <class T>
@@ -25,47 +30,50 @@ void block_forward(const BlockContext& context, const BlockWeights<T>& w, const 
   const int N = context.B * context.T, C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF, QKV = c.qkv_width();
   const float eps = float(c.norm_eps);
   Stream& stream = context.stream;
-  Matmul& matmul = context.matmul;
   const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // in each row of qkv
   T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
 
+  float* amax = input_amax(context, Product::qkv);
   if (middle_before)
-    add_rmsnorm_forward(stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, N, C, eps);  // (N, C)
-  else rmsnorm_forward(stream, a.norm1, a.rstd1, a.x, w.norm1, N, C, eps);                         // (N, C)
-  matmul.forward(qkv, a.norm1, w.qkv, N, QKV, C);                                                  // (N, QKV)
+    add_rmsnorm_forward(stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, N, C, eps, amax);  // (N, C)
+  else rmsnorm_forward(stream, a.norm1, a.rstd1, a.x, w.norm1, N, C, eps, amax);                         // (N, C)
+  project<T>(context, Product::qkv, qkv, {a.norm1, normed(a.x, a.rstd1, w.norm1)}, w.qkv);               // (N, QKV)
   rope_forward(stream, qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
   if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
   attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention);  // (N, NH HD)
-  matmul.forward(s.projected, a.attention, w.o, N, C, NH * HD);                                         // (N, C)
-  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, N, C, eps);        // (N, C)
-  matmul.forward(a.gate_up, a.norm2, w.gate_up, N, 2 * FF, C);                                          // (N, 2 FF)
-  swiglu_forward(stream, a.swiglu, a.gate_up, N, FF);                                                   // (N, FF)
-  matmul.forward(delta, a.swiglu, w.down, N, C, FF);                                                    // (N, C)
+  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);                                 // (N, C)
+  amax = input_amax(context, Product::gate_up);
+  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, N, C, eps, amax);  // (N, C)
+  project<T>(context, Product::gate_up, a.gate_up, {a.norm2, normed(a.middle, a.rstd2, w.norm2)},
+             w.gate_up);                                                                                // (N, 2 FF)
+  if (a.swiglu) swiglu_forward(stream, a.swiglu, a.gate_up, N, FF);                                     // (N, FF)
+  project<T>(context, Product::down, delta, {a.swiglu, SwigluSource{quantizable(a.gate_up)}}, w.down);  // (N, C)
 }
 
 template <class T>
 void block_backward(const BlockContext& context, const BlockWeights<T>& w, const BlockGradients& g,
                     const BlockActivations<T>& a, const BlockScratch<T>& s, T* dresidual, bool accumulate) {
   const LlamaConfig& c = context.config;
-  const int N = context.B * context.T, C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF, QKV = c.qkv_width();
+  const int N = context.B * context.T, C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF;
   Stream& stream = context.stream;
-  Matmul& matmul = context.matmul;
   const T *q = a.qkv, *k = q + NH * HD, *v = k + NKV * HD;
   T *dq = s.dqkv, *dk = dq + NH * HD, *dv = dk + NKV * HD;
 
-  matmul.dgrad(s.dswiglu, dresidual, w.down, N, C, FF);                    // (N, FF)
-  matmul.wgrad(g.down, dresidual, a.swiglu, N, C, FF, accumulate);         // (C, FF)
-  swiglu_backward(stream, s.dgate_up, s.dswiglu, a.gate_up, N, FF);        // (N, 2 FF)
-  matmul.dgrad(s.dnorm, s.dgate_up, w.gate_up, N, 2 * FF, C);              // (N, C)
-  matmul.wgrad(g.gate_up, s.dgate_up, a.norm2, N, 2 * FF, C, accumulate);  // (2 FF, C)
+  project_backward<T>(context, Product::down, s.dswiglu, g.down, {dresidual, {}}, w.down, a.swiglu, accumulate);
+  T* dgate_up = wants_wide(context, Product::gate_up) ? s.dgate_up : nullptr;  // (N, 2 FF)
+  if (dgate_up) swiglu_backward(stream, dgate_up, s.dswiglu, a.gate_up, N, FF);
+  const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
+  project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu}, w.gate_up, a.norm2,
+                      accumulate);
   rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, N, C);  // +=
-  matmul.dgrad(s.dattention, dresidual, w.o, N, C, NH * HD);             // (N, NH HD)
-  matmul.wgrad(g.o, dresidual, a.attention, N, C, NH * HD, accumulate);  // (C, NH HD)
+  project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
   attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
                      attention_shape(context), context.attention);  // (N, QKV)
-  rope_backward(stream, s.dqkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
-  matmul.dgrad(s.dnorm, s.dqkv, w.qkv, N, QKV, C);                                                      // (N, C)
-  matmul.wgrad(g.qkv, s.dqkv, a.norm1, N, QKV, C, accumulate);                                          // (QKV, C)
+  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;   // turned back in place, or as it is quantized
+  if (dqkv) rope_backward(stream, dqkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
+  const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
+                                  context.rope_positions};
+  project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned}, w.qkv, a.norm1, accumulate);
   rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, N, C);  // +=
 }
 

@@ -12,6 +12,7 @@
 #include "llmc/kernels/attention.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/model/config.h"
+#include "llmc/model/projection.h"
 
 template <class T>
 struct BlockWeights {
@@ -27,7 +28,7 @@ struct BlockGradients {  // fp32, as BlockWeights
   float *norm1, *qkv, *o, *norm2, *gate_up, *down;
 };
 
-// What forward leaves for backward.
+// What forward leaves for backward. Inputs of products in FP8 are null, and kept as those have them (projection.h).
 template <class T>
 struct BlockActivations {
   T* x;          // (N, C) residual stream before the block
@@ -51,7 +52,7 @@ struct BlockScratch {
   T* dattention;           // (N, NH HD)
   T* dqkv;                 // (N, QKV); forward with a `past`: the new tokens' q, k, v on their way to the others
   T* dswiglu;              // (N, FF)
-  T* dgate_up;             // (N, 2 FF)
+  T* dgate_up;             // (N, 2 FF); null where it is quantized as it is computed
   float* attention_delta;  // (B, NH, T)
   float* norm_partials;    // rmsnorm_backward_scratch(N, C)
 };
@@ -67,6 +68,7 @@ struct BlockContext {
   const int* document_start;  // in each row, of each token's document; null: 0
   int B, T;
   AttentionKernel attention;
+  const BlockFp8* fp8 = nullptr;  // null: all products are in T
   // Forward alone, B = 1: the tokens follow so many, whose keys and values lie before theirs in the activations' qkv.
   int past = 0;
 };

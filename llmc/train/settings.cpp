@@ -95,9 +95,16 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
                              int64_t data_tokens) {
   RunSettings s{};
   const Defaults defaults = defaults_of(config);
+  s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip}, config);
+  s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
+  REQUIRE(!s.fp8.on() || o.dtype != "fp32",
+          "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
+          o.fp8.c_str());
   if (is_auto(o.dtype)) {
-    s.dtype = device.gpu ? DType::bf16 : DType::fp32;
-    s.reasons.push_back(device.gpu ? "bf16: a GPU's tensor cores want it" : "fp32: a CPU has no bf16 arithmetic");
+    s.dtype = device.gpu || s.fp8.on() ? DType::bf16 : DType::fp32;
+    s.reasons.push_back(s.fp8.on()   ? "bf16: around FP8 products"
+                        : device.gpu ? "bf16: a GPU's tensor cores want it"
+                                     : "fp32: a CPU has no bf16 arithmetic");
   } else {
     s.dtype = o.dtype == "bf16" ? DType::bf16 : DType::fp32;
   }
@@ -133,6 +140,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.training = !o.sample_only && !o.eval_only;
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
+  t.fp8 = s.fp8;
   t.snapshot = o.checkpoint_every && o.checkpoint_async;
   return t;
 }

@@ -27,6 +27,7 @@ struct RunSettings {
   int64_t sample_every;  // 0: never; -1: at the start, half way and at the end
   int head_chunk;
   AttentionKernel attention;
+  Fp8Settings fp8;
   std::vector<std::string> reasons;  // "micro-batch 8: …", for the banner
 
   int64_t step_tokens() const { return G * T; }

@@ -100,10 +100,14 @@ class LlamaTrainer : public Trainer {
         compute_(device, "compute"),
         gather_(device, "gather"),
         reduce_(device, "reduce"),
-        parameters_(plan_, layout_, sharding_, config_.tied, std::min(settings.prefetch + 1, config_.L), device,
-                    compute_, gather_),
+        scales_(settings.fp8.on() ? std::make_unique<ScaleStore>(plan_, settings_.fp8, config_, communicator, device,
+                                                                 compute_, reduce_)
+                                  : nullptr),
+        parameters_(plan_, config_, layout_, sharding_, settings_.fp8, scales_.get(),
+                    std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
         walk_(plan_, config_, layout_,
-              {settings.B, settings.T, settings.head_chunk, settings.training, settings.prefetch}, settings.attention),
+              {settings.B, settings.T, settings.head_chunk, settings.training, settings.prefetch}, settings.attention,
+              settings_.fp8),
         batches_(plan_, device, communicator, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),
         planned_workspace_(
@@ -130,7 +134,8 @@ class LlamaTrainer : public Trainer {
     if (snapshot_) snapshot_->bind(arena_);
     batches_.bind(arena_);
     states_.bind(arena_);
-    walk_.bind(arena_, compute_, *matmul_, parameters_);
+    if (scales_) scales_->bind(arena_, states_.on_device());
+    walk_.bind(arena_, compute_, *matmul_, parameters_, scales_.get());
   }
 
   void initialize(Init init, uint64_t seed) override {
@@ -144,7 +149,7 @@ class LlamaTrainer : public Trainer {
         initialize_normal(compute_, data, piece.count, philox_key(t.name, seed), piece.first,
                           t.row->init == InitRule::residual ? residual_std : normal_std);
     });
-    if (optimizer_) optimizer_->reset();
+    reset_state();
     begin_training();
   }
 
@@ -152,12 +157,12 @@ class LlamaTrainer : public Trainer {
     require_weights_fit(layout_, weights, true);
     for_own_pieces(StateKind::weights,
                    [&](const Piece& piece, float* data) { load_piece(compute_, data, piece, weights); });
-    if (optimizer_) optimizer_->reset();
+    reset_state();
     begin_training();
   }
 
   void restore(const Checkpoint& checkpoint) override {
-    if (optimizer_) optimizer_->reset();
+    reset_state();
     std::vector<float> numbers;
     for (const StateKind kind : kStateKinds) {
       if (kind != StateKind::weights && !optimizer_) break;
@@ -228,7 +233,9 @@ class LlamaTrainer : public Trainer {
                              k == 0, k + 1 == micro_steps);
     }
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
+    if (scales_) scales_->start_comparing();
     gradients_->finish_step();  // waits for all that was started on the stream of the sums
+    if (scales_) scales_->finish_step();
     if (snapshot_) snapshot_->before_update(compute_);
     optimizer_->step(*gradients_, parameters_, states_.on_device());
     states_.fetch(compute_);
@@ -236,7 +243,8 @@ class LlamaTrainer : public Trainer {
 
   StepResult wait_for_step() override {
     const auto [s, seconds] = states_.wait_for_oldest(communicator_);
-    return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, seconds};
+    require_finite(s);
+    return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, s.fp8_overflows, seconds};
   }
 
   Votes count_votes() override { return votes_of(states_.wait_for_agreed(communicator_)); }
@@ -261,7 +269,9 @@ class LlamaTrainer : public Trainer {
     walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
     states_.fetch(compute_);
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
-    return {states_.wait_for_oldest(communicator_).state.loss_sum, int64_t(labels.size()) - int64_t(ignored)};
+    const StepState end = states_.wait_for_oldest(communicator_).state;
+    require_finite(end);
+    return {end.loss_sum, int64_t(labels.size()) - int64_t(ignored)};
   }
 
   std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
@@ -292,6 +302,7 @@ class LlamaTrainer : public Trainer {
     const Tensor& t = layout_.tensor(name);
     return download(whole_unit(t.unit, parameters_.master(t.unit)), t);
   }
+  void observe(std::function<void(const ObservedProduct&)> observer) override { walk_.observe(std::move(observer)); }
   std::vector<float> gradients(const std::string& name) override {
     const Tensor& t = layout_.tensor(name);
     return download(whole_unit(t.unit, gradients_->to_update(t.unit)), t);
@@ -307,6 +318,19 @@ class LlamaTrainer : public Trainer {
         cast(compute_, weights, parameters_.master(unit), sharding_.count(layout_, unit));
     parameters_.updated();
     compute_.synchronize();
+  }
+
+  // Of all but the weights, as before the first step.
+  void reset_state() {
+    if (optimizer_) optimizer_->reset();
+    if (scales_) scales_->reset();
+  }
+
+  static void require_finite(const StepState& state) {
+    REQUIRE(state.fp8_not_finite == kNoFp8Tensor,
+            "%s has an infinity or NaN, which FP8 cannot hold\n"
+            "  a lower --lr or a longer --warmup-steps may help; --fp8 off shows whether bf16 holds it",
+            fp8_tensor_name(int(state.fp8_not_finite)).c_str());
   }
 
   // What this rank updates of a unit.
@@ -407,6 +431,7 @@ class LlamaTrainer : public Trainer {
   const TensorLayout layout_;
   MemoryPlan plan_;
   Stream compute_, gather_, reduce_;
+  const std::unique_ptr<ScaleStore> scales_;  // of FP8 products
   ParameterStore<T> parameters_;
   std::optional<GradientStore> gradients_;  // these two where it trains
   std::optional<Optimizer> optimizer_;
@@ -475,6 +500,9 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
           communicator.size(), communicator.rank());
   REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
           settings.head_chunk);
+  REQUIRE(!settings.fp8.on() || settings.dtype == DType::bf16,
+          "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
+          recipe_name(settings.fp8.recipe));
   if (settings.dtype == DType::bf16)
     return std::make_unique<LlamaTrainer<bf16>>(device, communicator, mesh, config, settings);
   return std::make_unique<LlamaTrainer<float>>(device, communicator, mesh, config, settings);

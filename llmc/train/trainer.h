@@ -25,6 +25,7 @@
 #include "llmc/memory/plan.h"
 #include "llmc/memory/snapshot.h"
 #include "llmc/model/config.h"
+#include "llmc/model/projection.h"
 #include "llmc/model/tensors.h"
 #include "llmc/train/checkpoint.h"
 
@@ -41,6 +42,7 @@ struct TrainerSettings {
   DType reduce_dtype = DType::fp32;  // in which gradients travel between the ranks that shard
   int prefetch = 1;                  // units whose weights are gathered ahead of their use
   bool snapshot = false;             // memory of the host for take_snapshot()
+  Fp8Settings fp8;                   // of the blocks' products; with bf16 only
 };
 
 enum class Init { normal, depth_scaled };
@@ -66,6 +68,7 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
   float grad_norm;
   int64_t label_count;
+  int64_t fp8_overflows;  // tensors with a number beyond what their delayed scale could hold
   double seconds;  // from the end of the step before to this one's, if both were enqueued without a wait; else its own
 };
 
@@ -135,4 +138,6 @@ class Trainer {
   virtual std::vector<float> weights(const std::string& name) = 0;
   virtual std::vector<float> gradients(const std::string& name) = 0;
   virtual const TensorLayout& layout() const = 0;
+  // FP8: is told each product that is enqueued.
+  virtual void observe(std::function<void(const ObservedProduct&)> observer) = 0;
 };

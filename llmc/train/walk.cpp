@@ -11,12 +11,14 @@
 
 template <class T>
 Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
-              AttentionKernel attention)
+              AttentionKernel attention, const Fp8Settings& fp8)
     : config_(config),
       layout_(layout),
       sizes_(sizes),
       attention_(attention),
-      activations_(plan, config, size_t(sizes.B) * size_t(sizes.T), sizes.backward) {
+      fp8_(fp8),
+      activations_(plan, config, fp8, size_t(sizes.B) * size_t(sizes.T), sizes.backward) {
+  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.backward);
   const size_t N = size_t(sizes.B) * size_t(sizes.T), C = size_t(config.C), FF = size_t(config.FF);
   const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
     planned = plan.add<U>(Segment::device, category, name, count);
@@ -28,7 +30,9 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
     add(planned_.dnorm, "scratch", "dnorm", N * C);
     add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
     add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
-    add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
+    bool wide = fp8.wide_wgrad();
+    for (int layer = 0; layer < config.L; ++layer) wide = wide || !fp8.quantizes(layer, Product::gate_up);
+    if (wide) add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
     add(planned_.dresidual, "scratch", "dresidual", N * C);
     add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH));
     add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(N), config.C));
@@ -44,7 +48,10 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
 }
 
 template <class T>
-void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters) {
+void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters,
+                   ScaleStore* scales) {
+  scales_ = scales;
+  if (fp8_scratch_) fp8_scratch_->bind(arena);
   stream_ = &stream;
   matmul_ = &matmul;
   parameters_ = &parameters;
@@ -58,7 +65,7 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
                 arena[planned_.dattention],
                 scratch_.dqkv,
                 arena[planned_.dswiglu],
-                arena[planned_.dgate_up],
+                planned_.dgate_up.count ? arena[planned_.dgate_up] : nullptr,
                 arena[planned_.attention_delta],
                 arena[planned_.norm_partials]};
     dresidual_ = arena[planned_.dresidual];
@@ -79,7 +86,26 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
 template <class T>
 BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past) const {
   return {*stream_, *matmul_, config_,    rope_table_, sizes_.T, batch.positions, batch.document_start,
-          B,        seq_len,  attention_, past};
+          B,        seq_len,  attention_, nullptr,     past};
+}
+
+// The context of a block whose weights were asked for; what `fp8` then holds belongs to it.
+template <class T>
+BlockContext Walk<T>::with_fp8(BlockContext context, BlockFp8& fp8, int layer) const {
+  if (!scales_) return context;
+  fp8.settings = &fp8_;
+  fp8.layer = layer;
+  for (const Product product : kEachProduct) {
+    fp8.weights[int(product)] = parameters_->quantized(layer, product);
+    fp8.saved_inputs[int(product)] = activations_.quantized_input(layer, product);
+  }
+  fp8_scratch_->give(fp8);
+  fp8.words = scales_->words();
+  fp8.not_finite = scales_->not_finite();
+  fp8.agree = scales_->agree();
+  fp8.observer = observer_ ? &observer_ : nullptr;
+  context.fp8 = &fp8;
+  return context;
 }
 
 template <class T>
@@ -141,12 +167,13 @@ void Walk<T>::forward_more(BatchFeed::DeviceBatch batch, int count, int past) {
 }
 
 template <class T>
-void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past) {
+void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training) {
   REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
   cached_ = B == 1 ? past + seq_len : 0;
   release_head();
   tokens_ = B * seq_len;
+  if (scales_) scales_->begin_pass(training);
   const BlockContext context = block_context(batch, B, seq_len, past);
   const int embedding = layout_.embedding_unit();
 
@@ -159,7 +186,9 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
   for (int layer = 0; layer < L; ++layer) {
     if (layer + ahead <= L) parameters_->gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     const T* middle_before = layer ? activations_.get(layer - 1).middle : nullptr;
-    block_forward(context, block_weights(layer), activations_.get(layer), scratch_, middle_before, delta_);
+    const BlockWeights<T> weights = block_weights(layer);
+    BlockFp8 fp8;
+    block_forward(with_fp8(context, fp8, layer), weights, activations_.get(layer), scratch_, middle_before, delta_);
     parameters_->release(layout_.block_unit(layer));
   }
   holds_head_ = true;
@@ -191,7 +220,7 @@ template <class T>
 void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state,
                                GradientStore& gradients, bool first, bool last) {
   REQUIRE(sizes_.backward, "a backward pass was asked for, and only forward passes were planned");
-  forward(batch, B, seq_len);
+  forward_from(batch, B, seq_len, 0, true);
   const BlockContext context = block_context(batch, B, seq_len);
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
@@ -203,8 +232,10 @@ void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len,
   gradients.reduce(layout_.head_unit());
   for (int layer = L - 1; layer >= 0; --layer) {
     if (layer >= ahead) parameters_->gather(layout_.block_unit(layer - ahead));
-    block_backward(context, block_weights(layer), block_gradients(layer, gradients), activations_.get(layer), scratch_,
-                   dresidual_, gradients.adds());
+    const BlockWeights<T> weights = block_weights(layer);
+    BlockFp8 fp8;
+    block_backward(with_fp8(context, fp8, layer), weights, block_gradients(layer, gradients), activations_.get(layer),
+                   scratch_, dresidual_, gradients.adds());
     parameters_->release(layout_.block_unit(layer));
     gradients.reduce(layout_.block_unit(layer));
   }

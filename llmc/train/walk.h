@@ -2,7 +2,10 @@
 // stores.
 #pragma once
 
+#include <optional>
+
 #include "llmc/memory/activation_store.h"
+#include "llmc/memory/fp8_scratch.h"
 #include "llmc/memory/gradient_store.h"
 #include "llmc/memory/parameter_store.h"
 #include "llmc/memory/plan.h"
@@ -21,9 +24,11 @@ template <class T>
 class Walk {
  public:
   Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
-       AttentionKernel attention);
-  // Fills the RoPE table, which lasts.
-  void bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters);
+       AttentionKernel attention, const Fp8Settings& fp8);
+  // Fills the RoPE table, which lasts. `scales`: of FP8 products; null: there are none.
+  void bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters, ScaleStore* scales);
+  // Is told each FP8 product that is enqueued; empty: nobody.
+  void observe(std::function<void(const ObservedProduct&)> observer) { observer_ = std::move(observer); }
 
   // Forward, loss and backward of one micro-batch (B, T) that was sent to the device. `first`: the first of its step,
   // whose matrices' gradients are set, not added to. `last`: the last, after which each unit's gradients are reduced.
@@ -45,7 +50,8 @@ class Walk {
 
  private:
   void release_head();
-  void forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past);
+  void forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training = false);
+  BlockContext with_fp8(BlockContext context, BlockFp8& fp8, int layer) const;
   BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past = 0) const;
   HeadContext head_context() const;
   BlockWeights<T> block_weights(int layer);
@@ -58,7 +64,10 @@ class Walk {
   const TensorLayout& layout_;
   WalkSizes sizes_;
   AttentionKernel attention_;
+  const Fp8Settings& fp8_;
   ActivationStore<T> activations_;
+  std::optional<Fp8Scratch> fp8_scratch_;
+  std::function<void(const ObservedProduct&)> observer_;
 
   struct {
     Planned<T> projected, dnorm, dattention, dqkv, dswiglu, dgate_up, delta, dresidual;
@@ -74,6 +83,7 @@ class Walk {
   Stream* stream_ = nullptr;
   Matmul* matmul_ = nullptr;
   ParameterStore<T>* parameters_ = nullptr;
+  ScaleStore* scales_ = nullptr;
   int tokens_ = 0;           // of the last forward pass
   int cached_ = 0;           // tokens of one sequence whose keys and values are there
   bool holds_head_ = false;  // the head's weights are still gathered since then

@@ -1,0 +1,79 @@
+#include "llmc/memory/fp8_scratch.h"
+
+#include <algorithm>
+
+#include "llmc/kernels/quantized_product.h"
+
+namespace {
+
+// The largest of each buffer.
+struct Sizes {
+  size_t by_rows = 0, by_columns = 0, row_factors = 0, column_factors = 0, columns = 0, padded = 0;
+};
+
+void add_forward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N) {
+  const QuantizedTensor x = settings.operand(Role::input, false, N, shape.IC);
+  const QuantizedTensor w = settings.operand(Role::weight, false, shape.OC, shape.IC);
+  sizes.by_rows = std::max(sizes.by_rows, x.bytes());
+  sizes.row_factors = std::max(sizes.row_factors, x.factor_count());
+  sizes.columns = std::max(sizes.columns, size_t(shape.IC));
+  sizes.padded = std::max(sizes.padded, quantized_product_scratch(x, w, sizeof(bf16)));
+}
+
+void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N) {
+  const QuantizedTensor dy = settings.operand(Role::output_gradient, false, N, shape.OC);
+  const QuantizedTensor w = settings.operand(Role::weight, true, shape.OC, shape.IC);
+  sizes.by_rows = std::max(sizes.by_rows, dy.bytes());
+  sizes.row_factors = std::max(sizes.row_factors, dy.factor_count());
+  sizes.padded = std::max(sizes.padded, quantized_product_scratch(dy, w, sizeof(bf16)));
+  if (settings.wide_wgrad()) return;
+  const QuantizedTensor dy_t = settings.operand(Role::output_gradient, true, N, shape.OC);
+  const QuantizedTensor x_t = settings.operand(Role::input, true, N, shape.IC);
+  sizes.by_columns = std::max(sizes.by_columns, dy_t.bytes());
+  sizes.column_factors = std::max(sizes.column_factors, dy_t.factor_count());
+  sizes.columns = std::max(sizes.columns, size_t(shape.OC));
+  sizes.padded = std::max(sizes.padded, quantized_product_scratch(dy_t, x_t, sizeof(float)));
+}
+
+}  // namespace
+
+Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens,
+                       bool backward) {
+  Sizes sizes;
+  for (const Product product : kEachProduct) {
+    bool any = false;
+    for (int layer = 0; layer < config.L; ++layer) any = any || settings.quantizes(layer, product);
+    if (!any) continue;
+    add_forward(sizes, settings, product_shape(config, product), tokens);
+    if (backward) add_backward(sizes, settings, product_shape(config, product), tokens);
+  }
+  const auto add = [&]<class U>(Planned<U>& planned, const char* name, size_t count) {
+    if (count) planned = plan.add<U>(Segment::device, "scratch", name, count);
+  };
+  add(planned_by_rows_, "FP8 operand by rows", sizes.by_rows);
+  add(planned_row_factors_, "FP8 operand by rows, factors", sizes.row_factors);
+  add(planned_by_columns_, "FP8 operand by columns", sizes.by_columns);
+  add(planned_column_factors_, "FP8 operand by columns, factors", sizes.column_factors);
+  const bool rows_have_scales = settings.recipe == Fp8Recipe::rowwise || settings.recipe == Fp8Recipe::rowwise_hp_wgrad;
+  add(planned_row_amax_, "largest numbers of rows", rows_have_scales ? size_t(tokens) : 0);
+  add(planned_column_amax_, "largest numbers of columns",
+      rows_have_scales && !settings.wide_wgrad() && backward ? sizes.columns : 0);
+  add(planned_padded_, "FP8 products with their padding", sizes.padded);
+}
+
+void Fp8Scratch::bind(const Arena& arena) {
+  const auto get = [&]<class U>(const Planned<U>& planned) { return planned.count ? arena[planned] : nullptr; };
+  by_rows_ = {get(planned_by_rows_), get(planned_row_factors_)};
+  by_columns_ = {get(planned_by_columns_), get(planned_column_factors_)};
+  row_amax_ = get(planned_row_amax_);
+  column_amax_ = get(planned_column_amax_);
+  padded_ = get(planned_padded_);
+}
+
+void Fp8Scratch::give(BlockFp8& block) const {
+  block.by_rows = by_rows_;
+  block.by_columns = by_columns_;
+  block.row_amax = row_amax_;
+  block.column_amax = column_amax_;
+  block.padded = padded_;
+}

@@ -1,0 +1,23 @@
+// Buffers that FP8 products use one after the other, on the compute stream: operands on their way to a product, the
+// largest numbers of rows and columns, outputs with their padding.
+#pragma once
+
+#include "llmc/memory/plan.h"
+#include "llmc/model/projection.h"
+
+class Fp8Scratch {
+ public:
+  // For passes of up to `tokens` tokens.
+  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens, bool backward);
+  void bind(const Arena& arena);
+  // Fills in the scratch of a block's products.
+  void give(BlockFp8& block) const;
+
+ private:
+  Planned<uint8_t> planned_by_rows_, planned_by_columns_;
+  Planned<float> planned_row_factors_, planned_column_factors_, planned_row_amax_, planned_column_amax_;
+  Planned<std::byte> planned_padded_;
+  OperandMemory by_rows_, by_columns_;
+  float *row_amax_ = nullptr, *column_amax_ = nullptr;
+  std::byte* padded_ = nullptr;
+};

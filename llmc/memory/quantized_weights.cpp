@@ -1,0 +1,86 @@
+#include "llmc/memory/quantized_weights.h"
+
+#include <algorithm>
+
+QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
+                                   const TensorLayout& layout, ScaleStore& scales, int slots)
+    : settings_(settings), config_(config), layout_(layout), scales_(scales), slots_(size_t(slots)) {
+  int largest = 0;
+  for (int slot = 0; slot < slots; ++slot)
+    for (const Product product : kEachProduct) {
+      const auto [OC, IC] = product_shape(config, product);
+      largest = std::max({largest, OC, IC});
+      bool wanted = false;  // by a block that takes turns here
+      for (int layer = slot; layer < config.L; layer += slots) wanted = wanted || settings.quantizes(layer, product);
+      for (const bool by_columns : {false, true}) {
+        if (!wanted) continue;
+        const QuantizedTensor t = settings.operand(Role::weight, by_columns, OC, IC);
+        const std::string name =
+            format("%s of slot %d%s", product_name(product), slot, by_columns ? ", transposed" : "");
+        slots_[size_t(slot)].planned_data[int(product)][by_columns] =
+            plan.add<uint8_t>(Segment::device, "FP8 weights", name, t.bytes());
+        slots_[size_t(slot)].planned_factors[int(product)][by_columns] =
+            plan.add<float>(Segment::device, "FP8 weights", name + ", factors", t.factor_count());
+      }
+    }
+  planned_amax_ = plan.add<float>(Segment::device, "FP8 scales", "largest weight of a product", 1);
+  if (settings.recipe != Fp8Recipe::rowwise && settings.recipe != Fp8Recipe::rowwise_hp_wgrad) return;
+  planned_row_amax_ = plan.add<float>(Segment::device, "FP8 scales", "largest weights of rows", size_t(largest));
+  planned_column_amax_ = plan.add<float>(Segment::device, "FP8 scales", "largest weights of columns", size_t(largest));
+}
+
+void QuantizedWeights::bind(const Arena& arena) {
+  for (Slot& slot : slots_)
+    for (int product = 0; product < kProducts; ++product)
+      for (int by_columns = 0; by_columns < 2; ++by_columns)
+        if (slot.planned_data[product][by_columns].count)
+          slot.memory[product][by_columns] = {arena[slot.planned_data[product][by_columns]],
+                                              arena[slot.planned_factors[product][by_columns]]};
+  amax_ = arena[planned_amax_];
+  if (!planned_row_amax_.count) return;
+  row_amax_ = arena[planned_row_amax_];
+  column_amax_ = arena[planned_column_amax_];
+}
+
+QuantizedWeight QuantizedWeights::get(int layer, Product product) const {
+  if (!settings_.quantizes(layer, product)) return {};
+  const auto& memory = slots_[size_t(layer) % slots_.size()].memory[int(product)];
+  const auto [OC, IC] = product_shape(config_, product);
+  QuantizedWeight weight;
+  weight.by_rows = settings_.operand(Role::weight, false, OC, IC);
+  weight.by_columns = settings_.operand(Role::weight, true, OC, IC);
+  weight.by_rows.data = memory[0].data, weight.by_rows.factors = memory[0].factors;
+  weight.by_columns.data = memory[1].data, weight.by_columns.factors = memory[1].factors;
+  return weight;
+}
+
+Quantization QuantizedWeights::quantization(int layer, Product product) const {
+  const QuantizedWeight weight = get(layer, product);
+  const int number = fp8_number(layer, product, Role::weight);
+  const ScaleWords words = scales_.weight_words();
+  Quantization q;
+  q.by_rows = weight.by_rows, q.by_columns = weight.by_columns;
+  q.power_of_two = settings_.power_of_two;
+  q.amax = amax_;
+  q.row_amax = row_amax_, q.column_amax = column_amax_;
+  if (words.scale) q.scale = words.scale + number;
+  if (words.seen) q.seen = words.seen + number;
+  if (words.statistics) q.statistics = words.statistics + number;
+  q.not_finite = scales_.not_finite();
+  q.number = uint32_t(number);
+  return q;
+}
+
+void QuantizedWeights::quantize(Stream& stream, int layer, const bf16* unit) {
+  for (const Product product : kEachProduct) {
+    if (!settings_.quantizes(layer, product)) continue;
+    const auto [OC, IC] = product_shape(config_, product);
+    const PlainSource source{unit + layout_.offset(layout_.block_unit(layer), product_name(product))};
+    const Quantization q = quantization(layer, product);
+    if (q.needs_amax()) {
+      clear(stream, amax_, 1);
+      quantize_amax(stream, source, OC, IC, q);
+    }
+    ::quantize(stream, source, OC, IC, q);
+  }
+}

@@ -1,0 +1,133 @@
+#include "llmc/memory/scale_store.h"
+
+#include "llmc/base/error.h"
+
+ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
+                       Communicator& data_ranks, Device& device, Stream& compute, Stream& communication)
+    : settings_(settings),
+      tensors_(config.L * kProducts * kRoles),
+      data_ranks_(data_ranks),
+      compute_(compute),
+      communication_(communication),
+      computed_(device),
+      compared_(device) {
+  const size_t tensors = size_t(tensors_);
+  const auto add = [&]<class U>(Planned<U>& planned, Segment segment, const char* name, size_t count) {
+    planned = plan.add<U>(segment, "FP8 scales", name, count);
+  };
+  // The ranks compare both.
+  add(planned_amax_, Segment::symmetric, "largest numbers of a pass", tensors);
+  if (settings.delayed()) {
+    add(planned_seen_, Segment::symmetric, "largest numbers of a step", tensors);
+    add(planned_scale_, Segment::device, "scales", tensors);
+    add(planned_history_, Segment::device, "largest numbers of earlier steps", tensors * size_t(settings.history));
+    add(planned_largest_, Segment::device, "largest numbers of the formats", tensors);
+    add(planned_entries_, Segment::device, "steps seen", tensors);
+  }
+  add(planned_statistics_, Segment::device, "statistics", tensors);
+  agree_ = [this](int number) {
+    computed_.record(compute_);
+    communication_.wait(computed_);
+    data_ranks_.all_reduce_max(communication_, amax_ + number, 1);
+    compared_.record(communication_);
+    compute_.wait(compared_);
+  };
+}
+
+void ScaleStore::bind(const Arena& arena, StepState* state) {
+  state_ = state;
+  amax_ = arena[planned_amax_];
+  statistics_ = arena[planned_statistics_];
+  if (!settings_.delayed()) return;
+  seen_ = arena[planned_seen_];
+  scale_ = arena[planned_scale_];
+  history_ = arena[planned_history_];
+  largest_ = arena[planned_largest_];
+  entries_ = arena[planned_entries_];
+}
+
+void ScaleStore::reset() { restore({}, std::vector<float>(size_t(tensors_), 1.0f)); }
+
+void ScaleStore::restore(const std::vector<float>& history, const std::vector<float>& scales) {
+  const size_t tensors = size_t(tensors_), steps = history.size() / tensors;
+  REQUIRE(history.size() % tensors == 0 && scales.size() == tensors && steps <= size_t(settings_.history),
+          "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors, --fp8-history is %d steps",
+          history.size(), scales.size(), tensors, settings_.history);
+  recorded_ = int64_t(steps);
+  words_ = {};
+  clear(compute_, amax_, tensors);
+  clear(compute_, statistics_, tensors);
+  if (!settings_.delayed()) return;
+  std::vector<float> largest(tensors);
+  for (int i = 0; i < tensors_; ++i) largest[size_t(i)] = largest_fp8(settings_.format(Role(i % kRoles)));
+  const std::vector<uint32_t> entries(tensors, uint32_t(steps));
+  clear(compute_, seen_, tensors);
+  clear(compute_, history_, tensors * size_t(settings_.history));
+  copy(compute_, history_, history.data(), history.size());
+  copy(compute_, scale_, scales.data(), tensors);
+  copy(compute_, largest_, largest.data(), tensors);
+  copy(compute_, entries_, entries.data(), tensors);
+  compute_.synchronize();
+}
+
+ScaleWords ScaleStore::weight_words() const {
+  return {nullptr, settings_.delayed() && recorded_ > 0 ? scale_ : nullptr, seen_, counts_ ? statistics_ : nullptr};
+}
+
+void ScaleStore::begin_pass(bool training) {
+  const bool known = settings_.delayed() && recorded_ > 0;
+  if (!known) clear(compute_, amax_, size_t(tensors_));
+  words_ = {amax_, known ? scale_ : nullptr, settings_.delayed() && training ? seen_ : nullptr,
+            counts_ && training ? statistics_ : nullptr};
+  agrees_ = training && settings_.delayed() && !known && data_ranks_.size() > 1;
+}
+
+void ScaleStore::start_comparing() {
+  if (!settings_.delayed() || data_ranks_.size() == 1) return;
+  computed_.record(compute_);
+  communication_.wait(computed_);
+  data_ranks_.all_reduce_max(communication_, seen_, size_t(tensors_));
+}
+
+void ScaleStore::finish_step() {
+  if (!settings_.delayed()) return;
+  update_delayed_scales(compute_,
+                        {seen_, scale_, history_, entries_, largest_, tensors_, settings_.history, settings_.latest,
+                         settings_.power_of_two, settings_.margin},
+                        &state_->fp8_overflows);
+  ++recorded_;
+}
+
+std::vector<float> ScaleStore::history() {
+  const size_t tensors = size_t(tensors_), length = size_t(settings_.history), steps = size_t(history_steps());
+  std::vector<float> ring(settings_.delayed() ? tensors * length : 0), ordered;
+  copy(compute_, ring.data(), history_, ring.size());
+  compute_.synchronize();
+  for (size_t s = 0; s < steps; ++s) {
+    const size_t at = (size_t(recorded_) - steps + s) % length * tensors;
+    ordered.insert(ordered.end(), ring.begin() + std::ptrdiff_t(at), ring.begin() + std::ptrdiff_t(at + tensors));
+  }
+  return ordered;
+}
+
+std::vector<float> ScaleStore::scales() {
+  std::vector<float> scales(size_t(tensors_), 1.0f);
+  if (settings_.delayed()) copy(compute_, scales.data(), scale_, scales.size());
+  compute_.synchronize();
+  return scales;
+}
+
+void ScaleStore::count(bool on) {
+  counts_ = on;
+  if (!on) return;
+  std::vector<QuantizeStatistics> none(size_t(tensors_), QuantizeStatistics{0, ~0u, 0, 0, 0, 0, 0});
+  copy(compute_, statistics_, none.data(), none.size());
+  compute_.synchronize();
+}
+
+std::vector<QuantizeStatistics> ScaleStore::statistics() {
+  std::vector<QuantizeStatistics> statistics(static_cast<size_t>(tensors_));
+  copy(compute_, statistics.data(), statistics_, statistics.size());
+  compute_.synchronize();
+  return statistics;
+}

@@ -1,0 +1,72 @@
+// What FP8 scales follow from, of each tensor that is quantized: the largest number of the running pass, and for
+// delayed scaling the history of earlier steps', the scales, and the counts that reports ask for.
+//
+// Ranks share a delayed scale: the largest numbers of a step are compared over all of them once, after its last
+// backward; while there is no history yet, each tensor's as it is quantized. Scales of the running pass are a rank's
+// own.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "llmc/comm/communicator.h"
+#include "llmc/kernels/step_state.h"
+#include "llmc/memory/plan.h"
+#include "llmc/model/projection.h"
+
+class ScaleStore {
+ public:
+  ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, Communicator& data_ranks,
+             Device& device, Stream& compute, Stream& communication);
+  ScaleStore(const ScaleStore&) = delete;
+  // `state`: where a tensor with an infinity or NaN, and overflows, are reported.
+  void bind(const Arena& arena, StepState* state);
+
+  // As before the first step.
+  void reset();
+  // A pass over the blocks begins. Only one that trains leaves traces in the history, and its ranks agree on what it
+  // lacks; statistics are added up from here on if they are asked for.
+  void begin_pass(bool training);
+  // The step's last backward is enqueued: the ranks compare. Then, behind what `compute` waited for meanwhile, the
+  // scales of the next step.
+  void start_comparing();
+  void finish_step();
+
+  const ScaleWords& words() const { return words_; }
+  // Of weights, which leave their traces in whatever pass they are quantized: amax is not here.
+  ScaleWords weight_words() const;
+  uint32_t* not_finite() const { return &state_->fp8_not_finite; }
+  // Null where the ranks need not agree.
+  const std::function<void(int)>* agree() const { return agrees_ ? &agree_ : nullptr; }
+
+  // Steps whose largest numbers the history holds, and the history itself, (steps, tensors), the oldest first; for
+  // checkpoints, between steps.
+  int history_steps() const { return int(std::min<int64_t>(recorded_, settings_.history)); }
+  int tensors() const { return tensors_; }
+  std::vector<float> history();
+  std::vector<float> scales();
+  void restore(const std::vector<float>& history, const std::vector<float>& scales);
+
+  // Counts from the next step on, until they are read.
+  void count(bool on);
+  std::vector<QuantizeStatistics> statistics();
+
+ private:
+  const Fp8Settings& settings_;
+  const int tensors_;
+  Communicator& data_ranks_;
+  Stream &compute_, &communication_;
+  Planned<float> planned_amax_, planned_seen_, planned_scale_, planned_history_, planned_largest_;
+  Planned<uint32_t> planned_entries_;
+  Planned<QuantizeStatistics> planned_statistics_;
+  float *amax_ = nullptr, *seen_ = nullptr, *scale_ = nullptr, *history_ = nullptr, *largest_ = nullptr;
+  uint32_t* entries_ = nullptr;
+  QuantizeStatistics* statistics_ = nullptr;
+  StepState* state_ = nullptr;
+  ScaleWords words_;
+  std::function<void(int)> agree_;
+  Event computed_, compared_;
+  bool agrees_ = false, counts_ = false;
+  int64_t recorded_ = 0;  // steps whose largest numbers went into the history
+};

@@ -1,0 +1,165 @@
+#include "llmc/model/fp8.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/model/tensors.h"
+
+namespace {
+
+constexpr const char* kRecipeNames[] = {"off", "tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
+
+Product product_of(const TensorRow& row) {
+  for (const Product product : kEachProduct)
+    if (strcmp(row.product, product_name(product)) == 0) return product;
+  fail("the table of tensors calls %s fit for FP8, and no product has it", row.name);
+}
+
+// "first=N", "last=N": the number; else -1.
+int64_t blocks_named(const std::string& pattern, const char* word) {
+  const size_t length = strlen(word);
+  if (pattern.compare(0, length, word) != 0 || pattern.size() == length) return -1;
+  for (size_t i = length; i < pattern.size(); ++i)
+    if (!isdigit(static_cast<unsigned char>(pattern[i]))) return -1;
+  return std::stoll(pattern.substr(length, 9));
+}
+
+void skip(Fp8Settings& settings, const std::string& pattern, const LlamaConfig& config, const TensorLayout& layout) {
+  const int64_t first = blocks_named(pattern, "first="), last = blocks_named(pattern, "last=");
+  bool found = false;
+  for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.row->fp8) continue;
+    const int layer = layout.units[size_t(tensor.unit)].layer;
+    const bool named = first >= 0  ? layer < first
+                       : last >= 0 ? layer >= config.L - last
+                                   : fnmatch(("*" + pattern + "*").c_str(), tensor.name.c_str(), 0) == 0;
+    if (named) settings.skipped[size_t(layer * kProducts + int(product_of(*tensor.row)))] = found = true;
+  }
+  REQUIRE(found,
+          "--fp8-skip: %s matches no weight of a product that would run in FP8\n"
+          "  names are as %s: down_proj, layers.0., first=2, last=1, with commas between them\n"
+          "  the head and the embedding are never quantized",
+          pattern.c_str(), layout.tensors[2].name.c_str());
+}
+
+}  // namespace
+
+const char* recipe_name(Fp8Recipe recipe) { return kRecipeNames[int(recipe)]; }
+
+Fp8Recipe recipe_named(const std::string& name) {
+  for (int i = 0; i < int(std::size(kRecipeNames)); ++i)
+    if (name == kRecipeNames[i]) return Fp8Recipe(i);
+  fail("there is no FP8 recipe named %s", name.c_str());
+}
+
+const char* product_name(Product product) {
+  constexpr const char* names[] = {"qkv", "o", "gate_up", "down"};
+  return names[int(product)];
+}
+
+ProductShape product_shape(const LlamaConfig& c, Product product) {
+  switch (product) {
+    case Product::qkv:
+      return {c.qkv_width(), c.C};
+    case Product::o:
+      return {c.C, c.q_width()};
+    case Product::gate_up:
+      return {2 * c.FF, c.C};
+    case Product::down:
+      return {c.C, c.FF};
+  }
+  fail("no such product: %d", int(product));
+}
+
+const char* role_name(Role role) {
+  constexpr const char* names[] = {"input", "weight", "output gradient"};
+  return names[int(role)];
+}
+
+std::string fp8_tensor_name(int number) {
+  return format("the %s of %s in block %d", role_name(Role(number % kRoles)),
+                product_name(Product(number / kRoles % kProducts)), number / kRoles / kProducts);
+}
+
+bool Fp8Settings::quantizes_block(int layer) const {
+  return std::all_of(std::begin(kEachProduct), std::end(kEachProduct), [&](Product p) { return quantizes(layer, p); });
+}
+
+QuantizedTensor Fp8Settings::operand(Role role, bool by_columns, int rows, int columns) const {
+  QuantizedTensor t;
+  t.rows = by_columns ? columns : rows;
+  t.columns = by_columns ? rows : columns;
+  t.format = format(role);
+  switch (recipe) {
+    case Fp8Recipe::off:
+      fail("an FP8 operand was asked for, and --fp8 is off");
+    case Fp8Recipe::tensorwise:
+    case Fp8Recipe::delayed:
+      t.scaling = Scaling::tensor;
+      break;
+    case Fp8Recipe::rowwise:
+      t.scaling = Scaling::row;
+      break;
+    case Fp8Recipe::rowwise_hp_wgrad:
+      t.scaling = Scaling::row;
+      t.one_scale = role == Role::weight && by_columns;
+      break;
+    case Fp8Recipe::blockwise:
+      t.scaling = role == Role::weight ? Scaling::block_128x128 : Scaling::block_1x128;
+      break;
+  }
+  return t;
+}
+
+Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config) {
+  Fp8Settings s;
+  s.recipe = recipe_named(choice.recipe);
+  if (!s.on()) {
+    REQUIRE(choice.skip.empty(), "--fp8-skip %s: --fp8 is off, so nothing is quantized", choice.skip.c_str());
+    return s;
+  }
+  REQUIRE(choice.gradient != "e5m2" || s.has_one_scale(),
+          "--fp8-grad e5m2: --fp8 %s has e4m3 everywhere\n  e5m2 goes with --fp8 tensorwise or delayed",
+          choice.recipe.c_str());
+  s.gradient = choice.gradient == "auto" ? (s.has_one_scale() ? Fp8Format::e5m2 : Fp8Format::e4m3)
+                                         : (choice.gradient == "e5m2" ? Fp8Format::e5m2 : Fp8Format::e4m3);
+  s.power_of_two = choice.power_of_two == "auto" ? !s.has_one_scale() : choice.power_of_two == "on";
+  s.skipped.assign(size_t(config.L * kProducts), false);
+  const TensorLayout layout(config);
+  for (size_t begin = 0; begin < choice.skip.size();) {
+    const size_t end = std::min(choice.skip.find(',', begin), choice.skip.size());
+    skip(s, choice.skip.substr(begin, end - begin), config, layout);
+    begin = end + 1;
+  }
+  REQUIRE(std::find(s.skipped.begin(), s.skipped.end(), false) != s.skipped.end(),
+          "--fp8-skip %s leaves no product in FP8\n  leave --fp8 away, or skip fewer", choice.skip.c_str());
+  return s;
+}
+
+std::vector<std::string> describe_products(const Fp8Settings& s, const LlamaConfig& config) {
+  std::vector<std::string> lines;
+  const auto in_t = [&](int layer) {
+    std::string names;
+    for (const Product p : kEachProduct)
+      if (!s.quantizes(layer, p)) names += (names.empty() ? "" : ", ") + std::string(product_name(p));
+    return names;
+  };
+  for (int first = 0; first < config.L;) {
+    int last = first;
+    while (last + 1 < config.L && in_t(last + 1) == in_t(first)) ++last;
+    std::string quantized;
+    for (const Product p : kEachProduct)
+      if (s.quantizes(first, p)) quantized += (quantized.empty() ? "" : ", ") + std::string(product_name(p));
+    const std::string blocks = first == last ? format("block %d", first) : format("blocks %d to %d", first, last);
+    const std::string wide = in_t(first);
+    lines.push_back(blocks + ": " + (quantized.empty() ? "" : quantized + " in FP8") +
+                    (quantized.empty() || wide.empty() ? "" : ", ") + (wide.empty() ? "" : wide + " in bf16"));
+    first = last + 1;
+  }
+  lines.push_back(s.wide_wgrad() ? "weight gradients, attention, head: bf16" : "attention, head: bf16");
+  return lines;
+}

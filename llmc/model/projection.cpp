@@ -1,0 +1,133 @@
+#include "llmc/model/projection.h"
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/quantized_product.h"
+#include "llmc/model/block.h"
+
+namespace {
+
+using Kind = ObservedProduct::Kind;
+
+const BlockFp8* fp8_of(const BlockContext& context, Product product) {
+  return context.fp8 && context.fp8->quantizes(product) ? context.fp8 : nullptr;
+}
+
+QuantizedTensor with_memory(QuantizedTensor tensor, const OperandMemory& memory) {
+  tensor.data = memory.data;
+  tensor.factors = memory.factors;
+  return tensor;
+}
+
+// x (rows, columns) in the role, by rows into scratch and by columns into `kept`, if that is there.
+Quantization quantization(const BlockFp8& f, Product product, Role role, int rows, int columns,
+                          const OperandMemory& kept) {
+  const int number = fp8_number(f.layer, product, role);
+  Quantization q;
+  q.by_rows = with_memory(f.settings->operand(role, false, rows, columns), f.by_rows);
+  if (kept.data) q.by_columns = with_memory(f.settings->operand(role, true, rows, columns), kept);
+  q.power_of_two = f.settings->power_of_two;
+  q.amax = f.words.amax + number;
+  q.row_amax = f.row_amax, q.column_amax = f.column_amax;
+  if (f.words.scale) q.scale = f.words.scale + number;
+  if (f.words.seen) q.seen = f.words.seen + number;
+  if (f.words.statistics) q.statistics = f.words.statistics + number;
+  q.not_finite = f.not_finite;
+  q.number = uint32_t(number);
+  return q;
+}
+
+void quantize_operand(const BlockContext& context, const BlockFp8& f, const QuantizeSource& source, int rows,
+                      int columns, const Quantization& q, bool has_amax) {
+  if (q.needs_amax()) {
+    if (!has_amax) quantize_amax(context.stream, source, rows, columns, q);
+    if (f.agree) (*f.agree)(int(q.number));
+  }
+  quantize(context.stream, source, rows, columns, q);
+}
+
+void observe(const BlockFp8& f, const ObservedProduct& product) {
+  if (f.observer) (*f.observer)(product);
+}
+
+void require_fp8_is_bf16() { fail("FP8 products were asked for, and the model computes in fp32"); }
+
+}  // namespace
+
+bool wants_wide(const BlockContext& context, Product product) {
+  const BlockFp8* f = fp8_of(context, product);
+  return !f || f->settings->wide_wgrad();
+}
+
+float* input_amax(const BlockContext& context, Product product) {
+  const BlockFp8* f = fp8_of(context, product);
+  if (!f || !f->settings->has_one_scale() || f->words.scale) return nullptr;
+  return f->words.amax + fp8_number(f->layer, product, Role::input);
+}
+
+template <class T>
+void project(const BlockContext& context, Product product, T* out, const ProjectionOperand<T>& x, const T* weight) {
+  const auto [OC, IC] = product_shape(context.config, product);
+  const int N = context.B * context.T;
+  const BlockFp8* f = fp8_of(context, product);
+  if (!f) return context.matmul.forward(out, x.wide, weight, N, OC, IC);
+  if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
+  const QuantizeSource source = x.wide ? PlainSource{quantizable(x.wide)} : x.source;
+  const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)]);
+  const bool has_amax = input_amax(context, product) && std::holds_alternative<RmsnormSource>(x.source);
+  quantize_operand(context, *f, source, N, IC, q, has_amax);
+  const QuantizedTensor& w = f->weights[int(product)].by_rows;
+  quantized_product(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
+                    f->padded);
+  observe(*f, {f->layer, product, Kind::forward, q.by_rows, w, nullptr, nullptr, out, false, N, &source});
+}
+
+template <class T>
+void project_backward(const BlockContext& context, Product product, T* dx, float* dweight,
+                      const ProjectionOperand<T>& dy, const T* weight, const T* x, bool accumulate) {
+  const auto [OC, IC] = product_shape(context.config, product);
+  const int N = context.B * context.T;
+  Stream& stream = context.stream;
+  Matmul& matmul = context.matmul;
+  const BlockFp8* f = fp8_of(context, product);
+  if (!f) {
+    matmul.dgrad(dx, dy.wide, weight, N, OC, IC);
+    matmul.wgrad(dweight, dy.wide, x, N, OC, IC, accumulate);
+    return;
+  }
+  if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
+  const bool wide = f->settings->wide_wgrad();
+  const QuantizeSource source = dy.wide ? PlainSource{quantizable(dy.wide)} : dy.source;
+  const Quantization q =
+      quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns);
+  quantize_operand(context, *f, source, N, OC, q, false);
+  const QuantizedTensor& w = f->weights[int(product)].by_columns;
+  quantized_product(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
+  observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, nullptr, nullptr, dx, false, N, &source});
+  if (wide) {
+    matmul.wgrad(dweight, dy.wide, x, N, OC, IC, accumulate);
+    observe(*f, {f->layer,
+                 product,
+                 Kind::wgrad,
+                 {},
+                 {},
+                 quantizable(dy.wide),
+                 quantizable(x),
+                 dweight,
+                 accumulate,
+                 N,
+                 &source});
+    return;
+  }
+  const QuantizedTensor saved =
+      with_memory(f->settings->operand(Role::input, true, N, IC), f->saved_inputs[int(product)]);
+  quantized_product(stream, matmul, "fp8_wgrad", dweight, q.by_columns, saved, accumulate, f->settings->fast(false),
+                    f->padded);
+  observe(*f, {f->layer, product, Kind::wgrad, q.by_columns, saved, nullptr, nullptr, dweight, accumulate, N, &source});
+}
+
+#define INSTANTIATE(T)                                                                                            \
+  template void project(const BlockContext&, Product, T*, const ProjectionOperand<T>&, const T*);                 \
+  template void project_backward(const BlockContext&, Product, T*, float*, const ProjectionOperand<T>&, const T*, \
+                                 const T*, bool);
+INSTANTIATE(float)
+INSTANTIATE(bf16)

@@ -1,0 +1,88 @@
+// The linear layers of a block: y = x Wᵀ and its two gradients, in T or, by a recipe, in FP8 (fp8.h).
+//
+// Forward quantizes x by rows, for its product, and by columns, for the weight gradient: that is all that is kept of
+// it. Backward quantizes dy in the same two ways. Weights come quantized.
+#pragma once
+
+#include <functional>
+
+#include "llmc/kernels/matmul.h"
+#include "llmc/kernels/quantize.h"
+#include "llmc/model/fp8.h"
+
+// Memory of an operand, as large as the largest that it is for.
+struct OperandMemory {
+  uint8_t* data = nullptr;
+  float* factors = nullptr;
+};
+
+struct QuantizedWeight {
+  QuantizedTensor by_rows, by_columns;  // W (OC, IC), Wᵀ (IC, OC)
+};
+
+// Of each tensor that is quantized, by fp8_number().
+struct ScaleWords {
+  float* amax = nullptr;                     // of the running pass; cleared at its begin
+  const float* scale = nullptr;              // delayed: the step's; null: it follows from amax
+  float* seen = nullptr;                     // delayed: largest of the step so far; null: not recorded
+  QuantizeStatistics* statistics = nullptr;  // null: not counted
+};
+
+struct ObservedProduct;
+
+// What a block's FP8 products need, beyond what those in T do.
+struct BlockFp8 {
+  const Fp8Settings* settings = nullptr;
+  int layer = 0;
+  QuantizedWeight weights[kProducts];     // empty where the product is in T
+  OperandMemory saved_inputs[kProducts];  // x by columns; none without a backward pass
+  OperandMemory by_rows, by_columns;      // scratch
+  float *row_amax, *column_amax;          // scratch
+  std::byte* padded;                      // scratch of quantized_product()
+  ScaleWords words;
+  uint32_t* not_finite;  // smallest number of a tensor with an infinity or NaN
+  // The ranks agree on the tensor's amax, where they share its scale and have no earlier one; null: they need not.
+  const std::function<void(int number)>* agree = nullptr;
+  const std::function<void(const ObservedProduct&)>* observer = nullptr;
+
+  bool quantizes(Product product) const { return settings->quantizes(layer, product); }
+};
+
+// A product that was enqueued, for checks that look at all of them.
+struct ObservedProduct {
+  enum class Kind { forward, dgrad, wgrad };
+  int layer;
+  Product product;
+  Kind kind;
+  QuantizedTensor a, b;  // empty where the operands are bf16
+  const bf16 *wide_a = nullptr, *wide_b = nullptr;
+  const void* out;  // bf16, or fp32 of wgrad
+  bool accumulated;
+  int N;
+  const QuantizeSource* source;  // of x in forward, of dy in dgrad and wgrad
+};
+
+// x, or dy: as it lies in memory, or, null there, as those compute it who quantize it.
+template <class T>
+struct ProjectionOperand {
+  const T* wide;
+  QuantizeSource source;
+};
+
+inline const bf16* quantizable(const bf16* x) { return x; }
+inline const bf16* quantizable(const float*) { return nullptr; }  // fp32 is never quantized
+
+struct BlockContext;
+
+// Whether the product's operand has to lie in memory in T: else it is quantized as it is computed.
+bool wants_wide(const BlockContext& context, Product product);
+// Where the norm that computes the product's input may leave its largest number; null: nobody asks.
+float* input_amax(const BlockContext& context, Product product);
+
+// out (N, OC) = x Wᵀ.
+template <class T>
+void project(const BlockContext& context, Product product, T* out, const ProjectionOperand<T>& x, const T* weight);
+// dx (N, IC) = dy W;  dweight (OC, IC) = or += dyᵀ x. `x`: forward's input where that is wide.
+template <class T>
+void project_backward(const BlockContext& context, Product product, T* dx, float* dweight,
+                      const ProjectionOperand<T>& dy, const T* weight, const T* x, bool accumulate);
