@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "llmc/kernels/quantize_scale.cuh"
 #include "llmc/kernels/quantize_sources.cuh"
 #include "llmc/kernels/rows.cuh"
 
@@ -29,13 +30,6 @@ struct Tile {
 };
 
 __device__ __forceinline__ int place(int row, int column) { return column ^ (row / kSegment % 8 * 8); }
-
-// scale of the formula, whose amax comes as bits. A NaN or infinity gives anything: it is reported.
-HOST_DEVICE inline float scale_of(uint32_t amax_bits, float largest, bool power_of_two) {
-  const double amax = double(bits_to_float(amax_bits));
-  const float scale = float(double(largest) / (amax > 1e-12 ? amax : 1e-12));
-  return power_of_two ? bits_to_float(float_to_bits(scale) & 0xff800000u) : scale;
-}
 
 // The tile's numbers into shared memory, zeros beyond the matrix; returns the largest magnitude among the thread's.
 template <class Source, int width>
@@ -144,12 +138,6 @@ __device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int
         operand.factors[operand.factor_at(row, b * kTile)] = 1.0f;
       break;
   }
-}
-
-__device__ __forceinline__ void add_statistics(QuantizeStatistics& s, int values, int saturated, int underflowed) {
-  if (values) atomic_add(&s.values, (unsigned long long)values);
-  if (saturated) atomic_add(&s.saturated, (unsigned long long)saturated);
-  if (underflowed) atomic_add(&s.underflowed, (unsigned long long)underflowed);
 }
 
 // The tile as a part of `operand`, whose rows are the tile's rows, or its columns.

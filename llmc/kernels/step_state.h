@@ -25,4 +25,5 @@ struct StepState {
   float clip_factor;                       // min(1, grad_clip / grad_norm)
   int64_t fp8_overflows;                   // tensors that a delayed scale was too large for
   uint32_t fp8_not_finite = kNoFp8Tensor;  // smallest number of a tensor with an infinity or NaN
+  uint32_t fp8_weights_not_finite = kNoFp8Tensor;  // the same of weights on their way to other ranks
 };

@@ -21,20 +21,35 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
       awaited_(layout.units.size(), false),
       updated_(device),
       quantized_now_(layout.units.size(), false) {
-  if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, sharding.stage < 3 ? config.L : blocks_at_once);
+  const bool whole = sharding.stage < 3;
+  const int block_slots = whole ? config.L : blocks_at_once;
+  const auto gathered = [&](int layer) { return Fp8Gather::takes(fp8, sharding, layer); };
+  if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
+  bool any_gathered = false;
+  for (int layer = 0; layer < config.L; ++layer) any_gathered = any_gathered || gathered(layer);
+  if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
   if (kSeparate)
     planned_master_ = plan.add<float>(Segment::device, "optimizer", "master weights", sharding.total(layout));
-  const bool whole = sharding.stage < 3;
-  planned_weights_ = plan.add<T>(Segment::symmetric, "weights", whole ? "weights" : "weights, a part",
-                                 whole ? layout.size : sharding.total(layout));
-  for (size_t i = 0; i < layout.units.size(); ++i) gathered_.emplace_back(device);
-  if (whole) return;
-  const int slots = slot_of(layout.embedding_unit()) + 1;
-  std::vector<size_t> sizes(size_t(std::max(slots, slot_of(layout.head_unit()) + 1)), 0);
-  for (size_t unit = 0; unit < layout.units.size(); ++unit)
-    sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
+  size_t size = 0;
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    weights_at_.push_back(size);
+    size += whole && !travels_in_fp8(unit) ? layout.units[size_t(unit)].size : sharding.count(layout, unit);
+    gathered_.emplace_back(device);
+  }
+  planned_weights_ = plan.add<T>(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", size);
+  if (!whole) plan_slots(plan, device);
+}
+
+template <class T>
+void ParameterStore<T>::plan_slots(MemoryPlan& plan, Device& device) {
+  const int slots = 1 + std::max(slot_of(layout_.embedding_unit()), slot_of(layout_.head_unit()));
+  std::vector<size_t> sizes(size_t(slots), 0);
+  for (int unit = 0; unit < int(layout_.units.size()); ++unit)
+    if (!travels_in_fp8(unit))
+      sizes[size_t(slot_of(unit))] = std::max(sizes[size_t(slot_of(unit))], layout_.units[size_t(unit)].size);
   for (size_t size : sizes) {
-    planned_slots_.push_back(plan.add<T>(Segment::symmetric, "gathered", "weights of a unit", size));
+    planned_slots_.push_back(size ? plan.add<T>(Segment::symmetric, "gathered", "weights of a unit", size)
+                                  : Planned<T>{});
     slots_.push_back({nullptr, -1, Event(device)});
   }
 }
@@ -43,8 +58,10 @@ template <class T>
 void ParameterStore<T>::bind(const Arena& arena) {
   weights_ = arena[planned_weights_];
   if (kSeparate) master_ = arena[planned_master_];
-  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].data = arena[planned_slots_[i]];
+  for (size_t i = 0; i < slots_.size(); ++i)
+    slots_[i].data = planned_slots_[i].count ? arena[planned_slots_[i]] : nullptr;
   if (quantized_) quantized_->bind(arena);
+  if (fp8_gather_) fp8_gather_->bind(arena);
 }
 
 template <class T>
@@ -56,8 +73,13 @@ int ParameterStore<T>::slot_of(int unit) const {
 
 template <class T>
 T* ParameterStore<T>::own_weights(int unit) const {
-  if (sharding_.stage == 3) return weights_ + sharding_.at(layout_, unit);
-  return weights_ + layout_.units[size_t(unit)].offset + sharding_.first(layout_, unit);
+  const bool whole_here = sharding_.stage < 3 && !travels_in_fp8(unit);
+  return weights_ + weights_at_[size_t(unit)] + (whole_here ? sharding_.first(layout_, unit) : 0);
+}
+
+template <class T>
+const T* ParameterStore<T>::whole(int unit) const {
+  return sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].data : weights_ + weights_at_[size_t(unit)];
 }
 
 template <class T>
@@ -79,6 +101,12 @@ void ParameterStore<T>::updated() {
   moved_since_update_ = false;
   for (Slot& slot : slots_) slot.unit = -1;
   awaited_.assign(awaited_.size(), false);
+  if constexpr (kSeparate) {
+    if (!fp8_gather_) return;
+    communication_.wait(updated_);
+    moved_since_update_ = true;
+    fp8_gather_->updated([&](int layer) { return own_weights(layout_.block_unit(layer)); });
+  }
 }
 
 template <class T>
@@ -88,7 +116,6 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
           unit);
   in_use_[size_t(unit)] = true;
   if (sharding_.stage == 0 || (sharding_.stage < 3 && awaited_[size_t(unit)])) return;
-  T* whole = weights_ + layout_.units[size_t(unit)].offset;
   if (sharding_.stage == 3) {
     Slot& slot = slots_[size_t(slot_of(unit))];
     if (slot.unit == unit) return;
@@ -96,33 +123,52 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
             "%s:%d: unit %d of the model is gathered where unit %d is still in use", file, line, unit, slot.unit);
     communication_.wait(slot.released);
     slot.unit = unit;
-    whole = slot.data;
     quantized_now_[size_t(unit)] = false;
   }
   if (!moved_since_update_) communication_.wait(updated_);
   moved_since_update_ = true;
-  sharding_.gather.all_gather(communication_, whole, own_weights(unit), layout_.part_size(unit) * sizeof(T));
+  if constexpr (kSeparate) {
+    if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer, own_weights(unit));
+  }
+  if (!travels_in_fp8(unit))
+    sharding_.gather.all_gather(communication_, const_cast<T*>(whole(unit)), own_weights(unit),
+                                layout_.part_size(unit) * sizeof(T));
   gathered_[size_t(unit)].record(communication_);
   awaited_[size_t(unit)] = false;
 }
 
+// Until the next update the compute stream waits for a unit once.
+template <class T>
+void ParameterStore<T>::await(int unit) {
+  REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
+  if (sharding_.stage == 0 || awaited_[size_t(unit)]) return;
+  compute_.wait(gathered_[size_t(unit)]);
+  awaited_[size_t(unit)] = true;
+}
+
 template <class T>
 const T* ParameterStore<T>::get(int unit) {
-  REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
-  if (sharding_.stage > 0 && !awaited_[size_t(unit)]) {
-    compute_.wait(gathered_[size_t(unit)]);
-    awaited_[size_t(unit)] = true;
-  }
-  const T* whole =
-      sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].data : weights_ + layout_.units[size_t(unit)].offset;
+  REQUIRE(layout_.units.at(size_t(unit)).kind != UnitKind::block, "unit %d is a block: ask for get_block", unit);
+  await(unit);
+  return whole(unit);
+}
+
+template <class T>
+BlockWeights<T> ParameterStore<T>::get_block(int layer) {
+  const int unit = layout_.block_unit(layer);
+  await(unit);
   if constexpr (kSeparate) {
-    const int layer = layout_.units[size_t(unit)].layer;
-    if (quantized_ && layer >= 0 && !quantized_now_[size_t(unit)]) {
-      quantized_->quantize(compute_, layer, whole);
+    const bool as_bytes = travels_in_fp8(unit);
+    if (quantized_ && !quantized_now_[size_t(unit)]) {
+      if (as_bytes) fp8_gather_->arrange(compute_, layer, *quantized_);
+      else quantized_->quantize(compute_, layer, whole(unit));
       quantized_now_[size_t(unit)] = true;
     }
+    if (as_bytes) return {fp8_gather_->norm1(layer), nullptr, nullptr, fp8_gather_->norm2(layer), nullptr, nullptr};
   }
-  return whole;
+  const T* base = whole(unit);
+  const auto at = [&](const char* product) { return base + layout_.offset(unit, product); };
+  return {at("norm1"), at("qkv"), at("o"), at("norm2"), at("gate_up"), at("down")};
 }
 
 template <class T>

@@ -9,15 +9,18 @@
 //
 // The optimizer's fp32 master copy is here too, of what this rank updates. With T = float it is the weights themselves.
 //
-// Weights of FP8 products are quantized by the first get() after they changed or were gathered.
+// Weights of FP8 products are quantized by the first get_block() after they changed or were gathered; or their bytes
+// are what travels (fp8_gather.h).
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "llmc/memory/fp8_gather.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
 #include "llmc/memory/sharding.h"
+#include "llmc/model/block.h"
 
 template <class T>
 class ParameterStore {
@@ -29,9 +32,11 @@ class ParameterStore {
   void bind(const Arena& arena);
 
   void gather(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // The start of the unit: add an offset of the layout. Valid until release(unit).
+  // The start of the embedding or the head: add an offset of the layout; and a block's weights, of which those of FP8
+  // products may be missing. Valid until release(unit).
   const T* get(int unit);
-  // Of a block for which get() was called.
+  BlockWeights<T> get_block(int layer);
+  // Of a block for which get_block() was called.
   QuantizedWeight quantized(int layer, Product product) const {
     return quantized_ ? quantized_->get(layer, product) : QuantizedWeight{};
   }
@@ -53,6 +58,10 @@ class ParameterStore {
   };
   int slot_of(int unit) const;
   T* own_weights(int unit) const;
+  const T* whole(int unit) const;
+  void await(int unit);
+  bool travels_in_fp8(int unit) const { return fp8_gather_ && fp8_gather_->takes(layout_.units[size_t(unit)].layer); }
+  void plan_slots(MemoryPlan& plan, Device& device);
 
   static constexpr bool kSeparate = !std::is_same_v<T, float>;
   const TensorLayout& layout_;
@@ -64,13 +73,15 @@ class ParameterStore {
   Planned<T> planned_weights_;
   std::vector<Planned<T>> planned_slots_;
   float* master_ = nullptr;
-  T* weights_ = nullptr;  // whole in stages 0 to 2, else this rank's parts
+  T* weights_ = nullptr;            // whole in stages 0 to 2, else this rank's parts
+  std::vector<size_t> weights_at_;  // a unit: where it lies in weights_
   std::vector<Slot> slots_;
   std::vector<bool> in_use_;     // a unit: between gather and release
   std::vector<Event> gathered_;  // a unit
   std::vector<bool> awaited_;    // a unit: the compute stream has waited for it
   Event updated_;
   bool moved_since_update_ = true;  // the communication stream has waited for the last update
+  std::optional<Fp8Gather> fp8_gather_;
   std::optional<QuantizedWeights> quantized_;
   std::vector<bool> quantized_now_;  // a unit: its whole weights are those that were quantized
 };

@@ -3,22 +3,29 @@
 #include <algorithm>
 
 QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
-                                   const TensorLayout& layout, ScaleStore& scales, int slots)
+                                   const TensorLayout& layout, ScaleStore& scales, int slots,
+                                   const std::function<bool(int)>& gathered)
     : settings_(settings), config_(config), layout_(layout), scales_(scales), slots_(size_t(slots)) {
   int largest = 0;
   for (int slot = 0; slot < slots; ++slot)
     for (const Product product : kEachProduct) {
       const auto [OC, IC] = product_shape(config, product);
       largest = std::max({largest, OC, IC});
-      bool wanted = false;  // by a block that takes turns here
-      for (int layer = slot; layer < config.L; layer += slots) wanted = wanted || settings.quantizes(layer, product);
+      bool wanted = false, made_here = false;  // by a block that takes turns here
+      for (int layer = slot; layer < config.L; layer += slots) {
+        if (!settings.quantizes(layer, product)) continue;
+        wanted = true;
+        made_here = made_here || !gathered(layer);
+      }
       for (const bool by_columns : {false, true}) {
         if (!wanted) continue;
         const QuantizedTensor t = settings.operand(Role::weight, by_columns, OC, IC);
+        const bool as_gathered = !by_columns && !made_here && t.bytes() == size_t(OC) * size_t(IC);
         const std::string name =
             format("%s of slot %d%s", product_name(product), slot, by_columns ? ", transposed" : "");
-        slots_[size_t(slot)].planned_data[int(product)][by_columns] =
-            plan.add<uint8_t>(Segment::device, "FP8 weights", name, t.bytes());
+        if (!as_gathered)
+          slots_[size_t(slot)].planned_data[int(product)][by_columns] =
+              plan.add<uint8_t>(Segment::device, "FP8 weights", name, t.bytes());
         slots_[size_t(slot)].planned_factors[int(product)][by_columns] =
             plan.add<float>(Segment::device, "FP8 weights", name + ", factors", t.factor_count());
       }
@@ -33,9 +40,11 @@ void QuantizedWeights::bind(const Arena& arena) {
   for (Slot& slot : slots_)
     for (int product = 0; product < kProducts; ++product)
       for (int by_columns = 0; by_columns < 2; ++by_columns)
-        if (slot.planned_data[product][by_columns].count)
-          slot.memory[product][by_columns] = {arena[slot.planned_data[product][by_columns]],
+        if (slot.planned_factors[product][by_columns].count) {
+          const Planned<uint8_t>& data = slot.planned_data[product][by_columns];
+          slot.memory[product][by_columns] = {data.count ? arena[data] : nullptr,
                                               arena[slot.planned_factors[product][by_columns]]};
+        }
   amax_ = arena[planned_amax_];
   if (!planned_row_amax_.count) return;
   row_amax_ = arena[planned_row_amax_];
@@ -83,4 +92,13 @@ void QuantizedWeights::quantize(Stream& stream, int layer, const bf16* unit) {
     }
     ::quantize(stream, source, OC, IC, q);
   }
+}
+
+void QuantizedWeights::take(Stream& stream, int layer, Product product, uint8_t* bytes, const SharedScale& shared) {
+  Slot& slot = slots_[size_t(layer) % slots_.size()];
+  const auto [OC, IC] = product_shape(config_, product);
+  const bool as_gathered = settings_.operand(Role::weight, false, OC, IC).bytes() == size_t(OC) * size_t(IC);
+  if (as_gathered) slot.memory[int(product)][0].data = bytes;
+  const QuantizedWeight weight = get(layer, product);
+  arrange_quantized(stream, weight.by_rows, weight.by_columns, bytes, shared);
 }

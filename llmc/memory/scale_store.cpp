@@ -24,6 +24,7 @@ ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const Llam
     add(planned_largest_, Segment::device, "largest numbers of the formats", tensors);
     add(planned_entries_, Segment::device, "steps seen", tensors);
   }
+  if (settings.all_gather) add(planned_weights_not_finite_, Segment::device, "weights that are not finite", 1);
   add(planned_statistics_, Segment::device, "statistics", tensors);
   agree_ = [this](int number) {
     computed_.record(compute_);
@@ -38,6 +39,7 @@ void ScaleStore::bind(const Arena& arena, StepState* state) {
   state_ = state;
   amax_ = arena[planned_amax_];
   statistics_ = arena[planned_statistics_];
+  if (settings_.all_gather) weights_not_finite_ = arena[planned_weights_not_finite_];
   if (!settings_.delayed()) return;
   seen_ = arena[planned_seen_];
   scale_ = arena[planned_scale_];
@@ -57,6 +59,8 @@ void ScaleStore::restore(const std::vector<float>& history, const std::vector<fl
   words_ = {};
   clear(compute_, amax_, tensors);
   clear(compute_, statistics_, tensors);
+  if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_, 0xff, sizeof(uint32_t));
+  compute_.synchronize();
   if (!settings_.delayed()) return;
   std::vector<float> largest(tensors);
   for (int i = 0; i < tensors_; ++i) largest[size_t(i)] = largest_fp8(settings_.format(Role(i % kRoles)));
@@ -90,6 +94,7 @@ void ScaleStore::start_comparing() {
 }
 
 void ScaleStore::finish_step() {
+  if (weights_not_finite_) copy(compute_, &state_->fp8_weights_not_finite, weights_not_finite_, 1);
   if (!settings_.delayed()) return;
   update_delayed_scales(compute_,
                         {seen_, scale_, history_, entries_, largest_, tensors_, settings_.history, settings_.latest,

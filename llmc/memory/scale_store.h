@@ -37,6 +37,8 @@ class ScaleStore {
   // Of weights, which leave their traces in whatever pass they are quantized: amax is not here.
   ScaleWords weight_words() const;
   uint32_t* not_finite() const { return &state_->fp8_not_finite; }
+  // The same of weights that are quantized beside compute, until finish_step() puts it there.
+  uint32_t* weights_not_finite() const { return weights_not_finite_; }
   // Null where the ranks need not agree.
   const std::function<void(int)>* agree() const { return agrees_ ? &agree_ : nullptr; }
 
@@ -58,10 +60,10 @@ class ScaleStore {
   Communicator& data_ranks_;
   Stream &compute_, &communication_;
   Planned<float> planned_amax_, planned_seen_, planned_scale_, planned_history_, planned_largest_;
-  Planned<uint32_t> planned_entries_;
+  Planned<uint32_t> planned_entries_, planned_weights_not_finite_;
   Planned<QuantizeStatistics> planned_statistics_;
   float *amax_ = nullptr, *seen_ = nullptr, *scale_ = nullptr, *history_ = nullptr, *largest_ = nullptr;
-  uint32_t* entries_ = nullptr;
+  uint32_t *entries_ = nullptr, *weights_not_finite_ = nullptr;
   QuantizeStatistics* statistics_ = nullptr;
   StepState* state_ = nullptr;
   ScaleWords words_;

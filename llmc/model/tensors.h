@@ -91,8 +91,8 @@ struct Piece {
 };
 
 struct TensorLayout {
-  // Each product begins at a multiple of this many elements: 256 bytes in every type of 16 bits or more.
-  static constexpr size_t kAlignment = 128;
+  // Each product begins at a multiple of this many elements: 256 bytes in every type.
+  static constexpr size_t kAlignment = 256;
 
   // Each unit is padded so that it can be cut into `parts` equal ones, which all begin at such a multiple.
   explicit TensorLayout(const LlamaConfig& config, int parts = 1);

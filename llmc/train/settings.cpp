@@ -97,6 +97,8 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   const Defaults defaults = defaults_of(config);
   s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip}, config);
   s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
+  s.fp8.all_gather = o.fp8_all_gather && s.fp8.has_one_scale() && s.fp8.on(),
+  s.fp8.precompute_scales = o.fp8_precompute_scales;
   REQUIRE(!s.fp8.on() || o.dtype != "fp32",
           "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
           o.fp8.c_str());

@@ -114,14 +114,6 @@ HeadContext Walk<T>::head_context() const {
 }
 
 template <class T>
-BlockWeights<T> Walk<T>::block_weights(int layer) {
-  const int unit = layout_.block_unit(layer);
-  const T* base = parameters_->get(unit);
-  const auto at = [&](const char* product) { return base + layout_.offset(unit, product); };
-  return {at("norm1"), at("qkv"), at("o"), at("norm2"), at("gate_up"), at("down")};
-}
-
-template <class T>
 BlockGradients Walk<T>::block_gradients(int layer, GradientStore& gradients) const {
   const int unit = layout_.block_unit(layer);
   float* base = gradients.begin(unit);
@@ -186,7 +178,7 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
   for (int layer = 0; layer < L; ++layer) {
     if (layer + ahead <= L) parameters_->gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     const T* middle_before = layer ? activations_.get(layer - 1).middle : nullptr;
-    const BlockWeights<T> weights = block_weights(layer);
+    const BlockWeights<T> weights = parameters_->get_block(layer);
     BlockFp8 fp8;
     block_forward(with_fp8(context, fp8, layer), weights, activations_.get(layer), scratch_, middle_before, delta_);
     parameters_->release(layout_.block_unit(layer));
@@ -232,7 +224,7 @@ void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len,
   gradients.reduce(layout_.head_unit());
   for (int layer = L - 1; layer >= 0; --layer) {
     if (layer >= ahead) parameters_->gather(layout_.block_unit(layer - ahead));
-    const BlockWeights<T> weights = block_weights(layer);
+    const BlockWeights<T> weights = parameters_->get_block(layer);
     BlockFp8 fp8;
     block_backward(with_fp8(context, fp8, layer), weights, block_gradients(layer, gradients), activations_.get(layer),
                    scratch_, dresidual_, gradients.adds());

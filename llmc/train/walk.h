@@ -54,7 +54,6 @@ class Walk {
   BlockContext with_fp8(BlockContext context, BlockFp8& fp8, int layer) const;
   BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past = 0) const;
   HeadContext head_context() const;
-  BlockWeights<T> block_weights(int layer);
   BlockGradients block_gradients(int layer, GradientStore& gradients) const;
   HeadWeights<T> head_weights();
   HeadGradients head_gradients(GradientStore& gradients) const;

@@ -1,0 +1,18 @@
+// What kernels that quantize share: the scale of the formula in quantize.h, and the counts.
+#pragma once
+
+#include "llmc/device/kernel.cuh"
+#include "llmc/kernels/quantize.h"
+
+// The amax comes as bits. A NaN or infinity gives anything: it is reported.
+HOST_DEVICE inline float scale_of(uint32_t amax_bits, float largest, bool power_of_two) {
+  const double amax = double(bits_to_float(amax_bits));
+  const float scale = float(double(largest) / (amax > 1e-12 ? amax : 1e-12));
+  return power_of_two ? bits_to_float(float_to_bits(scale) & 0xff800000u) : scale;
+}
+
+__device__ __forceinline__ void add_statistics(QuantizeStatistics& s, int values, int saturated, int underflowed) {
+  if (values) atomic_add(&s.values, (unsigned long long)values);
+  if (saturated) atomic_add(&s.saturated, (unsigned long long)saturated);
+  if (underflowed) atomic_add(&s.underflowed, (unsigned long long)underflowed);
+}
