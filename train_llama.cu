@@ -22,6 +22,7 @@
 #include "llmc/train/documents.h"
 #include "llmc/train/evaluation.h"
 #include "llmc/train/export_folder.h"
+#include "llmc/train/fp8_report.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/rehearsal.h"
@@ -78,6 +79,9 @@ struct Run {
   void report_checkpoints();
   std::span<const int32_t> cut_rows();
   std::string about_data() const;
+  bool counts_fp8(int64_t step) const {
+    return settings.fp8.on() && options.fp8_stats && step % options.fp8_stats == 0;
+  }
   // Asked to stop, as far as this rank may act on it alone: the ranks sample and validate together.
   bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
 
@@ -181,13 +185,11 @@ void Run::banner() {
   if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
     console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
   console.item("products", Matmul::description());
+  for (const std::string& line : settings.products) console.item("", line);
   const AttentionChoice attention = choose_attention_kernel(settings.attention, info, settings.dtype, model.config.HD);
   console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
-  if (ranks.size > 1)
-    console.item("", options.zero_stage && mesh.shard_degree > 1
-                         ? format("%s, ZeRO stage %lld", mesh.description().c_str(), (long long)options.zero_stage)
-                         : "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)");
+  if (ranks.size > 1) console.item("", describe_sharing(mesh, options));
   console.item("model", describe_model(model));
   if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
   for (const std::string& change : changes_) console.item("", change);
@@ -296,7 +298,9 @@ void Run::enqueue_step(int64_t step) {
   const bool traced = folder && !options.trace.empty() && step == (start ? start->step() : 0) + kTracedStep;
   Record record;
   if (traced) device.record_to(&record);
+  if (counts_fp8(step)) trainer->count_fp8(true);
   trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes_, positions});
+  trainer->count_fp8(false);
   if (!traced) return;
   device.record_to(nullptr);
   write_trace(options.trace, record, record.spans);
@@ -319,10 +323,12 @@ void Run::finish_step() {
     r.mfu = model.config.flops_per_token(settings.T, false) * r.tokens / result.seconds /
             (device.info().bf16_flops * ranks.size);
   r.memory_bytes = trainer->plan().device_bytes();
+  if (settings.fp8.delayed()) r.fp8_overflows = result.fp8_overflows;
   r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
   report_checkpoints();
   console.progress(step_line(r), double(done) / double(settings.steps));
   if (folder) folder->log(last_step_ = step_json(r));
+  if (folder && counts_fp8(result.step)) folder->log(fp8_json(done, trainer->fp8_statistics()));
   REQUIRE((std::isfinite(result.loss) || r.labels == 0) && std::isfinite(result.grad_norm),
           "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
           (long long)done, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());

@@ -1,5 +1,7 @@
 #include "llmc/memory/scale_store.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 
 ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
@@ -19,8 +21,7 @@ ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const Llam
   add(planned_amax_, Segment::symmetric, "largest numbers of a pass", tensors);
   if (settings.delayed()) {
     add(planned_seen_, Segment::symmetric, "largest numbers of a step", tensors);
-    add(planned_scale_, Segment::device, "scales", tensors);
-    add(planned_history_, Segment::device, "largest numbers of earlier steps", tensors * size_t(settings.history));
+    add(planned_state_, Segment::device, "scales, largest numbers of earlier steps", state_size());
     add(planned_largest_, Segment::device, "largest numbers of the formats", tensors);
     add(planned_entries_, Segment::device, "steps seen", tensors);
   }
@@ -42,19 +43,24 @@ void ScaleStore::bind(const Arena& arena, StepState* state) {
   if (settings_.all_gather) weights_not_finite_ = arena[planned_weights_not_finite_];
   if (!settings_.delayed()) return;
   seen_ = arena[planned_seen_];
-  scale_ = arena[planned_scale_];
-  history_ = arena[planned_history_];
+  scale_ = arena[planned_state_];
+  history_ = scale_ + tensors_;
   largest_ = arena[planned_largest_];
   entries_ = arena[planned_entries_];
 }
 
-void ScaleStore::reset() { restore({}, std::vector<float>(size_t(tensors_), 1.0f)); }
+size_t ScaleStore::state_size() const {
+  return settings_.delayed() ? size_t(tensors_) * (size_t(settings_.history) + 1) : 0;
+}
 
-void ScaleStore::restore(const std::vector<float>& history, const std::vector<float>& scales) {
-  const size_t tensors = size_t(tensors_), steps = history.size() / tensors;
-  REQUIRE(history.size() % tensors == 0 && scales.size() == tensors && steps <= size_t(settings_.history),
-          "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors, --fp8-history is %d steps",
-          history.size(), scales.size(), tensors, settings_.history);
+void ScaleStore::reset() { restore({std::vector<float>(size_t(tensors_), 1.0f), {}}); }
+
+// Of a longer history than this run remembers the newest steps.
+void ScaleStore::restore(const History& history) {
+  const size_t tensors = size_t(tensors_), steps = std::min(history.amax.size() / tensors, size_t(settings_.history));
+  REQUIRE(history.amax.size() % tensors == 0 && history.scales.size() == tensors,
+          "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors", history.amax.size(),
+          history.scales.size(), tensors);
   recorded_ = int64_t(steps);
   words_ = {};
   clear(compute_, amax_, tensors);
@@ -67,8 +73,8 @@ void ScaleStore::restore(const std::vector<float>& history, const std::vector<fl
   const std::vector<uint32_t> entries(tensors, uint32_t(steps));
   clear(compute_, seen_, tensors);
   clear(compute_, history_, tensors * size_t(settings_.history));
-  copy(compute_, history_, history.data(), history.size());
-  copy(compute_, scale_, scales.data(), tensors);
+  copy(compute_, history_, history.amax.data() + (history.amax.size() - steps * tensors), steps * tensors);
+  copy(compute_, scale_, history.scales.data(), tensors);
   copy(compute_, largest_, largest.data(), tensors);
   copy(compute_, entries_, entries.data(), tensors);
   compute_.synchronize();
@@ -103,23 +109,22 @@ void ScaleStore::finish_step() {
   ++recorded_;
 }
 
-std::vector<float> ScaleStore::history() {
-  const size_t tensors = size_t(tensors_), length = size_t(settings_.history), steps = size_t(history_steps());
-  std::vector<float> ring(settings_.delayed() ? tensors * length : 0), ordered;
-  copy(compute_, ring.data(), history_, ring.size());
-  compute_.synchronize();
+ScaleStore::History ScaleStore::history(const float* copied, int64_t recorded) const {
+  const size_t tensors = size_t(tensors_), length = size_t(settings_.history);
+  const size_t steps = std::min(size_t(recorded), length);
+  History history{{copied, copied + tensors}, {}};
   for (size_t s = 0; s < steps; ++s) {
-    const size_t at = (size_t(recorded_) - steps + s) % length * tensors;
-    ordered.insert(ordered.end(), ring.begin() + std::ptrdiff_t(at), ring.begin() + std::ptrdiff_t(at + tensors));
+    const float* entry = copied + (1 + (size_t(recorded) - steps + s) % length) * tensors;
+    history.amax.insert(history.amax.end(), entry, entry + tensors);
   }
-  return ordered;
+  return history;
 }
 
-std::vector<float> ScaleStore::scales() {
-  std::vector<float> scales(size_t(tensors_), 1.0f);
-  if (settings_.delayed()) copy(compute_, scales.data(), scale_, scales.size());
+ScaleStore::History ScaleStore::history() {
+  std::vector<float> copied(state_size());
+  copy(compute_, copied.data(), scale_, copied.size());
   compute_.synchronize();
-  return scales;
+  return history(copied.data(), recorded_);
 }
 
 void ScaleStore::count(bool on) {

@@ -6,7 +6,6 @@
 // own.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -42,13 +41,19 @@ class ScaleStore {
   // Null where the ranks need not agree.
   const std::function<void(int)>* agree() const { return agrees_ ? &agree_ : nullptr; }
 
-  // Steps whose largest numbers the history holds, and the history itself, (steps, tensors), the oldest first; for
-  // checkpoints, between steps.
-  int history_steps() const { return int(std::min<int64_t>(recorded_, settings_.history)); }
-  int tensors() const { return tensors_; }
-  std::vector<float> history();
-  std::vector<float> scales();
-  void restore(const std::vector<float>& history, const std::vector<float>& scales);
+  // What delayed scaling goes on from, for checkpoints: the scales, (tensors), and the largest numbers of the steps
+  // that are remembered, (steps, tensors), the oldest first. On the device they are one stretch of state_size()
+  // numbers, from state() on, which `history` makes of a copy that was taken when recorded() steps had left their
+  // traces.
+  struct History {
+    std::vector<float> scales, amax;
+  };
+  size_t state_size() const;
+  const float* state() const { return scale_; }
+  int64_t recorded() const { return recorded_; }
+  History history(const float* copied, int64_t recorded) const;
+  History history();  // between steps
+  void restore(const History& history);
 
   // Counts from the next step on, until they are read.
   void count(bool on);
@@ -59,7 +64,7 @@ class ScaleStore {
   const int tensors_;
   Communicator& data_ranks_;
   Stream &compute_, &communication_;
-  Planned<float> planned_amax_, planned_seen_, planned_scale_, planned_history_, planned_largest_;
+  Planned<float> planned_amax_, planned_seen_, planned_state_, planned_largest_;
   Planned<uint32_t> planned_entries_, planned_weights_not_finite_;
   Planned<QuantizeStatistics> planned_statistics_;
   float *amax_ = nullptr, *seen_ = nullptr, *scale_ = nullptr, *history_ = nullptr, *largest_ = nullptr;

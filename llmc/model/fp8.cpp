@@ -140,6 +140,40 @@ Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config) {
   return s;
 }
 
+namespace {
+
+// Of any of the recipe's three products, of matrices large enough for all of them.
+std::string refusal_of(const Fp8Settings& s, const ProductRefusal& refuses) {
+  constexpr int kSize = 256;
+  alignas(256) static uint8_t nowhere[256];  // looked at by nobody
+  const auto operand = [&](Role role, bool by_columns) {
+    QuantizedTensor t = s.operand(role, by_columns, kSize, kSize);
+    t.data = nowhere, t.factors = reinterpret_cast<float*>(nowhere);
+    return t;
+  };
+  std::string why = refuses(operand(Role::input, false), operand(Role::weight, false));
+  if (why.empty()) why = refuses(operand(Role::output_gradient, false), operand(Role::weight, true));
+  if (why.empty() && !s.wide_wgrad()) why = refuses(operand(Role::output_gradient, true), operand(Role::input, true));
+  return why;
+}
+
+}  // namespace
+
+void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, const ProductRefusal& refuses) {
+  const std::string why = refusal_of(settings, refuses);
+  if (why.empty()) return;
+  std::string others;
+  for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::rowwise,
+                                 Fp8Recipe::rowwise_hp_wgrad, Fp8Recipe::blockwise}) {
+    Fp8Settings other;
+    other.recipe = recipe;
+    if (!other.has_one_scale()) other.gradient = Fp8Format::e4m3;
+    if (refusal_of(other, refuses).empty()) others += std::string(others.empty() ? "" : ", ") + recipe_name(recipe);
+  }
+  fail("--fp8 %s cannot run on %s: %s\n  %s%s", recipe_name(settings.recipe), device.name.c_str(), why.c_str(),
+       others.empty() ? "no recipe can: leave --fp8 away" : "those that can: --fp8 ", others.c_str());
+}
+
 std::vector<std::string> describe_products(const Fp8Settings& s, const LlamaConfig& config) {
   std::vector<std::string> lines;
   const auto in_t = [&](int layer) {
@@ -160,6 +194,8 @@ std::vector<std::string> describe_products(const Fp8Settings& s, const LlamaConf
                     (quantized.empty() || wide.empty() ? "" : ", ") + (wide.empty() ? "" : wide + " in bf16"));
     first = last + 1;
   }
-  lines.push_back(s.wide_wgrad() ? "weight gradients, attention, head: bf16" : "attention, head: bf16");
+  lines.push_back(s.wide_wgrad() ? "weight gradients, attention and head: bf16" : "attention and head: bf16");
+  lines.insert(lines.begin(), format("--fp8 %s: inputs and weights e4m3, output gradients %s%s", recipe_name(s.recipe),
+                                     format_name(s.gradient), s.power_of_two ? ", scales powers of two" : ""));
   return lines;
 }

@@ -10,9 +10,11 @@
 //   blockwise          e4m3, 1x128; weights 128x128              e4m3, 1x128 (DeepSeek-V3, 2024)
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "llmc/device/device.h"
 #include "llmc/kernels/quantized_tensor.h"
 #include "llmc/model/config.h"
 
@@ -80,5 +82,11 @@ struct Fp8Choice {
 };
 Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config);
 
-// "qkv, o, gate_up in FP8 (tensorwise; …), down in bf16": a line for each set of products that run alike.
+// Why a product of such operands cannot run; "" if it can.
+using ProductRefusal = std::function<std::string(const QuantizedTensor& a, const QuantizedTensor& b)>;
+// Throws if the device cannot run the recipe, with the reason and the recipes that it can.
+void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, const ProductRefusal& refuses);
+
+// For the banner: the recipe, and "blocks 0 to 3: qkv, o, gate_up in FP8, down in bf16" for each range of blocks that
+// run alike.
 std::vector<std::string> describe_products(const Fp8Settings& settings, const LlamaConfig& config);

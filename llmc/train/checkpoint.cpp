@@ -85,6 +85,9 @@ void write_checkpoint_share(const std::string& path, const CheckpointShare& shar
   for_pieces([&](StateKind kind, const Piece& piece, int, size_t) {
     specs.push_back({piece_name(kind, piece), StoredType::F32, {piece.count}});
   });
+  const auto other_name = [](const NamedNumbers& other) { return format("other/%s@0", other.name.c_str()); };
+  for (const NamedNumbers& other : share.others)
+    specs.push_back({other_name(other), StoredType::F32, {other.numbers.size()}});
   SafetensorsWriter writer(name + ".safetensors", std::move(specs), disk);
   for_pieces([&](StateKind kind, const Piece& piece, int unit, size_t first) {
     for (size_t done = 0, n; done < piece.count; done += n) {
@@ -92,6 +95,8 @@ void write_checkpoint_share(const std::string& path, const CheckpointShare& shar
       writer.write(piece_name(kind, piece), share.read(kind, unit, first + done, n), n * sizeof(float));
     }
   });
+  for (const NamedNumbers& other : share.others)
+    writer.write(other_name(other), other.numbers.data(), other.numbers.size() * sizeof(float));
   writer.finish();
   const Json entry = manifest_entry(writer.file().bytes(), writer.file().checksum().text());
   write_file(name + ".json", entry.dump() + "\n", disk);
@@ -232,4 +237,13 @@ void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, s
     next += n;
   }
   REQUIRE(next == end, "checkpoint %s lacks element %zu of %s", path_.c_str(), next, name.c_str());
+}
+
+std::vector<float> Checkpoint::other(const std::string& name) const {
+  const auto found = parts_.find("other/" + name);
+  if (found == parts_.end()) return {};
+  const Part& part = found->second.front();
+  std::vector<float> numbers(part.count);
+  memcpy(numbers.data(), part.data, part.count * sizeof(float));
+  return numbers;
 }

@@ -2,7 +2,8 @@
 //
 //   step-00000120/
 //     rank-00000-of-00002.safetensors   a rank's share of weights and moments, in pieces: "weights/NAME@FIRST" is fp32
-//     rank-00001-of-00002.safetensors   elements FIRST, FIRST+1, … of the tensor NAME (Hugging Face's)
+//     rank-00001-of-00002.safetensors   elements FIRST, FIRST+1, … of the tensor NAME (Hugging Face's); the first
+//                                       rank's has what all of them know besides, as "other/NAME@0"
 //     state.json                        the step, the model, the options, how far the data and the schedule are
 //     manifest.json                     each file with its bytes and XXH64; a checkpoint is complete when it has this
 //
@@ -24,12 +25,19 @@
 
 // ---- writing: each rank its share, then one of them publishes
 
+// Numbers that all ranks have alike.
+struct NamedNumbers {
+  std::string name;
+  std::vector<float> numbers;
+};
+
 struct CheckpointShare {
   int rank, ranks;
   const TensorLayout& layout;
   std::vector<UnitShare> units;
   // `count` numbers from element `first` of a unit on, at most kCheckpointPiece; valid until the next call.
   std::function<const float*(StateKind kind, int unit, size_t first, size_t count)> read;
+  std::vector<NamedNumbers> others = {};  // of the first rank
 };
 inline constexpr size_t kCheckpointPiece = size_t(4) << 20;
 
@@ -68,6 +76,8 @@ class Checkpoint {
   void close();
   // Elements first .. first+count-1 of a tensor. Throws if the checkpoint lacks one of them.
   void read(StateKind kind, const std::string& tensor, size_t first, size_t count, float* out) const;
+  // Other numbers by their name; empty if there are none.
+  std::vector<float> other(const std::string& name) const;
 
  private:
   struct File {

@@ -32,10 +32,10 @@ void Checkpointer::write(const Json& state) {
   state_ = state;
   const Snapshot& snapshot = trainer_.wait_for_snapshot();
   phase_ = Phase::writing;
-  in_thread([this, &snapshot, shares = trainer_.shares()] {
-    write_share([&](StateKind kind, int unit, size_t first, size_t) {
-      return snapshot.data(kind, unit) + (first - shares[size_t(unit)].first);
-    });
+  in_thread([this, &snapshot, shares = trainer_.shares(), others = trainer_.other_state(true)] {
+    write_share([&](StateKind kind, int unit, size_t first,
+                    size_t) { return snapshot.data(kind, unit) + (first - shares[size_t(unit)].first); },
+                others);
   });
 }
 
@@ -45,8 +45,12 @@ bool Checkpointer::save(int64_t step, const Json& state) {
   begun_ = seconds();
   state_ = state;
   phase_ = Phase::writing;
-  in_thread([this] {
-    write_share([&](StateKind kind, int unit, size_t first, size_t count) { return ask({kind, unit, first, count}); });
+  in_thread([this, others = trainer_.other_state(false)] {
+    write_share(
+        [&](StateKind kind, int unit, size_t first, size_t count) {
+          return ask({kind, unit, first, count});
+        },
+        others);
   });
   finish();
   return saved_;
@@ -75,9 +79,11 @@ void Checkpointer::answer() {
   request->answered.set_value();
 }
 
-void Checkpointer::write_share(const Read& read) {
+void Checkpointer::write_share(const Read& read, const std::vector<NamedNumbers>& others) {
   write_checkpoint_share(checkpoint_path(root_, step_),
-                         {ranks_.rank, ranks_.size, trainer_.layout(), trainer_.shares(), read}, disk_);
+                         {ranks_.rank, ranks_.size, trainer_.layout(), trainer_.shares(), read,
+                          ranks_.rank == 0 ? others : std::vector<NamedNumbers>()},
+                         disk_);
 }
 
 void Checkpointer::publish() {

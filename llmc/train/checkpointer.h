@@ -64,7 +64,7 @@ class Checkpointer {
     std::promise<void> answered = {};
   };
 
-  void write_share(const Read& read);
+  void write_share(const Read& read, const std::vector<NamedNumbers>& others);
   const float* ask(Request request);  // in the thread
   void answer();                      // the other side, if something is asked
   void publish();

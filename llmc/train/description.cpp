@@ -29,3 +29,9 @@ std::string describe_model(const ModelSource& model) {
       model.description.c_str(), human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF, c.V,
       c.tied ? " (tied)" : "");
 }
+
+std::string describe_sharing(const Mesh& mesh, const Options& options) {
+  if (!options.zero_stage || mesh.shard_degree == 1)
+    return "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)";
+  return format("%s, ZeRO stage %lld", mesh.description().c_str(), (long long)options.zero_stage);
+}

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "llmc/base/options.h"
+#include "llmc/comm/mesh.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/token_dataset.h"
@@ -16,3 +17,5 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
 std::string describe_held_out(const TokenDataset& held_out, const Options& options);
 // Two lines: where it is from and its size; its shape.
 std::string describe_model(const ModelSource& model);
+// How several ranks share the state.
+std::string describe_sharing(const Mesh& mesh, const Options& options);

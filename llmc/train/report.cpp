@@ -18,6 +18,7 @@ std::string step_line(const StepReport& r) {
                             (long long)r.steps, loss.c_str(), r.grad_norm, r.learning_rate, r.seconds * 1e3,
                             human_count(r.tokens / r.seconds).c_str());
   if (r.mfu > 0) line += format(" | MFU %.1f%%", r.mfu * 100);
+  if (r.fp8_overflows > 0) line += format(" | %lld FP8 overflows", (long long)r.fp8_overflows);
   line += format(" | %s | eta %s", human_bytes(r.memory_bytes).c_str(), human_duration(r.eta_seconds).c_str());
   return line;
 }
@@ -31,6 +32,7 @@ Json step_json(const StepReport& r) {
       .set("step_ms", r.seconds * 1e3)
       .set("tokens_per_s", r.tokens / r.seconds);
   if (r.mfu > 0) json.set("mfu", r.mfu);
+  if (r.fp8_overflows >= 0) json.set("fp8_overflows", r.fp8_overflows);
   return json;
 }
 

@@ -77,6 +77,35 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
                                defaults.steps ? "the default for a small model" : "one pass over the training data"));
 }
 
+// What becomes of --fp8-all-gather.
+std::string describe_gather(const Fp8Settings& fp8, const Options& o, const LlamaConfig& config) {
+  if (o.zero_stage == 0) return "--fp8-all-gather changes nothing: with --zero-stage 0 no weights travel";
+  if (!fp8.all_gather)
+    return format(
+        "--fp8-all-gather changes nothing: --fp8 %s has several scales a tensor, across which ranks' parts are "
+        "cut: weights travel in bf16",
+        o.fp8.c_str());
+  int blocks = 0;
+  for (int layer = 0; layer < config.L; ++layer) blocks += fp8.quantizes_block(layer);
+  return format("weights of %d of %d blocks travel in FP8%s, scales agreed on %s", blocks, config.L,
+                blocks < config.L ? " (those with no product in bf16)" : "",
+                fp8.precompute_scales ? "right after the update" : "as each block is gathered");
+}
+
+void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config) {
+  s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip}, config);
+  REQUIRE(s.fp8.on() || !o.fp8_all_gather,
+          "--fp8-all-gather: --fp8 is off, so there are no FP8 weights\n  add --fp8 tensorwise or delayed");
+  if (!s.fp8.on()) return;
+  REQUIRE(o.dtype != "fp32",
+          "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
+          o.fp8.c_str());
+  s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
+  s.fp8.all_gather = o.fp8_all_gather && s.fp8.has_one_scale(), s.fp8.precompute_scales = o.fp8_precompute_scales;
+  s.products = describe_products(s.fp8, config);
+  if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config));
+}
+
 }  // namespace
 
 double RunSettings::learning_rate_at(int64_t step) const {
@@ -95,13 +124,7 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
                              int64_t data_tokens) {
   RunSettings s{};
   const Defaults defaults = defaults_of(config);
-  s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip}, config);
-  s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
-  s.fp8.all_gather = o.fp8_all_gather && s.fp8.has_one_scale() && s.fp8.on(),
-  s.fp8.precompute_scales = o.fp8_precompute_scales;
-  REQUIRE(!s.fp8.on() || o.dtype != "fp32",
-          "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
-          o.fp8.c_str());
+  resolve_fp8(s, o, config);
   if (is_auto(o.dtype)) {
     s.dtype = device.gpu || s.fp8.on() ? DType::bf16 : DType::fp32;
     s.reasons.push_back(s.fp8.on()   ? "bf16: around FP8 products"

@@ -28,7 +28,8 @@ struct RunSettings {
   int head_chunk;
   AttentionKernel attention;
   Fp8Settings fp8;
-  std::vector<std::string> reasons;  // "micro-batch 8: …", for the banner
+  std::vector<std::string> products;  // which of them run in FP8, for the banner
+  std::vector<std::string> reasons;   // "micro-batch 8: …", for the banner
 
   int64_t step_tokens() const { return G * T; }
   double learning_rate_at(int64_t step) const;

@@ -115,7 +115,7 @@ class LlamaTrainer : public Trainer {
         to_communication_(device),
         to_compute_(device) {
     if (!settings.training) return;
-    if (settings.snapshot) snapshot_.emplace(plan_, shares(), device);
+    if (settings.snapshot) snapshot_.emplace(plan_, shares(), scales_ ? scales_->state_size() : 0, device);
     gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_);
     optimizer_.emplace(plan_, layout_, sharding_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
                        settings.weight_decay, device, compute_, reduce_);
@@ -135,6 +135,9 @@ class LlamaTrainer : public Trainer {
     batches_.bind(arena_);
     states_.bind(arena_);
     if (scales_) scales_->bind(arena_, states_.on_device());
+    if (scales_)
+      require_recipe_runs(settings_.fp8, device_.info(),
+                          [&](const auto& a, const auto& b) { return matmul_->refusal(a, b); });
     walk_.bind(arena_, compute_, *matmul_, parameters_, scales_.get());
   }
 
@@ -175,7 +178,20 @@ class LlamaTrainer : public Trainer {
         }
       });
     }
+    if (scales_ && settings_.fp8.delayed()) {
+      const ScaleStore::History history{checkpoint.other("fp8_scales"), checkpoint.other("fp8_amax_history")};
+      if (!history.scales.empty()) scales_->restore(history);  // else it was trained with another recipe
+    }
     begin_training();
+  }
+
+  std::vector<NamedNumbers> other_state(bool of_snapshot) override {
+    if (!scales_ || !settings_.fp8.delayed()) return {};
+    const ScaleStore::History history =
+        of_snapshot ? scales_->history(snapshot_->others(), snapshot_recorded_) : scales_->history();
+    std::vector<NamedNumbers> state = {{"fp8_scales", history.scales}};
+    if (!history.amax.empty()) state.push_back({"fp8_amax_history", history.amax});
+    return state;
   }
 
   std::vector<UnitShare> shares() const override {
@@ -191,9 +207,13 @@ class LlamaTrainer : public Trainer {
 
   void take_snapshot() override {
     REQUIRE(snapshot_, "a snapshot was asked for, and none was planned");
-    snapshot_->take(compute_, [&](StateKind kind, int unit) {
-      return state(kind, unit) + (sharding_.saved(layout_, unit).first - sharding_.first(layout_, unit));
-    });
+    snapshot_recorded_ = scales_ ? scales_->recorded() : 0;
+    snapshot_->take(
+        compute_,
+        [&](StateKind kind, int unit) {
+          return state(kind, unit) + (sharding_.saved(layout_, unit).first - sharding_.first(layout_, unit));
+        },
+        scales_ ? scales_->state() : nullptr);
   }
   const Snapshot& wait_for_snapshot() override {
     snapshot_->finish(communicator_);
@@ -235,8 +255,8 @@ class LlamaTrainer : public Trainer {
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
     if (scales_) scales_->start_comparing();
     gradients_->finish_step();  // waits for all that was started on the stream of the sums
-    if (scales_) scales_->finish_step();
     if (snapshot_) snapshot_->before_update(compute_);
+    if (scales_) scales_->finish_step();
     optimizer_->step(*gradients_, parameters_, states_.on_device());
     states_.fetch(compute_);
   }
@@ -301,6 +321,12 @@ class LlamaTrainer : public Trainer {
   std::vector<float> weights(const std::string& name) override {
     const Tensor& t = layout_.tensor(name);
     return download(whole_unit(t.unit, parameters_.master(t.unit)), t);
+  }
+  void count_fp8(bool on) override {
+    if (scales_) scales_->count(on);
+  }
+  std::vector<QuantizeStatistics> fp8_statistics() override {
+    return scales_ ? scales_->statistics() : std::vector<QuantizeStatistics>();
   }
   void observe(std::function<void(const ObservedProduct&)> observer) override { walk_.observe(std::move(observer)); }
   std::vector<float> gradients(const std::string& name) override {
@@ -437,6 +463,7 @@ class LlamaTrainer : public Trainer {
   std::optional<GradientStore> gradients_;  // these two where it trains
   std::optional<Optimizer> optimizer_;
   std::optional<Snapshot> snapshot_;  // where one may be asked for
+  int64_t snapshot_recorded_ = 0;     // ScaleStore::recorded() with it
   Walk<T> walk_;
   BatchFeed batches_;
   StateFeed states_;

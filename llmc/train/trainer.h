@@ -108,6 +108,8 @@ class Trainer {
   virtual std::vector<UnitShare> shares() const = 0;
   // Of a share, elements first .. first+count-1 of the unit, when the host has waited for the last step.
   virtual void read_state(StateKind kind, int unit, size_t first, size_t count, float* to) = 0;
+  // What else a training goes on from, as it is, or as it was with the last snapshot.
+  virtual std::vector<NamedNumbers> other_state(bool of_snapshot) = 0;
   // The share as it is after the last step that was enqueued, on its way to the host while steps go on.
   virtual void take_snapshot() = 0;
   virtual const Snapshot& wait_for_snapshot() = 0;
@@ -138,6 +140,9 @@ class Trainer {
   virtual std::vector<float> weights(const std::string& name) = 0;
   virtual std::vector<float> gradients(const std::string& name) = 0;
   virtual const TensorLayout& layout() const = 0;
+  // FP8: counts what the next steps quantize, by fp8_number(); zeros where nothing is. Turned off, it keeps the counts.
+  virtual void count_fp8(bool on) = 0;
+  virtual std::vector<QuantizeStatistics> fp8_statistics() = 0;
   // FP8: is told each product that is enqueued.
   virtual void observe(std::function<void(const ObservedProduct&)> observer) = 0;
 };
