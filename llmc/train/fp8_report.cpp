@@ -19,12 +19,13 @@ Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics) {
       }
       if (!sum.values) continue;
       const auto number = [](uint32_t bits) { return json_number(double(bits_to_float(bits))); };
-      classes.set(std::string(product_name(product)) + " " + role_name(Role(role)),
-                  Json::object()
-                      .set("amax", number(sum.amax))
-                      .set("scale", Json::array().push_back(number(sum.smallest_scale)).push_back(number(sum.largest_scale)))
-                      .set("saturated", double(sum.saturated) / double(sum.values))
-                      .set("underflowed", double(sum.underflowed) / double(sum.values)));
+      classes.set(
+          std::string(product_name(product)) + " " + role_name(Role(role)),
+          Json::object()
+              .set("amax", number(sum.amax))
+              .set("scale", Json::array().push_back(number(sum.smallest_scale)).push_back(number(sum.largest_scale)))
+              .set("saturated", double(sum.saturated) / double(sum.values))
+              .set("underflowed", double(sum.underflowed) / double(sum.values)));
     }
   return Json::object().set("step", step).set("fp8", classes);
 }
