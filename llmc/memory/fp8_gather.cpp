@@ -68,7 +68,7 @@ SharedScale Fp8Gather::shared(int layer, Product product) const {
   if (words.statistics) s.statistics = words.statistics + number;
   s.power_of_two = settings_.power_of_two;
   s.not_finite = scales_.weights_not_finite();
-  s.number = uint32_t(number);
+  s.number = not_finite_word(number);
   return s;
 }
 

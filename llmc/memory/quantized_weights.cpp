@@ -76,7 +76,7 @@ Quantization QuantizedWeights::quantization(int layer, Product product) const {
   if (words.seen) q.seen = words.seen + number;
   if (words.statistics) q.statistics = words.statistics + number;
   q.not_finite = scales_.not_finite();
-  q.number = uint32_t(number);
+  q.number = not_finite_word(number);
   return q;
 }
 

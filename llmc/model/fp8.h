@@ -42,6 +42,9 @@ constexpr int fp8_number(int layer, Product product, Role role) {
   return (layer * kProducts + int(product)) * kRoles + int(role);
 }
 std::string fp8_tensor_name(int number);  // "the input of down in block 3"
+// How a kernel reports that a tensor is not finite: 0 and ~0 stand for none.
+constexpr uint32_t not_finite_word(int number) { return uint32_t(number) + 1; }
+constexpr bool is_finite_word(uint32_t word) { return word == 0 || word == ~0u; }
 
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::off;

@@ -32,15 +32,15 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
   if (f.words.seen) q.seen = f.words.seen + number;
   if (f.words.statistics) q.statistics = f.words.statistics + number;
   q.not_finite = f.not_finite;
-  q.number = uint32_t(number);
+  q.number = not_finite_word(number);
   return q;
 }
 
-void quantize_operand(const BlockContext& context, const BlockFp8& f, const QuantizeSource& source, int rows,
-                      int columns, const Quantization& q, bool has_amax) {
+void quantize_operand(const BlockContext& context, const BlockFp8& f, int number, const QuantizeSource& source,
+                      int rows, int columns, const Quantization& q, bool has_amax) {
   if (q.needs_amax()) {
     if (!has_amax) quantize_amax(context.stream, source, rows, columns, q);
-    if (f.agree) (*f.agree)(int(q.number));
+    if (f.agree) (*f.agree)(number);
   }
   quantize(context.stream, source, rows, columns, q);
 }
@@ -74,7 +74,7 @@ void project(const BlockContext& context, Product product, T* out, const Project
   const QuantizeSource source = x.wide ? PlainSource{quantizable(x.wide)} : x.source;
   const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)]);
   const bool has_amax = input_amax(context, product) && std::holds_alternative<RmsnormSource>(x.source);
-  quantize_operand(context, *f, source, N, IC, q, has_amax);
+  quantize_operand(context, *f, fp8_number(f->layer, product, Role::input), source, N, IC, q, has_amax);
   const QuantizedTensor& w = f->weights[int(product)].by_rows;
   quantized_product(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
                     f->padded);
@@ -99,7 +99,7 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   const QuantizeSource source = dy.wide ? PlainSource{quantizable(dy.wide)} : dy.source;
   const Quantization q =
       quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns);
-  quantize_operand(context, *f, source, N, OC, q, false);
+  quantize_operand(context, *f, fp8_number(f->layer, product, Role::output_gradient), source, N, OC, q, false);
   const QuantizedTensor& w = f->weights[int(product)].by_columns;
   quantized_product(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
   observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, nullptr, nullptr, dx, false, N, &source});
