@@ -262,8 +262,6 @@ def recorded(operands: Operands, direction: str, out: Tensor) -> Tensors:
     """What operands.safetensors holds of one product: a, b, out, and scale_a, scale_b (inverse) where it is FP8."""
     stem = f"{operands.name}.{direction}"
     a, b = operands.pair(direction)
-    result = {f"{stem}.a": a.data.contiguous(), f"{stem}.b": b.data.contiguous(), f"{stem}.out": out.clone()}
-    for letter, operand in (("a", a), ("b", b)):
-        if operand.inverse is not None:
-            result[f"{stem}.scale_{letter}"] = operand.inverse.contiguous()
-    return result
+    tensors = {"a": a.data, "b": b.data, "scale_a": a.inverse, "scale_b": b.inverse, "out": out}
+    return {f"{stem}.{part}": tensor.clone(memory_format=torch.contiguous_format)
+            for part, tensor in tensors.items() if tensor is not None}

@@ -79,9 +79,10 @@ SHAPES: dict[str, Shape] = {
     "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133, seed=25),
     "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=8),
 }
-# No dimension is a multiple of 16; blocks of 128 are cut off in every direction, also along N in wgrad.
-ODD = Shape(C=40, FF=44, L=1, NH=2, NKV=1, HD=24, V=37, B=1, T=37, seed=1)
-WIDE = Shape(C=136, FF=72, L=1, NH=1, NKV=1, HD=24, V=33, B=2, T=67, seed=1)
+# In the first C, FF, 2 FF, V and N are no multiples of 16; in the second a row of most operands has two blocks of 128
+# entries, and the weight of gate and up four of 128 x 128, of which three are cut off.
+ODD = Shape(C=40, FF=44, L=1, NH=2, NKV=1, HD=24, V=37, B=1, T=37, seed=23)
+WIDE = Shape(C=136, FF=72, L=1, NH=1, NKV=1, HD=24, V=33, B=1, T=37, seed=6)
 SHAPES |= {f"fp8_{recipe}": replace(WIDE if recipe == "blockwise" else ODD, fp8=recipe) for recipe in GROUPS}
 
 RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 12}
