@@ -164,7 +164,7 @@ def quantize(x: Tensor, format: torch.dtype, groups: str, pow2: bool, scale: Ten
         raise ValueError(f"{name} holds {x[~x.isfinite()][0].item()}, which has no scale")
     if scale is None:
         scale = scale_of(amax, format, pow2)
-    # On a CPU neither cast is left to what it does with a value that is too large: 448 and 57344 are the most.
+    # Of a value that is too large, PyTorch's cast to e5m2 on a CPU makes infinity.
     q = (x.float() * spread(scale, groups, x.shape)).clamp_(-MAX[format], MAX[format]).to(format)
     return Operand(q, groups, 1 / scale)
 
