@@ -12,7 +12,7 @@ micro-batch and each rank a file `step{s}.micro{k}.rank{r}.safetensors` with
                                                                   k is the sum of 0 to k, and may be absent for k > 0
 
 with p of qkv, o, gate_up, down.  What `skip` names may be absent, and so may operands and out of other bf16 products.
-Operands and scales must be equal to the bit.  Delayed scaling is followed from step 0.  Exit code 1 if anything differs.
+Operands and scales must be equal to the bit.  Delayed scaling is followed from step 0.  Exit code 1 if any differs.
 """
 
 import json
@@ -31,8 +31,8 @@ from fp8 import BF16, DIRECTIONS, PRODUCTS, DelayedScale, Operands, Quantization
 FILE = re.compile(r"step(\d+)\.micro(\d+)\.rank(\d+)\.safetensors")
 SOURCES = ("x", "w", "dy")
 # Relative L2 errors of the product.  fp32: sums of some hundred terms in another order differ by 1e-7 or 2e-7.  bf16:
-# rounding errs by 2^-8 / sqrt(3) of the power of two below, root mean square, which is 1.5e-3 to 1.7e-3 of entries spread
-# over [1, 2) of it.
+# rounding errs by 2^-8 / sqrt(3) of the power of two below, root mean square, which is 1.5e-3 to 1.8e-3 of entries as they
+# come.
 LIMITS = {torch.float32: 1e-6, BF16: 3e-3}
 
 
@@ -187,8 +187,8 @@ class Checker:
 
     def table(self) -> str:
         s = self.settings
-        lines = [f"{s.recipe}, gradients {s.gradient}, scales {'powers of two' if s.pow2 else 'any'}; {len(self.steps)} "
-                 f"steps, {len(self.micros)} micro-batches, {len(self.ranks)} ranks",
+        lines = [f"{s.recipe}, gradients {s.gradient}, scales {'powers of two' if s.pow2 else 'any'}; "
+                 f"{len(self.steps)} steps, {len(self.micros)} micro-batches, {len(self.ranks)} ranks",
                  f"{'product':16} | operands, scales |      bytes | differ | formats    | out's error"]
         lines += [f"{p:7} {direction:8} | {row.operands:16} | {row.bytes:10} | {row.differing:6} | "
                   f"{', '.join(sorted(row.formats)):10} | {row.out:.1e}"

@@ -1,4 +1,4 @@
-"""Llama's forward and backward as train_llama computes it in bf16, with or without FP8 products: what rounds, and where.
+"""Llama's forward and backward as train_llama computes it in bf16, with FP8 products or without: where it rounds.
 
 Activations and parameters are bf16; each operation computes in fp32 and rounds its result once.  Weight gradients stay
 fp32.  No autograd: forward and backward stand side by side.  In float64 nothing rounds, and the result is that of

@@ -104,23 +104,19 @@ class Quantization:
 # ---------------------------------------------------------------------------------------------- quantizing
 
 
-def padded(x: Tensor) -> Tensor:
-    """x[R,K] with zeros up to multiples of 128 in both."""
-    R, K = x.shape
-    return torch.nn.functional.pad(x, (0, -K % BLOCK, 0, -R % BLOCK))
-
-
 def amax_of(x: Tensor, groups: str) -> Tensor:
     """max |x[R,K]| of each group, fp32: () of "tensor", (R) of "row", (R, K/128) of "1x128", (R/128, K/128) of
-    "128x128", rounded up."""
+    "128x128", rounded up.  Without their signs bf16's bits are ordered as the numbers are, then infinity, then NaN."""
     R, K = x.shape
-    x = x.abs()
+    magnitude = x.view(torch.int16) & 0x7FFF
     if groups == "tensor":
-        return x.amax().float()
-    if groups == "row":
-        return x.amax(1).float()
-    blocks = padded(x).unflatten(1, (-1, BLOCK)).amax(2)
-    return (blocks[:R] if groups == "1x128" else blocks.unflatten(0, (-1, BLOCK)).amax(1)).float()
+        most = magnitude.amax()
+    elif groups == "row":
+        most = magnitude.amax(1)
+    else:
+        blocks = torch.nn.functional.pad(magnitude, (0, -K % BLOCK, 0, -R % BLOCK)).unflatten(1, (-1, BLOCK)).amax(2)
+        most = blocks[:R] if groups == "1x128" else blocks.unflatten(0, (-1, BLOCK)).amax(1)
+    return most.view(BF16).float()
 
 
 def power_of_two(scale: Tensor) -> Tensor:
@@ -142,18 +138,28 @@ def spread(scale: Tensor, groups: str, shape: torch.Size) -> Tensor:
     return scale.repeat_interleave(BLOCK, 1)[:, : shape[1]] if "128" in groups else scale
 
 
-@dataclass(frozen=True)
+@dataclass
 class Operand:
     """data (R,K), K contiguous or not, in FP8 with the inverse scales of its groups; else in bf16."""
 
     data: Tensor
     groups: str | None = None
     inverse: Tensor | None = None
+    decoded: Tensor | None = None  # what values() gave
 
     def transposed(self) -> "Operand":
-        """Of groups that are as high as wide: the same bytes, the same scales."""
-        assert self.groups in ("tensor", "128x128") and self.inverse is not None
-        return Operand(self.data.t(), self.groups, self.inverse.t() if self.inverse.dim() else self.inverse)
+        """Of groups that are as high as wide, or of bf16: the same bytes, the same scales."""
+        assert self.groups in ("tensor", "128x128", None)
+        inverse = self.inverse.t() if self.groups == "128x128" else self.inverse
+        return Operand(self.data.t(), self.groups, inverse, None if self.decoded is None else self.decoded.t())
+
+    def values(self, dtype: torch.dtype) -> Tensor:
+        """Without the scales of "tensor" and "row", with those of blocks, which float64 holds exactly."""
+        if self.decoded is None or self.decoded.dtype != dtype:
+            self.decoded = values_of(self.data, dtype)
+            if self.groups in ("1x128", "128x128"):
+                self.decoded *= spread(self.inverse.to(dtype), self.groups, self.data.shape)
+        return self.decoded
 
 
 def quantize(x: Tensor, format: torch.dtype, groups: str, pow2: bool, scale: Tensor | None = None,
@@ -182,20 +188,13 @@ def values_of(data: Tensor, dtype: torch.dtype) -> Tensor:
 
 def product(a: Operand, b: Operand, dtype: torch.dtype) -> Tensor:
     """out[R,S] = sum over k of a[R,k] b[S,k] * inverse_a * inverse_b, in dtype.  Scales that are the same along k
-    multiply the sum, others the values, which float64 holds exactly."""
-    out, factors = [], []
-    for operand in (a, b):
-        values = values_of(operand.data, dtype)
-        if operand.groups in ("1x128", "128x128"):
-            values *= spread(operand.inverse.to(dtype), operand.groups, values.shape)
-        out.append(values)
-        factors.append(operand.inverse.to(dtype) if operand.groups in ("tensor", "row") else None)
-    result = out[0] @ out[1].t()
-    if factors[0] is not None:
-        result *= factors[0][:, None] if factors[0].dim() else factors[0]
-    if factors[1] is not None:
-        result *= factors[1]
-    return result
+    multiply the sum."""
+    out = a.values(dtype) @ b.values(dtype).t()
+    if a.groups in ("tensor", "row"):
+        out *= a.inverse.to(dtype)[..., None]
+    if b.groups in ("tensor", "row"):
+        out *= b.inverse.to(dtype)
+    return out
 
 
 # ---------------------------------------------------------------------------------------------- a layer's products
@@ -205,7 +204,7 @@ class DelayedScale:
     """The scale of one tensor of one layer (x, w or dy) from the largest values of former steps.
 
     An entry of the history is one step's amax, over all its micro-batches and all ranks.  Step 0 has none before it and
-    takes current scaling; that scale is not kept.  While all entries that count are 0, the last scale stays: at first 1.
+    takes current scaling; that scale is not kept.  While all entries that count are 0, the last scale stays, at first 1.
     """
 
     def __init__(self, format: torch.dtype, settings: Quantization) -> None:
@@ -228,13 +227,13 @@ class DelayedScale:
 
 
 class Operands:
-    """The operands of one layer in one micro-batch, quantized when asked for.  `sources` has x[N,IC], w[OC,IC] and, once
-    it is known, dy[N,OC]; `scales` what delayed scaling gives for them."""
+    """The operands of one layer in one micro-batch, quantized when asked for.  `sources` has x[N,IC], w[OC,IC] and,
+    once it is known, dy[N,OC]; `scales` what delayed scaling gives for them."""
 
     def __init__(self, name: str, settings: Quantization | None, sources: Tensors,
                  scales: dict[str, Tensor | None] | None = None) -> None:
         self.name, self.settings, self.sources, self.scales = name, settings, sources, scales or {}
-        self.kept: dict[tuple[str, str], Operand] = {}
+        self.kept: dict[tuple[str, str | None], Operand] = {}
 
     def pair(self, direction: str) -> tuple[Operand, Operand]:
         """a and b."""
@@ -244,12 +243,10 @@ class Operands:
 
     def operand(self, source: str, transposed: bool, groups: str | None) -> Operand:
         x = self.sources[source]
-        if groups is None:
-            return Operand(x.t() if transposed else x)
         if groups in ("row", "1x128"):  # along k: another k has other scales
             return self.quantized(source, x.t().contiguous() if transposed else x, groups)
         if (source, groups) not in self.kept:
-            self.kept[source, groups] = self.quantized(source, x, groups)
+            self.kept[source, groups] = self.quantized(source, x, groups) if groups else Operand(x)
         kept = self.kept[source, groups]
         return kept.transposed() if transposed else kept
 

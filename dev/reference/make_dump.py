@@ -252,8 +252,8 @@ class AdamW:
 
 def run_recipe(compute: Callable[[Tensors, int], tuple[Tensor, Tensor, Tensors]], weights: Tensors, recipe: dict,
                dtype: torch.dtype) -> Tensors:
-    """The tensors of expected.safetensors.  `compute` gives logits, loss and gradients of (master weights, step); `dtype`
-    is that of the master weights."""
+    """The tensors of expected.safetensors.  `compute` gives logits, loss and gradients of (master weights, step);
+    `dtype` is that of the master weights."""
     optimizer = AdamW(weights, recipe, dtype)
     result: Tensors = {}
     losses, norms = [], []

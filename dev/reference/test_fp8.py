@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import make_dump
 from check_operands import Invalid, check_folder, difference
-from fp8 import (BF16, DIRECTIONS, FORMATS, GROUPS, MAX, PRODUCTS, SMALLEST_AMAX, DelayedScale, Operand, Operands, Quantization,
-                 Tensors, amax_of, power_of_two, product, quantize, recorded, scale_of, values_of)
+from fp8 import (BF16, DIRECTIONS, FORMATS, GROUPS, MAX, PRODUCTS, SMALLEST_AMAX, DelayedScale, Operand, Operands,
+                 Quantization, Tensors, amax_of, power_of_two, product, quantize, recorded, scale_of, values_of)
 from test_reference import DUMPS, check, setting
 
 logging.disable(logging.WARNING)  # of torchao about PyTorch's newer ways
@@ -81,8 +81,8 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def plain_fp8(x: np.ndarray, mantissa: int, least: int, largest: float) -> np.ndarray:
-    """Rounded to nearest even, in float64, from what a format is: `mantissa` bits, the least exponent of a normal number,
-    the largest value."""
+    """Rounded to nearest even, in float64, from what a format is: `mantissa` bits, the least exponent of a normal
+    number, the largest value."""
     exponent = np.maximum(np.floor(np.log2(np.maximum(np.abs(x), 1e-300))), least)
     ulp = 2.0 ** (exponent - mantissa)
     return np.copysign(np.minimum(np.abs(np.round(x / ulp) * ulp), largest), x)
@@ -124,7 +124,7 @@ def test_scales() -> None:
     theirs = float8_utils._round_scale_down_to_power_of_2(near)
     other = int((power_of_two(near) != theirs).sum())
     check(other > 100 and bool((theirs[power_of_two(near) != theirs] > near[power_of_two(near) != theirs]).all()),
-          f"torchao's power of two is above the scale for {other} of {len(near)} scales just below one; no bf16 amax has such")
+          f"torchao's power of two is above the scale for {other} of {len(near)} scales just below one; no amax has such")
 
 
 def test_groups() -> None:
@@ -206,8 +206,8 @@ def torchao_blockwise(x: Tensor, groups: str) -> tuple[Tensor, Tensor]:
 
 
 def test_torchao_transpose() -> None:
-    """torchao's quantization of 128 x 1 blocks is that of 1 x 128 blocks of the transpose, with one difference: of bf16 it
-    takes max(amax, 1e-12) in bf16, in which 1e-12 is 1.0018e-12."""
+    """torchao's quantization of 128 x 1 blocks is that of 1 x 128 blocks of the transpose, with one difference: of bf16
+    it takes max(amax, 1e-12) in bf16, in which 1e-12 is 1.0018e-12."""
     for name, x in hostile_tensors().items():
         x = nn.functional.pad(x, (0, -x.shape[1] % 128, 0, -x.shape[0] % 128))
         ours = quantize(x, E4M3, "1x128", False)
@@ -216,8 +216,8 @@ def test_torchao_transpose() -> None:
         other = rounded.t() != ours.inverse
         check(same(data.t(), ours.data) and same(inverse.t(), ours.inverse) and
               torch.equal(other, amax_of(x, "1x128") < SMALLEST_AMAX),
-              f"torchao's 128 x 1 blocks of the transpose, {name}; from bf16 {int(other.sum())} of {other.numel()} scales "
-              "are others, just those of amaxes below 1e-12")
+              f"torchao's 128 x 1 blocks of the transpose, {name}; from bf16 {int(other.sum())} of {other.numel()} "
+              "scales are others, just those of amaxes below 1e-12")
 
 
 def test_torchao_functions() -> None:
@@ -281,6 +281,20 @@ def test_torchao_layer() -> None:
             check(error < 4e-3, f"     {words}: {error:.1e}")
 
 
+def test_scaled_product() -> None:
+    """torch._scaled_mm, of the same operands: how the inverse scales multiply."""
+    for recipe in ("tensorwise", "rowwise", "rowwise-hp-wgrad"):
+        settings = Quantization.of({"recipe": recipe, "pow2": False})
+        operands = Operands("layers.0.o", settings, {"x": random(48, 80), "w": random(112, 80), "dy": random(48, 112)})
+        for direction in DIRECTIONS if recipe != "rowwise-hp-wgrad" else ["forward"]:
+            a, b = operands.pair(direction)
+            scales = [a.inverse, b.inverse] if recipe == "tensorwise" else [a.inverse[:, None], b.inverse[None]]
+            theirs = torch._scaled_mm(a.data.contiguous(), b.data.contiguous().t(), *scales, out_dtype=torch.float32)
+            ours = product(a, b, torch.float32)
+            error = ((ours - theirs).norm() / theirs.norm()).item()
+            check(error < 3e-7, f"torch._scaled_mm, {recipe}, {direction}: {error:.1e}")
+
+
 # ---------------------------------------------------------------------------------------------- the model and the dumps
 
 
@@ -329,15 +343,15 @@ def test_dumps() -> None:
         errors = json.loads((folder / "pytorch_error.json").read_text())
         grads = [name for name in errors["bf16"] if name.startswith("grad.")]
         ratio = np.median([errors[recipe][name] / errors["bf16"][name] for name in grads])
-        check(not wrong and fused and 3 < ratio < 20, f"{folder.name}: the operands of {products} products; gradients err "
-              f"{ratio:.1f} times as much as in bf16")
+        check(not wrong and fused and 3 < ratio < 20, f"{folder.name}: the operands of {products} products; gradients "
+              f"err {ratio:.1f} times as much as in bf16")
 
 
 # ---------------------------------------------------------------------------------------------- check_operands.py
 
 
-def write_run(folder: Path, settings: Quantization, mistake: str = "") -> None:
-    """As a program with two ranks of two micro-batches would write it, with one mistake."""
+def write_run(folder: Path, settings: Quantization, mistake: str = "", every_step: bool = False) -> None:
+    """As a program with two ranks of two micro-batches would write it, with one mistake; operands of the last step."""
     N, C, QKV, FF, steps, micros, ranks = 45, 136, 72, 40, 3, 2, 2
     sizes = {"qkv": (C, QKV), "o": (24, C), "gate_up": (C, 2 * FF), "down": (FF, C)}
     rng = torch.Generator().manual_seed(1)
@@ -369,10 +383,16 @@ def write_run(folder: Path, settings: Quantization, mistake: str = "") -> None:
                     name = f"layers.0.{p}"
                     sources = dict(runs[s, k, r][p])
                     tensors |= {f"{name}.{source}": x.clone() for source, x in sources.items()}
-                    if s < steps - 1 or (p in settings.skip and r):
+                    if (s < steps - 1 and not every_step) or (p in settings.skip and r):
                         continue
                     scales: dict[str, Tensor | None] = {}
-                    if settings.recipe == "delayed":
+                    if settings.recipe == "delayed" and s == 0:
+                        for source in sources:
+                            of_ranks = [runs[0, k, rank][p][source].float().abs().max()
+                                        for rank in ([r] if mistake == "own rank only" else range(ranks))]
+                            scales[source] = scale_of(torch.stack(of_ranks).max(), settings.format_of(source),
+                                                      settings.pow2)
+                    elif settings.recipe == "delayed":
                         for source in sources:
                             upto = s - 1 if mistake == "a step late" else s + 1 if mistake == "a step early" else s
                             wide = MAX[settings.format_of(source)] * 2.0**-settings.margin / largest(
@@ -391,10 +411,10 @@ def write_run(folder: Path, settings: Quantization, mistake: str = "") -> None:
 
 def test_check_operands(scratch: Path) -> None:
     variants = [{"recipe": recipe} for recipe in GROUPS] + [
-        {"recipe": "tensorwise", "gradient": "e4m3", "pow2": True, "skip": ["down"]}, {"recipe": "rowwise", "pow2": False},
-        {"recipe": "blockwise", "pow2": False}, {"recipe": "delayed", "algorithm": "latest", "margin": 1}]
+        {"recipe": "tensorwise", "gradient": "e4m3", "pow2": True, "skip": ["down"]},
+        {"recipe": "rowwise", "pow2": False}, {"recipe": "blockwise", "pow2": False}, {"recipe": "delayed", "algorithm": "latest", "margin": 1}]
     for i, options in enumerate(variants):
-        write_run(scratch / f"right{i}", Quantization.of(options))
+        write_run(scratch / f"right{i}", Quantization.of(options), every_step=i == 1)
         checker = check_folder(scratch / f"right{i}")
         worst = max(row.out for row in checker.rows.values())
         check(not checker.differences, f"check_operands: a right run passes, out within {worst:.1e}: {options}"
@@ -406,7 +426,8 @@ def test_check_operands(scratch: Path) -> None:
         def apply(folder: Path) -> None:
             tensors = load_file(folder / last)
             change(tensors)
-            save_file({name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}, folder / last)
+            save_file({name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()},
+                      folder / last)
         return apply
 
     def options(**changes: object) -> Callable[[Path], None]:
@@ -444,7 +465,8 @@ def test_check_operands(scratch: Path) -> None:
         ("tensorwise", "a missing source", f"{stem}: dy missing", edit(lambda t: t.pop(f"{stem}.dy"))),
         ("tensorwise", "a missing product", "layers.0.o: dy, w, x missing",
          edit(lambda t: [t.pop(name) for name in list(t) if ".o." in name])),
-        ("tensorwise", "an infinity", f"{last}: {stem}.x holds inf", edit(lambda t: t[f"{stem}.x"][0, 0].fill_(math.inf))),
+        ("tensorwise", "an infinity", f"{last}: {stem}.x holds inf",
+         edit(lambda t: t[f"{stem}.x"][0, 0].fill_(math.inf))),
         ("tensorwise", "a missing file", "missing: step1.micro1.rank0",
          lambda d: (d / "step1.micro1.rank0.safetensors").unlink()),
         ("tensorwise", "an unknown setting", "settings.json: quantization: scaling", options(scaling="dynamic")),
@@ -464,8 +486,13 @@ def test_check_operands(scratch: Path) -> None:
     faults += [(recipe, "stale weight", f"{stem}.dgrad.b", lambda folder: None) for recipe in GROUPS]
     faults += [("delayed-latest", "a step early", "dgrad.scale_a 1 of 1 differ", lambda folder: None)]
     folder = scratch / "wrong"
+    write_run(folder, Quantization.of({"recipe": "delayed"}), "own rank only", every_step=True)
+    seen = [line for line in check_folder(folder).differences if "step0" in line and "scale" in line]
+    check(bool(seen), f"seen, delayed: own rank only, in step 0: {seen[0]}")
+    shutil.rmtree(folder)
     for recipe, mistake, words, apply in faults:
-        settings = Quantization.of({"recipe": recipe} if recipe in GROUPS else {"recipe": "delayed", "algorithm": "latest"})
+        latest = {"recipe": "delayed", "algorithm": "latest"}
+        settings = Quantization.of({"recipe": recipe} if recipe in GROUPS else latest)
         write_run(folder, settings, mistake)
         apply(folder)
         try:
@@ -486,6 +513,7 @@ def main() -> None:
     test_torchao_functions()
     test_torchao_transpose()
     test_torchao_layer()
+    test_scaled_product()
     test_model()
     test_dumps()
     with tempfile.TemporaryDirectory() as scratch:
