@@ -31,8 +31,8 @@ from fp8 import BF16, DIRECTIONS, PRODUCTS, DelayedScale, Operands, Quantization
 FILE = re.compile(r"step(\d+)\.micro(\d+)\.rank(\d+)\.safetensors")
 SOURCES = ("x", "w", "dy")
 # Relative L2 errors of the product.  fp32: sums of some hundred terms in another order differ by 1e-7 or 2e-7.  bf16:
-# rounding errs by 2^-8 / sqrt(3) of the power of two below, root mean square, which is 1.5e-3 to 1.8e-3 of entries as they
-# come.
+# rounding errs by 2^-8 / sqrt(3) of the power of two below, root mean square, which is 1.5e-3 to 1.8e-3 of entries as
+# they come.
 LIMITS = {torch.float32: 1e-6, BF16: 3e-3}
 
 

@@ -204,7 +204,8 @@ class DelayedScale:
     """The scale of one tensor of one layer (x, w or dy) from the largest values of former steps.
 
     An entry of the history is one step's amax, over all its micro-batches and all ranks.  Step 0 has none before it and
-    takes current scaling; that scale is not kept.  While all entries that count are 0, the last scale stays, at first 1.
+    takes current scaling, of an amax over all ranks; that scale is not kept.  While the amax that counts is 0, the last
+    scale stays: at first 1.
     """
 
     def __init__(self, format: torch.dtype, settings: Quantization) -> None:
