@@ -11,9 +11,9 @@
 //         errors of the same size, which one run of PyTorch only samples
 //   bf16  each tensor at most 1.5 x max(PyTorch's, the median of its class), the median of a class at most 1.25 x: bf16
 //         errors are noise, steady over a class, so being as good as PyTorch shows in the median
-//   fp8   as bf16, in the recipe of the dump's `quantization`, beside PyTorch's emulation of it; and each product of
-//   the
-//         dump's own operands: see operand_limit
+//   fp8   as bf16, in the recipe of the dump's `quantization`, beside PyTorch's emulation of it; but losses and norms,
+//         one number a step, at most 3 x: the errors of two right programs differ by 0.7 to 2.1 there. And each product
+//         of the dump's own operands: see operand_limit
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -211,9 +211,9 @@ struct Entry {
 };
 
 // The larger the more wrong; a tensor fails above 1.
-double excess(const Entry& e, bool exact, double class_median) {
+double excess(const Entry& e, bool exact, double times, double class_median) {
   const double least = e.name.starts_with("update.") ? 1e-4 : 1e-5;
-  const double limit = exact ? std::max(least, 4 * e.pytorch) : 1.5 * std::max(e.pytorch, class_median);
+  const double limit = exact ? std::max(least, 4 * e.pytorch) : times * std::max(e.pytorch, class_median);
   return std::isfinite(e.error) ? e.error / limit : INFINITY;
 }
 
@@ -235,15 +235,17 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
     std::vector<double> ours, theirs;
     for (const Entry& e : entries) ours.push_back(e.error), theirs.push_back(e.pytorch);
     const double their_median = median(theirs);
+    const bool noisy = precision == Precision::fp8 && (class_name == "loss" || class_name == "grad_norm");
+    const double times = noisy ? 3 : 1.5;
     const Entry* worst = &entries[0];
     for (const Entry& e : entries)
-      if (excess(e, exact, their_median) > excess(*worst, exact, their_median)) worst = &e;
-    const bool median_ok = exact || median(ours) <= 1.25 * their_median;
-    const bool ok = excess(*worst, exact, their_median) <= 1 && median_ok;
+      if (excess(e, exact, times, their_median) > excess(*worst, exact, times, their_median)) worst = &e;
+    const bool median_ok = exact || noisy || median(ours) <= 1.25 * their_median;
+    const bool ok = excess(*worst, exact, times, their_median) <= 1 && median_ok;
     ++(ok ? verdict.passed : verdict.failed);
     printf("  %s %-58s error %.2e, PyTorch's %.2e, ratio %.2f, %.0f%% of the limit", ok ? "ok  " : "FAIL",
            worst->name.c_str(), worst->error, worst->pytorch, worst->error / worst->pytorch,
-           100 * excess(*worst, exact, their_median));
+           100 * excess(*worst, exact, times, their_median));
     if (!exact) printf("; median %.2f of PyTorch's%s", median(ours) / their_median, median_ok ? "" : ", above 1.25");
     printf("\n");
   }

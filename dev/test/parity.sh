@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: promise 1: logits, losses, gradients and the weights after 12 AdamW steps agree with PyTorch on every shape of
-# dev/reference/dumps, in fp32, bf16 and each FP8 recipe, whose products agree on its operands; dumps that are broken are refused
+# dev/reference/dumps, in fp32, bf16 and each FP8 recipe, whose products agree on its operands; broken dumps are refused
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
