@@ -49,6 +49,21 @@ void observe(const BlockFp8& f, const ObservedProduct& product) {
   if (f.observer) (*f.observer)(product);
 }
 
+// Forward's input for the weight gradient: as it was kept, or quantized from `x`, whose amax forward has found.
+template <class T>
+QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const T* x, int N,
+                                 int IC) {
+  const OperandMemory& kept = f.saved_inputs[int(product)];
+  if (kept.data) return with_memory(f.settings->operand(Role::input, true, N, IC), kept);
+  Quantization q = quantization(f, product, Role::input, N, IC, f.input_by_columns);
+  q.by_rows = {};
+  q.seen = nullptr, q.statistics = nullptr;
+  const PlainSource source{quantizable(x)};
+  if (q.needs_amax() && !f.settings->has_one_scale()) quantize_amax(context.stream, source, N, IC, q);
+  quantize(context.stream, source, N, IC, q);
+  return q.by_columns;
+}
+
 void require_fp8_is_bf16() { fail("FP8 products were asked for, and the model computes in fp32"); }
 
 }  // namespace
@@ -118,8 +133,7 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
                  &source});
     return;
   }
-  const QuantizedTensor saved =
-      with_memory(f->settings->operand(Role::input, true, N, IC), f->saved_inputs[int(product)]);
+  const QuantizedTensor saved = input_by_columns(context, *f, product, x, N, IC);
   quantized_product(stream, matmul, "fp8_wgrad", dweight, q.by_columns, saved, accumulate, f->settings->fast(false),
                     f->padded);
   observe(*f, {f->layer, product, Kind::wgrad, q.by_columns, saved, nullptr, nullptr, dweight, accumulate, N, &source});
