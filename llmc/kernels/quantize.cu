@@ -24,6 +24,7 @@ constexpr int kSegment = 16;       // elements that a thread writes at once
 struct Tile {
   bf16 x[kTile][kPitch];
   float row_scale[kTile], column_scale[kTile];
+  uint32_t column_amax[kTile / kSegment][kTile];  // of so many rows each
   uint32_t warp_amax[kWarps];
 };
 
@@ -44,38 +45,40 @@ HOST_DEVICE inline float scale_of(uint32_t amax_bits, float largest, bool power_
 template <class Source, int width>
 __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns) {
   const int first_row = blockIdx.y * kTile, first_column = blockIdx.x * kTile;
-  uint32_t largest = 0;
+  uint32_t largest[width] = {};
   for (int task = threadIdx.x; task < kTile * kTile / width; task += kThreads) {
     const int r = task / (kTile / width), c = task % (kTile / width) * width;
     float v[width] = {};
     if (first_row + r < rows && first_column + c < columns)
       load_source(v, source, first_row + r, first_column + c, columns);
-    largest = larger_magnitude<bf16>(largest, v);
+    raise_to_magnitudes<bf16>(largest, v);
     store_vector(&tile.x[r][place(r, c)], v);
   }
-  return largest;
+  return largest_of(largest);
 }
-
-__device__ __forceinline__ uint32_t magnitude(bf16 x) { return uint32_t(x.bits & 0x7fffu) << 16; }
 
 // The largest magnitude of a row of the tile, for the first half of the threads, and of a column, for the others; after
 // a barrier behind load_tile.
-__device__ __forceinline__ uint32_t row_or_column_amax(const Tile& tile) {
+__device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   const int i = threadIdx.x % kTile;
-  uint32_t largest = 0;
-  if (threadIdx.x < kTile) {
-    for (int c = 0; c < kTile; c += 8) {
-      float v[8];
-      load_vector(v, &tile.x[i][c]);  // in any order
-      largest = larger_magnitude<bf16>(largest, v);
-    }
-  } else {
-    for (int r = 0; r < kTile; ++r) {
-      const uint32_t x = magnitude(tile.x[r][place(r, i)]);
-      largest = x > largest ? x : largest;
-    }
+  const bool of_row = threadIdx.x < kTile;
+  // 16 vectors each: a row's, in any order, or 16 rows' of the same 8 columns.
+  const int first_row = of_row ? i : i / (kTile / 8) * kSegment, column = i % (kTile / 8) * 8;
+  uint32_t largest[8] = {};
+  for (int k = 0; k < kTile / 8; ++k) {
+    float v[8];
+    load_vector(v, of_row ? &tile.x[i][k * 8] : &tile.x[first_row + k][place(first_row, column)]);
+    raise_to_magnitudes<bf16>(largest, v);
   }
-  return largest;
+  if (!of_row)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) tile.column_amax[first_row / kSegment][column + j] = largest[j];
+  __syncthreads();
+  if (of_row) return largest_of(largest);
+  uint32_t of_column[kTile / kSegment];
+#pragma unroll
+  for (int k = 0; k < kTile / kSegment; ++k) of_column[k] = tile.column_amax[k][i];
+  return largest_of(of_column);
 }
 
 __device__ __forceinline__ uint32_t* bits_of(float* amax) { return reinterpret_cast<uint32_t*>(amax); }
