@@ -218,7 +218,7 @@ TEST_CASE("a config file") {
 TEST_CASE("config files that are refused") {
   has(config_refusal(R"({"stesp": 3})"), "\"stesp\": unknown option\n  did you mean steps?");
   has(config_refusal(R"({"learning_rate": 3})"), "did you mean lr?");
-  has(config_refusal(R"({"fp8": "tensorwise"})"), "\"fp8\": unknown option");
+  has(config_refusal(R"({"fp9": "tensorwise"})"), "\"fp9\": unknown option\n  did you mean fp8?");
   has(config_refusal(R"({"lr": "3e-4"})"), "\"lr\" is the string \"3e-4\"\n  expected auto or a number");
   has(config_refusal(R"({"lr": null})"), "\"lr\" is null");
   has(config_refusal(R"({"lr": [1]})"), "\"lr\" is an array of 1");
