@@ -104,6 +104,9 @@ def check_recipe(recipe: dict) -> Iterator[str]:
         yield f"recipe.json: steps is {recipe['steps']!r}, expected an integer of 1 or more"
     elif isinstance(recipe.get("eps"), float) and recipe["eps"] < 1e-5:
         yield f"recipe.json: eps is {recipe['eps']}; below 1e-5 AdamW turns rounding errors into full steps"
+    quantization = recipe.get("quantization", {"recipe": ""})
+    if not isinstance(quantization, dict) or not isinstance(quantization.get("recipe"), str):
+        yield f"recipe.json: quantization is {quantization!r}, expected an object with a recipe's name"
 
 
 def batch_shape(path: Path, steps: int) -> tuple[int, int, int]:
@@ -158,7 +161,7 @@ def check_expected(expected: Arrays, weights: Arrays, batch: Arrays, recipe: dic
 
 
 def check_errors(errors: dict, names: set[str], recipe: dict) -> Iterator[str]:
-    keys = {"fp32", "bf16"} | ({recipe["quantization"]} if "quantization" in recipe else set())
+    keys = {"fp32", "bf16"} | ({recipe["quantization"]["recipe"]} if "quantization" in recipe else set())
     for key in sorted(keys - errors.keys()):
         yield f"pytorch_error.json: {key} is missing"
     for key in sorted(errors.keys() - keys):
@@ -175,19 +178,45 @@ def check_errors(errors: dict, names: set[str], recipe: dict) -> Iterator[str]:
                 yield f"pytorch_error.json: fp32: {name} is {error:.2g}: that is no rounding, two runs differed"
 
 
-def check_operands(path: Path) -> Iterator[str]:
+def operand_shapes(config: dict, N: int) -> dict[str, tuple[int, int, int]]:
+    """N, IC, OC of each layer that an FP8 recipe may quantize."""
+    C, FF, NH = (config[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads"))
+    HD, NKV = config.get("head_dim") or C // NH, config.get("num_key_value_heads") or NH
+    products = {"qkv": (C, (NH + 2 * NKV) * HD), "o": (NH * HD, C), "gate_up": (C, 2 * FF), "down": (FF, C)}
+    return {f"layers.{layer}.{p}": (N, *sizes) for layer in range(config["num_hidden_layers"])
+            for p, sizes in products.items()}
+
+
+def check_operands(path: Path, config: dict, N: int) -> Iterator[str]:
+    """Names, types and shapes."""
     with open_tensors(path) as file:
-        names = set(file.keys())
-    stems = set()
-    for name in sorted(names):
-        if match := re.fullmatch(r"(.+\.(?:forward|dgrad|wgrad))\.(?:a|b|scale_a|scale_b|out)", name):
-            stems.add(match[1])
-        else:
-            yield f"{path.name}: {name} is not <product>.{{forward,dgrad,wgrad}}.{{a,b,scale_a,scale_b,out}}"
-    for stem in sorted(stems):
-        for part in ("a", "b", "scale_a", "scale_b", "out"):
-            if f"{stem}.{part}" not in names:
-                yield f"{path.name}: {stem}.{part} is missing"
+        views = {name: file.get_slice(name) for name in file.keys()}
+        found = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
+    bf16, fp32, fp8 = {"BF16"}, {"F32"}, {"F8_E4M3", "F8_E5M2"}
+    known = set()
+
+    def problems(name: str, types: set[str], shapes: set[tuple[int, ...]]) -> Iterator[str]:
+        known.add(name)
+        if name not in found:
+            yield f"{path.name}: {name} is missing"
+        elif found[name][0] not in types:
+            yield f"{path.name}: {name} is {found[name][0]}, expected {' or '.join(sorted(types))}"
+        elif found[name][1] not in shapes:
+            yield f"{path.name}: {name} has shape {found[name][1]}, expected {' or '.join(map(str, sorted(shapes)))}"
+
+    for layer, (n, IC, OC) in operand_shapes(config, N).items():
+        for source, shape in (("x", (n, IC)), ("w", (OC, IC)), ("dy", (n, OC))):
+            yield from problems(f"{layer}.{source}", bf16, {shape})
+        for direction, (R, S, K) in (("forward", (n, OC, IC)), ("dgrad", (n, IC, OC)), ("wgrad", (OC, IC, n))):
+            stem = f"{layer}.{direction}"
+            for letter, rows in (("a", R), ("b", S)):
+                yield from problems(f"{stem}.{letter}", bf16 | fp8, {(rows, K)})
+                if found.get(f"{stem}.{letter}", ("BF16",))[0] in fp8:
+                    blocks = math.ceil(K / 128)
+                    yield from problems(f"{stem}.scale_{letter}", fp32,
+                                        {(), (rows,), (rows, blocks), (math.ceil(rows / 128), blocks)})
+            yield from problems(f"{stem}.out", fp32, {(R, S)})
+    yield from (f"{path.name}: {name} does not belong here" for name in sorted(found.keys() - known))
 
 
 def check_dump(folder: Path) -> list[str]:
@@ -217,7 +246,8 @@ def check_dump(folder: Path) -> list[str]:
         problems += check_errors(read_json(folder / "pytorch_error.json"), outputs.keys(), recipe)
         if "quantization" in recipe:
             operands = folder / "operands.safetensors"
-            problems += check_operands(operands) if operands.is_file() else [f"{operands.name} is missing"]
+            problems += (check_operands(operands, config, B * T) if operands.is_file() else
+                         [f"{operands.name} is missing"])
         return problems
     except Invalid as invalid:
         return str(invalid).split("\n")

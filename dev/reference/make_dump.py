@@ -7,13 +7,14 @@ finite differences.
 
     python dev/reference/make_dump.py --out dev/reference/dumps          # every shape of the table
     python dev/reference/make_dump.py --out /tmp/dumps --shape gqa7 tied --seed 7
+    python dev/reference/make_dump.py --out /tmp/dumps --shape gqa7 --fp8 delayed
 """
 
 import argparse
 import copy
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+
+from emulation import Emulation
+from fp8 import GROUPS, Quantization
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Shape:
     older_config: bool = False  # config.json with the names that transformers 4 wrote
     documents: int = 0  # rows are packed with documents of some such length; 0: a row is one document
     turns: int = 0  # only every other stretch of some such length is learnt, as the answers of a conversation; 0: all is
+    fp8: str = "off"  # Quantization.parse
 
 
 # The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and that T
@@ -74,6 +79,11 @@ SHAPES: dict[str, Shape] = {
     "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133, seed=25),
     "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, seed=8),
 }
+# In the first C, FF, 2 FF, V and N are no multiples of 16; in the second a row of most operands has two blocks of 128
+# entries, and the weight of gate and up four of 128 x 128, of which three are cut off.
+ODD = Shape(C=40, FF=44, L=1, NH=2, NKV=1, HD=24, V=37, B=1, T=37, seed=23)
+WIDE = Shape(C=136, FF=72, L=1, NH=1, NKV=1, HD=24, V=33, B=1, T=37, seed=6)
+SHAPES |= {f"fp8_{recipe}": replace(WIDE if recipe == "blockwise" else ODD, fp8=recipe) for recipe in GROUPS}
 
 RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 12}
 
@@ -240,31 +250,60 @@ class AdamW:
         return norm
 
 
-def train(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, dtype: torch.dtype,
-          attention: str) -> Tensors:
-    """Runs the recipe; returns the tensors of expected.safetensors.  Master weights are fp32 (float64 for float64)."""
-    model = build_model(config, weights, dtype, attention)
-    parameters = dict(model.named_parameters())
-    optimizer = AdamW(weights, recipe, torch.float64 if dtype == torch.float64 else torch.float32)
+def run_recipe(compute: Callable[[Tensors, int], tuple[Tensor, Tensor, Tensors]], weights: Tensors, recipe: dict,
+               dtype: torch.dtype) -> Tensors:
+    """The tensors of expected.safetensors.  `compute` gives logits, loss and gradients of (master weights, step);
+    `dtype` is that of the master weights."""
+    optimizer = AdamW(weights, recipe, dtype)
     result: Tensors = {}
     losses, norms = [], []
     for step in range(recipe["steps"]):
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(optimizer.weights[name])
-        model.zero_grad()
-        logits = model(**inputs_of(batch, step, dtype)).logits
-        loss = mean_loss(logits, batch["labels"][step])
-        loss.backward()
-        grads = {name: p.grad.to(optimizer.weights[name].dtype) for name, p in parameters.items()}
+        logits, loss, grads = compute(optimizer.weights, step)
         if step == 0:
-            result["logits"] = logits.detach()
+            result["logits"] = logits
             result |= {f"grad.{name}": g.clone() for name, g in grads.items()}
-        losses.append(loss.detach())
+        losses.append(loss)
         norms.append(optimizer.update(grads))
     result |= {"loss": torch.stack(losses), "grad_norm": torch.stack(norms)}
     result |= {f"update.{name}": w - weights[name].to(w.dtype) for name, w in optimizer.weights.items()}
     return result
+
+
+def train(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, dtype: torch.dtype,
+          attention: str) -> Tensors:
+    """Runs the recipe by Hugging Face's model.  Master weights are fp32 (float64 for float64)."""
+    model = build_model(config, weights, dtype, attention)
+    parameters = dict(model.named_parameters())
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+
+    def compute(master: Tensors, step: int) -> tuple[Tensor, Tensor, Tensors]:
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(master[name])
+        model.zero_grad()
+        logits = model(**inputs_of(batch, step, dtype)).logits
+        loss = mean_loss(logits, batch["labels"][step])
+        loss.backward()
+        return logits.detach(), loss.detach(), {name: p.grad.to(wide) for name, p in parameters.items()}
+
+    return run_recipe(compute, weights, recipe, wide)
+
+
+def emulation(config: LlamaConfig, T: int, quantization: Quantization | None,
+              dtype: torch.dtype = torch.bfloat16) -> Emulation:
+    """For sequences of T tokens."""
+    tables = Rotary64(config)(torch.zeros(1, dtype=torch.float64), torch.arange(T))
+    return Emulation(config, *(table[:, : config.head_dim // 2] for table in tables), quantization, dtype)
+
+
+def train_emulated(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict,
+                   quantization: Quantization | None) -> tuple[Tensors, Tensors]:
+    """Runs the recipe in bf16 and FP8; also gives what operands.safetensors holds."""
+    model = emulation(config, batch["input_ids"].shape[-1], quantization)
+    operands = model.record = {}
+    result = run_recipe(lambda master, step: model.gradients(master, batch["input_ids"][step], batch["labels"][step]),
+                        weights, recipe, torch.float32)
+    return result, operands
 
 
 def expected_run(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict) -> Tensors:
@@ -311,6 +350,12 @@ def write_dump(folder: Path, shape: Shape) -> str:
     batch = token_batches(shape, recipe["steps"], rng)
     expected = {name: t.float().contiguous() for name, t in expected_run(config, weights, batch, recipe).items()}
     errors = pytorch_errors(config, weights, batch, recipe, expected)
+    operands: Tensors = {}
+    if quantization := Quantization.parse(shape.fp8):
+        run, operands = train_emulated(config, weights, batch, recipe, quantization)
+        errors[quantization.recipe] = {name: relative_error(name, run[name], expected, recipe)
+                                       for name in sorted(expected)}
+        recipe["quantization"] = quantization.json()
 
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
@@ -320,6 +365,8 @@ def write_dump(folder: Path, shape: Shape) -> str:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     save_file(batch, folder / "batch.safetensors")
     save_file(expected, folder / "expected.safetensors")
+    if operands:
+        save_file(operands, folder / "operands.safetensors")
     (folder / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
     (folder / "pytorch_error.json").write_text(json.dumps(errors, indent=1) + "\n")
 
@@ -328,7 +375,7 @@ def write_dump(folder: Path, shape: Shape) -> str:
     worst = {key: max(e.values()) for key, e in errors.items()}
     return (f"{shape.C:4} {shape.FF:4} {shape.L:3} {shape.NH:3} {shape.NKV:4} {shape.HD:4} {shape.V:4} {shape.B:3} "
             f"{shape.T:4} | {size:7.0f} | {entropy:7.2f} | {expected['loss'][0]:6.3f} "
-            f"{expected['grad_norm'][0]:6.2f} | {worst['fp32']:.1e} {worst['bf16']:.1e}")
+            f"{expected['grad_norm'][0]:6.2f} | {' '.join(f'{worst[key]:.1e}' for key in errors)}")
 
 
 def main() -> None:
@@ -337,13 +384,16 @@ def main() -> None:
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME",
                         help=", ".join(SHAPES))
     parser.add_argument("--seed", type=int, help="default: the shape's own")
+    parser.add_argument("--fp8", metavar="RECIPE", help=f"default: the shape's own; off, {', '.join(GROUPS)}, or an "
+                        'object with options: {"recipe": "delayed", "margin": 1}')
     args = parser.parse_args()
     torch.set_num_threads(1)  # one order of additions: the same bytes each time
     torch.use_deterministic_algorithms(True)
     print(f"{'shape':15}    C   FF   L  NH  NKV   HD    V   B    T |     KiB | entropy |   loss   norm | "
-          "fp32    bf16 error")
+          "fp32    bf16    fp8 error")
     for name in args.shape:
-        shape = SHAPES[name] if args.seed is None else replace(SHAPES[name], seed=args.seed)
+        shape = replace(SHAPES[name], seed=SHAPES[name].seed if args.seed is None else args.seed,
+                        fp8=args.fp8 or SHAPES[name].fp8)
         print(f"{name:15} {write_dump(args.out / name, shape)}", flush=True)
 
 

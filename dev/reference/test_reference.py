@@ -203,11 +203,23 @@ def test_broken_dumps(scratch: Path) -> None:
         ("bf16 is missing", json_edit("pytorch_error.json", lambda e: e.pop("bf16"))),
         ("bf16: loss is missing", json_edit("pytorch_error.json", lambda e: e["bf16"].pop("loss"))),
         ("that is no rounding", json_edit("pytorch_error.json", lambda e: e["fp32"].update(loss=0.1))),
-        ("operands.safetensors is missing", json_edit("recipe.json", lambda r: r.update(quantization="tensorwise"))),
+    ]
+    operands, a = "operands.safetensors", "layers.0.down.wgrad.a"
+    fp8_breaks: list[tuple[str, Callable[[Path], None]]] = [
+        ("expected an object", json_edit("recipe.json", lambda r: r.update(quantization="tensorwise"))),
+        ("tensorwise is missing", json_edit("pytorch_error.json", lambda e: e.pop("tensorwise"))),
+        ("operands.safetensors is missing", lambda d: (d / operands).unlink()),
+        (f"{a} is missing", tensors_edit(operands, lambda t: t.pop(a))),
+        (f"{a} is F32", tensors_edit(operands, lambda t: t.update({a: t[a].float()}))),
+        (f"{a} has shape (37, 40)", tensors_edit(operands, lambda t: t.update({a: t[a].t().contiguous()}))),
+        ("dgrad.scale_b is missing", tensors_edit(operands, lambda t: t.pop("layers.0.qkv.dgrad.scale_b"))),
+        ("scale_b does not belong", tensors_edit(operands, lambda t: t.update({a: t[a].float().bfloat16(), (
+            b := "layers.0.down.wgrad.b"): t[b].float().bfloat16()}))),
+        ("layers.0.qkv.dy is missing", tensors_edit(operands, lambda t: t.pop("layers.0.qkv.dy"))),
     ]
     folder = scratch / "broken"
-    for words, apply in breaks:
-        shutil.copytree(DUMPS / "mha", folder, dirs_exist_ok=False)
+    for words, apply in [*breaks, *fp8_breaks]:
+        shutil.copytree(DUMPS / ("mha" if (words, apply) in breaks else "fp8_tensorwise"), folder, dirs_exist_ok=False)
         apply(folder)
         problems = check_dump(folder)
         check(any(words in problem for problem in problems), f"broken dump: {problems[0] if problems else 'accepted'}")
