@@ -109,8 +109,8 @@ class Observer {
     if (p.kind == Kind::dgrad) add(of_kind + "out", matrix(download<bf16>(p.out, size_t(p.N) * IC), p.N, IC));
     // The sum so far: of what was not added up here, later micro-batches lack the ones before.
     if (p.kind == Kind::wgrad && (micros_.size() == 1 || p.accumulated))
-      add(of_kind + "out", array_of(StoredType::F32, {size_t(OC), size_t(IC)},
-                                    download<float>(p.out, size_t(OC) * size_t(IC))));
+      add(of_kind + "out",
+          array_of(StoredType::F32, {size_t(OC), size_t(IC)}, download<float>(p.out, size_t(OC) * size_t(IC))));
   }
 
  private:
@@ -164,11 +164,12 @@ class Observer {
     std::vector<uint8_t> data;
     for (size_t i = 0; i < padded.size(); ++i) {
       if (i / stride < rows && i % stride < columns) data.push_back(padded[i]);
-      else REQUIRE(padded[i] == 0, "%s%s: the padding at %zu, %zu is %d", stem.c_str(), name.c_str(), i / stride,
-                   i % stride, padded[i]);
+      else
+        REQUIRE(padded[i] == 0, "%s%s: the padding at %zu, %zu is %d", stem.c_str(), name.c_str(), i / stride,
+                i % stride, padded[i]);
     }
-    add(stem + name, array_of(t.format == Fp8Format::e4m3 ? StoredType::F8_E4M3 : StoredType::F8_E5M2, {rows, columns},
-                              data));
+    add(stem + name,
+        array_of(t.format == Fp8Format::e4m3 ? StoredType::F8_E4M3 : StoredType::F8_E5M2, {rows, columns}, data));
     const auto factors = download<float>(t.factors, t.factor_count());
     const auto blocks = [](size_t n) { return (n + 127) / 128; };
     const size_t row_step = t.scaling == Scaling::block_128x128 ? 128 : 1;

@@ -74,8 +74,8 @@ std::vector<float> train(const Ranks& ranks, const LlamaConfig& config, TrainerS
   settings.zero_stage = way.stage, settings.prefetch = way.prefetch;
   settings.fp8.all_gather = way.all_gather && settings.fp8.has_one_scale();
   settings.fp8.precompute_scales = way.precompute;
-  const auto trainer = Trainer::create(device, *communicator, config, settings,
-                                       Mesh::create(ranks.size, ranks.rank, 1, 1, way.degree));
+  const auto trainer =
+      Trainer::create(device, *communicator, config, settings, Mesh::create(ranks.size, ranks.rank, 1, 1, way.degree));
   trainer->allocate();
   trainer->initialize(Init::normal, 7);
   std::vector<float> bits;
@@ -96,7 +96,8 @@ std::vector<float> train(const Ranks& ranks, const LlamaConfig& config, TrainerS
   return bits;
 }
 
-// Sums are of one order within a group of ways: of one micro-batch in all stages, of several in 0 and 1, and in 2 and 3.
+// Sums are of one order within a group of ways: of one micro-batch in all stages, of several in 0 and 1, and in 2
+// and 3.
 void same(const Ranks& ranks, bool every) {
   using Schedule = CpuWorld::Schedule;
   const LlamaConfig config = odd();
@@ -172,7 +173,8 @@ void step(const Ranks& ranks, const std::vector<std::string>& words) {
   TrainerSettings settings = settings_of(values["recipe"].c_str(), config);
   settings.zero_stage = atoi(values["stage"].c_str());
   settings.fp8.history = 1024;
-  settings.fp8.all_gather = values["all-gather"] == "yes", settings.fp8.precompute_scales = values["on-demand"] != "yes";
+  settings.fp8.all_gather = values["all-gather"] == "yes",
+  settings.fp8.precompute_scales = values["on-demand"] != "yes";
   REQUIRE(!settings.fp8.delayed() || values["without-history"] == "yes" ||
               checkpoint.other("fp8_amax_history").size() == size_t(config.L * kProducts * kRoles) * 3,
           "the checkpoint has no history of 3 steps");

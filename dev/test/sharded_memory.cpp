@@ -97,9 +97,9 @@ void touch_fp8(World& world, int stage, int hybrid_degree) {
   const struct {
     const char *recipe, *skip;
     bool all_gather, precompute;
-  } kinds[] = {{"tensorwise", "", true, true}, {"tensorwise", "layers.1.self_attn.o", true, false},
-               {"delayed", "", true, true},    {"delayed", "", true, false},
-               {"delayed", "down", true, true}, {"rowwise", "", false, true},
+  } kinds[] = {{"tensorwise", "", true, true},      {"tensorwise", "layers.1.self_attn.o", true, false},
+               {"delayed", "", true, true},         {"delayed", "", true, false},
+               {"delayed", "down", true, true},     {"rowwise", "", false, true},
                {"blockwise", "last=1", false, true}};
   for (const auto& kind : kinds) {
     TrainerSettings settings;

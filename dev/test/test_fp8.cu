@@ -1,6 +1,6 @@
-// Covers: FP8: which products a recipe and --fp8-skip choose; what cannot run is refused with the reason and the recipes
-// that can; numbers that are not finite end a training with their tensor's name
-// Covers: promise 2: sharded weights in FP8 are half of the bytes that travel in bf16, norms beside them
+// Covers: FP8: which products a recipe and --fp8-skip choose; what cannot run is refused with the reason and the
+// recipes that can; numbers that are not finite end a training with their tensor's name Covers: promise 2: sharded
+// weights in FP8 are half of the bytes that travel in bf16, norms beside them
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -73,7 +73,8 @@ TEST_CASE("--fp8-skip names products") {
   CHECK(has(choice_error("blockwise", "e5m2", ""), "e5m2 goes with --fp8 tensorwise or delayed"));
   CHECK(choice_error("tensorwise", "e4m3", "").empty());
 
-  const std::vector<std::string> lines = describe_products(settings_of("tensorwise", "layers.0.,layers.2.mlp.d"), odd());
+  const std::vector<std::string> lines =
+      describe_products(settings_of("tensorwise", "layers.0.,layers.2.mlp.d"), odd());
   CHECK(lines.size() == 5);
   CHECK(lines[0] == "--fp8 tensorwise: inputs and weights e4m3, output gradients e5m2");
   CHECK(lines[1] == "block 0: qkv, o, gate_up, down in bf16");
@@ -105,11 +106,12 @@ TEST_CASE("a recipe that cannot run is refused, with those that can") {
   for (const char* name : names) {
     CHECK(refusal(name, nothing).empty());
     CHECK(has(refusal(name, all), format("--fp8 %s cannot run on an imagined GPU: no FP8 at all\n"
-                                         "  no recipe can: leave --fp8 away", name)));
+                                         "  no recipe can: leave --fp8 away",
+                                         name)));
   }
   const std::string others = "\n  those that can: --fp8 tensorwise, delayed, blockwise";
-  CHECK(has(refusal("rowwise", no_rows), "--fp8 rowwise cannot run on an imagined GPU: scales of rows want" +
-                                             std::string(" another GPU") + others));
+  CHECK(has(refusal("rowwise", no_rows),
+            "--fp8 rowwise cannot run on an imagined GPU: scales of rows want" + std::string(" another GPU") + others));
   CHECK(has(refusal("rowwise-hp-wgrad", no_rows), others));
   CHECK(refusal("blockwise", no_rows).empty());
   CHECK(has(refusal("delayed", no_e5m2), "no e5m2\n  those that can: --fp8 rowwise, rowwise-hp-wgrad, blockwise"));
@@ -184,9 +186,10 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
         size_t count = 0;
         for (const Piece& piece : layout.pieces(layout.block_unit(0), size_t(rank) * part, part))
           if (!piece.tensor->is_matrix()) count += piece.count;
-        norms = std::max(norms, (count + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment *
-                                    TensorLayout::kAlignment);
+        norms = std::max(norms,
+                         (count + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment * TensorLayout::kAlignment);
       }
+      CHECK(gathered(true, false) == gathered(true, true));
       const size_t others = size_t(ranks - 1);  // what a rank sends of a part
       std::map<size_t, int> wide = gathered(false, true), narrow = gathered(true, true);
       const size_t block_in_bf16 = others * part * sizeof(bf16), block_in_fp8 = others * part;
@@ -201,7 +204,6 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
       for (const auto& [bytes, times] : narrow) narrow_bytes += bytes * size_t(times);
       const size_t saved = size_t(narrow_blocks) * (block_in_fp8 - others * norms * sizeof(bf16));
       CHECK(wide_bytes - narrow_bytes == saved);
-      CHECK(gathered(true, false) == narrow);
       printf("%d ranks%s: %zu bytes of weights gathered in bf16, %zu in FP8 (norms %zu)\n", ranks,
              skip[0] ? ", a product in bf16" : "", wide_bytes, narrow_bytes,
              size_t(narrow_blocks) * others * norms * sizeof(bf16));

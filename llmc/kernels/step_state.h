@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-inline constexpr uint32_t kNoFp8Tensor = ~0u;
+// Larger than the number of any tensor, and of equal bytes, with which memory can be filled.
+inline constexpr uint32_t kNoFp8Tensor = 0x7f7f7f7f;
 
 struct StepState {
   // From the host.

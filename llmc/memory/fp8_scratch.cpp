@@ -58,7 +58,7 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
   add(planned_row_amax_, "largest numbers of rows", rows_have_scales ? size_t(tokens) : 0);
   add(planned_column_amax_, "largest numbers of columns",
       rows_have_scales && !settings.wide_wgrad() && backward ? sizes.columns : 0);
-  add(planned_padded_, "FP8 products with their padding", sizes.padded);
+  add(planned_padded_, "FP8 products with their padding", (sizes.padded + sizeof(float) - 1) / sizeof(float));
 }
 
 void Fp8Scratch::bind(const Arena& arena) {
@@ -67,7 +67,7 @@ void Fp8Scratch::bind(const Arena& arena) {
   by_columns_ = {get(planned_by_columns_), get(planned_column_factors_)};
   row_amax_ = get(planned_row_amax_);
   column_amax_ = get(planned_column_amax_);
-  padded_ = get(planned_padded_);
+  padded_ = reinterpret_cast<std::byte*>(get(planned_padded_));
 }
 
 void Fp8Scratch::give(BlockFp8& block) const {

@@ -42,6 +42,15 @@ constexpr int fp8_number(int layer, Product product, Role role) {
   return (layer * kProducts + int(product)) * kRoles + int(role);
 }
 std::string fp8_tensor_name(int number);  // "the input of down in block 3"
+// The number by which a tensor is reported: of those that come earlier in a training's pass, a smaller one. Backward
+// goes through the blocks and their products in the other direction.
+constexpr uint32_t kFp8Backward = 0x40000000;
+constexpr uint32_t fp8_moment(int number) {
+  return Role(number % kRoles) == Role::output_gradient ? kFp8Backward - uint32_t(number) : uint32_t(number);
+}
+constexpr int fp8_number_at(uint32_t moment) {
+  return moment > kFp8Backward / 2 ? int(kFp8Backward - moment) : int(moment);
+}
 
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::off;

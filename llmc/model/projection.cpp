@@ -32,7 +32,7 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
   if (f.words.seen) q.seen = f.words.seen + number;
   if (f.words.statistics) q.statistics = f.words.statistics + number;
   q.not_finite = f.not_finite;
-  q.number = uint32_t(number);
+  q.number = fp8_moment(number);
   return q;
 }
 
@@ -40,7 +40,7 @@ void quantize_operand(const BlockContext& context, const BlockFp8& f, const Quan
                       int columns, const Quantization& q, bool has_amax) {
   if (q.needs_amax()) {
     if (!has_amax) quantize_amax(context.stream, source, rows, columns, q);
-    if (f.agree) (*f.agree)(int(q.number));
+    if (f.agree) (*f.agree)(int(q.amax - f.words.amax));
   }
   quantize(context.stream, source, rows, columns, q);
 }

@@ -30,6 +30,7 @@ class StateFeed {
   void bind(const Arena& arena) {
     pinned_ = arena[planned_pinned_];
     on_device_ = arena[planned_device_];
+    std::fill_n(pinned_, 2 * kSlots + 1, StepState{});  // what comes back of a device that executes nothing
   }
   StepState* on_device() const { return on_device_; }
 
@@ -357,7 +358,7 @@ class LlamaTrainer : public Trainer {
     REQUIRE(number == kNoFp8Tensor,
             "%s has an infinity or NaN, which FP8 cannot hold\n"
             "  a lower --lr or a longer --warmup-steps may help; --fp8 off shows whether bf16 holds it",
-            fp8_tensor_name(int(number)).c_str());
+            fp8_tensor_name(fp8_number_at(number)).c_str());
   }
 
   // What this rank updates of a unit.
