@@ -61,14 +61,14 @@ struct Way {
   std::string name;
   int stage = 0, degree = 0, prefetch = 1;
   bool all_gather = false, precompute = true;
-  CpuWorld::Schedule schedule = CpuWorld::Schedule::eager;
-  unsigned long seed = 1;
+  std::optional<CpuWorld::Schedule> schedule = {};  // else as the environment says
+  unsigned long seed = 0;
 };
 
 std::vector<float> train(const Ranks& ranks, const LlamaConfig& config, TrainerSettings settings, const Way& way,
                          int micro_steps) {
   CpuWorld world = CpuWorld::from_environment(ranks.local_size);
-  world.schedule = way.schedule, world.seed = way.seed;
+  if (way.schedule) world.schedule = *way.schedule, world.seed = way.seed;
   Device device(ranks.local_rank, world);
   const auto communicator = make_communicator(device, ranks, "");
   settings.zero_stage = way.stage, settings.prefetch = way.prefetch;
