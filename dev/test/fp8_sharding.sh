@@ -2,7 +2,7 @@
 # Covers: promise 2: FP8 trainings of ranks that share: weights that travel in FP8 have the bits of those that travel in
 # bf16, and so have scales found ahead and on demand, in each stage and any order of the streams; from one saved state,
 # 2 and 3 ranks have one rank's loss, and its gradients to rounding
-# Timeout: 600
+# Timeout: 1200
 #
 # SHARDING=every: more stages and orders, and 4 ranks of which 2 share.
 set -euo pipefail
@@ -12,11 +12,13 @@ cd "$root"
 export LLMC_THREADS=1
 
 every=() rank_counts=(1 2)
-if [ "${SHARDING:-}" = every ]; then every=(every) rank_counts=(1 2 3 4); fi
-same() { # RANKS
-  ranks "$1" "$build/test/fp8_ranks" same "${every[@]}"
-}
-for n in "${rank_counts[@]}"; do check "$n rank(s): the same bits" same "$n"; done
+if [ "${SHARDING:-}" = every ]; then every=(every) rank_counts=(1 2 3 4) limit=300; fi
+for n in "${rank_counts[@]}"; do check "$n rank(s): the same bits" ranks "$n" "$build/test/fp8_ranks" same "${every[@]}"; done
+
+for recipe in delayed blockwise; do
+  check "$recipe, 2 ranks: the record of a step is that of a device that executes nothing" \
+    ranks 2 "$build/test/recorded" 3 0 "$recipe"
+done
 
 echo "-- one step from a saved state"
 cat >"$scratch/odd.json" <<'END'
