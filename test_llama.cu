@@ -1,7 +1,8 @@
 // test_llama: compares logits, losses, gradient norms, every gradient and the weights after several AdamW steps with a
 // parity dump of PyTorch, any number of them (dev/reference/README.md tells what a dump is and how to make one).
 //
-//   ./test_llama DIR… [--dtype fp32|bf16] [--attention auto|plain|mma]      (without --dtype: both)
+//   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]      (without --dtype: all that the dump
+//   has)
 //
 // An error is |a - b| / max(|b|, floor) in the L2 norm, against PyTorch in float64. Limits, with PyTorch's own errors
 // in the same precision as the yardstick (the larger of its eager and sdpa attention):
@@ -10,12 +11,16 @@
 //         errors of the same size, which one run of PyTorch only samples
 //   bf16  each tensor at most 1.5 x max(PyTorch's, the median of its class), the median of a class at most 1.25 x: bf16
 //         errors are noise, steady over a class, so being as good as PyTorch shows in the median
+//   fp8   as bf16, in the recipe of the dump's `quantization`, beside PyTorch's emulation of it; but losses and norms,
+//         one number a step, at most 3 x: the errors of two right programs differ by 0.7 to 2.1 there. And each product
+//         of the dump's own operands: see operand_limit
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <regex>
 
 #include "llmc/base/error.h"
@@ -24,10 +29,14 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
+#include "llmc/kernels/quantized_product.h"
 #include "llmc/train/trainer.h"
 #include "llmc/train/weights_io.h"
 
 namespace {
+
+enum class Precision { fp32, bf16, fp8 };
+constexpr const char* kPrecisions[] = {"fp32", "bf16", "fp8"};
 
 struct Recipe {
   double learning_rate, weight_decay;
@@ -46,6 +55,21 @@ Recipe read_recipe(const Json& json) {
   return r;
 }
 
+// `skip` names products as "down", of all blocks, or "layers.3.down".
+Fp8Settings read_quantization(const Json& json, const LlamaConfig& config) {
+  Fp8Settings s = fp8_settings(
+      {json.get_string("recipe"), json.get_string("gradient"), json.at("pow2").as_bool() ? "on" : "off", ""}, config);
+  for (const Json& name : json.at("skip").elements())
+    for (int layer = 0; layer < config.L; ++layer)
+      for (const Product product : kEachProduct)
+        if (name.as_string() == product_name(product) ||
+            name.as_string() == format("layers.%d.%s", layer, product_name(product)))
+          s.skipped[size_t(layer * kProducts + int(product))] = true;
+  s.history = int(json.get_int("history")), s.margin = int(json.get_int("margin"));
+  s.latest = json.get_string("algorithm") == "latest";
+  return s;
+}
+
 std::vector<int32_t> read_tokens(const Safetensors& batch, const char* name, Shape& shape) {
   const StoredTensor& t = batch.at(name);
   REQUIRE(t.type == StoredType::I32 && t.shape.size() == 3, "%s: %s is %s %s, expected I32 (steps, B, T)",
@@ -61,7 +85,9 @@ struct Dump {
   LlamaConfig config;
   Recipe recipe;
   Safetensors model, batch, expected;
+  std::optional<Safetensors> operands;  // of FP8 products
   Json pytorch_error;
+  Fp8Settings fp8;  // of `quantization`
   int B, T;
   std::vector<int32_t> inputs, labels;  // (steps, B, T)
   std::vector<int32_t> positions;       // the same, where rows are packed with documents
@@ -89,12 +115,17 @@ struct Dump {
       REQUIRE(shape == labels_shape, "%s: position_ids %s, expected them to be as input_ids %s", batch.path().c_str(),
               text_of(labels_shape).c_str(), text_of(shape).c_str());
     }
+    if (const Json recipe = Json::read(at(directory, "recipe.json")); recipe.contains("quantization")) {
+      fp8 = read_quantization(recipe.at("quantization"), config);
+      operands.emplace(at(directory, "operands.safetensors"));
+    }
     B = int(shape[1]);
     T = int(shape[2]);
   }
 
-  std::vector<float> want(const std::string& name) const {
-    const StoredTensor& t = expected.at(name);
+  std::vector<float> want(const std::string& name) const { return floats(expected, name); }
+  std::vector<float> floats(const Safetensors& file, const std::string& name) const {
+    const StoredTensor& t = file.at(name);
     std::vector<float> values(t.elements());
     read_as_fp32(t, 0, values.size(), values.data());
     return values;
@@ -104,9 +135,11 @@ struct Dump {
 // What this program computes for a dump, under the names of expected.safetensors.
 using Results = std::map<std::string, std::vector<float>>;
 
-Results compute(const Dump& dump, Device& device, Communicator& communicator, DType dtype, AttentionKernel attention) {
+Results compute(const Dump& dump, Device& device, Communicator& communicator, Precision precision,
+                AttentionKernel attention) {
   TrainerSettings settings;
-  settings.dtype = dtype;
+  settings.dtype = precision == Precision::fp32 ? DType::fp32 : DType::bf16;
+  if (precision == Precision::fp8) settings.fp8 = dump.fp8;
   settings.B = dump.B, settings.T = dump.T;
   settings.attention = attention;
   settings.beta1 = dump.recipe.beta1, settings.beta2 = dump.recipe.beta2, settings.eps = dump.recipe.eps;
@@ -178,19 +211,22 @@ struct Entry {
 };
 
 // The larger the more wrong; a tensor fails above 1.
-double excess(const Entry& e, DType dtype, double class_median) {
+double excess(const Entry& e, bool exact, double times, double class_median) {
   const double least = e.name.starts_with("update.") ? 1e-4 : 1e-5;
-  const double limit = dtype == DType::fp32 ? std::max(least, 4 * e.pytorch) : 1.5 * std::max(e.pytorch, class_median);
+  const double limit = exact ? std::max(least, 4 * e.pytorch) : times * std::max(e.pytorch, class_median);
   return std::isfinite(e.error) ? e.error / limit : INFINITY;
 }
 
 struct Verdict {
   int passed = 0, failed = 0;
+  void operator+=(const Verdict& other) { passed += other.passed, failed += other.failed; }
 };
 
 // Prints one line a class: its worst tensor with its error, PyTorch's and their ratio.
-Verdict judge(const Dump& dump, const Results& results, DType dtype) {
-  const Json& pytorch = dump.pytorch_error.at(dtype_name(dtype));
+Verdict judge(const Dump& dump, const Results& results, Precision precision) {
+  const bool exact = precision == Precision::fp32;
+  const Json& pytorch =
+      dump.pytorch_error.at(precision == Precision::fp8 ? recipe_name(dump.fp8.recipe) : kPrecisions[int(precision)]);
   std::map<std::string, std::vector<Entry>> classes;
   for (const auto& [name, values] : results)
     classes[class_of(name)].push_back({name, error_of(dump, name, values), pytorch.get_double(name)});
@@ -199,25 +235,137 @@ Verdict judge(const Dump& dump, const Results& results, DType dtype) {
     std::vector<double> ours, theirs;
     for (const Entry& e : entries) ours.push_back(e.error), theirs.push_back(e.pytorch);
     const double their_median = median(theirs);
+    const bool noisy = precision == Precision::fp8 && (class_name == "loss" || class_name == "grad_norm");
+    const double times = noisy ? 3 : 1.5;
     const Entry* worst = &entries[0];
     for (const Entry& e : entries)
-      if (excess(e, dtype, their_median) > excess(*worst, dtype, their_median)) worst = &e;
-    const bool median_ok = dtype == DType::fp32 || median(ours) <= 1.25 * their_median;
-    const bool ok = excess(*worst, dtype, their_median) <= 1 && median_ok;
+      if (excess(e, exact, times, their_median) > excess(*worst, exact, times, their_median)) worst = &e;
+    const bool median_ok = exact || noisy || median(ours) <= 1.25 * their_median;
+    const bool ok = excess(*worst, exact, times, their_median) <= 1 && median_ok;
     ++(ok ? verdict.passed : verdict.failed);
     printf("  %s %-58s error %.2e, PyTorch's %.2e, ratio %.2f, %.0f%% of the limit", ok ? "ok  " : "FAIL",
            worst->name.c_str(), worst->error, worst->pytorch, worst->error / worst->pytorch,
-           100 * excess(*worst, dtype, their_median));
-    if (dtype == DType::bf16)
-      printf("; median %.2f of PyTorch's%s", median(ours) / their_median, median_ok ? "" : ", above 1.25");
+           100 * excess(*worst, exact, times, their_median));
+    if (!exact) printf("; median %.2f of PyTorch's%s", median(ours) / their_median, median_ok ? "" : ", above 1.25");
     printf("\n");
+  }
+  return verdict;
+}
+
+// ---- the products of the dump's operands
+
+// An operand as products want it: padded, in device memory.
+struct Operand {
+  QuantizedTensor tensor;
+  DeviceMemory data, factors;
+
+  Operand(Stream& stream, const Dump& dump, const std::string& name, const std::string& scale, Role role,
+          bool by_columns) {
+    const StoredTensor& stored = dump.operands->at(name);
+    REQUIRE(stored.shape.size() == 2, "%s: %s is %s, expected a matrix", stored.file.c_str(), name.c_str(),
+            text_of(stored.shape).c_str());
+    const int rows = int(stored.shape[0]), columns = int(stored.shape[1]);
+    tensor = by_columns ? dump.fp8.operand(role, true, columns, rows) : dump.fp8.operand(role, false, rows, columns);
+    REQUIRE(stored.type == (tensor.format == Fp8Format::e4m3 ? StoredType::F8_E4M3 : StoredType::F8_E5M2),
+            "%s: %s is %s, expected %s", stored.file.c_str(), name.c_str(), name_of(stored.type),
+            format_name(tensor.format));
+    std::vector<uint8_t> bytes(tensor.bytes(), 0);
+    for (int r = 0; r < rows; ++r)
+      memcpy(&bytes[size_t(r) * size_t(tensor.stride())], stored.data + size_t(r) * size_t(columns), size_t(columns));
+    const std::vector<float> inverse = dump.floats(*dump.operands, scale);
+    std::vector<float> values(tensor.factor_count(), 1.0f);
+    const int blocks = (columns + QuantizedTensor::kBlock - 1) / QuantizedTensor::kBlock;
+    for (int r = 0; r < rows; ++r)
+      for (int block = 0; block < blocks; ++block) {
+        const size_t at = tensor.scaling == Scaling::tensor || tensor.one_scale ? 0
+                          : tensor.scaling == Scaling::row                      ? size_t(r)
+                          : tensor.scaling == Scaling::block_1x128
+                              ? size_t(r * blocks + block)
+                              : size_t(r / QuantizedTensor::kBlock * blocks + block);
+        values[tensor.factor_at(r, block * QuantizedTensor::kBlock)] = inverse.at(at);
+      }
+    data = DeviceMemory(stream.device(), bytes.size());
+    factors = DeviceMemory(stream.device(), values.size() * sizeof(float));
+    tensor.data = reinterpret_cast<uint8_t*>(data.data());
+    tensor.factors = reinterpret_cast<float*>(factors.data());
+    copy(stream, tensor.data, bytes.data(), bytes.size());
+    copy(stream, tensor.factors, values.data(), values.size());
+    stream.synchronize();
+  }
+};
+
+// Relative, in the L2 norm. The CPU adds in fp32, as PyTorch did, in another order; bf16 results then differ where the
+// sum is near the middle of two of them. A GPU's tensor cores keep about 13 bits between the promotions to fp32, and no
+// more where it may be fast, along all of K.
+double operand_limit(const Device& device, bool bf16_result, bool fast, int K) {
+  if (!device.info().gpu) return bf16_result ? 2e-4 : 1e-6;
+  return (fast ? std::max(3e-4, 1.5e-6 * K) : 3e-4) + (bf16_result ? 2e-4 : 0);
+}
+
+// The result of T, against the dump's, rounded to T.
+template <class T>
+double product_error(Stream& stream, Matmul& matmul, const Operand& a, const Operand& b, bool fast,
+                     const std::vector<float>& want) {
+  const size_t size = size_t(a.tensor.rows) * size_t(b.tensor.rows);
+  const DeviceMemory out(stream.device(), size * sizeof(T));
+  const DeviceMemory padded(stream.device(), quantized_product_scratch(a.tensor, b.tensor, sizeof(T)));
+  T* result = reinterpret_cast<T*>(out.data());
+  quantized_product(stream, matmul, "fp8_product", result, a.tensor, b.tensor, false, fast, padded.data());
+  std::vector<T> got(size);
+  copy(stream, got.data(), result, size);
+  stream.synchronize();
+  REQUIRE(want.size() == size, "a product of %zu numbers, in the dump it has %zu", size, want.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < size; ++i) {
+    const double w = double(to_float(from_float<T>(want[i]))), d = double(to_float(got[i])) - w;
+    difference += d * d, norm += w * w;
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : difference == 0 ? 0 : INFINITY;
+}
+
+// Each product that runs in FP8; a line for each of the three kinds, with the worst.
+Verdict judge_operands(const Dump& dump, Device& device) {
+  Stream stream(device, "compute");
+  const DeviceMemory workspace(device, Matmul::workspace_bytes(device.info()));
+  Matmul matmul(stream, workspace.data(), {});
+  struct Kind {
+    const char* name;
+    Role a, b;
+    bool a_by_columns, b_by_columns;
+  };
+  Verdict verdict;
+  for (const Kind& kind : {Kind{"forward", Role::input, Role::weight, false, false},
+                           Kind{"dgrad", Role::output_gradient, Role::weight, false, true},
+                           Kind{"wgrad", Role::output_gradient, Role::input, true, true}}) {
+    if (dump.fp8.wide_wgrad() && kind.b == Role::input) continue;
+    for (const bool bf16_result : {false, true}) {
+      double worst = 0;
+      std::string worst_name;
+      for (int layer = 0; layer < dump.config.L; ++layer)
+        for (const Product product : kEachProduct) {
+          if (!dump.fp8.quantizes(layer, product)) continue;
+          const std::string name = format("layers.%d.%s.%s", layer, product_name(product), kind.name);
+          const Operand a(stream, dump, name + ".a", name + ".scale_a", kind.a, kind.a_by_columns);
+          const Operand b(stream, dump, name + ".b", name + ".scale_b", kind.b, kind.b_by_columns);
+          const bool fast = dump.fp8.fast(kind.a == Role::input);
+          const std::vector<float> want = dump.floats(*dump.operands, name + ".out");
+          const double error = bf16_result ? product_error<bf16>(stream, matmul, a, b, fast, want)
+                                           : product_error<float>(stream, matmul, a, b, fast, want);
+          const double part = error / operand_limit(device, bf16_result, fast, a.tensor.columns);
+          if (part >= worst) worst = part, worst_name = format("%s: error %.2e", name.c_str(), error);
+        }
+      ++(worst <= 1 ? verdict.passed : verdict.failed);
+      printf("  %s %s products of the dump's operands, %s: the worst is %s, %.0f%% of the limit\n",
+             worst <= 1 ? "ok  " : "FAIL", kind.name, bf16_result ? "bf16" : "fp32", worst_name.c_str(), 100 * worst);
+    }
   }
   return verdict;
 }
 
 struct Arguments {
   std::vector<std::string> directories;
-  std::vector<DType> dtypes = {DType::fp32, DType::bf16};
+  std::vector<Precision> precisions = {Precision::fp32, Precision::bf16, Precision::fp8};
+  bool chosen = false;  // by the user
   AttentionKernel attention = AttentionKernel::automatic;
 };
 
@@ -226,8 +374,10 @@ Arguments parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (word == "--dtype") {
-      REQUIRE(value == "fp32" || value == "bf16", "--dtype %s: expected fp32 or bf16", value.c_str());
-      a.dtypes = {value == "fp32" ? DType::fp32 : DType::bf16};
+      const auto found = std::find(std::begin(kPrecisions), std::end(kPrecisions), value);
+      REQUIRE(found != std::end(kPrecisions), "--dtype %s: expected fp32, bf16 or fp8", value.c_str());
+      a.precisions = {Precision(found - kPrecisions)};
+      a.chosen = true;
       ++i;
     } else if (word == "--attention") {
       a.attention = attention_kernel_named(value);
@@ -238,7 +388,7 @@ Arguments parse(int argc, char** argv) {
     }
   }
   REQUIRE(!a.directories.empty(),
-          "usage: test_llama DIR… [--dtype fp32|bf16] [--attention auto|plain|mma]\n"
+          "usage: test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]\n"
           "  a DIR holds a parity dump, for example dev/reference/dumps/gqa4");
   return a;
 }
@@ -252,11 +402,15 @@ int main(int argc, char** argv) try {
   Verdict all;
   for (const std::string& directory : arguments.directories) {
     const Dump dump(directory);
-    for (DType dtype : arguments.dtypes) {
-      printf("%s in %s on %s:\n", directory.c_str(), dtype_name(dtype), device.info().name.c_str());
-      const Verdict v = judge(dump, compute(dump, device, communicator, dtype, arguments.attention), dtype);
-      all.passed += v.passed;
-      all.failed += v.failed;
+    for (const Precision precision : arguments.precisions) {
+      const bool fp8 = precision == Precision::fp8;
+      REQUIRE(!fp8 || dump.fp8.on() || !arguments.chosen, "%s: its recipe.json has no `quantization`",
+              directory.c_str());
+      if (fp8 && !dump.fp8.on()) continue;
+      printf("%s in %s%s on %s:\n", directory.c_str(), kPrecisions[int(precision)],
+             fp8 ? format(" (%s)", recipe_name(dump.fp8.recipe)).c_str() : "", device.info().name.c_str());
+      all += judge(dump, compute(dump, device, communicator, precision, arguments.attention), precision);
+      if (fp8) all += judge_operands(dump, device);
     }
   }
   printf("%d passed, %d failed\n", all.passed, all.failed);

@@ -3,7 +3,8 @@
 //   build/cpu/bench/replay table                            1 to 256 nodes of 8 H100, 1B, 7B, 8B and 70B
 //   build/cpu/bench/replay --nodes 4 --model llama3-8b --zero-stage 3 --network-bandwidth 25e9 …
 //
-// Takes train_llama's options and, of the model: --flops, --memory-bandwidth, --kernel-latency; and a rank sends
+// Takes train_llama's options and, of the model: --flops, --fp8-flops, --memory-bandwidth, --kernel-latency; and a rank
+// sends
 // --node-bandwidth and --network-bandwidth, a hop takes --node-latency and --network-latency. Bytes, FLOPs and seconds.
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +35,7 @@ ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Cha
   rates.ranks_per_node = int(options.gpus_per_node);
   const std::map<std::string, double*> names = {
       {"--flops", &rates.flops},
+      {"--fp8-flops", &rates.fp8_flops},
       {"--memory-bandwidth", &rates.memory_bytes},
       {"--kernel-latency", &rates.kernel_seconds},
       {"--node-bandwidth", &rates.node_bytes},
@@ -112,9 +114,10 @@ int main(int argc, char** argv) {
     bool table = false;
     for (int i = 1; i < argc; ++i) {
       const std::string argument = argv[i];
-      const bool rate = argument == "--flops" || argument == "--kernel-latency" || argument == "--memory-bandwidth" ||
-                        argument == "--node-bandwidth" || argument == "--network-bandwidth" ||
-                        argument == "--node-latency" || argument == "--network-latency";
+      const bool rate = argument == "--flops" || argument == "--fp8-flops" || argument == "--kernel-latency" ||
+                        argument == "--memory-bandwidth" || argument == "--node-bandwidth" ||
+                        argument == "--network-bandwidth" || argument == "--node-latency" ||
+                        argument == "--network-latency";
       if (argument == "table") table = true;
       else if (rate && i + 1 < argc) changes[argument] = atof(argv[++i]);
       else arguments.push_back(argument);

@@ -5,6 +5,7 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.name = work.name;
   entry.place = format("%s:%d", work.file, work.line);
   entry.flops = work.flops;
+  entry.fp8 = work.fp8;
   entry.accesses.assign(work.accesses, work.accesses + work.access_count);
   entry.sent = work.traffic.sent;
   if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;

@@ -25,6 +25,7 @@ struct Record {
     // Of work:
     std::string name = {}, place = {};  // "matmul_forward", "llmc/model/block.cpp:31"
     double flops = 0;
+    bool fp8 = false;  // they are those of FP8 tensor cores
     std::vector<Access> accesses = {};
     size_t sent = 0;              // bytes that this rank sends to others
     std::vector<int> ranks = {};  // that a collective spans

@@ -30,16 +30,18 @@ ReplayRates ReplayRates::of(const DeviceInfo& device) {
           device.name.c_str());
   ReplayRates rates{};
   rates.flops = 0.7 * device.bf16_flops;
+  rates.fp8_flops = 2 * rates.flops;
   rates.memory_bytes = 0.85 * device.memory_bytes_per_second;
   return rates;
 }
 
 std::string ReplayRates::text() const {
   return format(
-      "%.0f TFLOP/s, memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of %d and %.0f "
+      "%.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of %d "
+      "and %.0f "
       "GB/s "
       "to others; a hop takes %.1f and %.1f us",
-      flops * 1e-12, memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node,
+      flops * 1e-12, fp8_flops * 1e-12, memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node,
       network_bytes * 1e-9, node_hop_seconds * 1e6, network_hop_seconds * 1e6);
 }
 
@@ -47,7 +49,8 @@ std::string ReplayRates::text() const {
 // the data (one network card a rank); what is short goes along a tree.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.ranks.size() < 2)
-    return std::max({rates.kernel_seconds, work.flops / rates.flops, double(work.bytes()) / rates.memory_bytes});
+    return std::max({rates.kernel_seconds, work.flops / (work.fp8 ? rates.fp8_flops : rates.flops),
+                     double(work.bytes()) / rates.memory_bytes});
   const size_t nodes = nodes_of(work.ranks, rates.ranks_per_node), in_node = (work.ranks.size() + nodes - 1) / nodes;
   double bandwidth = in_node > 1 ? rates.node_bytes : rates.network_bytes;
   if (nodes > 1) bandwidth = std::min(bandwidth, double(in_node) * rates.network_bytes);

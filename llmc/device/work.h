@@ -55,6 +55,7 @@ struct Work {
   const char* file;
   int line;
   Traffic traffic = {};
+  bool fp8 = false;  // the operations are those of FP8 tensor cores
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
        const char* file = __builtin_FILE(), int line = __builtin_LINE())

@@ -249,8 +249,6 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
 }
 
 std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b) {
-  const DeviceInfo& device = state_->stream.device().info();
-  if (device.compute_capability < 89) return "its tensor cores know no FP8 (compute capability 8.9 and later do)";
   if (scale_mode(a.scaling) < 0 || scale_mode(b.scaling) < 0)
     return "cuBLASLt knows such factors from CUDA 12.9 on, and this build has " + description();
   Plan plan;

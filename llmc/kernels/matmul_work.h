@@ -28,11 +28,13 @@ Work wgrad_work(Stream& stream, float* dweight, const T* dout, const T* in, size
 }
 template <class T>
 Work quantized_work(Stream& stream, const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b) {
-  return {stream,
-          name,
-          {reads(a.data, a.bytes()), reads(a.factors, a.factor_count()), reads(b.data, b.bytes()),
-           reads(b.factors, b.factor_count()), updates(out, size_t(a.rows) * size_t(b.rows))},
-          2.0 * double(a.rows) * double(b.rows) * double(a.columns)};
+  Work work{stream,
+            name,
+            {reads(a.data, a.bytes()), reads(a.factors, a.factor_count()), reads(b.data, b.bytes()),
+             reads(b.factors, b.factor_count()), updates(out, size_t(a.rows) * size_t(b.rows))},
+            2.0 * double(a.rows) * double(b.rows) * double(a.columns)};
+  work.fp8 = true;
+  return work;
 }
 inline void require_operands(const char* name, const QuantizedTensor& a, const QuantizedTensor& b) {
   REQUIRE(a && b && a.rows > 0 && b.rows > 0 && a.columns == b.columns && a.stride() == b.stride(),

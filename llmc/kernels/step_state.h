@@ -4,9 +4,6 @@
 
 #include <cstdint>
 
-// Larger than the number of any tensor, and of equal bytes, with which memory can be filled.
-inline constexpr uint32_t kNoFp8Tensor = 0x7f7f7f7f;
-
 struct StepState {
   // From the host.
   float learning_rate;
@@ -20,11 +17,11 @@ struct StepState {
   int64_t saved, not_saved;  // ranks that are done with their part of a checkpoint, and that failed to write it
 
   // From the step itself.
-  double loss_sum;                                 // sum of their losses in nats (this rank's until summed over ranks)
-  double square_sum;                               // of all gradients (this rank's until summed over ranks)
-  float grad_norm;                                 // L2 over all gradients, before clipping
-  float clip_factor;                               // min(1, grad_clip / grad_norm)
-  int64_t fp8_overflows;                           // tensors that a delayed scale was too large for
-  uint32_t fp8_not_finite = kNoFp8Tensor;          // smallest number of a tensor with an infinity or NaN
-  uint32_t fp8_weights_not_finite = kNoFp8Tensor;  // the same of weights on their way to other ranks
+  double loss_sum;                        // sum of their losses in nats (this rank's until summed over ranks)
+  double square_sum;                      // of all gradients (this rank's until summed over ranks)
+  float grad_norm;                        // L2 over all gradients, before clipping
+  float clip_factor;                      // min(1, grad_clip / grad_norm)
+  int64_t fp8_overflows;                  // tensors that a delayed scale was too large for
+  uint32_t fp8_not_finite = ~0u;          // of a tensor with an infinity or NaN, the smallest
+  uint32_t fp8_weights_not_finite = ~0u;  // the same of weights on their way to other ranks
 };

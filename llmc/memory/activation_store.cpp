@@ -45,7 +45,7 @@ void ActivationStore<T>::plan_quantized(MemoryPlan& plan, const LlamaConfig& con
   quantized_.resize(size_t(config.L));
   for (int layer = 0; layer < config.L; ++layer)
     for (const Product product : kEachProduct) {
-      if (!fp8.quantizes(layer, product)) continue;
+      if (product == Product::o || !fp8.quantizes(layer, product)) continue;  // attention's output is there anyway
       const QuantizedTensor t = fp8.operand(Role::input, true, tokens, product_shape(config, product).IC);
       const std::string name = format("block %d input of %s", layer, product_name(product));
       QuantizedInputs& block = quantized_[size_t(layer)];

@@ -69,7 +69,7 @@ SharedScale Fp8Gather::shared(int layer, Product product) const {
   if (words.statistics) s.statistics = words.statistics + number;
   s.power_of_two = settings_.power_of_two;
   s.not_finite = scales_.weights_not_finite();
-  s.number = fp8_moment(number);
+  s.number = not_finite_word(number);
   return s;
 }
 

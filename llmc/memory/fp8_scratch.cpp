@@ -47,6 +47,10 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
     add_forward(sizes, settings, product_shape(config, product), tokens);
     if (backward) add_backward(sizes, settings, product_shape(config, product), tokens);
   }
+  const bool keeps_inputs = backward && !settings.wide_wgrad();
+  bool any_o = false;
+  for (int layer = 0; layer < config.L; ++layer) any_o = any_o || settings.quantizes(layer, Product::o);
+  const QuantizedTensor attention = settings.operand(Role::input, true, tokens, product_shape(config, Product::o).IC);
   const auto add = [&]<class U>(Planned<U>& planned, const char* name, size_t count) {
     if (count) planned = plan.add<U>(Segment::device, "scratch", name, count);
   };
@@ -54,10 +58,12 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
   add(planned_row_factors_, "FP8 operand by rows, factors", sizes.row_factors);
   add(planned_by_columns_, "FP8 operand by columns", sizes.by_columns);
   add(planned_column_factors_, "FP8 operand by columns, factors", sizes.column_factors);
+  add(planned_input_, "FP8 output of attention by columns", keeps_inputs && any_o ? attention.bytes() : 0);
+  add(planned_input_factors_, "FP8 output of attention by columns, factors",
+      keeps_inputs && any_o ? attention.factor_count() : 0);
   const bool rows_have_scales = settings.recipe == Fp8Recipe::rowwise || settings.recipe == Fp8Recipe::rowwise_hp_wgrad;
   add(planned_row_amax_, "largest numbers of rows", rows_have_scales ? size_t(tokens) : 0);
-  add(planned_column_amax_, "largest numbers of columns",
-      rows_have_scales && !settings.wide_wgrad() && backward ? sizes.columns : 0);
+  add(planned_column_amax_, "largest numbers of columns", rows_have_scales && keeps_inputs ? sizes.columns : 0);
   add(planned_padded_, "FP8 products with their padding", (sizes.padded + sizeof(float) - 1) / sizeof(float));
 }
 
@@ -65,6 +71,7 @@ void Fp8Scratch::bind(const Arena& arena) {
   const auto get = [&]<class U>(const Planned<U>& planned) { return planned.count ? arena[planned] : nullptr; };
   by_rows_ = {get(planned_by_rows_), get(planned_row_factors_)};
   by_columns_ = {get(planned_by_columns_), get(planned_column_factors_)};
+  input_ = {get(planned_input_), get(planned_input_factors_)};
   row_amax_ = get(planned_row_amax_);
   column_amax_ = get(planned_column_amax_);
   padded_ = reinterpret_cast<std::byte*>(get(planned_padded_));
@@ -73,6 +80,7 @@ void Fp8Scratch::bind(const Arena& arena) {
 void Fp8Scratch::give(BlockFp8& block) const {
   block.by_rows = by_rows_;
   block.by_columns = by_columns_;
+  block.input_by_columns = input_;
   block.row_amax = row_amax_;
   block.column_amax = column_amax_;
   block.padded = padded_;

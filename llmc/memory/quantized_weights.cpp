@@ -80,7 +80,7 @@ Quantization QuantizedWeights::quantization(int layer, Product product) const {
   if (words.seen) q.seen = words.seen + number;
   if (words.statistics) q.statistics = words.statistics + number;
   q.not_finite = scales_.not_finite();
-  q.number = fp8_moment(number);
+  q.number = not_finite_word(number);
   return q;
 }
 

@@ -161,7 +161,12 @@ std::string refusal_of(const Fp8Settings& s, const ProductRefusal& refuses) {
 }  // namespace
 
 void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, const ProductRefusal& refuses) {
-  const std::string why = refusal_of(settings, refuses);
+  const ProductRefusal asked = [&](const QuantizedTensor& a, const QuantizedTensor& b) -> std::string {
+    if (device.gpu && device.compute_capability < 89)
+      return "its tensor cores know no FP8 (those of compute capability 8.9 and later do)";
+    return refuses(a, b);
+  };
+  const std::string why = refusal_of(settings, asked);
   if (why.empty()) return;
   std::string others;
   for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::rowwise,
@@ -169,7 +174,7 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
     Fp8Settings other;
     other.recipe = recipe;
     if (!other.has_one_scale()) other.gradient = Fp8Format::e4m3;
-    if (refusal_of(other, refuses).empty()) others += std::string(others.empty() ? "" : ", ") + recipe_name(recipe);
+    if (refusal_of(other, asked).empty()) others += std::string(others.empty() ? "" : ", ") + recipe_name(recipe);
   }
   fail("--fp8 %s cannot run on %s: %s\n  %s%s", recipe_name(settings.recipe), device.name.c_str(), why.c_str(),
        others.empty() ? "no recipe can: leave --fp8 away" : "those that can: --fp8 ", others.c_str());

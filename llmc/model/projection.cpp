@@ -32,21 +32,36 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
   if (f.words.seen) q.seen = f.words.seen + number;
   if (f.words.statistics) q.statistics = f.words.statistics + number;
   q.not_finite = f.not_finite;
-  q.number = fp8_moment(number);
+  q.number = not_finite_word(number);
   return q;
 }
 
-void quantize_operand(const BlockContext& context, const BlockFp8& f, const QuantizeSource& source, int rows,
-                      int columns, const Quantization& q, bool has_amax) {
+void quantize_operand(const BlockContext& context, const BlockFp8& f, int number, const QuantizeSource& source,
+                      int rows, int columns, const Quantization& q, bool has_amax) {
   if (q.needs_amax()) {
     if (!has_amax) quantize_amax(context.stream, source, rows, columns, q);
-    if (f.agree) (*f.agree)(int(q.amax - f.words.amax));
+    if (f.agree) (*f.agree)(number);
   }
   quantize(context.stream, source, rows, columns, q);
 }
 
 void observe(const BlockFp8& f, const ObservedProduct& product) {
   if (f.observer) (*f.observer)(product);
+}
+
+// Forward's input for the weight gradient: as it was kept, or quantized from `x`, whose amax forward has found.
+template <class T>
+QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const T* x, int N,
+                                 int IC) {
+  const OperandMemory& kept = f.saved_inputs[int(product)];
+  if (kept.data) return with_memory(f.settings->operand(Role::input, true, N, IC), kept);
+  Quantization q = quantization(f, product, Role::input, N, IC, f.input_by_columns);
+  q.by_rows = {};
+  q.seen = nullptr, q.statistics = nullptr;
+  const PlainSource source{quantizable(x)};
+  if (q.needs_amax() && !f.settings->has_one_scale()) quantize_amax(context.stream, source, N, IC, q);
+  quantize(context.stream, source, N, IC, q);
+  return q.by_columns;
 }
 
 void require_fp8_is_bf16() { fail("FP8 products were asked for, and the model computes in fp32"); }
@@ -74,7 +89,7 @@ void project(const BlockContext& context, Product product, T* out, const Project
   const QuantizeSource source = x.wide ? PlainSource{quantizable(x.wide)} : x.source;
   const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)]);
   const bool has_amax = input_amax(context, product) && std::holds_alternative<RmsnormSource>(x.source);
-  quantize_operand(context, *f, source, N, IC, q, has_amax);
+  quantize_operand(context, *f, fp8_number(f->layer, product, Role::input), source, N, IC, q, has_amax);
   const QuantizedTensor& w = f->weights[int(product)].by_rows;
   quantized_product(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
                     f->padded);
@@ -99,7 +114,7 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   const QuantizeSource source = dy.wide ? PlainSource{quantizable(dy.wide)} : dy.source;
   const Quantization q =
       quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns);
-  quantize_operand(context, *f, source, N, OC, q, false);
+  quantize_operand(context, *f, fp8_number(f->layer, product, Role::output_gradient), source, N, OC, q, false);
   const QuantizedTensor& w = f->weights[int(product)].by_columns;
   quantized_product(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
   observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, nullptr, nullptr, dx, false, N, &source});
@@ -118,8 +133,7 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
                  &source});
     return;
   }
-  const QuantizedTensor saved =
-      with_memory(f->settings->operand(Role::input, true, N, IC), f->saved_inputs[int(product)]);
+  const QuantizedTensor saved = input_by_columns(context, *f, product, x, N, IC);
   quantized_product(stream, matmul, "fp8_wgrad", dweight, q.by_columns, saved, accumulate, f->settings->fast(false),
                     f->padded);
   observe(*f, {f->layer, product, Kind::wgrad, q.by_columns, saved, nullptr, nullptr, dweight, accumulate, N, &source});

@@ -1,7 +1,8 @@
 // The linear layers of a block: y = x Wᵀ and its two gradients, in T or, by a recipe, in FP8 (fp8.h).
 //
 // Forward quantizes x by rows, for its product, and by columns, for the weight gradient: that is all that is kept of
-// it. Backward quantizes dy in the same two ways. Weights come quantized.
+// it, but of attention's output, which lies in memory for attention's own backward: by columns it is quantized then, by
+// the same scales. Backward quantizes dy in the same two ways. Weights come quantized.
 #pragma once
 
 #include <functional>
@@ -34,11 +35,11 @@ struct ObservedProduct;
 struct BlockFp8 {
   const Fp8Settings* settings = nullptr;
   int layer = 0;
-  QuantizedWeight weights[kProducts];     // empty where the product is in T
-  OperandMemory saved_inputs[kProducts];  // x by columns; none without a backward pass
-  OperandMemory by_rows, by_columns;      // scratch
-  float *row_amax, *column_amax;          // scratch
-  std::byte* padded;                      // scratch of quantized_product()
+  QuantizedWeight weights[kProducts];                   // empty where the product is in T
+  OperandMemory saved_inputs[kProducts];                // x by columns; none without a backward pass
+  OperandMemory by_rows, by_columns, input_by_columns;  // scratch
+  float *row_amax, *column_amax;                        // scratch
+  std::byte* padded;                                    // scratch of quantized_product()
   ScaleWords words;
   uint32_t* not_finite;  // smallest number of a tensor with an infinity or NaN
   // The ranks agree on the tensor's amax, where they share its scale and have no earlier one; null: they need not.

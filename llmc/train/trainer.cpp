@@ -30,7 +30,6 @@ class StateFeed {
   void bind(const Arena& arena) {
     pinned_ = arena[planned_pinned_];
     on_device_ = arena[planned_device_];
-    std::fill_n(pinned_, 2 * kSlots + 1, StepState{});  // what comes back of a device that executes nothing
   }
   StepState* on_device() const { return on_device_; }
 
@@ -354,11 +353,11 @@ class LlamaTrainer : public Trainer {
   }
 
   static void require_finite(const StepState& state) {
-    const uint32_t number = std::min(state.fp8_not_finite, state.fp8_weights_not_finite);
-    REQUIRE(number == kNoFp8Tensor,
+    const uint32_t word = std::min(state.fp8_not_finite, state.fp8_weights_not_finite);
+    REQUIRE(is_finite_word(word),
             "%s has an infinity or NaN, which FP8 cannot hold\n"
             "  a lower --lr or a longer --warmup-steps may help; --fp8 off shows whether bf16 holds it",
-            fp8_tensor_name(fp8_number_at(number)).c_str());
+            fp8_tensor_name(not_finite_number(word)).c_str());
   }
 
   // What this rank updates of a unit.
