@@ -44,6 +44,14 @@ mkdir swapped silent
 cp good.bin swapped && sed 's/"a": 97\b/"a": 98/; t; s/"b": 98\b/"b": 97/' good/export/tokenizer.json >swapped/tokenizer.json
 cp good.bin silent && header silent/good.mask 20241121 1 1000
 head -c 1000 /dev/zero >>silent/good.mask # no token is learnt
+cp -r good/export nan && python3 - nan/model.safetensors <<'END'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as file:
+    (length,) = struct.unpack("<Q", file.read(8))
+    begin, end = json.loads(file.read(length))["model.layers.0.mlp.down_proj.weight"]["data_offsets"]
+    file.seek(8 + length + end - 12)  # of the fp32 numbers the third last: a row of the last rank's
+    file.write(struct.pack("<f", float("nan")))
+END
 cp -r good/export torn_config && printf '{"bos_token": "<s>",}' >torn_config/tokenizer_config.json
 check "a folder that is called as a preset is not the model" "$train" --dry-run
 "$train" $short --train-data silent/good.bin --seq-len 16 --global-batch 2 --out silent_run >silent.txt || { cat silent.txt && fail "nothing to learn"; }
@@ -82,6 +90,17 @@ for n in 1 2; do
   refused "an unwritable output" "/proc/run" "${on[@]}" --out /proc/run
   refused "a sequence longer than the model" "--seq-len" "${on[@]}" --seq-len 100000
   refused "a model that does not fit" "device memory" "${on[@]}" --model llama3-405b --train-data good.txt --seq-len 64
+  refused "FP8 around fp32" "--fp8 rowwise with --dtype fp32: FP8 products have bf16 around them" "${on[@]}" --fp8 rowwise --dtype fp32
+  refused "gradients in a format that the recipe has not" "e5m2 goes with --fp8 tensorwise or delayed" "${on[@]}" --fp8 rowwise --fp8-grad e5m2
+  refused "FP8 without what is not there" "--fp8-skip: dwon_proj matches no weight" "${on[@]}" --fp8 tensorwise --fp8-skip dwon_proj
+  refused "FP8 without any product" "leaves no product in FP8" "${on[@]}" --fp8 blockwise --fp8-skip '*'
+  refused "FP8 weights that travel, and are none" "add --fp8 tensorwise or delayed" "${on[@]}" --fp8-all-gather
+  refused "a recipe that is none" "--fp8" "${on[@]}" --fp8 tensor
+  for fp8 in "tensorwise" "blockwise" "delayed --zero-stage 3 --fp8-all-gather" "tensorwise --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off"; do
+    # shellcheck disable=SC2086  # words
+    refused "a NaN in the weights, --fp8 $fp8" "the weight of down in block 0 has an infinity or NaN" "${on[@]}" --model nan --seq-len 16 --global-batch 2 --fp8 $fp8 --out nan_run
+    rm -rf nan_run
+  done
   export LLMC_CPU_ORDER=sideways
   refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
   unset LLMC_CPU_ORDER

@@ -24,12 +24,12 @@ check() {
   fi
 }
 
-# ranks N COMMAND…: on N ranks, for at most 100 s.
+# ranks N COMMAND…: on N ranks, for at most 100 s, or $limit.
 ranks() {
   if [ "$1" = 1 ]; then
-    timeout 100 "${@:2}"
+    timeout "${limit:-100}" "${@:2}"
   else
-    LLMC_THREADS=1 timeout 100 mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"
+    LLMC_THREADS=1 timeout "${limit:-100}" mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"
   fi
 }
 

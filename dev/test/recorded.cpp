@@ -1,5 +1,6 @@
 // Records a step of a training on the ranks that run this, and that of the same rank by itself, on a device that
-// executes nothing: the two must be alike in all but addresses.  recorded STAGE HYBRID_DEGREE
+// executes nothing: the two must be alike in all but addresses.  recorded STAGE HYBRID_DEGREE [RECIPE]
+// With a recipe: FP8 products, and weights travel in FP8 where they can.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -25,11 +26,18 @@ void require_alike(const Record& executed, const Record& recorded) {
   }
 }
 
-void compare(const Ranks& ranks, int stage, int hybrid_degree) {
+void compare(const Ranks& ranks, int stage, int hybrid_degree, const char* recipe) {
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, hybrid_degree);
   LlamaConfig config = LlamaConfig::preset("tiny");
   TrainerSettings settings;
   settings.B = 2, settings.T = 32, settings.zero_stage = stage;
+  if (recipe) {
+    Fp8Choice choice;
+    choice.recipe = recipe;
+    settings.dtype = DType::bf16;
+    settings.fp8 = fp8_settings(choice, config);
+    settings.fp8.all_gather = settings.fp8.has_one_scale();
+  }
   Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, "");
   const auto trainer = Trainer::create(device, *communicator, config, settings, mesh);
@@ -56,8 +64,8 @@ int main(int argc, char** argv) {
   Ranks ranks;
   try {
     ranks = Ranks::start(&argc, &argv);
-    REQUIRE(argc == 3, "recorded: %d arguments, expected 2", argc - 1);
-    compare(ranks, atoi(argv[1]), atoi(argv[2]));
+    REQUIRE(argc == 3 || argc == 4, "recorded: %d arguments, expected 2 or 3", argc - 1);
+    compare(ranks, atoi(argv[1]), atoi(argv[2]), argc == 4 ? argv[3] : nullptr);
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }

@@ -2,6 +2,7 @@
 // as promised.
 //
 //   sharded_memory touched HYBRID_DEGREE     some steps touch each planned byte, and no other, in each stage
+//   sharded_memory touched-fp8 HYBRID_DEGREE   the same of FP8 trainings
 //   sharded_memory plan MODEL PRECISION      what is planned is what theory says: a line of a table for each stage
 //   sharded_memory export MODEL DIR          writes random weights
 //   sharded_memory initialize MODEL          what that adds, at most, to the memory of each rank, in stage 3:
@@ -80,23 +81,52 @@ void train_and_look(World& world, const LlamaConfig& config, const TrainerSettin
   REQUIRE(touched.untouched.empty() && touched.outside == 0,
           "%zu bytes outside of buffers were touched, not touched:\n%s", touched.outside, touched.untouched.c_str());
   if (world.ranks.rank == 0)
-    printf("stage %d, %s, %s, gradients travel in %s: %zu buffers of %zu bytes\n", settings.zero_stage,
-           config.tied ? "tied" : "untied", dtype_name(settings.dtype), dtype_name(settings.reduce_dtype),
+    printf("stage %d, %s, %s, FP8 %s%s, gradients travel in %s: %zu buffers of %zu bytes\n", settings.zero_stage,
+           config.tied ? "tied" : "untied", dtype_name(settings.dtype), recipe_name(settings.fp8.recipe),
+           settings.fp8.all_gather ? " gathered" : "", dtype_name(settings.reduce_dtype),
            trainer->plan().buffers().size(), trainer->plan().device_bytes() + trainer->plan().bytes(Segment::pinned));
+}
+
+LlamaConfig small(bool tied) {
+  LlamaConfig c = LlamaConfig::preset("tiny");
+  c.C = 40, c.L = 3, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97, c.tied = tied;
+  return c;
+}
+
+void touch_fp8(World& world, int stage, int hybrid_degree) {
+  const struct {
+    const char *recipe, *skip;
+    bool all_gather, precompute;
+  } kinds[] = {{"tensorwise", "", true, true},      {"tensorwise", "layers.1.self_attn.o", true, false},
+               {"delayed", "", true, true},         {"delayed", "", true, false},
+               {"delayed", "down", true, true},     {"rowwise", "", false, true},
+               {"blockwise", "last=1", false, true}};
+  for (const auto& kind : kinds) {
+    TrainerSettings settings;
+    settings.dtype = DType::bf16;
+    settings.B = 4, settings.T = 64;
+    settings.zero_stage = stage;
+    settings.snapshot = true;
+    Fp8Choice choice;
+    choice.recipe = kind.recipe;
+    choice.skip = kind.skip;
+    settings.fp8 = fp8_settings(choice, small(false));
+    settings.fp8.history = 2;
+    settings.fp8.all_gather = kind.all_gather, settings.fp8.precompute_scales = kind.precompute;
+    train_and_look(world, small(false), settings, hybrid_degree);
+  }
 }
 
 void touch(World& world, int stage, int hybrid_degree) {
   for (bool tied : {false, true})
     for (DType dtype : {DType::fp32, DType::bf16})
       for (DType reduce_dtype : {DType::fp32, DType::bf16}) {
-        LlamaConfig c = LlamaConfig::preset("tiny");
-        c.C = 40, c.L = 3, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97, c.tied = tied;
         TrainerSettings settings;
         settings.dtype = dtype, settings.reduce_dtype = reduce_dtype;
         settings.B = 4, settings.T = 64;  // the head's chunks of 128 are whole: of a part of one the rest is padding
         settings.zero_stage = stage;
         settings.snapshot = true;
-        train_and_look(world, c, settings, hybrid_degree);
+        train_and_look(world, small(tied), settings, hybrid_degree);
       }
 }
 
@@ -220,6 +250,8 @@ void run(const Ranks& ranks, const std::vector<std::string>& words) {
   const std::string what = words.empty() ? "" : words[0];
   if (what == "touched" && words.size() == 2)
     for (int stage = 0; stage < 4; ++stage) touch(world, stage, atoi(words[1].c_str()));
+  else if (what == "touched-fp8" && words.size() == 2)
+    for (int stage = 0; stage < 4; ++stage) touch_fp8(world, stage, atoi(words[1].c_str()));
   else if (what == "plan" && words.size() == 3)
     for (int stage = 0; stage < 4; ++stage)
       plan(world, words[1], words[2] == "bf16" ? DType::bf16 : DType::fp32, stage);

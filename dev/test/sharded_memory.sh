@@ -3,6 +3,8 @@
 # is planned falls with the ranks as theory says
 # Covers: promise 6: to initialize or import a sharded model, a rank needs memory for its part of it
 # Timeout: 300
+#
+# SHARDING=every: FP8 trainings on more meshes.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -11,14 +13,20 @@ export LLMC_THREADS=1
 memory=$build/test/sharded_memory
 
 echo "-- touched"
-touched() { # RANKS HYBRID_DEGREE
-  ranks "$1" "$memory" touched "$2" >"$scratch/touched" 2>&1 || { cat "$scratch/touched" && return 1; }
-  [ "$(grep -c 'buffers of' "$scratch/touched")" = 32 ]
+touched() { # RANKS HYBRID_DEGREE [touched-fp8]
+  ranks "$1" "$memory" "${3:-touched}" "$2" >"$scratch/touched" 2>&1 || { cat "$scratch/touched" && return 1; }
+  [ "$(grep -c 'buffers of' "$scratch/touched")" = "$([ -n "${3:-}" ] && echo 28 || echo 32)" ]
 }
 for mesh in "1 0" "2 0" "4 0" "8 0" "4 2"; do
   read -r n degree <<<"$mesh"
   check "$n ranks, degree $degree, 4 stages, 8 kinds of training: all that is planned is touched, and no other byte" \
     touched "$n" "$degree"
+done
+fp8_meshes=("2 0")
+if [ "${SHARDING:-}" = every ]; then fp8_meshes+=("3 0" "4 2"); fi
+for mesh in "${fp8_meshes[@]}"; do
+  read -r n degree <<<"$mesh"
+  check "$n ranks, degree $degree, 4 stages, 7 kinds of FP8 training: the same" touched "$n" "$degree" touched-fp8
 done
 
 echo "-- planned: for bf16 there is a master copy beside the moments; on their way are whole units"

@@ -18,46 +18,70 @@ LlamaConfig small(bool tied) {
 
 }  // namespace
 
+struct Kind {
+  const char *name, *skip = "";
+  bool tied = false;
+  DType dtype = DType::bf16;
+};
+
 TEST_CASE("a training touches every planned byte and no other, and allocates nothing") {
-  for (bool tied : {false, true})
-    for (DType dtype : {DType::fp32, DType::bf16}) {
-      CAPTURE(tied);
-      CAPTURE(dtype_name(dtype));
-      Device device;
-      if (device.info().gpu) return;  // whose memory nobody poisons
-      SingleCommunicator communicator;
-      TrainerSettings settings;
-      settings.dtype = dtype;
-      settings.B = 4, settings.T = 64;
-      auto trainer = Trainer::create(device, communicator, small(tied), settings);
-      trainer->allocate();
-      trainer->initialize(Init::normal, 7);
-      const size_t allocations = device.allocations();
+  const Kind kinds[] = {{"off", "", false, DType::fp32},
+                        {"off", "", true, DType::fp32},
+                        {"off", "", false},
+                        {"off", "", true},
+                        {"tensorwise"},
+                        {"delayed"},
+                        {"rowwise"},
+                        {"rowwise-hp-wgrad"},
+                        {"blockwise"},
+                        {"tensorwise", "down_proj"},
+                        {"delayed", "layers.1.mlp"},
+                        {"rowwise", "self_attn"},
+                        {"rowwise-hp-wgrad", "gate,last=1"},
+                        {"blockwise", "first=1,layers.2.self_attn.o"}};
+  for (const Kind& kind : kinds) {
+    CAPTURE(kind.name);
+    CAPTURE(kind.skip);
+    CAPTURE(kind.tied);
+    CAPTURE(dtype_name(kind.dtype));
+    Device device;
+    if (device.info().gpu) return;  // whose memory nobody poisons
+    SingleCommunicator communicator;
+    TrainerSettings settings;
+    settings.dtype = kind.dtype;
+    settings.B = 4, settings.T = 64;
+    Fp8Choice choice;
+    choice.recipe = kind.name;
+    choice.skip = kind.skip;
+    settings.fp8 = fp8_settings(choice, small(kind.tied));
+    auto trainer = Trainer::create(device, communicator, small(kind.tied), settings);
+    trainer->allocate();
+    trainer->initialize(Init::normal, 7);
+    const size_t allocations = device.allocations();
 
-      const size_t tokens = size_t(settings.B) * size_t(settings.T), micro_steps = 2;
-      std::vector<int32_t> inputs, labels;
-      for (size_t i = 0; i < micro_steps * tokens; ++i)
-        inputs.push_back(int(i % 97)), labels.push_back(int(i * 7 % 97));
-      for (int step = 0; step < 3; ++step) {
-        trainer->enqueue_step({step, 1e-3, inputs, labels});
-        if (step > 0) trainer->wait_for_step();
-      }
-      trainer->wait_for_step();
-      trainer->evaluate({inputs.begin(), inputs.begin() + ptrdiff_t(tokens)},
-                        {labels.begin(), labels.begin() + ptrdiff_t(tokens)});
-      trainer->logits({inputs.begin(), inputs.begin() + 10}, 1, 10);
-      CHECK(device.allocations() == allocations);
-
-      const Touched touched = look_at(trainer->plan(), trainer->arena());
-      CHECK(touched.untouched == "");
-      CHECK(touched.outside == 0);
-      printf(
-          "%s, %s: %zu buffers of %zu bytes touched to the last, %zu bytes outside of them, %zu allocations after "
-          "start\n",
-          tied ? "tied" : "untied", dtype_name(dtype), trainer->plan().buffers().size(),
-          trainer->plan().device_bytes() + trainer->plan().bytes(Segment::pinned), touched.outside,
-          device.allocations() - allocations);
+    const size_t tokens = size_t(settings.B) * size_t(settings.T), micro_steps = 2;
+    std::vector<int32_t> inputs, labels;
+    for (size_t i = 0; i < micro_steps * tokens; ++i) inputs.push_back(int(i % 97)), labels.push_back(int(i * 7 % 97));
+    for (int step = 0; step < 3; ++step) {
+      trainer->enqueue_step({step, 1e-3, inputs, labels});
+      if (step > 0) trainer->wait_for_step();
     }
+    trainer->wait_for_step();
+    trainer->evaluate({inputs.begin(), inputs.begin() + ptrdiff_t(tokens)},
+                      {labels.begin(), labels.begin() + ptrdiff_t(tokens)});
+    trainer->logits({inputs.begin(), inputs.begin() + 10}, 1, 10);
+    CHECK(device.allocations() == allocations);
+
+    const Touched touched = look_at(trainer->plan(), trainer->arena());
+    CHECK(touched.untouched == "");
+    CHECK(touched.outside == 0);
+    printf(
+        "%s, %s, FP8 %s%s%s: %zu buffers of %zu bytes touched to the last, %zu bytes outside of them, %zu allocations "
+        "after start\n",
+        kind.tied ? "tied" : "untied", dtype_name(kind.dtype), kind.name, kind.skip[0] ? " without " : "", kind.skip,
+        trainer->plan().buffers().size(), trainer->plan().device_bytes() + trainer->plan().bytes(Segment::pinned),
+        touched.outside, device.allocations() - allocations);
+  }
 }
 
 TEST_CASE("an untouched buffer and a byte outside are seen") {

@@ -218,7 +218,7 @@ TEST_CASE("a config file") {
 TEST_CASE("config files that are refused") {
   has(config_refusal(R"({"stesp": 3})"), "\"stesp\": unknown option\n  did you mean steps?");
   has(config_refusal(R"({"learning_rate": 3})"), "did you mean lr?");
-  has(config_refusal(R"({"fp8": "tensorwise"})"), "\"fp8\": unknown option");
+  has(config_refusal(R"({"fp9": "tensorwise"})"), "\"fp9\": unknown option\n  did you mean fp8?");
   has(config_refusal(R"({"lr": "3e-4"})"), "\"lr\" is the string \"3e-4\"\n  expected auto or a number");
   has(config_refusal(R"({"lr": null})"), "\"lr\" is null");
   has(config_refusal(R"({"lr": [1]})"), "\"lr\" is an array of 1");
@@ -270,6 +270,11 @@ TEST_CASE("every option: the saved configuration gives the same values") {
       if (value.is_double()) text = shortest(std::uniform_real_distribution<double>(0.001, 0.999)(random));
       if (plain(value) == "auto") text = std::to_string(1 + random() % 100000);
       if (name == "zero_stage") text = std::to_string(1 + random() % 3);
+      if (name == "fp8") text = "rowwise-hp-wgrad";
+      if (name == "fp8_grad") text = "e4m3";
+      if (name == "fp8_pow2_scales") text = "off";
+      if (name == "fp8_amax") text = "latest";
+      if (name == "fp8_margin") text = std::to_string(1 + random() % 32);
       if (name == "dtype" || name == "reduce_dtype") text = "bf16";
       if (name == "gpu") text = "H200";
       if (name == "init") text = "depth-scaled";

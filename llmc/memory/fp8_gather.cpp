@@ -43,13 +43,14 @@ void Fp8Gather::bind(const Arena& arena) {
   if (sharding_.stage == 3) own_ = arena[planned_own_];
   amax_ = arena[planned_amax_];
   packed_ = arena[planned_packed_];
-  // What is not quantized travels too: norms' places and padding.
+  // What is not quantized travels too: norms' places and padding; and the largest numbers of products that are not.
   for (const Slot& slot : slots_) {
     clear(communication_, slot.bytes, slot.planned_bytes.count);
     clear(communication_, slot.norms, slot.planned_norms.count);
   }
   if (own_) clear(communication_, own_, planned_own_.count);
   clear(communication_, packed_, planned_packed_.count);
+  clear(communication_, amax_, planned_amax_.count);
 }
 
 // Where a rank's part lies before it is gathered: in stages 1 and 2, which keep whole blocks, in its place there.

@@ -64,7 +64,7 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
   const bool rows_have_scales = settings.recipe == Fp8Recipe::rowwise || settings.recipe == Fp8Recipe::rowwise_hp_wgrad;
   add(planned_row_amax_, "largest numbers of rows", rows_have_scales ? size_t(tokens) : 0);
   add(planned_column_amax_, "largest numbers of columns", rows_have_scales && keeps_inputs ? sizes.columns : 0);
-  add(planned_padded_, "FP8 products with their padding", sizes.padded);
+  add(planned_padded_, "FP8 products with their padding", (sizes.padded + sizeof(float) - 1) / sizeof(float));
 }
 
 void Fp8Scratch::bind(const Arena& arena) {
@@ -74,7 +74,7 @@ void Fp8Scratch::bind(const Arena& arena) {
   input_ = {get(planned_input_), get(planned_input_factors_)};
   row_amax_ = get(planned_row_amax_);
   column_amax_ = get(planned_column_amax_);
-  padded_ = get(planned_padded_);
+  padded_ = reinterpret_cast<std::byte*>(get(planned_padded_));
 }
 
 void Fp8Scratch::give(BlockFp8& block) const {

@@ -17,7 +17,7 @@ class Fp8Scratch {
   Planned<uint8_t> planned_by_rows_, planned_by_columns_, planned_input_;
   Planned<float> planned_row_factors_, planned_column_factors_, planned_input_factors_, planned_row_amax_,
       planned_column_amax_;
-  Planned<std::byte> planned_padded_;
+  Planned<float> planned_padded_;  // of fp32 or bf16
   OperandMemory by_rows_, by_columns_, input_;
   float *row_amax_ = nullptr, *column_amax_ = nullptr;
   std::byte* padded_ = nullptr;

@@ -6,17 +6,17 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
                                    const TensorLayout& layout, ScaleStore& scales, int slots,
                                    const std::function<bool(int)>& gathered)
     : settings_(settings), config_(config), layout_(layout), scales_(scales), slots_(size_t(slots)) {
-  int largest = 0;
+  size_t rows = 0, columns = 0;  // the most of a weight that is quantized here
   for (int slot = 0; slot < slots; ++slot)
     for (const Product product : kEachProduct) {
       const auto [OC, IC] = product_shape(config, product);
-      largest = std::max({largest, OC, IC});
       bool wanted = false, made_here = false;  // by a block that takes turns here
       for (int layer = slot; layer < config.L; layer += slots) {
         if (!settings.quantizes(layer, product)) continue;
         wanted = true;
         made_here = made_here || !gathered(layer);
       }
+      if (made_here) rows = std::max(rows, size_t(OC)), columns = std::max(columns, size_t(IC));
       for (const bool by_columns : {false, true}) {
         if (!wanted) continue;
         const QuantizedTensor t = settings.operand(Role::weight, by_columns, OC, IC);
@@ -30,10 +30,14 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
             plan.add<float>(Segment::device, "FP8 weights", name + ", factors", t.factor_count());
       }
     }
-  planned_amax_ = plan.add<float>(Segment::device, "FP8 scales", "largest weight of a product", 1);
-  if (settings.recipe != Fp8Recipe::rowwise && settings.recipe != Fp8Recipe::rowwise_hp_wgrad) return;
-  planned_row_amax_ = plan.add<float>(Segment::device, "FP8 scales", "largest weights of rows", size_t(largest));
-  planned_column_amax_ = plan.add<float>(Segment::device, "FP8 scales", "largest weights of columns", size_t(largest));
+  if (!rows) return;
+  const QuantizedTensor w = settings.operand(Role::weight, false, 1, 1), t = settings.operand(Role::weight, true, 1, 1);
+  const auto add = [&](Planned<float>& planned, const char* name, size_t count) {
+    planned = plan.add<float>(Segment::device, "FP8 scales", name, count);
+  };
+  if (w.scaling == Scaling::tensor || t.one_scale) add(planned_amax_, "largest weight of a product", 1);
+  if (w.scaling == Scaling::row) add(planned_row_amax_, "largest weights of rows", rows);
+  if (t.scaling == Scaling::row && !t.one_scale) add(planned_column_amax_, "largest weights of columns", columns);
 }
 
 void QuantizedWeights::bind(const Arena& arena) {
@@ -45,10 +49,10 @@ void QuantizedWeights::bind(const Arena& arena) {
           slot.memory[product][by_columns] = {data.count ? arena[data] : nullptr,
                                               arena[slot.planned_factors[product][by_columns]]};
         }
-  amax_ = arena[planned_amax_];
-  if (!planned_row_amax_.count) return;
-  row_amax_ = arena[planned_row_amax_];
-  column_amax_ = arena[planned_column_amax_];
+  const auto get = [&](const Planned<float>& planned) { return planned.count ? arena[planned] : nullptr; };
+  amax_ = get(planned_amax_);
+  row_amax_ = get(planned_row_amax_);
+  column_amax_ = get(planned_column_amax_);
 }
 
 QuantizedWeight QuantizedWeights::get(int layer, Product product) const {
@@ -87,7 +91,7 @@ void QuantizedWeights::quantize(Stream& stream, int layer, const bf16* unit) {
     const PlainSource source{unit + layout_.offset(layout_.block_unit(layer), product_name(product))};
     const Quantization q = quantization(layer, product);
     if (q.needs_amax()) {
-      clear(stream, amax_, 1);
+      if (amax_) clear(stream, amax_, 1);
       quantize_amax(stream, source, OC, IC, q);
     }
     ::quantize(stream, source, OC, IC, q);

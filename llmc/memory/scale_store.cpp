@@ -65,7 +65,7 @@ void ScaleStore::restore(const History& history) {
   words_ = {};
   clear(compute_, amax_, tensors);
   clear(compute_, statistics_, tensors);
-  if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_, 0xff, sizeof(uint32_t));
+  if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_, kFiniteByte, sizeof(uint32_t));
   compute_.synchronize();
   if (!settings_.delayed()) return;
   std::vector<float> largest(tensors);

@@ -34,9 +34,10 @@ void skip(Fp8Settings& settings, const std::string& pattern, const LlamaConfig& 
   for (const Tensor& tensor : layout.tensors) {
     if (!tensor.row->fp8) continue;
     const int layer = layout.units[size_t(tensor.unit)].layer;
-    const bool named = first >= 0  ? layer < first
-                       : last >= 0 ? layer >= config.L - last
-                                   : fnmatch(("*" + pattern + "*").c_str(), tensor.name.c_str(), 0) == 0;
+    const bool named = first >= 0 ? layer < first
+                       : last >= 0
+                           ? layer >= config.L - last
+                           : !pattern.empty() && fnmatch(("*" + pattern + "*").c_str(), tensor.name.c_str(), 0) == 0;
     if (named) settings.skipped[size_t(layer * kProducts + int(product_of(*tensor.row)))] = found = true;
   }
   REQUIRE(found,

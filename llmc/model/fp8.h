@@ -42,9 +42,19 @@ constexpr int fp8_number(int layer, Product product, Role role) {
   return (layer * kProducts + int(product)) * kRoles + int(role);
 }
 std::string fp8_tensor_name(int number);  // "the input of down in block 3"
-// How a kernel reports that a tensor is not finite: 0 and ~0 stand for none.
-constexpr uint32_t not_finite_word(int number) { return uint32_t(number) + 1; }
-constexpr bool is_finite_word(uint32_t word) { return word == 0 || word == ~0u; }
+// How a kernel reports that a tensor is not finite: of what comes earlier in a pass by a smaller word. Backward goes
+// through the blocks and their products in the other direction. 0 stands for none, and so do large words, as memory
+// has that is filled with kFiniteByte.
+constexpr uint32_t kBackwardWord = 0x40000000;
+constexpr unsigned char kFiniteByte = 0x7f;
+constexpr uint32_t not_finite_word(int number) {
+  const bool backward = Role(number % kRoles) == Role::output_gradient;
+  return backward ? kBackwardWord - uint32_t(number) : uint32_t(number) + 1;
+}
+constexpr int not_finite_number(uint32_t word) {
+  return word > kBackwardWord / 2 ? int(kBackwardWord - word) : int(word) - 1;
+}
+constexpr bool is_finite_word(uint32_t word) { return word == 0 || word > kBackwardWord; }
 
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::off;

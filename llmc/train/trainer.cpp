@@ -357,7 +357,7 @@ class LlamaTrainer : public Trainer {
     REQUIRE(is_finite_word(word),
             "%s has an infinity or NaN, which FP8 cannot hold\n"
             "  a lower --lr or a longer --warmup-steps may help; --fp8 off shows whether bf16 holds it",
-            fp8_tensor_name(int(word) - 1).c_str());
+            fp8_tensor_name(not_finite_number(word)).c_str());
   }
 
   // What this rank updates of a unit.

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Covers: promise 4: FP8 trainings that go on from a checkpoint have the losses and weights of those that were never
+# interrupted, to the last bit: of each recipe, delayed scales with their history; saved beside training or not; also
+# where weights travel in FP8
+# Timeout: 300
+#
+# CHECKPOINTS=every: each recipe in both ways of saving, on one rank and on two.
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$root"
+export LLMC_THREADS=1
+
+head -c 80000 dev/data/tinyshakespeare.txt | tr -dc 'a-z \n' | tr 'a-z \n' '\1-\34' >"$scratch/letters.txt"
+cat >"$scratch/odd.json" <<END
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 40,
+ "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 52,
+ "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05, "tie_word_embeddings": true,
+ "max_position_embeddings": 512, "rope_theta": 10000.0}
+END
+run() { # NAME RANKS ARGUMENTS…
+  ranks "$2" "$train" --out "$scratch/$1" "${@:3}" >"$scratch/$1.txt" 2>&1 || { cat "$scratch/$1.txt" && fail "the run $1"; }
+}
+# ends_alike A B: B began after step 3 of A, of 6.
+ends_alike() {
+  [ "$(losses "$scratch/$2/train.jsonl" | wc -l)" = 3 ] &&
+    cmp <(without_times "$scratch/$1/train.jsonl" | grep '"loss"' | tail -n 3) <(without_times "$scratch/$2/train.jsonl" | grep '"loss"') &&
+    cmp "$scratch/$1/export/model.safetensors" "$scratch/$2/export/model.safetensors"
+}
+goes_on() { # NAME RANKS ARGUMENTS…
+  run "$1" "$2" --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 \
+    --seq-len 21 --lr 6e-3 --warmup-steps 2 --val-every 0 --sample-every 0 --steps 6 --checkpoint-every 3 "${@:3}"
+  run "$1-on" "$2" --resume "$scratch/$1/checkpoints/step-00000003"
+  check "$1: gone on, the same bits" ends_alike "$1" "$1-on"
+}
+if [ "${CHECKPOINTS:-}" = every ]; then
+  for recipe in tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
+    for n in 1 2; do
+      goes_on "$recipe-$n-beside" $n --fp8 $recipe --zero-stage 3 --fp8-all-gather
+      goes_on "$recipe-$n" $n --fp8 $recipe --zero-stage 3 --checkpoint-async off
+    done
+  done
+  goes_on delayed-sharded 2 --fp8 delayed --zero-stage 1
+  goes_on delayed-demand 2 --fp8 delayed --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off
+else
+  goes_on tensorwise 2 --fp8 tensorwise --zero-stage 3 --fp8-all-gather
+  goes_on delayed-sharded 2 --fp8 delayed --zero-stage 3 --fp8-all-gather
+  goes_on rowwise 1 --fp8 rowwise --checkpoint-async off
+  goes_on rowwise-hp-wgrad 1 --fp8 rowwise-hp-wgrad
+  goes_on blockwise 1 --fp8 blockwise --fp8-skip first=1
+fi
+# A ring of 2 steps goes round before the checkpoint; validations leave no traces in it.
+goes_on delayed-short 1 --fp8 delayed --fp8-history 2 --fp8-margin 1 --checkpoint-async off --val-every 1
+
+# A checkpoint of another recipe has no history: the first step takes current scales.
+run plain 1 --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 --seq-len 21 \
+  --lr 6e-3 --warmup-steps 2 --val-every 0 --sample-every 0 --steps 3 --checkpoint-every 3 --fp8 tensorwise
+run plain-on 1 --resume "$scratch/plain/checkpoints/step-00000003" --steps 4 --fp8 delayed
+check "gone on with another recipe: the first step is that of current scales" grep -q '"step":4' "$scratch/plain-on/train.jsonl"
+with_history() { grep -laF 'other/fp8_amax_history@0' "$scratch/$1/checkpoints/step-00000003/"*.safetensors | wc -l; }
+check "delayed's checkpoints have a history, once, others none" [ "$(with_history delayed-sharded) $(with_history plain)" = "1 0" ]
+echo "$checks checks passed"

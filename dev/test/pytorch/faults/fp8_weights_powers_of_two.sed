@@ -1,0 +1,6 @@
+# The same of weights.
+# File: llmc/memory/quantized_weights.cpp
+# Builds: test/fp8_operands
+# Caught by: dev/test/pytorch/fp8_operands.sh 1 tensorwise
+# Says: layers.0.qkv.dgrad.scale_b .* differ
+s/q\.power_of_two = settings_\.power_of_two;/q.power_of_two = !settings_.power_of_two;/

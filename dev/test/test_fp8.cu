@@ -1,0 +1,211 @@
+// Covers: FP8: which products a recipe and --fp8-skip choose; what cannot run is refused with the reason and the
+// recipes that can; numbers that are not finite end a training with their tensor's name Covers: promise 2: sharded
+// weights in FP8 are half of the bytes that travel in bf16, norms beside them
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "dev/test/test.h"
+#include "llmc/base/text.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/model/fp8.h"
+#include "llmc/train/rehearsal.h"
+
+namespace {
+
+LlamaConfig odd(int layers = 3) {
+  LlamaConfig c = LlamaConfig::preset("tiny");
+  c.C = 40, c.L = layers, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97;
+  return c;
+}
+
+Fp8Settings settings_of(const char* recipe, const char* skip = "", const LlamaConfig& config = odd()) {
+  Fp8Choice choice;
+  choice.recipe = recipe;
+  choice.skip = skip;
+  return fp8_settings(choice, config);
+}
+
+std::string choice_error(const char* recipe, const char* gradient, const char* skip) {
+  Fp8Choice choice;
+  choice.recipe = recipe;
+  choice.gradient = gradient, choice.skip = skip;
+  return error_of([&] { fp8_settings(choice, odd()); });
+}
+
+bool has(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return true;
+  printf("not in \"%s\": \"%s\"\n", text.c_str(), part.c_str());
+  return false;
+}
+
+// "qkv o" for each block that is not all in FP8.
+std::string in_bf16(const Fp8Settings& settings) {
+  std::string text;
+  for (int layer = 0; layer < odd().L; ++layer) {
+    std::string names;
+    for (const Product p : kEachProduct)
+      if (!settings.quantizes(layer, p)) names += std::string(" ") + product_name(p);
+    if (!names.empty()) text += format("%d:%s;", layer, names.c_str());
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("--fp8-skip names products") {
+  CHECK(in_bf16(settings_of("rowwise")) == "");
+  CHECK(in_bf16(settings_of("rowwise", "down_proj")) == "0: down;1: down;2: down;");
+  CHECK(in_bf16(settings_of("rowwise", "layers.1.")) == "1: qkv o gate_up down;");
+  CHECK(in_bf16(settings_of("rowwise", "first=1,last=1")) == "0: qkv o gate_up down;2: qkv o gate_up down;");
+  CHECK(in_bf16(settings_of("rowwise", "layers.2.self_attn.v")) == "2: qkv;");
+  CHECK(in_bf16(settings_of("rowwise", "layers.*.mlp,layers.0.self_attn.o")) ==
+        "0: o gate_up down;1: gate_up down;2: gate_up down;");
+  CHECK(has(choice_error("rowwise", "auto", "lm_head"), "lm_head matches no weight of a product"));
+  CHECK(has(choice_error("rowwise", "auto", "layernorm"), "layernorm matches no weight"));
+  CHECK(has(choice_error("rowwise", "auto", "down_proj,,o_proj"), "matches no weight"));
+  CHECK(has(choice_error("rowwise", "auto", "first=0"), "first=0 matches no weight"));
+  CHECK(has(choice_error("rowwise", "auto", "first=3"), "leaves no product in FP8"));
+  CHECK(has(choice_error("off", "auto", "down_proj"), "--fp8 is off"));
+  CHECK(has(choice_error("rowwise", "e5m2", ""), "--fp8 rowwise has e4m3 everywhere"));
+  CHECK(has(choice_error("blockwise", "e5m2", ""), "e5m2 goes with --fp8 tensorwise or delayed"));
+  CHECK(choice_error("tensorwise", "e4m3", "").empty());
+
+  const std::vector<std::string> lines =
+      describe_products(settings_of("tensorwise", "layers.0.,layers.2.mlp.d"), odd());
+  CHECK(lines.size() == 5);
+  CHECK(lines[0] == "--fp8 tensorwise: inputs and weights e4m3, output gradients e5m2");
+  CHECK(lines[1] == "block 0: qkv, o, gate_up, down in bf16");
+  CHECK(lines[2] == "block 1: qkv, o, gate_up, down in FP8");
+  CHECK(lines[3] == "block 2: qkv, o, gate_up in FP8, down in bf16");
+  CHECK(has(describe_products(settings_of("rowwise-hp-wgrad"), odd()).back(), "weight gradients, attention and head"));
+}
+
+TEST_CASE("a recipe that cannot run is refused, with those that can") {
+  DeviceInfo device;
+  device.name = "an imagined GPU";
+  const auto refusal = [&](const char* recipe, const ProductRefusal& refuses) {
+    return error_of([&] { require_recipe_runs(settings_of(recipe), device, refuses); });
+  };
+  using Tensor = QuantizedTensor;
+  const ProductRefusal nothing = [](const Tensor&, const Tensor&) { return std::string(); };
+  const ProductRefusal no_rows = [](const Tensor& a, const Tensor& b) {
+    return a.scaling == Scaling::row || b.scaling == Scaling::row ? "scales of rows want another GPU" : "";
+  };
+  const ProductRefusal no_e5m2 = [](const Tensor& a, const Tensor& b) {
+    return a.format == Fp8Format::e5m2 || b.format == Fp8Format::e5m2 ? "no e5m2" : "";
+  };
+  // What only weight gradients have.
+  const ProductRefusal no_small_blocks = [](const Tensor& a, const Tensor& b) {
+    return a.scaling == Scaling::block_1x128 && b.scaling == Scaling::block_1x128 ? "blocks on both sides" : "";
+  };
+  const ProductRefusal all = [](const Tensor&, const Tensor&) { return "no FP8 at all"; };
+  const char* names[] = {"tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
+  for (const char* name : names) {
+    CHECK(refusal(name, nothing).empty());
+    CHECK(has(refusal(name, all), format("--fp8 %s cannot run on an imagined GPU: no FP8 at all\n"
+                                         "  no recipe can: leave --fp8 away",
+                                         name)));
+  }
+  const std::string others = "\n  those that can: --fp8 tensorwise, delayed, blockwise";
+  CHECK(has(refusal("rowwise", no_rows),
+            "--fp8 rowwise cannot run on an imagined GPU: scales of rows want" + std::string(" another GPU") + others));
+  CHECK(has(refusal("rowwise-hp-wgrad", no_rows), others));
+  CHECK(refusal("blockwise", no_rows).empty());
+  CHECK(has(refusal("delayed", no_e5m2), "no e5m2\n  those that can: --fp8 rowwise, rowwise-hp-wgrad, blockwise"));
+  CHECK(has(refusal("blockwise", no_small_blocks),
+            "blocks on both sides\n  those that can: --fp8 tensorwise, delayed, rowwise, rowwise-hp-wgrad"));
+  CHECK(refusal("rowwise", no_small_blocks).empty());
+}
+
+TEST_CASE("what is not finite is named") {
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"})
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      CAPTURE(recipe);
+      CAPTURE(bad);
+      Device device;
+      SingleCommunicator communicator;
+      TrainerSettings settings;
+      settings.dtype = DType::bf16;
+      settings.B = 1, settings.T = 21;
+      settings.fp8 = settings_of(recipe);
+      const auto trainer = Trainer::create(device, communicator, odd(), settings);
+      trainer->allocate();
+      const std::string path = format("/tmp/llmc_fp8_%p.safetensors", static_cast<const void*>(trainer.get()));
+      std::vector<TensorSpec> specs;
+      for (const Tensor& t : trainer->layout().tensors) {
+        Shape shape;
+        for (const int64_t size : t.shape()) shape.push_back(uint64_t(size));
+        specs.push_back({t.name, StoredType::F32, shape});
+      }
+      SafetensorsWriter writer(path, specs);
+      for (const TensorSpec& spec : specs) {
+        std::vector<float> values(spec.elements());
+        for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * float(int(i * 7919 % 23) - 11);
+        if (spec.name == "model.layers.1.mlp.down_proj.weight") values[values.size() - 3] = bad;
+        writer.write(spec.name, values.data(), values.size() * sizeof(float));
+      }
+      writer.finish();
+      trainer->load(Safetensors(path));
+      remove(path.c_str());
+      std::vector<int32_t> tokens(21);
+      for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i);
+      trainer->enqueue_step({0, 1e-3, tokens, tokens});
+      CHECK(has(error_of([&] { trainer->wait_for_step(); }),
+                "the weight of down in block 1 has an infinity or NaN, which FP8 cannot hold"));
+      CHECK(has(error_of([&] { trainer->evaluate(tokens, tokens); }), "block"));
+    }
+}
+
+TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
+  for (const int ranks : {2, 3, 8})
+    for (const char* skip : {"", "layers.1.mlp.down_proj"}) {
+      CAPTURE(ranks);
+      CAPTURE(skip);
+      const LlamaConfig config = odd(5);
+      TrainerSettings settings;
+      settings.dtype = DType::bf16, settings.B = 2, settings.T = 64, settings.zero_stage = 3;
+      settings.fp8 = settings_of("tensorwise", skip, config);
+      const Mesh mesh = Mesh::create(ranks, ranks - 1);
+      // How often each number of bytes is gathered in a step.
+      const auto gathered = [&](bool all_gather, bool precompute) {
+        settings.fp8.all_gather = all_gather, settings.fp8.precompute_scales = precompute;
+        std::map<size_t, int> times;
+        for (const Record::Entry& entry :
+             record_step(config, settings, mesh, modelled_device("H100"), 2).record.entries)
+          if (entry.name == "all_gather") ++times[entry.sent];
+        return times;
+      };
+      const TensorLayout layout(config, ranks);
+      // The most elements of a block's norms that lie in one rank's part, padded.
+      const size_t part = layout.part_size(layout.block_unit(0));
+      size_t norms = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        size_t count = 0;
+        for (const Piece& piece : layout.pieces(layout.block_unit(0), size_t(rank) * part, part))
+          if (!piece.tensor->is_matrix()) count += piece.count;
+        norms = std::max(norms,
+                         (count + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment * TensorLayout::kAlignment);
+      }
+      CHECK(gathered(true, false) == gathered(true, true));
+      const size_t others = size_t(ranks - 1);  // what a rank sends of a part
+      std::map<size_t, int> wide = gathered(false, true), narrow = gathered(true, true);
+      const size_t block_in_bf16 = others * part * sizeof(bf16), block_in_fp8 = others * part;
+      const int blocks = wide[block_in_bf16], narrow_blocks = narrow[block_in_fp8];
+      CHECK(blocks > 2 * config.L);
+      CHECK(narrow_blocks > 0);
+      CHECK(narrow_blocks + narrow[block_in_bf16] == blocks);
+      CHECK((narrow[block_in_bf16] > 0) == (skip[0] != 0));
+      CHECK(narrow[others * norms * sizeof(bf16)] == narrow_blocks);
+      size_t wide_bytes = 0, narrow_bytes = 0;
+      for (const auto& [bytes, times] : wide) wide_bytes += bytes * size_t(times);
+      for (const auto& [bytes, times] : narrow) narrow_bytes += bytes * size_t(times);
+      const size_t saved = size_t(narrow_blocks) * (block_in_fp8 - others * norms * sizeof(bf16));
+      CHECK(wide_bytes - narrow_bytes == saved);
+      printf("%d ranks%s: %zu bytes of weights gathered in bf16, %zu in FP8 (norms %zu)\n", ranks,
+             skip[0] ? ", a product in bf16" : "", wide_bytes, narrow_bytes,
+             size_t(narrow_blocks) * others * norms * sizeof(bf16));
+    }
+}
