@@ -25,6 +25,12 @@ class OtherOrders {
     add("random threads, streams and copies", Order::random, Schedule::random, Landing::random);
   }
 
+  // Calls f(name, stream) in each order.
+  template <class F>
+  void each(const F& f) {
+    for (World& world : worlds_) f(std::string(world.name), *world.stream);
+  }
+
   // `run(Stream&)` gives a tuple of vectors; those of each order have the bits of `expected`.
   template <class Outputs, class Run>
   void same_bits(Checker& checker, const std::string& name, const Outputs& expected, const Run& run) {

@@ -1,5 +1,6 @@
 // Checks and times llmc/kernels/rmsnorm against a plain reference in double.
-// Covers: promise 7: rmsnorm, add + rmsnorm and their backward agree with a plain reference on ugly shapes
+// Covers: promise 7: rmsnorm, add + rmsnorm and their backward agree with a plain reference on ugly shapes;
+// without y: the same, and its largest number
 #include "llmc/kernels/rmsnorm.h"
 
 #include <tuple>
@@ -46,6 +47,39 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, bool in_place) {
   return {sum.download(), y.download(), rstd.download(), dx.download(), dw.download()};
 }
 
+// Without y: the same sum and rstd, and |y|'s maximum, which raises what is there and never lowers it.
+template <class T>
+void check_without_y(Checker& checker, const Inputs<T>& in, const Outputs<T>& outputs, const std::string& name) {
+  Stream& stream = checker.stream;
+  const auto& [sum, y, rstd, dx, dw] = outputs;
+  float largest = 0;
+  for (const T& v : y) largest = std::max(largest, std::fabs(to_float(v)));
+  const Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w);
+  const auto run = [&](bool with_amax, bool with_y, float before, bool add) {
+    Array<T> beside(stream, sum.size()), out(stream, y.size());
+    Array<float> r(stream, rstd.size()), amax(stream, std::vector{before});
+    if (!add) beside.upload(sum);
+    T* to = with_y ? out.data() : nullptr;
+    float* most = with_amax ? amax.data() : nullptr;
+    if (add)
+      add_rmsnorm_forward(stream, beside.data(), to, r.data(), a.data(), b.data(), w.data(), in.N, in.C, kEps, most);
+    else rmsnorm_forward(stream, to, r.data(), beside.data(), w.data(), in.N, in.C, kEps, most);
+    const std::vector<T> written = out.download();
+    bool same = !memcmp(beside.download().data(), sum.data(), sum.size() * sizeof(T)) &&
+                !memcmp(r.download().data(), rstd.data(), rstd.size() * sizeof(float)) &&
+                amax.download()[0] == (with_amax ? std::max(before, largest) : before);
+    if (with_y) return same && !memcmp(written.data(), y.data(), y.size() * sizeof(T));
+    for (const T& v : written) same = same && std::isnan(to_float(v));  // poison
+    return same;
+  };
+  int wrong = 0, count = 0;
+  for (const bool with_amax : {false, true})
+    for (const bool with_y : {false, true})
+      for (const float before : {0.0f, largest / 2, 2 * largest})
+        for (const bool add : {false, true}) ++count, wrong += !run(with_amax, with_y, before, add);
+  checker.that(name + " with and without y and its maximum", wrong == 0, format("%d of %d wrong", wrong, count));
+}
+
 template <class T>
 void check_shape(Checker& checker, OtherOrders& orders, int N, int C) {
   const std::string name = format("%s N=%d C=%d", dtype_name(kDType<T>), N, C);
@@ -89,6 +123,7 @@ void check_shape(Checker& checker, OtherOrders& orders, int N, int C) {
   rmsnorm_forward(checker.stream, y_alone.data(), rstd_alone.data(), x.data(), w.data(), N, C, kEps);
   checker.same_bits(name + " y of the norm alone", y_alone.download(), y);
   checker.same_bits(name + " rstd of the norm alone", rstd_alone.download(), rstd);
+  check_without_y(checker, in, outputs, name);
 }
 
 // The sum of squares is kept in fp32: 4096 ones and a 16 in bf16 could not be added up in bf16.

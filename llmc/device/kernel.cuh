@@ -222,10 +222,12 @@ struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
 };
 
 #if !LLMC_CUDA
-// Eight bf16 at once, which a compiler does not find by itself: the same bits as to_float and from_float.
+// Eight numbers at once, which a compiler does not find by itself: the same bits as to_float and from_float.
 namespace cpu_world {
+using Bits8 = uint8_t __attribute__((vector_size(8)));
 using Bits16 = uint16_t __attribute__((vector_size(16)));
 using Bits32 = uint32_t __attribute__((vector_size(32)));
+using Floats = float __attribute__((vector_size(32)));
 
 inline void widen(float (&to)[8], const bf16* from) {
   Bits16 narrow;
@@ -239,6 +241,13 @@ inline void narrow(bf16* to, const float (&from)[8]) {
   const Bits32 nan = (u & 0x7fffffffu) > 0x7f800000u, rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
   const Bits16 bits = __builtin_convertvector((nan & 0x7fffu) | (~nan & rounded), Bits16);
   memcpy(static_cast<void*>(to), &bits, sizeof bits);
+}
+template <int exponent_bits>
+inline void narrow(uint8_t* to, const float* from) {
+  Bits32 u;
+  memcpy(&u, from, sizeof u);
+  const Bits8 bits = __builtin_convertvector((saturated_fp8_bits<exponent_bits, Floats>(u)), Bits8);
+  memcpy(to, &bits, sizeof bits);
 }
 }  // namespace cpu_world
 #endif
@@ -263,25 +272,21 @@ __device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) 
   *reinterpret_cast<Vector<T, width>*>(to) = vector;
 }
 
-// Numbers as FP8, saturated, rounded to nearest even.
+// Numbers as FP8, saturated, rounded to nearest even; `width` is 8 or 16.
 template <int width>
 __device__ __forceinline__ void store_fp8(uint8_t* to, const float (&from)[width], Fp8Format format) {
   Vector<uint8_t, width> vector;
 #if LLMC_CUDA
   const __nv_fp8_interpretation_t type = format == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
-  if constexpr (width % 2 == 0) {
 #pragma unroll
-    for (int j = 0; j < width; j += 2) {
-      const uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(from[j], from[j + 1]), __NV_SATFINITE, type);
-      vector.v[j] = uint8_t(pair), vector.v[j + 1] = uint8_t(pair >> 8);
-    }
-  } else {
-    vector.v[0] = __nv_cvt_float_to_fp8(from[0], __NV_SATFINITE, type);
+  for (int j = 0; j < width; j += 2) {
+    const uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(from[j], from[j + 1]), __NV_SATFINITE, type);
+    vector.v[j] = uint8_t(pair), vector.v[j + 1] = uint8_t(pair >> 8);
   }
 #else
-  if (format == Fp8Format::e4m3)
-    VECTOR_LOOP for (int j = 0; j < width; ++j) vector.v[j] = saturated_fp8_bits<4>(from[j]);
-  else VECTOR_LOOP for (int j = 0; j < width; ++j) vector.v[j] = saturated_fp8_bits<5>(from[j]);
+  for (int j = 0; j < width; j += 8)
+    if (format == Fp8Format::e4m3) cpu_world::narrow<4>(vector.v + j, from + j);
+    else cpu_world::narrow<5>(vector.v + j, from + j);
 #endif
   *reinterpret_cast<Vector<uint8_t, width>*>(to) = vector;
 }

@@ -106,20 +106,24 @@ HOST_DEVICE inline bf16 from_float<bf16>(float x) {
 #endif
 }
 
-// fp8_bits(x, exponent_bits, Overflow::saturate) without a branch, so that a loop over elements becomes vector code.
-template <int exponent_bits>
-inline uint8_t saturated_fp8_bits(float x) {
+// fp8_bits(x, exponent_bits, Overflow::saturate) without a branch, of the bits of one float, or of a vector of them.
+template <int exponent_bits, class Float, class Bits>
+inline Bits saturated_fp8_bits(Bits u) {
   constexpr int mantissa_bits = 7 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1, dropped = 23 - mantissa_bits;
-  constexpr uint32_t largest = exponent_bits == 4 ? 0x7e : 0x7b;
-  const uint32_t u = float_to_bits(x), magnitude = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
-  const uint32_t rounded = (magnitude + ((1u << (dropped - 1)) - 1) + (magnitude >> dropped & 1u)) >> dropped;
-  const uint32_t normal = rounded - (uint32_t(127 - bias) << mantissa_bits);
+  const Bits largest = Bits{} + (exponent_bits == 4 ? 0x7eu : 0x7bu), nan = Bits{} + 0x7fu;
+  const Bits magnitude = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
+  const Bits rounded = (magnitude + ((1u << (dropped - 1)) - 1) + (magnitude >> dropped & 1u)) >> dropped;
+  const Bits normal = rounded - (uint32_t(127 - bias) << mantissa_bits);
   // Where results are subnormal an fp32 addition rounds: in the sum's last place is the smallest of them.
   constexpr uint32_t offset = uint32_t(127 + 1 - bias - mantissa_bits + 23) << 23;
-  const uint32_t subnormal = float_to_bits(bits_to_float(magnitude) + bits_to_float(offset)) - offset;
-  const uint32_t code = magnitude < (uint32_t(127 + 1 - bias) << 23) ? subnormal : normal;
-  const uint32_t finite = sign | (code < largest ? code : largest);
-  return uint8_t(magnitude > 0x7f800000u ? 0x7fu : finite);
+  const Bits subnormal = std::bit_cast<Bits>(std::bit_cast<Float>(magnitude) + bits_to_float(offset)) - offset;
+  const Bits code = magnitude < (uint32_t(127 + 1 - bias) << 23) ? subnormal : normal;
+  const Bits finite = sign | (code < largest ? code : largest);
+  return magnitude > 0x7f800000u ? nan : finite;
+}
+template <int exponent_bits>
+inline uint8_t saturated_fp8_bits(float x) {
+  return uint8_t(saturated_fp8_bits<exponent_bits, float>(float_to_bits(x)));
 }
 
 HOST_DEVICE inline e4m3 to_e4m3(float x, Overflow overflow = Overflow::saturate) {

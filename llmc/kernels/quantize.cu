@@ -25,7 +25,7 @@ constexpr int kSegment = 16;       // elements that a thread writes at once
 struct Tile {
   bf16 x[kTile][kPitch];
   float row_scale[kTile], column_scale[kTile];
-  uint32_t row_amax[kTile], column_amax[kTile];
+  uint32_t column_amax[kTile / kSegment][kTile];  // of so many rows each
   uint32_t warp_amax[kWarps];
 };
 
@@ -35,38 +35,40 @@ __device__ __forceinline__ int place(int row, int column) { return column ^ (row
 template <class Source, int width>
 __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns) {
   const int first_row = blockIdx.y * kTile, first_column = blockIdx.x * kTile;
-  uint32_t largest = 0;
+  uint32_t largest[width] = {};
   for (int task = threadIdx.x; task < kTile * kTile / width; task += kThreads) {
     const int r = task / (kTile / width), c = task % (kTile / width) * width;
     float v[width] = {};
     if (first_row + r < rows && first_column + c < columns)
       load_source(v, source, first_row + r, first_column + c, columns);
-    largest = larger_magnitude<bf16>(largest, v);
+    raise_to_magnitudes<bf16>(largest, v);
     store_vector(&tile.x[r][place(r, c)], v);
   }
-  return largest;
+  return largest_of(largest);
 }
 
-__device__ __forceinline__ uint32_t magnitude(bf16 x) { return uint32_t(x.bits & 0x7fffu) << 16; }
-
-// The largest magnitudes of the tile's rows and columns, after a barrier behind load_tile.
-__device__ __forceinline__ void find_row_and_column_amax(Tile& tile) {
+// The largest magnitude of a row of the tile, for the first half of the threads, and of a column, for the others; after
+// a barrier behind load_tile.
+__device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   const int i = threadIdx.x % kTile;
-  uint32_t largest = 0;
-  if (threadIdx.x < kTile) {
-    for (int c = 0; c < kTile; c += 8) {
-      float v[8];
-      load_vector(v, &tile.x[i][c]);  // in any order
-      largest = larger_magnitude<bf16>(largest, v);
-    }
-    tile.row_amax[i] = largest;
-  } else {
-    for (int r = 0; r < kTile; ++r) {
-      const uint32_t x = magnitude(tile.x[r][place(r, i)]);
-      largest = x > largest ? x : largest;
-    }
-    tile.column_amax[i] = largest;
+  const bool of_row = threadIdx.x < kTile;
+  // 16 vectors each: a row's, in any order, or 16 rows' of the same 8 columns.
+  const int first_row = of_row ? i : i / (kTile / 8) * kSegment, column = i % (kTile / 8) * 8;
+  uint32_t largest[8] = {};
+  for (int k = 0; k < kTile / 8; ++k) {
+    float v[8];
+    load_vector(v, of_row ? &tile.x[i][k * 8] : &tile.x[first_row + k][place(first_row, column)]);
+    raise_to_magnitudes<bf16>(largest, v);
   }
+  if (!of_row)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) tile.column_amax[first_row / kSegment][column + j] = largest[j];
+  __syncthreads();
+  if (of_row) return largest_of(largest);
+  uint32_t of_column[kTile / kSegment];
+#pragma unroll
+  for (int k = 0; k < kTile / kSegment; ++k) of_column[k] = tile.column_amax[k][i];
+  return largest_of(of_column);
 }
 
 __device__ __forceinline__ uint32_t* bits_of(float* amax) { return reinterpret_cast<uint32_t*>(amax); }
@@ -80,12 +82,12 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
   __syncthreads();
   if (row_amax || column_amax) {
-    find_row_and_column_amax(tile);
+    const uint32_t of_mine = row_or_column_amax(tile);
     const int i = threadIdx.x % kTile, row = blockIdx.y * kTile + i, column = blockIdx.x * kTile + i;
     if (threadIdx.x < kTile) {
-      if (row_amax && row < rows) atomic_max(bits_of(row_amax + row), tile.row_amax[i]);
+      if (row_amax && row < rows) atomic_max(bits_of(row_amax + row), of_mine);
     } else if (column_amax && column < columns) {
-      atomic_max(bits_of(column_amax + column), tile.column_amax[i]);
+      atomic_max(bits_of(column_amax + column), of_mine);
     }
   }
   if (!amax || threadIdx.x != 0) return;
@@ -104,15 +106,16 @@ struct Arguments {
   QuantizeStatistics* statistics;
 };
 
-// The scale of a row of an operand within this tile. `row_amax`: of the whole row, if it has a scale of its own;
-// `tile_row_amax`, `tile_amax`: of its part in the tile, and of the tile.
-__device__ __forceinline__ float row_scale(const Arguments& a, const QuantizedTensor& operand, const float* row_amax,
-                                           uint32_t tile_row_amax, uint32_t tile_amax) {
-  if (a.scale) return *a.scale;
-  const uint32_t amax = operand.scaling == Scaling::block_1x128                 ? tile_row_amax
-                        : operand.scaling == Scaling::block_128x128             ? tile_amax
-                        : operand.scaling == Scaling::row && !operand.one_scale ? bits_at(row_amax)
-                                                                                : bits_at(a.amax);
+// The scale of row `row` of an operand within this tile. `rows_amax`: of the whole rows, where each has a scale of its
+// own; `part_amax`, `tile_amax`: of the row's part in the tile, and of the tile.
+__device__ __forceinline__ float scale_of_row(const Arguments& a, const QuantizedTensor& operand, int row,
+                                              const float* rows_amax, uint32_t part_amax, uint32_t tile_amax) {
+  const bool single = operand.scaling == Scaling::tensor || operand.one_scale;
+  if (single && a.scale) return *a.scale;
+  const uint32_t amax = single                                      ? bits_at(a.amax)
+                        : operand.scaling == Scaling::row           ? bits_at(rows_amax + row)
+                        : operand.scaling == Scaling::block_128x128 ? tile_amax
+                                                                    : part_amax;
   return scale_of(amax, largest_fp8(operand.format), a.power_of_two);
 }
 
@@ -167,7 +170,7 @@ __device__ __forceinline__ void write_tile(const Tile& tile, const QuantizedTens
     if (!statistics) continue;
     for (int j = 0; j < kSegment && row < operand.rows && column + j < operand.columns; ++j) {
       ++values;
-      saturated += fabsf(v[j]) > largest;
+      saturated += is_beyond(v[j], largest);
       underflowed += v[j] != 0 && (to[j] & 0x7f) == 0;
     }
   }
@@ -181,28 +184,24 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(Arguments a, Source 
   if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
   __syncthreads();
   const bool small_blocks = a.by_rows.scaling == Scaling::block_1x128 || a.by_columns.scaling == Scaling::block_1x128;
-  if (small_blocks) {
-    find_row_and_column_amax(tile);
-    __syncthreads();
-  }
+  const uint32_t of_mine = small_blocks ? row_or_column_amax(tile) : 0;
   uint32_t largest = 0;
   for (int w = 0; w < kWarps; ++w) largest = tile.warp_amax[w] > largest ? tile.warp_amax[w] : largest;
   const int i = threadIdx.x % kTile, row = blockIdx.y * kTile + i, column = blockIdx.x * kTile + i;
   float scale = 1;
   if (threadIdx.x < kTile) {
-    if (a.by_rows.data && row < rows)
-      scale = row_scale(a, a.by_rows, a.row_amax + row, small_blocks ? tile.row_amax[i] : 0, largest);
+    if (a.by_rows.data && row < rows) scale = scale_of_row(a, a.by_rows, row, a.row_amax, of_mine, largest);
     tile.row_scale[i] = scale;
     if (a.by_rows.data) write_factor(a.by_rows, row, blockIdx.x, scale);
   } else {
     if (a.by_columns.data && column < columns)
-      scale = row_scale(a, a.by_columns, a.column_amax + column, small_blocks ? tile.column_amax[i] : 0, largest);
+      scale = scale_of_row(a, a.by_columns, column, a.column_amax, of_mine, largest);
     tile.column_scale[i] = scale;
     if (a.by_columns.data) write_factor(a.by_columns, column, blockIdx.y, scale);
   }
   if (threadIdx.x == 0) {
     if (a.seen) atomic_max(bits_of(a.seen), largest);
-    if (largest >= 0x7f800000u && a.not_finite) atomic_min(a.not_finite, a.number);
+    if (largest >= kInfinity && a.not_finite) atomic_min(a.not_finite, a.number);
     if (a.statistics) atomic_max(&a.statistics->amax, largest);
   }
   if (a.statistics && (threadIdx.x < kTile ? row < rows && a.by_rows.data : column < columns && a.by_columns.data)) {
@@ -217,7 +216,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(Arguments a, Source 
 constexpr int kTensors = 32, kParts = 8;  // of a block: each tensor's history in as many parts
 
 struct HistoryMaxima {
-  float part[kParts][kTensors];
+  uint32_t part[kParts][kTensors];
 };
 
 __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScaling d, unsigned long long* overflows) {
@@ -225,24 +224,25 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
   const int tensor = blockIdx.x * kTensors + threadIdx.x;
   const bool here = tensor < d.tensors;
   const uint32_t entries = here ? d.entries[tensor] : 0;
-  const float amax = here ? d.amax[tensor] : 0;
+  const uint32_t amax = here ? bits_at(d.amax + tensor) : 0;
   const int newest = int(entries % uint32_t(d.length)), older = int(entries) < d.length ? int(entries) : d.length;
-  float largest = amax;
+  uint32_t largest = amax;
+  const auto take = [&](uint32_t other) { largest = other > largest ? other : largest; };
   if (here && !d.latest)
     for (int e = threadIdx.y; e < older; e += kParts)
-      if (e != newest) largest = max_f32(largest, d.history[size_t(e) * d.tensors + tensor]);
+      if (e != newest) take(bits_at(d.history + size_t(e) * d.tensors + tensor));
   maxima.part[threadIdx.y][threadIdx.x] = largest;
   __syncthreads();
   if (!here || threadIdx.y != 0) return;
-  for (int p = 1; p < kParts; ++p) largest = max_f32(largest, maxima.part[p][threadIdx.x]);
-  d.history[size_t(newest) * d.tensors + tensor] = amax;
+  for (int p = 1; p < kParts; ++p) take(maxima.part[p][threadIdx.x]);
+  d.history[size_t(newest) * d.tensors + tensor] = bits_to_float(amax);
   d.entries[tensor] = entries + 1;
   d.amax[tensor] = 0;
-  if (entries > 0 && amax * d.scale[tensor] > d.largest[tensor]) atomic_add(overflows, 1ull);
-  if (!(largest > 0) || largest == INFINITY) return;
-  const double exact = double(d.largest[tensor]) * exp2(-double(d.margin)) / double(largest);
-  const float scale = exact > 3.4028234663852886e38 ? 3.4028234663852886e38f : float(exact);
-  d.scale[tensor] = d.power_of_two ? bits_to_float(float_to_bits(scale) & 0xff800000u) : scale;
+  if (entries > 0 && is_beyond(bits_to_float(amax) * d.scale[tensor], d.largest[tensor])) atomic_add(overflows, 1ull);
+  if (largest == 0 || largest >= kInfinity) return;
+  const double exact = ldexp(double(d.largest[tensor]), -d.margin) / double(bits_to_float(largest));
+  const float scale = exact > 0x1.fffffep127 ? 0x1.fffffep127f : exact < 0x1p-126 ? 0x1p-126f : float(exact);
+  d.scale[tensor] = d.power_of_two ? power_of_two_below(scale) : scale;
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -261,13 +261,13 @@ int columns_together(const SwigluSource&, int columns) { return columns; }
 int columns_together(const SwigluBackwardSource&, int columns) { return columns / 2; }
 int columns_together(const RopeBackwardSource& s, int) { return s.HD / 2; }
 
-// Four accesses that a source reads, empty ones where it has less.
+// What a source reads: from the first two buffers neighbours, from the third single numbers; empty where it has less.
 struct SourceReads {
   Access access[3] = {{nullptr, 0, false}, {nullptr, 0, false}, {nullptr, 0, false}};
 };
 SourceReads reads_of(const PlainSource& s, size_t rows, size_t columns) { return {{reads(s.x, rows * columns)}}; }
 SourceReads reads_of(const RmsnormSource& s, size_t rows, size_t columns) {
-  return {{reads(s.x, rows * columns), reads(s.rstd, rows), reads(s.weight, columns)}};
+  return {{reads(s.x, rows * columns), reads(s.weight, columns), reads(s.rstd, rows)}};
 }
 SourceReads reads_of(const SwigluSource& s, size_t rows, size_t columns) {
   return {{reads(s.gate_up, rows * 2 * columns)}};
@@ -276,8 +276,22 @@ SourceReads reads_of(const SwigluBackwardSource& s, size_t rows, size_t columns)
   return {{reads(s.dout, rows * columns / 2), reads(s.gate_up, rows * columns)}};
 }
 SourceReads reads_of(const RopeBackwardSource& s, size_t rows, size_t columns) {
-  return {{reads(s.dqkv, rows * columns), reads(s.positions, rows),
-           reads(s.table, size_t(s.table_positions) * size_t(s.HD))}};
+  return {{reads(s.dqkv, rows * columns), reads(s.table, size_t(s.table_positions) * size_t(s.HD)),
+           reads(s.positions, rows)}};
+}
+
+// Widths that a source can have.
+template <class Source>
+void require_width(const char*, const Source&, int) {}
+void require_width(const char* who, const SwigluBackwardSource&, int columns) {
+  REQUIRE(columns % 2 == 0, "%s: a gradient of gates and ups in rows of %d: expected as many of each", who, columns);
+}
+void require_width(const char* who, const RopeBackwardSource& s, int columns) {
+  REQUIRE(s.HD >= 2 && s.HD % 2 == 0 && columns % s.HD == 0 && s.heads >= 0 && s.heads <= columns / s.HD &&
+              s.table_positions >= 1,
+          "%s: %d heads of %d to turn in rows of %d, by a table of %d positions: expected whole heads of an even size, "
+          "no more of them than the rows have, and a position",
+          who, s.heads, s.HD, columns, s.table_positions);
 }
 
 void require_operand(const char* who, const QuantizedTensor& operand, int rows, int columns) {
@@ -285,6 +299,9 @@ void require_operand(const char* who, const QuantizedTensor& operand, int rows, 
   REQUIRE(operand.rows == rows && operand.columns == columns,
           "%s: an operand of %d x %d of a matrix that gives %d x %d", who, operand.rows, operand.columns, rows,
           columns);
+  REQUIRE(operand.scaling == Scaling::row || !operand.one_scale,
+          "%s: one scale for the whole tensor, once for each row, of an operand with %s", who,
+          scaling_name(operand.scaling));
   REQUIRE(operand.factors && reinterpret_cast<uintptr_t>(operand.data) % 16 == 0,
           "%s: an operand at %p with factors at %p: expected 16-byte alignment, and factors", who,
           static_cast<const void*>(operand.data), static_cast<const void*>(operand.factors));
@@ -306,8 +323,10 @@ template <class Body>
 void with_source(const char* who, const QuantizeSource& source, int columns, const Body& body) {
   std::visit(
       [&](const auto& s) {
-        std::initializer_list<const void*> buffers = {reads_of(s, 1, 1).access[0].data};
-        with_vector_width(who, columns_together(s, columns), buffers, [&](auto width) { body(s, width); });
+        require_width(who, s, columns);
+        const SourceReads from = reads_of(s, 1, size_t(columns));
+        with_vector_width(who, columns_together(s, columns), {from.access[0].data, from.access[1].data},
+                          [&](auto width) { body(s, width); });
       },
       source);
 }

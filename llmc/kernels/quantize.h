@@ -3,7 +3,7 @@
 //
 //   amax = max |x| over what shares a scale, in fp32
 //   scale = fp32(fp64(largest of the format) / fp64(max(amax, 1e-12))), on request rounded down to a power of two
-//   q = saturate(x * scale), rounded to nearest even;  factor = 1 / scale, what the product multiplies with
+//   q = saturate(x * scale), rounded to nearest even;  factor = 1 / scale, what the product multiplies with; in fp32
 //
 // A source says where x comes from: it is never written, but computed as it is read, with the bits that the kernel has
 // which would write it. Passes over the source: one where the scale is given (delayed scaling) or shared by no more
@@ -47,12 +47,15 @@ struct RopeBackwardSource {
 };
 using QuantizeSource = std::variant<PlainSource, RmsnormSource, SwigluSource, SwigluBackwardSource, RopeBackwardSource>;
 
-// Of one tensor, for reports; counts add up.
+// Of one tensor, for reports, both orientations together: added to what is there. It begins with zeros, but for
+// smallest_scale: all ones.
 struct QuantizeStatistics {
   uint32_t amax;  // bits of fp32 numbers that are not negative: ordered as they are
   uint32_t smallest_scale, largest_scale;
   uint32_t unused;
-  unsigned long long values, saturated, underflowed;  // became the largest of the format; became 0 and were not
+  // saturated: |x * scale| was beyond the largest of the format by more than a scale's rounding (2^-20 of it).
+  // underflowed: became 0 and were not.
+  unsigned long long values, saturated, underflowed;
 };
 
 struct Quantization {
@@ -64,7 +67,7 @@ struct Quantization {
   float* amax = nullptr;
   // Scaling::row: room for the largest |x| of each row and of each column, rows and columns floats.
   float *row_amax = nullptr, *column_amax = nullptr;
-  const float* scale = nullptr;  // a single scale that is known beforehand: then there is no amax
+  const float* scale = nullptr;  // of operands with a single scale, known beforehand: these need no amax then
   float* seen = nullptr;         // quantize raises it to the largest |x| of a tensor with a single scale
   // Becomes `number` if that is smaller than what is there and some x is infinite or NaN.
   uint32_t* not_finite = nullptr;
@@ -86,8 +89,9 @@ void quantize(Stream& stream, const QuantizeSource& source, int rows, int column
 //   history[entries % length] = amax, ++entries, amax = 0
 //   scale = fp32(largest of the format * 2^-margin / (latest, or largest of the newest `length` entries))
 //
-// but no more than fp32 holds; 0 keeps the scale. overflows += the tensors of which a value was beyond what the old
-// scale could hold. largest[tensors]: of each one's format.
+// within the normal numbers of fp32. Where that largest is 0, or no number, the scale stays. overflows += the tensors,
+// but for their first entry, of which a value was beyond what the old scale could hold (by more than 2^-20 of it).
+// largest[tensors]: of each one's format.
 struct DelayedScaling {
   float* amax;           // (tensors)
   float* scale;          // (tensors)

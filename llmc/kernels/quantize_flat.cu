@@ -38,15 +38,15 @@ __device__ __forceinline__ void load_unit(float (&v)[kUnit], const bf16* x, size
 
 __global__ void __launch_bounds__(kThreads)
     largest_magnitude_kernel(float* amax, const bf16* __restrict__ x, size_t n) {
-  uint32_t largest = 0;
+  uint32_t magnitudes[kUnit] = {};
   for (int round = 0; round < kRounds; ++round) {
     const size_t first = blockIdx.x * kPiece + (size_t(round) * kThreads + threadIdx.x) * kUnit;
     if (first >= n) break;
     float v[kUnit];
     load_unit(v, x, first, n);
-    largest = larger_magnitude<bf16>(largest, v);
+    raise_to_magnitudes<bf16>(magnitudes, v);
   }
-  largest = block_max(largest);
+  const uint32_t largest = block_max(largest_of(magnitudes));
   if (threadIdx.x == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
 }
 
@@ -57,14 +57,14 @@ __device__ __forceinline__ float scale_from(const SharedScale& s) {
 __global__ void __launch_bounds__(kThreads)
     quantize_flat_kernel(uint8_t* __restrict__ q, const bf16* __restrict__ x, size_t n, SharedScale shared) {
   const float scale = scale_from(shared);
-  uint32_t largest = 0;
+  uint32_t magnitudes[kUnit] = {};
   int values = 0, saturated = 0, underflowed = 0;
   for (int round = 0; round < kRounds; ++round) {
     const size_t first = blockIdx.x * kPiece + (size_t(round) * kThreads + threadIdx.x) * kUnit;
     if (first >= n) break;
     float v[kUnit];
     load_unit(v, x, first, n);
-    largest = larger_magnitude<bf16>(largest, v);
+    raise_to_magnitudes<bf16>(magnitudes, v);
     VECTOR_LOOP
     for (int j = 0; j < kUnit; ++j) v[j] *= scale;
     alignas(8) uint8_t bytes[kUnit];
@@ -75,15 +75,15 @@ __global__ void __launch_bounds__(kThreads)
     if (!shared.statistics) continue;
     for (int j = 0; j < kUnit && first + j < n; ++j) {
       ++values;
-      saturated += fabsf(v[j]) > largest_fp8(Fp8Format::e4m3);
+      saturated += is_beyond(v[j], largest_fp8(Fp8Format::e4m3));
       underflowed += v[j] != 0 && (bytes[j] & 0x7f) == 0;
     }
   }
   if (shared.statistics) add_statistics(*shared.statistics, values, saturated, underflowed);
-  largest = block_max(largest);
+  const uint32_t largest = block_max(largest_of(magnitudes));
   if (threadIdx.x != 0) return;
   if (shared.seen) atomic_max(reinterpret_cast<uint32_t*>(shared.seen), largest);
-  if (largest >= 0x7f800000u && shared.not_finite) atomic_min(shared.not_finite, shared.number);
+  if (largest >= kInfinity && shared.not_finite) atomic_min(shared.not_finite, shared.number);
   if (!shared.statistics) return;
   atomic_max(&shared.statistics->amax, largest);
   atomic_max(&shared.statistics->largest_scale, float_to_bits(scale));

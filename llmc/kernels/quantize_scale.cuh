@@ -4,12 +4,19 @@
 #include "llmc/device/kernel.cuh"
 #include "llmc/kernels/quantize.h"
 
+constexpr uint32_t kInfinity = 0x7f800000u;
+
+HOST_DEVICE inline float power_of_two_below(float x) { return bits_to_float(float_to_bits(x) & kInfinity); }
+
 // The amax comes as bits. A NaN or infinity gives anything: it is reported.
 HOST_DEVICE inline float scale_of(uint32_t amax_bits, float largest, bool power_of_two) {
   const double amax = double(bits_to_float(amax_bits));
   const float scale = float(double(largest) / (amax > 1e-12 ? amax : 1e-12));
-  return power_of_two ? bits_to_float(float_to_bits(scale) & 0xff800000u) : scale;
+  return power_of_two ? power_of_two_below(scale) : scale;
 }
+
+// Whether |x| is beyond the largest number by more than the roundings of a scale, which its own amax may be too.
+__device__ __forceinline__ bool is_beyond(float x, float largest) { return fabsf(x) > largest * (1 + 0x1p-20f); }
 
 __device__ __forceinline__ void add_statistics(QuantizeStatistics& s, int values, int saturated, int underflowed) {
   if (values) atomic_add(&s.values, (unsigned long long)values);

@@ -61,17 +61,17 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) rstd[row] = r;
   if (!y && !amax) return;
   const T* normed = add ? sum : x;
-  uint32_t largest = 0;
+  uint32_t largest[width] = {};
   for (int c = first; c < C; c += step) {
     float v[width], scale[width];
     load_vector(v, normed + offset + c);
     load_vector(scale, w + c);
 #pragma unroll
     for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, scale[j]);
-    if (amax) largest = larger_magnitude<T>(largest, v);
+    if (amax) raise_to_magnitudes<T>(largest, v);
     if (y) store_vector(y + offset + c, v);
   }
-  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
+  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
 }
 
 // A block has `rows` rows; blockDim.y of them at a time give their dx, then their share of dw, while dy and x are near.

@@ -38,10 +38,10 @@ struct BlockFp8 {
   QuantizedWeight weights[kProducts];                   // empty where the product is in T
   OperandMemory saved_inputs[kProducts];                // x by columns; none without a backward pass
   OperandMemory by_rows, by_columns, input_by_columns;  // scratch
-  float *row_amax, *column_amax;                        // scratch
-  std::byte* padded;                                    // scratch of quantized_product()
+  float *row_amax = nullptr, *column_amax = nullptr;    // scratch
+  std::byte* padded = nullptr;                          // scratch of quantized_product()
   ScaleWords words;
-  uint32_t* not_finite;  // smallest number of a tensor with an infinity or NaN
+  uint32_t* not_finite = nullptr;  // see not_finite_word()
   // The ranks agree on the tensor's amax, where they share its scale and have no earlier one; null: they need not.
   const std::function<void(int number)>* agree = nullptr;
   const std::function<void(const ObservedProduct&)>* observer = nullptr;

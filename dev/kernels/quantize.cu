@@ -1,0 +1,577 @@
+// Checks and times llmc/kernels/quantize against a plain reference on the host: bytes and factors bit for bit.
+// Covers: promise 7: quantization to FP8: every scaling, orientation and source has the bits of its formula, padding
+// included; fused and unfused have the same; delayed scales over many steps
+#include "llmc/kernels/quantize.h"
+
+#include <deque>
+#include <tuple>
+
+#include "dev/kernels/other_orders.h"
+#include "dev/kernels/quantize_cases.h"
+#include "llmc/kernels/rmsnorm.h"
+#include "llmc/kernels/rope.h"
+#include "llmc/kernels/swiglu.h"
+
+namespace {
+
+// Numbers of many sizes, as a matrix has them whose rows and columns differ.
+std::vector<bf16> uneven_numbers(Generator& generator, int rows, int columns) {
+  std::vector<double> of_column(static_cast<size_t>(columns));
+  for (double& x : of_column) x = std::exp2(generator.integer(-6, 3));
+  std::vector<bf16> values;
+  for (int r = 0; r < rows; ++r) {
+    const double of_row = std::exp2(generator.integer(-6, 3));
+    for (int c = 0; c < columns; ++c)
+      values.push_back(from_float<bf16>(float(generator.normal() * of_row * of_column[size_t(c)])));
+  }
+  return values;
+}
+
+void check_cases(Checker& checker, const std::string& name, const std::vector<bf16>& values, int rows, int columns,
+                 const std::vector<Case>& cases) {
+  const Array<bf16> x(checker.stream, values);
+  Reference reference(matrix_of(values, rows, columns));
+  Tally tally, without;
+  for (const Case& c : cases) {
+    tally.compare(c.name(), run(checker.stream, PlainSource{x.data()}, rows, columns, c, true),
+                  reference.outputs(c, true));
+    if (cases.size() < 100)
+      without.compare(c.name(), run(checker.stream, PlainSource{x.data()}, rows, columns, c, false),
+                      reference.outputs(c, false));
+  }
+  tally.report(checker, name);
+  if (cases.size() < 100) without.report(checker, name + ", without statistics");
+}
+
+void check_shapes(Checker& checker) {
+  const auto values = [](int rows, int columns) {
+    Generator generator(uint64_t(rows) * 10007 + uint64_t(columns));
+    return uneven_numbers(generator, rows, columns);
+  };
+  for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{37, 40}, {130, 17}, {9, 264}})
+    check_cases(checker, format("%d x %d, all that can be asked for", rows, columns), values(rows, columns), rows,
+                columns, everything());
+  std::vector<std::pair<int, int>> shapes = {{1, 1},     {16, 16},   {1, 16},  {16, 1},   {128, 128}, {129, 127},
+                                             {200, 384}, {7, 1000},  {300, 3}, {15, 17},  {127, 129}, {128, 136},
+                                             {256, 8},   {144, 272}, {3, 641}, {513, 24}, {260, 516}};
+  Generator generator(41);
+  for (int i = 0; i < 8; ++i) shapes.push_back({generator.integer(1, 280), generator.integer(1, 280)});
+  for (const auto& [rows, columns] : shapes)
+    check_cases(checker, format("%d x %d", rows, columns), values(rows, columns), rows, columns, recipes());
+}
+
+// ---------------------------------------------------------------------------------------------- hostile numbers
+
+void check_hostile_numbers(Checker& checker) {
+  const int rows = 37, columns = 136;
+  const size_t count = size_t(rows) * size_t(columns);
+  Generator generator(5);
+  const auto numbers = [&](const std::function<float(size_t)>& number) {
+    std::vector<bf16> values;
+    for (size_t i = 0; i < count; ++i) values.push_back(from_float<bf16>(number(i)));
+    return values;
+  };
+  const auto normal = [&](double size) { return float(size * generator.normal()); };
+  const auto at_most = [&](float amax) {  // a few of them, so that each block, row and column has one
+    return numbers([&](size_t i) { return i % 7 == 3 ? (i % 2 ? amax : -amax) : float(generator.uniform()) * amax; });
+  };
+  const auto check = [&](const std::string& name, const std::vector<bf16>& values) {
+    check_cases(checker, name, values, rows, columns, recipes());
+  };
+  check("zeros", numbers([](size_t) { return 0.0f; }));
+  check("zeros of both signs", numbers([](size_t i) { return i % 3 ? -0.0f : 0.0f; }));
+  check("one outlier", numbers([&](size_t i) { return i == 1234 ? -3e4f : normal(1e-3); }));
+  check("one number in the last place", numbers([&](size_t i) { return i + 1 == count ? 2.5f : 0.0f; }));
+  check("subnormal numbers", numbers([&](size_t) { return std::ldexp(float(generator.integer(-127, 127)), -133); }));
+  check("subnormal numbers and an outlier",
+        numbers([&](size_t i) { return i == 77 ? 1.0f : std::ldexp(float(generator.integer(-127, 127)), -133); }));
+  check("numbers of all sizes", numbers([&](size_t) { return std::ldexp(normal(1), generator.integer(-40, 40)); }));
+  for (const float amax : {1.0f, 0.5f, 448.0f, 57344.0f, 446.0f, 450.0f, 0.875f, 1.75f, 0.87890625f, 1.7578125f})
+    check(format("numbers up to %g", double(amax)), at_most(amax));
+  for (const float amax : {1e-12f, 9e-13f, 1.1e-12f, 1e-20f, 1e-37f, 9.2e-41f, 3e38f, 3.3895e38f})
+    check(format("numbers up to %g", double(amax)), at_most(amax));
+  // Halfway between two numbers of the format, and beside it: scales of powers of two are exact.
+  check("midpoints",
+        numbers([&](size_t i) { return i % 7 == 3 ? 1.0f : float(generator.integer(-255, 255)) / 256.0f; }));
+}
+
+// An infinity or a NaN anywhere is reported by the smallest number that was said; nothing else is asked of the result,
+// but that it stays in its memory.
+void check_not_finite(Checker& checker) {
+  Stream& stream = checker.stream;
+  const int rows = 130, columns = 136;
+  Generator generator(6);
+  const std::vector<bf16> normal = random_normal<bf16>(generator, size_t(rows) * size_t(columns));
+  int wrong = 0, count = 0;
+  for (const float value : {INFINITY, -INFINITY, float(NAN), -float(NAN), 3e38f})
+    for (const size_t place : {size_t(0), normal.size() - 1, size_t(128) * columns, size_t(127) * columns + 127})
+      for (const Case& c : recipes()) {
+        std::vector<bf16> values = normal;
+        values[place] = from_float<bf16>(value);
+        for (const uint32_t before : {3u, 7u, ~0u}) {
+          const Array<bf16> x(stream, values);
+          Room by_rows(stream, c.by_rows, rows, columns), by_columns(stream, c.by_columns, columns, rows);
+          Array<float> maxima(stream, std::vector<float>(1 + size_t(rows + columns))),
+              scale(stream, std::vector{kGiven});
+          Array<uint32_t> not_finite(stream, std::vector{before});
+          Quantization q;
+          q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
+          q.power_of_two = c.power_of_two;
+          q.amax = maxima.data(), q.row_amax = maxima.data() + 1, q.column_amax = q.row_amax + rows;
+          q.scale = c.given ? scale.data() : nullptr;
+          q.not_finite = not_finite.data();
+          q.number = 5;
+          if (q.needs_amax()) quantize_amax(stream, PlainSource{x.data()}, rows, columns, q);
+          quantize(stream, PlainSource{x.data()}, rows, columns, q);
+          for (Room* room : {&by_rows, &by_columns}) room->data.download(), room->factors.download();
+          maxima.download();
+          ++count;
+          wrong += not_finite.download()[0] != (std::isfinite(value) ? before : std::min(before, 5u));
+        }
+        if (place != 0 && place != normal.size() - 1) break;
+      }
+  checker.that("infinities and NaN are reported", wrong == 0, format("%d of %d wrong", wrong, count));
+}
+
+// What is there already is raised, never lowered; both passes.
+void check_raises(Checker& checker) {
+  Stream& stream = checker.stream;
+  const std::vector<bf16> values(16 * 16, from_float<bf16>(-2.5f));
+  const Array<bf16> x(stream, values);
+  const Asked tensor = asked(e4, Scaling::tensor), row = asked(e5, Scaling::row);
+  for (const float before : {0.0f, 1.0f, 2.5f, 3.0f}) {
+    Room by_rows(stream, tensor, 16, 16), by_columns(stream, row, 16, 16);
+    Array<float> amax(stream, std::vector{before}), seen(stream, std::vector{before}),
+        of_columns(stream, std::vector<float>(16, 99.0f));
+    Quantization q;
+    q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
+    q.amax = amax.data(), q.seen = seen.data(), q.column_amax = of_columns.data();
+    quantize_amax(stream, PlainSource{x.data()}, 16, 16, q);
+    quantize(stream, PlainSource{x.data()}, 16, 16, q);
+    const float want = std::max(before, 2.5f);
+    const std::string name = format("after %g", double(before));
+    checker.same_bits(name + " amax and seen are raised", {amax.download()[0], seen.download()[0]},
+                      std::vector<float>{want, want});
+    checker.same_bits(name + " the scale is that of amax", by_rows.factors.download(),
+                      {1 / fp8_scale(want, e4, false)});
+    checker.same_bits(name + " maxima of columns begin anew", of_columns.download(), std::vector<float>(16, 2.5f));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- fused sources
+
+enum class Kind { plain, rmsnorm, swiglu, swiglu_backward, rope_backward };
+
+struct Shape {
+  Kind kind;
+  int rows, columns;
+  int HD = 0, heads = 0;  // of rope_backward: those that are turned
+  std::string name() const {
+    const char* names[] = {"plain", "rmsnorm", "swiglu", "swiglu_backward", "rope_backward"};
+    return format("%s %d x %d%s", names[int(kind)], rows, columns, HD ? format(", heads of %d", HD).c_str() : "");
+  }
+};
+
+// What a source reads, on a device, and what the kernel wrote there that is not fused.
+struct OnDevice {
+  Array<bf16> a, b, written;
+  Array<float> numbers, amax;
+  Array<int> positions;
+  QuantizeSource source;
+
+  static constexpr int kPositions = 50;
+  static size_t size_a(const Shape& s) {
+    const size_t size = size_t(s.rows) * size_t(s.columns);
+    return s.kind == Kind::swiglu ? 2 * size : s.kind == Kind::swiglu_backward ? size / 2 : size;
+  }
+  static size_t size_b(const Shape& s) {
+    return s.kind == Kind::rmsnorm           ? size_t(s.columns)
+           : s.kind == Kind::swiglu_backward ? size_t(s.rows) * size_t(s.columns)
+                                             : 1;
+  }
+
+  OnDevice(Stream& stream, const Shape& s)
+      : a(stream, size_a(s)),
+        b(stream, size_b(s)),
+        written(stream, size_t(s.rows) * size_t(s.columns)),
+        numbers(stream, s.kind == Kind::rope_backward ? size_t(kPositions) * size_t(s.HD) : size_t(s.rows)),
+        amax(stream, std::vector{0.0f}),
+        positions(stream, size_t(s.rows)) {
+    Generator generator(uint64_t(s.rows) * 10007 + uint64_t(s.columns));
+    a.upload(random_normal<bf16>(generator, a.size(), 2));
+    b.upload(random_normal<bf16>(generator, b.size(), 0.7, 1));
+    switch (s.kind) {
+      case Kind::plain:
+        source = PlainSource{a.data()};
+        break;
+      case Kind::rmsnorm:
+        rmsnorm_forward(stream, written.data(), numbers.data(), a.data(), b.data(), s.rows, s.columns, 1e-5f,
+                        amax.data());
+        source = RmsnormSource{a.data(), numbers.data(), b.data()};
+        break;
+      case Kind::swiglu:
+        swiglu_forward(stream, written.data(), a.data(), s.rows, s.columns);
+        source = SwigluSource{a.data()};
+        break;
+      case Kind::swiglu_backward:
+        swiglu_backward(stream, written.data(), a.data(), b.data(), s.rows, s.columns / 2);
+        source = SwigluBackwardSource{a.data(), b.data()};
+        break;
+      case Kind::rope_backward: {
+        std::vector<int> places(size_t(s.rows));
+        for (int& place : places) place = generator.integer(0, kPositions - 1);
+        places[0] = 0;
+        positions.upload(places);
+        numbers.upload(rope_table({}, s.HD, kPositions));
+        copy(stream, written.data(), a.data(), a.size());
+        const int NKV = s.columns / s.HD - s.heads, NH = s.heads - NKV;
+        rope_backward(stream, written.data(), numbers.data(), positions.data(), s.rows, NH, NKV, s.HD, kPositions);
+        source = RopeBackwardSource{a.data(), numbers.data(), positions.data(), s.heads, s.HD, kPositions};
+        break;
+      }
+    }
+    stream.synchronize();
+  }
+};
+
+void check_source(Checker& checker, const Shape& s) {
+  const OnDevice on(checker.stream, s);
+  const QuantizeSource plain = PlainSource{on.written.data()};
+  Tally tally;
+  for (const Case& c : recipes())
+    tally.compare(c.name(), run(checker.stream, on.source, s.rows, s.columns, c, true),
+                  run(checker.stream, plain, s.rows, s.columns, c, true));
+  tally.report(checker, s.name() + ", fused as unfused");
+  if (s.kind == Kind::rmsnorm) {
+    const Case tensor{asked(e4, Scaling::tensor), kNothing};
+    const std::vector<float> maxima = std::get<4>(run(checker.stream, on.source, s.rows, s.columns, tensor, false));
+    checker.same_bits(s.name() + ", the norm's amax is that of the amax pass", on.amax.download(), {maxima[0]});
+  }
+}
+
+void check_sources(Checker& checker) {
+  for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{
+           {1, 1}, {37, 40}, {129, 127}, {130, 264}, {7, 1000}, {300, 3}, {64, 33}, {2, 1024}}) {
+    check_source(checker, {Kind::rmsnorm, rows, columns});
+    check_source(checker, {Kind::swiglu, rows, columns});
+    check_source(checker, {Kind::swiglu_backward, rows, 2 * columns});
+  }
+  check_source(checker, {Kind::swiglu_backward, 20, 248});  // a half that ends within a tile, not of 8s
+  for (const auto& [rows, HD, NH, NKV] : std::vector<std::tuple<int, int, int, int>>{
+           {1, 2, 1, 1}, {37, 16, 2, 1}, {130, 6, 3, 2}, {129, 64, 4, 2}, {20, 128, 2, 1}, {33, 10, 4, 4}})
+    check_source(checker, {Kind::rope_backward, rows, (NH + 2 * NKV) * HD, HD, NH + NKV});
+}
+
+// A position that the table does not have makes q and k NaN, as in the kernel.
+void check_unknown_position(Checker& checker) {
+  Stream& stream = checker.stream;
+  const int rows = 3, HD = 16, columns = 3 * HD;
+  for (const int position : {-1, 4, 0}) {
+    Generator generator(2);
+    const Array<bf16> x(stream, random_normal<bf16>(generator, size_t(rows) * columns));
+    const Array<float> table(stream, rope_table({}, HD, 4));
+    const Array<int> positions(stream, std::vector<int>{1, position, 3});
+    Room by_rows(stream, asked(e5, Scaling::block_1x128), rows, columns);
+    Array<uint32_t> not_finite(stream, std::vector{9u});
+    Quantization q;
+    q.by_rows = by_rows.tensor;
+    q.not_finite = not_finite.data();
+    quantize(stream, RopeBackwardSource{x.data(), table.data(), positions.data(), 2, HD, 4}, rows, columns, q);
+    const std::vector<uint8_t> data = by_rows.data.download();
+    int nans = 0;
+    for (const uint8_t bits : data) nans += (bits & 0x7f) == 0x7f;
+    checker.that(format("position %d of 4", position),
+                 nans == (position ? 2 * HD : 0) && not_finite.download()[0] == (position ? 0u : 9u),
+                 format("%d NaN, not_finite = %u", nans, not_finite.download()[0]));
+  }
+}
+
+// Rows that a whole block shares in the norm, as on a GPU.
+void check_wide_norm(Checker& checker) {
+  CpuWorld wide = CpuWorld::from_environment();
+  wide.wide_rows = true;
+  Device device(0, wide);
+  Checker inner(device);
+  for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{3, 1024}, {17, 2056}, {2, 4104}})
+    check_source(inner, {Kind::rmsnorm, rows, columns});
+  checker.that("norms of long rows with a block each", inner.failures() == 0 && inner.passed() > 0,
+               format("%d passed, %d failed", inner.passed(), inner.failures()));
+}
+
+void check_orders(Checker& checker) {
+  OtherOrders orders;
+  const Asked row = asked(e4, Scaling::row), one = asked(e4, Scaling::row, true),
+              small = asked(e4, Scaling::block_1x128), large = asked(e5, Scaling::block_128x128),
+              tensor = asked(e5, Scaling::tensor);
+  for (const Shape& s : {Shape{Kind::plain, 200, 384}, Shape{Kind::plain, 129, 127}, Shape{Kind::rmsnorm, 130, 264},
+                         Shape{Kind::swiglu_backward, 130, 528}, Shape{Kind::rope_backward, 129, 512, 64, 6}})
+    for (const Case& c : {Case{tensor, tensor}, Case{row, one}, Case{small, small}, Case{large, large},
+                          Case{tensor, kNothing, true, true}}) {
+      const auto in_world = [&](Stream& stream) {
+        const OnDevice on(stream, s);
+        return run(stream, on.source, s.rows, s.columns, c, true);
+      };
+      orders.same_bits(checker, s.name() + ", " + c.name(), in_world(checker.stream), in_world);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- delayed scaling
+
+struct Delayed {
+  int tensors, length, margin;
+  bool latest, power_of_two;
+};
+
+using DelayedOutputs =
+    std::tuple<std::vector<float>, std::vector<double>>;  // scales of all steps, overflows and the rest
+
+std::vector<float> largest_of(int tensors) {
+  std::vector<float> largest;
+  for (int t = 0; t < tensors; ++t) largest.push_back(t % 2 ? 57344.0f : 448.0f);
+  return largest;
+}
+
+DelayedOutputs run(Stream& stream, const Delayed& d, const std::vector<std::vector<float>>& steps) {
+  const size_t tensors = size_t(d.tensors);
+  Array<float> amax(stream, tensors), scale(stream, std::vector<float>(tensors, 1.0f)),
+      history(stream, tensors * size_t(d.length)), largest(stream, largest_of(d.tensors));
+  Array<uint32_t> entries(stream, std::vector<uint32_t>(tensors, 0u));
+  Array<int64_t> overflows(stream, std::vector{int64_t(100)});
+  std::vector<float> scales;
+  std::vector<double> rest;
+  for (const auto& step : steps) {
+    amax.upload(step);
+    update_delayed_scales(stream,
+                          {amax.data(), scale.data(), history.data(), entries.data(), largest.data(), d.tensors,
+                           d.length, d.latest, d.power_of_two, d.margin},
+                          overflows.data());
+    const std::vector<float> now = scale.download();
+    scales.insert(scales.end(), now.begin(), now.end());
+    rest.push_back(double(overflows.download()[0]));
+    for (const float x : amax.download()) rest.push_back(double(x));
+    for (const uint32_t x : entries.download()) rest.push_back(double(x));
+  }
+  history.download();  // its guards are whole
+  return {scales, rest};
+}
+
+DelayedOutputs expected(const Delayed& d, const std::vector<std::vector<float>>& steps) {
+  const size_t tensors = size_t(d.tensors);
+  const std::vector<float> largest = largest_of(d.tensors);
+  std::vector<float> scale(tensors, 1.0f), scales;
+  std::vector<double> rest;
+  std::vector<std::deque<float>> newest(tensors);
+  double overflows = 100;
+  for (size_t n = 0; n < steps.size(); ++n) {
+    for (size_t t = 0; t < tensors; ++t) {
+      const float amax = steps[n][t];
+      // 1e-6: the old scale may be its own amax's, rounded.
+      if (n > 0 && double(amax) * double(scale[t]) > double(largest[t]) * (1 + 1e-6)) ++overflows;
+      newest[t].push_back(amax);
+      if (newest[t].size() > size_t(d.length)) newest[t].pop_front();
+      float most = 0;
+      bool finite = true;
+      for (const float& x : newest[t]) {
+        if (d.latest && &x != &newest[t].back()) continue;
+        finite = finite && std::isfinite(x);
+        most = std::max(most, x);
+      }
+      if (!finite || most == 0) continue;
+      const double exact = double(largest[t]) * std::pow(2.0, -d.margin) / double(most);
+      scale[t] = float(
+          std::clamp(exact, double(std::numeric_limits<float>::min()), double(std::numeric_limits<float>::max())));
+      int exponent;
+      if (d.power_of_two) std::frexp(scale[t], &exponent), scale[t] = std::ldexp(1.0f, exponent - 1);
+    }
+    scales.insert(scales.end(), scale.begin(), scale.end());
+    rest.push_back(overflows);
+    for (size_t t = 0; t < tensors; ++t) rest.push_back(0);
+    for (size_t t = 0; t < tensors; ++t) rest.push_back(double(n + 1));
+  }
+  return {scales, rest};
+}
+
+void check_delayed(Checker& checker) {
+  OtherOrders orders;
+  Generator generator(8);
+  for (const int tensors : {1, 31, 70})
+    for (const int length : {1, 2, 7, 16, 100})
+      for (const bool latest : {false, true})
+        for (const bool power_of_two : {false, true})
+          for (const int margin : {0, 1, -1, 9}) {
+            if ((margin != 0) + (tensors != 70) > 1) continue;
+            const Delayed d{tensors, length, margin, latest, power_of_two};
+            std::vector<std::vector<float>> steps(40);
+            for (auto& step : steps)
+              for (int t = 0; t < tensors; ++t) {
+                const int kind = generator.integer(0, 40);
+                // The same number for some tensors all the time: a scale of its own amax is no overflow.
+                step.push_back(t % 5 == 4  ? 0.1f + float(t)
+                               : kind == 0 ? 0.0f
+                               : kind == 1 ? 1e-41f
+                               : kind == 2 ? 3e38f
+                               : kind == 3 ? INFINITY
+                               : kind == 4 ? std::bit_cast<float>(0x7fff0000u)
+                                           : std::ldexp(1 + float(generator.uniform()), generator.integer(-5, 5)));
+              }
+            const std::string name =
+                format("delayed scales of %d tensors, %d steps of %d, %s%s, margin %d", tensors, int(steps.size()),
+                       length, latest ? "the latest" : "the largest", power_of_two ? ", powers of two" : "", margin);
+            const DelayedOutputs want = expected(d, steps), got = run(checker.stream, d, steps);
+            checker.same_bits(name, std::get<0>(got), std::get<0>(want));
+            checker.same_bits(name + ", overflows, entries and amax", std::get<1>(got), std::get<1>(want));
+            if (tensors == 70 && margin == 0 && length == 16)
+              orders.same_bits(checker, name, want, [&](Stream& stream) { return run(stream, d, steps); });
+          }
+}
+
+// ---------------------------------------------------------------------------------------------- refusals
+
+void check_refusals(Checker& checker) {
+  Stream& stream = checker.stream;
+  const int rows = 16, columns = 32;
+  const Array<bf16> x(stream, std::vector<bf16>(4096));
+  const Array<float> numbers(stream, std::vector<float>(256));
+  const Array<int> positions(stream, std::vector<int>(16));
+  Room room(stream, asked(e4, Scaling::block_128x128), rows, columns);
+  const auto with = [&](const Asked& a, bool transposed = false) {
+    Quantization q;
+    QuantizedTensor& t = transposed ? q.by_columns : q.by_rows;
+    t = transposed ? tensor_of(a, columns, rows) : tensor_of(a, rows, columns);
+    t.data = room.data.data(), t.factors = room.factors.data();
+    return q;
+  };
+  const auto refuse = [&](const std::string& name, const std::string& expected, const Quantization& q,
+                          QuantizeSource source = {}, int r = 16, int c = 32) {
+    if (std::holds_alternative<PlainSource>(source) && !std::get<PlainSource>(source).x) source = PlainSource{x.data()};
+    checker.refused("quantize: " + name, "quantize: " + expected, [&] { quantize(stream, source, r, c, q); });
+    checker.refused("quantize_amax: " + name, "quantize_amax: " + expected,
+                    [&] { quantize_amax(stream, source, r, c, q); });
+  };
+  const Asked blocks = asked(e4, Scaling::block_128x128), tensor = asked(e4, Scaling::tensor);
+  refuse("no rows", "0 x 32", with(blocks), {}, 0, 32);
+  refuse("no columns", "16 x -1", with(blocks), {}, 16, -1);
+  refuse("nothing asked for", "neither orientation", {});
+  refuse("another size", "an operand of 16 x 32 of a matrix that gives 16 x 40", with(blocks), {}, 16, 40);
+  refuse("not transposed", "an operand of 32 x 16", with(blocks, true), {}, 32, 16);
+  Quantization q = with(blocks);
+  q.by_rows.factors = nullptr;
+  refuse("no factors", "an operand at", q);
+  q = with(blocks);
+  q.by_rows.data += 8;
+  refuse("unaligned bytes", "an operand at", q);
+  q = with(blocks);
+  q.by_rows.one_scale = true;
+  refuse("one scale of blocks", "one scale for the whole tensor", q);
+  refuse("no amax of rows", "no room for the rows'", with(asked(e4, Scaling::row)));
+  refuse("no amax of columns", "no room for the columns'", with(asked(e4, Scaling::row), true));
+  refuse("neither scale nor amax", "a tensor with one scale", with(tensor));
+  refuse("neither scale nor amax, a row", "a tensor with one scale", with(asked(e4, Scaling::row, true), true));
+  refuse("unaligned numbers", "a buffer of rows of 32", with(blocks), PlainSource{x.data() + 1});
+  refuse("an unaligned weight", "a buffer of rows of 32", with(blocks),
+         RmsnormSource{x.data(), numbers.data(), x.data() + 4});
+  refuse("unaligned gates", "a buffer of rows of 16", with(blocks), SwigluBackwardSource{x.data(), x.data() + 2});
+  refuse("an unaligned table", "a buffer of rows of 8", with(blocks),
+         RopeBackwardSource{x.data(), numbers.data() + 2, positions.data(), 1, 16, 4});
+  const auto heads = [&](int count, int HD) {
+    refuse(format("%d heads of %d", count, HD), format("%d heads of %d", count, HD), with(blocks),
+           RopeBackwardSource{x.data(), numbers.data(), positions.data(), count, HD, 4});
+  };
+  heads(1, 0), heads(1, 1), heads(1, 12), heads(3, 16), heads(-1, 16);
+  Quantization odd;
+  odd.by_rows = tensor_of(blocks, 16, 7);
+  odd.by_rows.data = room.data.data(), odd.by_rows.factors = room.factors.data();
+  refuse("gates without an up", "a gradient of gates and ups", odd, SwigluBackwardSource{x.data(), x.data()}, 16, 7);
+
+  Array<float> f(stream, std::vector<float>(8));
+  Array<uint32_t> entries(stream, std::vector<uint32_t>(8));
+  Array<int64_t> overflows(stream, std::vector{int64_t(0)});
+  const auto delayed = [&](int tensors, int length) {
+    checker.refused(format("delayed scales of %d tensors, %d long", tensors, length), "expected at least 1", [&] {
+      update_delayed_scales(stream,
+                            {f.data(), f.data(), f.data(), entries.data(), f.data(), tensors, length, false, false, 0},
+                            overflows.data());
+    });
+  };
+  delayed(0, 4), delayed(4, 0);
+}
+
+void check_scales(Checker& checker) {
+  int wrong = 0;
+  for (uint32_t bits = 0; bits < 0x7f80u; ++bits)
+    for (const Fp8Format format : {e4, e5})
+      for (const bool power_of_two : {false, true}) {
+        const float amax = to_float(bf16{uint16_t(bits)});
+        const double exact = double(format == e4 ? 448.0f : 57344.0f) / std::max(double(amax), 1e-12);
+        float want = float(exact);
+        if (power_of_two) want = float(std::exp2(std::floor(std::log2(double(want)))));
+        wrong += fp8_scale(amax, format, power_of_two) != want;
+      }
+  checker.that("the scale of every bf16", wrong == 0, format("%d wrong", wrong));
+}
+
+// ---------------------------------------------------------------------------------------------- bench
+
+struct Timed {
+  const char* name;
+  Case what;
+};
+
+void time_source(Bencher& bencher, const Shape& s, const Timed& timed, double read_bytes) {
+  Stream& stream = bencher.stream;
+  const OnDevice on(stream, s);
+  Room by_rows(stream, timed.what.by_rows, s.rows, s.columns),
+      by_columns(stream, timed.what.by_columns, s.columns, s.rows);
+  Array<float> amax(stream, std::vector{0.0f}), row_amax(stream, size_t(s.rows)),
+      column_amax(stream, size_t(s.columns)), scale(stream, std::vector{kGiven});
+  Quantization q;
+  q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
+  q.amax = amax.data(), q.row_amax = row_amax.data(), q.column_amax = column_amax.data();
+  if (timed.what.given) q.scale = scale.data();
+  const double size = double(s.rows) * double(s.columns);
+  const double written = double(timed.what.by_rows.wanted + timed.what.by_columns.wanted) * size;
+  bencher.time(format("quantize %s, %s", s.name().c_str(), timed.name),
+               (q.needs_amax() ? 2 : 1) * size * read_bytes + written, 0, [&] {
+                 if (q.needs_amax()) quantize_amax(stream, on.source, s.rows, s.columns, q);
+                 quantize(stream, on.source, s.rows, s.columns, q);
+               });
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  check_scales(checker);
+  check_shapes(checker);
+  check_hostile_numbers(checker);
+  check_not_finite(checker);
+  check_raises(checker);
+  check_sources(checker);
+  check_unknown_position(checker);
+  check_wide_norm(checker);
+  check_orders(checker);
+  check_delayed(checker);
+  check_refusals(checker);
+}
+
+void bench(Bencher& bencher) {
+  const Asked tensor = asked(e4, Scaling::tensor), row = asked(e4, Scaling::row),
+              small = asked(e4, Scaling::block_1x128), large = asked(e4, Scaling::block_128x128);
+  const Timed given{"both, a given scale", {tensor, tensor, false, true}}, current{"both, tensor", {tensor, tensor}},
+      by_rows{"by rows, a given scale", {tensor, kNothing, false, true}},
+      by_columns{"by columns, a given scale", {kNothing, tensor, false, true}}, rows{"both, row", {row, row}},
+      blocks{"both, 1x128", {small, small}}, squares{"both, 128x128", {large, large}};
+  for (const auto& [r, c] : std::vector<std::pair<int, int>>{{256, 768}, {2048, 2048}})
+    for (const Timed& timed : {given, by_rows, by_columns, current, rows, blocks, squares})
+      time_source(bencher, {Kind::plain, r, c}, timed, 2);
+  for (const auto& [model, N] : bencher.workloads()) {
+    printf("%s\n", model.name.c_str());
+    for (const Timed& timed : {given, current, blocks}) {
+      time_source(bencher, {Kind::plain, N, model.C}, timed, 2);
+      time_source(bencher, {Kind::rmsnorm, N, model.C}, timed, 2);
+      time_source(bencher, {Kind::swiglu, N, model.FF}, timed, 4);
+      time_source(bencher, {Kind::swiglu_backward, N, 2 * model.FF}, timed, 3);
+      time_source(bencher, {Kind::rope_backward, N, model.qkv_width(), model.HD, model.NH + model.NKV}, timed, 2);
+    }
+    time_source(bencher, {Kind::plain, 2 * model.FF, model.C}, squares, 2);
+  }
+}
