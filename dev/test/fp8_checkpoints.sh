@@ -29,7 +29,7 @@ ends_alike() {
 }
 goes_on() { # NAME RANKS ARGUMENTS…
   run "$1" "$2" --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 \
-    --seq-len 21 --lr 6e-3 --warmup-steps 2 --val-every 0 --sample-every 0 --steps 6 --checkpoint-every 3 "${@:3}"
+    --seq-len 21 --lr 6e-3 --warmup-steps 2 --val-every "${val:-0}" --sample-every 0 --steps 6 --checkpoint-every 3 "${@:3}"
   run "$1-on" "$2" --resume "$scratch/$1/checkpoints/step-00000003"
   check "$1: gone on, the same bits" ends_alike "$1" "$1-on"
 }
@@ -50,7 +50,7 @@ else
   goes_on blockwise 1 --fp8 blockwise --fp8-skip first=1
 fi
 # A ring of 2 steps goes round before the checkpoint; validations leave no traces in it.
-goes_on delayed-short 1 --fp8 delayed --fp8-history 2 --fp8-margin 1 --checkpoint-async off --val-every 1
+val=1 goes_on delayed-short 1 --fp8 delayed --fp8-history 2 --fp8-margin 1 --checkpoint-async off
 
 # A checkpoint of another recipe has no history: the first step takes current scales.
 run plain 1 --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 --seq-len 21 \

@@ -94,8 +94,6 @@ void ScaleStore::begin_pass(bool training) {
 
 void ScaleStore::start_comparing() {
   if (!settings_.delayed() || data_ranks_.size() == 1) return;
-  computed_.record(compute_);
-  communication_.wait(computed_);
   data_ranks_.all_reduce_max(communication_, seen_, size_t(tensors_));
 }
 

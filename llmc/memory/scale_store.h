@@ -27,8 +27,8 @@ class ScaleStore {
   // A pass over the blocks begins. Only one that trains leaves traces in the history, and its ranks agree on what it
   // lacks; statistics are added up from here on if they are asked for.
   void begin_pass(bool training);
-  // The step's last backward is enqueued: the ranks compare. Then, behind what `compute` waited for meanwhile, the
-  // scales of the next step.
+  // The step's last backward is enqueued, and `communication` waits for it: the ranks compare. Then, behind what
+  // `compute` waited for meanwhile, the scales of the next step.
   void start_comparing();
   void finish_step();
 

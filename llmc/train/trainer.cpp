@@ -253,7 +253,7 @@ class LlamaTrainer : public Trainer {
                              k == 0, k + 1 == micro_steps);
     }
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
-    if (scales_) scales_->start_comparing();
+    if (scales_) scales_->start_comparing();  // behind the sum, which waits for compute
     gradients_->finish_step();  // waits for all that was started on the stream of the sums
     if (snapshot_) snapshot_->before_update(compute_);
     if (scales_) scales_->finish_step();
