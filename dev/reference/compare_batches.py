@@ -4,12 +4,15 @@
 
 Of each tensor, as root mean squares over the batches, e being the emulation's error (batch_errors.json):
 
-    ratio     the program's error against float64, in units of e: logits and each gradient's 0.85 to 1.15, their geometric
-              mean 0.95 to 1.05; the first batch's loss is at most 2 e away from float64's
-    distance  from the emulation itself, in units of e: at most DISTANCE, and the geometric mean at most MEAN_DISTANCE.
-              Both are noise around the truth, and independent noises as large are 1.4 apart; a program that quantizes
-              the same numbers shares the noise of quantization, which is most of it.  Other scales or formats are
-              seen here.
+    ratio     the program's error against float64, in units of e: logits' and each gradient's 0.85 to 1.15, their
+              geometric mean 0.97 to 1.03; the first batch's loss is at most 2 e away from float64's
+    distance  from the emulation itself, in units of e: at most 0.85, the geometric mean at most 0.65
+
+A right program (gqa4, 24 batches: the trainer on a CPU) has ratios of 0.97 to 1.04 with a mean of 1.00, and distances
+of 0.36 to 0.69 with a mean of 0.42 (powers of two as scales) to 0.57: it rounds the same numbers, except where its bf16
+values before already differ. Two independent noises of size e would be 1.4 apart: so are other scales in the forward
+products, though their ratios are right. The emulation's output gradients being e5m2, a program with e4m3 has distances
+as a right one, but a mean ratio of 0.956; one that leaves `down` in bf16 0.947.
 
 The loss and the gradients' norm are single numbers, whose errors are a matter of luck: beyond that first loss they are
 not judged.
@@ -25,8 +28,8 @@ from safetensors.torch import load_file
 
 from make_batches import rms_errors
 
-RATIO, MEAN_RATIO = (0.85, 1.15), (0.95, 1.05)
-DISTANCE, MEAN_DISTANCE = 0.9, 0.7
+RATIO, MEAN_RATIO = (0.85, 1.15), (0.97, 1.03)
+DISTANCE, MEAN_DISTANCE = 0.85, 0.65
 NOT_JUDGED = ("loss", "grad_norm")
 
 
