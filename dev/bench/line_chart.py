@@ -23,10 +23,10 @@ def ticks(least, most):
     return [step * i for i in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)]
 
 
-def line_chart(title, x_title, y_title, curves, lines=()):
-    """The SVG's text; `lines` are horizontal: {y: name}."""
+def line_chart(title, x_title, y_title, curves):
+    """The SVG's text."""
     xs = [x for curve in curves for x in curve.xs]
-    ys = [y for curve in curves for y in curve.ys] + list(lines)
+    ys = [y for curve in curves for y in curve.ys]
     least_x, most_x, least_y, most_y = min(xs), max(xs), min(ys), max(ys)
     if least_x == most_x:
         most_x += 1
@@ -49,10 +49,6 @@ def line_chart(title, x_title, y_title, curves, lines=()):
         at = place(0, y)[1]
         svg.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" stroke="#00000018"/>'
                    f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{round(y, 9):g}</text>')
-    for y, name in dict(lines).items():
-        at = place(0, y)[1]
-        svg.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" stroke="#ef4444" stroke-dasharray="2 4"/>'
-                   f'<text x="{LEFT + 6}" y="{at - 5:.1f}" fill="#ef4444">{escape(name)}</text>')
     for row, curve in enumerate(curves):
         style = (f'stroke="{COLORS[curve.color % len(COLORS)]}" stroke-width="1.6"' +
                  (' stroke-dasharray="5 3" opacity="0.8"' if curve.dashed else ""))

@@ -11,8 +11,8 @@ cd "$root"
 runs=$scratch/runs
 short() { dev/bench/fp8_losses --steps 100 --seeds 1 --jobs 2 --build "$build" --runs "$runs" "$@" >"$scratch/out.txt" 2>&1; }
 
-# other NAME RECIPE: a faulty program's run of seed 1.
-other() { LLMC_THREADS=1 "$build/bench/train_batches" train "$runs/data-1" "$2" 100 "$scratch/$1.jsonl"; }
+# other NAME RECIPE: 20 steps of a faulty program on the data of seed 1.
+other() { LLMC_THREADS=1 "$build/bench/train_batches" train "$runs/data-1" "$2" 20 "$scratch/$1.jsonl"; }
 mkdir "$runs"
 "$build/bench/train_batches" make "$runs/data-1" 1
 (other saturating '{"recipe": "delayed", "margin": -1}' && other e4m3 '{"recipe": "tensorwise", "gradient": "e4m3"}') &
@@ -23,9 +23,10 @@ check "as PyTorch's emulation" grep -q "all is as asked for" "$scratch/out.txt"
 check "gathered in FP8, tensorwise weights train to the same bits" cmp \
   <(sed 's/,"ms".*//' "$runs/tensorwise-1.jsonl") <(sed 's/,"ms".*//' "$runs/tensorwise+gather-1.jsonl")
 
-# Seen failing: another program's losses in the place of a recipe's.
-seen() { # WHAT LOSSES VARIANT
-  cp "$2" "$runs/$3-1.jsonl"
+# Seen failing: another program's first steps in the place of a recipe's.
+seen() { # WHAT LINES VARIANT
+  tail -n 80 "$runs/$3-1.jsonl" >"$scratch/rest"
+  cat <(head -n 20 "$2") "$scratch/rest" >"$runs/$3-1.jsonl"
   check "$1 is seen" eval '! short --variants '"$3"' && grep -q "^FAIL: '"$3"'" "$scratch/out.txt"'
   grep "^FAIL" "$scratch/out.txt" | sed 's/^/     /'
 }
