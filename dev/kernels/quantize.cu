@@ -47,11 +47,6 @@ void check_cases(Checker& checker, const std::string& name, const std::vector<bf
   if (cases.size() < 100) without.report(checker, name + ", without statistics");
 }
 
-bool few() {
-  const char* sizes = getenv("LLMC_SIZES");
-  return sizes && std::string(sizes) == "few";
-}
-
 void check_shapes(Checker& checker) {
   const auto values = [](int rows, int columns) {
     Generator generator(uint64_t(rows) * 10007 + uint64_t(columns));
@@ -304,7 +299,7 @@ void check_wide_norm(Checker& checker) {
   Device device(0, wide);
   Checker inner(device);
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{3, 1024}, {17, 2056}, {2, 4104}})
-    check_source(inner, {Kind::rmsnorm, rows, columns});
+    if (!few() || columns == 1024) check_source(inner, {Kind::rmsnorm, rows, columns});
   checker.that("norms of long rows with a block each", inner.failures() == 0 && inner.passed() > 0,
                format("%d passed, %d failed", inner.passed(), inner.failures()));
 }
@@ -410,7 +405,7 @@ void check_delayed(Checker& checker) {
       for (const bool latest : {false, true})
         for (const bool power_of_two : {false, true})
           for (const int margin : {0, 1, -1, 9}) {
-            if ((margin != 0) + (tensors != 70) > 1 || (few() && tensors != 31)) continue;
+            if ((margin != 0) + (tensors != 70) > 1 || (few() && (tensors != 31 || length != 7))) continue;
             const Delayed d{tensors, length, margin, latest, power_of_two};
             std::vector<std::vector<float>> steps(40);
             for (auto& step : steps)

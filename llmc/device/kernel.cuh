@@ -242,6 +242,14 @@ inline void narrow(bf16* to, const float (&from)[8]) {
   const Bits16 bits = __builtin_convertvector((nan & 0x7fffu) | (~nan & rounded), Bits16);
   memcpy(static_cast<void*>(to), &bits, sizeof bits);
 }
+inline void raise_to_magnitudes(bf16* largest, const bf16* x) {
+  Bits16 before, bits;
+  memcpy(&before, largest, sizeof before);
+  memcpy(&bits, x, sizeof bits);
+  bits &= 0x7fff;
+  const Bits16 after = bits > before ? bits : before;
+  memcpy(static_cast<void*>(largest), &after, sizeof after);
+}
 template <int exponent_bits>
 inline void narrow(uint8_t* to, const float* from) {
   Bits32 u;
@@ -294,8 +302,8 @@ __device__ __forceinline__ void raise_to_magnitudes(Vector<bf16, width>& largest
   }
 #else
   constexpr int kPairs = 0;
+  if constexpr (width == 8) return cpu_world::raise_to_magnitudes(largest.v, x.v);
 #endif
-  VECTOR_LOOP
   for (int j = 2 * kPairs; j < width; ++j) {
     const uint16_t bits = x.v[j].bits & 0x7fff;
     largest.v[j].bits = bits > largest.v[j].bits ? bits : largest.v[j].bits;
