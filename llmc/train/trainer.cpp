@@ -254,7 +254,7 @@ class LlamaTrainer : public Trainer {
     }
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
     if (scales_) scales_->start_comparing();  // behind the sum, which waits for compute
-    gradients_->finish_step();  // waits for all that was started on the stream of the sums
+    gradients_->finish_step();                // waits for all that was started on the stream of the sums
     if (snapshot_) snapshot_->before_update(compute_);
     if (scales_) scales_->finish_step();
     optimizer_->step(*gradients_, parameters_, states_.on_device());
