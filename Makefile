@@ -76,7 +76,7 @@ test:
 test-pytorch:
 	@$(PROBE) install test
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6
-	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands && \
+	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors && \
 	  dev/test/run --with pytorch $$build $(T)
 test-watch:
 	@$(PROBE) install test

@@ -23,6 +23,7 @@
 #include <optional>
 #include <regex>
 
+#include "dev/test/quantization.h"
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
 #include "llmc/base/safetensors.h"
@@ -53,21 +54,6 @@ Recipe read_recipe(const Json& json) {
   r.steps = int(json.get_int("steps"));
   REQUIRE(r.steps > 0, "%s: steps is %d, expected at least 1", json.where().c_str(), r.steps);
   return r;
-}
-
-// `skip` names products as "down", of all blocks, or "layers.3.down".
-Fp8Settings read_quantization(const Json& json, const LlamaConfig& config) {
-  Fp8Settings s = fp8_settings(
-      {json.get_string("recipe"), json.get_string("gradient"), json.at("pow2").as_bool() ? "on" : "off", ""}, config);
-  for (const Json& name : json.at("skip").elements())
-    for (int layer = 0; layer < config.L; ++layer)
-      for (const Product product : kEachProduct)
-        if (name.as_string() == product_name(product) ||
-            name.as_string() == format("layers.%d.%s", layer, product_name(product)))
-          s.skipped[size_t(layer * kProducts + int(product))] = true;
-  s.history = int(json.get_int("history")), s.margin = int(json.get_int("margin"));
-  s.latest = json.get_string("algorithm") == "latest";
-  return s;
 }
 
 std::vector<int32_t> read_tokens(const Safetensors& batch, const char* name, Shape& shape) {

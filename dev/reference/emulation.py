@@ -61,7 +61,8 @@ class Emulation:
         operands.sources["dy"] = dy
         dx, dw = (self.product(operands, direction) for direction in ("dgrad", "wgrad"))
         for source, x in operands.sources.items() if self.delayed or self.record is not None else ():
-            self.amaxes[f"{operands.name}.{source}"] = amax_of(x, "tensor").item()
+            name = f"{operands.name}.{source}"
+            self.amaxes[name] = max(self.amaxes.get(name, 0.0), amax_of(x, "tensor").item())
             if self.record is not None:
                 self.record[f"{operands.name}.{source}"] = x.clone()
         return dx.to(self.dtype), dw
@@ -181,8 +182,28 @@ class Emulation:
     # ------------------------------------------------------------------------------------------ a step
 
     def gradients(self, weights: Tensors, input_ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensors]:
-        """A step of one micro-batch, input_ids and labels (B, T): logits (B, T, V), the loss, and the gradients in fp32
-        by Hugging Face's names.  `weights` are the master weights."""
+        """A step of one micro-batch, input_ids and labels (B, T), or of several, (k, B, T): logits (B, T, V) or
+        (k, B, T, V), the mean loss, and the gradients in fp32 by Hugging Face's names.  `weights` are the master
+        weights.  Current scales belong to a micro-batch, delayed ones to the step."""
+        micro_batches = [(input_ids, labels)] if labels.dim() == 2 else list(zip(input_ids, labels))
+        count = (labels >= 0).sum()
+        logits, loss, grads = self.micro_batch(weights, *micro_batches[0], count)
+        every_logits = [logits]
+        for micro_batch in micro_batches[1:]:
+            logits, more_loss, more = self.micro_batch(weights, *micro_batch, count)
+            every_logits.append(logits)
+            loss = loss + more_loss
+            for name, grad in more.items():
+                grads[name] += grad
+        for name, scale in self.delayed.items():
+            scale.end_step(self.amaxes[name])
+        self.amaxes.clear()
+        self.record = None
+        return every_logits[0] if labels.dim() == 2 else torch.stack(every_logits), loss / count, grads
+
+    def micro_batch(self, weights: Tensors, input_ids: Tensor, labels: Tensor,
+                    count: Tensor) -> tuple[Tensor, Tensor, Tensors]:
+        """Logits (B, T, V), the sum of the losses, and its part of the gradients of a step of `count` labels."""
         c = self.config
         B, labels = input_ids.shape[0], labels.flatten().long()
         embedding = weights["model.embed_tokens.weight"].to(self.dtype)
@@ -199,10 +220,10 @@ class Emulation:
         counted = labels >= 0
         log_p = logits.to(self.wide).log_softmax(-1)
         picked = labels.clamp(min=0)[:, None]
-        loss = -log_p.gather(1, picked)[counted].mean()
+        loss = -log_p.gather(1, picked)[counted].sum()
         dlogits = log_p.exp_()
         dlogits.scatter_add_(1, picked, torch.full_like(dlogits[:, :1], -1))
-        dlogits = (dlogits * (counted.to(self.wide) / counted.sum())[:, None]).to(self.dtype).to(self.wide)
+        dlogits = (dlogits * (counted.to(self.wide) / count)[:, None]).to(self.dtype).to(self.wide)
 
         grads: Tensors = {head_name: dlogits.t() @ norm.to(self.wide)}
         dnorm = (dlogits @ head).to(self.dtype)
@@ -213,7 +234,4 @@ class Emulation:
         dembedding.index_add_(0, input_ids.flatten().long(), dresidual.to(self.wide))
         name = "model.embed_tokens.weight"
         grads[name] = grads[name] + dembedding if c.tie_word_embeddings else dembedding
-        for name, scale in self.delayed.items():
-            scale.end_step(self.amaxes[name])
-        self.record = None
         return logits.view(B, -1, c.vocab_size), loss, {name: grads[name] for name in weights}

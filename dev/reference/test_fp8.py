@@ -322,6 +322,27 @@ def test_model() -> None:
               f"{np.median(ratios):.2f} of PyTorch's error")
 
 
+def test_micro_batches() -> None:
+    """A row each: in float64 they are one batch; a delayed scale follows the largest number of all of them."""
+    config, weights, batch = setting("gqa4")
+    inputs, labels = batch["input_ids"][0], batch["labels"][0].clone()
+    labels[0, : labels.shape[1] // 2] = -100  # so that the rows count differently
+    T = labels.shape[1]
+    whole, parts = (make_dump.emulation(config, T, None, torch.float64).gradients(weights, *tokens) for tokens in
+                    ((inputs, labels), (inputs[:, None], labels[:, None])))
+    pairs = [(whole[0], parts[0][:, 0]), (whole[1], parts[1]), *((whole[2][name], parts[2][name]) for name in weights)]
+    error = max(((a - b).norm() / a.norm()).item() for a, b in pairs)
+    delayed = make_dump.emulation(config, T, Quantization.parse("delayed"))
+    delayed.gradients(weights, inputs[:, None], labels[:, None])
+    single = [make_dump.emulation(config, T, Quantization.parse("delayed")) for _ in inputs]
+    for model, row in zip(single, inputs):
+        model.gradients(weights, row[None], labels[:1])
+    names = [name for name in delayed.delayed if name.endswith("0.qkv.x")]
+    largest = all(delayed.delayed[name].history == [max(m.delayed[name].history[0] for m in single)] for name in names)
+    check(len(inputs) > 1 and error < 1e-12 and names and largest,
+          f"{len(inputs)} micro-batches in float64 against one batch: {error:.1e}; their amax is the step's")
+
+
 def test_dumps() -> None:
     for recipe in GROUPS:
         folder = DUMPS / f"fp8_{recipe}"
@@ -518,6 +539,7 @@ def main() -> None:
     test_torchao_layer()
     test_scaled_product()
     test_model()
+    test_micro_batches()
     test_dumps()
     with tempfile.TemporaryDirectory() as scratch:
         test_check_operands(Path(scratch))

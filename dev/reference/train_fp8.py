@@ -3,9 +3,9 @@
     python dev/reference/train_fp8.py DIR --fp8 rowwise --out losses.jsonl
 
 DIR holds config.json, model.safetensors (initial weights, fp32), recipe.json (AdamW's, as of a parity dump; a
-`quantization` in it is the default of --fp8) and batches.safetensors: input_ids, labels int32 (steps, B, T), and
-optionally learning_rates fp32 (steps), else the recipe's learning_rate.  A step is one batch.  Writes a line
-{"step": 0, "loss": 5.5, "grad_norm": 1.2} for each, one thread.
+`quantization` in it is the default of --fp8) and batches.safetensors: input_ids, labels int32 (steps, B, T), or
+(steps, k, B, T) of k micro-batches a step, and optionally learning_rates fp32 (steps), else the recipe's learning_rate.
+Writes a line {"step": 0, "loss": 5.5, "grad_norm": 1.2, "ms": 87.5} for each, one thread.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
     config, weights = LlamaConfig.from_pretrained(args.directory), load_file(args.directory / "model.safetensors")
     recipe = json.loads((args.directory / "recipe.json").read_text())
     batches = load_file(args.directory / "batches.safetensors")
-    steps, _, T = batches["labels"].shape
+    steps, *_, T = batches["labels"].shape
     steps = min(steps, args.steps or steps)
     entry = recipe.get("quantization")
     quantization = Quantization.parse(args.fp8) if args.fp8 else Quantization.of(entry) if entry else None
@@ -51,7 +51,8 @@ def main() -> None:
         optimizer.recipe = recipe | {"learning_rate": rates[step]}
         norm = optimizer.update(grads)
         times.append(time.perf_counter() - begin)
-        print(json.dumps({"step": step, "loss": loss.item(), "grad_norm": norm.item()}), file=out, flush=True)
+        print(json.dumps({"step": step, "loss": loss.item(), "grad_norm": norm.item(),
+                          "ms": round(1000 * times[-1], 2)}), file=out, flush=True)
     name = quantization.recipe if quantization else "bf16"
     print(f"{name}: {steps} steps, {1000 * statistics.median(times):.1f} ms each (median), last loss {loss.item():.4f}",
           file=sys.stderr)

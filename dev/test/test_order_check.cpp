@@ -111,9 +111,14 @@ TEST_CASE("the log of accesses stays small") {
   const double seconds = std::chrono::duration<double>(now() - begin).count();
   printf("10^5 ordered accesses: %.3f s, at most %zu entries in the log\n", seconds, largest);
   CHECK(largest < 2000);
-  const Access all[] = {{data, sizeof data, true}};
+  float elsewhere[8];
+  const Access all[] = {{data, sizeof data, true}}, accesses_elsewhere[] = {{elsewhere, sizeof elsewhere, true}};
   order.access(one, "all", "here", 1, all, 1);
   CHECK(order.entries() <= 3);  // and what the last step of the other timeline did
   order.forget(data, sizeof data);
   CHECK(order.entries() == 0);
+  order.access(one, "before the host waits", "here", 1, all, 1);
+  order.access(two, "beside it", "here", 1, accesses_elsewhere, 1);
+  order.join(OrderCheck::kHost, order.now(one));
+  CHECK(order.entries() == 1);
 }

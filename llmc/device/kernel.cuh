@@ -261,15 +261,64 @@ __device__ __forceinline__ void load_vector(float (&to)[width], const T* from) {
 #pragma unroll
   for (int j = 0; j < width; ++j) to[j] = to_float(vector.v[j]);
 }
-template <int width, class T>
-__device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) {
-#if !LLMC_CUDA
-  if constexpr (width == 8 && std::is_same_v<T, bf16>) return cpu_world::narrow(to, from);
-#endif
+template <class T, int width>
+__device__ __forceinline__ Vector<T, width> rounded(const float (&from)[width]) {
   Vector<T, width> vector;
+#if !LLMC_CUDA
+  if constexpr (width == 8 && std::is_same_v<T, bf16>) {
+    cpu_world::narrow(vector.v, from);
+    return vector;
+  }
+#endif
 #pragma unroll
   for (int j = 0; j < width; ++j) vector.v[j] = from_float<T>(from[j]);
-  *reinterpret_cast<Vector<T, width>*>(to) = vector;
+  return vector;
+}
+template <int width, class T>
+__device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) {
+  *reinterpret_cast<Vector<T, width>*>(to) = rounded<T>(from);
+}
+
+// Raises `largest`, each by itself, to the magnitudes of x: as bits they order as numbers do, with NaN above infinity.
+template <int width>
+__device__ __forceinline__ void raise_to_magnitudes(Vector<bf16, width>& largest, const Vector<bf16, width>& x) {
+#if LLMC_CUDA
+  constexpr int kPairs = width / 2;  // two at once, and none is converted by itself
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    uint32_t a, b;
+    memcpy(&a, &largest.v[2 * j], sizeof a);
+    memcpy(&b, &x.v[2 * j], sizeof b);
+    a = __vmaxu2(a, b & 0x7fff7fffu);
+    memcpy(&largest.v[2 * j], &a, sizeof a);
+  }
+#else
+  constexpr int kPairs = 0;
+#endif
+  VECTOR_LOOP
+  for (int j = 2 * kPairs; j < width; ++j) {
+    const uint16_t bits = x.v[j].bits & 0x7fff;
+    largest.v[j].bits = bits > largest.v[j].bits ? bits : largest.v[j].bits;
+  }
+}
+template <int width>
+__device__ __forceinline__ void raise_to_magnitudes(Vector<float, width>& largest, const Vector<float, width>& x) {
+  VECTOR_LOOP
+  for (int j = 0; j < width; ++j) {
+    const uint32_t bits = float_to_bits(x.v[j]) & 0x7fffffffu, before = float_to_bits(largest.v[j]);
+    largest.v[j] = bits_to_float(bits > before ? bits : before);
+  }
+}
+// The largest of them, as the bits of an fp32 number.
+template <class T, int width>
+__device__ __forceinline__ uint32_t largest_of(const Vector<T, width>& magnitudes) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int j = 0; j < width; ++j) {
+    const uint32_t bits = float_to_bits(to_float(magnitudes.v[j]));
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
 }
 
 // Numbers as FP8, saturated, rounded to nearest even; `width` is 8 or 16.

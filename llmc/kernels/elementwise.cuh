@@ -27,21 +27,3 @@ __device__ __forceinline__ Turned turned(float a, float b, float cosine, float s
 }
 
 __device__ __forceinline__ float rmsnormed(float x, float rstd, float weight) { return x * rstd * weight; }
-
-// Raises `largest`, each by itself, to the magnitudes of the numbers as T has them, as the bits of fp32 numbers: these
-// order as the numbers do, and NaN above infinity.
-template <class T, int width>
-__device__ __forceinline__ void raise_to_magnitudes(uint32_t (&largest)[width], const float (&x)[width]) {
-  VECTOR_LOOP
-  for (int j = 0; j < width; ++j) {
-    const uint32_t bits = float_to_bits(to_float(from_float<T>(x[j]))) & 0x7fffffffu;
-    largest[j] = bits > largest[j] ? bits : largest[j];
-  }
-}
-template <int width>
-__device__ __forceinline__ uint32_t largest_of(const uint32_t (&x)[width]) {
-  uint32_t largest = x[0];
-#pragma unroll
-  for (int j = 1; j < width; ++j) largest = x[j] > largest ? x[j] : largest;
-  return largest;
-}

@@ -25,7 +25,7 @@ constexpr int kSegment = 16;       // elements that a thread writes at once
 struct Tile {
   bf16 x[kTile][kPitch];
   float row_scale[kTile], column_scale[kTile];
-  uint32_t column_amax[kTile / kSegment][kTile];  // of so many rows each
+  bf16 column_amax[kTile / kSegment][kTile];  // of so many rows each
   uint32_t warp_amax[kWarps];
 };
 
@@ -35,14 +35,20 @@ __device__ __forceinline__ int place(int row, int column) { return column ^ (row
 template <class Source, int width>
 __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns) {
   const int first_row = blockIdx.y * kTile, first_column = blockIdx.x * kTile;
-  uint32_t largest[width] = {};
-  for (int task = threadIdx.x; task < kTile * kTile / width; task += kThreads) {
-    const int r = task / (kTile / width), c = task % (kTile / width) * width;
-    float v[width] = {};
-    if (first_row + r < rows && first_column + c < columns)
-      load_source(v, source, first_row + r, first_column + c, columns);
-    raise_to_magnitudes<bf16>(largest, v);
-    store_vector(&tile.x[r][place(r, c)], v);
+  Vector<bf16, width> largest = {};
+#pragma unroll 4  // several loads in flight
+  for (int k = 0; k < kTile * kTile / width / kThreads; ++k) {
+    const int task = k * kThreads + threadIdx.x, r = task / (kTile / width), c = task % (kTile / width) * width;
+    const int row = first_row + r, column = first_column + c;
+    // Beyond the matrix its last numbers are read: a branch would wait for each load.
+    float v[width];
+    load_source(v, source, row < rows ? row : rows - 1, column < columns ? column : columns - width, columns);
+    Vector<bf16, width> x = rounded<bf16>(v);
+    const uint16_t mask = row < rows && column < columns ? 0xffff : 0;
+    VECTOR_LOOP
+    for (int j = 0; j < width; ++j) x.v[j].bits &= mask;
+    raise_to_magnitudes(largest, x);
+    *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][place(r, c)]) = x;
   }
   return largest_of(largest);
 }
@@ -54,20 +60,17 @@ __device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   const bool of_row = threadIdx.x < kTile;
   // 16 vectors each: a row's, in any order, or 16 rows' of the same 8 columns.
   const int first_row = of_row ? i : i / (kTile / 8) * kSegment, column = i % (kTile / 8) * 8;
-  uint32_t largest[8] = {};
+  Vector<bf16, 8> largest = {};
   for (int k = 0; k < kTile / 8; ++k) {
-    float v[8];
-    load_vector(v, of_row ? &tile.x[i][k * 8] : &tile.x[first_row + k][place(first_row, column)]);
-    raise_to_magnitudes<bf16>(largest, v);
+    const bf16* from = of_row ? &tile.x[i][k * 8] : &tile.x[first_row + k][place(first_row, column)];
+    raise_to_magnitudes(largest, *reinterpret_cast<const Vector<bf16, 8>*>(from));
   }
-  if (!of_row)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) tile.column_amax[first_row / kSegment][column + j] = largest[j];
+  if (!of_row) *reinterpret_cast<Vector<bf16, 8>*>(&tile.column_amax[first_row / kSegment][column]) = largest;
   __syncthreads();
   if (of_row) return largest_of(largest);
-  uint32_t of_column[kTile / kSegment];
+  Vector<bf16, kTile / kSegment> of_column;
 #pragma unroll
-  for (int k = 0; k < kTile / kSegment; ++k) of_column[k] = tile.column_amax[k][i];
+  for (int k = 0; k < kTile / kSegment; ++k) of_column.v[k] = tile.column_amax[k][i];
   return largest_of(of_column);
 }
 

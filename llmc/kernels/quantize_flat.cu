@@ -38,13 +38,13 @@ __device__ __forceinline__ void load_unit(float (&v)[kUnit], const bf16* x, size
 
 __global__ void __launch_bounds__(kThreads)
     largest_magnitude_kernel(float* amax, const bf16* __restrict__ x, size_t n) {
-  uint32_t magnitudes[kUnit] = {};
+  Vector<bf16, kUnit> magnitudes = {};
   for (int round = 0; round < kRounds; ++round) {
     const size_t first = blockIdx.x * kPiece + (size_t(round) * kThreads + threadIdx.x) * kUnit;
     if (first >= n) break;
     float v[kUnit];
     load_unit(v, x, first, n);
-    raise_to_magnitudes<bf16>(magnitudes, v);
+    raise_to_magnitudes(magnitudes, rounded<bf16>(v));
   }
   const uint32_t largest = block_max(largest_of(magnitudes));
   if (threadIdx.x == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
@@ -57,14 +57,14 @@ __device__ __forceinline__ float scale_from(const SharedScale& s) {
 __global__ void __launch_bounds__(kThreads)
     quantize_flat_kernel(uint8_t* __restrict__ q, const bf16* __restrict__ x, size_t n, SharedScale shared) {
   const float scale = scale_from(shared);
-  uint32_t magnitudes[kUnit] = {};
+  Vector<bf16, kUnit> magnitudes = {};
   int values = 0, saturated = 0, underflowed = 0;
   for (int round = 0; round < kRounds; ++round) {
     const size_t first = blockIdx.x * kPiece + (size_t(round) * kThreads + threadIdx.x) * kUnit;
     if (first >= n) break;
     float v[kUnit];
     load_unit(v, x, first, n);
-    raise_to_magnitudes<bf16>(magnitudes, v);
+    raise_to_magnitudes(magnitudes, rounded<bf16>(v));
     VECTOR_LOOP
     for (int j = 0; j < kUnit; ++j) v[j] *= scale;
     alignas(8) uint8_t bytes[kUnit];

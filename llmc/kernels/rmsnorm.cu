@@ -61,15 +61,16 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) rstd[row] = r;
   if (!y && !amax) return;
   const T* normed = add ? sum : x;
-  uint32_t largest[width] = {};
+  Vector<T, width> largest = {};
   for (int c = first; c < C; c += step) {
     float v[width], scale[width];
     load_vector(v, normed + offset + c);
     load_vector(scale, w + c);
 #pragma unroll
     for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, scale[j]);
-    if (amax) raise_to_magnitudes<T>(largest, v);
-    if (y) store_vector(y + offset + c, v);
+    const Vector<T, width> numbers = rounded<T>(v);
+    if (amax) raise_to_magnitudes(largest, numbers);
+    if (y) *reinterpret_cast<Vector<T, width>*>(y + offset + c) = numbers;
   }
   if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
 }

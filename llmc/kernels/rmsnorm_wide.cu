@@ -67,16 +67,11 @@ __global__ void __launch_bounds__(kMostThreads)
     for (int j = 0; j < 8; ++j) row.set(i, j, rmsnormed(row.get(i, j), r, scale.get(i, j)));
   if (y) row.store(y + offset, vectors);
   if (!amax) return;
-  uint32_t largest = 0;
+  Vector<T, 8> largest = {};
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const uint32_t bits = float_to_bits(row.get(i, j)) & 0x7fffffffu;
-      largest = bits > largest ? bits : largest;
-    }
-  largest = warp_max(largest);
-  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
+  for (int i = 0; i < kVectors; ++i) raise_to_magnitudes(largest, row.vector[i]);
+  const uint32_t of_warp = warp_max(largest_of(largest));
+  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
 }
 
 // A block has `rows` rows, one after the other, and a thread the same columns of each: it keeps their sums for dw.

@@ -1,0 +1,22 @@
+// The entry `quantization` that dev/reference writes: dev/reference/README.md tells what is in it.
+#pragma once
+
+#include "llmc/base/error.h"
+#include "llmc/base/json.h"
+#include "llmc/model/config.h"
+#include "llmc/model/fp8.h"
+
+// `skip` names products as "down", of all blocks, or "layers.3.down".
+inline Fp8Settings read_quantization(const Json& json, const LlamaConfig& config) {
+  Fp8Settings s = fp8_settings(
+      {json.get_string("recipe"), json.get_string("gradient"), json.at("pow2").as_bool() ? "on" : "off", ""}, config);
+  for (const Json& name : json.at("skip").elements())
+    for (int layer = 0; layer < config.L; ++layer)
+      for (const Product product : kEachProduct)
+        if (name.as_string() == product_name(product) ||
+            name.as_string() == format("layers.%d.%s", layer, product_name(product)))
+          s.skipped[size_t(layer * kProducts + int(product))] = true;
+  s.history = int(json.get_int("history")), s.margin = int(json.get_int("margin"));
+  s.latest = json.get_string("algorithm") == "latest";
+  return s;
+}
