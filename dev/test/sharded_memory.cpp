@@ -161,10 +161,9 @@ void plan(World& world, const std::string& model, DType dtype, int stage) {
   const size_t size = dtype == DType::bf16 ? 2 : 4, ranks = size_t(world.ranks.size);
   const auto parts = [&](int from) { return stage >= from ? ranks : 1; };
   const Theory all{size_t(c.parameters()), size_t(c.L) + 2, 6 * size_t(c.L) + (c.tied ? 2 : 3)};
-  const size_t whole_padding = stage ? ranks : 1;  // whole units are padded so that they can be cut
   const auto require_state = [&](const char* what, size_t elements, size_t parts) {
     Theory theory = all;
-    if (parts == 1) theory.units *= whole_padding;
+    if (parts == 1) theory.units *= ranks;  // whole units are padded so that they can be cut, in each stage
     theory.require(what, elements, parts);
   };
   require_state("weights", bytes["weights"] / size, parts(3));
