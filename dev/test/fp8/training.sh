@@ -6,7 +6,7 @@
 # The short variant of dev/bench/fp8_losses, which says what is asked for; PyTorch's losses are stored.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
-source "$(dirname "$0")/lib.bash"
+source "$(dirname "$0")/../lib.bash"
 cd "$root"
 runs=$scratch/runs
 short() { dev/bench/fp8_losses --steps 100 --seeds 1 --jobs 2 --build "$build" --runs "$runs" "$@" >"$scratch/out.txt" 2>&1; }
