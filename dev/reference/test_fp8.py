@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import make_dump
 from check_operands import Invalid, check_folder, difference
+from compare_quantize import every_bf16, generator, hostile_tensors, random
 from fp8 import (BF16, DIRECTIONS, FORMATS, GROUPS, MAX, PRODUCTS, SMALLEST_AMAX, DelayedScale, Operand, Operands,
                  Quantization, Tensors, amax_of, power_of_two, product, quantize, recorded, scale_of, values_of)
 from test_reference import DUMPS, check, setting
@@ -36,39 +37,6 @@ with warnings.catch_warnings():
 logging.disable(logging.NOTSET)
 
 E4M3, E5M2 = FORMATS["e4m3"], FORMATS["e5m2"]
-generator = torch.Generator().manual_seed(0)
-
-
-def random(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=generator).to(BF16)
-
-
-def every_bf16() -> Tensor:
-    """All finite ones, as a matrix."""
-    bits = torch.arange(-(2**15), 2**15).to(torch.int16).view(BF16)
-    return bits[bits.isfinite()].view(255, -1)
-
-
-def hostile_tensors() -> Tensors:
-    """Matrices whose dimensions are no multiples of 16 or 128, but for the first."""
-    tensors = {"random": random(256, 384), "odd": random(37, 131), "one entry": random(1, 1), "narrow": random(300, 3),
-               "zeros": torch.zeros(21, 150, dtype=BF16), "negative zeros": -torch.zeros(5, 7, dtype=BF16),
-               "every bf16": every_bf16()}
-    tensors["subnormal"] = (random(33, 140).float() * 2.0**-130).to(BF16)
-    tensors["huge"] = (random(17, 129).float() * 2.0**125).to(BF16).clamp(-3e38, 3e38)
-    tensors["outlier"] = random(50, 200)
-    tensors["outlier"][7, 130] = 1e6
-    tensors["zero rows"] = random(40, 260)
-    tensors["zero rows"][::3] = 0
-    tensors["zero rows"][:, 128:256] = -0.0
-    for exponent in (-20, 0, 9):  # amax a power of two; and just below one, where the product rounds up to it
-        below = (torch.rand(31, 170, generator=generator).to(BF16) - 0.5).mul(2.0**exponent)
-        below[3, 5] = 2.0**exponent
-        tensors[f"up to 2^{exponent}"] = below
-        tensors[f"nearly 2^{exponent}"] = below.clamp(max=2.0**exponent * (1 - 2**-8))
-    return tensors
-
-
 def bits(x: Tensor) -> Tensor:
     return x.contiguous().view({1: torch.uint8, 4: torch.int32}[x.element_size()])
 

@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "dev/test/arrays.h"
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
-#include "llmc/base/safetensors.h"
 #include "llmc/base/text.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/kernels/rmsnorm.h"
@@ -33,34 +33,6 @@
 namespace {
 
 constexpr int kSteps = 3, kMicroSteps = 2;
-
-struct Array {
-  StoredType type;
-  Shape shape;
-  std::vector<std::byte> bytes;
-};
-
-template <class T>
-Array array_of(StoredType type, Shape shape, const std::vector<T>& values) {
-  Array array{type, std::move(shape), std::vector<std::byte>(values.size() * sizeof(T))};
-  memcpy(array.bytes.data(), values.data(), array.bytes.size());
-  return array;
-}
-
-using Arrays = std::map<std::string, Array>;
-
-void write_arrays(const std::string& path, const Arrays& arrays) {
-  std::vector<TensorSpec> specs;
-  for (const auto& [name, array] : arrays) specs.push_back({name, array.type, array.shape});
-  std::stable_sort(specs.begin(), specs.end(),
-                   [](const auto& a, const auto& b) { return bytes_of(a.type) > bytes_of(b.type); });
-  SafetensorsWriter writer(path, specs);
-  for (const TensorSpec& spec : specs) {
-    const std::vector<std::byte>& bytes = arrays.at(spec.name).bytes;
-    writer.write(spec.name, bytes.data(), bytes.size());
-  }
-  writer.finish();
-}
 
 template <class T>
 std::vector<T> transposed(const std::vector<T>& x, size_t rows, size_t columns) {
@@ -82,12 +54,12 @@ class Observer {
  public:
   Observer(Device& device, const LlamaConfig& config) : device_(device), config_(config), stream_(device, "observer") {}
 
-  void begin_step(Arrays weights) {
+  void begin_step(NamedArrays weights) {
     weights_ = std::move(weights);
     micros_.clear();
     forward_ = false;
   }
-  const std::vector<Arrays>& micros() const { return micros_; }
+  const std::vector<NamedArrays>& micros() const { return micros_; }
 
   void see(const ObservedProduct& p) {
     using Kind = ObservedProduct::Kind;
@@ -114,10 +86,10 @@ class Observer {
   }
 
  private:
-  void add(const std::string& name, Array array) {
+  void add(const std::string& name, NamedArray array) {
     REQUIRE(micros_.back().emplace(name, std::move(array)).second, "%s was seen twice", name.c_str());
   }
-  static Array matrix(const std::vector<bf16>& values, int rows, int columns) {
+  static NamedArray matrix(const std::vector<bf16>& values, int rows, int columns) {
     return array_of(StoredType::BF16, {size_t(rows), size_t(columns)}, values);
   }
   template <class T>
@@ -127,7 +99,7 @@ class Observer {
     stream_.synchronize();
     return values;
   }
-  Array bf16_transposed(const bf16* data, int rows, int columns) {
+  NamedArray bf16_transposed(const bf16* data, int rows, int columns) {
     const auto values = download<bf16>(data, size_t(rows) * size_t(columns));
     return matrix(transposed(values, size_t(rows), size_t(columns)), columns, rows);
   }
@@ -159,40 +131,17 @@ class Observer {
   }
 
   void operand(const std::string& stem, const std::string& name, const QuantizedTensor& t) {
-    const auto padded = download<uint8_t>(t.data, t.bytes());
-    const size_t rows = size_t(t.rows), columns = size_t(t.columns), stride = size_t(t.stride());
-    std::vector<uint8_t> data;
-    for (size_t i = 0; i < padded.size(); ++i) {
-      if (i / stride < rows && i % stride < columns) data.push_back(padded[i]);
-      else
-        REQUIRE(padded[i] == 0, "%s%s: the padding at %zu, %zu is %d", stem.c_str(), name.c_str(), i / stride,
-                i % stride, padded[i]);
-    }
-    add(stem + name,
-        array_of(t.format == Fp8Format::e4m3 ? StoredType::F8_E4M3 : StoredType::F8_E5M2, {rows, columns}, data));
-    const auto factors = download<float>(t.factors, t.factor_count());
-    const auto blocks = [](size_t n) { return (n + 127) / 128; };
-    const size_t row_step = t.scaling == Scaling::block_128x128 ? 128 : 1;
-    const size_t column_step = t.scaling == Scaling::tensor || t.scaling == Scaling::row ? columns : 128;
-    std::vector<float> scales;
-    for (size_t r = 0; r < rows; r += row_step)
-      for (size_t c = 0; c < columns; c += column_step) scales.push_back(factors[t.factor_at(int(r), int(c))]);
-    Shape shape = {scales.size()};
-    if (t.scaling == Scaling::block_1x128) shape = {rows, blocks(columns)};
-    if (t.scaling == Scaling::block_128x128) shape = {blocks(rows), blocks(columns)};
-    if (t.scaling == Scaling::tensor || t.one_scale) {  // written out for each row: the same
-      REQUIRE(std::count(scales.begin(), scales.end(), scales[0]) == ptrdiff_t(scales.size()),
-              "%s%s: the rows have several scales", stem.c_str(), name.c_str());
-      scales.resize(1), shape.clear();
-    }
-    add(stem + "scale_" + name, array_of(StoredType::F32, shape, scales));
+    UnpaddedOperand operand =
+        unpadded(stem + name, t, download<uint8_t>(t.data, t.bytes()), download<float>(t.factors, t.factor_count()));
+    add(stem + name, std::move(operand.data));
+    add(stem + "scale_" + name, std::move(operand.inverse));
   }
 
   Device& device_;
   const LlamaConfig& config_;
   Stream stream_;
-  Arrays weights_;
-  std::vector<Arrays> micros_;  // of the step
+  NamedArrays weights_;
+  std::vector<NamedArrays> micros_;  // of the step
   bool forward_ = false;
 };
 
@@ -246,15 +195,15 @@ void write_settings(const std::string& directory, const Fp8Settings& fp8) {
 }
 
 // The operands of all products, before the step that uses them. All ranks call.
-Arrays weights_of(Trainer& trainer, const LlamaConfig& config) {
-  Arrays arrays;
+NamedArrays weights_of(Trainer& trainer, const LlamaConfig& config) {
+  NamedArrays arrays;
   for (const Tensor& tensor : trainer.layout().tensors) {
     if (!tensor.row->fp8) continue;
     std::vector<uint16_t> rounded;
     for (const float x : trainer.weights(tensor.name)) rounded.push_back(bf16_bits(x));
     const int layer = trainer.layout().units[size_t(tensor.unit)].layer;
-    Array& array = arrays[format("layers.%d.%s.w", layer, tensor.row->product)];
-    const Array part = array_of(StoredType::BF16, {uint64_t(tensor.rows), uint64_t(tensor.columns)}, rounded);
+    NamedArray& array = arrays[format("layers.%d.%s.w", layer, tensor.row->product)];
+    const NamedArray part = array_of(StoredType::BF16, {uint64_t(tensor.rows), uint64_t(tensor.columns)}, rounded);
     if (array.shape.empty()) array = part;
     else array.shape[0] += part.shape[0], array.bytes.insert(array.bytes.end(), part.bytes.begin(), part.bytes.end());
   }
