@@ -1,72 +1,182 @@
 #include "llmc/memory/activation_store.h"
 
-#include <algorithm>
+#include <map>
+#include <tuple>
 
-#include "llmc/base/error.h"
+#include "llmc/base/text.h"
 #include "llmc/device/number.h"
 
+namespace {
+
+constexpr unsigned char kPoison = 0xff;
+constexpr Saved kInputs[kProducts] = {Saved::qkv_input, Saved::attention, Saved::gate_up_input, Saved::down_input};
+
+Planned<std::byte> add(MemoryPlan& plan, Segment segment, const char* category, const std::string& name,
+                       SavedSize size) {
+  const int buffer = size.element_bytes == 1   ? plan.add<uint8_t>(segment, category, name, size.count).buffer
+                     : size.element_bytes == 2 ? plan.add<bf16>(segment, category, name, size.count).buffer
+                                               : plan.add<float>(segment, category, name, size.count).buffer;
+  return {buffer, size.bytes()};
+}
+
+}  // namespace
+
 template <class T>
-ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8, size_t N,
-                                    bool backward) {
-  const size_t C = size_t(config.C), FF = size_t(config.FF);
-  const int sets = backward ? config.L : std::min(config.L, 2);
-  for (int layer = 0; layer < sets; ++layer) {
-    const auto add = [&]<class U>(Planned<U>& planned, const char* name, size_t width) {
-      planned = plan.add<U>(Segment::device, "activations", format("block %d %s", layer, name), N * width);
-    };
-    // An input is wide where some product of the blocks that take turns here wants it so.
-    const auto wide = [&](Product product) {
-      bool any = false;
-      for (int l = layer; l < config.L; l += sets) any = any || !fp8.quantizes(l, product) || fp8.wide_wgrad();
-      return any;
-    };
-    PlannedBlock b;
-    add(b.x, "x", C);
-    add(b.rstd1, "rstd1", 1);
-    if (wide(Product::qkv)) add(b.norm1, "norm1", C);
-    add(b.attention, "attention", size_t(config.q_width()));
-    add(b.lse, "lse", size_t(config.NH));
-    add(b.middle, "middle", C);
-    add(b.rstd2, "rstd2", 1);
-    if (wide(Product::gate_up)) add(b.norm2, "norm2", C);
-    add(b.gate_up, "gate_up", 2 * FF);
-    if (wide(Product::down)) add(b.swiglu, "swiglu", FF);
-    planned_.push_back(b);
-  }
-  for (int layer = 0; layer < config.L; ++layer)
-    planned_qkv_.push_back(
-        plan.add<T>(Segment::device, "activations", format("block %d qkv", layer), N * size_t(config.qkv_width())));
-  if (fp8.on() && !fp8.wide_wgrad() && backward) plan_quantized(plan, config, fp8, int(N));
+ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
+                                    const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device)
+    : config_(config), fp8_(fp8), policy_(policy), blocks_(size_t(config.L)) {
+  plan_places(plan, tokens);
+  if (!travels()) return;
+  bool carries = false;
+  for (const Block& block : blocks_) carries = carries || block.host[int(Saved::middle)].bytes;
+  if (carries)
+    planned_carried_ = plan.add<T>(Segment::device, "scratch", "middle for the next block", tokens * size_t(config.C));
+  out_.emplace(device, "offload");
+  in_.emplace(device, "prefetch");
+  computed_.emplace(device), released_.emplace(device);
+  for (int slot = 0; slot < policy_->horizon; ++slot) left_.emplace_back(device), back_.emplace_back(device);
 }
 
 template <class T>
-void ActivationStore<T>::plan_quantized(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
-                                        int tokens) {
-  quantized_.resize(size_t(config.L));
-  for (int layer = 0; layer < config.L; ++layer)
-    for (const Product product : kEachProduct) {
-      if (product == Product::o || !fp8.quantizes(layer, product)) continue;  // attention's output is there anyway
-      const QuantizedTensor t = fp8.operand(Role::input, true, tokens, product_shape(config, product).IC);
-      const std::string name = format("block %d input of %s", layer, product_name(product));
-      QuantizedInputs& block = quantized_[size_t(layer)];
-      block.planned_data[int(product)] = plan.add<uint8_t>(Segment::device, "activations", name, t.bytes());
-      block.planned_factors[int(product)] =
-          plan.add<float>(Segment::device, "activations", name + ", factors", t.factor_count());
+void ActivationStore<T>::plan_places(MemoryPlan& plan, size_t tokens) {
+  const auto for_each = [&](auto&& f) {
+    for (int layer = 0; layer < config_.L; ++layer)
+      for (int s = 0; s < kSaved; ++s) {
+        const Saved saved = Saved(s);
+        const SavedSize size = size_of(saved, layer, config_, fp8_, sizeof(T), tokens, policy_.has_value());
+        if (size.count) f(layer, saved, std::tuple(fate(saved, layer), index_of(saved, layer), saved), size);
+      }
+  };
+  std::map<std::tuple<Fate, int, Saved>, SavedSize> largest;  // of those that take turns
+  for_each([&](int, Saved, const auto& place, SavedSize size) {
+    SavedSize& most = largest[place];
+    if (size.bytes() > most.bytes()) most = size;
+  });
+  std::map<std::tuple<Fate, int, Saved>, Planned<std::byte>> planned;
+  for_each([&](int layer, Saved saved, const auto& place, SavedSize size) {
+    const auto [fate, index, _] = place;
+    Planned<std::byte>& there = planned[place];
+    if (there.buffer < 0) {
+      const char* const categories[] = {"activations", "recompute", "offload slots"};
+      const char* const owners[] = {"block %d %s", "workspace %d %s", "slot %d %s"};
+      there = add(plan, Segment::device, categories[int(fate)], format(owners[int(fate)], index, name_of(saved)),
+                  largest[place]);
     }
+    Block& block = blocks_[size_t(layer)];
+    block.device[int(saved)] = {there, nullptr, size.bytes()};
+    if (fate == Fate::travels && leaves(layer))
+      block.host[int(saved)] = {
+          add(plan, Segment::pinned, "activations", format("block %d %s", layer, name_of(saved)), size), nullptr,
+          size.bytes()};
+  });
 }
 
 template <class T>
-void ActivationStore<T>::bind(const Arena& arena) {
-  const auto wide = [&](const Planned<T>& planned) { return planned.count ? arena[planned] : nullptr; };
-  for (size_t layer = 0; layer < planned_qkv_.size(); ++layer) {
-    const PlannedBlock& b = planned_[layer % planned_.size()];
-    blocks_.push_back({arena[b.x], arena[b.rstd1], wide(b.norm1), arena[planned_qkv_[layer]], arena[b.attention],
-                       arena[b.lse], arena[b.middle], arena[b.rstd2], wide(b.norm2), arena[b.gate_up], wide(b.swiglu)});
+Fate ActivationStore<T>::fate(Saved saved, int layer) const {
+  return policy_ ? fate_of(saved, layer, *policy_, config_) : Fate::kept;
+}
+
+template <class T>
+int ActivationStore<T>::index_of(Saved saved, int layer) const {
+  if (!policy_) return saved == Saved::qkv ? layer : layer % 2;
+  switch (fate(saved, layer)) {
+    case Fate::kept:
+      return layer;
+    case Fate::recomputed:
+      return 0;
+    case Fate::travels:
+      return int(slot_of(layer));
   }
-  for (QuantizedInputs& block : quantized_)
-    for (int p = 0; p < kProducts; ++p)
-      if (block.planned_data[p].count)
-        block.memory[p] = {arena[block.planned_data[p]], arena[block.planned_factors[p]]};
+  return layer;
+}
+
+template <class T>
+void ActivationStore<T>::bind(const Arena& arena, Stream& compute) {
+  compute_ = &compute;
+  if (planned_carried_.count) carried_ = arena[planned_carried_];
+  for (Block& block : blocks_) {
+    for (auto* places : {block.device, block.host})
+      for (int s = 0; s < kSaved; ++s)
+        if (places[s].bytes) places[s].data = arena[places[s].planned];
+    const auto at = [&]<class U>(U*& pointer, Saved saved) {
+      pointer = reinterpret_cast<U*>(block.device[int(saved)].data);
+    };
+    BlockActivations<T>& a = block.activations;
+    at(a.x, Saved::x), at(a.rstd1, Saved::rstd1), at(a.norm1, Saved::norm1), at(a.qkv, Saved::qkv);
+    at(a.attention, Saved::attention), at(a.lse, Saved::lse), at(a.middle, Saved::middle);
+    at(a.rstd2, Saved::rstd2), at(a.norm2, Saved::norm2), at(a.gate_up, Saved::gate_up), at(a.swiglu, Saved::swiglu);
+  }
+}
+
+template <class T>
+OperandMemory ActivationStore<T>::quantized_input(int layer, Product product, bool backward) const {
+  const Saved input = kInputs[int(product)];
+  if (product == Product::o) return {};  // attention's output is there anyway
+  if (!backward && fate(input, layer) == Fate::recomputed && recompute(layer) != Recompute::none) return {};
+  const Place* places = blocks_[size_t(layer)].device;
+  return {reinterpret_cast<uint8_t*>(places[int(input)].data), reinterpret_cast<float*>(places[int(input) + 1].data)};
+}
+
+template <class T>
+Recompute ActivationStore<T>::recompute(int layer) const {
+  return policy_ && policy_->recomputes(layer) && layer + 1 < config_.L ? policy_->recompute : Recompute::none;
+}
+
+template <class T>
+bool ActivationStore<T>::keeps_keys() const {
+  for (int layer = 0; layer < config_.L; ++layer)
+    if (fate(Saved::qkv, layer) != Fate::kept) return false;
+  return true;
+}
+
+template <class T>
+void ActivationStore<T>::begin_forward(int layer, bool training) {
+  if (training && travels() && layer >= policy_->horizon) compute_->wait(left_[slot_of(layer)]);
+}
+
+template <class T>
+const T* ActivationStore<T>::end_forward(int layer, bool training) {
+  const T* middle = get(layer).middle;
+  if (!training || !leaves(layer)) return middle;
+  if (blocks_[size_t(layer)].host[int(Saved::middle)].bytes) {
+    copy(*compute_, carried_, middle, blocks_[size_t(layer)].device[int(Saved::middle)].bytes / sizeof(T));
+    middle = carried_;
+  }
+  send(layer);
+  return middle;
+}
+
+template <class T>
+void ActivationStore<T>::send(int layer) {
+  const Block& block = blocks_[size_t(layer)];
+  computed_->record(*compute_);
+  out_->wait(*computed_);
+  for (int s = 0; s < kSaved; ++s)
+    if (block.host[s].bytes) copy_bytes(*out_, block.host[s].data, block.device[s].data, block.host[s].bytes);
+  for (int s = 0; policy_->poison && s < kSaved; ++s)
+    if (block.host[s].bytes) fill_bytes(*out_, block.device[s].data, kPoison, block.host[s].bytes);
+  left_[slot_of(layer)].record(*out_);
+}
+
+template <class T>
+void ActivationStore<T>::begin_backward(int layer) {
+  if (leaves(layer)) compute_->wait(back_[slot_of(layer)]);
+}
+
+template <class T>
+void ActivationStore<T>::end_backward(int layer) {
+  if (travels() && layer >= policy_->horizon) fetch(layer - policy_->horizon);
+}
+
+// Into the slot that compute is done with.
+template <class T>
+void ActivationStore<T>::fetch(int layer) {
+  const Block& block = blocks_[size_t(layer)];
+  released_->record(*compute_);
+  in_->wait(*released_);
+  for (int s = 0; s < kSaved; ++s)
+    if (block.host[s].bytes) copy_bytes(*in_, block.device[s].data, block.host[s].data, block.host[s].bytes);
+  back_[slot_of(layer)].record(*in_);
 }
 
 template class ActivationStore<float>;

@@ -1,40 +1,75 @@
-// What forward leaves for backward, block by block. Every block keeps its own set on the device; without a backward
-// pass two sets take turns, since a block reads what the one before it left. Only qkv is each block's own always: the
-// keys and values there are the cache from which a sequence is continued.
+// What forward leaves for backward, block by block, as a policy has it (activation_policy.h): in memory of the block's
+// own, in a workspace that one block after the other computes it into, or in a slot from which it leaves for pinned
+// memory of the host and into which it comes back in time.
+//
+//   forward:   begin_forward(layer)   compute waits until what was in the slot has left
+//              end_forward(layer)     what travels leaves, on a stream of its own
+//   backward:  begin_backward(layer)  compute waits until it is back
+//              end_backward(layer)    the slot is free: an earlier block's come back, on a stream of their own
+//
+// Only streams wait, never the host. Without a backward pass two sets take turns, since a block reads what the one
+// before it left; only qkv is each block's own then: the keys and values there are the cache from which a sequence is
+// continued.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "llmc/memory/activation_policy.h"
 #include "llmc/memory/plan.h"
-#include "llmc/model/block.h"
 
 template <class T>
 class ActivationStore {
  public:
-  // For micro-batches of up to `tokens` tokens. Inputs of FP8 products are kept only as backward wants them.
-  ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8, size_t tokens, bool backward);
-  void bind(const Arena& arena);
+  // For micro-batches of up to `tokens` tokens. `policy`: none without a backward pass.
+  ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
+                  const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device);
+  void bind(const Arena& arena, Stream& compute);
 
-  const BlockActivations<T>& get(int layer) const { return blocks_[size_t(layer)]; }
-  // The input of a block's FP8 product by columns; empty where nothing of the kind is kept.
-  OperandMemory quantized_input(int layer, Product product) const {
-    return quantized_.empty() ? OperandMemory{} : quantized_[size_t(layer)].memory[int(product)];
-  }
+  const BlockActivations<T>& get(int layer) const { return blocks_[size_t(layer)].activations; }
+  // The input of a block's FP8 product by columns; empty where nothing of the kind is kept, or, in forward, is computed
+  // again later.
+  OperandMemory quantized_input(int layer, Product product, bool backward) const;
+  // What block_recompute() is to do before the block's backward. What the last block computed is still there.
+  Recompute recompute(int layer) const;
+  // Each block's keys and values last until the next pass.
+  bool keeps_keys() const;
+
+  // `training`: a backward pass follows; else nothing travels.
+  void begin_forward(int layer, bool training);
+  // Returns where the block's `middle` is for the block behind it.
+  const T* end_forward(int layer, bool training);
+  void begin_backward(int layer);
+  void end_backward(int layer);
 
  private:
-  struct PlannedBlock {
-    Planned<T> x, norm1, attention, middle, norm2, gate_up, swiglu;
-    Planned<float> rstd1, lse, rstd2;
+  struct Place {
+    Planned<std::byte> planned;  // as bytes, whatever its type
+    std::byte* data = nullptr;
+    size_t bytes = 0;  // of the block's
   };
-  struct QuantizedInputs {
-    Planned<uint8_t> planned_data[kProducts];
-    Planned<float> planned_factors[kProducts];
-    OperandMemory memory[kProducts];
+  struct Block {
+    Place device[kSaved], host[kSaved];
+    BlockActivations<T> activations;
   };
-  void plan_quantized(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8, int tokens);
+  void plan_places(MemoryPlan& plan, size_t tokens);
+  void send(int layer);
+  void fetch(int layer);
+  Fate fate(Saved saved, int layer) const;
+  // Of what has the fate: the block, slot or workspace that it is in.
+  int index_of(Saved saved, int layer) const;
+  bool travels() const { return policy_ && policy_->offloads(config_); }
+  bool leaves(int layer) const { return travels() && layer + policy_->horizon < config_.L; }
+  size_t slot_of(int layer) const { return size_t(layer % policy_->horizon); }
 
-  std::vector<PlannedBlock> planned_;
-  std::vector<QuantizedInputs> quantized_;
-  std::vector<Planned<T>> planned_qkv_;
-  std::vector<BlockActivations<T>> blocks_;
+  const LlamaConfig& config_;
+  const Fp8Settings& fp8_;
+  const std::optional<ActivationPolicy> policy_;
+  std::vector<Block> blocks_;
+  Planned<T> planned_carried_;
+  T* carried_ = nullptr;  // a travelling `middle` on its way to the block behind it
+  Stream* compute_ = nullptr;
+  std::optional<Stream> out_, in_;
+  std::optional<Event> computed_, released_;
+  std::vector<Event> left_, back_;  // a slot
 };

@@ -21,33 +21,90 @@ RmsnormSource normed(const T* x, const float* rstd, const T* weight) {
   return {quantizable(x), rstd, quantizable(weight)};
 }
 
+template <class T>
+ProjectionOperand<T> qkv_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
+  return {a.norm1, normed(a.x, a.rstd1, w.norm1)};
+}
+template <class T>
+ProjectionOperand<T> gate_up_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
+  return {a.norm2, normed(a.middle, a.rstd2, w.norm2)};
+}
+template <class T>
+ProjectionOperand<T> down_input(const BlockActivations<T>& a) {
+  return {a.swiglu, SwigluSource{quantizable(a.gate_up)}};
+}
+
+template <class T>
+void norm(const BlockContext& context, T* y, float* rstd, const T* x, const T* weight, float* amax) {
+  const LlamaConfig& c = context.config;
+  rmsnorm_forward(context.stream, y, rstd, x, weight, context.B * context.T, c.C, float(c.norm_eps), amax);  // (N, C)
+}
+
+template <class T>
+void swiglu(const BlockContext& context, const BlockActivations<T>& a) {
+  swiglu_forward(context.stream, a.swiglu, a.gate_up, context.B * context.T, context.config.FF);  // (N, FF)
+}
+
+// From the first norm's output to the second's.
+template <class T>
+void attention_half(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
+                    const BlockScratch<T>& s) {
+  const LlamaConfig& c = context.config;
+  const int N = context.B * context.T, NH = c.NH, NKV = c.NKV, HD = c.HD, QKV = c.qkv_width();
+  Stream& stream = context.stream;
+  const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // in each row of qkv
+  T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
+
+  project<T>(context, Product::qkv, qkv, qkv_input(w, a), w.qkv);  // (N, QKV)
+  rope_forward(stream, qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
+  if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
+  attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention);  // (N, NH HD)
+  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);                                 // (N, C)
+  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, N, c.C, float(c.norm_eps),
+                      input_amax(context, Product::gate_up));  // (N, C)
+}
+
+// From the second norm's output to the last product's input.
+template <class T>
+void mlp_input(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a) {
+  project<T>(context, Product::gate_up, a.gate_up, gate_up_input(w, a), w.gate_up);  // (N, 2 FF)
+  if (a.swiglu) swiglu(context, a);
+}
+
 }  // namespace
 
 template <class T>
 void block_forward(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
                    const BlockScratch<T>& s, const T* middle_before, T* delta) {
   const LlamaConfig& c = context.config;
-  const int N = context.B * context.T, C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF, QKV = c.qkv_width();
-  const float eps = float(c.norm_eps);
-  Stream& stream = context.stream;
-  const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // in each row of qkv
-  T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
-
+  const int N = context.B * context.T;
   float* amax = input_amax(context, Product::qkv);
   if (middle_before)
-    add_rmsnorm_forward(stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, N, C, eps, amax);  // (N, C)
-  else rmsnorm_forward(stream, a.norm1, a.rstd1, a.x, w.norm1, N, C, eps, amax);                         // (N, C)
-  project<T>(context, Product::qkv, qkv, {a.norm1, normed(a.x, a.rstd1, w.norm1)}, w.qkv);               // (N, QKV)
-  rope_forward(stream, qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
-  if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
-  attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention);  // (N, NH HD)
-  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);                                 // (N, C)
-  amax = input_amax(context, Product::gate_up);
-  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, N, C, eps, amax);  // (N, C)
-  project<T>(context, Product::gate_up, a.gate_up, {a.norm2, normed(a.middle, a.rstd2, w.norm2)},
-             w.gate_up);                                                                                // (N, 2 FF)
-  if (a.swiglu) swiglu_forward(stream, a.swiglu, a.gate_up, N, FF);                                     // (N, FF)
-  project<T>(context, Product::down, delta, {a.swiglu, SwigluSource{quantizable(a.gate_up)}}, w.down);  // (N, C)
+    add_rmsnorm_forward(context.stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, N, c.C, float(c.norm_eps),
+                        amax);  // (N, C)
+  else norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, amax);
+  attention_half(context, w, a, s);
+  mlp_input(context, w, a);
+  project<T>(context, Product::down, delta, down_input(a), w.down);  // (N, C)
+}
+
+template <class T>
+void block_recompute(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
+                     const BlockScratch<T>& s, Recompute level) {
+  if (level == Recompute::none) return;
+  const bool all = level == Recompute::block;
+  if (all || a.norm1) norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, nullptr);
+  if (all) attention_half(context, w, a, s);
+  else {
+    quantize_input(context, Product::qkv, qkv_input(w, a));
+    if (a.norm2) norm<T>(context, a.norm2, a.rstd2, a.middle, w.norm2, nullptr);
+  }
+  if (level != Recompute::norms) mlp_input(context, w, a);
+  else {
+    quantize_input(context, Product::gate_up, gate_up_input(w, a));
+    if (a.swiglu) swiglu(context, a);
+  }
+  quantize_input(context, Product::down, down_input(a));
 }
 
 template <class T>
@@ -77,10 +134,12 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, N, C);  // +=
 }
 
-#define INSTANTIATE(T)                                                                                 \
-  template void block_forward(const BlockContext&, const BlockWeights<T>&, const BlockActivations<T>&, \
-                              const BlockScratch<T>&, const T*, T*);                                   \
-  template void block_backward(const BlockContext&, const BlockWeights<T>&, const BlockGradients&,     \
+#define INSTANTIATE(T)                                                                                   \
+  template void block_forward(const BlockContext&, const BlockWeights<T>&, const BlockActivations<T>&,   \
+                              const BlockScratch<T>&, const T*, T*);                                     \
+  template void block_recompute(const BlockContext&, const BlockWeights<T>&, const BlockActivations<T>&, \
+                                const BlockScratch<T>&, Recompute);                                      \
+  template void block_backward(const BlockContext&, const BlockWeights<T>&, const BlockGradients&,       \
                                const BlockActivations<T>&, const BlockScratch<T>&, T*, bool);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

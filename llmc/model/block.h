@@ -57,6 +57,12 @@ struct BlockScratch {
   float* norm_partials;    // rmsnorm_backward_scratch(N, C)
 };
 
+// How much of a block backward computes again instead of keeping it, each more than the one before:
+//   norms   both norms' and SwiGLU's outputs
+//   mlp     all of the MLP: also the output of its first product
+//   block   all but the block's input
+enum class Recompute { none, norms, mlp, block };
+
 // What all blocks of a pass share.
 struct BlockContext {
   Stream& stream;
@@ -79,6 +85,12 @@ struct BlockContext {
 template <class T>
 void block_forward(const BlockContext& context, const BlockWeights<T>& weights, const BlockActivations<T>& activations,
                    const BlockScratch<T>& scratch, const T* middle_before, T* delta);
+
+// Before block_backward: what the level leaves out of `activations`, computed again from the rest, to the same bits.
+// The context's scales are those of the forward pass, in which the block's input was x.
+template <class T>
+void block_recompute(const BlockContext& context, const BlockWeights<T>& weights,
+                     const BlockActivations<T>& activations, const BlockScratch<T>& scratch, Recompute level);
 
 // `dresidual` (N, C) comes in as the gradient of the block's output and goes out as that of its input. Weight
 // gradients: norms +=, matrices = or += by `accumulate`.

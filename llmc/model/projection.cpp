@@ -18,9 +18,10 @@ QuantizedTensor with_memory(QuantizedTensor tensor, const OperandMemory& memory)
   return tensor;
 }
 
-// x (rows, columns) in the role, by rows into scratch and by columns into `kept`, if that is there.
+// x (rows, columns) in the role, by rows into scratch and by columns into `kept`, if that is there. `again`: its traces
+// are left already.
 Quantization quantization(const BlockFp8& f, Product product, Role role, int rows, int columns,
-                          const OperandMemory& kept) {
+                          const OperandMemory& kept, bool again) {
   const int number = fp8_number(f.layer, product, role);
   Quantization q;
   q.by_rows = with_memory(f.settings->operand(role, false, rows, columns), f.by_rows);
@@ -29,8 +30,8 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
   q.amax = f.words.amax + number;
   q.row_amax = f.row_amax, q.column_amax = f.column_amax;
   if (f.words.scale) q.scale = f.words.scale + number;
-  if (f.words.seen) q.seen = f.words.seen + number;
-  if (f.words.statistics) q.statistics = f.words.statistics + number;
+  if (f.words.seen && !again) q.seen = f.words.seen + number;
+  if (f.words.statistics && !again) q.statistics = f.words.statistics + number;
   q.not_finite = f.not_finite;
   q.number = not_finite_word(number);
   return q;
@@ -40,7 +41,7 @@ void quantize_operand(const BlockContext& context, const BlockFp8& f, int number
                       int rows, int columns, const Quantization& q, bool has_amax) {
   if (q.needs_amax()) {
     if (!has_amax) quantize_amax(context.stream, source, rows, columns, q);
-    if (f.agree) (*f.agree)(number);
+    if (f.agree && !f.again) (*f.agree)(number);
   }
   quantize(context.stream, source, rows, columns, q);
 }
@@ -49,19 +50,28 @@ void observe(const BlockFp8& f, const ObservedProduct& product) {
   if (f.observer) (*f.observer)(product);
 }
 
-// Forward's input for the weight gradient: as it was kept, or quantized from `x`, whose amax forward has found.
+// The input by columns alone, whose amax forward has found.
+QuantizedTensor quantize_by_columns(const BlockContext& context, const BlockFp8& f, Product product,
+                                    const QuantizeSource& source, int N, int IC, const OperandMemory& memory) {
+  Quantization q = quantization(f, product, Role::input, N, IC, memory, true);
+  q.by_rows = {};
+  if (q.needs_amax() && !f.settings->has_one_scale()) quantize_amax(context.stream, source, N, IC, q);
+  quantize(context.stream, source, N, IC, q);
+  return q.by_columns;
+}
+
+// Forward's input for the weight gradient: as it was kept, or quantized from `x`.
 template <class T>
 QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const T* x, int N,
                                  int IC) {
   const OperandMemory& kept = f.saved_inputs[int(product)];
   if (kept.data) return with_memory(f.settings->operand(Role::input, true, N, IC), kept);
-  Quantization q = quantization(f, product, Role::input, N, IC, f.input_by_columns);
-  q.by_rows = {};
-  q.seen = nullptr, q.statistics = nullptr;
-  const PlainSource source{quantizable(x)};
-  if (q.needs_amax() && !f.settings->has_one_scale()) quantize_amax(context.stream, source, N, IC, q);
-  quantize(context.stream, source, N, IC, q);
-  return q.by_columns;
+  return quantize_by_columns(context, f, product, PlainSource{quantizable(x)}, N, IC, f.input_by_columns);
+}
+
+template <class T>
+QuantizeSource source_of(const ProjectionOperand<T>& x) {
+  return x.wide ? PlainSource{quantizable(x.wide)} : x.source;
 }
 
 void require_fp8_is_bf16() { fail("FP8 products were asked for, and the model computes in fp32"); }
@@ -75,8 +85,16 @@ bool wants_wide(const BlockContext& context, Product product) {
 
 float* input_amax(const BlockContext& context, Product product) {
   const BlockFp8* f = fp8_of(context, product);
-  if (!f || !f->settings->has_one_scale() || f->words.scale) return nullptr;
+  if (!f || f->again || !f->settings->has_one_scale() || f->words.scale) return nullptr;
   return f->words.amax + fp8_number(f->layer, product, Role::input);
+}
+
+template <class T>
+void quantize_input(const BlockContext& context, Product product, const ProjectionOperand<T>& x) {
+  const BlockFp8* f = fp8_of(context, product);
+  if (!f || !f->saved_inputs[int(product)].data) return;
+  quantize_by_columns(context, *f, product, source_of(x), context.B * context.T,
+                      product_shape(context.config, product).IC, f->saved_inputs[int(product)]);
 }
 
 template <class T>
@@ -86,14 +104,16 @@ void project(const BlockContext& context, Product product, T* out, const Project
   const BlockFp8* f = fp8_of(context, product);
   if (!f) return context.matmul.forward(out, x.wide, weight, N, OC, IC);
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
-  const QuantizeSource source = x.wide ? PlainSource{quantizable(x.wide)} : x.source;
-  const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)]);
-  const bool has_amax = input_amax(context, product) && std::holds_alternative<RmsnormSource>(x.source);
+  const QuantizeSource source = source_of(x);
+  const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)], f->again);
+  const bool has_amax = f->again ? f->settings->has_one_scale()
+                                 : input_amax(context, product) && std::holds_alternative<RmsnormSource>(x.source);
   quantize_operand(context, *f, fp8_number(f->layer, product, Role::input), source, N, IC, q, has_amax);
   const QuantizedTensor& w = f->weights[int(product)].by_rows;
   quantized_product(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
                     f->padded);
-  observe(*f, {f->layer, product, Kind::forward, q.by_rows, w, nullptr, nullptr, out, false, N, &source});
+  if (!f->again)
+    observe(*f, {f->layer, product, Kind::forward, q.by_rows, w, nullptr, nullptr, out, false, N, &source});
 }
 
 template <class T>
@@ -111,9 +131,9 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   }
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
   const bool wide = f->settings->wide_wgrad();
-  const QuantizeSource source = dy.wide ? PlainSource{quantizable(dy.wide)} : dy.source;
+  const QuantizeSource source = source_of(dy);
   const Quantization q =
-      quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns);
+      quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns, false);
   quantize_operand(context, *f, fp8_number(f->layer, product, Role::output_gradient), source, N, OC, q, false);
   const QuantizedTensor& w = f->weights[int(product)].by_columns;
   quantized_product(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
@@ -140,6 +160,7 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
 }
 
 #define INSTANTIATE(T)                                                                                            \
+  template void quantize_input(const BlockContext&, Product, const ProjectionOperand<T>&);                        \
   template void project(const BlockContext&, Product, T*, const ProjectionOperand<T>&, const T*);                 \
   template void project_backward(const BlockContext&, Product, T*, float*, const ProjectionOperand<T>&, const T*, \
                                  const T*, bool);

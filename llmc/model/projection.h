@@ -41,6 +41,8 @@ struct BlockFp8 {
   float *row_amax = nullptr, *column_amax = nullptr;    // scratch
   std::byte* padded = nullptr;                          // scratch of quantized_product()
   ScaleWords words;
+  // What is quantized was so before in this pass: its largest numbers are known, and its traces left.
+  bool again = false;
   uint32_t* not_finite = nullptr;  // see not_finite_word()
   // The ranks agree on the tensor's amax, where they share its scale and have no earlier one; null: they need not.
   const std::function<void(int number)>* agree = nullptr;
@@ -80,6 +82,9 @@ bool wants_wide(const BlockContext& context, Product product);
 // Where the norm that computes the product's input may leave its largest number; null: nobody asks.
 float* input_amax(const BlockContext& context, Product product);
 
+// The input by columns alone, where it is to be kept and in FP8: of a product that is not computed again.
+template <class T>
+void quantize_input(const BlockContext& context, Product product, const ProjectionOperand<T>& x);
 // out (N, OC) = x Wᵀ.
 template <class T>
 void project(const BlockContext& context, Product product, T* out, const ProjectionOperand<T>& x, const T* weight);

@@ -106,8 +106,9 @@ class LlamaTrainer : public Trainer {
         parameters_(plan_, config_, layout_, sharding_, settings_.fp8, scales_.get(),
                     std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
         walk_(plan_, config_, layout_,
-              {settings.B, settings.T, settings.head_chunk, settings.training, settings.prefetch}, settings.attention,
-              settings_.fp8),
+              {settings.B, settings.T, settings.head_chunk, settings.prefetch,
+               settings.training ? std::optional(settings.activations) : std::nullopt},
+              settings.attention, settings_.fp8, device),
         batches_(plan_, device, communicator, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),
         planned_workspace_(

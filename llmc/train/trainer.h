@@ -22,6 +22,7 @@
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/attention.h"
+#include "llmc/memory/activation_policy.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/snapshot.h"
 #include "llmc/model/config.h"
@@ -43,6 +44,7 @@ struct TrainerSettings {
   int prefetch = 1;                  // units whose weights are gathered ahead of their use
   bool snapshot = false;             // memory of the host for take_snapshot()
   Fp8Settings fp8;                   // of the blocks' products; with bf16 only
+  ActivationPolicy activations;      // what training keeps of a forward pass
 };
 
 enum class Init { normal, depth_scaled };

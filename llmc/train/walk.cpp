@@ -11,14 +11,14 @@
 
 template <class T>
 Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
-              AttentionKernel attention, const Fp8Settings& fp8)
+              AttentionKernel attention, const Fp8Settings& fp8, Device& device)
     : config_(config),
       layout_(layout),
       sizes_(sizes),
       attention_(attention),
       fp8_(fp8),
-      activations_(plan, config, fp8, size_t(sizes.B) * size_t(sizes.T), sizes.backward) {
-  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.backward);
+      activations_(plan, config, fp8, sizes.policy, size_t(sizes.B) * size_t(sizes.T), device) {
+  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.policy.has_value());
   const size_t N = size_t(sizes.B) * size_t(sizes.T), C = size_t(config.C), FF = size_t(config.FF);
   const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
     planned = plan.add<U>(Segment::device, category, name, count);
@@ -26,7 +26,7 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
   add(planned_.projected, "scratch", "projected", N * C);
   add(planned_.delta, "scratch", "delta", N * C);
   add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
-  if (sizes.backward) {
+  if (sizes.policy) {
     add(planned_.dnorm, "scratch", "dnorm", N * C);
     add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
     add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
@@ -55,11 +55,11 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   stream_ = &stream;
   matmul_ = &matmul;
   parameters_ = &parameters;
-  activations_.bind(arena);
+  activations_.bind(arena, stream);
   scratch_.projected = arena[planned_.projected];
   scratch_.dqkv = arena[planned_.dqkv];
   delta_ = arena[planned_.delta];
-  if (sizes_.backward) {
+  if (sizes_.policy) {
     scratch_ = {scratch_.projected,
                 arena[planned_.dnorm],
                 arena[planned_.dattention],
@@ -91,13 +91,13 @@ BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq
 
 // The context of a block whose weights were asked for; what `fp8` then holds belongs to it.
 template <class T>
-BlockContext Walk<T>::with_fp8(BlockContext context, BlockFp8& fp8, int layer) const {
+BlockContext Walk<T>::with_fp8(BlockContext context, BlockFp8& fp8, int layer, bool backward) const {
   if (!scales_) return context;
   fp8.settings = &fp8_;
   fp8.layer = layer;
   for (const Product product : kEachProduct) {
     fp8.weights[int(product)] = parameters_->quantized(layer, product);
-    fp8.saved_inputs[int(product)] = activations_.quantized_input(layer, product);
+    fp8.saved_inputs[int(product)] = activations_.quantized_input(layer, product, backward);
   }
   fp8_scratch_->give(fp8);
   fp8.words = scales_->words();
@@ -173,18 +173,21 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
   const int L = config_.L, ahead = std::min(sizes_.prefetch, L);
   for (int layer = 0; layer < ahead; ++layer) parameters_->gather(layout_.block_unit(layer));
   const T* table = parameters_->get(embedding) + layout_.offset(embedding, "embedding");
+  activations_.begin_forward(0, training);
   embedding_forward(*stream_, activations_.get(0).x, batch.inputs, table, tokens_, config_.C, config_.V);  // (N, C)
   if (!config_.tied) parameters_->release(embedding);  // else the head needs it too
+  const T* middle = nullptr;                           // of the block before
   for (int layer = 0; layer < L; ++layer) {
     if (layer + ahead <= L) parameters_->gather(layout_.block_unit(layer + ahead));  // a later block, or the head
-    const T* middle_before = layer ? activations_.get(layer - 1).middle : nullptr;
+    if (layer) activations_.begin_forward(layer, training);
     const BlockWeights<T> weights = parameters_->get_block(layer);
     BlockFp8 fp8;
-    block_forward(with_fp8(context, fp8, layer), weights, activations_.get(layer), scratch_, middle_before, delta_);
+    block_forward(with_fp8(context, fp8, layer, false), weights, activations_.get(layer), scratch_, middle, delta_);
+    middle = activations_.end_forward(layer, training);
     parameters_->release(layout_.block_unit(layer));
   }
   holds_head_ = true;
-  head_norm(head_context(), head_weights(), head_, activations_.get(config_.L - 1).middle, delta_);  // (N, C)
+  head_norm(head_context(), head_weights(), head_, middle, delta_);  // (N, C)
 }
 
 template <class T>
@@ -211,7 +214,7 @@ void Walk<T>::forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, Ste
 template <class T>
 void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state,
                                GradientStore& gradients, bool first, bool last) {
-  REQUIRE(sizes_.backward, "a backward pass was asked for, and only forward passes were planned");
+  REQUIRE(sizes_.policy, "a backward pass was asked for, and only forward passes were planned");
   forward_from(batch, B, seq_len, 0, true);
   const BlockContext context = block_context(batch, B, seq_len);
   const int embedding = layout_.embedding_unit();
@@ -225,9 +228,15 @@ void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len,
   for (int layer = L - 1; layer >= 0; --layer) {
     if (layer >= ahead) parameters_->gather(layout_.block_unit(layer - ahead));
     const BlockWeights<T> weights = parameters_->get_block(layer);
+    activations_.begin_backward(layer);
     BlockFp8 fp8;
-    block_backward(with_fp8(context, fp8, layer), weights, block_gradients(layer, gradients), activations_.get(layer),
-                   scratch_, dresidual_, gradients.adds());
+    const BlockContext of_block = with_fp8(context, fp8, layer, true);
+    fp8.again = true;
+    block_recompute(of_block, weights, activations_.get(layer), scratch_, activations_.recompute(layer));
+    fp8.again = false;
+    block_backward(of_block, weights, block_gradients(layer, gradients), activations_.get(layer), scratch_, dresidual_,
+                   gradients.adds());
+    activations_.end_backward(layer);
     parameters_->release(layout_.block_unit(layer));
     gradients.reduce(layout_.block_unit(layer));
   }

@@ -14,17 +14,17 @@
 #include "llmc/train/batch_feed.h"
 
 struct WalkSizes {
-  int B, T;        // the largest micro-batch
-  int head_chunk;  // tokens whose logits exist at once, a multiple of 128
-  bool backward;   // false: forward passes only, nothing is planned for more
-  int prefetch;    // units whose weights are gathered ahead of their use
+  int B, T;                                // the largest micro-batch
+  int head_chunk;                          // tokens whose logits exist at once, a multiple of 128
+  int prefetch;                            // units whose weights are gathered ahead of their use
+  std::optional<ActivationPolicy> policy;  // none: forward passes only, nothing is planned for more
 };
 
 template <class T>
 class Walk {
  public:
   Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
-       AttentionKernel attention, const Fp8Settings& fp8);
+       AttentionKernel attention, const Fp8Settings& fp8, Device& device);
   // Fills the RoPE table, which lasts. `scales`: of FP8 products; null: there are none.
   void bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters, ScaleStore* scales);
   // Is told each FP8 product that is enqueued; empty: nobody.
@@ -47,11 +47,13 @@ class Walk {
   const T* logits(int first);
   int logits_stride() const { return head_.ld; }
   int head_chunk() const { return head_.chunk; }
+  // Whether forward_more() can be asked for.
+  bool keeps_keys() const { return activations_.keeps_keys(); }
 
  private:
   void release_head();
   void forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training = false);
-  BlockContext with_fp8(BlockContext context, BlockFp8& fp8, int layer) const;
+  BlockContext with_fp8(BlockContext context, BlockFp8& fp8, int layer, bool backward) const;
   BlockContext block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past = 0) const;
   HeadContext head_context() const;
   BlockGradients block_gradients(int layer, GradientStore& gradients) const;

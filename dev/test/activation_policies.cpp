@@ -1,0 +1,190 @@
+// Trains a small model with what may become of activations (activation_policy.h), on one rank, or on several that share
+// it out by stage 3, and compares with the plain training, to the bit. Ends with an error where it is not the same.
+//
+//   activation_policies every       all combinations that mean something
+//   activation_policies pairs       some, in which each two settings of two options meet
+//   activation_policies slots       prints what slots and pinned memory grow by with the horizon
+//
+// Of each combination: the weights after some steps and the losses; memory of the device is overwritten as soon as its
+// copy has left; each planned byte is touched and no other, and none is allocated after the start; the plan differs from
+// the plain one's as theory says.
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dev/test/touched.h"
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/train/trainer.h"
+
+namespace {
+
+constexpr int kSteps = 5, kMicroSteps = 2;
+
+LlamaConfig small() {
+  LlamaConfig c = LlamaConfig::preset("tiny");
+  c.C = 40, c.L = 5, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97, c.tied = false;
+  return c;
+}
+
+struct Combination {
+  Recompute recompute;
+  int every;
+  Offload offload;
+  int horizon;
+  DType dtype;
+  bool fp8;
+
+  std::string name() const {
+    const char* const recomputes[] = {"none", "norms", "mlp", "block"};
+    const char* const offloads[] = {"none", "input", "attention", "all"};
+    return format("%-10s --recompute %-5s of every %d --activation-offload %-9s horizon %d",
+                  fp8 ? "tensorwise" : dtype_name(dtype), recomputes[int(recompute)], every, offloads[int(offload)],
+                  horizon);
+  }
+  std::vector<int> settings() const {
+    return {int(recompute), every, int(offload), horizon, 2 * int(dtype) + fp8};
+  }
+};
+
+std::vector<Combination> every() {
+  std::vector<Combination> all;
+  for (const auto& [dtype, fp8] : {std::pair(DType::fp32, false), {DType::bf16, false}, {DType::bf16, true}})
+    for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
+      for (const int each : {1, 2})
+        for (const Offload offload : {Offload::none, Offload::input, Offload::attention, Offload::all})
+          for (const int horizon : {1, 2, 3, small().L}) {
+            if (recompute == Recompute::none && each > 1) continue;
+            if (offload == Offload::none && horizon != 2) continue;
+            all.push_back({recompute, each, offload, horizon, dtype, fp8});
+          }
+  return all;
+}
+
+// The first of `all` that brings a pair of settings which was not there.
+std::vector<Combination> pairs(const std::vector<Combination>& all) {
+  std::set<std::array<int, 4>> seen;
+  std::vector<Combination> chosen;
+  // Those that bring many new pairs first.
+  for (int least = 10; least >= 1; --least)
+    for (const Combination& c : all) {
+      std::vector<std::array<int, 4>> added;
+      const std::vector<int> s = c.settings();
+      for (int i = 0; i < int(s.size()); ++i)
+        for (int j = 0; j < i; ++j)
+          if (const std::array<int, 4> pair{i, s[size_t(i)], j, s[size_t(j)]}; !seen.count(pair)) added.push_back(pair);
+      if (int(added.size()) < least) continue;
+      seen.insert(added.begin(), added.end());
+      chosen.push_back(c);
+    }
+  return chosen;
+}
+
+struct World {
+  const Ranks& ranks;
+  Device device;
+  std::unique_ptr<Communicator> communicator;
+
+  explicit World(const Ranks& ranks)
+      : ranks(ranks),
+        device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
+        communicator(make_communicator(device, ranks, "")) {}
+
+  std::unique_ptr<Trainer> trainer(const Combination& c) {
+    TrainerSettings settings;
+    settings.dtype = c.dtype;
+    settings.B = 2, settings.T = 64;
+    settings.zero_stage = ranks.size > 1 ? 3 : 0;
+    Fp8Choice fp8;
+    if (c.fp8) fp8.recipe = "tensorwise";
+    settings.fp8 = fp8_settings(fp8, small());
+    settings.activations = {c.recompute, c.every, c.offload, c.horizon, true};
+    return Trainer::create(device, *communicator, small(), settings, Mesh::create(ranks.size, ranks.rank, 1, 1, 0));
+  }
+};
+
+// What a training ends with.
+struct End {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<float>> weights;
+  bool operator==(const End&) const = default;
+};
+
+End train(World& world, Trainer& trainer) {
+  trainer.allocate();
+  trainer.initialize(Init::normal, 7);
+  const size_t allocations = world.device.allocations();
+  const size_t tokens = kMicroSteps * 2 * 64;
+  End end;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<int32_t> inputs, labels;
+    for (size_t i = 0; i < tokens; ++i) {
+      const size_t number = i + tokens * (size_t(step) * size_t(world.ranks.size) + size_t(world.ranks.rank));
+      inputs.push_back(int(number * 2654435761u % 9973 % 97)), labels.push_back(int(number * 40503u % 7919 % 97));
+    }
+    trainer.enqueue_step({step, 1e-2, inputs, labels});
+    if (step % 2) trainer.evaluate({inputs.begin(), inputs.begin() + 128}, {labels.begin(), labels.begin() + 128});
+    end.losses.push_back(trainer.wait_for_step().loss);
+  }
+  REQUIRE(world.device.allocations() == allocations, "%zu allocations after the start",
+          world.device.allocations() - allocations);
+  for (const Tensor& tensor : trainer.layout().tensors) end.weights[tensor.name] = trainer.weights(tensor.name);
+  return end;
+}
+
+size_t bytes_of(const MemoryPlan& plan, Segment segment, const std::string& category) {
+  size_t bytes = 0;
+  for (const MemoryPlan::Buffer& b : plan.buffers())
+    if (b.segment == segment && b.category == category) bytes += b.bytes;
+  return bytes;
+}
+
+void run(const Ranks& ranks, const std::string& what) {
+  World world(ranks);
+  const std::vector<Combination> combinations = what == "every" ? every() : pairs(every());
+  std::map<std::pair<DType, bool>, End> plain;
+  int same = 0;
+  for (const Combination& c : combinations) {
+    End& want = plain[{c.dtype, c.fp8}];
+    if (want.losses.empty()) {
+      const auto trainer = world.trainer({Recompute::none, 1, Offload::none, 2, c.dtype, c.fp8});
+      want = train(world, *trainer);
+    }
+    const auto trainer = world.trainer(c);
+    const End got = train(world, *trainer);
+    REQUIRE(got.losses == want.losses, "%s: other losses", c.name().c_str());
+    for (const auto& [name, weights] : want.weights)
+      REQUIRE(got.weights.at(name) == weights, "%s: other weights of %s", c.name().c_str(), name.c_str());
+    const Touched touched = look_at(trainer->plan(), trainer->arena());
+    REQUIRE(touched.untouched.empty() && touched.outside == 0,
+            "%s: %zu bytes outside of buffers were touched, not touched:\n%s", c.name().c_str(), touched.outside,
+            touched.untouched.c_str());
+    ++same;
+    if (ranks.rank == 0)
+      printf("ok   %s: the same bits; %zu bytes kept, %zu of slots, %zu of workspace, %zu pinned\n", c.name().c_str(),
+             bytes_of(trainer->plan(), Segment::device, "activations"),
+             bytes_of(trainer->plan(), Segment::device, "offload slots"),
+             bytes_of(trainer->plan(), Segment::device, "recompute"),
+             bytes_of(trainer->plan(), Segment::pinned, "activations"));
+  }
+  if (ranks.rank == 0) printf("%d combinations, all with the bits of the plain training\n", same);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Ranks ranks;
+  try {
+    ranks = Ranks::start(&argc, &argv);
+    REQUIRE(argc == 2, "activation_policies: see the head of its source for what it takes");
+    run(ranks, argv[1]);
+  } catch (const std::exception& error) {
+    end_all_ranks(ranks, error);
+  }
+  ranks.finish();
+  return 0;
+}

@@ -1,0 +1,104 @@
+#include "llmc/memory/activation_policy.h"
+
+#include "llmc/base/error.h"
+
+namespace {
+
+struct Rule {
+  const char* name;
+  Offload leaves_from;      // the least that sends it to the host
+  Recompute computed_from;  // the least that computes it again; none: nothing does
+};
+
+constexpr Rule kRules[kSaved] = {{"x", Offload::input, Recompute::none},
+                                 {"rstd1", Offload::attention, Recompute::block},
+                                 {"norm1", Offload::attention, Recompute::norms},
+                                 {"input of qkv", Offload::attention, Recompute::norms},
+                                 {"input of qkv, factors", Offload::attention, Recompute::norms},
+                                 {"qkv", Offload::attention, Recompute::block},
+                                 {"attention", Offload::attention, Recompute::block},
+                                 {"lse", Offload::attention, Recompute::block},
+                                 {"middle", Offload::all, Recompute::block},
+                                 {"rstd2", Offload::all, Recompute::block},
+                                 {"norm2", Offload::all, Recompute::norms},
+                                 {"input of gate_up", Offload::all, Recompute::norms},
+                                 {"input of gate_up, factors", Offload::all, Recompute::norms},
+                                 {"gate_up", Offload::all, Recompute::mlp},
+                                 {"swiglu", Offload::all, Recompute::norms},
+                                 {"input of down", Offload::all, Recompute::norms},
+                                 {"input of down, factors", Offload::all, Recompute::norms}};
+
+}  // namespace
+
+Recompute recompute_named(const std::string& name) {
+  for (const auto& [word, value] : {std::pair("none", Recompute::none),
+                                    {"norms", Recompute::norms},
+                                    {"mlp", Recompute::mlp},
+                                    {"block", Recompute::block}})
+    if (name == word) return value;
+  fail("--recompute %s: expected none, norms, mlp or block", name.c_str());
+}
+
+Offload offload_named(const std::string& name) {
+  for (const auto& [word, value] : {std::pair("none", Offload::none),
+                                    {"input", Offload::input},
+                                    {"attention", Offload::attention},
+                                    {"all", Offload::all}})
+    if (name == word) return value;
+  fail("--activation-offload %s: expected none, input, attention or all", name.c_str());
+}
+
+const char* name_of(Saved saved) { return kRules[int(saved)].name; }
+
+Fate fate_of(Saved saved, int layer, const ActivationPolicy& policy, const LlamaConfig& config) {
+  const Rule& rule = kRules[int(saved)];
+  if (policy.recomputes(layer) && rule.computed_from != Recompute::none && policy.recompute >= rule.computed_from)
+    return Fate::recomputed;
+  return policy.offloads(config) && policy.offload >= rule.leaves_from ? Fate::travels : Fate::kept;
+}
+
+SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
+                  size_t N, bool backward) {
+  const auto wide = [&](Product product, size_t width) -> SavedSize {
+    const bool needed = !fp8.quantizes(layer, product) || fp8.wide_wgrad();
+    return {needed ? N * width : 0, element_bytes};
+  };
+  const auto operand = [&](Product product, bool factors) -> SavedSize {
+    if (!backward || !fp8.quantizes(layer, product) || fp8.wide_wgrad()) return {0, 1};
+    const QuantizedTensor t = fp8.operand(Role::input, true, int(N), product_shape(config, product).IC);
+    return factors ? SavedSize{t.factor_count(), sizeof(float)} : SavedSize{t.bytes(), 1};
+  };
+  const size_t C = size_t(config.C), FF = size_t(config.FF);
+  switch (saved) {
+    case Saved::x:
+    case Saved::middle:
+      return {N * C, element_bytes};
+    case Saved::rstd1:
+    case Saved::rstd2:
+      return {N, sizeof(float)};
+    case Saved::norm1:
+      return wide(Product::qkv, C);
+    case Saved::qkv:
+      return {N * size_t(config.qkv_width()), element_bytes};
+    case Saved::attention:
+      return {N * size_t(config.q_width()), element_bytes};
+    case Saved::lse:
+      return {N * size_t(config.NH), sizeof(float)};
+    case Saved::norm2:
+      return wide(Product::gate_up, C);
+    case Saved::gate_up:
+      return {N * 2 * FF, element_bytes};
+    case Saved::swiglu:
+      return wide(Product::down, FF);
+    case Saved::qkv_input:
+    case Saved::qkv_input_factors:
+      return operand(Product::qkv, saved == Saved::qkv_input_factors);
+    case Saved::gate_up_input:
+    case Saved::gate_up_input_factors:
+      return operand(Product::gate_up, saved == Saved::gate_up_input_factors);
+    case Saved::down_input:
+    case Saved::down_input_factors:
+      return operand(Product::down, saved == Saved::down_input_factors);
+  }
+  return {0, 1};
+}
