@@ -282,10 +282,12 @@ struct Operand {
 
 // Relative, in the L2 norm. The CPU adds in fp32, as PyTorch did, in another order; bf16 results then differ where the
 // sum is near the middle of two of them. A GPU's tensor cores keep about 13 bits between the promotions to fp32, and no
-// more where it may be fast, along all of K.
+// more where it may be fast, along all of K. A sum that is off by d becomes another bf16 number, one spacing s away, in
+// d / s of the cases: the norm grows by sqrt(s d) instead of d, with s = 2^-7.5 of the number on average.
 double operand_limit(const Device& device, bool bf16_result, bool fast, int K) {
   if (!device.info().gpu) return bf16_result ? 2e-4 : 1e-6;
-  return (fast ? std::max(3e-4, 1.5e-6 * K) : 3e-4) + (bf16_result ? 2e-4 : 0);
+  const double limit = fast ? std::max(3e-4, 1.5e-6 * K) : 3e-4;
+  return bf16_result ? std::sqrt(0x1p-7 * limit) : limit;
 }
 
 // The result of T, against the dump's, rounded to T.

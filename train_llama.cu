@@ -298,9 +298,7 @@ void Run::enqueue_step(int64_t step) {
   const bool traced = folder && !options.trace.empty() && step == (start ? start->step() : 0) + kTracedStep;
   Record record;
   if (traced) device.record_to(&record);
-  if (counts_fp8(step)) trainer->count_fp8(true);
   trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes_, positions});
-  trainer->count_fp8(false);
   if (!traced) return;
   device.record_to(nullptr);
   write_trace(options.trace, record, record.spans);
@@ -328,7 +326,7 @@ void Run::finish_step() {
   report_checkpoints();
   console.progress(step_line(r), double(done) / double(settings.steps));
   if (folder) folder->log(last_step_ = step_json(r));
-  if (folder && counts_fp8(result.step)) folder->log(fp8_json(done, trainer->fp8_statistics()));
+  if (folder && counts_fp8(result.step)) folder->log(fp8_json(done, trainer->fp8_statistics(result.step)));
   REQUIRE((std::isfinite(result.loss) || r.labels == 0) && std::isfinite(result.grad_norm),
           "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
           (long long)done, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());

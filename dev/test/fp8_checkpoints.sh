@@ -57,6 +57,32 @@ run plain 1 --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --gl
   --lr 6e-3 --warmup-steps 2 --val-every 0 --sample-every 0 --steps 3 --checkpoint-every 3 --fp8 tensorwise
 run plain-on 1 --resume "$scratch/plain/checkpoints/step-00000003" --steps 4 --fp8 delayed
 check "gone on with another recipe: the first step is that of current scales" grep -q '"step":4' "$scratch/plain-on/train.jsonl"
+
+# With other settings the scales are made anew: of the numbers that they are to hold, most of the format's room is used.
+# fills RUN CLASS LARGEST: in the first step, amax times its block's scale is LARGEST or up to a 16th of it.
+fills() {
+  python3 - "$scratch/$1/train.jsonl" "$2" "$3" <<'END'
+import json, sys
+path, name, largest = sys.argv[1], sys.argv[2], float(sys.argv[3])
+counts = next(line["fp8"] for line in map(json.loads, open(path)) if "fp8" in line)[name]
+print(f"     {name}: {counts}")
+sys.exit(not (counts["saturated"] < 0.01 and largest / 16 <= counts["amax"] * counts["scale"][0] <= 2 * largest))
+END
+}
+again() { # NAME ARGUMENTS…: one more step of the run "delayed-whole"
+  run "$1" 1 --resume "$scratch/delayed-whole/checkpoints/step-00000003" --steps 4 --fp8-stats 1 "${@:2}"
+}
+run delayed-whole 1 --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 --seq-len 21 \
+  --lr 6e-3 --warmup-steps 2 --val-every 0 --sample-every 0 --steps 3 --checkpoint-every 3 --fp8 delayed --fp8-skip down_proj
+again as-it-was
+check "gone on as it was" fills as-it-was "o output gradient" 57344
+again e4m3 --fp8-grad e4m3
+check "gone on with gradients in another format" fills e4m3 "o output gradient" 448
+again margin --fp8-margin 6
+check "gone on with a margin" fills margin "o output gradient" 896
+again unskipped --fp8-skip ""
+check "gone on with a product that was in bf16" fills unskipped "down output gradient" 57344
+
 with_history() { grep -laF 'other/fp8_amax_history@0' "$scratch/$1/checkpoints/step-00000003/"*.safetensors | wc -l; }
 check "delayed's checkpoints have a history, once, others none" [ "$(with_history delayed-sharded) $(with_history plain)" = "1 0" ]
 echo "$checks checks passed"

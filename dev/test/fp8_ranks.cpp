@@ -29,7 +29,7 @@ constexpr Fp8Recipe kRecipes[] = {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8
 
 LlamaConfig odd() {
   LlamaConfig c = LlamaConfig::preset("tiny");
-  c.C = 40, c.L = 3, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97, c.init_std = 0.05;
+  c.C = 36, c.L = 3, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 51, c.V = 97, c.init_std = 0.05;
   return c;
 }
 

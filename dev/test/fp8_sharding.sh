@@ -22,8 +22,8 @@ done
 
 echo "-- one step from a saved state"
 cat >"$scratch/odd.json" <<'END'
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 40,
- "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 52,
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 36,
+ "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 51,
  "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05, "tie_word_embeddings": false,
  "max_position_embeddings": 512, "rope_theta": 10000.0}
 END

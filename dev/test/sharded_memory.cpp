@@ -107,6 +107,7 @@ void touch_fp8(World& world, int stage, int hybrid_degree) {
     settings.B = 4, settings.T = 64;
     settings.zero_stage = stage;
     settings.snapshot = true;
+    settings.fp8_stats = 1;
     Fp8Choice choice;
     choice.recipe = kind.recipe;
     choice.skip = kind.skip;

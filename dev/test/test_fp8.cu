@@ -1,6 +1,7 @@
 // Covers: FP8: which products a recipe and --fp8-skip choose; what cannot run is refused with the reason and the
-// recipes that can; numbers that are not finite end a training with their tensor's name Covers: promise 2: sharded
-// weights in FP8 are half of the bytes that travel in bf16, norms beside them
+// recipes that can; numbers that are not finite end a training with their tensor's name
+//
+// Covers: promise 2: sharded weights in FP8 are half of the bytes that travel in bf16, norms beside them
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -90,18 +91,25 @@ TEST_CASE("a recipe that cannot run is refused, with those that can") {
     return error_of([&] { require_recipe_runs(settings_of(recipe), device, refuses); });
   };
   using Tensor = QuantizedTensor;
-  const ProductRefusal nothing = [](const Tensor&, const Tensor&) { return std::string(); };
-  const ProductRefusal no_rows = [](const Tensor& a, const Tensor& b) {
+  const ProductRefusal nothing = [](const Tensor&, const Tensor&, auto...) { return std::string(); };
+  const ProductRefusal no_rows = [](const Tensor& a, const Tensor& b, auto...) {
     return a.scaling == Scaling::row || b.scaling == Scaling::row ? "scales of rows want another GPU" : "";
   };
-  const ProductRefusal no_e5m2 = [](const Tensor& a, const Tensor& b) {
+  const ProductRefusal no_e5m2 = [](const Tensor& a, const Tensor& b, auto...) {
     return a.format == Fp8Format::e5m2 || b.format == Fp8Format::e5m2 ? "no e5m2" : "";
   };
   // What only weight gradients have.
-  const ProductRefusal no_small_blocks = [](const Tensor& a, const Tensor& b) {
+  const ProductRefusal no_small_blocks = [](const Tensor& a, const Tensor& b, auto...) {
     return a.scaling == Scaling::block_1x128 && b.scaling == Scaling::block_1x128 ? "blocks on both sides" : "";
   };
-  const ProductRefusal all = [](const Tensor&, const Tensor&) { return "no FP8 at all"; };
+  const ProductRefusal all = [](const Tensor&, const Tensor&, auto...) { return "no FP8 at all"; };
+  // Of weight gradients' products only those of later micro-batches.
+  const ProductRefusal no_adding = [](const Tensor&, const Tensor&, DType result, bool accumulate, bool) {
+    return result == DType::fp32 && accumulate ? "no adding" : "";
+  };
+  const ProductRefusal no_fast = [](const Tensor&, const Tensor&, DType, bool, bool fast) {
+    return fast ? "slow" : "";
+  };
   const char* names[] = {"tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
   for (const char* name : names) {
     CHECK(refusal(name, nothing).empty());
@@ -118,6 +126,8 @@ TEST_CASE("a recipe that cannot run is refused, with those that can") {
   CHECK(has(refusal("blockwise", no_small_blocks),
             "blocks on both sides\n  those that can: --fp8 tensorwise, delayed, rowwise, rowwise-hp-wgrad"));
   CHECK(refusal("rowwise", no_small_blocks).empty());
+  CHECK(has(refusal("tensorwise", no_adding), "no adding\n  those that can: --fp8 rowwise-hp-wgrad"));
+  CHECK(has(refusal("rowwise", no_fast), "slow\n  those that can: --fp8 blockwise"));
 }
 
 TEST_CASE("what is not finite is named") {

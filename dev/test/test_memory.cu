@@ -54,6 +54,7 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
     choice.recipe = kind.name;
     choice.skip = kind.skip;
     settings.fp8 = fp8_settings(choice, small(kind.tied));
+    settings.fp8_stats = 1;
     auto trainer = Trainer::create(device, communicator, small(kind.tied), settings);
     trainer->allocate();
     trainer->initialize(Init::normal, 7);

@@ -80,7 +80,7 @@
   X("Precision", Count, fp8_margin, 0, "[0, 32]", "delayed: powers of two that the scale stays below") \
   X("Precision", Switch, fp8_all_gather, false, "", "sharded weights travel in FP8 (tensorwise and delayed; the others gather bf16)") \
   X("Precision", Switch, fp8_precompute_scales, true, "", "with it: one comparison of the ranks a step for all weights' scales") \
-  X("Precision", Count, fp8_stats, 0, "[0, inf)", "steps between lines of amax, scale, saturated and underflowed in train.jsonl (0: none)") \
+  X("Precision", Count, fp8_stats, 0, "[0, inf)", "steps between lines of amax, scale, saturated and underflowed of the first rank in train.jsonl (0: none)") \
   X("Precision", Switch, tf32, false, "", "let a GPU round the operands of fp32 products to tf32") \
   X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \

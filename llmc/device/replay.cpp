@@ -37,10 +37,8 @@ ReplayRates ReplayRates::of(const DeviceInfo& device) {
 
 std::string ReplayRates::text() const {
   return format(
-      "%.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of %d "
-      "and %.0f "
-      "GB/s "
-      "to others; a hop takes %.1f and %.1f us",
+      "%.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of "
+      "%d and %.0f GB/s to others; a hop takes %.1f and %.1f us",
       flops * 1e-12, fp8_flops * 1e-12, memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node,
       network_bytes * 1e-9, node_hop_seconds * 1e6, network_hop_seconds * 1e6);
 }

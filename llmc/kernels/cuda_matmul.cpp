@@ -248,15 +248,17 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
               a.data, out, b.factors, a.factors);
 }
 
-std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b) {
+std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType result, bool accumulate,
+                            bool fast) {
   if (scale_mode(a.scaling) < 0 || scale_mode(b.scaling) < 0)
     return "cuBLASLt knows such factors from CUDA 12.9 on, and this build has " + description();
   Plan plan;
-  const cublasStatus_t status =
-      state_->make_plan(plan, shape_of(a, b, CUDA_R_16BF, false, false), a.factors, b.factors);
+  const cudaDataType_t type = result == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+  const cublasStatus_t status = state_->make_plan(plan, shape_of(a, b, type, accumulate, fast), a.factors, b.factors);
   state_->destroy(plan);
   if (status == CUBLAS_STATUS_SUCCESS) return "";
-  return format("cuBLASLt multiplies no %s with %s here (%s, %s): %s", format_name(a.format), format_name(b.format),
+  return format("cuBLASLt multiplies no %s with %s to %s%s%s here (%s, %s): %s", format_name(a.format),
+                format_name(b.format), dtype_name(result), accumulate ? ", adding," : "", fast ? ", fast," : "",
                 scaling_name(a.scaling), scaling_name(b.scaling), cublasLtGetStatusString(status));
 }
 

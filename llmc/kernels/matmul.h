@@ -50,8 +50,10 @@ class Matmul {
   template <class T>
   void multiply(const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b, bool accumulate,
                 bool fast);
-  // Why this device cannot multiply operands of such a kind; "" if it can.
-  std::string refusal(const QuantizedTensor& a, const QuantizedTensor& b);
+  // Why this device cannot multiply operands of such a kind so; "" if it can. In the CPU world what is known of a GPU
+  // that is modelled.
+  std::string refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType result = DType::bf16,
+                      bool accumulate = false, bool fast = false);
 
   struct State;
 

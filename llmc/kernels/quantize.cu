@@ -243,9 +243,7 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
   d.amax[tensor] = 0;
   if (entries > 0 && is_beyond(bits_to_float(amax) * d.scale[tensor], d.largest[tensor])) atomic_add(overflows, 1ull);
   if (largest == 0 || largest >= kInfinity) return;
-  const double exact = ldexp(double(d.largest[tensor]), -d.margin) / double(bits_to_float(largest));
-  const float scale = exact > 0x1.fffffep127 ? 0x1.fffffep127f : exact < 0x1p-126 ? 0x1p-126f : float(exact);
-  d.scale[tensor] = d.power_of_two ? power_of_two_below(scale) : scale;
+  d.scale[tensor] = delayed_scale_of(bits_to_float(largest), d.largest[tensor], d.margin, d.power_of_two);
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -390,6 +388,10 @@ void quantize(Stream& stream, const QuantizeSource& source, int rows, int column
         dim3(blocks_for(size_t(padded_columns), kTile), blocks_for(size_t(padded_rows), kTile)), kThreads, sizeof(Tile),
         a, s, rows, columns);
   });
+}
+
+float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two) {
+  return delayed_scale_of(amax, largest_fp8(format), margin, power_of_two);
 }
 
 void update_delayed_scales(Stream& stream, const DelayedScaling& d, int64_t* overflows) {

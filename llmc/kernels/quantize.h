@@ -103,6 +103,8 @@ struct DelayedScaling {
   int margin;
 };
 void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, int64_t* overflows);
+// Its formula, of a positive amax, on the host.
+float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two);
 
 // The formula, on host and device.
 float fp8_scale(float amax, Fp8Format format, bool power_of_two);

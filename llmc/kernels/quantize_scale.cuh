@@ -15,6 +15,13 @@ HOST_DEVICE inline float scale_of(uint32_t amax_bits, float largest, bool power_
   return power_of_two ? power_of_two_below(scale) : scale;
 }
 
+// A delayed one; amax is a positive number.
+HOST_DEVICE inline float delayed_scale_of(float amax, float largest, int margin, bool power_of_two) {
+  const double exact = ldexp(double(largest), -margin) / double(amax);
+  const float scale = exact > 0x1.fffffep127 ? 0x1.fffffep127f : exact < 0x1p-126 ? 0x1p-126f : float(exact);
+  return power_of_two ? power_of_two_below(scale) : scale;
+}
+
 // Whether |x| is beyond the largest number by more than the roundings of a scale, which its own amax may be too.
 __device__ __forceinline__ bool is_beyond(float x, float largest) { return fabsf(x) > largest * (1 + 0x1p-20f); }
 

@@ -75,12 +75,20 @@ SharedScale Fp8Gather::shared(int layer, Product product) const {
 
 namespace {
 
-// Calls f with each stretch of a product in elements first .. first+count-1 of a block.
+// Calls f with each stretch of a product in elements first .. first+count-1 of a block, where it begins among these and
+// how long it is. Tensors of one product lie one behind the other, and only the first is sure to begin aligned.
 template <class F>
-void for_product_pieces(const TensorLayout& layout, int layer, size_t first, size_t count, F&& f) {
-  for (const Piece& piece : layout.pieces(layout.block_unit(layer), first, count))
-    for (const Product product : kEachProduct)
-      if (strcmp(piece.tensor->row->product, product_name(product)) == 0) f(product, piece);
+void for_product_stretches(const TensorLayout& layout, int layer, size_t first, size_t count, F&& f) {
+  const std::vector<Piece> pieces = layout.pieces(layout.block_unit(layer), first, count);
+  for (const Product product : kEachProduct) {
+    size_t begin = 0, end = 0;
+    for (const Piece& piece : pieces) {
+      if (strcmp(piece.tensor->row->product, product_name(product)) != 0) continue;
+      if (end == 0) begin = piece.at;
+      end = piece.at + piece.count;
+    }
+    if (end > begin) f(product, begin, end - begin);
+  }
 }
 
 }  // namespace
@@ -99,20 +107,20 @@ void Fp8Gather::for_norm_pieces(int layer, int rank, F&& f) const {
 
 void Fp8Gather::find_amax(int layer, const bf16* own) {
   const int unit = layout_.block_unit(layer);
-  for_product_pieces(
-      layout_, layer, sharding_.part(layout_, unit), layout_.part_size(unit), [&](Product product, const Piece& piece) {
-        largest_magnitude(communication_, amax_ + layer * kProducts + int(product), own + piece.at, piece.count);
-      });
+  for_product_stretches(layout_, layer, sharding_.part(layout_, unit), layout_.part_size(unit),
+                        [&](Product product, size_t at, size_t count) {
+                          largest_magnitude(communication_, amax_ + layer * kProducts + int(product), own + at, count);
+                        });
 }
 
 void Fp8Gather::compare(float* amax, size_t count) { sharding_.gather.all_reduce_max(communication_, amax, count); }
 
 void Fp8Gather::quantize(int layer, const bf16* own) {
   const int unit = layout_.block_unit(layer);
-  for_product_pieces(
-      layout_, layer, sharding_.part(layout_, unit), layout_.part_size(unit), [&](Product product, const Piece& piece) {
-        quantize_flat(communication_, own_bytes(layer) + piece.at, own + piece.at, piece.count, shared(layer, product));
-      });
+  for_product_stretches(layout_, layer, sharding_.part(layout_, unit), layout_.part_size(unit),
+                        [&](Product product, size_t at, size_t count) {
+                          quantize_flat(communication_, own_bytes(layer) + at, own + at, count, shared(layer, product));
+                        });
   quantized_[size_t(layer)] = true;
 }
 

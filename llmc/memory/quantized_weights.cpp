@@ -100,8 +100,7 @@ void QuantizedWeights::quantize(Stream& stream, int layer, const bf16* unit) {
 
 void QuantizedWeights::take(Stream& stream, int layer, Product product, uint8_t* bytes, const SharedScale& shared) {
   Slot& slot = slots_[size_t(layer) % slots_.size()];
-  const auto [OC, IC] = product_shape(config_, product);
-  const bool as_gathered = settings_.operand(Role::weight, false, OC, IC).bytes() == size_t(OC) * size_t(IC);
+  const bool as_gathered = slot.planned_data[int(product)][0].count == 0;
   if (as_gathered) slot.memory[int(product)][0].data = bytes;
   const QuantizedWeight weight = get(layer, product);
   arrange_quantized(stream, weight.by_rows, weight.by_columns, bytes, shared);

@@ -1,13 +1,17 @@
 #include "llmc/memory/scale_store.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "llmc/base/error.h"
+#include "llmc/kernels/quantize.h"
 
-ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
+ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
                        Communicator& data_ranks, Device& device, Stream& compute, Stream& communication)
     : settings_(settings),
       tensors_(config.L * kProducts * kRoles),
+      count_every_(count_every),
+      device_(device),
       data_ranks_(data_ranks),
       compute_(compute),
       communication_(communication),
@@ -26,7 +30,11 @@ ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const Llam
     add(planned_entries_, Segment::device, "steps seen", tensors);
   }
   if (settings.all_gather) add(planned_weights_not_finite_, Segment::device, "weights that are not finite", 1);
-  add(planned_statistics_, Segment::device, "statistics", tensors);
+  if (count_every) {
+    add(planned_statistics_, Segment::device, "statistics", tensors);
+    add(planned_nothing_, Segment::device, "statistics of nothing", tensors);
+    add(planned_counted_, Segment::pinned, "statistics", kCountedSteps * tensors);
+  }
   agree_ = [this](int number) {
     computed_.record(compute_);
     communication_.wait(computed_);
@@ -39,7 +47,11 @@ ScaleStore::ScaleStore(MemoryPlan& plan, const Fp8Settings& settings, const Llam
 void ScaleStore::bind(const Arena& arena, StepState* state) {
   state_ = state;
   amax_ = arena[planned_amax_];
-  statistics_ = arena[planned_statistics_];
+  if (count_every_) {
+    statistics_ = arena[planned_statistics_];
+    nothing_ = arena[planned_nothing_];
+    counted_ = arena[planned_counted_];
+  }
   if (settings_.all_gather) weights_not_finite_ = arena[planned_weights_not_finite_];
   if (!settings_.delayed()) return;
   seen_ = arena[planned_seen_];
@@ -53,10 +65,44 @@ size_t ScaleStore::state_size() const {
   return settings_.delayed() ? size_t(tensors_) * (size_t(settings_.history) + 1) : 0;
 }
 
-void ScaleStore::reset() { restore({std::vector<float>(size_t(tensors_), 1.0f), {}}); }
+void ScaleStore::reset() { restore({std::vector<float>(size_t(tensors_), 1.0f), {}, {}}); }
+
+// Of each tensor the largest number of its format, or 0 where it is not in FP8; and what the scale is made with.
+std::vector<float> ScaleStore::settings_numbers() const {
+  std::vector<float> numbers;
+  for (int number = 0; number < tensors_; ++number) {
+    const int product = number / kRoles;
+    numbers.push_back(
+        settings_.quantizes(product / kProducts, Product(product % kProducts)) ? largest_fp8(format_of(number)) : 0.0f);
+  }
+  for (const int setting : {settings_.history, int(settings_.latest), settings_.margin, int(settings_.power_of_two)})
+    numbers.push_back(float(setting));
+  return numbers;
+}
+
+void ScaleStore::adopt(History& history) const {
+  const std::vector<float> now = settings_numbers();
+  if (history.settings.empty() || history.settings == now) return;
+  const size_t tensors = size_t(tensors_), steps = history.amax.size() / tensors;
+  const size_t remembered = std::min(steps, settings_.latest ? 1 : size_t(settings_.history));
+  for (size_t i = 0; i < tensors; ++i) {
+    const float before = history.settings.size() == now.size() ? history.settings[i] : 0;
+    if (now[i] == 0) continue;
+    if (before == 0) {
+      history = {std::vector<float>(tensors, 1.0f), {}, {}};
+      return;
+    }
+    float amax = 0;
+    for (size_t s = steps - remembered; s < steps; ++s) amax = std::max(amax, history.amax[s * tensors + i]);
+    if (amax > 0 && std::isfinite(amax))
+      history.scales[i] = delayed_scale(amax, format_of(int(i)), settings_.margin, settings_.power_of_two);
+    else if (now[i] != before) history.scales[i] = 1;
+  }
+}
 
 // Of a longer history than this run remembers the newest steps.
-void ScaleStore::restore(const History& history) {
+void ScaleStore::restore(History history) {
+  adopt(history);
   const size_t tensors = size_t(tensors_), steps = std::min(history.amax.size() / tensors, size_t(settings_.history));
   REQUIRE(history.amax.size() % tensors == 0 && history.scales.size() == tensors,
           "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors", history.amax.size(),
@@ -64,12 +110,14 @@ void ScaleStore::restore(const History& history) {
   recorded_ = int64_t(steps);
   words_ = {};
   clear(compute_, amax_, tensors);
-  clear(compute_, statistics_, tensors);
+  const std::vector<QuantizeStatistics> nothing(tensors, QuantizeStatistics{0, ~0u, 0, 0, 0, 0, 0});
+  if (count_every_) copy(compute_, nothing_, nothing.data(), tensors), copy(compute_, statistics_, nothing_, tensors);
+  counts_weights_ = count_every_ > 0;  // which step comes is not known
   if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_, kFiniteByte, sizeof(uint32_t));
   compute_.synchronize();
   if (!settings_.delayed()) return;
   std::vector<float> largest(tensors);
-  for (int i = 0; i < tensors_; ++i) largest[size_t(i)] = largest_fp8(settings_.format(Role(i % kRoles)));
+  for (int i = 0; i < tensors_; ++i) largest[size_t(i)] = largest_fp8(format_of(i));
   const std::vector<uint32_t> entries(tensors, uint32_t(steps));
   clear(compute_, seen_, tensors);
   clear(compute_, history_, tensors * size_t(settings_.history));
@@ -81,7 +129,13 @@ void ScaleStore::restore(const History& history) {
 }
 
 ScaleWords ScaleStore::weight_words() const {
-  return {nullptr, settings_.delayed() && recorded_ > 0 ? scale_ : nullptr, seen_, counts_ ? statistics_ : nullptr};
+  return {nullptr, settings_.delayed() && recorded_ > 0 ? scale_ : nullptr, seen_,
+          counts_weights_ ? statistics_ : nullptr};
+}
+
+void ScaleStore::begin_step(int64_t step) {
+  step_ = step;
+  counts_ = counted(step);
 }
 
 void ScaleStore::begin_pass(bool training) {
@@ -98,6 +152,9 @@ void ScaleStore::start_comparing() {
 }
 
 void ScaleStore::finish_step() {
+  if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_, size_t(tensors_));
+  if (counts_ || counts_weights_) copy(compute_, statistics_, nothing_, size_t(tensors_));
+  counts_ = false, counts_weights_ = counted(step_ + 1);
   if (weights_not_finite_) copy(compute_, &state_->fp8_weights_not_finite, weights_not_finite_, 1);
   if (!settings_.delayed()) return;
   update_delayed_scales(compute_,
@@ -110,7 +167,7 @@ void ScaleStore::finish_step() {
 ScaleStore::History ScaleStore::history(const float* copied, int64_t recorded) const {
   const size_t tensors = size_t(tensors_), length = size_t(settings_.history);
   const size_t steps = std::min(size_t(recorded), length);
-  History history{{copied, copied + tensors}, {}};
+  History history{{copied, copied + tensors}, {}, settings_numbers()};
   for (size_t s = 0; s < steps; ++s) {
     const float* entry = copied + (1 + (size_t(recorded) - steps + s) % length) * tensors;
     history.amax.insert(history.amax.end(), entry, entry + tensors);
@@ -125,17 +182,11 @@ ScaleStore::History ScaleStore::history() {
   return history(copied.data(), recorded_);
 }
 
-void ScaleStore::count(bool on) {
-  counts_ = on;
-  if (!on) return;
-  std::vector<QuantizeStatistics> none(size_t(tensors_), QuantizeStatistics{0, ~0u, 0, 0, 0, 0, 0});
-  copy(compute_, statistics_, none.data(), none.size());
-  compute_.synchronize();
-}
-
-std::vector<QuantizeStatistics> ScaleStore::statistics() {
-  std::vector<QuantizeStatistics> statistics(static_cast<size_t>(tensors_));
-  copy(compute_, statistics.data(), statistics_, statistics.size());
-  compute_.synchronize();
-  return statistics;
+std::vector<QuantizeStatistics> ScaleStore::statistics(int64_t step) const {
+  REQUIRE(counted(step) && step <= step_ && step + kCountedSteps > step_,
+          "FP8 statistics of step %lld: counted is each %lldth, and step %lld is the last one", (long long)step,
+          (long long)count_every_, (long long)step_);
+  const QuantizeStatistics* counted = counted_ + slot_of(step);
+  host_accesses(device_, "the FP8 statistics", {reads(counted, size_t(tensors_))});
+  return {counted, counted + tensors_};
 }

@@ -152,19 +152,24 @@ std::string refusal_of(const Fp8Settings& s, const ProductRefusal& refuses) {
     t.data = nowhere, t.factors = reinterpret_cast<float*>(nowhere);
     return t;
   };
-  std::string why = refuses(operand(Role::input, false), operand(Role::weight, false));
-  if (why.empty()) why = refuses(operand(Role::output_gradient, false), operand(Role::weight, true));
-  if (why.empty() && !s.wide_wgrad()) why = refuses(operand(Role::output_gradient, true), operand(Role::input, true));
+  const QuantizedTensor x = operand(Role::input, false), w = operand(Role::weight, false),
+                        dy = operand(Role::output_gradient, false), w_t = operand(Role::weight, true),
+                        dy_t = operand(Role::output_gradient, true), x_t = operand(Role::input, true);
+  std::string why = refuses(x, w, DType::bf16, false, s.fast(true));
+  if (why.empty()) why = refuses(dy, w_t, DType::bf16, false, s.fast(false));
+  for (const bool accumulate : {false, true})  // the first micro-batch, and the others
+    if (why.empty() && !s.wide_wgrad()) why = refuses(dy_t, x_t, DType::fp32, accumulate, s.fast(false));
   return why;
 }
 
 }  // namespace
 
 void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, const ProductRefusal& refuses) {
-  const ProductRefusal asked = [&](const QuantizedTensor& a, const QuantizedTensor& b) -> std::string {
+  const ProductRefusal asked = [&](const QuantizedTensor& a, const QuantizedTensor& b, DType result, bool accumulate,
+                                   bool fast) -> std::string {
     if (device.gpu && device.compute_capability < 89)
       return "its tensor cores know no FP8 (those of compute capability 8.9 and later do)";
-    return refuses(a, b);
+    return refuses(a, b, result, accumulate, fast);
   };
   const std::string why = refusal_of(settings, asked);
   if (why.empty()) return;

@@ -95,8 +95,9 @@ struct Fp8Choice {
 };
 Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config);
 
-// Why a product of such operands cannot run; "" if it can.
-using ProductRefusal = std::function<std::string(const QuantizedTensor& a, const QuantizedTensor& b)>;
+// Why a product of such operands cannot run; "" if it can: Matmul::refusal.
+using ProductRefusal = std::function<std::string(const QuantizedTensor& a, const QuantizedTensor& b, DType result,
+                                                 bool accumulate, bool fast)>;
 // Throws if the device cannot run the recipe, with the reason and the recipes that it can.
 void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, const ProductRefusal& refuses);
 

@@ -78,8 +78,10 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
 }
 
 // What becomes of --fp8-all-gather.
-std::string describe_gather(const Fp8Settings& fp8, const Options& o, const LlamaConfig& config) {
+std::string describe_gather(const Fp8Settings& fp8, const Options& o, const LlamaConfig& config, int data_ranks) {
   if (o.zero_stage == 0) return "--fp8-all-gather changes nothing: with --zero-stage 0 no weights travel";
+  if (data_ranks == 1 || o.hybrid_shard_degree == 1)
+    return "--fp8-all-gather changes nothing: one rank keeps all weights, so none travel";
   if (!fp8.all_gather)
     return format(
         "--fp8-all-gather changes nothing: --fp8 %s has several scales a tensor, across which ranks' parts are "
@@ -92,7 +94,26 @@ std::string describe_gather(const Fp8Settings& fp8, const Options& o, const Llam
                 fp8.precompute_scales ? "right after the update" : "as each block is gathered");
 }
 
-void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config) {
+// Options that the recipe would ignore.
+void require_options_of_recipe(const Options& o) {
+  const Options defaults;
+  const auto refuse = [&](bool changed, const char* option, const char* recipe) {
+    REQUIRE(!changed, "--%s changes nothing with --fp8 %s\n  leave it away, or use --fp8 %s", option, o.fp8.c_str(),
+            recipe);
+  };
+  if (o.fp8 == "off") {
+    refuse(o.fp8_grad != defaults.fp8_grad, "fp8-grad", "tensorwise or delayed");
+    refuse(o.fp8_pow2_scales != defaults.fp8_pow2_scales, "fp8-pow2-scales", "tensorwise or another recipe");
+    refuse(o.fp8_stats != defaults.fp8_stats, "fp8-stats", "tensorwise or another recipe");
+  }
+  if (o.fp8 == "delayed") return;
+  refuse(o.fp8_history != defaults.fp8_history, "fp8-history", "delayed");
+  refuse(o.fp8_amax != defaults.fp8_amax, "fp8-amax", "delayed");
+  refuse(o.fp8_margin != defaults.fp8_margin, "fp8-margin", "delayed");
+}
+
+void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config, int data_ranks) {
+  require_options_of_recipe(o);
   s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip}, config);
   REQUIRE(s.fp8.on() || !o.fp8_all_gather,
           "--fp8-all-gather: --fp8 is off, so there are no FP8 weights\n  add --fp8 tensorwise or delayed");
@@ -103,7 +124,7 @@ void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config) {
   s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
   s.fp8.all_gather = o.fp8_all_gather && s.fp8.has_one_scale(), s.fp8.precompute_scales = o.fp8_precompute_scales;
   s.products = describe_products(s.fp8, config);
-  if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config));
+  if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config, data_ranks));
 }
 
 }  // namespace
@@ -124,7 +145,7 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
                              int64_t data_tokens) {
   RunSettings s{};
   const Defaults defaults = defaults_of(config);
-  resolve_fp8(s, o, config);
+  resolve_fp8(s, o, config, data_ranks);
   if (is_auto(o.dtype)) {
     s.dtype = device.gpu || s.fp8.on() ? DType::bf16 : DType::fp32;
     s.reasons.push_back(s.fp8.on()   ? "bf16: around FP8 products"
@@ -165,7 +186,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.training = !o.sample_only && !o.eval_only;
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
-  t.fp8 = s.fp8;
+  t.fp8 = s.fp8, t.fp8_stats = t.training ? o.fp8_stats : 0;
   t.snapshot = o.checkpoint_every && o.checkpoint_async;
   return t;
 }

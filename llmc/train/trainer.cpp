@@ -100,8 +100,8 @@ class LlamaTrainer : public Trainer {
         compute_(device, "compute"),
         gather_(device, "gather"),
         reduce_(device, "reduce"),
-        scales_(settings.fp8.on() ? std::make_unique<ScaleStore>(plan_, settings_.fp8, config_, communicator, device,
-                                                                 compute_, reduce_)
+        scales_(settings.fp8.on() ? std::make_unique<ScaleStore>(plan_, settings_.fp8, config_, settings_.fp8_stats,
+                                                                 communicator, device, compute_, reduce_)
                                   : nullptr),
         parameters_(plan_, config_, layout_, sharding_, settings_.fp8, scales_.get(),
                     std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
@@ -138,7 +138,7 @@ class LlamaTrainer : public Trainer {
     if (scales_) scales_->bind(arena_, states_.on_device());
     if (scales_)
       require_recipe_runs(settings_.fp8, device_.info(),
-                          [&](const auto& a, const auto& b) { return matmul_->refusal(a, b); });
+                          [&](auto&&... product) { return matmul_->refusal(product...); });
     walk_.bind(arena_, compute_, *matmul_, parameters_, scales_.get());
   }
 
@@ -180,7 +180,8 @@ class LlamaTrainer : public Trainer {
       });
     }
     if (scales_ && settings_.fp8.delayed()) {
-      const ScaleStore::History history{checkpoint.other("fp8_scales"), checkpoint.other("fp8_amax_history")};
+      const ScaleStore::History history{checkpoint.other("fp8_scales"), checkpoint.other("fp8_amax_history"),
+                                        checkpoint.other("fp8_settings")};
       if (!history.scales.empty()) scales_->restore(history);  // else it was trained with another recipe
     }
     begin_training();
@@ -190,7 +191,7 @@ class LlamaTrainer : public Trainer {
     if (!scales_ || !settings_.fp8.delayed()) return {};
     const ScaleStore::History history =
         of_snapshot ? scales_->history(snapshot_->others(), snapshot_recorded_) : scales_->history();
-    std::vector<NamedNumbers> state = {{"fp8_scales", history.scales}};
+    std::vector<NamedNumbers> state = {{"fp8_scales", history.scales}, {"fp8_settings", history.settings}};
     if (!history.amax.empty()) state.push_back({"fp8_amax_history", history.amax});
     return state;
   }
@@ -246,6 +247,7 @@ class LlamaTrainer : public Trainer {
         input.inputs.size(), input.labels.size(), input.positions.size(), settings_.B, settings_.T);
     const size_t micro_steps = input.inputs.size() / micro_tokens;
     begin_step(input);
+    if (scales_) scales_->begin_step(input.step);
     for (size_t k = 0; k < micro_steps; ++k) {
       batches_.send(compute_, input.inputs.data() + k * micro_tokens, input.labels.data() + k * micro_tokens,
                     input.positions.empty() ? nullptr : input.positions.data() + k * micro_tokens, settings_.B,
@@ -323,11 +325,9 @@ class LlamaTrainer : public Trainer {
     const Tensor& t = layout_.tensor(name);
     return download(whole_unit(t.unit, parameters_.master(t.unit)), t);
   }
-  void count_fp8(bool on) override {
-    if (scales_) scales_->count(on);
-  }
-  std::vector<QuantizeStatistics> fp8_statistics() override {
-    return scales_ ? scales_->statistics() : std::vector<QuantizeStatistics>();
+  std::vector<QuantizeStatistics> fp8_statistics(int64_t step) override {
+    REQUIRE(scales_, "FP8 statistics were asked for, and nothing is in FP8");
+    return scales_->statistics(step);
   }
   void observe(std::function<void(const ObservedProduct&)> observer) override { walk_.observe(std::move(observer)); }
   std::vector<float> gradients(const std::string& name) override {

@@ -44,7 +44,11 @@ struct TrainerSettings {
   int prefetch = 1;                  // units whose weights are gathered ahead of their use
   bool snapshot = false;             // memory of the host for take_snapshot()
   Fp8Settings fp8;                   // of the blocks' products; with bf16 only
+<<<<<<< HEAD
   ActivationPolicy activations;      // what training keeps of a forward pass
+=======
+  int64_t fp8_stats = 0;             // of each so many-th step, from 0 on; 0: never
+>>>>>>> 779d1844a84bd44be0a622d8e571b91ee6b50883
 };
 
 enum class Init { normal, depth_scaled };
@@ -142,9 +146,9 @@ class Trainer {
   virtual std::vector<float> weights(const std::string& name) = 0;
   virtual std::vector<float> gradients(const std::string& name) = 0;
   virtual const TensorLayout& layout() const = 0;
-  // FP8: counts what the next steps quantize, by fp8_number(); zeros where nothing is. Turned off, it keeps the counts.
-  virtual void count_fp8(bool on) = 0;
-  virtual std::vector<QuantizeStatistics> fp8_statistics() = 0;
+  // FP8: what was quantized for a step that fp8_stats chose, on this rank, by fp8_number(). After wait_for_step() of
+  // it, and before the step after the next is enqueued.
+  virtual std::vector<QuantizeStatistics> fp8_statistics(int64_t step) = 0;
   // FP8: is told each product that is enqueued.
   virtual void observe(std::function<void(const ObservedProduct&)> observer) = 0;
 };
