@@ -7,6 +7,7 @@
 ## make test-tsan       kernels under ThreadSanitizer, each thread of a block a thread of its own
 ## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
 ## make test-checkpoints   every pair of meshes, and kills all through the saves
+## make test-memory     recompute and offload in all combinations, to the bit and to the planned byte
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make mutate          skip each synchronisation of the code in turn: which check notices?
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
@@ -30,7 +31,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-checkpoints test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-checkpoints test-memory test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -55,7 +56,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-checkpoints test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-checkpoints test-memory test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -110,6 +111,10 @@ test-checkpoints:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@CHECKPOINTS=every KILLS=$(or $(SAMPLE),60) dev/test/run --only "checkpoint*" build/$$($(PROBE) configure) $(T)
+test-memory:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs tests
+	@MEMORY=every dev/test/run --only "activations" build/$$($(PROBE) configure) $(T)
 test-fp8:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests

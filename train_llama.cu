@@ -205,6 +205,7 @@ void Run::banner() {
                         (long long)settings.steps,
                         human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
   for (const std::string& reason : settings.reasons) console.item("", reason);
+  if (trains()) console.item("activations", describe_activations(settings.activations, model.config, settings.fp8));
   console.item("memory", trainer->plan().table());
   for (const std::string& option : changed_options(options)) console.item("option", "--" + option);
 }

@@ -1,4 +1,5 @@
-// What a block keeps for its backward pass, in bytes a token, in bf16 and in each FP8 recipe: from the memory plan.
+// What a block keeps for its backward pass, in bytes a token, in bf16 and in each FP8 recipe: what the memory plan
+// has.
 //
 //   build/cpu/bench/activations [MODEL] [TOKENS]        (llama3-8b, 8192)
 #include <cstdio>
@@ -8,18 +9,18 @@
 #include <vector>
 
 #include "llmc/base/error.h"
-#include "llmc/memory/activation_store.h"
+#include "llmc/device/number.h"
+#include "llmc/memory/activation_policy.h"
 
 namespace {
 
-// By tensor's name, factors with the numbers they belong to, without "block 0 ".
+// By tensor's name, factors with the numbers they belong to.
 std::map<std::string, size_t> activations(const LlamaConfig& config, const Fp8Settings& fp8, size_t tokens) {
-  MemoryPlan plan;
-  const ActivationStore<bf16> store(plan, config, fp8, tokens, true);
   std::map<std::string, size_t> bytes;
-  for (const MemoryPlan::Buffer& buffer : plan.buffers()) {
-    const std::string name = buffer.name.substr(buffer.name.find(' ', sizeof "block") + 1);
-    bytes[name.substr(0, name.find(','))] += buffer.bytes;
+  for (int s = 0; s < kSaved; ++s) {
+    const std::string name = name_of(Saved(s));
+    const size_t size = size_of(Saved(s), 0, config, fp8, sizeof(bf16), tokens, true).bytes();
+    if (size) bytes[name.substr(0, name.find(','))] += size;
   }
   return bytes;
 }

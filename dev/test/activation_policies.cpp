@@ -6,8 +6,8 @@
 //   activation_policies slots       prints what slots and pinned memory grow by with the horizon
 //
 // Of each combination: the weights after some steps and the losses; memory of the device is overwritten as soon as its
-// copy has left; each planned byte is touched and no other, and none is allocated after the start; the plan differs from
-// the plain one's as theory says.
+// copy has left; each planned byte is touched and no other, and none is allocated after the start; the plan differs
+// from the plain one's as theory says.
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -46,9 +46,7 @@ struct Combination {
                   fp8 ? "tensorwise" : dtype_name(dtype), recomputes[int(recompute)], every, offloads[int(offload)],
                   horizon);
   }
-  std::vector<int> settings() const {
-    return {int(recompute), every, int(offload), horizon, 2 * int(dtype) + fp8};
-  }
+  std::vector<int> settings() const { return {int(recompute), every, int(offload), horizon, 2 * int(dtype) + fp8}; }
 };
 
 std::vector<Combination> every() {

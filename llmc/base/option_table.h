@@ -85,6 +85,11 @@
   X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
   \
+  X("Memory", Choice, recompute, "none", "none|norms|mlp|block", "what backward computes again: norms' and SwiGLU's outputs; the MLP; all but a block's input") \
+  X("Memory", Count, recompute_every, 1, "[1, 100000]", "one block in so many does so") \
+  X("Memory", Choice, activation_offload, "none", "none|input|attention|all", "what waits for backward in the host's memory, of what is kept: blocks' inputs; and attention's tensors; all") \
+  X("Memory", Count, activation_loading_horizon, 2, "[1, 100000]", "blocks of which that is on the device at once") \
+  \
   X("Ranks", Count, zero_stage, 0, "[0, 3]", "what the ranks share out: 1 moments, 2 and gradients, 3 and weights (ZeRO; 3: FSDP)") \
   X("Ranks", Count, hybrid_shard_degree, 0, "[0, 1e6]", "ranks that share one copy, the others being replicas (0: all share)") \
   X("Ranks", Count, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3)") \

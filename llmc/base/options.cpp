@@ -81,10 +81,8 @@ struct SageMakerKey {
 constexpr SageMakerKey kSageMakerKeys[] = {
     {"random_seed", "seed", nullptr},
     {"expert_parallel_degree", nullptr, "1"},
-    {"sm_activation_offloading", nullptr, "false"},
-    {"activation_loading_horizon", nullptr, nullptr},  // of offloading alone
-    {"allow_empty_shards", nullptr, nullptr},          // they always may be empty
-    {"fsdp_cache_flush_warnings", nullptr, nullptr},   // there is no cache: memory is planned
+    {"allow_empty_shards", nullptr, nullptr},         // they always may be empty
+    {"fsdp_cache_flush_warnings", nullptr, nullptr},  // there is no cache: memory is planned
 };
 
 // The option that such a key sets, or null if there is nothing to set. Throws on what the program cannot do.
@@ -404,6 +402,14 @@ Options parse_options(int argc, const char* const* argv, const Json& saved) {
   return parse_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), &saved);
 }
 
+// Its offloading: the inputs of checkpointed blocks wait in the host's memory. What the file says itself comes first.
+void set_sm_offloading(Options& options, const Json& config, const Json& value) {
+  REQUIRE(value.is_bool(), "%s is %s\n  expected true or false", value.where().c_str(), value.found().c_str());
+  if (!value.as_bool()) return;
+  if (!config.find("recompute")) options.recompute = "block";
+  if (!config.find("activation_offload")) options.activation_offload = "input";
+}
+
 void apply_config(Options& options, const Json& config) {
   // One length replaces another of before.
   for (const std::string& name : kLengths)
@@ -412,6 +418,10 @@ void apply_config(Options& options, const Json& config) {
         for (const std::string& other : kLengths) set(options, *find_option(other), "auto");
   std::vector<const OptionInfo*> seen;
   for (const auto& [given, value] : config.items()) {
+    if (given == "sm_activation_offloading") {
+      set_sm_offloading(options, config, value);
+      continue;
+    }
     std::string key = given;
     for (const SageMakerKey& known : kSageMakerKeys)
       if (given == known.key) key = option_of(known, value) ? known.option : "";

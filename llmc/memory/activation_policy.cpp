@@ -102,3 +102,26 @@ SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Se
   }
   return {0, 1};
 }
+
+std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8) {
+  const auto describe = [&](int layer) {
+    std::string lists[3];
+    for (int s = 0; s < kSaved; ++s) {
+      const std::string name = name_of(Saved(s));
+      if (!size_of(Saved(s), layer, config, fp8, 2, 1, true).count || name.ends_with("factors")) continue;
+      std::string& list = lists[int(fate_of(Saved(s), layer, policy, config))];
+      list += (list.empty() ? "" : ", ") + name;
+    }
+    std::string text = lists[int(Fate::kept)].empty() ? "" : "kept: " + lists[int(Fate::kept)];
+    const auto add = [&](const char* what, const std::string& list) {
+      if (!list.empty()) text += (text.empty() ? "" : "; ") + std::string(what) + list;
+    };
+    add("computed again: ", lists[int(Fate::recomputed)]);
+    add("on the host: ", lists[int(Fate::travels)]);
+    if (!lists[int(Fate::travels)].empty())
+      text += format(", %d block%s on the device", policy.horizon, policy.horizon == 1 ? "'s" : "s'");
+    return text;
+  };
+  if (policy.recompute == Recompute::none || policy.recompute_every == 1 || config.L == 1) return describe(0);
+  return format("blocks 0, %d, …: ", policy.recompute_every) + describe(0) + "\nothers: " + describe(1);
+}

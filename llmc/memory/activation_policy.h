@@ -11,7 +11,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "llmc/model/block.h"
 
@@ -66,3 +65,6 @@ struct SavedSize {
 // Of `tokens` tokens. `backward`: else only what forward itself needs.
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
                   size_t tokens, bool backward);
+
+// "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", a line for each kind of block.
+std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8);

@@ -127,6 +127,17 @@ void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config, in
   if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config, data_ranks));
 }
 
+void resolve_activations(RunSettings& s, const Options& o, const LlamaConfig& config) {
+  s.activations = {recompute_named(o.recompute), int(o.recompute_every), offload_named(o.activation_offload),
+                   int(o.activation_loading_horizon)};
+  const ActivationPolicy& policy = s.activations;
+  if (policy.recompute == Recompute::none && policy.recompute_every > 1)
+    s.reasons.push_back("--recompute-every changes nothing: --recompute is none");
+  if (policy.offload != Offload::none && !policy.offloads(config))
+    s.reasons.push_back(format("--activation-offload changes nothing: all %d blocks are within the horizon of %d",
+                               config.L, policy.horizon));
+}
+
 }  // namespace
 
 double RunSettings::learning_rate_at(int64_t step) const {
@@ -154,6 +165,7 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   } else {
     s.dtype = o.dtype == "bf16" ? DType::bf16 : DType::fp32;
   }
+  resolve_activations(s, o, config);
   resolve_batch(s, o, defaults, config, data_ranks);
   resolve_length(s, o, defaults, data_tokens);
   s.lr = is_auto(o.lr) ? defaults.lr : o.lr;
@@ -187,6 +199,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.fp8 = s.fp8, t.fp8_stats = t.training ? o.fp8_stats : 0;
+  t.activations = s.activations;
   t.snapshot = o.checkpoint_every && o.checkpoint_async;
   return t;
 }

@@ -28,6 +28,7 @@ struct RunSettings {
   int head_chunk;
   AttentionKernel attention;
   Fp8Settings fp8;
+  ActivationPolicy activations;
   std::vector<std::string> products;  // which of them run in FP8, for the banner
   std::vector<std::string> reasons;   // "micro-batch 8: …", for the banner
 

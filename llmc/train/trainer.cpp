@@ -466,6 +466,7 @@ class LlamaTrainer : public Trainer {
   std::optional<Snapshot> snapshot_;  // where one may be asked for
   int64_t snapshot_recorded_ = 0;     // ScaleStore::recorded() with it
   Walk<T> walk_;
+  std::vector<int32_t> sequence_;  // of next_logits
   BatchFeed batches_;
   StateFeed states_;
   Planned<std::byte> planned_workspace_;
@@ -479,6 +480,13 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
   const int count = int(tokens.size());
   REQUIRE(count > 0 && past + count <= settings_.T, "%d tokens after %d of a sequence of at most %d", count, past,
           settings_.T);
+  sequence_.resize(std::min(size_t(past), sequence_.size()));
+  sequence_.insert(sequence_.end(), tokens.begin(), tokens.end());
+  if (!walk_.keeps_keys() && past > 0) {  // all of it again
+    REQUIRE(sequence_.size() == size_t(past + count), "%d tokens after %d of a sequence: %zu are known", count, past,
+            sequence_.size() - size_t(count));
+    return logits(sequence_, 1, past + count, past + count - 1, {});
+  }
   batches_.send(compute_, tokens.data(), nullptr, nullptr, 1, count, config_.V, past);
   walk_.forward_more(batches_.device_batch(), count, past);
   return logits_of_rows(count - 1, count);

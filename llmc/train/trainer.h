@@ -44,11 +44,8 @@ struct TrainerSettings {
   int prefetch = 1;                  // units whose weights are gathered ahead of their use
   bool snapshot = false;             // memory of the host for take_snapshot()
   Fp8Settings fp8;                   // of the blocks' products; with bf16 only
-<<<<<<< HEAD
-  ActivationPolicy activations;      // what training keeps of a forward pass
-=======
   int64_t fp8_stats = 0;             // of each so many-th step, from 0 on; 0: never
->>>>>>> 779d1844a84bd44be0a622d8e571b91ee6b50883
+  ActivationPolicy activations;      // what training keeps of a forward pass
 };
 
 enum class Init { normal, depth_scaled };
