@@ -1,11 +1,12 @@
 // Replays recorded steps with named rates: a model, not a measurement.
 //
 //   build/cpu/bench/replay table                            1 to 256 nodes of 8 H100, 1B, 7B, 8B and 70B
+//   build/cpu/bench/replay offload                          what activation offload exposes, Llama-8B on one H200
 //   build/cpu/bench/replay --nodes 4 --model llama3-8b --zero-stage 3 --network-bandwidth 25e9 …
 //
-// Takes train_llama's options and, of the model: --flops, --fp8-flops, --memory-bandwidth, --kernel-latency; and a rank
-// sends
-// --node-bandwidth and --network-bandwidth, a hop takes --node-latency and --network-latency. Bytes, FLOPs and seconds.
+// Takes train_llama's options and, of the model: --flops, --fp8-flops, --memory-bandwidth, --host-bandwidth (of copies
+// to the host and back), --kernel-latency; and a rank sends --node-bandwidth and --network-bandwidth, a hop takes
+// --node-latency and --network-latency. Bytes, FLOPs and seconds.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -37,6 +38,7 @@ ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Cha
       {"--flops", &rates.flops},
       {"--fp8-flops", &rates.fp8_flops},
       {"--memory-bandwidth", &rates.memory_bytes},
+      {"--host-bandwidth", &rates.host_bytes},
       {"--kernel-latency", &rates.kernel_seconds},
       {"--node-bandwidth", &rates.node_bytes},
       {"--network-bandwidth", &rates.network_bytes},
@@ -50,14 +52,26 @@ ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Cha
   return rates;
 }
 
-Figures figures_of(const Options& options, const Changes& changes) {
+struct Recorded {
+  DeviceInfo device;
+  int world;
+  LlamaConfig config;
+  RunSettings settings;
+  RecordedStep step;
+};
+
+Recorded record(const Options& options) {
   const DeviceInfo device = modelled_device(options.gpu);
   const int world = int(options.nodes * options.gpus_per_node);
   const Mesh mesh = Mesh::create(world, 0, 1, 1, int(options.hybrid_shard_degree));
   const LlamaConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
-  const RecordedStep step =
-      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
+  return {device, world, config, settings,
+          record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps)};
+}
+
+Figures figures_of(const Options& options, const Changes& changes) {
+  const auto [device, world, config, settings, step] = record(options);
   Figures f{replay(step.record, rates_of(device, options, changes)), step.plan.device_bytes(), false, 0, 0};
   f.fits = f.device_bytes <= device.memory_bytes;
   f.tokens_per_gpu = double(settings.step_tokens()) / f.replayed.seconds / world;
@@ -105,27 +119,80 @@ void print_table(const Changes& changes) {
   }
 }
 
+size_t bytes_of(const MemoryPlan& plan, Segment segment, std::initializer_list<const char*> categories) {
+  size_t bytes = 0;
+  for (const MemoryPlan::Buffer& b : plan.buffers())
+    for (const char* category : categories)
+      if (b.segment == segment && b.category == category) bytes += b.bytes;
+  return bytes;
+}
+
+void print_offload(Changes changes) {
+  constexpr double kBandwidths[] = {35e9, 45e9, 55e9};
+  Options options;
+  options.model = "llama3-8b", options.gpu = "H200";
+  options.nodes = options.gpus_per_node = 1;
+  options.seq_len = 8192, options.micro_batch = options.global_batch = 1;
+  printf(
+      "A model, of steps of one sequence of 8192 tokens of Llama-8B on one H200: memory of activations, what is "
+      "computed\n"
+      "again in it, and how long compute waits for copies to the host and back, which go both ways at once\n%s\n\n",
+      rates_of(modelled_device(options.gpu), options, changes).text().c_str());
+  printf("%-10s %-38s %9s %9s %9s %12s", "", "", "device", "of slots", "pinned", "compute");
+  for (const double bandwidth : kBandwidths) printf("   exposed at %2.0f GB/s", bandwidth * 1e-9);
+  printf("\n");
+  for (const char* fp8 : {"off", "tensorwise"})
+    for (const auto& [recompute, offload] : std::vector<std::pair<const char*, const char*>>{{"none", "none"},
+                                                                                             {"none", "input"},
+                                                                                             {"none", "attention"},
+                                                                                             {"none", "all"},
+                                                                                             {"norms", "attention"},
+                                                                                             {"norms", "all"},
+                                                                                             {"mlp", "attention"},
+                                                                                             {"mlp", "all"},
+                                                                                             {"block", "none"},
+                                                                                             {"block", "input"}}) {
+      options.fp8 = fp8, options.recompute = recompute, options.activation_offload = offload;
+      const Recorded r = record(options);
+      const auto text = [&](Segment segment, std::initializer_list<const char*> categories) {
+        return human_bytes(bytes_of(r.step.plan, segment, categories));
+      };
+      printf("%-10s %-38s %9s %9s %9s", std::string(fp8) == "off" ? "bf16" : fp8,
+             format("recompute %s, offload %s", recompute, offload).c_str(),
+             text(Segment::device, {"activations", "offload slots", "recompute"}).c_str(),
+             text(Segment::device, {"offload slots"}).c_str(), text(Segment::pinned, {"activations"}).c_str());
+      for (const double bandwidth : kBandwidths) {
+        changes["--host-bandwidth"] = bandwidth;
+        const Replay replayed = replay(r.step.record, rates_of(r.device, options, changes));
+        if (bandwidth == kBandwidths[0]) printf(" %9.1f ms", replayed.compute * 1e3);
+        printf(" %9.1f ms (%4.1f%%)", replayed.exposed * 1e3, 100 * replayed.exposed / replayed.compute);
+      }
+      printf("\n");
+      fflush(stdout);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     Changes changes;
     std::vector<std::string> arguments;
-    bool table = false;
+    bool table = false, offload = false;
     for (int i = 1; i < argc; ++i) {
       const std::string argument = argv[i];
       const bool rate = argument == "--flops" || argument == "--fp8-flops" || argument == "--kernel-latency" ||
-                        argument == "--memory-bandwidth" || argument == "--node-bandwidth" ||
-                        argument == "--network-bandwidth" || argument == "--node-latency" ||
-                        argument == "--network-latency";
+                        argument == "--memory-bandwidth" || argument == "--host-bandwidth" ||
+                        argument == "--node-bandwidth" || argument == "--network-bandwidth" ||
+                        argument == "--node-latency" || argument == "--network-latency";
       if (argument == "table") table = true;
+      else if (argument == "offload") offload = true;
       else if (rate && i + 1 < argc) changes[argument] = atof(argv[++i]);
       else arguments.push_back(argument);
     }
-    if (table) {
-      print_table(changes);
-      return 0;
-    }
+    if (table) print_table(changes);
+    if (offload) print_offload(changes);
+    if (table || offload) return 0;
     Options options = parse_options(arguments);
     if (options.nodes == 0) options.nodes = 1;
     printf("a model: %s\n", rates_of(modelled_device(options.gpu), options, changes).text().c_str());

@@ -274,6 +274,8 @@ TEST_CASE("every option: the saved configuration gives the same values") {
       if (name == "fp8_grad") text = "e4m3";
       if (name == "fp8_pow2_scales") text = "off";
       if (name == "fp8_amax") text = "latest";
+      if (name == "recompute") text = "mlp";
+      if (name == "activation_offload") text = "attention";
       if (name == "fp8_margin") text = std::to_string(1 + random() % 32);
       if (name == "dtype" || name == "reduce_dtype") text = "bf16";
       if (name == "gpu") text = "H200";
@@ -365,7 +367,8 @@ TEST_CASE("SageMaker's configuration works as it is") {
   CHECK(kept.recompute == "mlp");
   CHECK(kept.activation_offload == "input");
   const std::string number = error_of([&] { with(R"({"sm_activation_offloading": 1})"); });
-  CHECK(number.find("sm_activation_offloading\" is 1\n  expected true or false") != number.npos);
+  CHECK(number.find("sm_activation_offloading") != number.npos);
+  CHECK(number.find("expected true or false") != number.npos);
   const std::string experts = error_of([&] { with(R"({"expert_parallel_degree": 4})"); });
   CHECK(experts.find("expected 1") != experts.npos);
   const std::string twice = error_of([&] { with(R"({"random_seed": 1, "seed": 2})"); });

@@ -69,6 +69,13 @@ struct Device::State {
   Record* record = nullptr;
   double record_begin = 0;
   std::vector<std::string> stream_names;
+  std::vector<std::pair<const std::byte*, size_t>> pinned;
+
+  bool is_pinned(const void* data) const {
+    for (const auto& [begin, bytes] : pinned)
+      if (overlap(data, 1, begin, bytes)) return true;
+    return false;
+  }
   int points = 0;
 
   std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
@@ -387,14 +394,20 @@ DeviceMemory::~DeviceMemory() {
 PinnedMemory::PinnedMemory(Device& device, size_t bytes)
     : device_(&device), data_(allocate(device, bytes, "pinned host")), size_(bytes) {
   device.count_allocation();
+  device.state().pinned.push_back({data_, size_});
 }
-PinnedMemory::~PinnedMemory() { release(device_, data_, size_); }
+PinnedMemory::~PinnedMemory() {
+  if (device_) std::erase(device_->state().pinned, std::pair<const std::byte*, size_t>(data_, size_));
+  release(device_, data_, size_);
+}
 
 void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
   if (bytes == 0) return;
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
-  cpu_world::enqueue(Work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line),
-                     [=] { memmove(to, from, bytes); });
+  Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line);
+  const Device::State& device = stream.device().state();
+  if (device.is_pinned(to) != device.is_pinned(from)) work.crossed = bytes;
+  cpu_world::enqueue(work, [=] { memmove(to, from, bytes); });
 }
 
 void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {

@@ -28,6 +28,7 @@ struct Record {
     bool fp8 = false;  // they are those of FP8 tensor cores
     std::vector<Access> accesses = {};
     size_t sent = 0;              // bytes that this rank sends to others
+    size_t crossed = 0;           // bytes of a copy between the device and pinned memory of the host
     std::vector<int> ranks = {};  // that a collective spans
 
     size_t bytes() const {  // read and written, a range that is both once

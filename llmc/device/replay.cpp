@@ -38,14 +38,15 @@ ReplayRates ReplayRates::of(const DeviceInfo& device) {
 std::string ReplayRates::text() const {
   return format(
       "%.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of "
-      "%d and %.0f GB/s to others; a hop takes %.1f and %.1f us",
+      "%d and %.0f GB/s to others, a hop takes %.1f and %.1f us; %.0f GB/s to the host and back",
       flops * 1e-12, fp8_flops * 1e-12, memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node,
-      network_bytes * 1e-9, node_hop_seconds * 1e6, network_hop_seconds * 1e6);
+      network_bytes * 1e-9, node_hop_seconds * 1e6, network_hop_seconds * 1e6, host_bytes * 1e-9);
 }
 
 // Rings of several nodes cross from one to the next at as many ranks as the group has in a node, each with a share of
 // the data (one network card a rank); what is short goes along a tree.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
+  if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
     return std::max({rates.kernel_seconds, work.flops / (work.fp8 ? rates.fp8_flops : rates.flops),
                      double(work.bytes()) / rates.memory_bytes});

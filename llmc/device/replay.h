@@ -1,7 +1,7 @@
 // How long a record would take on a device with named rates: a model, in which each stream does one thing after the
-// other, a kernel takes as long as its FLOPs or its bytes, whichever is longer, and a collective as long as its hops
-// and its bytes. Collectives of one rank take turns at the links, in the order in which they could begin; kernels of
-// several streams do not slow each other down.
+// other, a kernel takes as long as its FLOPs or its bytes, whichever is longer, a copy between host and device
+// as long as its bytes, and a collective as long as its hops and its bytes. Collectives of one rank take turns at the
+// links, in the order in which they could begin; kernels of several streams do not slow each other down.
 #pragma once
 
 #include <string>
@@ -20,6 +20,7 @@ struct ReplayRates {
   double network_bytes = 40e9;        // a second that a rank sends to other nodes
   double node_hop_seconds = 1.5e-6;   // from a rank to the next
   double network_hop_seconds = 6e-6;  // from a node to the next
+  double host_bytes = 55e9;  // a second between the device and pinned memory, in each direction: PCIe 5, 16 lanes
 
   // 70% of a GPU's products' peak (FP8 has twice that of bf16) and 85% of its memory's: what large kernels reach.
   static ReplayRates of(const DeviceInfo& device);

@@ -55,7 +55,8 @@ struct Work {
   const char* file;
   int line;
   Traffic traffic = {};
-  bool fp8 = false;  // the operations are those of FP8 tensor cores
+  bool fp8 = false;    // the operations are those of FP8 tensor cores
+  size_t crossed = 0;  // bytes that a copy moves between the device and pinned memory of the host
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
        const char* file = __builtin_FILE(), int line = __builtin_LINE())
