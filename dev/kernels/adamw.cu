@@ -1,6 +1,7 @@
-// AdamW against float64.
+// AdamW against float64; state in bf16 against the fp32 kernel and its own draws, to the bit.
 //
-// Covers: promise 7: adamw: ranges of ugly lengths with and without decay, padding untouched, both weight types
+// Covers: promise 7: adamw: ranges of ugly lengths with and without decay, padding untouched, with and without weights
+// in bf16; stochastic rounding of a state in bf16 is unbiased, and the same wherever an element lies
 #include "llmc/kernels/adamw.h"
 
 #include "dev/kernels/check.h"
@@ -19,27 +20,46 @@ StepState state_at(int step, double rate, float clip) {
   return state;
 }
 
-// The flat buffers of a case, on the device.
 template <class T>
+std::vector<T> as(const std::vector<float>& values) {
+  std::vector<T> result;
+  for (const float x : values) result.push_back(from_float<T>(x));
+  return result;
+}
+template <class T>
+std::vector<float> as_floats(const std::vector<T>& values) {
+  std::vector<float> result;
+  for (const T x : values) result.push_back(to_float(x));
+  return result;
+}
+
+// The flat buffers of a case, on the device.
+template <class Master = float, class Moment = float>
 struct Buffers {
-  Array<float> master, m, v, gradients;
-  Array<T> weights;
+  Array<Master> master;
+  Array<Moment> m, v;
+  Array<float> gradients;
+  Array<bf16> weights;
   Array<AdamWRange> ranges;
   size_t n;
 
   Buffers(Stream& stream, const std::vector<AdamWRange>& ranges, size_t n, const std::vector<float>& first)
-      : master(stream, first),
-        m(stream, std::vector<float>(n, 0)),
-        v(stream, std::vector<float>(n, 0)),
+      : master(stream, as<Master>(first)),
+        m(stream, as<Moment>(std::vector<float>(n, 0))),
+        v(stream, as<Moment>(std::vector<float>(n, 0))),
         gradients(stream, n),
         weights(stream, n),
         ranges(stream, ranges),
         n(n) {
     require_ranges(ranges, n);
   }
-  void step(Stream& stream, const Array<StepState>& state, bool write_weights = true) {
-    adamw(stream, master.data(), m.data(), v.data(), write_weights ? weights.data() : nullptr, gradients.data(),
-          state.data(), ranges.data(), int(ranges.size()), n, kConstants);
+  // All of it, or in pieces of so many elements, as states are updated that do not lie on the device as a whole.
+  void step(Stream& stream, const Array<StepState>& state, bool write_weights = true, size_t piece = 0) {
+    if (piece == 0) piece = n;
+    for (size_t at = 0; at < std::max<size_t>(n, 1); at += piece)
+      adamw(stream, master.data() + at, m.data() + at, v.data() + at, write_weights ? weights.data() + at : nullptr,
+            gradients.data() + at, state.data(), ranges.data(), int(ranges.size()), at, std::min(piece, n - at),
+            kConstants);
   }
 };
 
@@ -48,16 +68,14 @@ std::vector<AdamWRange> ranges_of(const std::vector<size_t>& counts, size_t gap,
   std::vector<AdamWRange> ranges;
   n = 0;
   for (const size_t count : counts) {
-    ranges.push_back({n, count, ranges.size() % 2 ? 0.0f : 0.1f});
+    ranges.push_back({n, count, ranges.size() % 2 ? 0.0f : 0.1f, 0x1234567 * ranges.size(), 13 * (ranges.size() % 3)});
     n += count + gap;
   }
   return ranges;
 }
 
-template <class T>
-void check_case(Checker& checker, const std::string& what, const std::vector<AdamWRange>& ranges, size_t n) {
+void check_case(Checker& checker, const std::string& name, const std::vector<AdamWRange>& ranges, size_t n) {
   Stream& stream = checker.stream;
-  const std::string name = std::string(dtype_name(kDType<T>)) + " " + what;
   Generator generator(n);
   std::vector<float> first = random_normal<float>(generator, n, 0.1);
   std::vector<bool> used(n, false);
@@ -67,7 +85,7 @@ void check_case(Checker& checker, const std::string& what, const std::vector<Ada
   for (size_t i = 0; i < n; ++i)
     if (!used[i]) first[i] = NAN;  // padding: if somebody computed with it, it would show
 
-  Buffers<T> b(stream, ranges, n, first);
+  Buffers<> b(stream, ranges, n, first);
   std::vector<double> p = to_doubles(first), m(n, 0), v(n, 0);
   for (int step = 0; step < 3; ++step) {
     const StepState s = state_at(step, 3e-3, step == 1 ? 0.37f : 1.0f);
@@ -87,7 +105,7 @@ void check_case(Checker& checker, const std::string& what, const std::vector<Ada
     }
   }
   const std::vector<float> got_p = b.master.download(), got_m = b.m.download(), got_v = b.v.download();
-  const std::vector<T> weights = b.weights.download();
+  const std::vector<bf16> weights = b.weights.download();
   int touched = 0, misrounded = 0;
   std::vector<float> used_p, used_m, used_v;
   std::vector<double> want_p, want_m, want_v;
@@ -96,7 +114,7 @@ void check_case(Checker& checker, const std::string& what, const std::vector<Ada
       touched += !std::isnan(got_p[i]) || got_m[i] != 0 || got_v[i] != 0 || !std::isnan(to_float(weights[i]));
       continue;
     }
-    misrounded += to_float(weights[i]) != to_float(from_float<T>(got_p[i]));
+    misrounded += to_float(weights[i]) != to_float(from_float<bf16>(got_p[i]));
     used_p.push_back(got_p[i]), used_m.push_back(got_m[i]), used_v.push_back(got_v[i]);
     want_p.push_back(p[i]), want_m.push_back(m[i]), want_v.push_back(v[i]);
   }
@@ -122,7 +140,7 @@ void check_places(Checker& checker) {
     std::vector<float> p(n + shift, 1), g(n + shift, 1);
     std::copy(first.begin(), first.end(), p.begin() + std::ptrdiff_t(shift));
     std::copy(gradients.begin(), gradients.end(), g.begin() + std::ptrdiff_t(shift));
-    Buffers<bf16> b(stream, ranges, n + shift, p);
+    Buffers<> b(stream, ranges, n + shift, p);
     b.gradients.upload(g);
     b.step(stream, state, write_weights);
     p = b.master.download();
@@ -142,9 +160,97 @@ void check_places(Checker& checker) {
   checker.same_bits("cut in sevens", run(cut, 0, true), want);
 }
 
+// The state in bf16 is what the fp32 kernel makes of the same numbers, rounded by the draws.
+template <class Master, class Moment>
+void check_rounded(Checker& checker, const std::string& name, const std::vector<AdamWRange>& ranges, size_t n) {
+  Stream& stream = checker.stream;
+  Generator generator(n + 1);
+  Buffers<Master, Moment> b(stream, ranges, n, random_normal<float>(generator, n, 0.1));
+  int wrong = 0, touched = 0;
+  for (int step = 0; step < 3; ++step) {
+    const Array<StepState> state(stream, {state_at(step, 3e-3, 0.8f)});
+    const std::vector<float> gradients = random_normal<float>(generator, n);
+    const std::vector<float> p = as_floats(b.master.download()), m = as_floats(b.m.download()),
+                             v = as_floats(b.v.download());
+    Buffers<> wide(stream, ranges, n, p);
+    wide.m.upload(m), wide.v.upload(v), wide.gradients.upload(gradients), b.gradients.upload(gradients);
+    wide.step(stream, state), b.step(stream, state, std::is_same_v<Master, float>);
+    std::vector<float> want_p = wide.master.download(), want_m = wide.m.download(), want_v = wide.v.download();
+    std::vector<bool> used(n, false);
+    for (const AdamWRange& r : ranges)
+      for (size_t i = r.begin; i < r.begin + r.count; ++i) {
+        const AdamWDraws draws = adamw_draws(r.key, r.first + (i - r.begin), step);
+        if (std::is_same_v<Master, bf16>) want_p[i] = stochastic_bf16(want_p[i], draws.master);
+        if (std::is_same_v<Moment, bf16>)
+          want_m[i] = stochastic_bf16(want_m[i], draws.m), want_v[i] = stochastic_bf16(want_v[i], draws.v);
+        used[i] = true;
+      }
+    const std::vector<float> got_p = as_floats(b.master.download()), got_m = as_floats(b.m.download()),
+                             got_v = as_floats(b.v.download());
+    for (size_t i = 0; i < n; ++i)
+      if (used[i]) wrong += got_p[i] != want_p[i] || got_m[i] != want_m[i] || got_v[i] != want_v[i];
+      else touched += got_p[i] != p[i] || got_m[i] != 0 || got_v[i] != 0;
+  }
+  checker.that(name, wrong == 0 && touched == 0,
+               format("%d of %zu elements differ, %d between ranges were touched", wrong, n, touched));
+}
+
+// In pieces, each with a launch of its own: the same bits.
+template <class Master, class Moment>
+void check_pieces(Checker& checker, const char* name) {
+  Stream& stream = checker.stream;
+  size_t n = 0;
+  const auto ranges = ranges_of({5, 300, 64, 7, 2048, 8, 8193, 1, 500}, 3, n);
+  const Array<StepState> state(stream, {state_at(2, 1e-3, 0.9f)});
+  const auto run = [&](size_t piece) {
+    Generator generator(8);
+    Buffers<Master, Moment> b(stream, ranges, n, random_normal<float>(generator, n, 0.1));
+    b.gradients.upload(random_normal<float>(generator, n));
+    b.step(stream, state, false, piece);
+    std::vector<float> all = as_floats(b.master.download());
+    for (const auto& part : {as_floats(b.m.download()), as_floats(b.v.download())})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  const std::vector<float> want = run(0);
+  for (const size_t piece : {8, 64, 264, 4096})
+    checker.same_bits(format("%s in pieces of %zu", name, piece), run(piece), want);
+}
+
+// Over a million draws the mean of what a number is rounded to is the number, within 4 standard errors; and each result
+// is one of its two neighbours.
+void check_unbiased(Checker& checker) {
+  constexpr int kDraws = 1000000;
+  for (const float x : {1.0f, 1.001f, -3.1415927f, 0.0033333333f, 1e-20f, 254.99f, -0.99999f}) {
+    double sum = 0, least = 1e30, largest = -1e30;
+    for (int i = 0; i < kDraws; ++i) {
+      const double rounded = double(stochastic_bf16(x, adamw_draws(77, uint64_t(i), 5).master));
+      sum += rounded, least = std::min(least, rounded), largest = std::max(largest, rounded);
+    }
+    const double mean = sum / kDraws, spacing = largest - least, part = spacing > 0 ? (double(x) - least) / spacing : 0;
+    const double sigma = spacing * std::sqrt(part * (1 - part) / kDraws);
+    const double exact_spacing = std::ldexp(1.0, std::ilogb(x) - 7);
+    // 16 bits decide: the lower half of an fp32 number is exactly so long.
+    checker.that(format("the mean of %d roundings of %g", kDraws, double(x)),
+                 std::fabs(mean - double(x)) <= 4 * sigma && spacing <= exact_spacing,
+                 format("%.9g, %.2f sigma away; %g apart", mean, sigma > 0 ? (mean - double(x)) / sigma : 0, spacing));
+  }
+  // Master, moments and neighbours are rounded independently: pairs of bits that are both below one half are a quarter.
+  int both[3] = {};
+  for (int i = 0; i < kDraws; ++i) {
+    const AdamWDraws a = adamw_draws(77, uint64_t(i), 5), next = adamw_draws(77, uint64_t(i) + 1, 5);
+    both[0] += a.master < 0x8000 && a.m < 0x8000;
+    both[1] += a.m < 0x8000 && a.v < 0x8000;
+    both[2] += a.v < 0x8000 && next.master < 0x8000;
+  }
+  for (const int count : both)
+    checker.that("draws are independent", std::abs(count - kDraws / 4) < 4 * std::sqrt(kDraws * 3 / 16.0),
+                 format("%d of %d", count, kDraws));
+}
+
 void check_nothing_hidden(Checker& checker) {
   Stream& stream = checker.stream;
-  Buffers<float> b(stream, {{0, 100, 0.1f}}, 100, std::vector<float>(100, 1));
+  Buffers<> b(stream, {{0, 100, 0.1f}}, 100, std::vector<float>(100, 1));
   b.gradients.upload(std::vector<float>(100, 0));
   const Array<StepState> state(stream, {state_at(0, 1e-3, NAN)});
   b.step(stream, state);
@@ -157,17 +263,21 @@ void check_nothing_hidden(Checker& checker) {
 
 void check(Checker& checker) {
   for (const size_t n : {1, 2, 7, 8, 9, 31, 63, 65, 255, 257, 2047, 2049, 8191, 8192, 8193, 20000}) {
-    check_case<float>(checker, format("one range of %zu", n), {{0, n, 0.1f}}, n);
-    check_case<bf16>(checker, format("one range of %zu", n), {{0, n, 0.1f}}, n);
+    check_case(checker, format("one range of %zu", n), {{0, n, 0.1f}}, n);
   }
   for (const size_t gap : {0, 1, 5, 64, 9000}) {
     size_t n = 0;
     const auto ranges = ranges_of({5, 1, 3, 64, 7, 2048, 8, 8193, 1, 1, 500}, gap, n);
-    check_case<float>(checker, format("ranges %zu apart", gap), ranges, n);
-    check_case<bf16>(checker, format("ranges %zu apart", gap), ranges, n);
+    check_case(checker, format("ranges %zu apart", gap), ranges, n);
+    check_rounded<float, bf16>(checker, format("fp32 master, bf16 moments, ranges %zu apart", gap), ranges, n);
+    check_rounded<bf16, float>(checker, format("bf16 master, fp32 moments, ranges %zu apart", gap), ranges, n);
+    check_rounded<bf16, bf16>(checker, format("all in bf16, ranges %zu apart", gap), ranges, n);
   }
-  check_case<bf16>(checker, "a late first range", {{11, 3, 0.0f}, {8200, 1, 0.1f}}, 17000);
+  check_case(checker, "a late first range", {{11, 3, 0.0f}, {8200, 1, 0.1f}}, 17000);
   check_places(checker);
+  check_pieces<float, float>(checker, "fp32");
+  check_pieces<bf16, bf16>(checker, "bf16");
+  check_unbiased(checker);
   check_nothing_hidden(checker);
 
   const auto refused = [&](const char* what, const char* expected, const std::vector<AdamWRange>& ranges) {
@@ -179,7 +289,7 @@ void check(Checker& checker) {
   refused("ranges out of order", "5 elements from 0", {{50, 10, 0}, {0, 5, 0}});
   refused("a range past the end", "51 elements from 50", {{50, 51, 0}});
   refused("a count that wraps around", "from 50", {{50, size_t(-10), 0}});
-  Buffers<float> b(checker.stream, {{0, 8, 0}}, 8, std::vector<float>(8, 1));
+  Buffers<> b(checker.stream, {{0, 8, 0}}, 8, std::vector<float>(8, 1));
   const Array<StepState> state(checker.stream, {state_at(0, 1e-3, 1)});
   checker.refused("no elements", "0 elements", [&] {
     b.n = 0;
@@ -187,7 +297,7 @@ void check(Checker& checker) {
   });
   checker.refused("misaligned", "not 16-byte aligned", [&] {
     adamw(checker.stream, b.master.data() + 1, b.m.data(), b.v.data(), b.weights.data(), b.gradients.data(),
-          state.data(), b.ranges.data(), 1, 4, kConstants);
+          state.data(), b.ranges.data(), 1, 0, 4, kConstants);
   });
 }
 
@@ -205,7 +315,7 @@ void bench(Bencher& bencher) {
           return counts;
         }(),
         0, n);
-    Buffers<bf16> b(stream, ranges, n, std::vector<float>(n, 0.5f));
+    Buffers<> b(stream, ranges, n, std::vector<float>(n, 0.5f));
     b.gradients.upload(std::vector<float>(n, 0.25f));
     const Array<StepState> state(stream, {state_at(5, 1e-6, 1)});
     bencher.time(format("adamw, bf16 weights, %zu elements", n), double(n) * 30, double(n) * 16,

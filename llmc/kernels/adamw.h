@@ -6,33 +6,49 @@
 //   v  = beta2 v + (1 - beta2) g²
 //   p -= lr / bias_correction1 * m / (sqrt(v / bias_correction2) + eps)
 //
-// Learning rate, bias corrections and clip factor come from StepState on the device. Everything is fp32. Deterministic,
-// and the bits of an element do not depend on where it lies or on its neighbours.
+// Learning rate, bias corrections and clip factor come from StepState on the device. Everything is computed in fp32.
+// Master and moments may be kept in bf16: these are rounded stochastically (Gupta et al. 2015), up or down so that the
+// mean is the fp32 number, by Philox4x32-10 of the tensor's key, the element's place in it and the step. Deterministic,
+// and the bits of an element do not depend on where it lies, on its neighbours or on the ranks.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
 #include "llmc/device/device.h"
+#include "llmc/device/number.h"
 #include "llmc/kernels/step_state.h"
 
 struct AdamWConstants {
   float beta1, beta2, eps;
 };
 
-// Elements begin .. begin+count-1 of the flat buffers: a tensor, or neighbours with the same decay.
+// Elements begin .. begin+count-1 of the flat buffers: a piece of a tensor; where nothing is rounded stochastically
+// also neighbours with the same decay.
 struct AdamWRange {
   size_t begin, count;
   float weight_decay;
+  uint64_t key = 0;  // philox_key of the tensor
+  size_t first = 0;  // which element of the tensor is the first
 };
+
+// The bits by which element i of the tensor is rounded in a step: 16 for each number of its state.
+struct AdamWDraws {
+  uint32_t master, m, v;
+};
+AdamWDraws adamw_draws(uint64_t key, uint64_t i, int64_t step);
+// x rounded to bf16, up with the probability (16 bits + x's lower half) / 2^16 says.
+float stochastic_bf16(float x, uint32_t bits);
 
 // Throws unless the ranges are not empty, in ascending order, apart, and within n elements: what adamw() relies on. To
 // be called where the table is made.
 void require_ranges(const std::vector<AdamWRange>& ranges, size_t n);
 
-// master, m, v (n) are updated from gradients (n); `weights` (n), the rounding of master to T for the products, is
-// written too unless it is null. Buffers are 16-byte aligned. `ranges` (range_count), on the device, say which elements
-// these are: one launch does all tensors, and what lies between ranges (padding) is neither read nor written.
-template <class T>
-void adamw(Stream& stream, float* master, float* m, float* v, T* weights, const float* gradients,
-           const StepState* state, const AdamWRange* ranges, int range_count, size_t n, AdamWConstants constants);
+// master, m, v (n) are updated from gradients (n); `weights` (n), the master rounded to nearest for the products, is
+// written too unless it is null. The buffers hold elements offset .. offset+n-1 of what the ranges speak of, and are
+// 16-byte aligned. `ranges` (range_count), on the device, say which elements these are: one launch does all tensors,
+// and what lies between ranges (padding) is neither read nor written.
+template <class Master, class Moment>
+void adamw(Stream& stream, Master* master, Moment* m, Moment* v, bf16* weights, const float* gradients,
+           const StepState* state, const AdamWRange* ranges, int range_count, size_t offset, size_t n,
+           AdamWConstants constants);

@@ -2,6 +2,13 @@
 
 #include "llmc/device/number.h"
 
+namespace {
+
+bf16* copy_for_products(bf16* weights) { return weights; }
+bf16* copy_for_products(float*) { return nullptr; }  // the master itself
+
+}  // namespace
+
 Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, AdamWConstants constants,
                      float weight_decay, Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
@@ -79,8 +86,8 @@ void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& paramete
   global_norm_finish(compute_, state, &state->square_sum, 1);
   for (const Span& span : spans_)
     adamw(compute_, parameters.master(span.first_unit), m_ + span.at, v_ + span.at,
-          parameters.weights_to_update(span.first_unit), gradients.to_update(span.first_unit), state,
-          ranges_on_device_ + span.first_range, span.ranges, span.count, constants_);
+          copy_for_products(parameters.weights_to_update(span.first_unit)), gradients.to_update(span.first_unit), state,
+          ranges_on_device_ + span.first_range, span.ranges, 0, span.count, constants_);
   parameters.updated();
 }
 
