@@ -23,16 +23,15 @@ Planned<std::byte> add(MemoryPlan& plan, Segment segment, const char* category, 
 
 template <class T>
 ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
-                                    const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device)
-    : config_(config), fp8_(fp8), policy_(policy), blocks_(size_t(config.L)) {
+                                    const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device,
+                                    HostStreams* host)
+    : config_(config), fp8_(fp8), policy_(policy), blocks_(size_t(config.L)), host_(host) {
   plan_places(plan, tokens);
   if (!travels()) return;
   bool carries = false;
   for (const Block& block : blocks_) carries = carries || block.host[int(Saved::middle)].bytes;
   if (carries)
     planned_carried_ = plan.add<T>(Segment::device, "scratch", "middle for the next block", tokens * size_t(config.C));
-  out_.emplace(device, "offload");
-  in_.emplace(device, "prefetch");
   computed_.emplace(device), released_.emplace(device);
   for (int slot = 0; slot < policy_->horizon; ++slot) left_.emplace_back(device), back_.emplace_back(device);
 }
@@ -150,12 +149,12 @@ template <class T>
 void ActivationStore<T>::send(int layer) {
   const Block& block = blocks_[size_t(layer)];
   computed_->record(*compute_);
-  out_->wait(*computed_);
+  host_->out.wait(*computed_);
   for (int s = 0; s < kSaved; ++s)
-    if (block.host[s].bytes) copy_bytes(*out_, block.host[s].data, block.device[s].data, block.host[s].bytes);
+    if (block.host[s].bytes) copy_bytes(host_->out, block.host[s].data, block.device[s].data, block.host[s].bytes);
   for (int s = 0; policy_->poison && s < kSaved; ++s)
-    if (block.host[s].bytes) fill_bytes(*out_, block.device[s].data, kPoison, block.host[s].bytes);
-  left_[slot_of(layer)].record(*out_);
+    if (block.host[s].bytes) fill_bytes(host_->out, block.device[s].data, kPoison, block.host[s].bytes);
+  left_[slot_of(layer)].record(host_->out);
 }
 
 template <class T>
@@ -173,10 +172,10 @@ template <class T>
 void ActivationStore<T>::fetch(int layer) {
   const Block& block = blocks_[size_t(layer)];
   released_->record(*compute_);
-  in_->wait(*released_);
+  host_->in.wait(*released_);
   for (int s = 0; s < kSaved; ++s)
-    if (block.host[s].bytes) copy_bytes(*in_, block.device[s].data, block.host[s].data, block.host[s].bytes);
-  back_[slot_of(layer)].record(*in_);
+    if (block.host[s].bytes) copy_bytes(host_->in, block.device[s].data, block.host[s].data, block.host[s].bytes);
+  back_[slot_of(layer)].record(host_->in);
 }
 
 template class ActivationStore<float>;

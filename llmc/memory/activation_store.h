@@ -16,14 +16,15 @@
 #include <vector>
 
 #include "llmc/memory/activation_policy.h"
+#include "llmc/memory/host_streams.h"
 #include "llmc/memory/plan.h"
 
 template <class T>
 class ActivationStore {
  public:
-  // For micro-batches of up to `tokens` tokens. `policy`: none without a backward pass.
+  // For micro-batches of up to `tokens` tokens. `policy`: none without a backward pass. `host`: needed if it offloads.
   ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
-                  const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device);
+                  const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device, HostStreams* host);
   void bind(const Arena& arena, Stream& compute);
 
   const BlockActivations<T>& get(int layer) const { return blocks_[size_t(layer)].activations; }
@@ -69,7 +70,7 @@ class ActivationStore {
   Planned<T> planned_carried_;
   T* carried_ = nullptr;  // a travelling `middle` on its way to the block behind it
   Stream* compute_ = nullptr;
-  std::optional<Stream> out_, in_;
+  HostStreams* host_;
   std::optional<Event> computed_, released_;
   std::vector<Event> left_, back_;  // a slot
 };

@@ -28,8 +28,6 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
   bool any_gathered = false;
   for (int layer = 0; layer < config.L; ++layer) any_gathered = any_gathered || gathered(layer);
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
-  if (kSeparate)
-    planned_master_ = plan.add<float>(Segment::device, "optimizer", "master weights", sharding.total(layout));
   size_t size = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     weights_at_.push_back(size);
@@ -57,7 +55,6 @@ void ParameterStore<T>::plan_slots(MemoryPlan& plan, Device& device) {
 template <class T>
 void ParameterStore<T>::bind(const Arena& arena) {
   weights_ = arena[planned_weights_];
-  if (kSeparate) master_ = arena[planned_master_];
   for (size_t i = 0; i < slots_.size(); ++i)
     slots_[i].data = planned_slots_[i].count ? arena[planned_slots_[i]] : nullptr;
   if (quantized_) quantized_->bind(arena);
@@ -80,17 +77,6 @@ T* ParameterStore<T>::own_weights(int unit) const {
 template <class T>
 const T* ParameterStore<T>::whole(int unit) const {
   return sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].data : weights_ + weights_at_[size_t(unit)];
-}
-
-template <class T>
-float* ParameterStore<T>::master(int unit) const {
-  if constexpr (kSeparate) return master_ + sharding_.at(layout_, unit);
-  else return own_weights(unit);
-}
-
-template <class T>
-T* ParameterStore<T>::weights_to_update(int unit) const {
-  return kSeparate ? own_weights(unit) : nullptr;
 }
 
 template <class T>

@@ -7,8 +7,6 @@
 // Stage 3 has a buffer for each of `blocks_at_once` blocks, in turn, and one for the embedding and the head, or one for
 // each where the head is tied and both are needed at once.
 //
-// The optimizer's fp32 master copy is here too, of what this rank updates. With T = float it is the weights themselves.
-//
 // Weights of FP8 products are quantized by the first get_block() after they changed or were gathered; or their bytes
 // are what travels (fp8_gather.h).
 #pragma once
@@ -42,10 +40,8 @@ class ParameterStore {
   }
   void release(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
-  // What this rank updates of a unit: sharding.count() elements.
-  float* master(int unit) const;
-  // Where the optimizer writes what the next step computes with: null if that is the master itself.
-  T* weights_to_update(int unit) const;
+  // What the optimizer writes and the next step computes with: sharding.count() elements of a unit.
+  T* own_weights(int unit) const;
   // All of them were updated, on the compute stream.
   void updated();
 
@@ -57,7 +53,6 @@ class ParameterStore {
     Event released;
   };
   int slot_of(int unit) const;
-  T* own_weights(int unit) const;
   const T* whole(int unit) const;
   void await(int unit);
   bool travels_in_fp8(int unit) const { return fp8_gather_ && fp8_gather_->takes(layout_.units[size_t(unit)].layer); }
@@ -69,10 +64,8 @@ class ParameterStore {
   const bool tied_;
   const int blocks_at_once_;
   Stream &compute_, &communication_;
-  Planned<float> planned_master_;
   Planned<T> planned_weights_;
   std::vector<Planned<T>> planned_slots_;
-  float* master_ = nullptr;
   T* weights_ = nullptr;            // whole in stages 0 to 2, else this rank's parts
   std::vector<size_t> weights_at_;  // a unit: where it lies in weights_
   std::vector<Slot> slots_;

@@ -1,11 +1,9 @@
 #include "llmc/memory/snapshot.h"
 
-const char* name_of(StateKind kind) {
-  const char* const names[] = {"weights", "first_moments", "second_moments"};
-  return names[int(kind)];
-}
+#include "llmc/device/number.h"
 
-Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, size_t others, Device& device)
+Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const StateStore& state, size_t others,
+                   Device& device)
     : shares_(std::move(shares)),
       other_count_(others),
       starts_{0},
@@ -14,8 +12,14 @@ Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, size_t other
       computed_(device),
       copied_(device) {
   for (const UnitShare& share : shares_) starts_.push_back(total() + share.count);
-  for (const StateKind kind : kStateKinds)
-    planned_[int(kind)] = plan.add<float>(Segment::pinned, "snapshot for checkpoints", name_of(kind), total());
+  for (const StateKind kind : kStateKinds) {
+    types_[int(kind)] = state.type(kind);
+    const char* category = "snapshot for checkpoints";
+    const int buffer = types_[int(kind)] == DType::fp32
+                           ? plan.add<float>(Segment::pinned, category, name_of(kind), total()).buffer
+                           : plan.add<bf16>(Segment::pinned, category, name_of(kind), total()).buffer;
+    planned_[int(kind)] = {buffer, total()};
+  }
   if (others) planned_others_ = plan.add<float>(Segment::pinned, "snapshot for checkpoints", "FP8 scales", others);
 }
 
@@ -28,8 +32,11 @@ void Snapshot::take(Stream& compute, const Source& source, const float* others) 
   computed_.record(compute);
   stream_.wait(computed_);
   for (const StateKind kind : kStateKinds)
-    for (size_t unit = 0; unit < shares_.size(); ++unit)
-      copy(stream_, data_[int(kind)] + starts_[unit], source(kind, int(unit)), shares_[unit].count);
+    for (size_t unit = 0; unit < shares_.size(); ++unit) {
+      const StateView from = source(kind, int(unit));
+      copy_bytes(stream_, StateView{data_[int(kind)], from.type, true}.from(starts_[unit]).data, from.data,
+                 from.bytes(shares_[unit].count));
+    }
   copy(stream_, others_, others, other_count_);
   copied_.record(stream_);
   on_its_way_ = true;
@@ -42,9 +49,18 @@ void Snapshot::before_update(Stream& compute) {
 
 void Snapshot::finish(Communicator& communicator) {
   communicator.wait_for(copied_);
-  host_accesses(
-      device_, "the snapshot",
-      {reads(data_[0], total()), reads(data_[1], total()), reads(data_[2], total()), reads(others_, other_count_)});
+  const auto all = [&](StateKind kind) {
+    return reads(data_[int(kind)], StateView{nullptr, types_[int(kind)], true}.bytes(total()));
+  };
+  host_accesses(device_, "the snapshot",
+                {all(StateKind::weights), all(StateKind::first_moments), all(StateKind::second_moments),
+                 reads(others_, other_count_)});
 }
 
-const float* Snapshot::data(StateKind kind, int unit) const { return data_[int(kind)] + starts_[size_t(unit)]; }
+const float* Snapshot::read(StateKind kind, int unit, size_t at, size_t count, std::vector<float>& buffer) const {
+  const std::byte* from = StateView{data_[int(kind)], types_[int(kind)], true}.from(starts_[size_t(unit)] + at).data;
+  if (types_[int(kind)] == DType::fp32) return reinterpret_cast<const float*>(from);
+  buffer.resize(count);
+  for (size_t i = 0; i < count; ++i) buffer[i] = to_float(reinterpret_cast<const bf16*>(from)[i]);
+  return buffer.data();
+}

@@ -9,28 +9,24 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/sharding.h"
-
-// What a training keeps of each weight, in fp32.
-enum class StateKind { weights, first_moments, second_moments };
-inline constexpr StateKind kStateKinds[] = {StateKind::weights, StateKind::first_moments, StateKind::second_moments};
-const char* name_of(StateKind kind);
+#include "llmc/memory/state_store.h"
 
 class Snapshot {
  public:
-  // A share of each unit, and so many other numbers.
-  Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, size_t others, Device& device);
+  // A share of each unit of a state, and so many other numbers.
+  Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const StateStore& state, size_t others, Device& device);
   void bind(const Arena& arena);
 
-  // Where the share of a unit begins on the device.
-  using Source = std::function<const float*(StateKind kind, int unit)>;
+  // Where the share of a unit begins.
+  using Source = std::function<StateView(StateKind kind, int unit)>;
   // Behind all that compute has enqueued. The snapshot before it is no longer read.
   void take(Stream& compute, const Source& source, const float* others);
   // What compute enqueues from here on may change what was taken.
   void before_update(Stream& compute);
   // The host waits until all has come.
   void finish(Communicator& communicator);
-  // Valid until the next take().
-  const float* data(StateKind kind, int unit) const;
+  // Elements at .. at+count-1 of the share as fp32, where they lie or in `buffer`. Valid until the next take().
+  const float* read(StateKind kind, int unit, size_t at, size_t count, std::vector<float>& buffer) const;
   const float* others() const { return others_; }
 
  private:
@@ -43,6 +39,9 @@ class Snapshot {
   Stream stream_;
   Event computed_, copied_;
   bool on_its_way_ = false;  // and compute has not waited for it
-  Planned<float> planned_[3], planned_others_;
-  float *data_[3] = {}, *others_ = nullptr;
+  DType types_[3];
+  Planned<std::byte> planned_[3];
+  Planned<float> planned_others_;
+  std::byte* data_[3] = {};
+  float* others_ = nullptr;
 };

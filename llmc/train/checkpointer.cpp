@@ -33,9 +33,12 @@ void Checkpointer::write(const Json& state) {
   const Snapshot& snapshot = trainer_.wait_for_snapshot();
   phase_ = Phase::writing;
   in_thread([this, &snapshot, shares = trainer_.shares(), others = trainer_.other_state(true)] {
-    write_share([&](StateKind kind, int unit, size_t first,
-                    size_t) { return snapshot.data(kind, unit) + (first - shares[size_t(unit)].first); },
-                others);
+    std::vector<float> buffer;
+    write_share(
+        [&](StateKind kind, int unit, size_t first, size_t count) {
+          return snapshot.read(kind, unit, first - shares[size_t(unit)].first, count, buffer);
+        },
+        others);
   });
 }
 

@@ -1,19 +1,16 @@
 #include "llmc/train/optimizer.h"
 
+#include "llmc/base/philox.h"
 #include "llmc/device/number.h"
 
-namespace {
-
-bf16* copy_for_products(bf16* weights) { return weights; }
-bf16* copy_for_products(float*) { return nullptr; }  // the master itself
-
-}  // namespace
-
-Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, AdamWConstants constants,
-                     float weight_decay, Device& device, Stream& compute, Stream& communication)
+Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, StateStore& state,
+                     AdamWConstants constants, float weight_decay, uint64_t seed, Device& device, Stream& compute,
+                     Stream& communication)
     : layout_(layout),
       sharding_(sharding),
+      store_(state),
       constants_(constants),
+      seed_(seed),
       compute_(compute),
       communication_(communication),
       squared_(device),
@@ -24,14 +21,12 @@ Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Shardin
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay);
   size_t partials = 0;
   for (int unit = 0; unit < units; ++unit) partials += global_norm_partials(layout.part_size(unit));
-  const size_t total = sharding.total(layout);
-  planned_m_ = plan.add<float>(Segment::device, "optimizer", "first moments", total);
-  planned_v_ = plan.add<float>(Segment::device, "optimizer", "second moments", total);
   planned_ranges_ = plan.add<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size());
   planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials);
 }
 
-// Neighbours with the same decay are one range; padding between them goes with it.
+// Neighbours with the same decay are one range, and padding between them goes with it; but pieces of tensors have draws
+// of their own for what is rounded stochastically.
 void Optimizer::add_span(int first_unit, int end_unit, float weight_decay) {
   Span span{first_unit, sharding_.at(layout_, first_unit), 0, int(ranges_.size()), 0};
   std::vector<AdamWRange> ranges;
@@ -39,7 +34,8 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay) {
     for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
       const size_t begin = span.count + piece.at;
-      if (ranges.empty() || ranges.back().weight_decay != decay) ranges.push_back({begin, 0, decay});
+      if (store_.rounds()) ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.first});
+      else if (ranges.empty() || ranges.back().weight_decay != decay) ranges.push_back({begin, 0, decay});
       ranges.back().count = begin + piece.count - ranges.back().begin;
     }
     span.count += sharding_.count(layout_, unit);
@@ -52,15 +48,15 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay) {
 }
 
 void Optimizer::bind(const Arena& arena) {
-  m_ = arena[planned_m_];
-  v_ = arena[planned_v_];
   ranges_on_device_ = arena[planned_ranges_];
   partials_ = arena[planned_partials_];
 }
 
 void Optimizer::reset() {
-  clear(compute_, m_, sharding_.total(layout_));
-  clear(compute_, v_, sharding_.total(layout_));
+  for (const StateKind kind : {StateKind::first_moments, StateKind::second_moments})
+    for (int unit = 0; unit < int(layout_.units.size()); ++unit)
+      store_.set(kind, unit, 0, sharding_.count(layout_, unit),
+                 [&](float* to, size_t, size_t n) { clear(compute_, to, n); });
   copy(compute_, ranges_on_device_, ranges_.data(), ranges_.size());
 }
 
@@ -80,14 +76,29 @@ void Optimizer::square_sum(const GradientStore& gradients, StepState* state) {
   compute_.wait(summed_);
 }
 
+template <class T, class Master, class Moment>
+void Optimizer::update(const Span& span, const float* gradients, T* weights, const StepState* state) {
+  store_.update(span.at, span.count, [&](const StateStore::Stretch& s) {
+    std::byte* own = reinterpret_cast<std::byte*>(weights + s.first);
+    bf16* for_products = s.master ? reinterpret_cast<bf16*>(own) : nullptr;
+    adamw(compute_, reinterpret_cast<Master*>(s.master ? s.master : own), reinterpret_cast<Moment*>(s.m),
+          reinterpret_cast<Moment*>(s.v), for_products, gradients + s.first, state,
+          ranges_on_device_ + span.first_range, span.ranges, s.first, s.n, constants_);
+  });
+}
+
 template <class T>
 void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state) {
   square_sum(gradients, state);
   global_norm_finish(compute_, state, &state->square_sum, 1);
+  const bool wide_master = store_.type(StateKind::weights) == DType::fp32,
+             wide_moments = store_.type(StateKind::first_moments) == DType::fp32;
+  const auto update = wide_master
+                          ? (wide_moments ? &Optimizer::update<T, float, float> : &Optimizer::update<T, float, bf16>)
+                          : (wide_moments ? &Optimizer::update<T, bf16, float> : &Optimizer::update<T, bf16, bf16>);
+  store_.begin_update();
   for (const Span& span : spans_)
-    adamw(compute_, parameters.master(span.first_unit), m_ + span.at, v_ + span.at,
-          copy_for_products(parameters.weights_to_update(span.first_unit)), gradients.to_update(span.first_unit), state,
-          ranges_on_device_ + span.first_range, span.ranges, 0, span.count, constants_);
+    (this->*update)(span, gradients.to_update(span.first_unit), parameters.own_weights(span.first_unit), state);
   parameters.updated();
 }
 

@@ -1,4 +1,4 @@
-// AdamW over what this rank updates: the gradients' norm and clip factor, the moments, the update.
+// AdamW over what this rank updates: the gradients' norm and clip factor, the update of the state.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,14 @@
 #include "llmc/memory/gradient_store.h"
 #include "llmc/memory/parameter_store.h"
 #include "llmc/memory/plan.h"
-#include "llmc/memory/snapshot.h"
+#include "llmc/memory/state_store.h"
 
 class Optimizer {
  public:
-  // The weight decay is that of matrices; norms have none.
-  Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, AdamWConstants constants,
-            float weight_decay, Device& device, Stream& compute, Stream& communication);
+  // The weight decay is that of matrices; norms have none. `seed`: of stochastic rounding.
+  Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, StateStore& state,
+            AdamWConstants constants, float weight_decay, uint64_t seed, Device& device, Stream& compute,
+            Stream& communication);
   void bind(const Arena& arena);
 
   // Moments as before the first step. To be called before it.
@@ -24,31 +25,28 @@ class Optimizer {
   template <class T>
   void step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state);
 
-  // First or second moments of what this rank updates of a unit.
-  float* moments(StateKind kind, int unit) const {
-    return (kind == StateKind::first_moments ? m_ : v_) + sharding_.at(layout_, unit);
-  }
-
  private:
   // Units whose gradients, weights and moments lie one behind the other: one launch.
   struct Span {
     int first_unit;
-    size_t at, count;  // in the moments
+    size_t at, count;  // in the state
     int first_range, ranges;
   };
   void add_span(int first_unit, int end_unit, float weight_decay);
+  template <class T, class Master, class Moment>
+  void update(const Span& span, const float* gradients, T* weights, const StepState* state);
   void square_sum(const GradientStore& gradients, StepState* state);
 
   const TensorLayout& layout_;
   const Sharding sharding_;
+  StateStore& store_;
   AdamWConstants constants_;
+  uint64_t seed_;
   Stream &compute_, &communication_;
   std::vector<Span> spans_;
   std::vector<AdamWRange> ranges_;
-  Planned<float> planned_m_, planned_v_;
   Planned<AdamWRange> planned_ranges_;
   Planned<double> planned_partials_;
-  float *m_ = nullptr, *v_ = nullptr;
   AdamWRange* ranges_on_device_ = nullptr;
   double* partials_ = nullptr;
   Event squared_, summed_;

@@ -100,15 +100,19 @@ class LlamaTrainer : public Trainer {
         compute_(device, "compute"),
         gather_(device, "gather"),
         reduce_(device, "reduce"),
+        host_(settings.training && (settings.state.on_host || settings.activations.offloads(config_))
+                  ? std::make_unique<HostStreams>(device)
+                  : nullptr),
         scales_(settings.fp8.on() ? std::make_unique<ScaleStore>(plan_, settings_.fp8, config_, settings_.fp8_stats,
                                                                  communicator, device, compute_, reduce_)
                                   : nullptr),
         parameters_(plan_, config_, layout_, sharding_, settings_.fp8, scales_.get(),
                     std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
+        state_(plan_, layout_, sharding_, settings.state, kDType<T>, settings.training, device, compute_, host_.get()),
         walk_(plan_, config_, layout_,
               {settings.B, settings.T, settings.head_chunk, settings.prefetch,
                settings.training ? std::optional(settings.activations) : std::nullopt},
-              settings.attention, settings_.fp8, device),
+              settings.attention, settings_.fp8, device, host_.get()),
         batches_(plan_, device, communicator, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),
         planned_workspace_(
@@ -116,10 +120,10 @@ class LlamaTrainer : public Trainer {
         to_communication_(device),
         to_compute_(device) {
     if (!settings.training) return;
-    if (settings.snapshot) snapshot_.emplace(plan_, shares(), scales_ ? scales_->state_size() : 0, device);
+    if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
     gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_);
-    optimizer_.emplace(plan_, layout_, sharding_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
-                       settings.weight_decay, device, compute_, reduce_);
+    optimizer_.emplace(plan_, layout_, sharding_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
+                       settings.weight_decay, settings.seed, device, compute_, reduce_);
   }
 
   const MemoryPlan& plan() const override { return plan_; }
@@ -131,6 +135,7 @@ class LlamaTrainer : public Trainer {
     arena_ = Arena(device_, plan_, &communicator_);
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
     parameters_.bind(arena_);
+    state_.bind(arena_, [this](int unit) { return reinterpret_cast<std::byte*>(parameters_.own_weights(unit)); });
     if (gradients_) gradients_->bind(arena_), optimizer_->bind(arena_);
     if (snapshot_) snapshot_->bind(arena_);
     batches_.bind(arena_);
@@ -146,11 +151,11 @@ class LlamaTrainer : public Trainer {
     const float normal_std = float(config_.init_std);
     const float residual_std =
         init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
-    for_own_pieces(StateKind::weights, [&](const Piece& piece, float* data) {
+    set_own_pieces(StateKind::weights, [&](const Piece& piece, float* to) {
       const Tensor& t = *piece.tensor;
-      if (t.row->init == InitRule::ones) initialize_constant(compute_, data, piece.count, 1.0f);
+      if (t.row->init == InitRule::ones) initialize_constant(compute_, to, piece.count, 1.0f);
       else
-        initialize_normal(compute_, data, piece.count, philox_key(t.name, seed), piece.first,
+        initialize_normal(compute_, to, piece.count, philox_key(t.name, seed), piece.first,
                           t.row->init == InitRule::residual ? residual_std : normal_std);
     });
     reset_state();
@@ -159,8 +164,8 @@ class LlamaTrainer : public Trainer {
 
   void load(const Safetensors& weights) override {
     require_weights_fit(layout_, weights, true);
-    for_own_pieces(StateKind::weights,
-                   [&](const Piece& piece, float* data) { load_piece(compute_, data, piece, weights); });
+    set_own_pieces(StateKind::weights,
+                   [&](const Piece& piece, float* to) { load_piece(compute_, to, piece, weights); });
     reset_state();
     begin_training();
   }
@@ -170,11 +175,11 @@ class LlamaTrainer : public Trainer {
     std::vector<float> numbers;
     for (const StateKind kind : kStateKinds) {
       if (kind != StateKind::weights && !optimizer_) break;
-      for_own_pieces(kind, [&](const Piece& piece, float* data) {
+      set_own_pieces(kind, [&](const Piece& piece, float* to) {
         for (size_t done = 0; done < piece.count; done += numbers.size()) {
           numbers.resize(std::min(kCheckpointPiece, piece.count - done));
           checkpoint.read(kind, piece.tensor->name, piece.first + done, numbers.size(), numbers.data());
-          copy(compute_, data + done, numbers.data(), numbers.size());
+          copy(compute_, to + done, numbers.data(), numbers.size());
           compute_.synchronize();
         }
       });
@@ -203,17 +208,17 @@ class LlamaTrainer : public Trainer {
   }
 
   void read_state(StateKind kind, int unit, size_t first, size_t count, float* to) override {
-    copy(compute_, to, state(kind, unit) + (first - sharding_.first(layout_, unit)), count);
-    compute_.synchronize();
+    state_.read(kind, unit, first - sharding_.first(layout_, unit), count, to);
   }
 
   void take_snapshot() override {
     REQUIRE(snapshot_, "a snapshot was asked for, and none was planned");
     snapshot_recorded_ = scales_ ? scales_->recorded() : 0;
+    state_.settle();
     snapshot_->take(
         compute_,
         [&](StateKind kind, int unit) {
-          return state(kind, unit) + (sharding_.saved(layout_, unit).first - sharding_.first(layout_, unit));
+          return state_.view(kind, unit).from(sharding_.saved(layout_, unit).first - sharding_.first(layout_, unit));
         },
         scales_ ? scales_->state() : nullptr);
   }
@@ -226,7 +231,7 @@ class LlamaTrainer : public Trainer {
     std::optional<WeightsWriter> writer;
     if (!directory.empty()) writer.emplace(directory, layout_, config_);
     for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
-      const float* whole = whole_unit(unit, parameters_.master(unit));
+      const float* whole = whole_weights(unit);
       if (writer)
         writer->write_unit(unit, [&](const Tensor& t, size_t first, size_t count, float* out) {
           copy(compute_, out, whole + t.offset + first, count);
@@ -323,7 +328,7 @@ class LlamaTrainer : public Trainer {
 
   std::vector<float> weights(const std::string& name) override {
     const Tensor& t = layout_.tensor(name);
-    return download(whole_unit(t.unit, parameters_.master(t.unit)), t);
+    return download(whole_weights(t.unit), t);
   }
   std::vector<QuantizeStatistics> fp8_statistics(int64_t step) override {
     REQUIRE(scales_, "FP8 statistics were asked for, and nothing is in FP8");
@@ -340,9 +345,10 @@ class LlamaTrainer : public Trainer {
 
   // Weights are new: the products' copy follows the master.
   void begin_training() {
-    for (int unit = 0; unit < int(layout_.units.size()); ++unit)
-      if (T* weights = parameters_.weights_to_update(unit))
-        cast(compute_, weights, parameters_.master(unit), sharding_.count(layout_, unit));
+    for (int unit = 0; state_.has_master() && unit < int(layout_.units.size()); ++unit)
+      state_.get(StateKind::weights, unit, [&](const float* from, size_t first, size_t n) {
+        cast(compute_, parameters_.own_weights(unit) + first, from, n);
+      });
     parameters_.updated();
     compute_.synchronize();
   }
@@ -361,25 +367,38 @@ class LlamaTrainer : public Trainer {
             fp8_tensor_name(not_finite_number(word)).c_str());
   }
 
-  // What this rank updates of a unit.
-  float* state(StateKind kind, int unit) {
-    return kind == StateKind::weights ? parameters_.master(unit) : optimizer_->moments(kind, unit);
-  }
-
-  // Calls f with each piece of a tensor that this rank updates and its place in the state; padding becomes 0.
+  // Calls f with the pieces of tensors that this rank updates, cut where the state asks for it, and where on the device
+  // their fp32 numbers are to be; padding becomes 0.
   template <class F>
-  void for_own_pieces(StateKind kind, F&& f) {
+  void set_own_pieces(StateKind kind, F&& f) {
     for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
-      float* own = state(kind, unit);
       const size_t count = sharding_.count(layout_, unit);
+      const auto clear_between = [&](size_t begin, size_t end) {
+        if (end > begin)
+          state_.set(kind, unit, begin, end - begin, [&](float* to, size_t, size_t n) { clear(compute_, to, n); });
+      };
       size_t end = 0;
       for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), count)) {
-        if (piece.at > end) clear(compute_, own + end, piece.at - end);
-        f(piece, own + piece.at);
+        clear_between(end, piece.at);
+        state_.set(kind, unit, piece.at, piece.count, [&](float* to, size_t first, size_t n) {
+          f(Piece{piece.tensor, piece.first + first, n, piece.at + first}, to);
+        });
         end = piece.at + piece.count;
       }
-      if (count > end) clear(compute_, own + end, count - end);
+      clear_between(end, count);
     }
+  }
+
+  // The unit's master weights as fp32, on the device; as whole_unit().
+  const float* whole_weights(int unit) {
+    const StateView own = state_.view(StateKind::weights, unit);
+    if (own.type == DType::fp32 && !own.on_host) return whole_unit(unit, reinterpret_cast<const float*>(own.data));
+    REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
+    float* part = gradients_->spare(unit) + sharding_.first(layout_, unit);
+    state_.get(StateKind::weights, unit,
+               [&](const float* from, size_t first, size_t n) { copy(compute_, part + first, from, n); });
+    compute_.synchronize();
+    return whole_unit(unit, part);
   }
 
   // The whole unit of which each rank has what it updates; all ranks call, between steps, when the host has waited for
@@ -459,8 +478,10 @@ class LlamaTrainer : public Trainer {
   const TensorLayout layout_;
   MemoryPlan plan_;
   Stream compute_, gather_, reduce_;
+  const std::unique_ptr<HostStreams> host_;   // where something is offloaded
   const std::unique_ptr<ScaleStore> scales_;  // of FP8 products
   ParameterStore<T> parameters_;
+  StateStore state_;
   std::optional<GradientStore> gradients_;  // these two where it trains
   std::optional<Optimizer> optimizer_;
   std::optional<Snapshot> snapshot_;  // where one may be asked for

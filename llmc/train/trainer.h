@@ -46,6 +46,8 @@ struct TrainerSettings {
   Fp8Settings fp8;                   // of the blocks' products; with bf16 only
   int64_t fp8_stats = 0;             // of each so many-th step, from 0 on; 0: never
   ActivationPolicy activations;      // what training keeps of a forward pass
+  StateSettings state;               // of master weights and moments
+  uint64_t seed = 0;                 // of stochastic rounding
 };
 
 enum class Init { normal, depth_scaled };

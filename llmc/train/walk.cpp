@@ -11,13 +11,13 @@
 
 template <class T>
 Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
-              AttentionKernel attention, const Fp8Settings& fp8, Device& device)
+              AttentionKernel attention, const Fp8Settings& fp8, Device& device, HostStreams* host)
     : config_(config),
       layout_(layout),
       sizes_(sizes),
       attention_(attention),
       fp8_(fp8),
-      activations_(plan, config, fp8, sizes.policy, size_t(sizes.B) * size_t(sizes.T), device) {
+      activations_(plan, config, fp8, sizes.policy, size_t(sizes.B) * size_t(sizes.T), device, host) {
   if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.policy.has_value());
   const size_t N = size_t(sizes.B) * size_t(sizes.T), C = size_t(config.C), FF = size_t(config.FF);
   const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {

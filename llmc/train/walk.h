@@ -24,7 +24,7 @@ template <class T>
 class Walk {
  public:
   Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout, WalkSizes sizes,
-       AttentionKernel attention, const Fp8Settings& fp8, Device& device);
+       AttentionKernel attention, const Fp8Settings& fp8, Device& device, HostStreams* host);
   // Fills the RoPE table, which lasts. `scales`: of FP8 products; null: there are none.
   void bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters, ScaleStore* scales);
   // Is told each FP8 product that is enqueued; empty: nobody.
