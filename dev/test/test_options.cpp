@@ -277,7 +277,7 @@ TEST_CASE("every option: the saved configuration gives the same values") {
       if (name == "recompute") text = "mlp";
       if (name == "activation_offload") text = "attention";
       if (name == "fp8_margin") text = std::to_string(1 + random() % 32);
-      if (name == "dtype" || name == "reduce_dtype") text = "bf16";
+      if (name.ends_with("dtype")) text = "bf16";
       if (name == "gpu") text = "H200";
       if (name == "init") text = "depth-scaled";
       if (name == "attention") text = "plain";

@@ -89,6 +89,9 @@
   X("Memory", Count, recompute_every, 1, "[1, 100000]", "one block in so many does so") \
   X("Memory", Choice, activation_offload, "none", "none|input|attention|all", "what waits for backward in the host's memory, of what is kept: blocks' inputs; and attention's tensors; all") \
   X("Memory", Count, activation_loading_horizon, 2, "[1, 100000]", "blocks of which that is on the device at once") \
+  X("Memory", Switch, offload_optimizer, false, "", "moments and fp32 master weights lie in the host's memory, and updates stream them") \
+  X("Memory", Choice, moment_dtype, "fp32", "fp32|bf16", "of AdamW's moments (bf16: rounded stochastically)") \
+  X("Memory", Choice, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)") \
   \
   X("Ranks", Count, zero_stage, 0, "[0, 3]", "what the ranks share out: 1 moments, 2 and gradients, 3 and weights (ZeRO; 3: FSDP)") \
   X("Ranks", Count, hybrid_shard_degree, 0, "[0, 1e6]", "ranks that share one copy, the others being replicas (0: all share)") \

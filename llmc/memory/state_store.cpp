@@ -45,11 +45,12 @@ StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Shard
   }
   // One update goes over all of it, or over unit after unit: see Optimizer.
   piece_ = std::min(settings.piece, sharding.stage == 0 || sharding.stage == 3 ? total : largest_unit);
-  bool stages = false;
+  bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
     const bool kept = kind == StateKind::weights ? weights == DType::bf16 && settings.master == DType::fp32 : moments;
     const bool on_host = kept && settings.on_host && moments;
     stages = stages || on_host || (type(kind) == DType::bf16 && (kept || kind == StateKind::weights));
+    narrows = narrows || (on_host && type(kind) == DType::bf16);
     if (!kept) continue;
     planned_[int(kind)] =
         add(plan, on_host ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind), total);
@@ -63,7 +64,7 @@ StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Shard
   if (!stages) return;
   staged_size_ = std::max<size_t>(128, std::min(kStaged, largest_piece) / 128 * 128);
   planned_staged_ = plan.add<float>(Segment::device, "scratch", "optimizer state as fp32", staged_size_);
-  if (rounds()) planned_narrow_ = plan.add<bf16>(Segment::device, "scratch", "optimizer state as bf16", staged_size_);
+  if (narrows) planned_narrow_ = plan.add<bf16>(Segment::device, "scratch", "optimizer state as bf16", staged_size_);
 }
 
 void StateStore::bind(const Arena& arena, std::function<std::byte*(int)> weights) {

@@ -166,6 +166,10 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
     s.dtype = o.dtype == "bf16" ? DType::bf16 : DType::fp32;
   }
   resolve_activations(s, o, config);
+  REQUIRE(
+      o.master_dtype == "fp32" || s.dtype == DType::bf16,
+      "--master-dtype bf16: the products compute with the master weights themselves, which --dtype fp32 has in fp32\n"
+      "  use --dtype bf16, or --master-dtype fp32");
   resolve_batch(s, o, defaults, config, data_ranks);
   resolve_length(s, o, defaults, data_tokens);
   s.lr = is_auto(o.lr) ? defaults.lr : o.lr;
@@ -200,6 +204,10 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.fp8 = s.fp8, t.fp8_stats = t.training ? o.fp8_stats : 0;
   t.activations = s.activations;
+  t.state.master = o.master_dtype == "bf16" ? DType::bf16 : DType::fp32;
+  t.state.moments = o.moment_dtype == "bf16" ? DType::bf16 : DType::fp32;
+  t.state.on_host = t.training && o.offload_optimizer;
+  t.seed = uint64_t(o.seed);
   t.snapshot = o.checkpoint_every && o.checkpoint_async;
   return t;
 }
