@@ -7,7 +7,7 @@
 ## make test-tsan       kernels under ThreadSanitizer, each thread of a block a thread of its own
 ## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
 ## make test-checkpoints   every pair of meshes, and kills all through the saves
-## make test-memory     recompute and offload in all combinations, to the bit and to the planned byte
+## make test-memory     recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make mutate          skip each synchronisation of the code in turn: which check notices?
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
@@ -114,7 +114,7 @@ test-checkpoints:
 test-memory:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
-	@MEMORY=every dev/test/run --only "activations" build/$$($(PROBE) configure) $(T)
+	@MEMORY=every dev/test/run --only "activations offloaded_state" build/$$($(PROBE) configure) $(T)
 test-fp8:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests

@@ -1,8 +1,9 @@
 // Trains a small model with what may become of the optimizer's state (state_store.h), and compares.
 //
-//   state_choices      on one rank, or on several that share it out in stages 0, 1 and 3
+//   state_choices some|every      on one rank, or on several that share it out in each stage
 //
-// An offloaded state has the bits of one on the device, in each type and stage and in pieces of any length. Each
+// An offloaded state, offloaded gradients and both have the bits of those on the device, in each type and stage and in
+// pieces of any length. Each
 // planned byte is touched and no other, none is allocated after the start, and what the plan keeps is what theory says.
 // What is read back, a snapshot of it too, is what the weights are.
 #include <cstdio>
@@ -18,7 +19,7 @@
 
 namespace {
 
-constexpr int kSteps = 4, kMicroSteps = 2;
+constexpr int kSteps = 4, kMicroSteps = 3;
 
 LlamaConfig small() {
   LlamaConfig c = LlamaConfig::preset("tiny");
@@ -29,17 +30,19 @@ LlamaConfig small() {
 struct Choice {
   DType dtype, master, moments;
   int stage;
-  size_t piece;  // 0: on the device
+  bool state_on_host, gradients_on_host;
+  size_t piece;
 
   std::string name() const {
-    return format("%s, master %s, moments %s, stage %d, %s", dtype_name(dtype), dtype_name(master), dtype_name(moments),
-                  stage, piece ? format("on the host, %zu at once", piece).c_str() : "on the device");
+    return format("%s, master %s, moments %s, stage %d, on the host: %s%s, %zu at once", dtype_name(dtype),
+                  dtype_name(master), dtype_name(moments), stage, state_on_host ? "state " : "",
+                  gradients_on_host ? "gradients" : "", piece);
   }
 };
 
 struct End {
   std::vector<double> losses;
-  std::map<std::string, std::vector<float>> weights;
+  std::map<std::string, std::vector<float>> gradients, weights;
 };
 
 struct World {
@@ -59,7 +62,7 @@ struct World {
     settings.zero_stage = c.stage;
     settings.snapshot = true;
     settings.seed = 11;
-    settings.state = {c.master, c.moments, c.piece > 0, c.piece ? c.piece : 128};
+    settings.state = {c.master, c.moments, c.state_on_host, c.gradients_on_host, c.piece};
     return Trainer::create(device, *communicator, small(), settings, Mesh::create(ranks.size, ranks.rank, 1, 1, 0));
   }
 };
@@ -106,6 +109,8 @@ End train(World& world, const Choice& choice) {
     if (step % 2) end.losses.push_back(trainer->wait_for_step().loss);
     if (step == 1) trainer->evaluate({inputs.begin(), inputs.begin() + 128}, {labels.begin(), labels.begin() + 128});
   }
+  // Before weights are asked for, which come through gradients' memory.
+  for (const Tensor& tensor : trainer->layout().tensors) end.gradients[tensor.name] = trainer->gradients(tensor.name);
   // The ranks ask for the same tensors: those of the first rank's share are enough, with one rank all of them.
   if (world.ranks.size == 1) check_saved(*trainer, choice);
   else trainer->take_snapshot(), trainer->wait_for_snapshot();
@@ -124,7 +129,7 @@ End train(World& world, const Choice& choice) {
       trainer->layout().size / (choice.stage && world.ranks.size > 1 ? size_t(world.ranks.size) : 1);
   const size_t master = choice.dtype == DType::bf16 && choice.master == DType::fp32 ? 4 : 0,
                moment = choice.moments == DType::fp32 ? 4 : 2;
-  REQUIRE(device + pinned == elements * (master + 2 * moment) && (choice.piece ? device : pinned) == 0,
+  REQUIRE(device + pinned == elements * (master + 2 * moment) && (choice.state_on_host ? device : pinned) == 0,
           "%s: %zu + %zu bytes are planned for %zu elements", choice.name().c_str(), device, pinned, elements);
   if (world.ranks.rank == 0)
     printf("ok   %s: %zu bytes on the device, %zu pinned, loss %.9g\n", choice.name().c_str(), device, pinned,
@@ -132,24 +137,33 @@ End train(World& world, const Choice& choice) {
   return end;
 }
 
-void run(const Ranks& ranks) {
+void run(const Ranks& ranks, bool every) {
   World world(ranks);
   int same = 0;
   for (const auto& [dtype, master] :
        {std::pair(DType::fp32, DType::fp32), {DType::bf16, DType::fp32}, {DType::bf16, DType::bf16}})
     for (const DType moments : {DType::fp32, DType::bf16})
-      for (const int stage : {0, 1, 3}) {
+      for (const int stage : {0, 1, 2, 3}) {
         if (ranks.size == 1 && stage) continue;
+        if (!every && ((dtype == master) == (moments == DType::bf16) || stage == 2)) continue;
         End want;
-        for (const size_t piece : {0, 128, 1024, 1 << 20}) {
-          const Choice choice{dtype, master, moments, stage, piece};
-          const End got = train(world, choice);
-          if (want.losses.empty()) want = got;
-          REQUIRE(got.losses == want.losses, "%s: other losses", choice.name().c_str());
-          for (const auto& [name, weights] : want.weights)
-            REQUIRE(got.weights.at(name) == weights, "%s: other weights of %s", choice.name().c_str(), name.c_str());
-          ++same;
-        }
+        for (const bool state_on_host : {false, true})
+          for (const bool gradients_on_host : {false, true})
+            for (const size_t piece : {128, 1024, 1 << 20}) {
+              if (!every && piece == 1024) continue;
+              if (!state_on_host && !gradients_on_host && piece > 128) continue;
+              const Choice choice{dtype, master, moments, stage, state_on_host, gradients_on_host, piece};
+              const End got = train(world, choice);
+              if (want.losses.empty()) want = got;
+              REQUIRE(got.losses == want.losses, "%s: other losses", choice.name().c_str());
+              for (const auto& [name, weights] : want.weights)
+                REQUIRE(got.weights.at(name) == weights, "%s: other weights of %s", choice.name().c_str(),
+                        name.c_str());
+              for (const auto& [name, gradients] : want.gradients)
+                REQUIRE(got.gradients.at(name) == gradients, "%s: other gradients of %s", choice.name().c_str(),
+                        name.c_str());
+              ++same;
+            }
       }
   if (ranks.rank == 0) printf("%d choices, the state on the host with the bits of that on the device\n", same);
 }
@@ -160,7 +174,9 @@ int main(int argc, char** argv) {
   Ranks ranks;
   try {
     ranks = Ranks::start(&argc, &argv);
-    run(ranks);
+    const std::string what = argc == 2 ? argv[1] : "";
+    REQUIRE(what == "some" || what == "every", "state_choices some|every: see the head of its source");
+    run(ranks, what == "every");
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }

@@ -90,6 +90,7 @@
   X("Memory", Choice, activation_offload, "none", "none|input|attention|all", "what waits for backward in the host's memory, of what is kept: blocks' inputs; and attention's tensors; all") \
   X("Memory", Count, activation_loading_horizon, 2, "[1, 100000]", "blocks of which that is on the device at once") \
   X("Memory", Switch, offload_optimizer, false, "", "moments and fp32 master weights lie in the host's memory, and updates stream them") \
+  X("Memory", Switch, offload_gradients, false, "", "gradients lie in the host's memory but while their block's backward computes") \
   X("Memory", Choice, moment_dtype, "fp32", "fp32|bf16", "of AdamW's moments (bf16: rounded stochastically)") \
   X("Memory", Choice, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)") \
   \

@@ -6,34 +6,45 @@
 #include "llmc/kernels/initialize.h"
 
 GradientStore::GradientStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied,
-                             DType travels_as, Device& device, Stream& compute, Stream& communication)
+                             DType travels_as, Device& device, Stream& compute, Stream& communication,
+                             HostStreams* host)
     : layout_(layout),
       sharding_(sharding),
       tied_(tied),
       compute_(compute),
       communication_(communication),
-      planned_(plan.add<float>(Segment::symmetric, "gradients", sharded() ? "gradients, a part" : "gradients",
+      host_(host),
+      planned_(plan.add<float>(host ? Segment::pinned : Segment::symmetric, "gradients",
+                               sharded() ? "gradients, a part" : "gradients",
                                sharded() ? sharding.total(layout) : layout.size)),
-      reduced_(device) {
-  for (size_t i = 0; i < layout.units.size(); ++i) computed_.emplace_back(device);
-  if (travels_as == DType::bf16 && sharding.degree() > 1) {
-    size_t largest = 0;
-    for (const Unit& unit : layout.units) largest = std::max(largest, unit.size);
-    planned_rounded_ = plan.add<bf16>(Segment::symmetric, "gradients", "gradients of a unit, rounded", largest);
+      reduced_(device),
+      sums_came_(device),
+      sums_free_(device),
+      summed_on_device_(device) {
+  size_t largest = 0, largest_part = 0;
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    computed_.emplace_back(device);
+    largest = std::max(largest, layout.units[size_t(unit)].size);
+    largest_part = std::max(largest_part, layout.part_size(unit));
   }
-  if (!sharded()) return;
+  if (travels_as == DType::bf16 && sharding.degree() > 1)
+    planned_rounded_ = plan.add<bf16>(Segment::symmetric, "gradients", "gradients of a unit, rounded", largest);
+  if (host && sharded())
+    planned_sums_ = plan.add<float>(Segment::symmetric, "gradients", "sums of a part of a unit", largest_part);
+  if (!has_slots()) return;
   std::vector<size_t> sizes(tied ? 4 : 3, 0);
   for (size_t unit = 0; unit < layout.units.size(); ++unit)
     sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
   for (size_t size : sizes) {
     planned_slots_.push_back(plan.add<float>(Segment::symmetric, "gradients", "gradients of a unit", size));
-    slot_free_.emplace_back(device);
+    slot_free_.emplace_back(device), came_.emplace_back(device);
   }
 }
 
 void GradientStore::bind(const Arena& arena) {
   gradients_ = arena[planned_];
   if (planned_rounded_.count) rounded_ = arena[planned_rounded_];
+  if (planned_sums_.count) sums_ = arena[planned_sums_];
   for (const Planned<float>& slot : planned_slots_) slots_.push_back(arena[slot]);
 }
 
@@ -44,27 +55,61 @@ int GradientStore::slot_of(int unit) const {
 }
 
 float* GradientStore::whole(int unit) const {
-  return sharded() ? slots_[size_t(slot_of(unit))] : gradients_ + layout_.units[size_t(unit)].offset;
+  return has_slots() ? slots_[size_t(slot_of(unit))] : gradients_ + layout_.units[size_t(unit)].offset;
+}
+
+float* GradientStore::kept(int unit) const {
+  return gradients_ + (sharded() ? sharding_.at(layout_, unit) : layout_.units[size_t(unit)].offset);
 }
 
 const float* GradientStore::to_update(int unit) const {
-  return sharded() ? gradients_ + sharding_.at(layout_, unit) : whole(unit) + sharding_.first(layout_, unit);
-}
-
-const float* GradientStore::part(int unit) const {
-  return sharded() ? to_update(unit) : whole(unit) + sharding_.part(layout_, unit);
+  return kept(unit) + (sharded() ? 0 : sharding_.first(layout_, unit));
 }
 
 void GradientStore::begin_micro_step(bool first, bool last) {
   first_ = first;
   last_ = last;
+  fetched_ = -1;
+}
+
+// In the order of backward; -1 behind the last one. A tied embedding comes with the head.
+int GradientStore::next_unit(int unit) const {
+  const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
+  const int blocks = int(layout_.units.size()) - 2;
+  const int last_block = blocks > 0 ? layout_.block_unit(blocks - 1) : -1;
+  if (unit == head) return tied_ ? embedding : last_block;
+  if (unit == embedding) return tied_ ? last_block : -1;
+  const int layer = layout_.units[size_t(unit)].layer;
+  if (layer > 0) return layout_.block_unit(layer - 1);
+  return tied_ ? -1 : embedding;
+}
+
+// What earlier micro-batches summed comes into the unit's slot.
+void GradientStore::fetch(int unit) {
+  const size_t slot = size_t(slot_of(unit));
+  host_->in.wait(slot_free_[slot]);
+  copy(host_->in, slots_[slot], kept(unit), layout_.units[size_t(unit)].size);
+  came_[slot].record(host_->in);
+  fetched_ = unit;
 }
 
 float* GradientStore::begin(int unit) {
   float* start = whole(unit);
-  if (sharded()) compute_.wait(slot_free_[size_t(slot_of(unit))]);
-  if (!sharded() && !first_) return start;
-  // Everything but the blocks' and head's matrices, as few pieces as there are gaps between those.
+  if (has_slots()) compute_.wait(slot_free_[size_t(slot_of(unit))]);
+  if (sharded() || first_) {
+    clear_added(unit);
+  } else if (host_) {
+    if (fetched_ < 0) fetch(unit);
+    compute_.wait(came_[size_t(slot_of(unit))]);
+    // The next one comes meanwhile, once what was in its slot has left.
+    if (const int next = next_unit(unit); next >= 0) fetch(next);
+  }
+  return start;
+}
+
+// Everything but the blocks' and head's matrices, which are set; as few pieces as there are gaps between those.
+void GradientStore::clear_added(int unit) {
+  float* start = whole(unit);
   const Unit& u = layout_.units[size_t(unit)];
   size_t begin = 0;
   for (const Piece& piece : layout_.pieces(unit, 0, u.size)) {
@@ -73,7 +118,6 @@ float* GradientStore::begin(int unit) {
     begin = piece.at + piece.count;
   }
   if (u.size > begin) clear(compute_, start + begin, u.size - begin);
-  return start;
 }
 
 void GradientStore::sum_whole(float* whole, size_t size) {
@@ -99,25 +143,70 @@ void GradientStore::sum_part(int unit, float* sums, bool add) {
 }
 
 void GradientStore::reduce(int unit) {
-  if (sharding_.degree() == 1 && sharding_.replicate.size() == 1) return;
-  if (!sharded() && !last_) return;
+  if (sharded()) reduce_part(unit);
+  else reduce_whole(unit);
+}
+
+// To the host behind what `after` does; then the unit's slot is free.
+void GradientStore::send(int unit, Stream& after, float* to, const float* from, size_t count) {
+  summed_on_device_.record(after);
+  host_->out.wait(summed_on_device_);
+  copy(host_->out, to, from, count);
+  slot_free_[size_t(slot_of(unit))].record(host_->out);
+}
+
+// Stages 0 and 1: micro-batches add up on this rank; the last one's sums go over the ranks.
+void GradientStore::reduce_whole(int unit) {
+  const size_t size = layout_.units[size_t(unit)].size, part = sharding_.part(layout_, unit);
   float* start = whole(unit);
+  const bool over_ranks = last_ && sums_over_ranks();
+  Stream& stream = over_ranks ? communication_ : compute_;
+  if (over_ranks) {
+    computed_[size_t(unit)].record(compute_);
+    communication_.wait(computed_[size_t(unit)]);
+    if (sharding_.stage == 0) {
+      sum_whole(start, size);
+      sharding_.replicate.all_reduce_sum(communication_, start, size);
+    } else {
+      sum_part(unit, start + part, false);
+      sharding_.replicate.all_reduce_sum(communication_, start + part, layout_.part_size(unit));
+    }
+  }
+  if (last_ && summed_) summed_(stream, unit, start + part);
+  if (!host_) return;
+  if (last_ && sharding_.stage == 1) send(unit, stream, kept(unit) + part, start + part, layout_.part_size(unit));
+  else send(unit, stream, kept(unit), start, size);
+}
+
+// Stages 2 and 3: each micro-batch's sums go over the ranks and add up in this rank's part.
+void GradientStore::reduce_part(int unit) {
+  const size_t size = layout_.part_size(unit);
+  float* start = whole(unit);
+  float* sums = !host_ ? kept(unit) : first_ ? start + sharding_.part(layout_, unit) : sums_;
+  if (host_ && !first_) fetch_sums(unit);
   computed_[size_t(unit)].record(compute_);
   communication_.wait(computed_[size_t(unit)]);
-  if (sharding_.stage == 0) {
-    const size_t size = layout_.units[size_t(unit)].size;
-    sum_whole(start, size);
-    sharding_.replicate.all_reduce_sum(communication_, start, size);
-    return;
-  }
-  float* sums = sharded() ? gradients_ + sharding_.at(layout_, unit) : start + sharding_.part(layout_, unit);
-  sum_part(unit, sums, sharded() && !first_);
-  if (sharded()) slot_free_[size_t(slot_of(unit))].record(communication_);
-  if (last_) sharding_.replicate.all_reduce_sum(communication_, sums, layout_.part_size(unit));
+  if (host_ && !first_) communication_.wait(sums_came_);
+  sum_part(unit, sums, !first_);
+  if (!host_) slot_free_[size_t(slot_of(unit))].record(communication_);
+  if (last_) sharding_.replicate.all_reduce_sum(communication_, sums, size);
+  if (last_ && summed_) summed_(communication_, unit, sums);
+  if (!host_) return;
+  send(unit, communication_, kept(unit), sums, size);
+  sums_free_.record(host_->out);
+}
+
+// What earlier micro-batches summed of this rank's part.
+void GradientStore::fetch_sums(int unit) {
+  host_->in.wait(sums_free_);
+  copy(host_->in, sums_, kept(unit), layout_.part_size(unit));
+  sums_came_.record(host_->in);
 }
 
 void GradientStore::finish_step() {
-  if (sharding_.degree() == 1 && sharding_.replicate.size() == 1) return;
+  // What the update fetches has left; the last one of a step waits for all before it.
+  for (size_t slot = 0; host_ && slot < slot_free_.size(); ++slot) host_->in.wait(slot_free_[slot]);
+  if (!sums_over_ranks()) return;
   reduced_.record(communication_);
   compute_.wait(reduced_);
 }

@@ -5,20 +5,31 @@
 // sum each micro-batch's and keep this rank's part of the sums: a unit is whole only while its backward computes, in
 // one of two buffers for blocks, and one for the head and the embedding, or one for each where the head is tied.
 //
+// Offloaded, what is kept lies in pinned memory of the host: a unit is on the device only while its backward computes,
+// in buffers as those of stages 2 and 3, and its gradients come back for the next micro-batch to add to, and for the
+// update.
+//
 // Rounded to bf16 they take half the way between those that shard, where NCCL adds in bf16 too; micro-batches and
 // replicas add in fp32.
 #pragma once
 
+#include <functional>
 #include <vector>
 
+#include "llmc/memory/host_streams.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/sharding.h"
 
 class GradientStore {
  public:
+  // `host`: null where they stay on the device.
   GradientStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied, DType travels_as,
-                Device& device, Stream& compute, Stream& communication);
+                Device& device, Stream& compute, Stream& communication, HostStreams* host);
   void bind(const Arena& arena);
+  // Is told of each unit, when a step's last sums of this rank's part of it are on the device: what it enqueues on the
+  // stream finds them there.
+  using Summed = std::function<void(Stream& stream, int unit, const float* part)>;
+  void tell(Summed summed) { summed_ = std::move(summed); }
 
   // The next backward pass is the first or last of its step, or both, or neither.
   void begin_micro_step(bool first, bool last);
@@ -31,9 +42,8 @@ class GradientStore {
   // The compute stream waits for all sums.
   void finish_step();
 
-  // After finish_step: sums of what this rank updates, sharding.count() elements; and of its part of the unit.
+  // After finish_step: sums of what this rank updates, sharding.count() elements, on the host where they are offloaded.
   const float* to_update(int unit) const;
-  const float* part(int unit) const;
   // Between steps, a buffer for a whole unit on this rank.
   float* spare(int unit) const { return whole(unit); }
 
@@ -43,20 +53,36 @@ class GradientStore {
   // Over those that shard: a whole unit into itself, or this rank's part of it set into `sums` or added to it.
   void sum_whole(float* whole, size_t size);
   void sum_part(int unit, float* sums, bool add);
+  // What is there while the unit's backward computes.
   float* whole(int unit) const;
+  // What lasts.
+  float* kept(int unit) const;
+  bool has_slots() const { return sharded() || host_; }
+  bool sums_over_ranks() const { return sharding_.degree() > 1 || sharding_.replicate.size() > 1; }
+  void clear_added(int unit);
+  void reduce_whole(int unit);
+  void reduce_part(int unit);
+  void fetch(int unit);
+  void fetch_sums(int unit);
+  void send(int unit, Stream& after, float* to, const float* from, size_t count);
+  int next_unit(int unit) const;
 
   const TensorLayout& layout_;
   const Sharding sharding_;
   const bool tied_;
   Stream &compute_, &communication_;
-  Planned<float> planned_;  // whole, or this rank's parts
+  HostStreams* host_;
+  Summed summed_;
+  Planned<float> planned_, planned_sums_;  // whole, or this rank's parts; a part of one unit on its way
   std::vector<Planned<float>> planned_slots_;
   Planned<bf16> planned_rounded_;
-  float* gradients_ = nullptr;
+  float *gradients_ = nullptr, *sums_ = nullptr;
   std::vector<float*> slots_;
   bf16* rounded_ = nullptr;  // a unit on its way; null if it travels as it is
   std::vector<Event> slot_free_;
   std::vector<Event> computed_;  // a unit
-  Event reduced_;
+  Event reduced_, sums_came_, sums_free_, summed_on_device_;
+  std::vector<Event> came_;  // a slot
+  int fetched_ = -1;         // the last unit that was
   bool first_ = true, last_ = true;
 };

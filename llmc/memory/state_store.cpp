@@ -33,7 +33,7 @@ StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Shard
       master_type_(weights == DType::fp32 ? DType::fp32 : settings.master),
       compute_(compute),
       host_(host) {
-  REQUIRE(!settings.on_host || host, "an offloaded state needs streams on which it travels");
+  REQUIRE(!settings.in_pieces() || host, "an offloaded state needs streams on which it travels");
   REQUIRE(settings.piece > 0 && settings.piece % 128 == 0, "pieces of %zu elements: expected a multiple of 128",
           settings.piece);
   const size_t total = sharding.total(layout);
@@ -58,7 +58,9 @@ StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Shard
       planned_slots_[int(kind)] =
           add(plan, Segment::device, "optimizer on its way", kNames[int(kind)], type(kind), 2 * piece_);
   }
-  if (settings.on_host)
+  if (settings.gradients_on_host && moments)
+    planned_gradients_ = plan.add<float>(Segment::device, "optimizer on its way", "gradients", 2 * piece_);
+  if (settings.in_pieces())
     for (int slot = 0; slot < 2; ++slot)
       came_.emplace_back(device), computed_.emplace_back(device), left_.emplace_back(device);
   if (!stages) return;
@@ -73,6 +75,7 @@ void StateStore::bind(const Arena& arena, std::function<std::byte*(int)> weights
     if (planned_[kind].count) state_[kind] = arena[planned_[kind]];
     if (planned_slots_[kind].count) slots_[kind] = arena[planned_slots_[kind]];
   }
+  if (planned_gradients_.count) gradients_ = arena[planned_gradients_];
   if (staged_size_) staged_ = arena[planned_staged_];
   if (planned_narrow_.count) narrow_ = arena[planned_narrow_];
 }
@@ -139,34 +142,36 @@ void StateStore::begin_update() {
   for (const Event& left : left_) host_->in.wait(left);
 }
 
-void StateStore::update(size_t at, size_t count, const std::function<void(const Stretch&)>& f) {
-  if (settings_.on_host) return update_on_host(at, count, f);
+void StateStore::update(size_t at, size_t count, const float* gradients, const Update& f) {
+  if (settings_.in_pieces()) return update_in_pieces(at, count, gradients, f);
   const auto part = [&](StateKind kind) {
     return state_[int(kind)] ? StateView{state_[int(kind)], type(kind), false}.from(at).data : nullptr;
   };
-  f({part(StateKind::weights), part(StateKind::first_moments), part(StateKind::second_moments), 0, count});
+  f({part(StateKind::weights), part(StateKind::first_moments), part(StateKind::second_moments), gradients, 0, count});
 }
 
-void StateStore::update_on_host(size_t at, size_t count, const std::function<void(const Stretch&)>& f) {
+void StateStore::update_in_pieces(size_t at, size_t count, const float* gradients, const Update& f) {
   for (size_t done = 0; done < count; done += piece_, slot_ ^= 1) {
     const size_t n = std::min(piece_, count - done), slot = size_t(slot_);
-    std::byte* on_device[3] = {};
+    std::byte* here[3] = {};  // of what is kept
     const auto for_each = [&](auto&& move) {
-      for (const StateKind kind : kStateKinds)
-        if (slots_[int(kind)]) {
-          const StateView host{state_[int(kind)], type(kind), true}, device{slots_[int(kind)], type(kind), false};
-          on_device[int(kind)] = device.from(slot * piece_).data;
-          move(host.from(at + done).data, on_device[int(kind)], host.bytes(n));
-        }
+      for (const StateKind kind : kStateKinds) {
+        if (!state_[int(kind)]) continue;
+        const StateView kept = StateView{state_[int(kind)], type(kind), false}.from(at + done);
+        here[int(kind)] =
+            slots_[int(kind)] ? StateView{slots_[int(kind)], type(kind), false}.from(slot * piece_).data : kept.data;
+        if (slots_[int(kind)]) move(kept.data, here[int(kind)], kept.bytes(n));
+      }
     };
     host_->in.wait(left_[slot]);
-    for_each([&](std::byte* host, std::byte* device, size_t bytes) { copy_bytes(host_->in, device, host, bytes); });
+    for_each([&](std::byte* kept, std::byte* device, size_t bytes) { copy_bytes(host_->in, device, kept, bytes); });
+    if (gradients_) copy(host_->in, gradients_ + slot * piece_, gradients + done, n);
     came_[slot].record(host_->in);
     compute_.wait(came_[slot]);
-    f({on_device[0], on_device[1], on_device[2], done, n});
+    f({here[0], here[1], here[2], gradients_ ? gradients_ + slot * piece_ : gradients + done, done, n});
     computed_[slot].record(compute_);
     host_->out.wait(computed_[slot]);
-    for_each([&](std::byte* host, std::byte* device, size_t bytes) { copy_bytes(host_->out, host, device, bytes); });
+    for_each([&](std::byte* kept, std::byte* device, size_t bytes) { copy_bytes(host_->out, kept, device, bytes); });
     left_[slot].record(host_->out);
   }
 }

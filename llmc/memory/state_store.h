@@ -22,8 +22,9 @@ const char* name_of(StateKind kind);
 
 struct StateSettings {
   DType master = DType::fp32, moments = DType::fp32;
-  bool on_host = false;
+  bool on_host = false, gradients_on_host = false;
   size_t piece = size_t(1) << 23;  // offloaded: elements that are on the device at once, twice; a multiple of 128
+  bool in_pieces() const { return on_host || gradients_on_host; }
 };
 
 struct StateView {
@@ -36,7 +37,7 @@ struct StateView {
 
 class StateStore {
  public:
-  // `weights`: the products' type. `moments`: false where nothing is trained. `host`: needed if on_host.
+  // `weights`: the products' type. `moments`: false where nothing is trained. `host`: needed if something is offloaded.
   StateStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, const StateSettings& settings,
              DType weights, bool moments, Device& device, Stream& compute, HostStreams* host);
   // `weights`: where a unit's weights lie of which this rank updates the first elements.
@@ -62,16 +63,18 @@ class StateStore {
 
   // An update of all of it begins.
   void begin_update();
-  // Calls `f` with stretches of elements at .. at+count-1 of the state (Sharding::at), which are on the
-  // device while what f enqueues on compute reads and writes them. `master` is null without a copy of its own.
+  // Calls `f` with stretches of elements at .. at+count-1 of the state (Sharding::at), which are on the device with
+  // their gradients while what f enqueues on compute reads and writes them. `master` is null without a copy of its own.
   struct Stretch {
     std::byte *master, *m, *v;
+    const float* gradients;
     size_t first, n;
   };
-  void update(size_t at, size_t count, const std::function<void(const Stretch&)>& f);
+  using Update = std::function<void(const Stretch&)>;
+  void update(size_t at, size_t count, const float* gradients, const Update& f);
 
  private:
-  void update_on_host(size_t at, size_t count, const std::function<void(const Stretch&)>& f);
+  void update_in_pieces(size_t at, size_t count, const float* gradients, const Update& f);
   // Numbers on the device as fp32 ones, and back.
   void widen(float* to, const StateView& from, size_t n);
   void narrow(const StateView& to, const float* from, size_t n);
@@ -85,9 +88,11 @@ class StateStore {
   Stream& compute_;
   HostStreams* host_;
   Planned<std::byte> planned_[3], planned_slots_[3];  // master, first and second moments
+  Planned<float> planned_gradients_;
   Planned<float> planned_staged_;
   Planned<bf16> planned_narrow_;
   std::byte *state_[3] = {}, *slots_[3] = {};
+  float* gradients_ = nullptr;  // their slots
   float* staged_ = nullptr;
   bf16* narrow_ = nullptr;
   size_t staged_size_ = 0, piece_ = 0;

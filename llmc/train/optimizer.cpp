@@ -19,10 +19,11 @@ Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Shardin
   if (sharding.stage == 0 || sharding.stage == 3) add_span(0, units, weight_decay);
   else
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay);
-  size_t partials = 0;
-  for (int unit = 0; unit < units; ++unit) partials += global_norm_partials(layout.part_size(unit));
+  partials_at_.push_back(0);
+  for (int unit = 0; unit < units; ++unit)
+    partials_at_.push_back(partials_at_.back() + global_norm_partials(layout.part_size(unit)));
   planned_ranges_ = plan.add<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size());
-  planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials);
+  planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials_at_.back());
 }
 
 // Neighbours with the same decay are one range, and padding between them goes with it; but pieces of tensors have draws
@@ -61,13 +62,12 @@ void Optimizer::reset() {
 }
 
 // Each rank squares its part of the units, in any stage: so the stages have the same bits.
-void Optimizer::square_sum(const GradientStore& gradients, StepState* state) {
-  double* end = partials_;
-  for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
-    global_norm_squares(compute_, end, gradients.part(unit), layout_.part_size(unit));
-    end += global_norm_partials(layout_.part_size(unit));
-  }
-  global_norm_sum(compute_, &state->square_sum, partials_, size_t(end - partials_));
+void Optimizer::add_squares(Stream& stream, int unit, const float* part) {
+  global_norm_squares(stream, partials_ + partials_at_[size_t(unit)], part, layout_.part_size(unit));
+}
+
+void Optimizer::square_sum(StepState* state) {
+  global_norm_sum(compute_, &state->square_sum, partials_, partials_at_.back());
   if (sharding_.degree() == 1) return;
   squared_.record(compute_);
   communication_.wait(squared_);
@@ -78,18 +78,18 @@ void Optimizer::square_sum(const GradientStore& gradients, StepState* state) {
 
 template <class T, class Master, class Moment>
 void Optimizer::update(const Span& span, const float* gradients, T* weights, const StepState* state) {
-  store_.update(span.at, span.count, [&](const StateStore::Stretch& s) {
+  store_.update(span.at, span.count, gradients, [&](const StateStore::Stretch& s) {
     std::byte* own = reinterpret_cast<std::byte*>(weights + s.first);
     bf16* for_products = s.master ? reinterpret_cast<bf16*>(own) : nullptr;
     adamw(compute_, reinterpret_cast<Master*>(s.master ? s.master : own), reinterpret_cast<Moment*>(s.m),
-          reinterpret_cast<Moment*>(s.v), for_products, gradients + s.first, state,
-          ranges_on_device_ + span.first_range, span.ranges, s.first, s.n, constants_);
+          reinterpret_cast<Moment*>(s.v), for_products, s.gradients, state, ranges_on_device_ + span.first_range,
+          span.ranges, s.first, s.n, constants_);
   });
 }
 
 template <class T>
 void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state) {
-  square_sum(gradients, state);
+  square_sum(state);
   global_norm_finish(compute_, state, &state->square_sum, 1);
   const bool wide_master = store_.type(StateKind::weights) == DType::fp32,
              wide_moments = store_.type(StateKind::first_moments) == DType::fp32;

@@ -21,6 +21,8 @@ class Optimizer {
 
   // Moments as before the first step. To be called before it.
   void reset();
+  // The squares of this rank's part of a unit, when its gradients are summed: of each unit once before step().
+  void add_squares(Stream& stream, int unit, const float* part);
   // Norm and clip factor into `state`, then the update. The gradients are summed over the ranks already.
   template <class T>
   void step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state);
@@ -35,7 +37,7 @@ class Optimizer {
   void add_span(int first_unit, int end_unit, float weight_decay);
   template <class T, class Master, class Moment>
   void update(const Span& span, const float* gradients, T* weights, const StepState* state);
-  void square_sum(const GradientStore& gradients, StepState* state);
+  void square_sum(StepState* state);
 
   const TensorLayout& layout_;
   const Sharding sharding_;
@@ -49,5 +51,6 @@ class Optimizer {
   Planned<double> planned_partials_;
   AdamWRange* ranges_on_device_ = nullptr;
   double* partials_ = nullptr;
+  std::vector<size_t> partials_at_;  // a unit, and the end
   Event squared_, summed_;
 };

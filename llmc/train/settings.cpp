@@ -207,6 +207,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.master = o.master_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.state.moments = o.moment_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.state.on_host = t.training && o.offload_optimizer;
+  t.state.gradients_on_host = t.training && o.offload_gradients;
   t.seed = uint64_t(o.seed);
   t.snapshot = o.checkpoint_every && o.checkpoint_async;
   return t;

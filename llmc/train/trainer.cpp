@@ -100,7 +100,7 @@ class LlamaTrainer : public Trainer {
         compute_(device, "compute"),
         gather_(device, "gather"),
         reduce_(device, "reduce"),
-        host_(settings.training && (settings.state.on_host || settings.activations.offloads(config_))
+        host_(settings.training && (settings.state.in_pieces() || settings.activations.offloads(config_))
                   ? std::make_unique<HostStreams>(device)
                   : nullptr),
         scales_(settings.fp8.on() ? std::make_unique<ScaleStore>(plan_, settings_.fp8, config_, settings_.fp8_stats,
@@ -121,7 +121,8 @@ class LlamaTrainer : public Trainer {
         to_compute_(device) {
     if (!settings.training) return;
     if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
-    gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_);
+    gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
+                       settings.state.gradients_on_host ? host_.get() : nullptr);
     optimizer_.emplace(plan_, layout_, sharding_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
                        settings.weight_decay, settings.seed, device, compute_, reduce_);
   }
@@ -136,7 +137,12 @@ class LlamaTrainer : public Trainer {
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
     parameters_.bind(arena_);
     state_.bind(arena_, [this](int unit) { return reinterpret_cast<std::byte*>(parameters_.own_weights(unit)); });
-    if (gradients_) gradients_->bind(arena_), optimizer_->bind(arena_);
+    if (gradients_) {
+      gradients_->bind(arena_);
+      optimizer_->bind(arena_);
+      gradients_->tell(
+          [this](Stream& stream, int unit, const float* part) { optimizer_->add_squares(stream, unit, part); });
+    }
     if (snapshot_) snapshot_->bind(arena_);
     batches_.bind(arena_);
     states_.bind(arena_);
@@ -337,7 +343,14 @@ class LlamaTrainer : public Trainer {
   void observe(std::function<void(const ObservedProduct&)> observer) override { walk_.observe(std::move(observer)); }
   std::vector<float> gradients(const std::string& name) override {
     const Tensor& t = layout_.tensor(name);
-    return download(whole_unit(t.unit, gradients_->to_update(t.unit)), t);
+    const float* own = gradients_->to_update(t.unit);
+    if (settings_.state.gradients_on_host && sharding_.stage) {
+      float* part = gradients_->spare(t.unit) + sharding_.first(layout_, t.unit);
+      copy(compute_, part, own, sharding_.count(layout_, t.unit));
+      compute_.synchronize();
+      own = part;
+    }
+    return download(whole_unit(t.unit, own), t);
   }
 
  private:
