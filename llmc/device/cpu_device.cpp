@@ -1,5 +1,4 @@
 // The CPU world's device: memory that is poisoned, streams that the host executes, every access order-checked.
-#include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
+#include "llmc/device/addresses.h"
 #include "llmc/device/cpu_stream.h"
 #include "llmc/device/device.h"
 #include "llmc/device/faults.h"
@@ -272,6 +272,7 @@ void Device::record_to(Record* record) {
 
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
+bool Device::executes() const { return state_->executes; }
 
 void Device::synchronize() {
   for (Stream::State* s : state_->streams) {
@@ -355,17 +356,9 @@ float Event::milliseconds_since(const Event& earlier) const {
 
 namespace {
 
-// Addresses without memory behind them, or with memory only where somebody touches it.
-std::byte* reserve(size_t bytes, bool touchable) {
-  void* memory = mmap(nullptr, bytes, touchable ? PROT_READ | PROT_WRITE : PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  REQUIRE(memory != MAP_FAILED, "no addresses for %zu bytes: %s", bytes, strerror(errno));
-  return static_cast<std::byte*>(memory);
-}
-
 std::byte* allocate(Device& device, size_t bytes, const char* what) {
   if (bytes == 0) return nullptr;
-  if (!device.state().executes) return reserve(bytes, strcmp(what, "device") != 0);
+  if (!device.state().executes) return reserve_addresses(bytes, strcmp(what, "device") != 0);
   void* memory = nullptr;
   REQUIRE(posix_memalign(&memory, 4096, bytes) == 0, "no memory for %zu bytes of %s memory", bytes, what);
   memset(memory, 0xff, bytes);  // NaN as fp32, bf16, e4m3: what nobody wrote shows
@@ -377,7 +370,7 @@ void release(Device* device, std::byte* data, size_t bytes) {
   if (std::uncaught_exceptions() > 0) device->state().drop_work();
   else device->synchronize();
   device->state().order.forget(data, bytes);
-  if (!device->state().executes) munmap(data, bytes);
+  if (!device->state().executes) release_addresses(data, bytes);
   else free(data);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "llmc/device/addresses.h"
 #include "llmc/device/cuda_error.h"
 #include "llmc/device/cuda_stream.h"
 #include "llmc/device/device.h"
@@ -11,8 +12,9 @@
 #include "llmc/device/record.h"
 
 struct Device::State {
-  int index;
+  int index = -1;
   DeviceInfo info;
+  bool executes = true;  // false: modelled, and only recorded
   std::vector<std::string> stream_names;
   Record* record = nullptr;
   int points = 0;
@@ -73,12 +75,13 @@ Device::Device(int index, CpuWorld) : state_(new State) {
   set_known_rates(info);
 }
 
-Device::Device(const DeviceInfo& modelled) {
-  fail("a %s that is not here can only be recorded by a build for the CPU\n  make DEVICE=cpu", modelled.name.c_str());
+Device::Device(const DeviceInfo& modelled) : state_(new State) {
+  state_->info = modelled;
+  state_->executes = false;
 }
 
 void Device::record_to(Record* record) {
-  if (state_->record) {
+  if (state_->record && state_->executes) {
     synchronize();
     for (const State::Timed& t : state_->timed) {
       float begin = 0, end = 0;
@@ -97,6 +100,7 @@ RecordedWork::RecordedWork(const Work& work) : work_(work) {
   Device::State& device = work.stream.device().state();
   if (!device.record) return;
   device.record->entries.push_back(entry_of(work, work.stream.state().number));
+  if (!device.executes) return;
   Device::State::Timed timed{int(device.record->entries.size()) - 1, nullptr, nullptr};
   CUDA_CHECK(cudaEventCreate(&timed.begin));
   CUDA_CHECK(cudaEventCreate(&timed.end));
@@ -105,43 +109,50 @@ RecordedWork::RecordedWork(const Work& work) : work_(work) {
 }
 RecordedWork::~RecordedWork() {
   Device::State& device = work_.stream.device().state();
-  if (device.record) cudaEventRecord(device.timed.back().end, cuda_stream(work_.stream));
+  if (device.record && device.executes) cudaEventRecord(device.timed.back().end, cuda_stream(work_.stream));
 }
+bool RecordedWork::executes() const { return work_.stream.device().executes(); }
 
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
-void Device::synchronize() { CUDA_CHECK(cudaDeviceSynchronize()); }
+bool Device::executes() const { return state_->executes; }
+void Device::synchronize() {
+  if (state_->executes) CUDA_CHECK(cudaDeviceSynchronize());
+}
 
 // ---------------------------------------------------------------------------------------------- streams and events
 
 Stream::Stream(Device& device, const char* name) : device_(&device), name_(name), state_(new State) {
-  CUDA_CHECK(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking));
+  if (device.state().executes) CUDA_CHECK(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking));
   state_->number = int(device.state().stream_names.size());
   device.state().stream_names.push_back(name);
 }
 Stream::Stream(Stream&&) noexcept = default;
 Stream::~Stream() {
-  if (state_) cudaStreamDestroy(state_->stream);
+  if (state_ && state_->stream) cudaStreamDestroy(state_->stream);
 }
 void Stream::wait(const Event& event, const char*, int) {
   if (!event.state().recorded) return;
-  CUDA_CHECK(cudaStreamWaitEvent(state_->stream, event.state().event, 0));
+  if (event.state().event) CUDA_CHECK(cudaStreamWaitEvent(state_->stream, event.state().event, 0));
   if (Record* record = device_->state().record)
     record->entries.push_back({Record::Entry::Kind::wait, state_->number, event.state().point});
 }
-void Stream::synchronize() { CUDA_CHECK(cudaStreamSynchronize(state_->stream)); }
+void Stream::synchronize() {
+  if (state_->stream) CUDA_CHECK(cudaStreamSynchronize(state_->stream));
+}
 
 cudaStream_t cuda_stream(Stream& stream) { return stream.state().stream; }
 
-Event::Event(Device&, bool timed) : state_(new State) {
+Event::Event(Device& device, bool timed) : state_(new State) {
+  if (!device.state().executes) return;
   CUDA_CHECK(cudaEventCreateWithFlags(&state_->event, timed ? cudaEventDefault : cudaEventDisableTiming));
 }
 Event::Event(Event&&) noexcept = default;
 Event::~Event() {
-  if (state_) cudaEventDestroy(state_->event);
+  if (state_ && state_->event) cudaEventDestroy(state_->event);
 }
 void Event::record(Stream& stream, const char*, int) {
-  CUDA_CHECK(cudaEventRecord(state_->event, stream.state().stream));
+  if (state_->event) CUDA_CHECK(cudaEventRecord(state_->event, stream.state().stream));
   state_->recorded = true;
   Device::State& device = stream.device().state();
   state_->point = device.points++;
@@ -149,11 +160,12 @@ void Event::record(Stream& stream, const char*, int) {
     device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, state_->point});
 }
 void Event::synchronize(const char*, int) {
-  if (state_->recorded) CUDA_CHECK(cudaEventSynchronize(state_->event));
+  if (state_->recorded && state_->event) CUDA_CHECK(cudaEventSynchronize(state_->event));
 }
 cudaEvent_t cuda_event(Event& event) { return event.state().event; }
 float Event::milliseconds_since(const Event& earlier) const {
   float milliseconds = 0;
+  if (!state_->event) return milliseconds;
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.state_->event, state_->event));
   return milliseconds;
 }
@@ -163,6 +175,11 @@ float Event::milliseconds_since(const Event& earlier) const {
 DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
   device.count_allocation();
   if (bytes == 0) return;
+  if (!device.state().executes) {
+    data_ = reserve_addresses(bytes, false);
+    take_back_ = [data = data_, bytes] { release_addresses(data, bytes); };
+    return;
+  }
   size_t free_bytes = 0, total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
   const cudaError_t status = cudaMalloc(reinterpret_cast<void**>(&data_), bytes);
@@ -179,21 +196,29 @@ DeviceMemory::~DeviceMemory() {
 PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
   device.count_allocation();
   if (bytes == 0) return;
+  if (!device.state().executes) {
+    data_ = reserve_addresses(bytes, true);
+    return;
+  }
   const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
   REQUIRE(status == cudaSuccess, "cudaMallocHost of %zu bytes: %s\n  the host cannot lock that much memory (ulimit -l)",
           bytes, cudaGetErrorString(status));
 }
-PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
+PinnedMemory::~PinnedMemory() {
+  if (!data_) return;
+  if (device_->state().executes) cudaFreeHost(data_);
+  else release_addresses(data_, size_);
+}
 
 void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
   if (bytes == 0) return;
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
   const RecordedWork recorded(Work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line));
-  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
+  if (recorded.executes()) CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
 }
 void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {
   if (bytes == 0) return;
   const RecordedWork recorded(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, file, line));
-  CUDA_CHECK(cudaMemsetAsync(data, value, bytes, cuda_stream(stream)));
+  if (recorded.executes()) CUDA_CHECK(cudaMemsetAsync(data, value, bytes, cuda_stream(stream)));
 }
 void host_accesses(Device&, const char*, std::initializer_list<Access>) {}

@@ -15,6 +15,7 @@ class RecordedWork {
   explicit RecordedWork(const Work& work);
   ~RecordedWork();
   RecordedWork(const RecordedWork&) = delete;
+  bool executes() const;  // false: of a device that is modelled
 
  private:
   const Work work_;

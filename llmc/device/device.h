@@ -56,13 +56,14 @@ class Device {
   // are. In the CPU world every process has the CPU, whatever its index.
   explicit Device(int index = 0, CpuWorld cpu = CpuWorld::from_environment());
   // A device of such a kind that is not here: it executes nothing and its memory cannot be touched; what is asked of it
-  // can be recorded. In the CPU world only: a build for GPUs throws.
+  // can be recorded.
   explicit Device(const DeviceInfo& modelled);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const;
+  bool executes() const;  // false: it is modelled
   void synchronize();  // the host waits for all streams
   // What is asked of the device from here on is added to `record`; null: no more, and the host waits until all of it
   // was executed.

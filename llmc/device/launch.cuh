@@ -32,12 +32,13 @@ template <auto kernel, class... Arguments>
 void launch(const Work& work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... arguments) {
   require_launchable(work, grid, block, shared_bytes);
 #if LLMC_CUDA
+  const RecordedWork recorded(work);
+  if (!recorded.executes()) return;
   if (shared_bytes > 48 * 1024) {
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
     // All that the L1 cache can give, so that as many blocks fit a multiprocessor as are meant to.
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
   }
-  const RecordedWork recorded(work);
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();
   REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.file, work.line, cudaGetErrorString(status));

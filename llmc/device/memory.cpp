@@ -1,7 +1,21 @@
-// The two owners of memory, as far as they are the same in both worlds.
+// Memory, as far as it is the same in both worlds.
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
+#include "llmc/base/error.h"
+#include "llmc/device/addresses.h"
 #include "llmc/device/device.h"
+
+std::byte* reserve_addresses(size_t bytes, bool touchable) {
+  void* memory = mmap(nullptr, bytes, touchable ? PROT_READ | PROT_WRITE : PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(memory != MAP_FAILED, "no addresses for %zu bytes: %s", bytes, strerror(errno));
+  return static_cast<std::byte*>(memory);
+}
+void release_addresses(std::byte* data, size_t bytes) { munmap(data, bytes); }
 
 DeviceMemory::DeviceMemory(Device& device, std::byte* data, size_t bytes, std::function<void()> take_back)
     : device_(&device), data_(data), size_(bytes), take_back_(std::move(take_back)) {

@@ -226,11 +226,7 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
 }
 
 std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType, bool, bool) {
-  const DeviceInfo& info = state_->stream.device().info();
-  const bool one_factor = a.scaling == Scaling::tensor && b.scaling == Scaling::tensor;
-  if (!info.gpu || one_factor || info.compute_capability == 90) return "";
-  return format("cuBLASLt knows factors of the kind \"%s\" on compute capability 9.0 (Hopper) alone",
-                scaling_name(a.scaling == Scaling::tensor ? b.scaling : a.scaling));
+  return known_refusal(state_->stream.device().info(), a, b);
 }
 
 #define INSTANTIATE(T)                                                               \

@@ -177,6 +177,7 @@ Plan& Matmul::State::plan_for(const Shape& s, const float* factors_a, const floa
 void Matmul::State::run(const Work& work, const Shape& shape, const void* a, const void* b, void* d,
                         const float* factors_a, const float* factors_b) {
   const RecordedWork recorded(work);
+  if (!recorded.executes()) return;
   const Plan& plan = plan_for(shape, factors_a, factors_b);
   if (shape.quantized()) set_factors(plan, factors_a, factors_b);
   const float one = 1, beta = shape.accumulate ? 1 : 0;
@@ -187,7 +188,7 @@ void Matmul::State::run(const Work& work, const Shape& shape, const void* a, con
 Matmul::Matmul(Stream& stream, std::byte* workspace, Options options)
     : state_(new State{stream, workspace, options, nullptr, {}}) {
   require_operand("workspace", "workspace", workspace);
-  CUBLAS_CHECK(cublasLtCreate(&state_->handle));
+  if (stream.device().executes()) CUBLAS_CHECK(cublasLtCreate(&state_->handle));
 }
 Matmul::~Matmul() = default;
 Matmul::Matmul(Matmul&&) noexcept = default;
@@ -252,6 +253,7 @@ std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, 
                             bool fast) {
   if (scale_mode(a.scaling) < 0 || scale_mode(b.scaling) < 0)
     return "cuBLASLt knows such factors from CUDA 12.9 on, and this build has " + description();
+  if (!state_->handle) return known_refusal(state_->stream.device().info(), a, b);
   Plan plan;
   const cudaDataType_t type = result == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
   const cublasStatus_t status = state_->make_plan(plan, shape_of(a, b, type, accumulate, fast), a.factors, b.factors);

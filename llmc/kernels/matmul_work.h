@@ -43,3 +43,11 @@ inline void require_operands(const char* name, const QuantizedTensor& a, const Q
   REQUIRE(b.rows % b.padding() == 0 && (a.padding() == 16 || a.rows % a.padding() == 0),
           "%s: an output of %d x %d: expected multiples of %d", name, a.rows, b.rows, b.padding());
 }
+
+// What is known of a GPU that is modelled: why it cannot multiply such FP8 operands; "" if it can.
+inline std::string known_refusal(const DeviceInfo& info, const QuantizedTensor& a, const QuantizedTensor& b) {
+  const bool one_factor = a.scaling == Scaling::tensor && b.scaling == Scaling::tensor;
+  if (!info.gpu || one_factor || info.compute_capability == 90) return "";
+  return format("cuBLASLt knows factors of the kind \"%s\" on compute capability 9.0 (Hopper) alone",
+                scaling_name(a.scaling == Scaling::tensor ? b.scaling : a.scaling));
+}
