@@ -25,6 +25,7 @@
 #include "llmc/train/fp8_report.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
+#include "llmc/train/planner.h"
 #include "llmc/train/rehearsal.h"
 #include "llmc/train/report.h"
 #include "llmc/train/resume.h"
@@ -45,7 +46,7 @@ constexpr int64_t kTracedStep = 2;  // those before it still warm up
 
 // Everything that a run consists of, in the order in which it is built.
 struct Run {
-  const Options& options;
+  Options options;  // with what --plan chose
   const Ranks& ranks;
   Console console;
   Mesh mesh;
@@ -54,6 +55,7 @@ struct Run {
   ModelSource model;
   TextCodec codec;
   std::optional<TokenDataset> data, held_out;
+  std::optional<Planner> planner;
   RunSettings settings;
   std::unique_ptr<Trainer> trainer;
   std::optional<Checkpoint> start;  // where it goes on from
@@ -119,7 +121,10 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
           "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
           mesh.tensor_degree, mesh.context_degree);
   if (!options.sample_only) open_data();
-  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data ? data->size() : 0);
+  const int64_t data_tokens = data ? data->size() : 0;
+  planner.emplace(options, model.config, device.info(), mesh, data_tokens, ranks.local_size);
+  if (trains() && options.plan == "auto") this->options = planner->choose(console);
+  settings = resolve_settings(this->options, model.config, device.info(), mesh.data_ranks(), data_tokens);
   prompt_ = codec.prompt(options.prompt);
   if (trains()) sampler_.emplace(*data, settings.T, uint64_t(options.seed));
   prepare_evaluation();
@@ -441,7 +446,7 @@ void run(Run& run, const ResumePoint* resume) {
     run.console.line(run.trainer->plan().fits(run.device.info()));
     return;
   }
-  run.trainer->plan().require_fits(run.device.info());
+  run.planner->require_fits(run.trainer->plan());
   if (run.trains()) run.open_folder(resume);
   run.banner();
   run.trainer->allocate();

@@ -35,6 +35,23 @@ std::string human_bytes(uint64_t bytes) {
   return (value >= 999.5 ? format("%.0f", value) : three_digits(value)) + " " + kUnits[unit];
 }
 
+uint64_t parse_bytes(const std::string& name, const std::string& text) {
+  constexpr double kLargest = 1e18;
+  char* end = nullptr;
+  double value = strtod(text.c_str(), &end);
+  std::string unit = end;
+  while (!unit.empty() && unit[0] == ' ') unit.erase(0, 1);
+  if (!unit.empty() && unit != "B") {
+    const size_t power = std::string("KMGTP").find(unit[0]) + 1;  // 0: none of them
+    const std::string rest = unit.substr(1);
+    const bool known = power > 0 && (rest == "iB" || rest == "B" || rest.empty());
+    value = known ? value * std::pow(rest == "B" ? 1000.0 : 1024.0, double(power)) : -1;
+  }
+  REQUIRE(end != text.c_str() && value > 0 && value <= kLargest, "%s %s: expected a size, as 80GiB, 80GB or 512MiB",
+          name.c_str(), text.c_str());
+  return uint64_t(value);
+}
+
 std::string human_count(double count) {
   static const char* const kUnits[] = {"", "k", "M", "B", "T"};
   if (!std::isfinite(count)) return "?";

@@ -10,6 +10,9 @@
 // "512 B", "1.50 KiB", "61.3 GiB": three digits, units of 1024.
 std::string human_bytes(uint64_t bytes);
 
+// The other way round: "512", "80GiB", "1.5 TB" (units of 1000 without the i). Throws with the name of what it is for.
+uint64_t parse_bytes(const std::string& name, const std::string& text);
+
 // "950", "79.5k", "850k", "8.03B": three digits, units of 1000 (k, M, B, T). A fraction below 1000 is kept: "0.125".
 std::string human_count(double count);
 

@@ -30,11 +30,18 @@ int MemoryPlan::add_bytes(Segment segment, const std::string& category, const st
 }
 
 std::string MemoryPlan::table() const {
+  constexpr size_t kWorthALine = 1 << 20;  // of the host's
   std::string text;
+  const auto line = [&](const std::string& name, size_t bytes) {
+    text += format("%s%-17s %10s", text.empty() ? "" : "\n", name.c_str(), human_bytes(bytes).c_str());
+  };
   for (const auto& [bytes, category] : by_category(buffers_, false))
-    if (bytes > 0) text += format("%-14s %10s\n", category.c_str(), human_bytes(bytes).c_str());
-  text += format("%-14s %10s\n", "device, total", human_bytes(device_bytes()).c_str());
-  return text + format("%-14s %10s", "pinned host", human_bytes(bytes(Segment::pinned)).c_str());
+    if (bytes > 0) line(category, bytes);
+  line("device, total", device_bytes());
+  for (const auto& [bytes, category] : by_category(buffers_, true))
+    if (bytes >= kWorthALine) line("host " + category, bytes);
+  line("pinned host", bytes(Segment::pinned));
+  return text;
 }
 
 std::string MemoryPlan::fits(const DeviceInfo& device) const {

@@ -49,7 +49,8 @@ class MemoryPlan {
   size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
   // Device and symmetric memory together: what has to fit on a GPU.
   size_t device_bytes() const { return bytes(Segment::device) + bytes(Segment::symmetric); }
-  // One line a category with its bytes, largest first, and the sums; no newline at the end.
+  // One line a category with its bytes, largest first, and the sums, for the device and for the host; no newline at the
+  // end.
   std::string table() const;
   // "it fits: ..." or "it does not fit: ...", with both sizes.
   std::string fits(const DeviceInfo& device) const;

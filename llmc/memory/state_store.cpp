@@ -56,10 +56,10 @@ StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Shard
         add(plan, on_host ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind), total);
     if (on_host)
       planned_slots_[int(kind)] =
-          add(plan, Segment::device, "optimizer on its way", kNames[int(kind)], type(kind), 2 * piece_);
+          add(plan, Segment::device, "update slots", kNames[int(kind)], type(kind), 2 * piece_);
   }
   if (settings.gradients_on_host && moments)
-    planned_gradients_ = plan.add<float>(Segment::device, "optimizer on its way", "gradients", 2 * piece_);
+    planned_gradients_ = plan.add<float>(Segment::device, "update slots", "gradients", 2 * piece_);
   if (settings.in_pieces())
     for (int slot = 0; slot < 2; ++slot)
       came_.emplace_back(device), computed_.emplace_back(device), left_.emplace_back(device);

@@ -26,6 +26,13 @@ RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& setti
   return step;
 }
 
+MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                       const DeviceInfo& modelled) {
+  Device device(modelled);
+  RecordingCommunicator communicator(mesh.rank, Communicator::first_ranks(mesh.world_size));
+  return Trainer::create(device, communicator, config, settings, mesh)->plan();
+}
+
 namespace {
 
 // Bytes that a rank sends in a step, by collective.

@@ -18,6 +18,10 @@ struct RecordedStep {
 RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
                          const DeviceInfo& device, int64_t micro_steps);
 
+// The memory of such a rank alone.
+MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                       const DeviceInfo& device);
+
 // --dry-run --nodes: prints the memory of a rank, the bytes of a step by link, and the replayed step; --trace writes
 // it.
 void rehearse(const Options& options, Console& console);

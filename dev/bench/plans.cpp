@@ -1,0 +1,127 @@
+// What one GPU trains: of each Llama the longest sequence that fits with each policy of memory, what that policy costs,
+// and what --plan auto picks. Memory is what the plan has, times are a model's.
+//
+//   build/cpu/bench/plans [GPU…]        (H100, H200)
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/planner.h"
+#include "llmc/train/rehearsal.h"
+#include "llmc/train/settings.h"
+
+namespace {
+
+constexpr const char* kModels[] = {"llama3.2-1b", "llama3.2-3b", "llama3-8b", "llama3-70b"};
+constexpr double kBandwidths[] = {35e9, 45e9, 55e9};
+constexpr int64_t kLongest = 131072;
+
+struct Policy {
+  const char *recompute, *offload;
+  bool state, gradients;
+  std::string name() const {
+    return format("%-6s %-10s %s", recompute, offload, gradients ? "state, gradients" : state ? "state" : "");
+  }
+};
+
+constexpr Policy kPolicies[] = {
+    {"none", "none", false, false},   {"norms", "none", false, false},     {"mlp", "none", false, false},
+    {"norms", "attention", false, false}, {"mlp", "attention", false, false}, {"block", "none", false, false},
+    {"block", "input", false, false}, {"none", "none", true, false},       {"mlp", "attention", true, false},
+    {"block", "input", true, false},  {"mlp", "attention", true, true},    {"block", "input", true, true}};
+
+Options options_of(const char* model, const char* gpu, const Policy& policy, int64_t T) {
+  Options options;
+  options.model = model, options.gpu = gpu, options.seq_len = T;
+  options.micro_batch = options.global_batch = 1;
+  options.recompute = policy.recompute, options.activation_offload = policy.offload;
+  options.offload_optimizer = policy.state, options.offload_gradients = policy.gradients;
+  return options;
+}
+
+struct Asked {
+  LlamaConfig config;
+  TrainerSettings settings;
+};
+Asked asked(const Options& options, const DeviceInfo& device) {
+  LlamaConfig config = open_model(options).config;
+  config.max_positions = std::max<int>(config.max_positions, int(kLongest));  // memory is asked for, not quality
+  const RunSettings settings = resolve_settings(options, config, device, 1, 0);
+  return {config, trainer_settings(options, settings)};
+}
+
+// The longest sequence of a power of two, from 1024 on, that fits; 0: none does.
+int64_t longest(const char* model, const char* gpu, const Policy& policy, const DeviceInfo& device) {
+  int64_t fits = 0;
+  for (int64_t T = 1024; T <= kLongest; T *= 2) {
+    const Asked a = asked(options_of(model, gpu, policy, T), device);
+    if (plan_memory(a.config, a.settings, Mesh{}, device).device_bytes() > device.memory_bytes) break;
+    fits = T;
+  }
+  return fits;
+}
+
+void print_policy(const char* gpu, const Policy& policy, const DeviceInfo& device) {
+  printf("%s", format("%-36s", policy.name().c_str()).c_str());
+  for (const char* model : kModels) {
+    const int64_t T = longest(model, gpu, policy, device);
+    if (!T) {
+      printf(" | %37s", "does not fit");
+      continue;
+    }
+    const Asked a = asked(options_of(model, gpu, policy, T), device);
+    const RecordedStep step = record_step(a.config, a.settings, Mesh{}, device, 1);
+    printf(" | %6lld %9s", (long long)T, human_bytes(step.plan.bytes(Segment::pinned)).c_str());
+    for (const double bandwidth : kBandwidths) {
+      ReplayRates rates = ReplayRates::of(device);
+      rates.host_bytes = bandwidth;
+      const Replay replayed = replay(step.record, rates);
+      printf(" %5.1f%%", 100 * replayed.exposed / replayed.seconds);
+    }
+  }
+  printf("\n");
+  fflush(stdout);
+}
+
+void print_choice(const char* gpu, const DeviceInfo& device) {
+  Console console(true);
+  for (const char* model : kModels)
+    for (const int64_t T : {4096, 32768}) {
+      Options options = options_of(model, gpu, kPolicies[0], T);
+      options.host_memory_limit = "1TiB";
+      LlamaConfig config = open_model(options).config;
+      config.max_positions = std::max<int>(config.max_positions, int(kLongest));
+      printf("\n%s, %lld tokens on one %s:\n", model, (long long)T, device.name.c_str());
+      try {
+        Planner(options, config, device, Mesh{}, 0, 1).choose(console);
+      } catch (const Error& error) {
+        printf("%s\n", error.what());
+      }
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  std::vector<const char*> gpus(argv + 1, argv + argc);
+  if (gpus.empty()) gpus = {"H100", "H200"};
+  for (const char* gpu : gpus) {
+    const DeviceInfo device = modelled_device(gpu);
+    printf(
+        "\nOne %s, %s: of each model the longest sequence that trains (micro-batch 1, bf16, fp32 state), what is pinned "
+        "on the\nhost, and the share of a step that compute waits for copies at 35, 45 and 55 GB/s each way\n\n%-36s",
+        device.name.c_str(), human_bytes(device.memory_bytes).c_str(), "recompute, offload, on the host");
+    for (const char* model : kModels) printf(" | %-37s", model);
+    printf("\n");
+    for (const Policy& policy : kPolicies) print_policy(gpu, policy, device);
+    print_choice(gpu, device);
+  }
+  return 0;
+} catch (const std::exception& error) {
+  fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}
