@@ -95,6 +95,11 @@ for n in 1 2; do
   refused "FP8 without what is not there" "--fp8-skip: dwon_proj matches no weight" "${on[@]}" --fp8 tensorwise --fp8-skip dwon_proj
   refused "FP8 without any product" "leaves no product in FP8" "${on[@]}" --fp8 blockwise --fp8-skip '*'
   refused "FP8 weights that travel, and are none" "add --fp8 tensorwise or delayed" "${on[@]}" --fp8-all-gather
+  for ignored in "fp8-grad e4m3" "fp8-pow2-scales on" "fp8-stats 5" "fp8-history 4" "fp8-amax latest" "fp8-margin 2"; do
+    # shellcheck disable=SC2086  # words
+    refused "--$ignored without FP8" "--${ignored% *} changes nothing with --fp8 off" "${on[@]}" --$ignored
+  done
+  refused "a history that the recipe has not" "use --fp8-history 1024, or --fp8 delayed" "${on[@]}" --fp8 tensorwise --fp8-history 4
   refused "a recipe that is none" "--fp8" "${on[@]}" --fp8 tensor
   for fp8 in "tensorwise" "blockwise" "delayed --zero-stage 3 --fp8-all-gather" "tensorwise --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off"; do
     # shellcheck disable=SC2086  # words
@@ -111,6 +116,9 @@ limited() { (ulimit -f 500 && "$train" --layers 1 $short --seq-len 16 --global-b
 refused "an export that the disk does not take" "limited/export/model.safetensors" limited
 check "nothing is left under the export's name" eval '[ ! -e limited/export/model.safetensors ]'
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
+
+refused "a recipe that the rehearsed GPU has not" "those that can: --fp8 tensorwise, delayed" \
+  "$train" --dry-run --nodes 1 --gpu B200 --model llama3.2-1b --fp8 blockwise
 
 # Runs that start in the same second.
 pids=() codes=""

@@ -11,14 +11,8 @@ source "$(dirname "$0")/lib.bash"
 cd "$root"
 export LLMC_PROGRAM=$train
 
-head -c 80000 dev/data/tinyshakespeare.txt | tr -dc 'a-z \n' | tr 'a-z \n' '\1-\34' >"$scratch/letters.txt"
+odd_model
 head -c 30000 "$scratch/letters.txt" >"$scratch/fewer.txt"
-cat >"$scratch/odd.json" <<END
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 40,
- "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 52,
- "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05, "tie_word_embeddings": true,
- "max_position_embeddings": 512, "rope_theta": 10000.0}
-END
 options=(--model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 24
   --seq-len 32 --lr 6e-3 --warmup-steps 3 --val-every 4 --sample-every 0)
 run() { # NAME RANKS ARGUMENTS…

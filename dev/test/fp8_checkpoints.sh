@@ -11,13 +11,7 @@ source "$(dirname "$0")/lib.bash"
 cd "$root"
 export LLMC_THREADS=1
 
-head -c 80000 dev/data/tinyshakespeare.txt | tr -dc 'a-z \n' | tr 'a-z \n' '\1-\34' >"$scratch/letters.txt"
-cat >"$scratch/odd.json" <<END
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 40,
- "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 52,
- "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05, "tie_word_embeddings": true,
- "max_position_embeddings": 512, "rope_theta": 10000.0}
-END
+odd_model
 run() { # NAME RANKS ARGUMENTS…
   ranks "$2" "$train" --out "$scratch/$1" "${@:3}" >"$scratch/$1.txt" 2>&1 || { cat "$scratch/$1.txt" && fail "the run $1"; }
 }

@@ -63,3 +63,16 @@ wait_for() {
   cat "$1"
   fail "did not print \"$2\""
 }
+
+# odd_model [layers=N hidden=N ffn=N tied=BOOL]: a model of which no dimension is round, $scratch/odd.json, and a text of
+# its few tokens, $scratch/letters.txt.
+odd_model() {
+  local layers=3 hidden=40 ffn=52 tied=true "$@"
+  head -c 80000 "$root/dev/data/tinyshakespeare.txt" | tr -dc 'a-z \n' | tr 'a-z \n' '\1-\34' >"$scratch/letters.txt"
+  cat >"$scratch/odd.json" <<END
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": $hidden,
+ "num_hidden_layers": $layers, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16,
+ "intermediate_size": $ffn, "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05,
+ "tie_word_embeddings": $tied, "max_position_embeddings": 512, "rope_theta": 10000.0}
+END
+}

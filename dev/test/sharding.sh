@@ -13,14 +13,9 @@ source "$(dirname "$0")/lib.bash"
 cd "$root"
 
 # A short steep run on an odd vocabulary (letters of the text, as tokens below 97).
-head -c 80000 dev/data/tinyshakespeare.txt | tr -dc 'a-z \n' | tr 'a-z \n' '\1-\34' >"$scratch/letters.txt"
 for tied in false true; do
-  cat >"$scratch/$tied.json" <<END
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 40,
- "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 52,
- "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05, "tie_word_embeddings": $tied,
- "max_position_embeddings": 512, "rope_theta": 10000.0}
-END
+  odd_model tied=$tied
+  mv "$scratch/odd.json" "$scratch/$tied.json"
 done
 run() { # NAME RANKS ARGUMENTS…
   ranks "$2" "$train" --model "${model:-$scratch/$tied.json}" --train-data "$scratch/letters.txt" --steps 20 \

@@ -33,6 +33,7 @@ __device__ __forceinline__ uint32_t block_max(uint32_t value) {
 // Up to kUnit numbers from x[first]; zeros beyond n.
 __device__ __forceinline__ void load_unit(float (&v)[kUnit], const bf16* x, size_t first, size_t n) {
   if (first + kUnit <= n) return load_vector(v, x + first);
+#pragma unroll
   for (int j = 0; j < kUnit; ++j) v[j] = first + j < n ? to_float(x[first + j]) : 0.0f;
 }
 
@@ -69,14 +70,19 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < kUnit; ++j) v[j] *= scale;
     alignas(8) uint8_t bytes[kUnit];
     store_fp8(bytes, v, Fp8Format::e4m3);
-    if (first + kUnit <= n) *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
-    else
-      for (int j = 0; first + j < n; ++j) q[first + j] = bytes[j];
+    // Loops of fixed length, so that the bytes stay in registers.
+    const bool whole = first + kUnit <= n;
+    if (whole) *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
+#pragma unroll
+    for (int j = 0; j < kUnit; ++j)
+      if (!whole && first + j < n) q[first + j] = bytes[j];
     if (!shared.statistics) continue;
-    for (int j = 0; j < kUnit && first + j < n; ++j) {
-      ++values;
-      saturated += is_beyond(v[j], largest_fp8(Fp8Format::e4m3));
-      underflowed += v[j] != 0 && (bytes[j] & 0x7f) == 0;
+#pragma unroll
+    for (int j = 0; j < kUnit; ++j) {
+      const bool here = first + j < n;
+      values += here;
+      saturated += here && is_beyond(v[j], largest_fp8(Fp8Format::e4m3));
+      underflowed += here && v[j] != 0 && (bytes[j] & 0x7f) == 0;
     }
   }
   if (shared.statistics) add_statistics(*shared.statistics, values, saturated, underflowed);

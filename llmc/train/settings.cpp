@@ -94,22 +94,22 @@ std::string describe_gather(const Fp8Settings& fp8, const Options& o, const Llam
                 fp8.precompute_scales ? "right after the update" : "as each block is gathered");
 }
 
-// Options that the recipe would ignore.
+// Options that the recipe would ignore. A run that goes on may have them from its checkpoint: so the default is named.
 void require_options_of_recipe(const Options& o) {
   const Options defaults;
-  const auto refuse = [&](bool changed, const char* option, const char* recipe) {
-    REQUIRE(!changed, "--%s changes nothing with --fp8 %s\n  leave it away, or use --fp8 %s", option, o.fp8.c_str(),
-            recipe);
+  const auto refuse = [&](bool changed, const char* option, const std::string& otherwise, const char* recipe) {
+    REQUIRE(!changed, "--%s changes nothing with --fp8 %s\n  use --%s %s, or --fp8 %s", option, o.fp8.c_str(), option,
+            otherwise.c_str(), recipe);
   };
   if (o.fp8 == "off") {
-    refuse(o.fp8_grad != defaults.fp8_grad, "fp8-grad", "tensorwise or delayed");
-    refuse(o.fp8_pow2_scales != defaults.fp8_pow2_scales, "fp8-pow2-scales", "tensorwise or another recipe");
-    refuse(o.fp8_stats != defaults.fp8_stats, "fp8-stats", "tensorwise or another recipe");
+    refuse(o.fp8_grad != defaults.fp8_grad, "fp8-grad", defaults.fp8_grad, "tensorwise or delayed");
+    refuse(o.fp8_pow2_scales != defaults.fp8_pow2_scales, "fp8-pow2-scales", defaults.fp8_pow2_scales, "tensorwise");
+    refuse(o.fp8_stats != defaults.fp8_stats, "fp8-stats", std::to_string(defaults.fp8_stats), "tensorwise");
   }
   if (o.fp8 == "delayed") return;
-  refuse(o.fp8_history != defaults.fp8_history, "fp8-history", "delayed");
-  refuse(o.fp8_amax != defaults.fp8_amax, "fp8-amax", "delayed");
-  refuse(o.fp8_margin != defaults.fp8_margin, "fp8-margin", "delayed");
+  refuse(o.fp8_history != defaults.fp8_history, "fp8-history", std::to_string(defaults.fp8_history), "delayed");
+  refuse(o.fp8_amax != defaults.fp8_amax, "fp8-amax", defaults.fp8_amax, "delayed");
+  refuse(o.fp8_margin != defaults.fp8_margin, "fp8-margin", std::to_string(defaults.fp8_margin), "delayed");
 }
 
 void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config, int data_ranks) {
