@@ -122,8 +122,9 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
           mesh.tensor_degree, mesh.context_degree);
   if (!options.sample_only) open_data();
   const int64_t data_tokens = data ? data->size() : 0;
-  planner.emplace(options, model.config, device.info(), mesh, data_tokens, ranks.local_size);
-  if (trains() && options.plan == "auto") this->options = planner->choose(console);
+  planner.emplace(options, model.config, device.info(), mesh, data_tokens,
+                  MemoryLimits::of(options, device.info(), host_memory_bytes(), ranks.local_size));
+  if (trains() && options.plan == "auto") this->options = planner->choose(*communicator, device, console);
   settings = resolve_settings(this->options, model.config, device.info(), mesh.data_ranks(), data_tokens);
   prompt_ = codec.prompt(options.prompt);
   if (trains()) sampler_.emplace(*data, settings.T, uint64_t(options.seed));
@@ -255,30 +256,10 @@ void Run::prepare_evaluation() {
 
 void Run::report_evaluation(int64_t step) {
   const EvaluationResult result = evaluation_->run(*trainer);
-  Json line = Json::object().set("step", step);
-  std::string text = options.eval_only ? "" : format("step %lld/%lld | ", (long long)step, (long long)settings.steps);
-  if (result.loss) {
-    text += format("held-out loss %.4f nats a token", *result.loss);
-    line.set("val_loss", json_number(*result.loss));
-    if (result.bits_per_byte) {
-      text += format(" | %.4f bits a byte", *result.bits_per_byte);
-      line.set("val_bits_per_byte", json_number(*result.bits_per_byte));
-    }
-    text += format(" | uniform %.4f", std::log(double(model.config.V)));
-    if (unigram_) text += format(" | unigram %.4f", *unigram_);
-  }
-  if (const auto& c = result.choices) {
-    const auto rate = [&](const char* name, int64_t right) {
-      text += format(" | %s %.4f", name, double(right) / double(c->items));
-      line.set(std::string("choices_") + name, double(right) / double(c->items));
-    };
-    text += format("%s%lld choices", result.loss ? "\n  " : "", (long long)c->items);
-    rate("acc", c->acc);
-    rate("acc_norm", c->acc_norm);
-    rate("acc_norm_tokens", c->acc_norm_tokens);
-  }
-  console.line(text);
-  if (folder) folder->log(last_score_ = line);
+  const std::string when =
+      options.eval_only ? "" : format("step %lld/%lld | ", (long long)step, (long long)settings.steps);
+  console.line(when + evaluation_text(result, model.config.V, unigram_));
+  if (folder) folder->log(last_score_ = evaluation_json(step, result));
 }
 
 // Of the rows that were filled: their positions where they are packed with documents, else nothing.
@@ -443,7 +424,7 @@ void Run::end(int64_t steps) {
 void run(Run& run, const ResumePoint* resume) {
   if (run.options.dry_run) {
     run.banner();
-    run.console.line(run.trainer->plan().fits(run.device.info()));
+    run.console.line(run.planner->verdict(run.trainer->plan()));
     return;
   }
   run.planner->require_fits(run.trainer->plan());

@@ -19,6 +19,7 @@ namespace {
 constexpr const char* kModels[] = {"llama3.2-1b", "llama3.2-3b", "llama3-8b", "llama3-70b"};
 constexpr double kBandwidths[] = {35e9, 45e9, 55e9};
 constexpr int64_t kLongest = 131072;
+constexpr size_t kHostBytes = size_t(1) << 40;
 
 struct Policy {
   const char *recompute, *offload;
@@ -29,12 +30,12 @@ struct Policy {
 };
 
 constexpr Policy kPolicies[] = {
-    {"none", "none", false, false},   {"norms", "none", false, false},     {"mlp", "none", false, false},
+    {"none", "none", false, false},       {"norms", "none", false, false},    {"mlp", "none", false, false},
     {"norms", "attention", false, false}, {"mlp", "attention", false, false}, {"block", "none", false, false},
-    {"block", "input", false, false}, {"none", "none", true, false},       {"mlp", "attention", true, false},
-    {"block", "input", true, false},  {"mlp", "attention", true, true},    {"block", "input", true, true}};
+    {"block", "input", false, false},     {"none", "none", true, false},      {"mlp", "attention", true, false},
+    {"block", "input", true, false},      {"mlp", "attention", true, true},   {"block", "input", true, true}};
 
-Options options_of(const char* model, const char* gpu, const Policy& policy, int64_t T) {
+Options options_of(const char* model, const std::string& gpu, const Policy& policy, int64_t T) {
   Options options;
   options.model = model, options.gpu = gpu, options.seq_len = T;
   options.micro_batch = options.global_batch = 1;
@@ -55,7 +56,7 @@ Asked asked(const Options& options, const DeviceInfo& device) {
 }
 
 // The longest sequence of a power of two, from 1024 on, that fits; 0: none does.
-int64_t longest(const char* model, const char* gpu, const Policy& policy, const DeviceInfo& device) {
+int64_t longest(const char* model, const std::string& gpu, const Policy& policy, const DeviceInfo& device) {
   int64_t fits = 0;
   for (int64_t T = 1024; T <= kLongest; T *= 2) {
     const Asked a = asked(options_of(model, gpu, policy, T), device);
@@ -65,7 +66,7 @@ int64_t longest(const char* model, const char* gpu, const Policy& policy, const 
   return fits;
 }
 
-void print_policy(const char* gpu, const Policy& policy, const DeviceInfo& device) {
+void print_policy(const std::string& gpu, const Policy& policy, const DeviceInfo& device) {
   printf("%s", format("%-36s", policy.name().c_str()).c_str());
   for (const char* model : kModels) {
     const int64_t T = longest(model, gpu, policy, device);
@@ -87,38 +88,41 @@ void print_policy(const char* gpu, const Policy& policy, const DeviceInfo& devic
   fflush(stdout);
 }
 
-void print_choice(const char* gpu, const DeviceInfo& device) {
-  Console console(true);
+// What --plan auto does with what is left as it is.
+void print_choices(const std::string& gpu, const DeviceInfo& device) {
+  Console silent(false);
+  printf("\n--plan auto, with %s of the host:\n", human_bytes(kHostBytes).c_str());
   for (const char* model : kModels)
-    for (const int64_t T : {4096, 32768}) {
-      Options options = options_of(model, gpu, kPolicies[0], T);
-      options.host_memory_limit = "1TiB";
-      LlamaConfig config = open_model(options).config;
-      config.max_positions = std::max<int>(config.max_positions, int(kLongest));
-      printf("\n%s, %lld tokens on one %s:\n", model, (long long)T, device.name.c_str());
+    for (const int64_t T : {4096, 8192, 32768, 131072}) {
+      const Options options = options_of(model, gpu, kPolicies[0], T);
+      const LlamaConfig config = asked(options, device).config;
+      const Planner planner(options, config, device, Mesh{}, 0, MemoryLimits::of(options, device, kHostBytes, 1));
+      std::string chosen;
       try {
-        Planner(options, config, device, Mesh{}, 0, 1).choose(console);
-      } catch (const Error& error) {
-        printf("%s\n", error.what());
+        chosen = changed_options_line(planner.choose(silent), options);
+      } catch (const Error&) {
+        chosen = "nothing fits";
       }
+      printf("  %-12s %7lld tokens: %s\n", model, (long long)T, chosen.empty() ? "as it is" : chosen.c_str());
     }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  std::vector<const char*> gpus(argv + 1, argv + argc);
+  std::vector<std::string> gpus(argv + 1, argv + argc);
   if (gpus.empty()) gpus = {"H100", "H200"};
-  for (const char* gpu : gpus) {
+  for (const std::string& gpu : gpus) {
     const DeviceInfo device = modelled_device(gpu);
     printf(
-        "\nOne %s, %s: of each model the longest sequence that trains (micro-batch 1, bf16, fp32 state), what is pinned "
+        "\nOne %s, %s: of each model the longest sequence that trains (micro-batch 1, bf16, fp32 state), what is "
+        "pinned "
         "on the\nhost, and the share of a step that compute waits for copies at 35, 45 and 55 GB/s each way\n\n%-36s",
         device.name.c_str(), human_bytes(device.memory_bytes).c_str(), "recompute, offload, on the host");
     for (const char* model : kModels) printf(" | %-37s", model);
     printf("\n");
     for (const Policy& policy : kPolicies) print_policy(gpu, policy, device);
-    print_choice(gpu, device);
+    print_choices(gpu, device);
   }
   return 0;
 } catch (const std::exception& error) {

@@ -3,11 +3,12 @@
 //
 //   activation_policies every       all combinations that mean something
 //   activation_policies pairs       some, in which each two settings of two options meet
-//   activation_policies slots       prints what slots and pinned memory grow by with the horizon
+//   activation_policies slots       prints what slots grow by with the horizon, and checks it
 //
 // Of each combination: the weights after some steps and the losses; memory of the device is overwritten as soon as its
 // copy has left; each planned byte is touched and no other, and none is allocated after the start; the plan differs
 // from the plain one's as theory says.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -23,7 +24,8 @@
 
 namespace {
 
-constexpr int kSteps = 5, kMicroSteps = 2;
+constexpr int kSteps = 5, kMicroSteps = 2, kB = 2, kT = 64;
+constexpr size_t kTokens = kB * kT;
 
 LlamaConfig small() {
   LlamaConfig c = LlamaConfig::preset("tiny");
@@ -95,7 +97,7 @@ struct World {
   std::unique_ptr<Trainer> trainer(const Combination& c) {
     TrainerSettings settings;
     settings.dtype = c.dtype;
-    settings.B = 2, settings.T = 64;
+    settings.B = kB, settings.T = kT;
     settings.zero_stage = ranks.size > 1 ? 3 : 0;
     Fp8Choice fp8;
     if (c.fp8) fp8.recipe = "tensorwise";
@@ -116,7 +118,7 @@ End train(World& world, Trainer& trainer) {
   trainer.allocate();
   trainer.initialize(Init::normal, 7);
   const size_t allocations = world.device.allocations();
-  const size_t tokens = kMicroSteps * 2 * 64;
+  const size_t tokens = kMicroSteps * kTokens;
   End end;
   for (int step = 0; step < kSteps; ++step) {
     std::vector<int32_t> inputs, labels;
@@ -125,7 +127,8 @@ End train(World& world, Trainer& trainer) {
       inputs.push_back(int(number * 2654435761u % 9973 % 97)), labels.push_back(int(number * 40503u % 7919 % 97));
     }
     trainer.enqueue_step({step, 1e-2, inputs, labels});
-    if (step % 2) trainer.evaluate({inputs.begin(), inputs.begin() + 128}, {labels.begin(), labels.begin() + 128});
+    if (step % 2)
+      trainer.evaluate({inputs.begin(), inputs.begin() + kTokens}, {labels.begin(), labels.begin() + kTokens});
     end.losses.push_back(trainer.wait_for_step().loss);
   }
   REQUIRE(world.device.allocations() == allocations, "%zu allocations after the start",
@@ -134,23 +137,107 @@ End train(World& world, Trainer& trainer) {
   return end;
 }
 
-size_t bytes_of(const MemoryPlan& plan, Segment segment, const std::string& category) {
-  size_t bytes = 0;
+// What a plan keeps for backward. `rest`: all else on the device.
+struct Memory {
+  size_t kept = 0, slots = 0, workspace = 0, pinned = 0, rest = 0;
+  bool operator==(const Memory&) const = default;
+  std::string text() const {
+    return format("%zu bytes kept, %zu of slots, %zu of workspace, %zu pinned", kept, slots, workspace, pinned);
+  }
+};
+
+Memory planned(const MemoryPlan& plan) {
+  Memory m;
   for (const MemoryPlan::Buffer& b : plan.buffers())
-    if (b.segment == segment && b.category == category) bytes += b.bytes;
-  return bytes;
+    if (b.segment == Segment::pinned) m.pinned += b.category == "activations" ? b.bytes : 0;
+    else
+      (b.name.starts_with("block ")    ? m.kept
+       : b.category == "offload slots" ? m.slots
+       : b.category == "recompute"     ? m.workspace
+                                       : m.rest) += b.bytes;
+  return m;
+}
+
+// The same on paper: what a block leaves of a token, by what sends it to the host and whether the block computes again.
+Memory theory(const Combination& c, size_t rest) {
+  const LlamaConfig config = small();
+  const size_t N = kTokens, e = c.dtype == DType::fp32 ? 4 : 2;
+  const auto wide = [&](int width) { return N * size_t(width) * e; };
+  // Inputs of products, in FP8: by columns, which are padded to a multiple of 16, and their scale.
+  const auto input = [&](int width) {
+    return c.fp8 ? N * size_t((width + 15) / 16 * 16) + sizeof(float) : wide(width);
+  };
+  const auto set = [&](Offload part, bool recomputes) -> size_t {
+    const Recompute again = recomputes ? c.recompute : Recompute::none;
+    const bool norms = again == Recompute::none, gate_up = again < Recompute::mlp, block = again < Recompute::block;
+    size_t bytes = part >= Offload::input ? wide(config.C) : 0;
+    if (part >= Offload::attention && block)  // rstd1 and lse, qkv, attention's output
+      bytes +=
+          N * size_t(1 + config.NH) * 4 + wide((config.NH + 2 * config.NKV) * config.HD) + wide(config.NH * config.HD);
+    if (part >= Offload::attention && norms) bytes += input(config.C);
+    if (part >= Offload::all && block) bytes += wide(config.C) + N * 4;  // middle, rstd2
+    if (part >= Offload::all && norms) bytes += input(config.C) + input(config.FF);
+    if (part >= Offload::all && gate_up) bytes += wide(2 * config.FF);
+    return bytes;
+  };
+  const bool travels = c.offload != Offload::none && c.horizon < config.L;
+  const Offload leaving = travels ? c.offload : Offload::none;
+  Memory m;
+  m.rest = rest;
+  for (int layer = 0; layer < config.L; ++layer) {
+    const bool again = c.recompute != Recompute::none && layer % c.every == 0;
+    m.kept += set(Offload::all, again) - set(leaving, again);
+    if (again) m.workspace = set(Offload::all, false) - set(Offload::all, true);
+    if (travels && layer < config.L - c.horizon) m.pinned += set(leaving, again);
+  }
+  for (int slot = 0; travels && slot < c.horizon; ++slot) {
+    size_t largest = 0;
+    for (int layer = slot; layer < config.L; layer += c.horizon)
+      largest = std::max(largest, set(leaving, c.recompute != Recompute::none && layer % c.every == 0));
+    m.slots += largest;
+  }
+  // The residual stream of a block whose own has left, for the block behind it.
+  if (leaving == Offload::all && (c.recompute < Recompute::block || c.every > 1)) m.rest += wide(config.C);
+  return m;
+}
+
+// The slots grow by a block's travelling tensors with each step of the horizon, and the pinned memory shrinks by them.
+void print_slots(const Ranks& ranks) {
+  World world(ranks);
+  const int L = small().L;
+  for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
+    for (const Offload offload : {Offload::input, Offload::attention, Offload::all}) {
+      const auto memory = [&](int horizon) {
+        return planned(world.trainer({recompute, 1, offload, horizon, DType::bf16, false})->plan());
+      };
+      const size_t block = memory(1).slots;
+      printf("%s\n", Combination{recompute, 1, offload, 1, DType::bf16, false}.name().c_str());
+      printf("  a block's travelling tensors: %zu bytes\n", block);
+      for (int horizon = 1; horizon < L; ++horizon) {
+        const Memory m = memory(horizon);
+        printf("  horizon %d: slots %zu, pinned %zu\n", horizon, m.slots, m.pinned);
+        REQUIRE(m.slots == size_t(horizon) * block && m.pinned == size_t(L - horizon) * block,
+                "horizon %d: %zu bytes of slots and %zu pinned, expected %d and %d times %zu", horizon, m.slots,
+                m.pinned, horizon, L - horizon, block);
+      }
+      const Memory whole = memory(L);
+      printf("  horizon %d, all blocks: nothing travels\n", L);
+      REQUIRE(whole.slots == 0 && whole.pinned == 0, "%zu bytes of slots where nothing travels", whole.slots);
+    }
 }
 
 void run(const Ranks& ranks, const std::string& what) {
   World world(ranks);
   const std::vector<Combination> combinations = what == "every" ? every() : pairs(every());
   std::map<std::pair<DType, bool>, End> plain;
+  std::map<std::pair<DType, bool>, size_t> rest;
   int same = 0;
   for (const Combination& c : combinations) {
     End& want = plain[{c.dtype, c.fp8}];
     if (want.losses.empty()) {
       const auto trainer = world.trainer({Recompute::none, 1, Offload::none, 2, c.dtype, c.fp8});
       want = train(world, *trainer);
+      rest[{c.dtype, c.fp8}] = planned(trainer->plan()).rest;
     }
     const auto trainer = world.trainer(c);
     const End got = train(world, *trainer);
@@ -161,13 +248,12 @@ void run(const Ranks& ranks, const std::string& what) {
     REQUIRE(touched.untouched.empty() && touched.outside == 0,
             "%s: %zu bytes outside of buffers were touched, not touched:\n%s", c.name().c_str(), touched.outside,
             touched.untouched.c_str());
+    const Memory memory = planned(trainer->plan()), expected = theory(c, rest[{c.dtype, c.fp8}]);
+    REQUIRE(memory == expected, "%s: the plan has %s and %zu others, theory %s and %zu", c.name().c_str(),
+            memory.text().c_str(), memory.rest, expected.text().c_str(), expected.rest);
     ++same;
     if (ranks.rank == 0)
-      printf("ok   %s: the same bits; %zu bytes kept, %zu of slots, %zu of workspace, %zu pinned\n", c.name().c_str(),
-             bytes_of(trainer->plan(), Segment::device, "activations"),
-             bytes_of(trainer->plan(), Segment::device, "offload slots"),
-             bytes_of(trainer->plan(), Segment::device, "recompute"),
-             bytes_of(trainer->plan(), Segment::pinned, "activations"));
+      printf("ok   %s: the same bits; %s, as theory has it\n", c.name().c_str(), memory.text().c_str());
   }
   if (ranks.rank == 0) printf("%d combinations, all with the bits of the plain training\n", same);
 }
@@ -179,7 +265,8 @@ int main(int argc, char** argv) {
   try {
     ranks = Ranks::start(&argc, &argv);
     REQUIRE(argc == 2, "activation_policies: see the head of its source for what it takes");
-    run(ranks, argv[1]);
+    if (std::string(argv[1]) == "slots") print_slots(ranks);
+    else run(ranks, argv[1]);
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }

@@ -274,6 +274,7 @@ TEST_CASE("every option: the saved configuration gives the same values") {
       if (name == "fp8_grad") text = "e4m3";
       if (name == "fp8_pow2_scales") text = "off";
       if (name == "fp8_amax") text = "latest";
+      if (name == "plan") text = "auto";
       if (name == "recompute") text = "mlp";
       if (name == "activation_offload") text = "attention";
       if (name == "fp8_margin") text = std::to_string(1 + random() % 32);

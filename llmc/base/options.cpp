@@ -493,17 +493,17 @@ std::string options_markdown() {
   return text;
 }
 
-std::vector<std::string> changed_options(const Options& options) {
+std::vector<std::string> changed_options(const Options& options, const Options& since) {
   std::vector<std::string> changed;
   for (const OptionInfo& info : table()) {
     const std::string value = text_of(options, info);
-    if (value != default_of(info)) changed.push_back(info.name + " " + (value.empty() ? "\"\"" : value));
+    if (value != text_of(since, info)) changed.push_back(info.name + " " + (value.empty() ? "\"\"" : value));
   }
   return changed;
 }
 
-std::string changed_options_line(const Options& options) {
+std::string changed_options_line(const Options& options, const Options& since) {
   std::string line;
-  for (const std::string& option : changed_options(options)) line += (line.empty() ? "--" : " --") + option;
+  for (const std::string& option : changed_options(options, since)) line += (line.empty() ? "--" : " --") + option;
   return line;
 }

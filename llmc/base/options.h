@@ -56,7 +56,7 @@ std::string options_help(const std::string& program);
 // The README's table.
 std::string options_markdown();
 
-// "lr 0.0003" for each option whose value is not the default, in the table's order.
-std::vector<std::string> changed_options(const Options& options);
+// "lr 0.0003" for each option whose value differs from that in `since`, in the table's order.
+std::vector<std::string> changed_options(const Options& options, const Options& since = Options());
 // The same in one line, as the command line would have them.
-std::string changed_options_line(const Options& options);
+std::string changed_options_line(const Options& options, const Options& since = Options());

@@ -216,14 +216,6 @@ unsigned long number_from(const char* variable, unsigned long otherwise) {
   return value;
 }
 
-// Of the machine, or of the container if that has less (control groups, version 2).
-size_t machine_memory_bytes() {
-  const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
-  size_t container = 0;
-  std::ifstream limit("/sys/fs/cgroup/memory.max");
-  return limit >> container ? std::min(machine, container) : machine;
-}
-
 }  // namespace
 
 CpuWorld CpuWorld::from_environment(int local_ranks) {
@@ -238,6 +230,7 @@ CpuWorld CpuWorld::from_environment(int local_ranks) {
       choice_from<Landing>("LLMC_CPU_COPIES", world.landing,
                            {{"late", Landing::late}, {"early", Landing::early}, {"random", Landing::random}});
   world.seed = number_from("LLMC_CPU_SEED", world.seed);
+  world.pinned_bytes = number_from("LLMC_CPU_PINNED", world.pinned_bytes);
   world.processes = local_ranks;
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
   world.threads = int(number_from("LLMC_THREADS", (unsigned long)std::max(1, cores / local_ranks)));
@@ -252,7 +245,7 @@ Device::Device(int, CpuWorld world) {
   state_ = std::make_unique<State>(world);
   DeviceInfo& info = state_->info;
   info.name = format("CPU (%d thread%s)", world.threads, world.threads == 1 ? "" : "s");
-  info.memory_bytes = machine_memory_bytes() / size_t(world.processes);
+  info.memory_bytes = host_memory_bytes() / size_t(world.processes);
   info.multiprocessors = world.threads;
   info.wide_rows = world.wide_rows;
   info.shared_bytes_per_block = std::min(world.shared_bytes, cpu_world::kMaxSharedBytes);
@@ -384,8 +377,12 @@ DeviceMemory::~DeviceMemory() {
   if (take_back_) take_back_();
   else release(device_, data_, size_);
 }
-PinnedMemory::PinnedMemory(Device& device, size_t bytes)
-    : device_(&device), data_(allocate(device, bytes, "pinned host")), size_(bytes) {
+PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
+  size_t pinned = bytes;
+  for (const auto& [begin, size] : device.state().pinned) pinned += size;
+  const size_t limit = device.state().world.pinned_bytes;
+  if (pinned > limit) fail_to_pin(bytes, format("LLMC_CPU_PINNED=%zu", limit));
+  data_ = allocate(device, bytes, "pinned host");
   device.count_allocation();
   device.state().pinned.push_back({data_, size_});
 }

@@ -201,8 +201,7 @@ PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), siz
     return;
   }
   const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
-  REQUIRE(status == cudaSuccess, "cudaMallocHost of %zu bytes: %s\n  the host cannot lock that much memory (ulimit -l)",
-          bytes, cudaGetErrorString(status));
+  if (status != cudaSuccess) fail_to_pin(bytes, std::string("cudaMallocHost: ") + cudaGetErrorString(status));
 }
 PinnedMemory::~PinnedMemory() {
   if (!data_) return;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,7 +31,7 @@ struct DeviceInfo {
 };
 
 // How the CPU world executes: any choice must give the same bits, so tests try them all. Read from the environment:
-// LLMC_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED.
+// LLMC_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED, LLMC_CPU_PINNED.
 struct CpuWorld {
   // Of the threads of a block, and of the blocks. forward: all warps in step; reverse: the last warp first, as far as
   // it can go; random: in some blocks a warp runs ahead, in others they change places at random.
@@ -45,6 +46,7 @@ struct CpuWorld {
   int processes = 1;                // that share the machine's memory
   size_t shared_bytes = 227 << 10;  // that a block may ask for: Hopper's, or less, as other GPUs have
   bool wide_rows = false;           // launch shapes of a GPU, to try its kernels
+  size_t pinned_bytes = SIZE_MAX;   // that a process can pin; where GPUs are, the system says
 
   // Throws on a value that it does not know. `local_ranks` processes of this run share the machine's cores.
   static CpuWorld from_environment(int local_ranks = 1);
@@ -64,7 +66,7 @@ class Device {
 
   const DeviceInfo& info() const;
   bool executes() const;  // false: it is modelled
-  void synchronize();  // the host waits for all streams
+  void synchronize();     // the host waits for all streams
   // What is asked of the device from here on is added to `record`; null: no more, and the host waits until all of it
   // was executed.
   void record_to(Record* record);
@@ -148,6 +150,9 @@ class DeviceMemory {
   size_t size_ = 0;
   std::function<void()> take_back_;
 };
+
+// What the machine has, or the container if that has less (control groups, version 2).
+size_t host_memory_bytes();
 
 // Page-locked memory of the host, which copies can reach while the host goes on. Its end waits too.
 class PinnedMemory {

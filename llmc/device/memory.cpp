@@ -1,13 +1,24 @@
 // Memory, as far as it is the same in both worlds.
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "llmc/base/error.h"
+#include "llmc/base/text.h"
 #include "llmc/device/addresses.h"
 #include "llmc/device/device.h"
+
+size_t host_memory_bytes() {
+  const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  size_t container = 0;
+  std::ifstream limit("/sys/fs/cgroup/memory.max");
+  return limit >> container ? std::min(machine, container) : machine;
+}
 
 std::byte* reserve_addresses(size_t bytes, bool touchable) {
   void* memory = mmap(nullptr, bytes, touchable ? PROT_READ | PROT_WRITE : PROT_NONE,
@@ -16,6 +27,13 @@ std::byte* reserve_addresses(size_t bytes, bool touchable) {
   return static_cast<std::byte*>(memory);
 }
 void release_addresses(std::byte* data, size_t bytes) { munmap(data, bytes); }
+
+void fail_to_pin(size_t bytes, const std::string& why) {
+  fail(
+      "the host cannot pin %s of memory: %s\n  let the process lock more (ulimit -l, or the container's limits), or "
+      "keep less on the host: --activation-offload, --offload-optimizer and --offload-gradients take most",
+      human_bytes(bytes).c_str(), why.c_str());
+}
 
 DeviceMemory::DeviceMemory(Device& device, std::byte* data, size_t bytes, std::function<void()> take_back)
     : device_(&device), data_(data), size_(bytes), take_back_(std::move(take_back)) {

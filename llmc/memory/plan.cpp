@@ -44,23 +44,6 @@ std::string MemoryPlan::table() const {
   return text;
 }
 
-std::string MemoryPlan::fits(const DeviceInfo& device) const {
-  return format("it %s: %s of the %s of %s", device_bytes() <= device.memory_bytes ? "fits" : "does not fit",
-                human_bytes(device_bytes()).c_str(), human_bytes(device.memory_bytes).c_str(), device.name.c_str());
-}
-
-void MemoryPlan::require_fits(const DeviceInfo& device) const {
-  if (device_bytes() <= device.memory_bytes) return;
-  std::string largest;
-  for (const auto& [bytes, category] : by_category(buffers_, false))
-    largest += format("\n  %-14s %10s", category.c_str(), human_bytes(bytes).c_str());
-  fail(
-      "this run needs %s of device memory, and %s has %s:%s\n"
-      "  a smaller --micro-batch or --seq-len makes activations smaller, fewer --layers everything",
-      human_bytes(device_bytes()).c_str(), device.name.c_str(), human_bytes(device.memory_bytes).c_str(),
-      largest.c_str());
-}
-
 Arena::Arena(Device& device, const MemoryPlan& plan, Communicator* communicator)
     : buffers_(plan.buffers()),
       device_(device, plan.bytes(Segment::device)),

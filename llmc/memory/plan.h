@@ -52,10 +52,6 @@ class MemoryPlan {
   // One line a category with its bytes, largest first, and the sums, for the device and for the host; no newline at the
   // end.
   std::string table() const;
-  // "it fits: ..." or "it does not fit: ...", with both sizes.
-  std::string fits(const DeviceInfo& device) const;
-  // Throws, with the largest categories and what would make them smaller, if the plan is larger than the device.
-  void require_fits(const DeviceInfo& device) const;
 
  private:
   int add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes,

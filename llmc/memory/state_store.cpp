@@ -55,8 +55,7 @@ StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Shard
     planned_[int(kind)] =
         add(plan, on_host ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind), total);
     if (on_host)
-      planned_slots_[int(kind)] =
-          add(plan, Segment::device, "update slots", kNames[int(kind)], type(kind), 2 * piece_);
+      planned_slots_[int(kind)] = add(plan, Segment::device, "update slots", kNames[int(kind)], type(kind), 2 * piece_);
   }
   if (settings.gradients_on_host && moments)
     planned_gradients_ = plan.add<float>(Segment::device, "update slots", "gradients", 2 * piece_);

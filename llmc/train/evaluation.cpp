@@ -5,6 +5,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/kernels/classifier.h"
+#include "llmc/train/report.h"
 
 void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents,
                               const TextCodec& codec) {
@@ -105,4 +106,40 @@ EvaluationResult Evaluation::run(Trainer& trainer) {
   }
   if (!items_.empty()) result.choices = choices(trainer);
   return result;
+}
+
+namespace {
+
+// Calls f(name, rate) with each way to score choices.
+template <class F>
+void for_each_rate(const ChoiceScore& c, F f) {
+  f("acc", double(c.acc) / double(c.items));
+  f("acc_norm", double(c.acc_norm) / double(c.items));
+  f("acc_norm_tokens", double(c.acc_norm_tokens) / double(c.items));
+}
+
+}  // namespace
+
+std::string evaluation_text(const EvaluationResult& result, int V, std::optional<double> unigram) {
+  std::string text;
+  if (result.loss) {
+    text += format("held-out loss %.4f nats a token", *result.loss);
+    if (result.bits_per_byte) text += format(" | %.4f bits a byte", *result.bits_per_byte);
+    text += format(" | uniform %.4f", std::log(double(V)));
+    if (unigram) text += format(" | unigram %.4f", *unigram);
+  }
+  if (!result.choices) return text;
+  text += format("%s%lld choices", result.loss ? "\n  " : "", (long long)result.choices->items);
+  for_each_rate(*result.choices, [&](const char* name, double rate) { text += format(" | %s %.4f", name, rate); });
+  return text;
+}
+
+Json evaluation_json(int64_t step, const EvaluationResult& result) {
+  Json line = Json::object().set("step", step);
+  if (result.loss) line.set("val_loss", json_number(*result.loss));
+  if (result.bits_per_byte) line.set("val_bits_per_byte", json_number(*result.bits_per_byte));
+  if (result.choices)
+    for_each_rate(*result.choices,
+                  [&](const char* name, double rate) { line.set(std::string("choices_") + name, rate); });
+  return line;
 }

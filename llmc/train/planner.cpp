@@ -1,172 +1,173 @@
 #include "llmc/train/planner.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/device/replay.h"
 #include "llmc/train/rehearsal.h"
 #include "llmc/train/settings.h"
 
-MemoryLimits memory_limits(const Options& options, const DeviceInfo& device, int ranks_on_node) {
-  const size_t host = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
-  const auto limit = [](const char* option, const std::string& text, size_t otherwise) {
-    return text.empty() ? otherwise : std::min<size_t>(parse_bytes(option, text), otherwise);
+MemoryLimits MemoryLimits::of(const Options& options, const DeviceInfo& device, size_t host_bytes, int ranks_on_node) {
+  const auto limit = [](const char* option, const std::string& text, size_t there_is) {
+    return text.empty() ? there_is : std::min<size_t>(parse_bytes(option, text), there_is);
   };
   return {limit("--memory-limit", options.memory_limit, device.memory_bytes),
-          limit("--host-memory-limit", options.host_memory_limit, host), ranks_on_node};
+          limit("--host-memory-limit", options.host_memory_limit, host_bytes), ranks_on_node};
 }
 
 Planner::Planner(const Options& options, const LlamaConfig& config, const DeviceInfo& device, const Mesh& mesh,
-                 int64_t data_tokens, int ranks_on_node)
-    : options_(options),
-      config_(config),
-      device_(device),
-      mesh_(mesh),
-      data_tokens_(data_tokens),
-      limits_(memory_limits(options, device, ranks_on_node)) {}
+                 int64_t data_tokens, const MemoryLimits& limits)
+    : options_(options), config_(config), device_(device), mesh_(mesh), data_tokens_(data_tokens), limits_(limits) {}
 
 bool Planner::fits(size_t device, size_t pinned) const {
-  const size_t of_rank = pinned + (device_.gpu ? 0 : device);
-  return device <= limits_.device && of_rank * size_t(limits_.ranks_on_node) <= limits_.host;
+  const size_t of_host = pinned + (device_.gpu ? 0 : device);
+  return device <= limits_.device && of_host <= limits_.host / size_t(limits_.ranks_on_node);
 }
 
-// From the least to the most memory that they save. What the user asked for stays.
-std::vector<Planner::Way> Planner::activation_ways() const {
-  if (options_.recompute != "none" || options_.activation_offload != "none") return {{"", {}}};
-  const auto way = [](const char* recompute, const char* offload) {
-    Way w{"", {}};
-    if (std::string(recompute) != "none") w = {std::string("--recompute ") + recompute, {{"recompute", recompute}}};
-    if (std::string(offload) == "none") return w;
-    w.words += std::string(w.words.empty() ? "" : " ") + "--activation-offload " + offload;
-    w.settings.push_back({"activation_offload", offload});
-    return w;
-  };
-  return {way("none", "none"),      way("norms", "none"),    way("mlp", "none"),   way("norms", "attention"),
-          way("mlp", "attention"), way("mlp", "all"), way("block", "none"), way("block", "input")};
+Planner::Way Planner::weigh(const Options& options, bool time) const {
+  const RunSettings settings = resolve_settings(options, config_, device_, mesh_.data_ranks(), data_tokens_);
+  const TrainerSettings asked = trainer_settings(options, settings);
+  if (!time) {
+    const MemoryPlan plan = plan_memory(config_, asked, mesh_, device_);
+    return {options, plan.device_bytes(), plan.bytes(Segment::pinned)};
+  }
+  const RecordedStep step = record_step(config_, asked, mesh_, device_, settings.micro_steps);
+  ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
+  rates.ranks_per_node = limits_.ranks_on_node;
+  return {options, step.plan.device_bytes(), step.plan.bytes(Segment::pinned),
+          double(settings.step_tokens()) / mesh_.data_ranks() / replay(step.record, rates).seconds};
 }
 
-std::vector<Planner::Way> Planner::state_ways() const {
-  std::vector<Way> ways = {{"", {}}};
-  if (!options_.offload_optimizer) ways.push_back({"--offload-optimizer", {{"offload_optimizer", "on"}}});
-  if (!options_.offload_gradients) {
-    Way both = ways.back();
-    both.words += std::string(both.words.empty() ? "" : " ") + "--offload-gradients";
-    both.settings.push_back({"offload_gradients", "on"});
-    ways.push_back(both);
+// From the most to the least memory. What the user asked for stays.
+std::vector<Options> Planner::activation_ways(const Options& from) const {
+  if (from.recompute != "none" || from.activation_offload != "none") return {from};
+  constexpr const char* kWays[][2] = {{"none", "none"},       {"norms", "none"},    {"mlp", "none"},
+                                      {"norms", "attention"}, {"mlp", "attention"}, {"mlp", "all"},
+                                      {"block", "none"},      {"block", "input"}};
+  std::vector<Options> ways;
+  for (const auto& [recompute, offload] : kWays) {
+    ways.push_back(from);
+    ways.back().recompute = recompute, ways.back().activation_offload = offload;
   }
   return ways;
 }
 
-// The one that the run would have, and the smaller ones that divide it.
-std::vector<int64_t> Planner::micro_batches() const {
-  const RunSettings settings = resolve_settings(options_, config_, device_, mesh_.data_ranks(), data_tokens_);
-  std::vector<int64_t> sizes = {settings.B};
-  for (int64_t b = settings.B - 1; b > 0 && is_auto(options_.micro_batch); --b)
-    if (sizes.back() % b == 0) sizes.push_back(b);
-  return sizes;
+std::vector<Options> Planner::state_ways(const Options& from) const {
+  std::vector<Options> ways = {from, from, from};
+  ways[1].offload_optimizer = ways[2].offload_optimizer = ways[2].offload_gradients = true;
+  ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
+  return ways;
 }
 
-Options Planner::with(const Way& way) const {
-  Options options = options_;
-  Json changes = Json::object();
-  for (const auto& [name, value] : way.settings) changes.set(name, value);
-  apply_config(options, changes);
-  return options;
-}
-
-Planner::Weighed Planner::weigh(const Way& way, bool time) const {
-  Weighed w{way, with(way), 0, 0};
-  const RunSettings settings = resolve_settings(w.options, config_, device_, mesh_.data_ranks(), data_tokens_);
-  const TrainerSettings asked = trainer_settings(w.options, settings);
-  if (!time) {
-    const MemoryPlan plan = plan_memory(config_, asked, mesh_, device_);
-    w.device = plan.device_bytes(), w.pinned = plan.bytes(Segment::pinned);
-    return w;
+// The micro-batch that the run would have, and the smaller ones that divide it.
+std::vector<Options> Planner::smaller_micro_batches(const Options& from) const {
+  std::vector<Options> ways = {from};
+  if (!is_auto(from.micro_batch)) return ways;
+  const RunSettings settings = resolve_settings(from, config_, device_, mesh_.data_ranks(), data_tokens_);
+  for (int64_t size = settings.B; size > 0; --size) {
+    if (size < settings.B && ways.back().micro_batch % size) continue;
+    if (size < settings.B) ways.push_back(from);
+    ways.back().micro_batch = size;
   }
-  const RecordedStep step = record_step(config_, asked, mesh_, device_, settings.micro_steps);
-  w.device = step.plan.device_bytes(), w.pinned = step.plan.bytes(Segment::pinned);
-  ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
-  rates.ranks_per_node = limits_.ranks_on_node;
-  w.tokens_per_second = double(settings.step_tokens()) / mesh_.data_ranks() / replay(step.record, rates).seconds;
-  return w;
+  return ways;
 }
 
-std::string Planner::Weighed::memory() const {
-  return format("%10s %10s", human_bytes(device).c_str(), human_bytes(pinned).c_str());
+std::string Planner::words(const Options& options) const {
+  const std::string changed = changed_options_line(options, options_);
+  return changed.empty() ? "as it is" : changed;
+}
+
+std::string Planner::line(const Way& way, double fastest) const {
+  std::string rate = format("%19s", "does not fit");
+  if (fits(way.device, way.pinned))
+    rate =
+        format("%9s %8.1f%%", human_count(way.tokens_per_second).c_str(), 100 * (1 - way.tokens_per_second / fastest));
+  return format("%10s %10s %s  %s", human_bytes(way.device).c_str(), human_bytes(way.pinned).c_str(), rate.c_str(),
+                words(way.options).c_str());
 }
 
 Options Planner::choose(Console& console) const {
-  std::vector<Weighed> fitting;
-  std::vector<std::string> lines;
-  const std::vector<int64_t> sizes = micro_batches();
-  const std::vector<Way> activations = activation_ways();
-  // The optimizer's state leaves the device only where nothing else will do.
-  for (const Way& state : state_ways()) {
-    for (const Way& activation : activations)
-      for (const int64_t size : sizes) {
-        Way way{activation.words, activation.settings};
-        way.words += std::string(way.words.empty() || state.words.empty() ? "" : " ") + state.words;
-        way.settings.insert(way.settings.end(), state.settings.begin(), state.settings.end());
-        way.settings.push_back({"micro_batch", std::to_string(size)});
-        const Weighed w = weigh(way, false);
-        if (!fits(w.device, w.pinned) && size > sizes.back()) continue;
-        const std::string name = format("%-58s micro-batch %3lld", way.words.empty() ? "as it is" : way.words.c_str(),
-                                        (long long)size);
-        if (!fits(w.device, w.pinned)) {
-          lines.push_back(format("%s %s  does not fit", name.c_str(), w.memory().c_str()));
-          continue;
-        }
-        fitting.push_back(weigh(way, true));
-        lines.push_back(format("%s %s %9s tokens/s", name.c_str(), fitting.back().memory().c_str(),
-                               human_count(fitting.back().tokens_per_second).c_str()));
+  std::vector<Way> weighed;
+  double fastest = 0;
+  for (const Options& state : state_ways(options_))
+    for (const Options& activations : activation_ways(state)) {
+      const std::vector<Options> sizes = smaller_micro_batches(activations);
+      for (const Options& size : sizes) {
+        const Way needs = weigh(size, false);
+        const bool fits = this->fits(needs.device, needs.pinned);
+        if (!fits && &size != &sizes.back()) continue;
+        weighed.push_back(fits ? weigh(size, true) : needs);
+        fastest = std::max(fastest, weighed.back().tokens_per_second);
         break;  // smaller ones are slower
       }
-    if (!fitting.empty()) break;
-  }
-  console.heading(format("--plan auto: within %s of the device and %s of the host (%d rank%s a node); a model's rates",
-                         human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
-                         limits_.ranks_on_node == 1 ? "" : "s"));
-  for (const std::string& line : lines) console.line(line);
-  REQUIRE(!fitting.empty(), "--plan auto: no way to train this fits\n  more ranks with --zero-stage 3, a shorter --seq-len "
-                            "or fewer --layers would need less");
-  const auto best = std::max_element(fitting.begin(), fitting.end(), [](const Weighed& a, const Weighed& b) {
+    }
+  console.heading(
+      format("--plan auto: within %s of the device and %s of the host (%d rank%s a node), by a model's rates",
+             human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
+             limits_.ranks_on_node == 1 ? "" : "s"));
+  console.line(format("%10s %10s %9s %9s", "device", "host", "tokens/s", "slower by"));
+  for (const Way& way : weighed) console.line(line(way, fastest));
+  REQUIRE(fastest > 0,
+          "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a shorter --seq-len or fewer --layers "
+          "would need less");
+  const Way& best = *std::max_element(weighed.begin(), weighed.end(), [](const Way& a, const Way& b) {
     return a.tokens_per_second < b.tokens_per_second;
   });
-  console.line(format("chosen: %s --micro-batch %lld", best->way.words.empty() ? "as it is," : best->way.words.c_str(),
-                      (long long)best->options.micro_batch));
-  return best->options;
+  console.line("chosen: " + words(best.options));
+  return best.options;
+}
+
+Options Planner::choose(Communicator& communicator, Device& device, Console& console) const {
+  Stream stream(device, "plan");
+  const std::string chosen =
+      broadcast_text(communicator, stream, mesh_.rank == 0 ? options_json(choose(console)).dump() : "");
+  Options options = options_;
+  apply_config(options, Json::parse(chosen, "the first rank's plan"));
+  return options;
+}
+
+std::string Planner::verdict(const MemoryPlan& plan) const {
+  const size_t device = plan.device_bytes(), pinned = plan.bytes(Segment::pinned);
+  return format("it %s: %s of the %s of %s, %s of the %s of the host%s", fits(device, pinned) ? "fits" : "does not fit",
+                human_bytes(device).c_str(), human_bytes(limits_.device).c_str(), device_.name.c_str(),
+                human_bytes(pinned * size_t(limits_.ranks_on_node)).c_str(), human_bytes(limits_.host).c_str(),
+                limits_.ranks_on_node > 1 ? format(" (%d ranks)", limits_.ranks_on_node).c_str() : "");
+}
+
+// What would make the run smaller, the smallest first.
+std::vector<Planner::Way> Planner::savings() const {
+  if (options_.sample_only || options_.eval_only) return {};
+  std::vector<Options> ways = activation_ways(options_);
+  for (const Options& state : state_ways(options_)) ways.push_back(state);
+  const auto add = [&](auto change) {
+    ways.push_back(options_);
+    change(ways.back());
+  };
+  add([](Options& o) { o.moment_dtype = "bf16"; });
+  add([](Options& o) { o.micro_batch = 1; });
+  if (mesh_.data_ranks() > 1) add([](Options& o) { o.zero_stage = 3; });
+  std::erase(ways, options_);
+  std::vector<Way> weighed;
+  for (const Options& options : ways) weighed.push_back(weigh(options, false));
+  std::sort(weighed.begin(), weighed.end(), [](const Way& a, const Way& b) { return a.device < b.device; });
+  return weighed;
 }
 
 void Planner::require_fits(const MemoryPlan& plan) const {
+  constexpr int kAdvised = 4;
   const size_t device = plan.device_bytes(), pinned = plan.bytes(Segment::pinned);
   if (fits(device, pinned)) return;
-  std::vector<Way> ways = activation_ways();
-  ways.erase(ways.begin());
-  for (const Way& way : state_ways())
-    if (!way.words.empty()) ways.push_back(way);
-  if (options_.moment_dtype == "fp32") ways.push_back({"--moment-dtype bf16", {{"moment_dtype", "bf16"}}});
-  const int64_t size = micro_batches()[0];
-  if (size > 1) ways.push_back({"--micro-batch 1", {{"micro_batch", "1"}}});
-  if (mesh_.data_ranks() > 1 && options_.zero_stage < 3) ways.push_back({"--zero-stage 3", {{"zero_stage", "3"}}});
-  std::vector<Weighed> weighed;
-  for (const Way& way : ways) weighed.push_back(weigh(way, false));
-  std::sort(weighed.begin(), weighed.end(), [](const Weighed& a, const Weighed& b) { return a.device < b.device; });
-  std::string advice;
-  for (size_t i = 0; i < weighed.size() && i < 4; ++i)
-    if (weighed[i].device < device || weighed[i].pinned < pinned)
-      advice += format("\n  %-52s needs %10s of the device, %10s of the host%s", weighed[i].way.words.c_str(),
-                       human_bytes(weighed[i].device).c_str(), human_bytes(weighed[i].pinned).c_str(),
-                       fits(weighed[i].device, weighed[i].pinned) ? ": it fits" : "");
   const bool of_device = device > limits_.device;
-  fail("this run needs %s of device memory and %s of the host's a rank; there are %s of %s, and %s of the host for %d "
-       "rank%s\n%s\n%s  --plan auto weighs all ways, a smaller --seq-len or fewer --layers needs less%s",
-       human_bytes(device).c_str(), human_bytes(pinned).c_str(), human_bytes(limits_.device).c_str(),
-       device_.name.c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
-       limits_.ranks_on_node == 1 ? "" : "s", plan.table().c_str(), of_device ? "" : "  it is the host's that is short\n",
-       advice.c_str());
+  std::string advice;
+  int advised = 0;
+  for (const Way& way : savings())
+    if ((of_device ? way.device < device : way.pinned < pinned) && advised++ < kAdvised)
+      advice += format("\n  %-60s %10s of the device, %10s of the host%s", words(way.options).c_str(),
+                       human_bytes(way.device).c_str(), human_bytes(way.pinned).c_str(),
+                       fits(way.device, way.pinned) ? ": fits" : "");
+  fail("%s\n%s%s\n  --plan auto weighs what of this is fastest; a shorter --seq-len or fewer --layers need less%s",
+       verdict(plan).c_str(), plan.table().c_str(), advice.c_str(),
+       of_device ? "" : "; the host is short: offload less, or start fewer ranks on a node");
 }

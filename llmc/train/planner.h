@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "llmc/base/options.h"
+#include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/device/device.h"
 #include "llmc/memory/plan.h"
@@ -17,40 +18,42 @@ struct MemoryLimits {
   size_t device;  // of one rank
   size_t host;    // pinned, of all ranks of a node together; in the CPU world with what stands for devices
   int ranks_on_node;
+
+  // --memory-limit and --host-memory-limit, and never more than there is.
+  static MemoryLimits of(const Options& options, const DeviceInfo& device, size_t host_bytes, int ranks_on_node);
 };
-// --memory-limit and --host-memory-limit, or what the device and the machine have.
-MemoryLimits memory_limits(const Options& options, const DeviceInfo& device, int ranks_on_node);
 
 class Planner {
  public:
-  // Of a training on a mesh of ranks; all ranks come to the same conclusions.
+  // Of a training on a mesh of ranks, as this one sees it.
   Planner(const Options& options, const LlamaConfig& config, const DeviceInfo& device, const Mesh& mesh,
-          int64_t data_tokens, int ranks_on_node);
+          int64_t data_tokens, const MemoryLimits& limits);
 
   // The options, with what --plan auto chooses: of all that fits the fastest. Prints what it weighed. Throws if nothing
   // fits.
   Options choose(Console& console) const;
+  // The same on all ranks: the first one chooses.
+  Options choose(Communicator& communicator, Device& device, Console& console) const;
+  // "it fits: ..." or "it does not fit: ...", with the sizes.
+  std::string verdict(const MemoryPlan& plan) const;
   // Throws if the plan does not fit, with its largest categories and the options that would save the most.
   void require_fits(const MemoryPlan& plan) const;
 
  private:
+  // The options changed in one way, and what the run then needs of a rank.
   struct Way {
-    std::string words;                                          // "--recompute mlp"
-    std::vector<std::pair<std::string, std::string>> settings;  // of options, as a config file has them
-  };
-  struct Weighed {
-    Way way;
     Options options;
     size_t device, pinned;
     double tokens_per_second = 0;  // of a rank; 0: not asked for
-    std::string memory() const;
   };
-  std::vector<Way> activation_ways() const;
-  std::vector<Way> state_ways() const;
-  std::vector<int64_t> micro_batches() const;
-  Options with(const Way& way) const;
-  Weighed weigh(const Way& way, bool time) const;
+  Way weigh(const Options& options, bool time) const;
   bool fits(size_t device, size_t pinned) const;
+  std::vector<Options> activation_ways(const Options& from) const;
+  std::vector<Options> state_ways(const Options& from) const;
+  std::vector<Options> smaller_micro_batches(const Options& from) const;
+  std::vector<Way> savings() const;
+  std::string words(const Options& options) const;
+  std::string line(const Way& way, double fastest) const;
 
   const Options options_;
   const LlamaConfig config_;

@@ -6,6 +6,7 @@
 #include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/train/model_source.h"
+#include "llmc/train/planner.h"
 #include "llmc/train/settings.h"
 
 RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
@@ -35,6 +36,8 @@ MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& setting
 
 namespace {
 
+constexpr size_t kHostBytesPerGpu = size_t(256) << 30;  // 2 TiB for 8, as DGX and p5 nodes have
+
 // Bytes that a rank sends in a step, by collective.
 std::string traffic_of(const Record& record, const ReplayRates& rates) {
   std::vector<std::pair<std::string, double>> sums;
@@ -55,17 +58,21 @@ std::string traffic_of(const Record& record, const ReplayRates& rates) {
 
 }  // namespace
 
-void rehearse(const Options& options, Console& console) {
-  const DeviceInfo device = modelled_device(options.gpu);
-  const int world = int(options.nodes * options.gpus_per_node);
-  const Mesh mesh = Mesh::create(world, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
-                                 int(options.hybrid_shard_degree));
-  const LlamaConfig config = open_model(options).config;
+void rehearse(const Options& asked, Console& console) {
+  const DeviceInfo device = modelled_device(asked.gpu);
+  const int world = int(asked.nodes * asked.gpus_per_node);
+  const Mesh mesh = Mesh::create(world, 0, int(asked.tensor_parallel_degree), int(asked.context_parallel_degree),
+                                 int(asked.hybrid_shard_degree));
+  const LlamaConfig config = open_model(asked).config;
+  const int ranks = int(asked.gpus_per_node);
+  const Planner planner(asked, config, device, mesh, 0,
+                        MemoryLimits::of(asked, device, size_t(ranks) * kHostBytesPerGpu, ranks));
+  const Options options = asked.plan == "auto" ? planner.choose(console) : asked;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   const RecordedStep step =
       record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
   ReplayRates rates = ReplayRates::of(device);
-  rates.ranks_per_node = int(options.gpus_per_node);
+  rates.ranks_per_node = ranks;
   const Replay replayed = replay(step.record, rates);
 
   console.heading(format("%lld node%s of %lld %s: a model of one step", (long long)options.nodes,
@@ -77,7 +84,7 @@ void rehearse(const Options& options, Console& console) {
                               settings.T, (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es",
                               settings.B, dtype_name(settings.dtype)));
   console.item("memory", step.plan.table());
-  console.item("", step.plan.fits(device));
+  console.item("", planner.verdict(step.plan));
   console.item("sent", traffic_of(step.record, rates));
   console.item("rates", rates.text());
   const double tokens = double(settings.step_tokens());

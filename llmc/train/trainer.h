@@ -1,7 +1,6 @@
 // A model in training on this rank: weights, gradients, moments and activations in one planned arena, and the step.
 //
 //   auto trainer = Trainer::create(device, communicator, config, settings);   // plans, allocates nothing
-//   trainer->plan().require_fits(device.info());
 //   trainer->allocate();
 //   trainer->initialize(init, seed);                                          // or trainer->load(weights)
 //   trainer->enqueue_step(input);                                             // returns before the device is done

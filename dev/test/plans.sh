@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Covers: memory that is not there: a run that does not fit ends at its start with what takes most and what would save
+# most; --plan auto chooses what fits and what is fastest of it, on all ranks the same, and changes no bit of the training
+# Timeout: 300
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$scratch"
+export LLMC_THREADS=1
+
+head -c 30000 "$root/dev/data/tinyshakespeare.txt" >text.txt
+short=(--train-data text.txt --layers 4 --seq-len 64 --global-batch 8 --steps 3 --warmup-steps 1 --val-every 0 --sample-every 0)
+# A limit that the plan in FILE just meets: its MiB have three digits.
+just() { sed -n 's/^ *device, total *\([0-9.]*\) MiB.*/\1/p' "$1" | awk '{ print $1 * 1.005 "MiB" }'; }
+
+echo "-- what does not fit"
+"$train" --dry-run "${short[@]}" >plain.txt
+check "a plan says whether it fits" grep -q "^it fits: .* of the .* of CPU (1 thread), .* of the host" plain.txt
+for n in 1 2; do
+  refused "$n: more than the device" "it does not fit: " ranks $n "$train" "${short[@]}" --memory-limit 10MiB
+  check "  with what it needs by category" grep -q "activations  *[0-9.]* MiB" refused
+  check "  and what needs less" grep -q -- "--recompute block .* of the device, .* of the host" refused
+  check "  and what would choose" grep -q -- "--plan auto weighs" refused
+  refused "$n: more than the host" "the host is short" ranks $n "$train" "${short[@]}" --offload-optimizer --host-memory-limit 4MiB
+  refused "$n: nothing that fits" "nothing of this fits" ranks $n "$train" "${short[@]}" --plan auto --memory-limit 1MiB
+done
+check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
+host=(--dry-run "${short[@]}" --micro-batch 4 --activation-offload all --activation-loading-horizon 1 --host-memory-limit 40MiB)
+ranks 1 "$train" "${host[@]}" >one.txt && ranks 2 "$train" "${host[@]}" >two.txt
+check "one rank fits the host" grep -q "^it fits" one.txt
+check "two ranks of a node together do not" grep -q "^it does not fit.*(2 ranks)" two.txt
+refused "memory that cannot be pinned" "the host cannot pin" env LLMC_CPU_PINNED=1000000 "$train" "${short[@]}" --activation-offload all
+check "  with the way out" grep -q "ulimit -l" refused
+refused "a horizon of no block" "--activation-loading-horizon" "$train" "${short[@]}" --activation-offload input --activation-loading-horizon 0
+for size in 80GX GiB -5 80GiBs 0; do
+  refused "a limit of $size" "--memory-limit" "$train" "${short[@]}" --memory-limit=$size
+done
+
+echo "-- what is chosen"
+chosen() { sed -n 's/^chosen: //p' "$1"; }
+"$train" --dry-run "${short[@]}" --plan auto >auto.txt
+check "what fits as it is stays as it is: $(chosen auto.txt)" [ "$(chosen auto.txt)" = "--micro-batch 8" ]
+"$train" --dry-run "${short[@]}" --micro-batch 8 --recompute block >block.txt
+within=$(just block.txt)
+"$train" --dry-run "${short[@]}" --micro-batch 8 --plan auto --memory-limit "$within" >tight.txt
+check "within $within: $(chosen tight.txt)" [ "$(chosen tight.txt)" = "--recompute block" ]
+check "  which fits" grep -q "^it fits" tight.txt
+check "  others are said not to" grep -q "does not fit  --recompute mlp$" tight.txt
+"$train" --dry-run --nodes 1 --gpus-per-node 1 --gpu H100 --model llama3-8b --plan auto >rehearsed.txt
+check "for a GPU that is not here, too: $(chosen rehearsed.txt)" grep -q "^chosen: .*--offload-optimizer" rehearsed.txt
+check "  and its plan" grep -q "host optimizer" rehearsed.txt
+
+for n in 1 2; do
+  sharing=$([ $n = 1 ] || echo --zero-stage 3)
+  # shellcheck disable=SC2086  # words
+  run() { ranks $n "$train" "${short[@]}" --micro-batch 2 $sharing --out "$1" "${@:2}" >"$1.txt" 2>&1 || { cat "$1.txt" && fail "the run $1"; }; }
+  run plain-$n
+  run block-$n --recompute block
+  within=$(just block-$n.txt)
+  run chosen-$n --plan auto --memory-limit "$within" --checkpoint-every 3
+  check "$n: within $within, trained with $(chosen chosen-$n.txt)" [ -n "$(chosen chosen-$n.txt)" ]
+  check "  which is in the run's options" grep -q "option .*--recompute" chosen-$n.txt
+  check "  the plain run's bits" cmp plain-$n/export/model.safetensors chosen-$n/export/model.safetensors
+done
+ranks 2 "$train" --resume chosen-2 --steps 4 --memory-limit "$within" >resumed.txt
+check "a run that goes on keeps what was chosen" grep -q "computed again" resumed.txt
+echo "$checks checks passed"
