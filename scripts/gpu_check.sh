@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, in one command on a bare machine with one (nvcc, python with torch; no MPI, no network):
 #
-#   scripts/gpu_check.sh [build|probe|check|parity|bench|train|pytorch]…      no argument: all of them, in that order
+#   scripts/gpu_check.sh [build|probe|check|parity|bench|train|memory|pytorch]…      no argument: all of them, in that order
 #
 # Small before large; each check is a process of its own under a time limit, a part ends after 7.5 minutes, and one that
 # fails does not stop the others. A part that was finished (with the same sources) is not run again: call it once more to
@@ -11,7 +11,7 @@
 # it waits for. JSON_HOME, PCRE2_HOME and their like go through to make: what a machine lacks must be brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train pytorch)
+results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train memory pytorch)
 export NO_COLOR=1
 unset MAKEFLAGS MAKELEVEL MFLAGS RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE DEVICE FAULTS SANITIZE BUILD EMULATOR
 parts=("$@")
@@ -173,6 +173,16 @@ part_train() {
   run 120 "$programs/train_llama" --steps 20 --out "$scratch/tiny" || bad=1
   on_gpu "a training by two processes" train_two_ranks || bad=1
   on_gpu "llama3.2-1b on random tokens" train_1b || bad=1
+  return $bad
+}
+
+# What each policy of memory costs: Llama-3-8B's shape in 8 layers, or a small model in a rehearsal.
+part_memory() {
+  local bad=0 small=(--model tiny --layers 4 --seq-len 64 --steps 4 --dtype bf16)
+  if [ -n "$gpu" ]; then small=(); fi
+  run 60 "$programs/bench/host_copies" || bad=1
+  run 400 python3 dev/bench/memory_policies --program "$programs/train_llama" "${small[@]}" || bad=1
+  on_gpu "the times of the policies, and what the driver says of memory" true
   return $bad
 }
 
