@@ -69,13 +69,6 @@ struct Device::State {
   Record* record = nullptr;
   double record_begin = 0;
   std::vector<std::string> stream_names;
-  std::vector<std::pair<const std::byte*, size_t>> pinned;
-
-  bool is_pinned(const void* data) const {
-    for (const auto& [begin, bytes] : pinned)
-      if (overlap(data, 1, begin, bytes)) return true;
-    return false;
-  }
   int points = 0;
 
   std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
@@ -378,16 +371,14 @@ DeviceMemory::~DeviceMemory() {
   else release(device_, data_, size_);
 }
 PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
-  size_t pinned = bytes;
-  for (const auto& [begin, size] : device.state().pinned) pinned += size;
   const size_t limit = device.state().world.pinned_bytes;
-  if (pinned > limit) fail_to_pin(bytes, format("LLMC_CPU_PINNED=%zu", limit));
+  if (bytes > limit - std::min(limit, device.pinned_bytes())) fail_to_pin(bytes, format("LLMC_CPU_PINNED=%zu", limit));
   data_ = allocate(device, bytes, "pinned host");
   device.count_allocation();
-  device.state().pinned.push_back({data_, size_});
+  device.set_pinned(data_, size_, true);
 }
 PinnedMemory::~PinnedMemory() {
-  if (device_) std::erase(device_->state().pinned, std::pair<const std::byte*, size_t>(data_, size_));
+  if (device_) device_->set_pinned(data_, size_, false);
   release(device_, data_, size_);
 }
 
@@ -395,7 +386,7 @@ void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const 
   if (bytes == 0) return;
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
   Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line);
-  const Device::State& device = stream.device().state();
+  const Device& device = stream.device();
   if (device.is_pinned(to) != device.is_pinned(from)) work.crossed = bytes;
   cpu_world::enqueue(work, [=] { memmove(to, from, bytes); });
 }

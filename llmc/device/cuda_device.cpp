@@ -1,6 +1,8 @@
 // The CUDA world's device: streams, events and memory are CUDA's own.
 #include <cuda_runtime.h>
 
+#include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -196,24 +198,50 @@ DeviceMemory::~DeviceMemory() {
 PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
   device.count_allocation();
   if (bytes == 0) return;
-  if (!device.state().executes) {
+  if (device.state().executes) {
+    const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
+    if (status != cudaSuccess) fail_to_pin(bytes, std::string("cudaMallocHost: ") + cudaGetErrorString(status));
+  } else {
     data_ = reserve_addresses(bytes, true);
-    return;
   }
-  const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
-  if (status != cudaSuccess) fail_to_pin(bytes, std::string("cudaMallocHost: ") + cudaGetErrorString(status));
+  device.set_pinned(data_, size_, true);
 }
 PinnedMemory::~PinnedMemory() {
   if (!data_) return;
+  device_->set_pinned(data_, size_, false);
   if (device_->state().executes) cudaFreeHost(data_);
   else release_addresses(data_, size_);
 }
 
+namespace {
+
+// Between two places of the host: cudaMemcpyAsync would hold the calling thread until all is done.
+void copy_on_host(cudaStream_t stream, void* to, const void* from, size_t bytes) {
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+  };
+  const auto run = [](void* data) {
+    const std::unique_ptr<Copy> c(static_cast<Copy*>(data));
+    memcpy(c->to, c->from, c->bytes);
+  };
+  CUDA_CHECK(cudaLaunchHostFunc(stream, run, new Copy{to, from, bytes}));
+}
+
+}  // namespace
+
 void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
   if (bytes == 0) return;
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
-  const RecordedWork recorded(Work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line));
-  if (recorded.executes()) CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
+  Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line);
+  const Device& device = stream.device();
+  const bool to_host = device.is_pinned(to), from_host = device.is_pinned(from);
+  if (to_host != from_host) work.crossed = bytes;
+  const RecordedWork recorded(work);
+  if (!recorded.executes()) return;
+  if (to_host && from_host) copy_on_host(cuda_stream(stream), to, from, bytes);
+  else CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
 }
 void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {
   if (bytes == 0) return;

@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "llmc/device/work.h"
 
@@ -73,6 +75,10 @@ class Device {
   // How often device or pinned memory was allocated: a run allocates at its start only.
   size_t allocations() const { return allocations_; }
   void count_allocation() { ++allocations_; }
+  // Of this device's PinnedMemory, which says so itself.
+  bool is_pinned(const void* data) const;
+  size_t pinned_bytes() const;
+  void set_pinned(const std::byte* data, size_t bytes, bool pinned);
 
   struct State;
   State& state() { return *state_; }
@@ -85,6 +91,7 @@ class Device {
  private:
   std::unique_ptr<State> state_;
   size_t allocations_ = 0;
+  std::vector<std::pair<const std::byte*, size_t>> pinned_;
 };
 
 class Stream {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <utility>
 
 #include "llmc/base/error.h"
@@ -51,6 +52,21 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   std::swap(take_back_, other.take_back_);
   return *this;
 }
+bool Device::is_pinned(const void* data) const {
+  for (const auto& [begin, bytes] : pinned_)
+    if (!std::less<const void*>()(data, begin) && std::less<const void*>()(data, begin + bytes)) return true;
+  return false;
+}
+size_t Device::pinned_bytes() const {
+  size_t sum = 0;
+  for (const auto& [begin, bytes] : pinned_) sum += bytes;
+  return sum;
+}
+void Device::set_pinned(const std::byte* data, size_t bytes, bool pinned) {
+  if (pinned) pinned_.push_back({data, bytes});
+  else std::erase(pinned_, std::pair(data, bytes));
+}
+
 PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
     : device_(other.device_), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
