@@ -16,6 +16,7 @@
 #include "llmc/device/device.h"
 #include "llmc/device/replay.h"
 #include "llmc/kernels/matmul.h"
+#include "llmc/memory/activation_policy.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
 #include "llmc/train/description.h"
@@ -441,6 +442,13 @@ void run(Run& run, const ResumePoint* resume) {
   else run.end(run.train());
 }
 
+std::string help() {
+  return options_help("train_llama") +
+         "\nWhat is computed again and what travels to the host and back, of what backward needs of a block; what is\n"
+         "neither is kept on the device, and what is computed again does not travel\n\n" +
+         activation_table();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -450,8 +458,7 @@ int main(int argc, char** argv) {
     ranks = Ranks::start(&argc, &argv);
     Options options = parse_options(argc, argv);
     if (options.help || options.version) {
-      if (ranks.rank == 0)
-        printf("%s", options.help ? options_help("train_llama").c_str() : format("train_llama %s\n", kVersion).c_str());
+      if (ranks.rank == 0) printf("%s", options.help ? help().c_str() : format("train_llama %s\n", kVersion).c_str());
     } else {
       const std::optional<ResumePoint> resume = ResumePoint::find(options);
       if (resume) options = parse_options(argc, argv, resume->saved_options(ranks.size));

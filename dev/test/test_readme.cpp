@@ -1,15 +1,30 @@
-// Covers: the README's table of options is the program's
+// Covers: the README's tables of options and of what becomes of activations are the program's
 #include <fstream>
 #include <sstream>
 
 #include "dev/test/test.h"
 #include "llmc/base/options.h"
+#include "llmc/memory/activation_policy.h"
 
-TEST_CASE("the README has the table of options") {
+namespace {
+
+std::string readme() {
   std::ifstream file("README.md");
   std::stringstream text;
   text << file.rdbuf();
-  const std::string readme = text.str(), begin = "<!-- options -->\n", end = "<!-- /options -->";
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("the README has the table of activations") {
+  const std::string wanted = "```text\n" + activation_table() + "```";
+  CAPTURE(wanted);
+  CHECK(readme().find(wanted) != std::string::npos);
+}
+
+TEST_CASE("the README has the table of options") {
+  const std::string readme = ::readme(), begin = "<!-- options -->\n", end = "<!-- /options -->";
   const size_t from = readme.find(begin), to = readme.find(end);
   CHECK(from != std::string::npos);
   CHECK(to != std::string::npos);

@@ -28,24 +28,29 @@ constexpr Rule kRules[kSaved] = {{"x", Offload::input, Recompute::none},
                                  {"input of down", Offload::all, Recompute::norms},
                                  {"input of down, factors", Offload::all, Recompute::norms}};
 
+constexpr const char* kRecomputes[] = {"none", "norms", "mlp", "block"};
+constexpr const char* kOffloads[] = {"none", "input", "attention", "all"};
+
+// "norms, mlp, block": the names from the first on.
+template <size_t n>
+std::string names_from(const char* const (&names)[n], int first) {
+  std::string text;
+  for (size_t i = size_t(first); i < n; ++i) text += (text.empty() ? "" : ", ") + std::string(names[i]);
+  return text;
+}
+
 }  // namespace
 
 Recompute recompute_named(const std::string& name) {
-  for (const auto& [word, value] : {std::pair("none", Recompute::none),
-                                    {"norms", Recompute::norms},
-                                    {"mlp", Recompute::mlp},
-                                    {"block", Recompute::block}})
-    if (name == word) return value;
-  fail("--recompute %s: expected none, norms, mlp or block", name.c_str());
+  for (int i = 0; i < 4; ++i)
+    if (name == kRecomputes[i]) return Recompute(i);
+  fail("--recompute %s: expected %s", name.c_str(), names_from(kRecomputes, 0).c_str());
 }
 
 Offload offload_named(const std::string& name) {
-  for (const auto& [word, value] : {std::pair("none", Offload::none),
-                                    {"input", Offload::input},
-                                    {"attention", Offload::attention},
-                                    {"all", Offload::all}})
-    if (name == word) return value;
-  fail("--activation-offload %s: expected none, input, attention or all", name.c_str());
+  for (int i = 0; i < 4; ++i)
+    if (name == kOffloads[i]) return Offload(i);
+  fail("--activation-offload %s: expected %s", name.c_str(), names_from(kOffloads, 0).c_str());
 }
 
 const char* name_of(Saved saved) { return kRules[int(saved)].name; }
@@ -101,6 +106,27 @@ SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Se
       return operand(Product::down, saved == Saved::down_input_factors);
   }
   return {0, 1};
+}
+
+std::string activation_table() {
+  std::string text = format("%-48s  %-16s  %s\n", "of each block", "--recompute", "--activation-offload");
+  bool listed[kSaved] = {};
+  for (int s = 0; s < kSaved; ++s) {
+    if (listed[s]) continue;
+    const Rule& rule = kRules[s];
+    std::string names;
+    for (int other = s; other < kSaved; ++other) {
+      if (kRules[other].leaves_from != rule.leaves_from || kRules[other].computed_from != rule.computed_from) continue;
+      listed[other] = true;
+      if (!std::string(kRules[other].name).ends_with("factors"))
+        names += (names.empty() ? "" : ", ") + std::string(kRules[other].name);
+    }
+    const bool never = rule.computed_from == Recompute::none;
+    text += format("%-48s  %-16s  %s\n", names.c_str(),
+                   never ? "never" : names_from(kRecomputes, int(rule.computed_from)).c_str(),
+                   names_from(kOffloads, int(rule.leaves_from)).c_str());
+  }
+  return text;
 }
 
 std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8) {

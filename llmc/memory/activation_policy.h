@@ -66,5 +66,8 @@ struct SavedSize {
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
                   size_t tokens, bool backward);
 
+// For people: what becomes of each tensor with each value of both options, a line for those that share their fate.
+std::string activation_table();
+
 // "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", a line for each kind of block.
 std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8);

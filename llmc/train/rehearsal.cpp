@@ -83,6 +83,7 @@ void rehearse(const Options& asked, Console& console) {
   console.item("step", format("%lld sequences of %d tokens: a rank %lld micro-batch%s of %d, %s", (long long)settings.G,
                               settings.T, (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es",
                               settings.B, dtype_name(settings.dtype)));
+  console.item("activations", describe_activations(settings.activations, config, settings.fp8));
   console.item("memory", step.plan.table());
   console.item("", planner.verdict(step.plan));
   console.item("sent", traffic_of(step.record, rates));
