@@ -47,6 +47,7 @@ constexpr int64_t kTracedStep = 2;  // those before it still warm up
 
 // Everything that a run consists of, in the order in which it is built.
 struct Run {
+  const Options asked;
   Options options;  // with what --plan chose
   const Ranks& ranks;
   Console console;
@@ -62,7 +63,7 @@ struct Run {
   std::optional<Checkpoint> start;  // where it goes on from
   std::optional<RunFolder> folder;  // of the first rank
 
-  Run(const Options& options, const Ranks& ranks, const ResumePoint* resume);
+  Run(const Options& given, const Ranks& ranks, const ResumePoint* resume);
   void banner();
   bool trains() const { return !options.sample_only && !options.eval_only; }
   void open_folder(const ResumePoint* resume);
@@ -103,8 +104,9 @@ struct Run {
   Json last_step_, last_score_;  // as they were logged
 };
 
-Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
-    : options(options),
+Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
+    : asked(given),
+      options(given),
       ranks(ranks),
       console(ranks.rank == 0),
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
@@ -124,9 +126,9 @@ Run::Run(const Options& options, const Ranks& ranks, const ResumePoint* resume)
   if (!options.sample_only) open_data();
   const int64_t data_tokens = data ? data->size() : 0;
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
-                  MemoryLimits::of(options, device.info(), host_memory_bytes(), ranks.local_size));
-  if (trains() && options.plan == "auto") this->options = planner->choose(*communicator, device, console);
-  settings = resolve_settings(this->options, model.config, device.info(), mesh.data_ranks(), data_tokens);
+                  MemoryLimits::here(options, device.info(), ranks.local_size));
+  if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
   prompt_ = codec.prompt(options.prompt);
   if (trains()) sampler_.emplace(*data, settings.T, uint64_t(options.seed));
   prepare_evaluation();
@@ -148,7 +150,7 @@ void Run::go_on_from(const ResumePoint& resume) {
   REQUIRE(start->step() <= settings.steps,
           "--resume: after %s %lld steps are done, and the run has %lld\n  make it longer: --steps N",
           start->path().c_str(), (long long)start->step(), (long long)settings.steps);
-  changes_ = require_same_run(*start, options, data->size());
+  changes_ = require_same_run(*start, asked, data->size());
   training_seconds_ = start->state().get_double("seconds");
   last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");
 }
@@ -325,7 +327,7 @@ bool Run::saves_at(int64_t step) const {
 }
 
 Json Run::state_after(int64_t step) const {
-  Json state = resume_state(step, ranks.size, options, settings, model.config, data->size());
+  Json state = resume_state(step, ranks.size, asked, settings, model.config, data->size());
   return state.set("data", about_data())
       .set("seconds", training_seconds_)
       .set("last_step", last_step_)
@@ -392,7 +394,7 @@ void Run::open_folder(const ResumePoint* resume) {
     if (resume && !resume->run_folder.empty())
       folder = RunFolder::reopen(resume->run_folder, start ? start->step() : 0);
     else folder.emplace(options.out, model.config.name);
-    folder->write_about(options_json(options), trainer->plan().table());
+    folder->write_about(options_json(asked), trainer->plan().table());
     if (options.export_)
       folder->require_room(sizeof(float) * uint64_t(model.config.parameters()), "the exported weights");
   }
@@ -429,9 +431,9 @@ void run(Run& run, const ResumePoint* resume) {
     return;
   }
   run.planner->require_fits(run.trainer->plan());
+  run.trainer->allocate();
   if (run.trains()) run.open_folder(resume);
   run.banner();
-  run.trainer->allocate();
   if (run.start) run.trainer->restore(*run.start), run.start->close();
   else if (run.model.weights) run.trainer->load(*run.model.weights);
   else

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kModels[] = {"llama3.2-1b", "llama3.2-3b", "llama3-8b", "llama3-70b"};
 constexpr double kBandwidths[] = {35e9, 45e9, 55e9};
 constexpr int64_t kLongest = 131072;
-constexpr size_t kHostBytes = size_t(1) << 40;
+constexpr const char* kHost = "1TiB";
 
 struct Policy {
   const char *recompute, *offload;
@@ -91,12 +91,13 @@ void print_policy(const std::string& gpu, const Policy& policy, const DeviceInfo
 // What --plan auto does with what is left as it is.
 void print_choices(const std::string& gpu, const DeviceInfo& device) {
   Console silent(false);
-  printf("\n--plan auto, with %s of the host:\n", human_bytes(kHostBytes).c_str());
+  printf("\n--plan auto, with %s of the host:\n", kHost);
   for (const char* model : kModels)
     for (const int64_t T : {4096, 8192, 32768, 131072}) {
-      const Options options = options_of(model, gpu, kPolicies[0], T);
+      Options options = options_of(model, gpu, kPolicies[0], T);
+      options.host_memory_limit = kHost;
       const LlamaConfig config = asked(options, device).config;
-      const Planner planner(options, config, device, Mesh{}, 0, MemoryLimits::of(options, device, kHostBytes, 1));
+      const Planner planner(options, config, device, Mesh{}, 0, MemoryLimits::elsewhere(options, device, 1));
       std::string chosen;
       try {
         chosen = changed_options_line(planner.choose(silent), options);

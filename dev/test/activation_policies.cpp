@@ -196,8 +196,6 @@ Memory theory(const Combination& c, size_t rest) {
       largest = std::max(largest, set(leaving, c.recompute != Recompute::none && layer % c.every == 0));
     m.slots += largest;
   }
-  // The residual stream of a block whose own has left, for the block behind it.
-  if (leaving == Offload::all && (c.recompute < Recompute::block || c.every > 1)) m.rest += wide(config.C);
   return m;
 }
 

@@ -15,6 +15,7 @@ combinations=pairs
 if [ "${MEMORY:-}" = every ]; then combinations=every limit=1200; fi
 check "one rank" "$build/test/activation_policies" "$combinations"
 check "two ranks that share" ranks 2 "$build/test/activation_policies" "$combinations"
+check "slots grow by a block's with each step of the horizon" "$build/test/activation_policies" slots
 
 echo "-- the program"
 head -c 30000 dev/data/tinyshakespeare.txt >"$scratch/text.txt"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: memory that is not there: a run that does not fit ends at its start with what takes most and what would save
-# most; --plan auto chooses what fits and what is fastest of it, on all ranks the same, and changes no bit of the training
+# most; --plan auto chooses of what fits the fastest, on all ranks the same, and with the same micro-batch changes no bit
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

@@ -177,17 +177,17 @@ void plan(World& world, const std::string& model, DType dtype, int stage) {
   const size_t block = (size_t(c.parameters()) - (c.tied ? 1 : 2) * V * C - C) / size_t(c.L);
   const Theory on_the_way{2 * block + V * C + C, (c.tied ? 4 : 3) * ranks, 14};
   const bool shares = ranks > 1;
-  if (stage >= 2 && shares) on_the_way.require("gradients on their way", slots["gradients"] / 4, 1);
-  else REQUIRE(slots["gradients"] == 0, "stage %d needs no gradients on their way", stage);
+  if (stage >= 2 && shares) on_the_way.require("gradients on their way", slots["gradient slots"] / 4, 1);
+  else REQUIRE(slots["gradient slots"] == 0, "stage %d needs no gradients on their way", stage);
   if (stage == 3 && shares) on_the_way.require("gathered", slots["gathered"] / size, 1);
   else REQUIRE(slots["gathered"] == 0, "stage %d gathers nothing", stage);
   if (world.ranks.rank > 0) return;
   const auto text = [](size_t bytes) { return human_bytes(bytes); };
   const size_t lasts = bytes["weights"] + bytes["gradients"] + bytes["optimizer"];
-  const size_t passes = slots["gradients"] + slots["gathered"];
+  const size_t passes = slots["gradient slots"] + slots["gathered"];
   printf("%5d %5zu %10s %10s %10s %10s %10s %10s %10s\n", stage, ranks, text(bytes["weights"]).c_str(),
          text(bytes["gradients"]).c_str(), text(bytes["optimizer"]).c_str(), text(lasts).c_str(),
-         text(slots["gradients"]).c_str(), text(slots["gathered"]).c_str(), text(lasts + passes).c_str());
+         text(slots["gradient slots"]).c_str(), text(slots["gathered"]).c_str(), text(lasts + passes).c_str());
 }
 
 // ---------------------------------------------------------------------------------------------- beginning

@@ -85,9 +85,9 @@
   X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
   \
-  X("Memory", Choice, plan, "as-asked", "as-asked|auto", "auto: of the ways below that fit, and of micro-batches, the one that a model says is fastest") \
-  X("Memory", Text, memory_limit, "", "SIZE", "of a rank's device, as 80GiB (none: what it has)") \
-  X("Memory", Text, host_memory_limit, "", "SIZE", "pinned, of all ranks of a node together (none: what the machine has)") \
+  X("Memory", Choice, plan, "as-asked", "as-asked|auto", "auto: of recompute, offload and micro-batch what was not asked for, so that it fits and is fastest by a model") \
+  X("Memory", Text, memory_limit, "", "SIZE", "of a rank's device, as 70GiB (none: what it has free)") \
+  X("Memory", Text, host_memory_limit, "", "SIZE", "pinned, of all ranks of a node together (none: 90% of what the machine has)") \
   X("Memory", Choice, recompute, "none", "none|norms|mlp|block", "what backward computes again: norms' and SwiGLU's outputs; the MLP; all but a block's input") \
   X("Memory", Count, recompute_every, 1, "[1, 100000]", "one block in so many does so") \
   X("Memory", Choice, activation_offload, "none", "none|input|attention|all", "what waits for backward in the host's memory, of what is kept: blocks' inputs; and attention's tensors; all") \

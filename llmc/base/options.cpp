@@ -403,11 +403,16 @@ Options parse_options(int argc, const char* const* argv, const Json& saved) {
 }
 
 // Its offloading: the inputs of checkpointed blocks wait in the host's memory. What the file says itself comes first.
-void set_sm_offloading(Options& options, const Json& config, const Json& value) {
+static void set_sm_offloading(Options& options, const Json& config, const Json& value) {
   REQUIRE(value.is_bool(), "%s is %s\n  expected true or false", value.where().c_str(), value.found().c_str());
   if (!value.as_bool()) return;
-  if (!config.find("recompute")) options.recompute = "block";
-  if (!config.find("activation_offload")) options.activation_offload = "input";
+  const auto says = [&](const std::string& name) {
+    for (const auto& [key, _] : config.items())
+      if (spelled(key) == name) return true;
+    return false;
+  };
+  if (!says("recompute")) options.recompute = "block";
+  if (!says("activation-offload")) options.activation_offload = "input";
 }
 
 void apply_config(Options& options, const Json& config) {

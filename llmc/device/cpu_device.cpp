@@ -1,5 +1,4 @@
 // The CPU world's device: memory that is poisoned, streams that the host executes, every access order-checked.
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,7 +64,7 @@ struct Device::State {
   OrderCheck order;
   std::vector<Stream::State*> streams;
   std::shared_ptr<Task> last_collective;
-  bool executes = true;
+  bool executes = true, checks_order = true;
   Record* record = nullptr;
   double record_begin = 0;
   std::vector<std::string> stream_names;
@@ -150,7 +149,8 @@ namespace {
 Device::State& declare(const Work& work) {
   Stream::State& stream = work.stream.state();
   Device::State& device = stream.device->state();
-  device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses, work.access_count);
+  if (device.checks_order)
+    device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses, work.access_count);
   if (device.record) device.record->entries.push_back(entry_of(work, stream.number));
   return device;
 }
@@ -238,13 +238,14 @@ Device::Device(int, CpuWorld world) {
   state_ = std::make_unique<State>(world);
   DeviceInfo& info = state_->info;
   info.name = format("CPU (%d thread%s)", world.threads, world.threads == 1 ? "" : "s");
-  info.memory_bytes = host_memory_bytes() / size_t(world.processes);
+  info.memory_bytes = info.free_bytes = host_memory_bytes() / size_t(world.processes);
   info.multiprocessors = world.threads;
   info.wide_rows = world.wide_rows;
   info.shared_bytes_per_block = std::min(world.shared_bytes, cpu_world::kMaxSharedBytes);
 }
 
-Device::Device(const DeviceInfo& modelled) : Device(0, CpuWorld{.threads = 1}) {
+Device::Device(const DeviceInfo& modelled, bool checks_order) : Device(0, CpuWorld{.threads = 1}) {
+  state_->checks_order = checks_order;
   state_->info = modelled;
   state_->executes = false;
 }

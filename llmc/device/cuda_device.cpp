@@ -73,11 +73,13 @@ Device::Device(int index, CpuWorld) : state_(new State) {
   info.compute_capability = properties.major * 10 + properties.minor;
   info.multiprocessors = properties.multiProcessorCount;
   info.memory_bytes = properties.totalGlobalMem;
+  size_t total_bytes;
+  CUDA_CHECK(cudaMemGetInfo(&info.free_bytes, &total_bytes));
   info.shared_bytes_per_block = properties.sharedMemPerBlockOptin;
   set_known_rates(info);
 }
 
-Device::Device(const DeviceInfo& modelled) : state_(new State) {
+Device::Device(const DeviceInfo& modelled, bool) : state_(new State) {
   state_->info = modelled;
   state_->executes = false;
 }

@@ -25,6 +25,7 @@ struct DeviceInfo {
   int compute_capability = 0;  // 90 for Hopper; 0 in the CPU world
   int multiprocessors = 1;
   size_t memory_bytes = 0;            // of the device, or of the host in the CPU world
+  size_t free_bytes = 0;              // of it, when the device was opened
   size_t shared_bytes_per_block = 0;  // what a kernel may ask for
   // A whole block should share a long row: on a GPU, where loads in flight count; on a CPU it is waiting that costs.
   bool wide_rows = false;
@@ -60,8 +61,8 @@ class Device {
   // are. In the CPU world every process has the CPU, whatever its index.
   explicit Device(int index = 0, CpuWorld cpu = CpuWorld::from_environment());
   // A device of such a kind that is not here: it executes nothing and its memory cannot be touched; what is asked of it
-  // can be recorded.
-  explicit Device(const DeviceInfo& modelled);
+  // can be recorded. In the CPU world the order of its work is checked, unless the caller has no time for that.
+  explicit Device(const DeviceInfo& modelled, bool checks_order = true);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -158,7 +159,7 @@ class DeviceMemory {
   std::function<void()> take_back_;
 };
 
-// What the machine has, or the container if that has less (control groups, version 2).
+// What the machine has, or the least of the control groups that this process is in: a container's, a job's.
 size_t host_memory_bytes();
 
 // Page-locked memory of the host, which copies can reach while the host goes on. Its end waits too.

@@ -51,7 +51,7 @@ DeviceInfo modelled_device(const std::string& name) {
     info.gpu = info.wide_rows = true;
     info.compute_capability = m.compute_capability;
     info.multiprocessors = m.multiprocessors;
-    info.memory_bytes = size_t(m.memory_gib * (1 << 30));
+    info.memory_bytes = info.free_bytes = size_t(m.memory_gib * (1 << 30));
     info.shared_bytes_per_block = m.shared_bytes_per_block;
     set_known_rates(info);
     return info;

@@ -15,10 +15,23 @@
 #include "llmc/device/device.h"
 
 size_t host_memory_bytes() {
-  const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
-  size_t container = 0;
-  std::ifstream limit("/sys/fs/cgroup/memory.max");
-  return limit >> container ? std::min(machine, container) : machine;
+  size_t least = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/a/b" of version 2, "7:memory:/a/b" of version 1
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool unified = controllers.empty();
+    if (!unified && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    std::string group = line.substr(second + 1);
+    for (;; group.erase(group.rfind('/'))) {
+      std::ifstream file(root + group + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
+      if (size_t limit; file >> limit) least = std::min(least, limit);
+      if (group.rfind('/') == std::string::npos) break;
+    }
+  }
+  return least;
 }
 
 std::byte* reserve_addresses(size_t bytes, bool touchable) {

@@ -42,30 +42,118 @@ HOST_DEVICE inline float stochastically_rounded(float x, uint32_t bits) {
 
 // Element i's of the block that it shares with its neighbour.
 HOST_DEVICE inline AdamWDraws draws_of(const PhiloxBlock& pair, uint64_t i) {
-  const uint32_t low = pair.words[i % 2 * 2], high = pair.words[i % 2 * 2 + 1];
+  const uint32_t low = i % 2 ? pair.words[2] : pair.words[0], high = i % 2 ? pair.words[3] : pair.words[1];
   return {low & 0xffffu, low >> 16, high & 0xffffu};
 }
-
-struct Unit {
-  float p[kUnit], m[kUnit], v[kUnit], g[kUnit], decay[kUnit];
-};
 
 // Of two neighbours, the first of which has an even place.
 __device__ __forceinline__ PhiloxBlock draws_of_pair(uint64_t key, uint64_t i, int64_t step) {
   return philox(key, i / 2, kRoundingStream | uint64_t(step));
 }
 
-template <class T>
-__device__ __forceinline__ void round_to(float& x, uint32_t bits) {
-  if constexpr (std::is_same_v<T, bf16>) x = stochastically_rounded(x, bits);
+// The buffers from a unit's first element on.
+template <class Master, class Moment>
+struct Place {
+  Master* master;
+  Moment *m, *v;
+  bf16* weights;
+  const float* gradients;
+};
+
+struct Unit {
+  float p[kUnit], m[kUnit], v[kUnit], g[kUnit], decay[kUnit];
+  uint32_t mine;                       // bit i: element i lies in a range
+  uint64_t key[kUnit], number[kUnit];  // for random numbers: its tensor's key, and its number there
+};
+
+// The unit lies in one range, whole.
+template <class Master, class Moment>
+__device__ __forceinline__ void load_whole(Unit& unit, const Place<Master, Moment>& at, const AdamWRange& range) {
+  load_vector(unit.p, at.master);
+  load_vector(unit.m, at.m);
+  load_vector(unit.v, at.v);
+  load_vector(unit.g, at.gradients);
+  for (int i = 0; i < kUnit; ++i) unit.decay[i] = range.weight_decay;
+}
+
+// `first`: the unit's first element, as ranges count; `count`: elements that the buffers have.
+template <class Master, class Moment>
+__device__ __forceinline__ void load_elements(Unit& unit, const Place<Master, Moment>& at, const AdamWRange* ranges,
+                                              int range, int range_count, size_t first, int count) {
+  for (int i = 0; i < count; ++i) {
+    while (range < range_count && end_of(ranges[range]) <= first + i) ++range;
+    if (range == range_count) return;
+    const AdamWRange& r = ranges[range];
+    if (first + i < r.begin) continue;
+    unit.mine |= 1u << i;
+    unit.p[i] = to_float(at.master[i]);
+    unit.m[i] = to_float(at.m[i]);
+    unit.v[i] = to_float(at.v[i]);
+    unit.g[i] = at.gradients[i];
+    unit.decay[i] = r.weight_decay;
+    unit.key[i] = r.key, unit.number[i] = r.first + (first + i - r.begin);
+  }
+}
+
+__device__ __forceinline__ void update(Unit& unit, const StepState& state, const AdamWConstants& constants) {
+  const float beta1 = constants.beta1, beta2 = constants.beta2, eps = constants.eps;
+  const float clip = state.clip_factor, rate = state.learning_rate;
+  const float step = rate / state.bias_correction1, root_correction = 1.0f / sqrtf(state.bias_correction2);
+  VECTOR_LOOP
+  for (int i = 0; i < kUnit; ++i) {
+    const float g = unit.g[i] * clip;
+    const float p = unit.p[i] - rate * unit.decay[i] * unit.p[i];
+    const float mean = beta1 * unit.m[i] + (1.0f - beta1) * g;
+    const float square = beta2 * unit.v[i] + (1.0f - beta2) * g * g;
+    unit.p[i] = p - step * mean / (sqrtf(square) * root_correction + eps);
+    unit.m[i] = mean;
+    unit.v[i] = square;
+  }
 }
 
 template <class Master, class Moment>
-__device__ __forceinline__ void round_element(Unit& unit, int i, const PhiloxBlock& pair, uint64_t place) {
-  const AdamWDraws draws = draws_of(pair, place);
-  round_to<Master>(unit.p[i], draws.master);
-  round_to<Moment>(unit.m[i], draws.m);
-  round_to<Moment>(unit.v[i], draws.v);
+__device__ __forceinline__ void round_element(Unit& unit, int i, const PhiloxBlock& pair, uint64_t number) {
+  const AdamWDraws draws = draws_of(pair, number);
+  if constexpr (std::is_same_v<Master, bf16>) unit.p[i] = stochastically_rounded(unit.p[i], draws.master);
+  if constexpr (std::is_same_v<Moment, bf16>) {
+    unit.m[i] = stochastically_rounded(unit.m[i], draws.m);
+    unit.v[i] = stochastically_rounded(unit.v[i], draws.v);
+  }
+}
+
+template <class Master, class Moment>
+__device__ __forceinline__ void round_whole(Unit& unit, const AdamWRange& range, size_t first, int64_t step) {
+  const uint64_t begin = range.first + (first - range.begin);
+  PhiloxBlock pair;
+  for (int i = 0; i < kUnit; ++i) {
+    if (i == 0 || (begin + i) % 2 == 0) pair = draws_of_pair(range.key, begin + i, step);
+    round_element<Master, Moment>(unit, i, pair, begin + i);
+  }
+}
+
+template <class Master, class Moment>
+__device__ __forceinline__ void round_elements(Unit& unit, int64_t step) {
+  for (int i = 0; i < kUnit; ++i)
+    round_element<Master, Moment>(unit, i, draws_of_pair(unit.key[i], unit.number[i], step), unit.number[i]);
+}
+
+template <class Master, class Moment>
+__device__ __forceinline__ void store_whole(const Unit& unit, const Place<Master, Moment>& at) {
+  store_vector(at.master, unit.p);
+  store_vector(at.m, unit.m);
+  store_vector(at.v, unit.v);
+  if (at.weights) store_vector(at.weights, unit.p);
+}
+
+template <class Master, class Moment>
+__device__ __forceinline__ void store_elements(const Unit& unit, const Place<Master, Moment>& at) {
+  for (int i = 0; i < kUnit; ++i) {
+    if (!(unit.mine >> i & 1)) continue;
+    at.master[i] = from_float<Master>(unit.p[i]);
+    at.m[i] = from_float<Moment>(unit.m[i]);
+    at.v[i] = from_float<Moment>(unit.v[i]);
+    if (at.weights) at.weights[i] = from_float<bf16>(unit.p[i]);
+  }
 }
 
 template <class Master, class Moment>
@@ -75,9 +163,7 @@ __global__ void __launch_bounds__(kThreads)
                  const AdamWRange* __restrict__ ranges, int range_count, size_t offset, size_t n,
                  AdamWConstants constants) {
   constexpr bool kRounds = std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>;
-  const float beta1 = constants.beta1, beta2 = constants.beta2, eps = constants.eps;
-  const float clip = state->clip_factor, rate = state->learning_rate;
-  const float step = rate / state->bias_correction1, root_correction = 1.0f / sqrtf(state->bias_correction2);
+  const StepState now = *state;
   size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kUnit;  // in the buffers
   int range = range_of(ranges, range_count, offset + at);
 
@@ -85,67 +171,19 @@ __global__ void __launch_bounds__(kThreads)
     const size_t first = offset + at;
     while (range < range_count && end_of(ranges[range]) <= first) ++range;
     if (range == range_count) return;
-    const bool whole = ranges[range].begin <= first && first + kUnit <= end_of(ranges[range]) && at + kUnit <= n;
+    const AdamWRange& r = ranges[range];
+    const Place<Master, Moment> place{master + at, m + at, v + at, weights ? weights + at : nullptr, gradients + at};
     Unit unit = {};
-    uint32_t mine = 0;  // bit i: element first + i lies in a range
-    uint64_t key[kUnit] = {}, place[kUnit] = {};
-    if (whole) {
-      load_vector(unit.p, master + at);
-      load_vector(unit.m, m + at);
-      load_vector(unit.v, v + at);
-      load_vector(unit.g, gradients + at);
-      for (int i = 0; i < kUnit; ++i) unit.decay[i] = ranges[range].weight_decay;
-    } else {
-      int r = range;
-      for (int i = 0; i < kUnit && at + i < n; ++i) {
-        while (r < range_count && end_of(ranges[r]) <= first + i) ++r;
-        if (r == range_count) break;
-        if (first + i < ranges[r].begin) continue;
-        mine |= 1u << i;
-        unit.p[i] = to_float(master[at + i]);
-        unit.m[i] = to_float(m[at + i]);
-        unit.v[i] = to_float(v[at + i]);
-        unit.g[i] = gradients[at + i];
-        unit.decay[i] = ranges[r].weight_decay;
-        if constexpr (kRounds) key[i] = ranges[r].key, place[i] = ranges[r].first + (first + i - ranges[r].begin);
-      }
-    }
-
-    VECTOR_LOOP
-    for (int i = 0; i < kUnit; ++i) {
-      const float g = unit.g[i] * clip;
-      const float p = unit.p[i] - rate * unit.decay[i] * unit.p[i];
-      const float mean = beta1 * unit.m[i] + (1.0f - beta1) * g;
-      const float square = beta2 * unit.v[i] + (1.0f - beta2) * g * g;
-      unit.p[i] = p - step * mean / (sqrtf(square) * root_correction + eps);
-      unit.m[i] = mean;
-      unit.v[i] = square;
-    }
-
+    const bool whole = r.begin <= first && first + kUnit <= end_of(r) && at + kUnit <= n;
+    if (whole) load_whole(unit, place, r);
+    else load_elements(unit, place, ranges, range, range_count, first, n - at < kUnit ? int(n - at) : kUnit);
+    update(unit, now, constants);
     if constexpr (kRounds) {
-      const uint64_t begin = ranges[range].first + (first - ranges[range].begin);
-      PhiloxBlock pair;
-      for (int i = 0; i < kUnit; ++i) {
-        const uint64_t of = whole ? begin + i : place[i];
-        if (!whole || i == 0 || of % 2 == 0) pair = draws_of_pair(whole ? ranges[range].key : key[i], of, state->step);
-        round_element<Master, Moment>(unit, i, pair, of);
-      }
+      if (whole) round_whole<Master, Moment>(unit, r, first, now.step);
+      else round_elements<Master, Moment>(unit, now.step);
     }
-
-    if (whole) {
-      store_vector(master + at, unit.p);
-      store_vector(m + at, unit.m);
-      store_vector(v + at, unit.v);
-      if (weights) store_vector(weights + at, unit.p);
-    } else {
-      for (int i = 0; i < kUnit; ++i) {
-        if (!(mine >> i & 1)) continue;
-        master[at + i] = from_float<Master>(unit.p[i]);
-        m[at + i] = from_float<Moment>(unit.m[i]);
-        v[at + i] = from_float<Moment>(unit.v[i]);
-        if (weights) weights[at + i] = from_float<bf16>(unit.p[i]);
-      }
-    }
+    if (whole) store_whole(unit, place);
+    else store_elements(unit, place);
   }
 }
 

@@ -1,5 +1,8 @@
 #include "llmc/memory/activation_policy.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "llmc/base/error.h"
 
 namespace {
@@ -109,7 +112,7 @@ SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Se
 }
 
 std::string activation_table() {
-  std::string text = format("%-48s  %-16s  %s\n", "of each block", "--recompute", "--activation-offload");
+  std::string text = format("%-48s  %-17s  %s\n", "of each block", "--recompute", "--activation-offload");
   bool listed[kSaved] = {};
   for (int s = 0; s < kSaved; ++s) {
     if (listed[s]) continue;
@@ -122,32 +125,66 @@ std::string activation_table() {
         names += (names.empty() ? "" : ", ") + std::string(kRules[other].name);
     }
     const bool never = rule.computed_from == Recompute::none;
-    text += format("%-48s  %-16s  %s\n", names.c_str(),
+    text += format("%-48s  %-17s  %s\n", names.c_str(),
                    never ? "never" : names_from(kRecomputes, int(rule.computed_from)).c_str(),
                    names_from(kOffloads, int(rule.leaves_from)).c_str());
   }
   return text;
 }
 
-std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8) {
-  const auto describe = [&](int layer) {
-    std::string lists[3];
-    for (int s = 0; s < kSaved; ++s) {
-      const std::string name = name_of(Saved(s));
-      if (!size_of(Saved(s), layer, config, fp8, 2, 1, true).count || name.ends_with("factors")) continue;
-      std::string& list = lists[int(fate_of(Saved(s), layer, policy, config))];
-      list += (list.empty() ? "" : ", ") + name;
-    }
-    std::string text = lists[int(Fate::kept)].empty() ? "" : "kept: " + lists[int(Fate::kept)];
-    const auto add = [&](const char* what, const std::string& list) {
-      if (!list.empty()) text += (text.empty() ? "" : "; ") + std::string(what) + list;
-    };
-    add("computed again: ", lists[int(Fate::recomputed)]);
-    add("on the host: ", lists[int(Fate::travels)]);
-    if (!lists[int(Fate::travels)].empty())
-      text += format(", %d block%s on the device", policy.horizon, policy.horizon == 1 ? "'s" : "s'");
-    return text;
+namespace {
+
+std::string describe(int layer, const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8) {
+  std::string lists[3];
+  for (int s = 0; s < kSaved; ++s) {
+    const std::string name = name_of(Saved(s));
+    if (!size_of(Saved(s), layer, config, fp8, 2, 1, true).count || name.ends_with("factors")) continue;
+    std::string& list = lists[int(fate_of(Saved(s), layer, policy, config))];
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  std::string text = lists[int(Fate::kept)].empty() ? "" : "kept: " + lists[int(Fate::kept)];
+  const auto add = [&](const char* what, const std::string& list) {
+    if (!list.empty()) text += (text.empty() ? "" : "; ") + std::string(what) + list;
   };
-  if (policy.recompute == Recompute::none || policy.recompute_every == 1 || config.L == 1) return describe(0);
-  return format("blocks 0, %d, …: ", policy.recompute_every) + describe(0) + "\nothers: " + describe(1);
+  add("computed again: ", lists[int(Fate::recomputed)]);
+  add("on the host: ", lists[int(Fate::travels)]);
+  if (!lists[int(Fate::travels)].empty())
+    text += format(", %d block%s on the device", policy.horizon, policy.horizon == 1 ? "'s" : "s'");
+  return text;
+}
+
+// "0-3, 6", or "0, 2, …, 30" of more than 4 with equal steps.
+std::string numbers(const std::vector<int>& layers) {
+  const size_t n = layers.size();
+  const int step = n > 1 ? layers[1] - layers[0] : 1;
+  bool even = n > 4 && step > 1;
+  for (size_t i = 1; i < n; ++i) even = even && layers[i] - layers[i - 1] == step;
+  if (even) return format("%d, %d, …, %d", layers[0], layers[1], layers[n - 1]);
+  std::string text;
+  for (size_t i = 0; i < n;) {
+    size_t end = i + 1;
+    while (end < n && layers[end] == layers[end - 1] + 1) ++end;
+    text += (i ? ", " : "") + std::to_string(layers[i]);
+    if (end > i + 1) text += format("-%d", layers[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8) {
+  std::vector<std::pair<std::string, std::vector<int>>> kinds;
+  for (int layer = 0; layer < config.L; ++layer) {
+    const std::string text = describe(layer, policy, config, fp8);
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == text; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {text, {}});
+    kind->second.push_back(layer);
+  }
+  if (kinds.size() == 1) return kinds[0].first;
+  std::string text;
+  for (const auto& [words, layers] : kinds)
+    text += (text.empty() ? "" : "\n") +
+            format("block%s %s: ", layers.size() == 1 ? "" : "s", numbers(layers).c_str()) + words;
+  return text;
 }

@@ -69,5 +69,6 @@ SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Se
 // For people: what becomes of each tensor with each value of both options, a line for those that share their fate.
 std::string activation_table();
 
-// "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", a line for each kind of block.
+// "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", a line for each kind of block. Of the last
+// blocks less is true: nothing is computed again in the last one, and what travels stays on the device of `horizon`.
 std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8);

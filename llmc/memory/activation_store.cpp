@@ -11,14 +11,6 @@ namespace {
 constexpr unsigned char kPoison = 0xff;
 constexpr Saved kInputs[kProducts] = {Saved::qkv_input, Saved::attention, Saved::gate_up_input, Saved::down_input};
 
-Planned<std::byte> add(MemoryPlan& plan, Segment segment, const char* category, const std::string& name,
-                       SavedSize size) {
-  const int buffer = size.element_bytes == 1   ? plan.add<uint8_t>(segment, category, name, size.count).buffer
-                     : size.element_bytes == 2 ? plan.add<bf16>(segment, category, name, size.count).buffer
-                                               : plan.add<float>(segment, category, name, size.count).buffer;
-  return {buffer, size.bytes()};
-}
-
 }  // namespace
 
 template <class T>
@@ -28,10 +20,6 @@ ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config,
     : config_(config), fp8_(fp8), policy_(policy), blocks_(size_t(config.L)), host_(host) {
   plan_places(plan, tokens);
   if (!travels()) return;
-  bool carries = false;
-  for (const Block& block : blocks_) carries = carries || block.host[int(Saved::middle)].bytes;
-  if (carries)
-    planned_carried_ = plan.add<T>(Segment::device, "scratch", "middle for the next block", tokens * size_t(config.C));
   computed_.emplace(device), released_.emplace(device);
   for (int slot = 0; slot < policy_->horizon; ++slot) left_.emplace_back(device), back_.emplace_back(device);
 }
@@ -58,15 +46,17 @@ void ActivationStore<T>::plan_places(MemoryPlan& plan, size_t tokens) {
     if (there.buffer < 0) {
       const char* const categories[] = {"activations", "recompute", "offload slots"};
       const char* const owners[] = {"block %d %s", "workspace %d %s", "slot %d %s"};
-      there = add(plan, Segment::device, categories[int(fate)], format(owners[int(fate)], index, name_of(saved)),
-                  largest[place]);
+      const SavedSize most = largest[place];
+      there = plan.add_elements(Segment::device, categories[int(fate)],
+                                format(owners[int(fate)], index, name_of(saved)), most.count, most.element_bytes);
     }
     Block& block = blocks_[size_t(layer)];
     block.device[int(saved)] = {there, nullptr, size.bytes()};
     if (fate == Fate::travels && leaves(layer))
       block.host[int(saved)] = {
-          add(plan, Segment::pinned, "activations", format("block %d %s", layer, name_of(saved)), size), nullptr,
-          size.bytes()};
+          plan.add_elements(Segment::pinned, "activations", format("block %d %s", layer, name_of(saved)), size.count,
+                            size.element_bytes),
+          nullptr, size.bytes()};
   });
 }
 
@@ -92,7 +82,6 @@ int ActivationStore<T>::index_of(Saved saved, int layer) const {
 template <class T>
 void ActivationStore<T>::bind(const Arena& arena, Stream& compute) {
   compute_ = &compute;
-  if (planned_carried_.count) carried_ = arena[planned_carried_];
   for (Block& block : blocks_) {
     for (auto* places : {block.device, block.host})
       for (int s = 0; s < kSaved; ++s)
@@ -134,15 +123,8 @@ void ActivationStore<T>::begin_forward(int layer, bool training) {
 }
 
 template <class T>
-const T* ActivationStore<T>::end_forward(int layer, bool training) {
-  const T* middle = get(layer).middle;
-  if (!training || !leaves(layer)) return middle;
-  if (blocks_[size_t(layer)].host[int(Saved::middle)].bytes) {
-    copy(*compute_, carried_, middle, blocks_[size_t(layer)].device[int(Saved::middle)].bytes / sizeof(T));
-    middle = carried_;
-  }
-  send(layer);
-  return middle;
+void ActivationStore<T>::end_forward(int layer, bool training) {
+  if (training && leaves(layer)) send(layer);
 }
 
 template <class T>
@@ -152,8 +134,10 @@ void ActivationStore<T>::send(int layer) {
   host_->out.wait(*computed_);
   for (int s = 0; s < kSaved; ++s)
     if (block.host[s].bytes) copy_bytes(host_->out, block.host[s].data, block.device[s].data, block.host[s].bytes);
+  // Not `middle`, which the block behind it still reads: in the slot it is overwritten by the next block's.
   for (int s = 0; policy_->poison && s < kSaved; ++s)
-    if (block.host[s].bytes) fill_bytes(host_->out, block.device[s].data, kPoison, block.host[s].bytes);
+    if (block.host[s].bytes && Saved(s) != Saved::middle)
+      fill_bytes(host_->out, block.device[s].data, kPoison, block.host[s].bytes);
   left_[slot_of(layer)].record(host_->out);
 }
 

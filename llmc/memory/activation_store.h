@@ -38,8 +38,7 @@ class ActivationStore {
 
   // `training`: a backward pass follows; else nothing travels.
   void begin_forward(int layer, bool training);
-  // Returns where the block's `middle` is for the block behind it.
-  const T* end_forward(int layer, bool training);
+  void end_forward(int layer, bool training);
   void begin_backward(int layer);
   void end_backward(int layer);
 
@@ -67,8 +66,6 @@ class ActivationStore {
   const Fp8Settings& fp8_;
   const std::optional<ActivationPolicy> policy_;
   std::vector<Block> blocks_;
-  Planned<T> planned_carried_;
-  T* carried_ = nullptr;  // a travelling `middle` on its way to the block behind it
   Stream* compute_ = nullptr;
   HostStreams* host_;
   std::optional<Event> computed_, released_;

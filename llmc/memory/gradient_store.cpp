@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "llmc/base/error.h"
 #include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/initialize.h"
 
@@ -28,15 +29,15 @@ GradientStore::GradientStore(MemoryPlan& plan, const TensorLayout& layout, const
     largest_part = std::max(largest_part, layout.part_size(unit));
   }
   if (travels_as == DType::bf16 && sharding.degree() > 1)
-    planned_rounded_ = plan.add<bf16>(Segment::symmetric, "gradients", "gradients of a unit, rounded", largest);
+    planned_rounded_ = plan.add<bf16>(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", largest);
   if (host && sharded())
-    planned_sums_ = plan.add<float>(Segment::symmetric, "gradients", "sums of a part of a unit", largest_part);
+    planned_sums_ = plan.add<float>(Segment::symmetric, "gradient slots", "sums of a part of a unit", largest_part);
   if (!has_slots()) return;
   std::vector<size_t> sizes(tied ? 4 : 3, 0);
   for (size_t unit = 0; unit < layout.units.size(); ++unit)
     sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
   for (size_t size : sizes) {
-    planned_slots_.push_back(plan.add<float>(Segment::symmetric, "gradients", "gradients of a unit", size));
+    planned_slots_.push_back(plan.add<float>(Segment::symmetric, "gradient slots", "gradients of a unit", size));
     slot_free_.emplace_back(device), came_.emplace_back(device);
   }
 }
@@ -100,6 +101,8 @@ float* GradientStore::begin(int unit) {
     clear_added(unit);
   } else if (host_) {
     if (fetched_ < 0) fetch(unit);
+    REQUIRE(fetched_ == unit, "the gradients of unit %d come from the host, and backward is at unit %d", fetched_,
+            unit);
     compute_.wait(came_[size_t(slot_of(unit))]);
     // The next one comes meanwhile, once what was in its slot has left.
     if (const int next = next_unit(unit); next >= 0) fetch(next);

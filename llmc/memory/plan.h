@@ -45,6 +45,12 @@ class MemoryPlan {
     return {add_bytes(segment, category, name, count * sizeof(T), sizeof(T)), count};
   }
 
+  // The same where only the run knows the type: elements of 1, 2 or 4 bytes. The count is one of bytes.
+  Planned<std::byte> add_elements(Segment segment, const std::string& category, const std::string& name, size_t count,
+                                  size_t element_bytes) {
+    return {add_bytes(segment, category, name, count * element_bytes, element_bytes), count * element_bytes};
+  }
+
   const std::vector<Buffer>& buffers() const { return buffers_; }
   size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
   // Device and symmetric memory together: what has to fit on a GPU.

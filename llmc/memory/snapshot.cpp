@@ -14,11 +14,8 @@ Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const StateS
   for (const UnitShare& share : shares_) starts_.push_back(total() + share.count);
   for (const StateKind kind : kStateKinds) {
     types_[int(kind)] = state.type(kind);
-    const char* category = "snapshot";
-    const int buffer = types_[int(kind)] == DType::fp32
-                           ? plan.add<float>(Segment::pinned, category, name_of(kind), total()).buffer
-                           : plan.add<bf16>(Segment::pinned, category, name_of(kind), total()).buffer;
-    planned_[int(kind)] = {buffer, total()};
+    planned_[int(kind)] = plan.add_elements(Segment::pinned, "snapshot", name_of(kind), total(),
+                                            StateView::bytes_of(types_[int(kind)], 1));
   }
   if (others) planned_others_ = plan.add<float>(Segment::pinned, "snapshot", "FP8 scales", others);
 }

@@ -15,13 +15,6 @@ namespace {
 
 constexpr const char* kNames[] = {"master weights", "first moments", "second moments"};
 
-Planned<std::byte> add(MemoryPlan& plan, Segment segment, const char* category, const std::string& name, DType type,
-                       size_t count) {
-  const int buffer = type == DType::fp32 ? plan.add<float>(segment, category, name, count).buffer
-                                         : plan.add<bf16>(segment, category, name, count).buffer;
-  return {buffer, count * (type == DType::fp32 ? sizeof(float) : sizeof(bf16))};
-}
-
 }  // namespace
 
 StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding,
@@ -52,10 +45,12 @@ StateStore::StateStore(MemoryPlan& plan, const TensorLayout& layout, const Shard
     stages = stages || on_host || (type(kind) == DType::bf16 && (kept || kind == StateKind::weights));
     narrows = narrows || (on_host && type(kind) == DType::bf16);
     if (!kept) continue;
-    planned_[int(kind)] =
-        add(plan, on_host ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind), total);
+    const size_t element_bytes = StateView::bytes_of(type(kind), 1);
+    planned_[int(kind)] = plan.add_elements(on_host ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)],
+                                            total, element_bytes);
     if (on_host)
-      planned_slots_[int(kind)] = add(plan, Segment::device, "update slots", kNames[int(kind)], type(kind), 2 * piece_);
+      planned_slots_[int(kind)] =
+          plan.add_elements(Segment::device, "update slots", kNames[int(kind)], 2 * piece_, element_bytes);
   }
   if (settings.gradients_on_host && moments)
     planned_gradients_ = plan.add<float>(Segment::device, "update slots", "gradients", 2 * piece_);

@@ -31,7 +31,8 @@ struct StateView {
   std::byte* data;
   DType type;
   bool on_host;
-  size_t bytes(size_t count) const { return count * (type == DType::fp32 ? 4 : 2); }
+  static size_t bytes_of(DType type, size_t count) { return count * (type == DType::fp32 ? 4 : 2); }
+  size_t bytes(size_t count) const { return bytes_of(type, count); }
   StateView from(size_t element) const { return {data + bytes(element), type, on_host}; }
 };
 

@@ -9,39 +9,20 @@
 #include "llmc/train/rehearsal.h"
 #include "llmc/train/settings.h"
 
-MemoryLimits MemoryLimits::of(const Options& options, const DeviceInfo& device, size_t host_bytes, int ranks_on_node) {
-  const auto limit = [](const char* option, const std::string& text, size_t there_is) {
-    return text.empty() ? there_is : std::min<size_t>(parse_bytes(option, text), there_is);
-  };
-  return {limit("--memory-limit", options.memory_limit, device.memory_bytes),
-          limit("--host-memory-limit", options.host_memory_limit, host_bytes), ranks_on_node};
+namespace {
+
+// What lies on a GPU beside the plan: its context, kernels' code and local memory, cuBLASLt, NCCL's buffers.
+constexpr size_t kReserve = size_t(3) << 29;
+// 2 TiB for 8 GPUs, as DGX and p5 nodes have.
+constexpr size_t kHostBytesPerGpu = size_t(256) << 30;
+
+size_t free_of(const DeviceInfo& device) {
+  const size_t reserve = device.gpu ? kReserve : 0;
+  return device.free_bytes - std::min(device.free_bytes, reserve);
 }
 
-Planner::Planner(const Options& options, const LlamaConfig& config, const DeviceInfo& device, const Mesh& mesh,
-                 int64_t data_tokens, const MemoryLimits& limits)
-    : options_(options), config_(config), device_(device), mesh_(mesh), data_tokens_(data_tokens), limits_(limits) {}
-
-bool Planner::fits(size_t device, size_t pinned) const {
-  const size_t of_host = pinned + (device_.gpu ? 0 : device);
-  return device <= limits_.device && of_host <= limits_.host / size_t(limits_.ranks_on_node);
-}
-
-Planner::Way Planner::weigh(const Options& options, bool time) const {
-  const RunSettings settings = resolve_settings(options, config_, device_, mesh_.data_ranks(), data_tokens_);
-  const TrainerSettings asked = trainer_settings(options, settings);
-  if (!time) {
-    const MemoryPlan plan = plan_memory(config_, asked, mesh_, device_);
-    return {options, plan.device_bytes(), plan.bytes(Segment::pinned)};
-  }
-  const RecordedStep step = record_step(config_, asked, mesh_, device_, settings.micro_steps);
-  ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
-  rates.ranks_per_node = limits_.ranks_on_node;
-  return {options, step.plan.device_bytes(), step.plan.bytes(Segment::pinned),
-          double(settings.step_tokens()) / mesh_.data_ranks() / replay(step.record, rates).seconds};
-}
-
-// From the most to the least memory. What the user asked for stays.
-std::vector<Options> Planner::activation_ways(const Options& from) const {
+// What backward computes again and what travels; what was asked for stays.
+std::vector<Options> activation_ways(const Options& from) {
   if (from.recompute != "none" || from.activation_offload != "none") return {from};
   constexpr const char* kWays[][2] = {{"none", "none"},       {"norms", "none"},    {"mlp", "none"},
                                       {"norms", "attention"}, {"mlp", "attention"}, {"mlp", "all"},
@@ -54,24 +35,99 @@ std::vector<Options> Planner::activation_ways(const Options& from) const {
   return ways;
 }
 
-std::vector<Options> Planner::state_ways(const Options& from) const {
+// What of the state lies on the host.
+std::vector<Options> state_ways(const Options& from) {
   std::vector<Options> ways = {from, from, from};
   ways[1].offload_optimizer = ways[2].offload_optimizer = ways[2].offload_gradients = true;
   ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
   return ways;
 }
 
-// The micro-batch that the run would have, and the smaller ones that divide it.
-std::vector<Options> Planner::smaller_micro_batches(const Options& from) const {
-  std::vector<Options> ways = {from};
-  if (!is_auto(from.micro_batch)) return ways;
-  const RunSettings settings = resolve_settings(from, config_, device_, mesh_.data_ranks(), data_tokens_);
-  for (int64_t size = settings.B; size > 0; --size) {
-    if (size < settings.B && ways.back().micro_batch % size) continue;
-    if (size < settings.B) ways.push_back(from);
-    ways.back().micro_batch = size;
-  }
+// The micro-batch B and the smaller ones that divide it, unless it was asked for.
+std::vector<Options> micro_batch_ways(const Options& from, int B) {
+  if (!is_auto(from.micro_batch)) return {from};
+  std::vector<Options> ways;
+  for (int size = B; size > 0; --size)
+    if (ways.empty() || ways.back().micro_batch % size == 0) {
+      ways.push_back(from);
+      ways.back().micro_batch = size;
+    }
   return ways;
+}
+
+}  // namespace
+
+MemoryLimits MemoryLimits::here(const Options& options, const DeviceInfo& device, int ranks_on_node) {
+  const auto limit = [](const char* option, const std::string& text, size_t there_is) {
+    return text.empty() ? there_is : std::min<size_t>(parse_bytes(option, text), there_is);
+  };
+  return {limit("--memory-limit", options.memory_limit, free_of(device)),
+          limit("--host-memory-limit", options.host_memory_limit, host_memory_bytes() / 10 * 9), ranks_on_node};
+}
+
+MemoryLimits MemoryLimits::elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node) {
+  const auto limit = [](const char* option, const std::string& text, size_t otherwise) {
+    return text.empty() ? otherwise : size_t(parse_bytes(option, text));
+  };
+  return {limit("--memory-limit", options.memory_limit, free_of(device)),
+          limit("--host-memory-limit", options.host_memory_limit, size_t(ranks_on_node) * kHostBytesPerGpu),
+          ranks_on_node};
+}
+
+Planner::Planner(const Options& options, const LlamaConfig& config, const DeviceInfo& device, const Mesh& mesh,
+                 int64_t data_tokens, const MemoryLimits& limits)
+    : options_(options), config_(config), device_(device), mesh_(mesh), data_tokens_(data_tokens), limits_(limits) {}
+
+size_t Planner::on_host(const Way& way) const {
+  return (way.pinned + (device_.gpu ? 0 : way.device)) * size_t(limits_.ranks_on_node);
+}
+
+bool Planner::fits(const Way& way) const { return way.device <= limits_.device && on_host(way) <= limits_.host; }
+
+Planner::Way Planner::needs(const Options& options) const {
+  const RunSettings settings = resolve_settings(options, config_, device_, mesh_.data_ranks(), data_tokens_);
+  const MemoryPlan plan = plan_memory(config_, trainer_settings(options, settings), mesh_, device_);
+  return {options, plan.device_bytes(), plan.bytes(Segment::pinned)};
+}
+
+// All micro-batches of a step but the first one take the same time.
+void Planner::predict(Way& way) const {
+  const RunSettings settings = resolve_settings(way.options, config_, device_, mesh_.data_ranks(), data_tokens_);
+  const TrainerSettings asked = trainer_settings(way.options, settings);
+  ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
+  rates.ranks_per_node = limits_.ranks_on_node;
+  const auto time = [&](int64_t micro_steps) {
+    return replay(record_step(config_, asked, mesh_, device_, micro_steps, false).record, rates).seconds;
+  };
+  double seconds = time(std::min<int64_t>(settings.micro_steps, 2));
+  if (settings.micro_steps > 2) seconds += double(settings.micro_steps - 2) * (seconds - time(1));
+  way.tokens_per_second = double(settings.step_tokens()) / mesh_.data_ranks() / seconds;
+}
+
+// The fastest first: each way with its largest micro-batch and, if that does not fit, the largest one that does. What
+// is slower than another and needs no less memory is left out.
+std::vector<Planner::Way> Planner::weigh_all() const {
+  const int B = resolve_settings(options_, config_, device_, mesh_.data_ranks(), data_tokens_).B;
+  std::vector<Way> all;
+  for (const Options& state : state_ways(options_))
+    for (const Options& activations : activation_ways(state)) {
+      bool first = true;
+      for (const Options& size : micro_batch_ways(activations, B)) {
+        Way way = needs(size);
+        const bool fitting = fits(way);
+        if (first || fitting) predict(way), all.push_back(way);
+        if (fitting) break;  // smaller ones are slower
+        first = false;
+      }
+    }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Way& a, const Way& b) { return a.tokens_per_second > b.tokens_per_second; });
+  std::vector<Way> kept;
+  for (const Way& way : all) {
+    const auto better = [&](const Way& k) { return k.device <= way.device && k.pinned <= way.pinned; };
+    if (std::none_of(kept.begin(), kept.end(), better)) kept.push_back(way);
+  }
+  return kept;
 }
 
 std::string Planner::words(const Options& options) const {
@@ -79,95 +135,97 @@ std::string Planner::words(const Options& options) const {
   return changed.empty() ? "as it is" : changed;
 }
 
-std::string Planner::line(const Way& way, double fastest) const {
-  std::string rate = format("%19s", "does not fit");
-  if (fits(way.device, way.pinned))
-    rate =
-        format("%9s %8.1f%%", human_count(way.tokens_per_second).c_str(), 100 * (1 - way.tokens_per_second / fastest));
-  return format("%10s %10s %s  %s", human_bytes(way.device).c_str(), human_bytes(way.pinned).c_str(), rate.c_str(),
-                words(way.options).c_str());
-}
-
 Options Planner::choose(Console& console) const {
-  std::vector<Way> weighed;
-  double fastest = 0;
-  for (const Options& state : state_ways(options_))
-    for (const Options& activations : activation_ways(state)) {
-      const std::vector<Options> sizes = smaller_micro_batches(activations);
-      for (const Options& size : sizes) {
-        const Way needs = weigh(size, false);
-        const bool fits = this->fits(needs.device, needs.pinned);
-        if (!fits && &size != &sizes.back()) continue;
-        weighed.push_back(fits ? weigh(size, true) : needs);
-        fastest = std::max(fastest, weighed.back().tokens_per_second);
-        break;  // smaller ones are slower
-      }
-    }
-  console.heading(
-      format("--plan auto: within %s of the device and %s of the host (%d rank%s a node), by a model's rates",
-             human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
-             limits_.ranks_on_node == 1 ? "" : "s"));
-  console.line(format("%10s %10s %9s %9s", "device", "host", "tokens/s", "slower by"));
-  for (const Way& way : weighed) console.line(line(way, fastest));
-  REQUIRE(fastest > 0,
+  const std::vector<Way> ways = weigh_all();
+  const auto best = std::find_if(ways.begin(), ways.end(), [&](const Way& way) { return fits(way); });
+  console.heading(format(
+      "--plan auto: within %s of the device and %s of the host (%d rank%s a node), tokens/s of a rank by a model",
+      human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
+      limits_.ranks_on_node == 1 ? "" : "s"));
+  console.line(format("%10s %10s %10s %7s", "device", "host", "tokens/s", "slower"));
+  for (const Way& way : ways)
+    console.line(format("%10s %10s %10s %6.1f%% %s %s", human_bytes(way.device).c_str(),
+                        human_bytes(way.pinned).c_str(), human_count(way.tokens_per_second).c_str(),
+                        100 * (1 - way.tokens_per_second / ways[0].tokens_per_second), fits(way) ? " " : "!",
+                        words(way.options).c_str()));
+  console.line("! does not fit; what is slower than another and needs no less memory is left out");
+  REQUIRE(best != ways.end(),
           "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a shorter --seq-len or fewer --layers "
-          "would need less");
-  const Way& best = *std::max_element(weighed.begin(), weighed.end(), [](const Way& a, const Way& b) {
-    return a.tokens_per_second < b.tokens_per_second;
-  });
-  console.line("chosen: " + words(best.options));
-  return best.options;
+          "would need less; --moment-dtype bf16 and --master-dtype bf16 change the training's numbers, and save half "
+          "of the state");
+  console.line("chosen: " + words(best->options));
+  return best->options;
 }
 
 Options Planner::choose(Communicator& communicator, Device& device, Console& console) const {
+  Json outcome = Json::object();
+  if (mesh_.rank == 0) try {
+      outcome.set("options", options_json(choose(console)));
+    } catch (const Error& error) {
+      outcome.set("error", error.what());
+    }
   Stream stream(device, "plan");
-  const std::string chosen =
-      broadcast_text(communicator, stream, mesh_.rank == 0 ? options_json(choose(console)).dump() : "");
+  outcome = Json::parse(broadcast_text(communicator, stream, outcome.dump()), "the first rank's plan");
+  if (const Json* error = outcome.find("error")) fail("%s", error->as_string().c_str());
   Options options = options_;
-  apply_config(options, Json::parse(chosen, "the first rank's plan"));
+  apply_config(options, outcome.at("options"));
   return options;
 }
 
 std::string Planner::verdict(const MemoryPlan& plan) const {
-  const size_t device = plan.device_bytes(), pinned = plan.bytes(Segment::pinned);
-  return format("it %s: %s of the %s of %s, %s of the %s of the host%s", fits(device, pinned) ? "fits" : "does not fit",
-                human_bytes(device).c_str(), human_bytes(limits_.device).c_str(), device_.name.c_str(),
-                human_bytes(pinned * size_t(limits_.ranks_on_node)).c_str(), human_bytes(limits_.host).c_str(),
-                limits_.ranks_on_node > 1 ? format(" (%d ranks)", limits_.ranks_on_node).c_str() : "");
+  const Way way{options_, plan.device_bytes(), plan.bytes(Segment::pinned)};
+  std::string host =
+      format("%s of the %s of the host", human_bytes(on_host(way)).c_str(), human_bytes(limits_.host).c_str());
+  if (limits_.ranks_on_node > 1) host += format(", for %d ranks", limits_.ranks_on_node);
+  if (!device_.gpu) host += ", where the device's lies too";
+  return format("it %s: %s of the %s of %s, %s", fits(way) ? "fits" : "does not fit", human_bytes(way.device).c_str(),
+                human_bytes(limits_.device).c_str(), device_.name.c_str(), host.c_str());
 }
 
-// What would make the run smaller, the smallest first.
+// Each option that makes this run smaller, and all of them together.
 std::vector<Planner::Way> Planner::savings() const {
   if (options_.sample_only || options_.eval_only) return {};
-  std::vector<Options> ways = activation_ways(options_);
-  for (const Options& state : state_ways(options_)) ways.push_back(state);
-  const auto add = [&](auto change) {
+  std::vector<Options> ways;
+  Options all = options_;
+  const auto add = [&](bool together, auto change) {
     ways.push_back(options_);
     change(ways.back());
+    if (together) change(all);
   };
-  add([](Options& o) { o.moment_dtype = "bf16"; });
-  add([](Options& o) { o.micro_batch = 1; });
-  if (mesh_.data_ranks() > 1) add([](Options& o) { o.zero_stage = 3; });
-  std::erase(ways, options_);
+  add(false, [](Options& o) { o.recompute = "mlp"; });
+  add(false, [](Options& o) { o.recompute = "mlp", o.activation_offload = "attention"; });
+  add(false, [](Options& o) { o.recompute = "block"; });
+  add(true, [](Options& o) { o.recompute = "block", o.activation_offload = "input", o.recompute_every = 1; });
+  add(true, [](Options& o) { o.offload_optimizer = true; });
+  add(true, [](Options& o) { o.offload_gradients = true; });
+  add(true, [](Options& o) { o.micro_batch = 1; });
+  if (mesh_.data_ranks() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
+  add(false, [](Options& o) { o.moment_dtype = "bf16"; });
+  add(false, [](Options& o) { o.activation_offload = "none"; });
+  add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = false; });
+  add(false, [](Options& o) { o.checkpoint_async = false; });
+  ways.push_back(all);
   std::vector<Way> weighed;
-  for (const Options& options : ways) weighed.push_back(weigh(options, false));
-  std::sort(weighed.begin(), weighed.end(), [](const Way& a, const Way& b) { return a.device < b.device; });
+  for (const Options& options : ways)
+    if (options != options_) weighed.push_back(needs(options));
   return weighed;
 }
 
 void Planner::require_fits(const MemoryPlan& plan) const {
-  constexpr int kAdvised = 4;
-  const size_t device = plan.device_bytes(), pinned = plan.bytes(Segment::pinned);
-  if (fits(device, pinned)) return;
-  const bool of_device = device > limits_.device;
+  const Way now{options_, plan.device_bytes(), plan.bytes(Segment::pinned)};
+  if (fits(now)) return;
+  const auto short_of = [&](const Way& way) { return now.device > limits_.device ? way.device : on_host(way); };
+  std::vector<Way> ways = savings();
+  std::erase_if(ways, [&](const Way& way) { return short_of(way) >= short_of(now); });
+  std::stable_sort(ways.begin(), ways.end(), [&](const Way& a, const Way& b) { return short_of(a) < short_of(b); });
   std::string advice;
-  int advised = 0;
-  for (const Way& way : savings())
-    if ((of_device ? way.device < device : way.pinned < pinned) && advised++ < kAdvised)
-      advice += format("\n  %-60s %10s of the device, %10s of the host%s", words(way.options).c_str(),
-                       human_bytes(way.device).c_str(), human_bytes(way.pinned).c_str(),
-                       fits(way.device, way.pinned) ? ": fits" : "");
-  fail("%s\n%s%s\n  --plan auto weighs what of this is fastest; a shorter --seq-len or fewer --layers need less%s",
-       verdict(plan).c_str(), plan.table().c_str(), advice.c_str(),
-       of_device ? "" : "; the host is short: offload less, or start fewer ranks on a node");
+  for (size_t i = 0; i < ways.size() && i < 5; ++i)
+    advice += format("\n  %10s of the device and %10s of the host%s with %s", human_bytes(ways[i].device).c_str(),
+                     human_bytes(ways[i].pinned).c_str(), fits(ways[i]) ? ", which fits," : "",
+                     words(ways[i].options).c_str());
+  fail("%s\n%s%s\n  a shorter --seq-len or fewer --layers need less, too%s", verdict(plan).c_str(),
+       plan.table().c_str(), advice.empty() ? "" : ("\n  a rank would need" + advice).c_str(),
+       options_.plan == "auto" || options_.sample_only || options_.eval_only
+           ? ""
+           : "; --plan auto chooses of recompute, offload and micro-batch the fastest that fits");
 }

@@ -19,8 +19,12 @@ struct MemoryLimits {
   size_t host;    // pinned, of all ranks of a node together; in the CPU world with what stands for devices
   int ranks_on_node;
 
-  // --memory-limit and --host-memory-limit, and never more than there is.
-  static MemoryLimits of(const Options& options, const DeviceInfo& device, size_t host_bytes, int ranks_on_node);
+  // Of this machine: what its device has free, but for what a GPU's driver and libraries take, and 90% of its memory;
+  // or less, by --memory-limit and --host-memory-limit.
+  static MemoryLimits here(const Options& options, const DeviceInfo& device, int ranks_on_node);
+  // Of a node that is not here: what the device has, but for the same, and 256 GiB of host memory for each; or what the
+  // options say.
+  static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
 };
 
 class Planner {
@@ -46,14 +50,13 @@ class Planner {
     size_t device, pinned;
     double tokens_per_second = 0;  // of a rank; 0: not asked for
   };
-  Way weigh(const Options& options, bool time) const;
-  bool fits(size_t device, size_t pinned) const;
-  std::vector<Options> activation_ways(const Options& from) const;
-  std::vector<Options> state_ways(const Options& from) const;
-  std::vector<Options> smaller_micro_batches(const Options& from) const;
+  Way needs(const Options& options) const;
+  void predict(Way& way) const;
+  bool fits(const Way& way) const;
+  size_t on_host(const Way& way) const;  // of the node
+  std::vector<Way> weigh_all() const;
   std::vector<Way> savings() const;
   std::string words(const Options& options) const;
-  std::string line(const Way& way, double fastest) const;
 
   const Options options_;
   const LlamaConfig config_;

@@ -10,8 +10,8 @@
 #include "llmc/train/settings.h"
 
 RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
-                         const DeviceInfo& modelled, int64_t micro_steps) {
-  Device device(modelled);
+                         const DeviceInfo& modelled, int64_t micro_steps, bool checks_order) {
+  Device device(modelled, checks_order);
   RecordingCommunicator communicator(mesh.rank, Communicator::first_ranks(mesh.world_size));
   const auto trainer = Trainer::create(device, communicator, config, settings, mesh);
   trainer->allocate();
@@ -35,8 +35,6 @@ MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& setting
 }
 
 namespace {
-
-constexpr size_t kHostBytesPerGpu = size_t(256) << 30;  // 2 TiB for 8, as DGX and p5 nodes have
 
 // Bytes that a rank sends in a step, by collective.
 std::string traffic_of(const Record& record, const ReplayRates& rates) {
@@ -65,8 +63,7 @@ void rehearse(const Options& asked, Console& console) {
                                  int(asked.hybrid_shard_degree));
   const LlamaConfig config = open_model(asked).config;
   const int ranks = int(asked.gpus_per_node);
-  const Planner planner(asked, config, device, mesh, 0,
-                        MemoryLimits::of(asked, device, size_t(ranks) * kHostBytesPerGpu, ranks));
+  const Planner planner(asked, config, device, mesh, 0, MemoryLimits::elsewhere(asked, device, ranks));
   const Options options = asked.plan == "auto" ? planner.choose(console) : asked;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   const RecordedStep step =
@@ -90,12 +87,11 @@ void rehearse(const Options& asked, Console& console) {
   console.item("rates", rates.text());
   const double tokens = double(settings.step_tokens());
   const double mfu = config.flops_per_token(settings.T, false) * tokens / world / replayed.seconds / device.bf16_flops;
-  console.item(
-      "replayed",
-      format("%.1f ms a step, of which %.1f ms compute and %.1f ms exposed communication: %s tokens/s a GPU, MFU "
-             "%.1f%%",
-             replayed.seconds * 1e3, replayed.compute * 1e3, replayed.exposed * 1e3,
-             human_count(tokens / replayed.seconds / world).c_str(), mfu * 100));
+  console.item("replayed", format("%.1f ms a step, of which %.1f ms compute and %.1f ms waiting for communication and "
+                                  "copies: %s tokens/s a GPU, MFU "
+                                  "%.1f%%",
+                                  replayed.seconds * 1e3, replayed.compute * 1e3, replayed.exposed * 1e3,
+                                  human_count(tokens / replayed.seconds / world).c_str(), mfu * 100));
   if (options.trace.empty()) return;
   write_trace(options.trace, step.record, replayed.spans);
   console.item("trace", options.trace + ": open it in ui.perfetto.dev");

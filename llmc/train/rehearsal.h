@@ -14,9 +14,9 @@ struct RecordedStep {
   MemoryPlan plan;
 };
 
-// What this rank of the mesh is asked for in a step of so many micro-batches.
+// What this rank of the mesh is asked for in a step of so many micro-batches. `checks_order`: as a Device's.
 RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
-                         const DeviceInfo& device, int64_t micro_steps);
+                         const DeviceInfo& device, int64_t micro_steps, bool checks_order = true);
 
 // The memory of such a rank alone.
 MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,

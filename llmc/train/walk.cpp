@@ -183,7 +183,8 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
     const BlockWeights<T> weights = parameters_->get_block(layer);
     BlockFp8 fp8;
     block_forward(with_fp8(context, fp8, layer, false), weights, activations_.get(layer), scratch_, middle, delta_);
-    middle = activations_.end_forward(layer, training);
+    activations_.end_forward(layer, training);
+    middle = activations_.get(layer).middle;
     parameters_->release(layout_.block_unit(layer));
   }
   holds_head_ = true;
