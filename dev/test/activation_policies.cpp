@@ -38,29 +38,32 @@ struct Combination {
   int every;
   Offload offload;
   int horizon;
-  DType dtype;
-  bool fp8;
+  std::string precision;  // fp32, bf16, or FP8's recipe
 
+  bool fp8() const { return precision != "fp32" && precision != "bf16"; }
+  // Products' inputs are kept in FP8.
+  bool keeps_fp8() const { return fp8() && precision != "rowwise-hp-wgrad"; }
   std::string name() const {
     const char* const recomputes[] = {"none", "norms", "mlp", "block"};
     const char* const offloads[] = {"none", "input", "attention", "all"};
-    return format("%-10s --recompute %-5s of every %d --activation-offload %-9s horizon %d",
-                  fp8 ? "tensorwise" : dtype_name(dtype), recomputes[int(recompute)], every, offloads[int(offload)],
-                  horizon);
+    return format("%-16s --recompute %-5s of every %d --activation-offload %-9s horizon %d", precision.c_str(),
+                  recomputes[int(recompute)], every, offloads[int(offload)], horizon);
   }
-  std::vector<int> settings() const { return {int(recompute), every, int(offload), horizon, 2 * int(dtype) + fp8}; }
+  std::vector<int> settings() const {
+    return {int(recompute), every, int(offload), horizon, int(std::hash<std::string>()(precision))};
+  }
 };
 
 std::vector<Combination> every() {
   std::vector<Combination> all;
-  for (const auto& [dtype, fp8] : {std::pair(DType::fp32, false), {DType::bf16, false}, {DType::bf16, true}})
+  for (const char* precision : {"fp32", "bf16", "tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"})
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
       for (const int each : {1, 2})
         for (const Offload offload : {Offload::none, Offload::input, Offload::attention, Offload::all})
           for (const int horizon : {1, 2, 3, small().L}) {
             if (recompute == Recompute::none && each > 1) continue;
             if (offload == Offload::none && horizon != 2) continue;
-            all.push_back({recompute, each, offload, horizon, dtype, fp8});
+            all.push_back({recompute, each, offload, horizon, precision});
           }
   return all;
 }
@@ -96,11 +99,11 @@ struct World {
 
   std::unique_ptr<Trainer> trainer(const Combination& c) {
     TrainerSettings settings;
-    settings.dtype = c.dtype;
+    settings.dtype = c.precision == "fp32" ? DType::fp32 : DType::bf16;
     settings.B = kB, settings.T = kT;
     settings.zero_stage = ranks.size > 1 ? 3 : 0;
     Fp8Choice fp8;
-    if (c.fp8) fp8.recipe = "tensorwise";
+    if (c.fp8()) fp8.recipe = c.precision;
     settings.fp8 = fp8_settings(fp8, small());
     settings.activations = {c.recompute, c.every, c.offload, c.horizon, true};
     return Trainer::create(device, *communicator, small(), settings, Mesh::create(ranks.size, ranks.rank, 1, 1, 0));
@@ -161,11 +164,15 @@ Memory planned(const MemoryPlan& plan) {
 // The same on paper: what a block leaves of a token, by what sends it to the host and whether the block computes again.
 Memory theory(const Combination& c, size_t rest) {
   const LlamaConfig config = small();
-  const size_t N = kTokens, e = c.dtype == DType::fp32 ? 4 : 2;
+  const size_t N = kTokens, e = c.precision == "fp32" ? 4 : 2;
   const auto wide = [&](int width) { return N * size_t(width) * e; };
-  // Inputs of products, in FP8: by columns, which are padded to a multiple of 16, and their scale.
+  // Inputs of products, in FP8: by columns, which are padded to a multiple of 16, or of blocks' 128, with one scale, or
+  // one a column (a block is as long as there are tokens).
   const auto input = [&](int width) {
-    return c.fp8 ? N * size_t((width + 15) / 16 * 16) + sizeof(float) : wide(width);
+    const int unit = c.precision == "blockwise" ? 128 : 16;
+    const size_t columns = size_t((width + unit - 1) / unit * unit);
+    const bool one = c.precision == "tensorwise" || c.precision == "delayed";
+    return c.keeps_fp8() ? N * columns + (one ? 1 : columns) * sizeof(float) : wide(width);
   };
   const auto set = [&](Offload part, bool recomputes) -> size_t {
     const Recompute again = recomputes ? c.recompute : Recompute::none;
@@ -206,10 +213,10 @@ void print_slots(const Ranks& ranks) {
   for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
     for (const Offload offload : {Offload::input, Offload::attention, Offload::all}) {
       const auto memory = [&](int horizon) {
-        return planned(world.trainer({recompute, 1, offload, horizon, DType::bf16, false})->plan());
+        return planned(world.trainer({recompute, 1, offload, horizon, "bf16"})->plan());
       };
       const size_t block = memory(1).slots;
-      printf("%s\n", Combination{recompute, 1, offload, 1, DType::bf16, false}.name().c_str());
+      printf("%s\n", Combination{recompute, 1, offload, 1, "bf16"}.name().c_str());
       printf("  a block's travelling tensors: %zu bytes\n", block);
       for (int horizon = 1; horizon < L; ++horizon) {
         const Memory m = memory(horizon);
@@ -227,15 +234,15 @@ void print_slots(const Ranks& ranks) {
 void run(const Ranks& ranks, const std::string& what) {
   World world(ranks);
   const std::vector<Combination> combinations = what == "every" ? every() : pairs(every());
-  std::map<std::pair<DType, bool>, End> plain;
-  std::map<std::pair<DType, bool>, size_t> rest;
+  std::map<std::string, End> plain;
+  std::map<std::string, size_t> rest;
   int same = 0;
   for (const Combination& c : combinations) {
-    End& want = plain[{c.dtype, c.fp8}];
+    End& want = plain[c.precision];
     if (want.losses.empty()) {
-      const auto trainer = world.trainer({Recompute::none, 1, Offload::none, 2, c.dtype, c.fp8});
+      const auto trainer = world.trainer({Recompute::none, 1, Offload::none, 2, c.precision});
       want = train(world, *trainer);
-      rest[{c.dtype, c.fp8}] = planned(trainer->plan()).rest;
+      rest[c.precision] = planned(trainer->plan()).rest;
     }
     const auto trainer = world.trainer(c);
     const End got = train(world, *trainer);
@@ -246,7 +253,7 @@ void run(const Ranks& ranks, const std::string& what) {
     REQUIRE(touched.untouched.empty() && touched.outside == 0,
             "%s: %zu bytes outside of buffers were touched, not touched:\n%s", c.name().c_str(), touched.outside,
             touched.untouched.c_str());
-    const Memory memory = planned(trainer->plan()), expected = theory(c, rest[{c.dtype, c.fp8}]);
+    const Memory memory = planned(trainer->plan()), expected = theory(c, rest[c.precision]);
     REQUIRE(memory == expected, "%s: the plan has %s and %zu others, theory %s and %zu", c.name().c_str(),
             memory.text().c_str(), memory.rest, expected.text().c_str(), expected.rest);
     ++same;

@@ -13,24 +13,30 @@ short=(--train-data text.txt --layers 4 --seq-len 64 --global-batch 8 --steps 3 
 # A limit that the plan in FILE just meets: its MiB have three digits.
 just() { sed -n 's/^ *device, total *\([0-9.]*\) MiB.*/\1/p' "$1" | awk '{ print $1 * 1.005 "MiB" }'; }
 
+with_pinned() { LLMC_CPU_PINNED=$1 ranks "${@:2}"; } # BYTES RANKS COMMAND…
+
 echo "-- what does not fit"
 "$train" --dry-run "${short[@]}" >plain.txt
 check "a plan says whether it fits" grep -q "^it fits: .* of the .* of CPU (1 thread), .* of the host" plain.txt
 for n in 1 2; do
   refused "$n: more than the device" "it does not fit: " ranks $n "$train" "${short[@]}" --memory-limit 10MiB
   check "  with what it needs by category" grep -q "activations  *[0-9.]* MiB" refused
-  check "  and what needs less" grep -q -- "--recompute block .* of the device, .* of the host" refused
-  check "  and what would choose" grep -q -- "--plan auto weighs" refused
-  refused "$n: more than the host" "the host is short" ranks $n "$train" "${short[@]}" --offload-optimizer --host-memory-limit 4MiB
+  check "  and what needs less" grep -q " of the device and .* of the host with --recompute block" refused
+  check "  and what would choose" grep -q -- "--plan auto chooses" refused
+  refused "$n: more than the host" "of the $((24 + 12 * n)).0 MiB of the host" ranks $n "$train" "${short[@]}" --offload-optimizer --host-memory-limit $((24 + 12 * n))MiB
+  check "  and without what it would" grep -q "which fits, with --offload-optimizer off" refused
   refused "$n: nothing that fits" "nothing of this fits" ranks $n "$train" "${short[@]}" --plan auto --memory-limit 1MiB
 done
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
 host=(--dry-run "${short[@]}" --micro-batch 4 --activation-offload all --activation-loading-horizon 1 --host-memory-limit 40MiB)
 ranks 1 "$train" "${host[@]}" >one.txt && ranks 2 "$train" "${host[@]}" >two.txt
 check "one rank fits the host" grep -q "^it fits" one.txt
-check "two ranks of a node together do not" grep -q "^it does not fit.*(2 ranks)" two.txt
-refused "memory that cannot be pinned" "the host cannot pin" env LLMC_CPU_PINNED=1000000 "$train" "${short[@]}" --activation-offload all
-check "  with the way out" grep -q "ulimit -l" refused
+check "two ranks of a node together do not" grep -q "^it does not fit.*for 2 ranks" two.txt
+for n in 1 2; do
+  refused "$n: memory that cannot be pinned" "the host cannot pin" with_pinned 1000000 $n "$train" "${short[@]}" --activation-offload all --out unpinned
+  check "  with the way out" grep -q "ulimit -l" refused
+done
+check "  and no folder" eval '[ ! -e unpinned ]'
 refused "a horizon of no block" "--activation-loading-horizon" "$train" "${short[@]}" --activation-offload input --activation-loading-horizon 0
 for size in 80GX GiB -5 80GiBs 0; do
   refused "a limit of $size" "--memory-limit" "$train" "${short[@]}" --memory-limit=$size
@@ -45,7 +51,7 @@ within=$(just block.txt)
 "$train" --dry-run "${short[@]}" --micro-batch 8 --plan auto --memory-limit "$within" >tight.txt
 check "within $within: $(chosen tight.txt)" [ "$(chosen tight.txt)" = "--recompute block" ]
 check "  which fits" grep -q "^it fits" tight.txt
-check "  others are said not to" grep -q "does not fit  --recompute mlp$" tight.txt
+check "  others are said not to" grep -q " ! --recompute mlp$" tight.txt
 "$train" --dry-run --nodes 1 --gpus-per-node 1 --gpu H100 --model llama3-8b --plan auto >rehearsed.txt
 check "for a GPU that is not here, too: $(chosen rehearsed.txt)" grep -q "^chosen: .*--offload-optimizer" rehearsed.txt
 check "  and its plan" grep -q "host optimizer" rehearsed.txt
@@ -62,6 +68,21 @@ for n in 1 2; do
   check "  which is in the run's options" grep -q "option .*--recompute" chosen-$n.txt
   check "  the plain run's bits" cmp plain-$n/export/model.safetensors chosen-$n/export/model.safetensors
 done
-ranks 2 "$train" --resume chosen-2 --steps 4 --memory-limit "$within" >resumed.txt
-check "a run that goes on keeps what was chosen" grep -q "computed again" resumed.txt
+
+# A model whose state is most of it.
+odd_model hidden=512 ffn=2048 layers=8
+large=(--model "$scratch/odd.json" --train-data "$scratch/letters.txt" --seq-len 8 --micro-batch 1 --global-batch 2 --steps 2
+  --warmup-steps 1 --val-every 0 --sample-every 0 --export off)
+for n in 1 2; do
+  ranks $n "$train" "${large[@]}" --out large-$n >large-$n.txt
+  ranks $n "$train" "${large[@]}" --out host-$n --plan auto --memory-limit 350MiB >host-$n.txt
+  check "$n: chosen with the state on the host: $(chosen host-$n.txt)" grep -q "chosen: .*--offload-optimizer on" host-$n.txt
+  check "  planned so" grep -q "host optimizer" host-$n.txt
+  check "  the plain run's losses" cmp <(without_times large-$n/train.jsonl) <(without_times host-$n/train.jsonl)
+done
+ranks 2 "$train" --resume chosen-2 --steps 4 >resumed.txt
+check "a run that goes on has the limits of where it is, and chooses anew: $(chosen resumed.txt)" [ "$(chosen resumed.txt)" = "as it is" ]
+echo '{"activation-offload": "all", "recompute": "none", "sm_activation_offloading": true}' >dashed.json
+"$train" --dry-run --config dashed.json >dashed.txt
+check "what a configuration says itself comes before SageMaker's meaning" grep -q "option .*--activation-offload all" dashed.txt
 echo "$checks checks passed"

@@ -104,8 +104,7 @@ void Planner::predict(Way& way) const {
   way.tokens_per_second = double(settings.step_tokens()) / mesh_.data_ranks() / seconds;
 }
 
-// The fastest first: each way with its largest micro-batch and, if that does not fit, the largest one that does. What
-// is slower than another and needs no less memory is left out.
+// The fastest first: each way with its largest micro-batch and, if that does not fit, the largest one that does.
 std::vector<Planner::Way> Planner::weigh_all() const {
   const int B = resolve_settings(options_, config_, device_, mesh_.data_ranks(), data_tokens_).B;
   std::vector<Way> all;
@@ -122,12 +121,7 @@ std::vector<Planner::Way> Planner::weigh_all() const {
     }
   std::stable_sort(all.begin(), all.end(),
                    [](const Way& a, const Way& b) { return a.tokens_per_second > b.tokens_per_second; });
-  std::vector<Way> kept;
-  for (const Way& way : all) {
-    const auto better = [&](const Way& k) { return k.device <= way.device && k.pinned <= way.pinned; };
-    if (std::none_of(kept.begin(), kept.end(), better)) kept.push_back(way);
-  }
-  return kept;
+  return all;
 }
 
 std::string Planner::words(const Options& options) const {
@@ -143,12 +137,19 @@ Options Planner::choose(Console& console) const {
       human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
       limits_.ranks_on_node == 1 ? "" : "s"));
   console.line(format("%10s %10s %10s %7s", "device", "host", "tokens/s", "slower"));
-  for (const Way& way : ways)
-    console.line(format("%10s %10s %10s %6.1f%% %s %s", human_bytes(way.device).c_str(),
-                        human_bytes(way.pinned).c_str(), human_count(way.tokens_per_second).c_str(),
-                        100 * (1 - way.tokens_per_second / ways[0].tokens_per_second), fits(way) ? " " : "!",
-                        words(way.options).c_str()));
-  console.line("! does not fit; what is slower than another and needs no less memory is left out");
+  std::vector<Way> told;
+  for (auto way = ways.begin(); way != ways.end(); ++way) {
+    const auto saves = [&](const Way& faster) {
+      return double(way->device) < 0.99 * double(faster.device) || double(way->pinned) < 0.99 * double(faster.pinned);
+    };
+    if (way != best && !std::all_of(told.begin(), told.end(), saves)) continue;
+    told.push_back(*way);
+    console.line(format("%10s %10s %10s %6.1f%% %s %s", human_bytes(way->device).c_str(),
+                        human_bytes(way->pinned).c_str(), human_count(way->tokens_per_second).c_str(),
+                        100 * (1 - way->tokens_per_second / ways[0].tokens_per_second), fits(*way) ? " " : "!",
+                        words(way->options).c_str()));
+  }
+  console.line("! does not fit; what is slower than another and saves less than 1% of its memory is left out");
   REQUIRE(best != ways.end(),
           "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a shorter --seq-len or fewer --layers "
           "would need less; --moment-dtype bf16 and --master-dtype bf16 change the training's numbers, and save half "
