@@ -2,7 +2,7 @@
 // on a GPU they are CUDA's, in the CPU world streams are queues executed by the host (cpu_stream.h).
 //
 // All work is asynchronous and ordered by its stream alone; between streams only an event orders. Nothing here
-// allocates but the constructors.
+// allocates memory of the device or pinned memory but the constructors.
 #pragma once
 
 #include <cstddef>
