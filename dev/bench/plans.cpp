@@ -55,12 +55,15 @@ Asked asked(const Options& options, const DeviceInfo& device) {
   return {config, trainer_settings(options, settings)};
 }
 
+// What a run may take of it.
+size_t room(const DeviceInfo& device) { return MemoryLimits::elsewhere(Options(), device, 1).device; }
+
 // The longest sequence of a power of two, from 1024 on, that fits; 0: none does.
 int64_t longest(const char* model, const std::string& gpu, const Policy& policy, const DeviceInfo& device) {
   int64_t fits = 0;
   for (int64_t T = 1024; T <= kLongest; T *= 2) {
     const Asked a = asked(options_of(model, gpu, policy, T), device);
-    if (plan_memory(a.config, a.settings, Mesh{}, device).device_bytes() > device.memory_bytes) break;
+    if (plan_memory(a.config, a.settings, Mesh{}, device).device_bytes() > room(device)) break;
     fits = T;
   }
   return fits;
@@ -116,10 +119,10 @@ int main(int argc, char** argv) try {
   for (const std::string& gpu : gpus) {
     const DeviceInfo device = modelled_device(gpu);
     printf(
-        "\nOne %s, %s: of each model the longest sequence that trains (micro-batch 1, bf16, fp32 state), what is "
-        "pinned "
-        "on the\nhost, and the share of a step that compute waits for copies at 35, 45 and 55 GB/s each way\n\n%-36s",
-        device.name.c_str(), human_bytes(device.memory_bytes).c_str(), "recompute, offload, on the host");
+        "\nWithin %s of one %s: of each model the longest sequence that trains (micro-batch 1, bf16, fp32 state), what "
+        "is pinned on\nthe host, and the share of a step that compute waits for copies at 35, 45 and 55 GB/s each "
+        "way\n\n%-36s",
+        human_bytes(room(device)).c_str(), device.name.c_str(), "recompute, offload, on the host");
     for (const char* model : kModels) printf(" | %-37s", model);
     printf("\n");
     for (const Policy& policy : kPolicies) print_policy(gpu, policy, device);

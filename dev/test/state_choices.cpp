@@ -34,10 +34,13 @@ struct Choice {
   bool state_on_host, gradients_on_host;
   size_t piece;
 
+  std::string types() const {
+    return format("%s, master %s, moments %s, stage %d, %s head", dtype_name(dtype), dtype_name(master),
+                  dtype_name(moments), stage, tied ? "tied" : "own");
+  }
   std::string name() const {
-    return format("%s, master %s, moments %s, stage %d, %s head, on the host: %s%s, %zu at once", dtype_name(dtype),
-                  dtype_name(master), dtype_name(moments), stage, tied ? "tied" : "own", state_on_host ? "state " : "",
-                  gradients_on_host ? "gradients" : "", piece);
+    return types() + format(", on the host: %s%s, %zu at once", state_on_host ? "state " : "",
+                            gradients_on_host ? "gradients" : "", piece);
   }
 };
 
@@ -131,9 +134,6 @@ End train(World& world, const Choice& choice) {
                moment = choice.moments == DType::fp32 ? 4 : 2;
   REQUIRE(device + pinned == elements * (master + 2 * moment) && (choice.state_on_host ? device : pinned) == 0,
           "%s: %zu + %zu bytes are planned for %zu elements", choice.name().c_str(), device, pinned, elements);
-  if (world.ranks.rank == 0)
-    printf("ok   %s: %zu bytes on the device, %zu pinned, loss %.9g\n", choice.name().c_str(), device, pinned,
-           end.losses.back());
   return end;
 }
 
@@ -157,6 +157,8 @@ int compare(World& world, Choice choice, bool every) {
                   name.c_str());
         ++same;
       }
+  if (world.ranks.rank == 0)
+    printf("ok   %s: %d with the same bits, each planned byte touched and no other\n", choice.types().c_str(), same);
   return same;
 }
 
