@@ -2,6 +2,7 @@
 #pragma once
 
 #include "llmc/base/error.h"
+#include "llmc/device/device.h"
 #include "llmc/device/work.h"
 #include "llmc/kernels/quantized_tensor.h"
 
