@@ -162,7 +162,7 @@ int compare(World& world, Choice choice, bool every) {
   return same;
 }
 
-// Some: each two of types, stage and head once.
+// Some: of two ranks, each of the types with two of the stages, each stage with either head.
 void run(const Ranks& ranks, bool every) {
   World world(ranks);
   int same = 0, types = 0;

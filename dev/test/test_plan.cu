@@ -1,8 +1,11 @@
-// Covers: promise 8: the arena gives each planned buffer its own bytes
+// Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit
 #include <cstring>
+#include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/memory/plan.h"
 
 TEST_CASE("buffers of a plan neither overlap nor leave the arena") {
@@ -46,4 +49,34 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
         "device, total       3.00 MiB\n"
         "host checkpoints    4.00 MiB\n"
         "pinned host         4.00 MiB");
+}
+
+TEST_CASE("a host has what the least of its control groups lets it have") {
+  const size_t machine = host_memory_bytes("/nowhere");
+  CHECK(machine > (1 << 20));
+  // What /proc/self/cgroup says, the limits that lie around, and what follows.
+  struct Kind {
+    const char *groups, *file, *limit;
+    size_t expected;
+  };
+  const Kind kinds[] = {
+      {"0::/\n", "/memory.max", "1000000", 1000000},  // a container
+      {"0::/slurm/job_7\n", "/slurm/job_7/memory.max", "1000000", 1000000},
+      {"0::/slurm/job_7/step_0\n", "/slurm/job_7/memory.max", "1000000", 1000000},  // of a group around it
+      {"0::/slurm/job_7\n", "/memory.max", "max\n", machine},
+      {"0::/slurm/job_7\n", "/slurm/job_8/memory.max", "1000000", machine},                    // another's
+      {"4:cpu,memory:/job\n0::/\n", "/memory/job/memory.limit_in_bytes", "1000000", 1000000},  // version 1
+      {"4:cpuset:/job\n", "/memory/job/memory.limit_in_bytes", "1000000", machine},
+      {"9:memory:/\n", "/memory/memory.limit_in_bytes", "9223372036854771712", machine},  // its "max"
+      {"nonsense\n", "/memory.max", "1000000", machine}};
+  for (const Kind& kind : kinds) {
+    CAPTURE(kind.groups);
+    const TemporaryFolder root;
+    for (const auto& [file, text] : {std::pair(std::string("/proc/self/cgroup"), kind.groups),
+                                     {std::string("/sys/fs/cgroup") + kind.file, kind.limit}}) {
+      std::filesystem::create_directories(std::filesystem::path(root / "." + file).parent_path());
+      write_file(root / "." + file, text);
+    }
+    CHECK(host_memory_bytes(root / ".") == kind.expected);
+  }
 }

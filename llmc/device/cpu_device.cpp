@@ -1,6 +1,4 @@
 // The CPU world's device: memory that is poisoned, streams that the host executes, every access order-checked.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -8,7 +6,6 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <thread>
 

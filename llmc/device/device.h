@@ -160,7 +160,8 @@ class DeviceMemory {
 };
 
 // What the machine has, or the least of the control groups that this process is in: a container's, a job's.
-size_t host_memory_bytes();
+// `root`: where /proc and /sys are looked for.
+size_t host_memory_bytes(const std::string& root = "");
 
 // Page-locked memory of the host, which copies can reach while the host goes on. Its end waits too.
 class PinnedMemory {

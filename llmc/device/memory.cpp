@@ -14,19 +14,19 @@
 #include "llmc/device/addresses.h"
 #include "llmc/device/device.h"
 
-size_t host_memory_bytes() {
+size_t host_memory_bytes(const std::string& root) {
   size_t least = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
-  std::ifstream groups("/proc/self/cgroup");
+  std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "0::/a/b" of version 2, "7:memory:/a/b" of version 1
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const bool unified = controllers.empty();
     if (!unified && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
-    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const std::string folder = root + (unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
     std::string group = line.substr(second + 1);
     for (;; group.erase(group.rfind('/'))) {
-      std::ifstream file(root + group + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
+      std::ifstream file(folder + group + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
       if (size_t limit; file >> limit) least = std::min(least, limit);
       if (group.rfind('/') == std::string::npos) break;
     }

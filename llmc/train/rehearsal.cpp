@@ -87,11 +87,11 @@ void rehearse(const Options& asked, Console& console) {
   console.item("rates", rates.text());
   const double tokens = double(settings.step_tokens());
   const double mfu = config.flops_per_token(settings.T, false) * tokens / world / replayed.seconds / device.bf16_flops;
-  console.item("replayed", format("%.1f ms a step, of which %.1f ms compute and %.1f ms waiting for communication and "
-                                  "copies: %s tokens/s a GPU, MFU "
-                                  "%.1f%%",
-                                  replayed.seconds * 1e3, replayed.compute * 1e3, replayed.exposed * 1e3,
-                                  human_count(tokens / replayed.seconds / world).c_str(), mfu * 100));
+  console.item("replayed",
+               format("%.1f ms a step, of which %.1f ms compute and %.1f ms waiting for communication and copies: %s "
+                      "tokens/s a GPU, MFU %.1f%%",
+                      replayed.seconds * 1e3, replayed.compute * 1e3, replayed.exposed * 1e3,
+                      human_count(tokens / replayed.seconds / world).c_str(), mfu * 100));
   if (options.trace.empty()) return;
   write_trace(options.trace, step.record, replayed.spans);
   console.item("trace", options.trace + ": open it in ui.perfetto.dev");
