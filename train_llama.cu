@@ -94,7 +94,7 @@ struct Run {
   std::vector<int32_t> prompt_;
   std::optional<StopRequests> stop_requests_;  // from the first step on
   std::optional<Checkpointer> checkpointer_;
-  Votes votes_;                                                 // with the last step that was enqueued
+  bool stop_voted_ = false;                                     // by any rank, with a step that has ended
   std::optional<DocumentRule> documents_, held_out_documents_;  // if rows are packed with several
   std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
@@ -283,12 +283,12 @@ void Run::enqueue_step(int64_t step) {
     sampler_->fill(layout, step, k, ranks.rank, inputs_.data() + size_t(k) * micro_tokens,
                    labels_.data() + size_t(k) * micro_tokens);
   const std::span<const int32_t> positions = cut_rows();
-  votes_ = checkpointer_->votes();
-  votes_.stop = stop_requests_->any();
+  Votes votes = checkpointer_->votes();
+  votes.stop = stop_requests_->any();
   const bool traced = folder && !options.trace.empty() && step == (start ? start->step() : 0) + kTracedStep;
   Record record;
   if (traced) device.record_to(&record);
-  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes_, positions});
+  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes, positions});
   if (!traced) return;
   device.record_to(nullptr);
   write_trace(options.trace, record, record.spans);
@@ -299,6 +299,8 @@ void Run::enqueue_step(int64_t step) {
 // Reports the oldest step that is under way.
 void Run::finish_step() {
   const StepResult result = trainer->wait_for_step();
+  checkpointer_->count(result.votes);
+  stop_voted_ = stop_voted_ || result.votes.stop > 0;
   training_seconds_ += result.seconds;
   const int64_t done = result.step + 1;
   StepReport r{};
@@ -360,9 +362,7 @@ int64_t Run::train() {
     enqueue_step(enqueued++);
     if (finished + 1 < enqueued) finish();
     if (checkpointer_->waits_for_state()) checkpointer_->write(state_after(finished));
-    const Votes votes = ranks.size == 1 ? votes_ : trainer->count_votes();
-    checkpointer_->count(votes);
-    stop = votes.stop > 0 || stop_now();
+    stop = stop_voted_ || stop_now();
     if (stop || !saves_at(enqueued)) continue;
     const bool late = checkpointer_->under_way();
     if (late) console.line("the checkpoint before is not written yet: training waits for it");

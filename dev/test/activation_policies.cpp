@@ -100,7 +100,7 @@ struct World {
   std::unique_ptr<Trainer> trainer(const Combination& c) {
     TrainerSettings settings;
     settings.dtype = c.precision == "fp32" ? DType::fp32 : DType::bf16;
-    settings.B = kB, settings.T = kT;
+    settings.B = kB, settings.T = kT, settings.micro_steps = kMicroSteps;
     settings.zero_stage = ranks.size > 1 ? 3 : 0;
     Fp8Choice fp8;
     if (c.fp8()) fp8.recipe = c.precision;

@@ -158,7 +158,7 @@ Choices choices_of(const std::vector<std::string>& words) {
   c.L = 2, c.HD = 16, c.V = 97, c.init_std = 0.08;
   c.C = large ? 144 : 48, c.NH = large ? 9 : 3, c.NKV = large ? 3 : 1, c.FF = large ? 272 : 80;
   s.dtype = DType::bf16;
-  s.B = 1, s.T = large ? 133 : 37;
+  s.B = 1, s.T = large ? 133 : 37, s.micro_steps = kMicroSteps;
   Fp8Choice fp8;
   fp8.recipe = words.at(1);
   std::map<std::string, std::string> values;

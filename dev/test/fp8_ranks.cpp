@@ -71,6 +71,7 @@ std::vector<float> train(const Ranks& ranks, const LlamaConfig& config, TrainerS
   if (way.schedule) world.schedule = *way.schedule, world.seed = way.seed;
   Device device(ranks.local_rank, world);
   const auto communicator = make_communicator(device, ranks, "");
+  settings.micro_steps = micro_steps;
   settings.zero_stage = way.stage, settings.prefetch = way.prefetch;
   settings.fp8.all_gather = way.all_gather && settings.fp8.has_one_scale();
   settings.fp8.precompute_scales = way.precompute;
@@ -172,6 +173,7 @@ void step(const Ranks& ranks, const std::vector<std::string>& words) {
   }
   TrainerSettings settings = settings_of(values["recipe"].c_str(), config);
   settings.zero_stage = atoi(values["stage"].c_str());
+  settings.micro_steps = kMicroSteps;
   settings.fp8.history = 1024;
   settings.fp8.all_gather = values["all-gather"] == "yes",
   settings.fp8.precompute_scales = values["on-demand"] != "yes";

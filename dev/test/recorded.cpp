@@ -26,11 +26,13 @@ void require_alike(const Record& executed, const Record& recorded) {
   }
 }
 
+constexpr int kMicroSteps = 3;
+
 void compare(const Ranks& ranks, int stage, int hybrid_degree, const char* recipe) {
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, hybrid_degree);
   LlamaConfig config = LlamaConfig::preset("tiny");
   TrainerSettings settings;
-  settings.B = 2, settings.T = 32, settings.zero_stage = stage;
+  settings.B = 2, settings.T = 32, settings.zero_stage = stage, settings.micro_steps = kMicroSteps;
   if (recipe) {
     Fp8Choice choice;
     choice.recipe = recipe;
@@ -44,7 +46,6 @@ void compare(const Ranks& ranks, int stage, int hybrid_degree, const char* recip
   trainer->allocate();
   trainer->initialize(Init::normal, 1);
   Record executed;
-  constexpr int kMicroSteps = 3;
   const std::vector<int32_t> tokens(kMicroSteps * 2 * 32, 0);
   for (int64_t i = 0; i < 2; ++i) {
     if (i == 1) device.record_to(&executed);

@@ -52,6 +52,8 @@ ModelSource model_of(const std::string& model) {
 
 // ---------------------------------------------------------------------------------------------- touched
 
+constexpr int kMicroSteps = 2;
+
 // As in test_memory.cu, and a snapshot. Sharing out adds buffers, but no exceptions: what pads a unit or a part is 0
 // and is moved with it.
 void train_and_look(World& world, const LlamaConfig& config, const TrainerSettings& settings, int hybrid_degree) {
@@ -59,9 +61,9 @@ void train_and_look(World& world, const LlamaConfig& config, const TrainerSettin
   trainer->allocate();
   trainer->initialize(Init::normal, 7);
   const size_t allocations = world.device.allocations();
-  const size_t tokens = size_t(settings.B) * size_t(settings.T), micro_steps = 2;
+  const size_t tokens = size_t(settings.B) * size_t(settings.T);
   std::vector<int32_t> inputs, labels;
-  for (size_t i = 0; i < micro_steps * tokens; ++i) {
+  for (size_t i = 0; i < kMicroSteps * tokens; ++i) {
     const size_t number = i + size_t(world.ranks.rank) * 13;
     inputs.push_back(int(number % 97)), labels.push_back(int(number * 7 % 97));
   }
@@ -104,7 +106,7 @@ void touch_fp8(World& world, int stage, int hybrid_degree) {
   for (const auto& kind : kinds) {
     TrainerSettings settings;
     settings.dtype = DType::bf16;
-    settings.B = 4, settings.T = 64;
+    settings.B = 4, settings.T = 64, settings.micro_steps = kMicroSteps;
     settings.zero_stage = stage;
     settings.snapshot = true;
     settings.fp8_stats = 1;
@@ -124,6 +126,7 @@ void touch(World& world, int stage, int hybrid_degree) {
       for (DType reduce_dtype : {DType::fp32, DType::bf16}) {
         TrainerSettings settings;
         settings.dtype = dtype, settings.reduce_dtype = reduce_dtype;
+        settings.micro_steps = kMicroSteps;
         settings.B = 4, settings.T = 64;  // the head's chunks of 128 are whole: of a part of one the rest is padding
         settings.zero_stage = stage;
         settings.snapshot = true;

@@ -62,7 +62,7 @@ struct World {
   std::unique_ptr<Trainer> trainer(const Choice& c) {
     TrainerSettings settings;
     settings.dtype = c.dtype;
-    settings.B = 2, settings.T = 64;
+    settings.B = 2, settings.T = 64, settings.micro_steps = kMicroSteps;
     settings.zero_stage = c.stage;
     settings.snapshot = true;
     settings.seed = 11;

@@ -49,7 +49,7 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
     SingleCommunicator communicator;
     TrainerSettings settings;
     settings.dtype = kind.dtype;
-    settings.B = 4, settings.T = 64;
+    settings.B = 4, settings.T = 64, settings.micro_steps = 2;
     Fp8Choice choice;
     choice.recipe = kind.name;
     choice.skip = kind.skip;

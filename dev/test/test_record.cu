@@ -211,7 +211,7 @@ TEST_CASE("a wait that is not needed is seen") {
 TEST_CASE("the record of a device that executes nothing is that of one that does") {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     TrainerSettings settings = sharded(0);
-    settings.dtype = dtype;
+    settings.dtype = dtype, settings.micro_steps = 2;
     Device device;
     SingleCommunicator communicator;
     const auto trainer = Trainer::create(device, communicator, small(3), settings);

@@ -45,6 +45,7 @@
   X("Run", Count, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
   X("Run", Count, gpus_per_node, 8, "[1, 1024]", "of such a cluster") \
   X("Run", Choice, gpu, "H100", "A100|H100|H200|B200", "of such a cluster") \
+  X("Run", Switch, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on") \
   X("Run", Text, trace, "", "FILE", "write the streams of the run's third step, or of --nodes' step, as a trace for Perfetto") \
   X("Run", Switch, help, false, "", "print this text") \
   X("Run", Switch, version, false, "", "print the version") \

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -12,70 +11,8 @@
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/device/addresses.h"
-#include "llmc/device/cpu_stream.h"
-#include "llmc/device/device.h"
+#include "llmc/device/cpu_device_state.h"
 #include "llmc/device/faults.h"
-#include "llmc/device/order_check.h"
-#include "llmc/device/random.h"
-#include "llmc/device/record.h"
-#include "llmc/device/thread_pool.h"
-
-// ---------------------------------------------------------------------------------------------- state
-
-namespace {
-
-// One piece of enqueued work; an event's record and a wait are pieces of work without a function.
-struct Task {
-  std::function<void()> function;
-  std::shared_ptr<Task> after;  // of another stream: what a wait waits for
-  Stream::State* stream;
-  bool done = false;
-  double time = 0;  // seconds, when it was done
-};
-
-}  // namespace
-
-struct Stream::State {
-  Device* device;
-  int timeline, number;  // of the order check, of the record
-  std::deque<std::shared_ptr<Task>> queue;
-  std::shared_ptr<Task> last;
-};
-
-struct Event::State {
-  Device* device;
-  std::shared_ptr<Task> task;
-  OrderCheck::Clock clock;
-  int point = -1;  // of the record
-};
-
-struct Device::State {
-  explicit State(const CpuWorld& world) : world(world), random(world.seed), pool(world.threads) {
-    for (int i = 0; i < pool.size(); ++i) runners.push_back(std::make_unique<cpu_world::BlockRunner>(world, i));
-  }
-  CpuWorld world;
-  DeviceInfo info;
-  Random random;
-  ThreadPool pool;
-  std::vector<std::unique_ptr<cpu_world::BlockRunner>> runners;
-  OrderCheck order;
-  std::vector<Stream::State*> streams;
-  std::shared_ptr<Task> last_collective;
-  bool executes = true, checks_order = true;
-  Record* record = nullptr;
-  double record_begin = 0;
-  std::vector<std::string> stream_names;
-  int points = 0;
-
-  std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
-  // The function of the entry recorded last: with a note of when it ran, or nothing where nothing is executed.
-  std::function<void()> recorded(std::function<void()> function);
-  void execute_front(Stream::State& stream);
-  void execute_random();
-  void need(const std::shared_ptr<Task>& task);
-  // After an error nothing more is executed: what is left may need what is gone, or other ranks.
-  void drop_work();
-};
 
 // ---------------------------------------------------------------------------------------------- schedules
 
@@ -118,8 +55,8 @@ void Device::State::need(const std::shared_ptr<Task>& task) {
   }
 }
 
-std::shared_ptr<Task> Device::State::enqueue(Stream::State& stream, std::function<void()> function,
-                                             std::shared_ptr<Task> after) {
+std::shared_ptr<cpu_world::Task> Device::State::enqueue(Stream::State& stream, std::function<void()> function,
+                                                        std::shared_ptr<Task> after) {
   auto task = std::make_shared<Task>(Task{std::move(function), std::move(after), &stream});
   stream.queue.push_back(task);
   stream.last = task;
@@ -155,11 +92,17 @@ Device::State& declare(const Work& work) {
 }  // namespace
 
 void enqueue(const Work& work, std::function<void()> task) {
+  using Kind = Graph::State::Node::Kind;
+  if (Graph::State* capture = work.stream.device().state().capture)
+    return capture->add(Kind::work, work, std::move(task));
   Device::State& device = declare(work);
   device.enqueue(work.stream.state(), device.recorded(std::move(task)), nullptr);
 }
 
 void enqueue_collective(const Work& work, std::function<void()> task) {
+  using Kind = Graph::State::Node::Kind;
+  if (Graph::State* capture = work.stream.device().state().capture)
+    return capture->add(Kind::collective, work, std::move(task));
   Device::State& device = declare(work);
   device.last_collective =
       device.enqueue(work.stream.state(), device.recorded(std::move(task)), device.last_collective);
@@ -254,11 +197,20 @@ void Device::record_to(Record* record) {
   if (record) record->streams = state_->stream_names;
 }
 
+bool Device::records() const { return state_->record; }
+
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
 bool Device::executes() const { return state_->executes; }
 
+void Device::State::require_no_capture(const char* what) const {
+  REQUIRE(!capture, "%s while the work of stream '%s' is captured: it would be done once, not with each launch", what,
+          capture->captured[0]->name());
+}
+
 void Device::synchronize() {
+  state_->require_no_capture("the host waits for the device");
+  count_wait(step_);
   for (Stream::State* s : state_->streams) {
     state_->need(s->last);
     state_->order.join(OrderCheck::kHost, state_->order.now(s->timeline));
@@ -288,52 +240,72 @@ Stream::Stream(Stream&&) noexcept = default;
 
 Stream::~Stream() {
   if (!state_) return;
-  if (std::uncaught_exceptions() > 0) device_->state().drop_work();
-  else synchronize();
+  Device::State& device = device_->state();
+  if (std::uncaught_exceptions() > 0) device.drop_work();
+  device.need(state_->last);
+  device.order.join(OrderCheck::kHost, device.order.now(state_->timeline));
   std::erase(device_->state().streams, state_.get());
 }
 
 void Stream::wait(const Event& event, const char* file, int line) {
   if (fault_skips(file, line)) return;
-  const Event::State& recorded = event.state();
-  if (!recorded.task) return;
   Device::State& device = device_->state();
-  device.order.join(state_->timeline, recorded.clock);
-  if (device.record) device.record->entries.push_back({Record::Entry::Kind::wait, state_->number, recorded.point});
-  device.enqueue(*state_, nullptr, recorded.task);
+  if (device.capture) device.capture->wait(*this, event.state());
+  else device.wait(*state_, event.state());
+}
+
+void Device::State::wait(Stream::State& stream, const Event::State& event) {
+  const Event::State& recorded = event.outside();
+  if (!recorded.task) return;
+  order.join(stream.timeline, recorded.clock);
+  if (record) record->entries.push_back({Record::Entry::Kind::wait, stream.number, recorded.point});
+  enqueue(stream, nullptr, recorded.task);
 }
 
 void Stream::synchronize() {
   Device::State& device = device_->state();
+  device.require_no_capture("the host waits for a stream");
+  device_->count_wait(device_->step());
   device.need(state_->last);
   device.order.join(OrderCheck::kHost, device.order.now(state_->timeline));
 }
 
-Event::Event(Device& device, bool) : state_(new State{&device, nullptr, {}, -1}) {}
+Event::Event(Device& device, bool) : state_(new State{&device}) {}
 Event::Event(Event&&) noexcept = default;
 Event::~Event() = default;
 
 void Event::record(Stream& stream, const char* file, int line) {
   if (fault_skips(file, line)) return;
-  Device::State& device = state_->device->state();
-  state_->clock = device.order.now(stream.state().timeline);
-  state_->point = device.points++;
-  if (device.record)
-    device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, state_->point});
-  state_->task = device.enqueue(stream.state(), nullptr, nullptr);
+  if (Graph::State* capture = state_->device->state().capture) capture->record(stream, *state_);
+  else state_->record(stream);
+}
+
+void Event::State::record(Stream& stream) {
+  Device::State& of_device = device->state();
+  clock = of_device.order.now(stream.state().timeline);
+  point = of_device.points++;
+  step = device->step();
+  end.reset();
+  if (of_device.record)
+    of_device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, point});
+  task = of_device.enqueue(stream.state(), nullptr, nullptr);
 }
 
 void Event::synchronize(const char* file, int line) {
-  if (!state_->task || fault_skips(file, line)) return;
-  Device::State& device = state_->device->state();
-  device.need(state_->task);
-  device.order.join(OrderCheck::kHost, state_->clock);
+  const State& recorded = state_->outside();
+  if (!recorded.task || fault_skips(file, line)) return;
+  Device::State& device = recorded.device->state();
+  device.require_no_capture("the host waits for an event");
+  recorded.device->count_wait(recorded.step);
+  device.need(recorded.task);
+  device.order.join(OrderCheck::kHost, recorded.clock);
 }
 
 float Event::milliseconds_since(const Event& earlier) const {
-  REQUIRE(state_->task && earlier.state_->task && state_->task->done && earlier.state_->task->done,
-          "the time between two events was asked for before both were recorded and reached");
-  return float((state_->task->time - earlier.state_->task->time) * 1e3);
+  const State &end = *state_, &begin = *earlier.state_;
+  REQUIRE(!end.end && !begin.end && end.task && begin.task && end.task->done && begin.task->done,
+          "the time between two events was asked for before both were recorded and reached, or of a graph's");
+  return float((end.task->time - begin.task->time) * 1e3);
 }
 
 // ---------------------------------------------------------------------------------------------- memory and copies
@@ -396,5 +368,6 @@ void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, c
 }
 
 void host_accesses(Device& device, const char* name, std::initializer_list<Access> accesses) {
+  device.state().require_no_capture(name);
   device.state().order.access(OrderCheck::kHost, name, "the host", 0, accesses.begin(), accesses.size());
 }

@@ -4,40 +4,12 @@
 #include <cstring>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "llmc/device/addresses.h"
+#include "llmc/device/cuda_device_state.h"
 #include "llmc/device/cuda_error.h"
 #include "llmc/device/cuda_stream.h"
-#include "llmc/device/device.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/device/record.h"
-
-struct Device::State {
-  int index = -1;
-  DeviceInfo info;
-  bool executes = true;  // false: modelled, and only recorded
-  std::vector<std::string> stream_names;
-  Record* record = nullptr;
-  int points = 0;
-  // Of the entries of work, in their order.
-  struct Timed {
-    int entry;
-    cudaEvent_t begin, end;
-  };
-  std::vector<Timed> timed;
-};
-
-struct Stream::State {
-  cudaStream_t stream = nullptr;
-  int number;  // of the record
-};
-
-struct Event::State {
-  cudaEvent_t event = nullptr;
-  bool recorded = false;
-  int point = -1;  // of the record
-};
 
 int Device::count() {
   int count = 0;
@@ -120,7 +92,9 @@ bool RecordedWork::executes() const { return work_.stream.device().executes(); }
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
 bool Device::executes() const { return state_->executes; }
+bool Device::records() const { return state_->record; }
 void Device::synchronize() {
+  count_wait(step_);
   if (state_->executes) CUDA_CHECK(cudaDeviceSynchronize());
 }
 
@@ -136,18 +110,22 @@ Stream::~Stream() {
   if (state_ && state_->stream) cudaStreamDestroy(state_->stream);
 }
 void Stream::wait(const Event& event, const char*, int) {
-  if (!event.state().recorded) return;
-  if (event.state().event) CUDA_CHECK(cudaStreamWaitEvent(state_->stream, event.state().event, 0));
-  if (Record* record = device_->state().record)
-    record->entries.push_back({Record::Entry::Kind::wait, state_->number, event.state().point});
+  const Device::State& device = device_->state();
+  const bool captured = device.capture && event.state().end == device.capture;
+  if (device.capture && !captured) return;  // what came before the capture comes before its launches
+  const Event::State& recorded = captured ? event.state() : event.state().outside();
+  if (!recorded.recorded) return;
+  if (recorded.event) CUDA_CHECK(cudaStreamWaitEvent(state_->stream, recorded.event, 0));
+  if (device.record) device.record->entries.push_back({Record::Entry::Kind::wait, state_->number, recorded.point});
 }
 void Stream::synchronize() {
+  device_->count_wait(device_->step());
   if (state_->stream) CUDA_CHECK(cudaStreamSynchronize(state_->stream));
 }
 
 cudaStream_t cuda_stream(Stream& stream) { return stream.state().stream; }
 
-Event::Event(Device& device, bool timed) : state_(new State) {
+Event::Event(Device& device, bool timed) : state_(new State{&device}) {
   if (!device.state().executes) return;
   CUDA_CHECK(cudaEventCreateWithFlags(&state_->event, timed ? cudaEventDefault : cudaEventDisableTiming));
 }
@@ -157,16 +135,21 @@ Event::~Event() {
 }
 void Event::record(Stream& stream, const char*, int) {
   if (state_->event) CUDA_CHECK(cudaEventRecord(state_->event, stream.state().stream));
-  state_->recorded = true;
   Device::State& device = stream.device().state();
+  state_->recorded = true;
+  state_->step = stream.device().step();
+  state_->end = device.capture;
   state_->point = device.points++;
   if (device.record)
     device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, state_->point});
 }
 void Event::synchronize(const char*, int) {
-  if (state_->recorded && state_->event) CUDA_CHECK(cudaEventSynchronize(state_->event));
+  const State& recorded = state_->outside();
+  if (!recorded.recorded) return;
+  recorded.device->count_wait(recorded.step);
+  if (recorded.event) CUDA_CHECK(cudaEventSynchronize(recorded.event));
 }
-cudaEvent_t cuda_event(Event& event) { return event.state().event; }
+cudaEvent_t cuda_event(Event& event) { return event.state().outside().event; }
 float Event::milliseconds_since(const Event& earlier) const {
   float milliseconds = 0;
   if (!state_->event) return milliseconds;
@@ -242,6 +225,9 @@ void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const 
   if (to_host != from_host) work.crossed = bytes;
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
+  REQUIRE(!to_host || !from_host || !stream.device().state().capture,
+          "a copy from host to host (%s:%d) is captured: it frees its arguments, and would have none the second time",
+          file, line);
   if (to_host && from_host) copy_on_host(cuda_stream(stream), to, from, bytes);
   else CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
 }

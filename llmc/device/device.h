@@ -55,6 +55,12 @@ struct CpuWorld {
   static CpuWorld from_environment(int local_ranks = 1);
 };
 
+// How often the host waited for work, by the step that it belongs to (Device::begin_step): the one that was begun last,
+// the one before it, earlier ones.
+struct HostWaits {
+  size_t running = 0, before = 0, earlier = 0;
+};
+
 class Device {
  public:
   // On a GPU: the device `index` of this machine; an index beyond the last one is an error that says how many there
@@ -73,9 +79,18 @@ class Device {
   // What is asked of the device from here on is added to `record`; null: no more, and the host waits until all of it
   // was executed.
   void record_to(Record* record);
+  bool records() const;
   // How often device or pinned memory was allocated: a run allocates at its start only.
   size_t allocations() const { return allocations_; }
   void count_allocation() { ++allocations_; }
+  // What is asked of the device from here on belongs to the next step.
+  void begin_step() { ++step_; }
+  int64_t step() const { return step_; }
+  // Since the start. A wait for all of a stream, or of the device, is one for the running step.
+  const HostWaits& host_waits() const { return host_waits_; }
+  void count_wait(int64_t step) {
+    ++(step == step_ ? host_waits_.running : step + 1 == step_ ? host_waits_.before : host_waits_.earlier);
+  }
   // Of this device's PinnedMemory, which says so itself.
   bool is_pinned(const void* data) const;
   size_t pinned_bytes() const;
@@ -92,6 +107,8 @@ class Device {
  private:
   std::unique_ptr<State> state_;
   size_t allocations_ = 0;
+  int64_t step_ = 0;
+  HostWaits host_waits_;
   std::vector<std::pair<const std::byte*, size_t>> pinned_;
 };
 

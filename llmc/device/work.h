@@ -64,6 +64,19 @@ struct Work {
     REQUIRE(access_count <= kMaxAccesses, "%s declares %zu accesses, at most %zu", name, access_count, kMaxAccesses);
     std::copy(accesses.begin(), accesses.end(), this->accesses);
   }
+  // The same in another stream.
+  Work(Stream& stream, const Work& other)
+      : stream(stream),
+        name(other.name),
+        access_count(other.access_count),
+        flops(other.flops),
+        file(other.file),
+        line(other.line),
+        traffic(other.traffic),
+        fp8(other.fp8),
+        crossed(other.crossed) {
+    std::copy(other.accesses, other.accesses + access_count, accesses);
+  }
 };
 
 // True if the two ranges of bytes share one.

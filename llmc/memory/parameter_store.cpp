@@ -80,13 +80,18 @@ const T* ParameterStore<T>::whole(int unit) const {
 }
 
 template <class T>
-void ParameterStore<T>::updated() {
+void ParameterStore<T>::changed() {
   quantized_now_.assign(quantized_now_.size(), false);
-  if (sharding_.stage == 0) return;
-  updated_.record(compute_);
   moved_since_update_ = false;
   for (Slot& slot : slots_) slot.unit = -1;
   awaited_.assign(awaited_.size(), false);
+}
+
+template <class T>
+void ParameterStore<T>::updated() {
+  changed();
+  if (sharding_.stage == 0) return;
+  updated_.record(compute_);
   if constexpr (kSeparate) {
     if (!fp8_gather_) return;
     communication_.wait(updated_);

@@ -44,6 +44,8 @@ class ParameterStore {
   T* own_weights(int unit) const;
   // All of them were updated, on the compute stream.
   void updated();
+  // The same by work that was enqueued without this object, or is to be: nothing is gathered or quantized.
+  void changed();
 
  private:
   // Where units are whole, and which one is there.

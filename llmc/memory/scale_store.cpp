@@ -154,14 +154,17 @@ void ScaleStore::start_comparing() {
 void ScaleStore::finish_step() {
   if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_, size_t(tensors_));
   if (counts_ || counts_weights_) copy(compute_, statistics_, nothing_, size_t(tensors_));
-  counts_ = false, counts_weights_ = counted(step_ + 1);
   if (weights_not_finite_) copy(compute_, &state_->fp8_weights_not_finite, weights_not_finite_, 1);
   if (!settings_.delayed()) return;
   update_delayed_scales(compute_,
                         {seen_, scale_, history_, entries_, largest_, tensors_, settings_.history, settings_.latest,
                          settings_.power_of_two, settings_.margin},
                         &state_->fp8_overflows);
-  ++recorded_;
+}
+
+void ScaleStore::end_step() {
+  counts_ = false, counts_weights_ = counted(step_ + 1);
+  if (settings_.delayed()) ++recorded_;
 }
 
 ScaleStore::History ScaleStore::history(const float* copied, int64_t recorded) const {

@@ -36,6 +36,12 @@ class ScaleStore {
   // `compute` waited for meanwhile, the scales of the next step.
   void start_comparing();
   void finish_step();
+  // Behind finish_step(), or in place of it where the step repeats what was captured: the step leaves its traces.
+  void end_step();
+  // Whether the step asks for the work that others do: nothing is counted, and the history has begun.
+  bool is_regular(int64_t step) const {
+    return !counts_weights_ && !counted(step) && !counted(step + 1) && (!settings_.delayed() || recorded_ > 0);
+  }
 
   const ScaleWords& words() const { return words_; }
   // Of weights, which leave their traces in whatever pass they are quantized: amax is not here.

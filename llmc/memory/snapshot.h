@@ -23,6 +23,7 @@ class Snapshot {
   void take(Stream& compute, const Source& source, const float* others);
   // What compute enqueues from here on may change what was taken.
   void before_update(Stream& compute);
+  bool on_its_way() const { return on_its_way_; }  // and no update has waited for it
   // The host waits until all has come.
   void finish(Communicator& communicator);
   // Elements at .. at+count-1 of the share as fp32, where they lie or in `buffer`. Valid until the next take().
@@ -38,7 +39,7 @@ class Snapshot {
   Device& device_;
   Stream stream_;
   Event computed_, copied_;
-  bool on_its_way_ = false;  // and compute has not waited for it
+  bool on_its_way_ = false;
   DType types_[3];
   Planned<std::byte> planned_[3];
   Planned<float> planned_others_;

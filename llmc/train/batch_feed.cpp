@@ -6,25 +6,23 @@
 #include "llmc/kernels/classifier.h"
 #include "llmc/train/sampler.h"
 
-BatchFeed::BatchFeed(MemoryPlan& plan, Device& device, Communicator& communicator, size_t tokens)
+BatchFeed::BatchFeed(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens)
     : device_(device),
-      communicator_(communicator),
+      micro_batches_(micro_batches),
       tokens_((tokens + 63) / 64 * 64),
-      planned_pinned_(plan.add<int>(Segment::pinned, "batch", "tokens", kSlots * kParts * tokens_)),
-      planned_device_(plan.add<int>(Segment::device, "batch", "tokens", kParts * tokens_)) {
-  for (int i = 0; i < kSlots; ++i) sent_.emplace_back(device);
-}
+      planned_pinned_(
+          plan.add<int>(Segment::pinned, "batch", "tokens", kSlots * size_t(micro_batches) * kParts * tokens_)),
+      planned_device_(plan.add<int>(Segment::device, "batch", "tokens", size_t(micro_batches) * kParts * tokens_)) {}
 
 void BatchFeed::bind(const Arena& arena) {
   pinned_ = arena[planned_pinned_];
   on_device_ = arena[planned_device_];
 }
 
-void BatchFeed::send(Stream& stream, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B,
-                     int T, int V, int first) {
-  const size_t n = size_t(B) * size_t(T);
-  REQUIRE(B > 0 && T > 0 && n <= tokens_, "a micro-batch of %d x %d tokens, planned were at most %zu", B, T, tokens_);
-  for (size_t i = 0; i < n; ++i) {
+namespace {
+
+void require_tokens(const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T, int V) {
+  for (size_t i = 0; i < size_t(B) * size_t(T); ++i) {
     REQUIRE(inputs[i] >= 0 && inputs[i] < V, "token %d in row %zu, position %zu: the vocabulary has %d", inputs[i],
             i / T, i % T, V);
     REQUIRE(!labels || labels[i] == kIgnoredLabel || (labels[i] >= 0 && labels[i] < V),
@@ -37,27 +35,44 @@ void BatchFeed::send(Stream& stream, const int32_t* inputs, const int32_t* label
         "position %d at token %d of row %zu, after %d\n  expected the next one, below %d, or 0 where a document begins",
         position, t, i / T, t ? positions[i - 1] : -1, T);
   }
-  Event& sent = sent_[size_t(slot_)];
-  communicator_.wait_for(sent);
-  int* slot = pinned_ + size_t(slot_) * kParts * tokens_;
-  slot_ = (slot_ + 1) % kSlots;
-  host_accesses(device_, "the next batch", {writes(slot, kParts * tokens_)});
-  std::copy(inputs, inputs + n, slot);
-  if (labels) std::copy(labels, labels + n, slot + tokens_);
-  else std::fill(slot + tokens_, slot + tokens_ + n, kIgnoredLabel);
-  packed_ = positions;
+}
+
+}  // namespace
+
+// One micro-batch, (kParts, tokens).
+void BatchFeed::fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T,
+                     int V, int first) {
+  require_tokens(inputs, labels, positions, B, T, V);
+  const size_t n = size_t(B) * size_t(T);
+  std::copy(inputs, inputs + n, part);
+  if (labels) std::copy(labels, labels + n, part + tokens_);
+  else std::fill(part + tokens_, part + tokens_ + n, kIgnoredLabel);
   for (size_t i = 0; i < n; ++i) {
     const int t = int(i % T), position = positions ? positions[i] : first + t;
     const bool begins = t == 0 || position == 0;
-    slot[2 * tokens_ + i] = position;
-    slot[4 * tokens_ + i] = begins ? t : slot[4 * tokens_ + i - 1];
+    part[2 * tokens_ + i] = position;
+    part[4 * tokens_ + i] = begins ? t : part[4 * tokens_ + i - 1];
   }
-  sort_positions_by_token(inputs, int(n), slot + 3 * tokens_, sort_scratch_);
-  copy(stream, on_device_, slot, kParts * tokens_);
-  sent.record(stream);
+  sort_positions_by_token(inputs, int(n), part + 3 * tokens_, sort_scratch_);
 }
 
-BatchFeed::DeviceBatch BatchFeed::device_batch() const {
-  return {on_device_, on_device_ + tokens_, on_device_ + 2 * tokens_, on_device_ + 3 * tokens_,
-          packed_ ? on_device_ + 4 * tokens_ : nullptr};
+void BatchFeed::send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels,
+                     const int32_t* positions, int B, int T, int V, int first) {
+  const size_t n = size_t(B) * size_t(T), size = kParts * tokens_;
+  REQUIRE(B > 0 && T > 0 && n <= tokens_, "a micro-batch of %d x %d tokens, planned were at most %zu", B, T, tokens_);
+  REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
+          micro_batches, micro_batches_);
+  int* slot = pinned_ + size_t(slot_) * size_t(micro_batches_) * size;
+  slot_ = (slot_ + 1) % kSlots;
+  host_accesses(device_, "the next step's tokens", {writes(slot, size_t(micro_batches) * size)});
+  for (size_t k = 0; k < size_t(micro_batches); ++k)
+    fill(slot + k * size, inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B,
+         T, V, first);
+  packed_ = positions;
+  copy(stream, on_device_, slot, size_t(micro_batches) * size);
+}
+
+BatchFeed::DeviceBatch BatchFeed::device_batch(int micro_batch) const {
+  const int* part = on_device_ + size_t(micro_batch) * kParts * tokens_;
+  return {part, part + tokens_, part + 2 * tokens_, part + 3 * tokens_, packed_ ? part + 4 * tokens_ : nullptr};
 }

@@ -1,11 +1,10 @@
-// Tokens on their way to the device: pinned buffers that the host fills in turn, so that it can prepare a micro-batch
-// while the device works on the one before.
+// Tokens on their way to the device, all micro-batches of a step at once: pinned buffers that the host fills in turn,
+// so that it can prepare a step while the device works on the one before.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "llmc/comm/communicator.h"
 #include "llmc/device/device.h"
 #include "llmc/memory/plan.h"
 
@@ -20,30 +19,34 @@ class BatchFeed {
     const int* document_start;  // of each token its document's first in the row; null where rows are not packed
   };
 
-  // For up to `tokens` tokens in a micro-batch. The communicator is that of the stream's collectives.
-  BatchFeed(MemoryPlan& plan, Device& device, Communicator& communicator, size_t tokens);
+  // For up to `micro_batches` of up to `tokens` tokens.
+  BatchFeed(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens);
   void bind(const Arena& arena);
 
-  // B sequences of T tokens; `labels` may be null where no loss is asked for. `positions` are null for first ..
-  // first+T-1 in each row; else rows are packed with documents, of which one begins where the position is 0 and in each
-  // row's beginning. Waits only if the host is kSlots micro-batches ahead of the device. Throws on a token or label
-  // outside of [0, V), but -100, and on a position that neither follows the one before nor is 0, or is not below T.
-  void send(Stream& stream, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T, int V,
-            int first = 0);
+  // Micro-batches of B sequences of T tokens, one behind the other; `labels` may be null where no loss is asked for.
+  // `positions` are null for first .. first+T-1 in each row; else rows are packed with documents, of which one begins
+  // where the position is 0 and in each row's beginning. Never waits: the caller has waited for all that was sent but
+  // the last. Throws on a token or label outside of [0, V), but -100, and on a position that neither follows the one
+  // before nor is 0, or is not below T.
+  void send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels, const int32_t* positions,
+            int B, int T, int V, int first = 0);
 
-  DeviceBatch device_batch() const;
+  // Of those that were sent last.
+  DeviceBatch device_batch(int micro_batch = 0) const;
+  bool packed() const { return packed_; }
 
  private:
   static constexpr int kSlots = 2, kParts = 5;
+  void fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T, int V,
+            int first);
 
   Device& device_;
-  Communicator& communicator_;
-  size_t tokens_;
+  const int micro_batches_;
+  const size_t tokens_;
   Planned<int> planned_pinned_, planned_device_;
-  int* pinned_ = nullptr;     // (kSlots, kParts, tokens)
-  int* on_device_ = nullptr;  // (kParts, tokens)
-  std::vector<Event> sent_;   // a slot
+  int* pinned_ = nullptr;     // (kSlots, micro_batches, kParts, tokens)
+  int* on_device_ = nullptr;  // (micro_batches, kParts, tokens)
   int slot_ = 0;
-  bool packed_ = false;  // the last one sent
+  bool packed_ = false;
   std::vector<int32_t> sort_scratch_;
 };

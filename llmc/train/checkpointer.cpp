@@ -24,14 +24,14 @@ void Checkpointer::begin(int64_t step) {
   step_ = step;
   begun_ = seconds();
   trainer_.take_snapshot();
-  phase_ = Phase::taken;
+  enter(Phase::taken);
 }
 
 void Checkpointer::write(const Json& state) {
   REQUIRE(waits_for_state(), "a checkpoint of step %lld was to be written, and none was begun", (long long)step_);
   state_ = state;
   const Snapshot& snapshot = trainer_.wait_for_snapshot();
-  phase_ = Phase::writing;
+  enter(Phase::writing);
   in_thread([this, &snapshot, shares = trainer_.shares(), others = trainer_.other_state(true)] {
     std::vector<float> buffer;
     write_share(
@@ -47,7 +47,7 @@ bool Checkpointer::save(int64_t step, const Json& state) {
   step_ = step;
   begun_ = seconds();
   state_ = state;
-  phase_ = Phase::writing;
+  enter(Phase::writing);
   in_thread([this, others = trainer_.other_state(false)] {
     write_share(
         [&](StateKind kind, int unit, size_t first, size_t count) {
@@ -105,13 +105,19 @@ void Checkpointer::remove_old() const {
   }
 }
 
-Votes Checkpointer::votes() const {
+void Checkpointer::enter(Phase phase) {
+  phase_ = phase;
+  stale_ = asked_;
+}
+
+Votes Checkpointer::votes() {
+  ++asked_;
   const Outcome outcome = outcome_;
   return {0, outcome == Outcome::done, outcome == Outcome::failed};
 }
 
 void Checkpointer::count(const Votes& votes) {
-  if (phase_ != Phase::writing && phase_ != Phase::publishing) return;
+  if (++counted_ <= stale_ || (phase_ != Phase::writing && phase_ != Phase::publishing)) return;
   if (votes.saved + votes.not_saved < ranks_.size) return;
   join();
   const std::string path = checkpoint_path(root_, step_);
@@ -128,14 +134,14 @@ void Checkpointer::count(const Votes& votes) {
       if (ranks_.rank == 0) remove_partial_checkpoint(path, disk_);
     });
     outcome_ = Outcome::none;  // what could not be removed goes when the run is resumed
-    phase_ = Phase::idle;
+    enter(Phase::idle);
     saved_ = false;
   } else if (phase_ == Phase::writing) {
-    phase_ = Phase::publishing;
+    enter(Phase::publishing);
     if (ranks_.rank == 0) in_thread([this] { publish(); });
     else outcome_ = Outcome::done;
   } else {
-    phase_ = Phase::idle;
+    enter(Phase::idle);
     saved_ = true;
     news_.push_back({path, seconds() - begun_});
   }

@@ -4,7 +4,7 @@
 //   checkpointer.begin(step);                                         // all of the step is enqueued
 //   trainer->enqueue_step({…, checkpointer.votes(), …});
 //   if (checkpointer.waits_for_state()) checkpointer.write(state);    // the step has ended
-//   checkpointer.count(trainer->count_votes());                       // once for each step that is enqueued
+//   checkpointer.count(trainer->wait_for_step().votes);               // of each step, in their order
 //
 // A share that cannot be written costs that checkpoint, not the run: the rank says so, what was written of it is
 // removed, and those that were complete stay.
@@ -39,7 +39,8 @@ class Checkpointer {
   // ranks, which speak to each other meanwhile: one that writes for long is not taken for lost.
   bool save(int64_t step, const Json& state);
 
-  Votes votes() const;
+  // Each that was asked for is counted, in their order: a step's result comes when the next one is under way already.
+  Votes votes();
   void count(const Votes& of_all_ranks);
   bool under_way() const { return phase_ != Phase::idle; }
   // Returns when nothing is under way. If something is, all steps must have ended.
@@ -64,6 +65,7 @@ class Checkpointer {
     std::promise<void> answered = {};
   };
 
+  void enter(Phase phase);
   void write_share(const Read& read, const std::vector<NamedNumbers>& others);
   const float* ask(Request request);  // in the thread
   void answer();                      // the other side, if something is asked
@@ -82,6 +84,8 @@ class Checkpointer {
   const Ranks& ranks_;
   Disk& disk_;
   Phase phase_ = Phase::idle;
+  int64_t asked_ = 0, counted_ = 0;  // votes
+  int64_t stale_ = 0;                // as many of them were asked for before the phase began
   int64_t step_ = 0;
   bool saved_ = false;  // the last one
   Json state_;

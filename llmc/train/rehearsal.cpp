@@ -9,8 +9,9 @@
 #include "llmc/train/planner.h"
 #include "llmc/train/settings.h"
 
-RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, const Mesh& mesh,
                          const DeviceInfo& modelled, int64_t micro_steps, bool checks_order) {
+  settings.micro_steps = std::max(settings.micro_steps, int(micro_steps));
   Device device(modelled, checks_order);
   RecordingCommunicator communicator(mesh.rank, Communicator::first_ranks(mesh.world_size));
   const auto trainer = Trainer::create(device, communicator, config, settings, mesh);

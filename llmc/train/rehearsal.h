@@ -15,7 +15,7 @@ struct RecordedStep {
 };
 
 // What this rank of the mesh is asked for in a step of so many micro-batches. `checks_order`: as a Device's.
-RecordedStep record_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, const Mesh& mesh,
                          const DeviceInfo& device, int64_t micro_steps, bool checks_order = true);
 
 // The memory of such a rank alone.

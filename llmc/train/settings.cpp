@@ -210,5 +210,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.gradients_on_host = t.training && o.offload_gradients;
   t.seed = uint64_t(o.seed);
   t.snapshot = o.checkpoint_every && o.checkpoint_async;
+  t.micro_steps = t.training ? int(s.micro_steps) : 1;
+  t.graphs = t.training && o.cuda_graphs;
   return t;
 }

@@ -6,6 +6,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/philox.h"
+#include "llmc/device/graph.h"
 #include "llmc/kernels/classifier.h"
 #include "llmc/kernels/initialize.h"
 #include "llmc/kernels/step_state.h"
@@ -22,9 +23,8 @@ class StateFeed {
  public:
   StateFeed(MemoryPlan& plan, Device& device)
       : device_(device),
-        planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots + 1)),
-        planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)),
-        agreed_(device) {
+        planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots)),
+        planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)) {
     for (int i = 0; i < kSlots; ++i) begun_.emplace_back(device, true), returned_.emplace_back(device, true);
   }
   void bind(const Arena& arena) {
@@ -41,16 +41,6 @@ class StateFeed {
     follows_[next_] = under_way_ > 0;
     begun_[size_t(next_)].record(stream);
     copy(stream, on_device_, slot, 1);
-  }
-  // What the ranks summed at the step's begin comes back before the step ends.
-  void fetch_agreed(Stream& stream) {
-    copy(stream, pinned_ + 2 * kSlots, on_device_, 1);
-    agreed_.record(stream);
-  }
-  const StepState& wait_for_agreed(Communicator& communicator) {
-    communicator.wait_for(agreed_);
-    host_accesses(device_, "what the ranks agreed on", {reads(pinned_ + 2 * kSlots, 1)});
-    return pinned_[2 * kSlots];
   }
   // The step is enqueued: its state comes back.
   void fetch(Stream& stream) {
@@ -80,7 +70,6 @@ class StateFeed {
   StepState *pinned_ = nullptr, *on_device_ = nullptr;
   std::vector<Event> begun_, returned_;  // a slot
   bool follows_[kSlots] = {};            // a slot: was sent while another step was under way
-  Event agreed_;
   int next_ = 0, under_way_ = 0;
 };
 
@@ -113,13 +102,16 @@ class LlamaTrainer : public Trainer {
               {settings.B, settings.T, settings.head_chunk, settings.prefetch,
                settings.training ? std::optional(settings.activations) : std::nullopt},
               settings.attention, settings_.fp8, device, host_.get()),
-        batches_(plan_, device, communicator, size_t(settings.B) * size_t(settings.T)),
+        batches_(plan_, device, settings.micro_steps, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),
         planned_workspace_(
             plan_.add<std::byte>(Segment::device, "workspace", "products", Matmul::workspace_bytes(device.info()))),
         to_communication_(device),
-        to_compute_(device) {
+        to_compute_(device),
+        forked_(device) {
+    for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
     if (!settings.training) return;
+    if (settings.graphs && device.executes()) graph_.emplace(device);
     if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
     gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
                        settings.state.gradients_on_host ? host_.get() : nullptr);
@@ -256,32 +248,25 @@ class LlamaTrainer : public Trainer {
             (input.positions.empty() || input.positions.size() == input.inputs.size()),
         "a step of %zu tokens, %zu labels and %zu positions is not a whole number of micro-batches of %d x %d tokens",
         input.inputs.size(), input.labels.size(), input.positions.size(), settings_.B, settings_.T);
-    const size_t micro_steps = input.inputs.size() / micro_tokens;
+    const StepForm form{int(input.inputs.size() / micro_tokens), !input.positions.empty()};
+    device_.begin_step();
     begin_step(input);
+    batches_.send(compute_, form.micro_steps, input.inputs.data(), input.labels.data(),
+                  form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, config_.V);
     if (scales_) scales_->begin_step(input.step);
-    for (size_t k = 0; k < micro_steps; ++k) {
-      batches_.send(compute_, input.inputs.data() + k * micro_tokens, input.labels.data() + k * micro_tokens,
-                    input.positions.empty() ? nullptr : input.positions.data() + k * micro_tokens, settings_.B,
-                    settings_.T, config_.V);
-      walk_.forward_backward(batches_.device_batch(), settings_.B, settings_.T, states_.on_device(), *gradients_,
-                             k == 0, k + 1 == micro_steps);
-    }
-    start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
-    if (scales_) scales_->start_comparing();  // behind the sum, which waits for compute
-    gradients_->finish_step();                // waits for all that was started on the stream of the sums
-    if (snapshot_) snapshot_->before_update(compute_);
-    if (scales_) scales_->finish_step();
-    optimizer_->step(*gradients_, parameters_, states_.on_device());
+    if (graph_ && stepped_ && is_regular(input.step)) launch_work(form);
+    else enqueue_work(form, false);
     states_.fetch(compute_);
+    stepped_ = true;
+    if (graph_ && graph_->empty() && is_regular(input.step + 1)) capture_work(form);
   }
 
   StepResult wait_for_step() override {
     const auto [s, seconds] = states_.wait_for_oldest(communicator_);
     require_finite(s);
-    return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, s.fp8_overflows, seconds};
+    return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, votes_of(s), s.fp8_overflows,
+            seconds};
   }
-
-  Votes count_votes() override { return votes_of(states_.wait_for_agreed(communicator_)); }
 
   Votes count_votes(const Votes& own) override {
     StepState state{};
@@ -298,7 +283,7 @@ class LlamaTrainer : public Trainer {
     states_.send(compute_, state);
     REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %zu tokens", positions.size(),
             inputs.size());
-    batches_.send(compute_, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(),
+    batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(),
                   int(inputs.size()) / settings_.T, settings_.T, config_.V);
     walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
     states_.fetch(compute_);
@@ -340,7 +325,10 @@ class LlamaTrainer : public Trainer {
     REQUIRE(scales_, "FP8 statistics were asked for, and nothing is in FP8");
     return scales_->statistics(step);
   }
-  void observe(std::function<void(const ObservedProduct&)> observer) override { walk_.observe(std::move(observer)); }
+  void observe(std::function<void(const ObservedProduct&)> observer) override {
+    observed_ = bool(observer);
+    walk_.observe(std::move(observer));
+  }
   std::vector<float> gradients(const std::string& name) override {
     const Tensor& t = layout_.tensor(name);
     const float* own = gradients_->to_update(t.unit);
@@ -439,7 +427,65 @@ class LlamaTrainer : public Trainer {
     set_votes(state, input.votes);
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
-    states_.fetch_agreed(compute_);
+  }
+
+  // What decides, with the settings, which work a step asks for.
+  struct StepForm {
+    int micro_steps;
+    bool packed;
+    bool operator==(const StepForm&) const = default;
+  };
+
+  bool is_regular(int64_t step) const {
+    return !observed_ && !device_.records() && !(snapshot_ && snapshot_->on_its_way()) &&
+           (!scales_ || scales_->is_regular(step));
+  }
+
+  // From the batches and the state on the device to the updated weights.
+  void enqueue_work(StepForm form, bool captured) {
+    for (int k = 0; k < form.micro_steps; ++k)
+      walk_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, states_.on_device(), *gradients_,
+                             k == 0, k + 1 == form.micro_steps);
+    start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
+    if (scales_) scales_->start_comparing();  // behind the sum, which waits for compute
+    gradients_->finish_step();                // waits for all that was started on the stream of the sums
+    if (snapshot_) snapshot_->before_update(compute_);
+    if (scales_) scales_->finish_step();
+    if (scales_ && !captured) scales_->end_step();
+    optimizer_->step(*gradients_, parameters_, states_.on_device());
+    join();
+  }
+
+  void capture_work(StepForm form) {
+    parameters_.changed();
+    graph_->capture(compute_, [&] {
+      forked_.record(compute_);
+      for (Stream* stream : side_streams()) stream->wait(forked_);
+      enqueue_work(form, true);
+    });
+    parameters_.changed();
+    captured_ = form;
+  }
+
+  void launch_work(StepForm form) {
+    if (graph_->empty() || captured_ != form) capture_work(form);
+    graph_->launch(compute_);
+    parameters_.changed();
+    if (scales_) scales_->end_step();
+  }
+
+  std::vector<Stream*> side_streams() {
+    std::vector<Stream*> streams = {&gather_, &reduce_};
+    if (host_) streams.insert(streams.end(), {&host_->out, &host_->in});
+    return streams;
+  }
+  // Compute ends a step behind all other streams: what comes next need not know what they did.
+  void join() {
+    size_t i = 0;
+    for (Stream* stream : side_streams()) {
+      joined_[i].record(*stream);
+      compute_.wait(joined_[i++]);
+    }
   }
 
   static constexpr size_t kSummedAtBegin = 4;  // label_count and the votes behind it
@@ -504,9 +550,13 @@ class LlamaTrainer : public Trainer {
   BatchFeed batches_;
   StateFeed states_;
   Planned<std::byte> planned_workspace_;
-  Event to_communication_, to_compute_;
+  Event to_communication_, to_compute_, forked_;
+  std::vector<Event> joined_;  // a side stream
   Arena arena_;
   std::optional<Matmul> matmul_;
+  std::optional<Graph> graph_;  // of a step of this form
+  StepForm captured_{};
+  bool stepped_ = false, observed_ = false;  // a step was enqueued; somebody is told of products
 };
 
 template <class T>
@@ -521,7 +571,7 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
             sequence_.size() - size_t(count));
     return logits(sequence_, 1, past + count, past + count - 1, {});
   }
-  batches_.send(compute_, tokens.data(), nullptr, nullptr, 1, count, config_.V, past);
+  batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, config_.V, past);
   walk_.forward_more(batches_.device_batch(), count, past);
   return logits_of_rows(count - 1, count);
 }
@@ -533,7 +583,7 @@ std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, i
   REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
-  batches_.send(compute_, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len,
+  batches_.send(compute_, 1, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len,
                 config_.V);
   walk_.forward(batches_.device_batch(), B, seq_len);
   return only_row ? logits_of_rows(*only_row, *only_row + 1) : logits_of_rows(0, N);
@@ -569,6 +619,7 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   REQUIRE(mesh.data_ranks() == communicator.size() && mesh.rank == communicator.rank(),
           "%s, and the communicator has %d ranks, of which this is number %d", mesh.description().c_str(),
           communicator.size(), communicator.rank());
+  REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);
   REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
           settings.head_chunk);
   REQUIRE(!settings.fp8.on() || settings.dtype == DType::bf16,

@@ -47,6 +47,8 @@ struct TrainerSettings {
   ActivationPolicy activations;      // what training keeps of a forward pass
   StateSettings state;               // of master weights and moments
   uint64_t seed = 0;                 // of stochastic rounding
+  int micro_steps = 1;               // the most micro-batches of a step
+  bool graphs = false;               // steps are captured once, and then launched as a whole
 };
 
 enum class Init { normal, depth_scaled };
@@ -72,6 +74,7 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
   float grad_norm;
   int64_t label_count;
+  Votes votes;            // of all ranks
   int64_t fp8_overflows;  // tensors with a number beyond what their delayed scale could hold
   double seconds;  // from the end of the step before to this one's, if both were enqueued without a wait; else its own
 };
@@ -118,11 +121,12 @@ class Trainer {
   virtual void take_snapshot() = 0;
   virtual const Snapshot& wait_for_snapshot() = 0;
 
+  // The step's work is enqueued in several streams, which fork from that of compute and join it again. With `graphs` it
+  // is captured behind the first step, and the later ones launch that: all but those that differ, which are enqueued as
+  // the first was: those behind a snapshot, with FP8 statistics, observed or recorded.
   virtual void enqueue_step(const StepInput& input) = 0;
   virtual StepResult wait_for_step() = 0;
-  // The votes of all ranks with the last step that was enqueued: the same on all. Waits until that step has begun.
-  virtual Votes count_votes() = 0;
-  // The same beside steps: all ranks call.
+  // The votes of all ranks, beside steps: all call.
   virtual Votes count_votes(const Votes& own) = 0;
 
   // Adds up the losses of sequences (B, T) over this rank; the caller sums over ranks.

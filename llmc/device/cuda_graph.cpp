@@ -1,0 +1,60 @@
+// Graphs in the CUDA world: CUDA's own, by the capture of streams.
+#include "llmc/base/error.h"
+#include "llmc/device/cuda_device_state.h"
+#include "llmc/device/cuda_error.h"
+#include "llmc/device/cuda_stream.h"
+#include "llmc/device/graph.h"
+
+struct Graph::State {
+  cudaGraphExec_t graph = nullptr;
+  std::shared_ptr<Event> end;  // of the last launch
+
+  State() = default;
+  State(const State&) = delete;
+  ~State() {
+    if (graph) cudaGraphExecDestroy(graph);
+  }
+};
+
+Graph::Graph(Device& device) : device_(&device) {
+  REQUIRE(device.executes(), "a graph of a device that executes nothing");
+}
+Graph::~Graph() = default;
+Graph::Graph(Graph&&) noexcept = default;
+bool Graph::empty() const { return !state_; }
+
+void Graph::capture(Stream& stream, const std::function<void()>& work) {
+  Device::State& device = device_->state();
+  REQUIRE(!device.capture && !device.record, "stream '%s' is captured while another is, or while the device records",
+          stream.name());
+  auto captured = std::make_unique<State>();
+  captured->end = std::make_shared<Event>(*device_);
+  // Other threads, as NCCL's, may go on to call CUDA.
+  CUDA_CHECK(cudaStreamBeginCapture(cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
+  device.capture = captured->end;
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    device.capture = nullptr;
+    cudaStreamEndCapture(cuda_stream(stream), &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    throw;
+  }
+  device.capture = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(cuda_stream(stream), &graph));
+  const cudaError_t status = cudaGraphInstantiate(&captured->graph, graph, 0);
+  cudaGraphDestroy(graph);
+  CUDA_CHECK(status);
+  CUDA_CHECK(cudaGraphUpload(captured->graph, cuda_stream(stream)));
+  device_->count_allocation();
+  captured->end->record(stream);
+  state_ = std::move(captured);
+}
+
+void Graph::launch(Stream& stream) {
+  REQUIRE(state_, "a graph is launched in stream '%s', and nothing was captured", stream.name());
+  CUDA_CHECK(cudaGraphLaunch(state_->graph, cuda_stream(stream)));
+  state_->end->record(stream);
+}
