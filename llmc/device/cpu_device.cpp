@@ -276,7 +276,7 @@ Event::~Event() = default;
 
 void Event::record(Stream& stream, const char* file, int line) {
   if (fault_skips(file, line)) return;
-  if (Graph::State* capture = state_->device->state().capture) capture->record(stream, *state_);
+  if (Graph::State* capture = state_->device->state().capture) capture->record(stream, state_);
   else state_->record(stream);
 }
 
@@ -292,10 +292,10 @@ void Event::State::record(Stream& stream) {
 }
 
 void Event::synchronize(const char* file, int line) {
+  Device::State& device = state_->device->state();
+  device.require_no_capture("the host waits for an event");
   const State& recorded = state_->outside();
   if (!recorded.task || fault_skips(file, line)) return;
-  Device::State& device = recorded.device->state();
-  device.require_no_capture("the host waits for an event");
   recorded.device->count_wait(recorded.step);
   device.need(recorded.task);
   device.order.join(OrderCheck::kHost, recorded.clock);

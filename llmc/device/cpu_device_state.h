@@ -94,7 +94,7 @@ struct Graph::State {
   explicit State(Device& device) : device(device), end(std::make_shared<Event>(device)) {}
 
   void add(Node::Kind kind, const Work& work, std::function<void()> function);
-  void record(Stream& stream, Event::State& event);
+  void record(Stream& stream, const std::shared_ptr<Event::State>& event);
   void wait(Stream& stream, const Event::State& event);
   void finish();
 
@@ -107,7 +107,8 @@ struct Graph::State {
   std::vector<Node> nodes;
   std::vector<Stream> branches;  // of a launch, for each stream but the first
   std::vector<Event> points;
-  std::shared_ptr<Event> end;  // of the last launch
+  std::vector<std::weak_ptr<Event::State>> recorded;  // the events that each launch records
+  std::shared_ptr<Event> end;                         // of the last launch
 
  private:
   size_t index_of(const Stream& stream) const;  // captured.size(): it is not there

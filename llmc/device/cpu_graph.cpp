@@ -21,14 +21,15 @@ void Graph::State::add(Node::Kind kind, const Work& work, std::function<void()> 
   nodes.push_back({kind, stream, work, std::move(function)});
 }
 
-void Graph::State::record(Stream& stream, Event::State& event) {
+void Graph::State::record(Stream& stream, const std::shared_ptr<Event::State>& event) {
   const size_t index = index_of(stream);
   REQUIRE(index < captured.size(), "an event is recorded in stream '%s', which is not part of the capture of '%s'",
           stream.name(), captured[0]->name());
-  event.end = end;
-  event.captured_point = int(points_seen.size());
+  event->end = end;
+  event->captured_point = int(points_seen.size());
+  recorded.push_back(event);
   points_seen.push_back(streams_seen[index]);
-  nodes.push_back({Node::Kind::record, index, {}, {}, event.captured_point});
+  nodes.push_back({Node::Kind::record, index, {}, {}, event->captured_point});
 }
 
 namespace {
@@ -128,4 +129,7 @@ void Graph::launch(Stream& stream) {
     }
   }
   state_->end->state().record(stream);
+  for (const auto& recorded : state_->recorded)
+    if (const auto event = recorded.lock()) event->end = state_->end;
+  device_->count_graph_launch();
 }

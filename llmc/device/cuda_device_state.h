@@ -17,7 +17,8 @@ struct Device::State {
   std::vector<std::string> stream_names;
   Record* record = nullptr;
   int points = 0;
-  std::shared_ptr<Event> capture;  // the end of what is captured now
+  std::shared_ptr<Event> capture;                     // the end of what is captured now
+  std::vector<std::weak_ptr<Event::State>> captured;  // the events that were recorded there
   // Of the entries of work, in their order.
   struct Timed {
     int entry;

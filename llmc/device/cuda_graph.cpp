@@ -7,7 +7,8 @@
 
 struct Graph::State {
   cudaGraphExec_t graph = nullptr;
-  std::shared_ptr<Event> end;  // of the last launch
+  std::vector<std::weak_ptr<Event::State>> recorded;  // the events that each launch records
+  std::shared_ptr<Event> end;                         // of the last launch
 
   State() = default;
   State(const State&) = delete;
@@ -32,6 +33,7 @@ void Graph::capture(Stream& stream, const std::function<void()>& work) {
   // Other threads, as NCCL's, may go on to call CUDA.
   CUDA_CHECK(cudaStreamBeginCapture(cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
   device.capture = captured->end;
+  device.captured.clear();
   cudaGraph_t graph = nullptr;
   try {
     work();
@@ -49,6 +51,7 @@ void Graph::capture(Stream& stream, const std::function<void()>& work) {
   CUDA_CHECK(status);
   CUDA_CHECK(cudaGraphUpload(captured->graph, cuda_stream(stream)));
   device_->count_allocation();
+  captured->recorded = std::move(device.captured);
   captured->end->record(stream);
   state_ = std::move(captured);
 }
@@ -57,4 +60,7 @@ void Graph::launch(Stream& stream) {
   REQUIRE(state_, "a graph is launched in stream '%s', and nothing was captured", stream.name());
   CUDA_CHECK(cudaGraphLaunch(state_->graph, cuda_stream(stream)));
   state_->end->record(stream);
+  for (const auto& recorded : state_->recorded)
+    if (const auto event = recorded.lock()) event->end = state_->end;
+  device_->count_graph_launch();
 }

@@ -91,6 +91,8 @@ class Device {
   void count_wait(int64_t step) {
     ++(step == step_ ? host_waits_.running : step + 1 == step_ ? host_waits_.before : host_waits_.earlier);
   }
+  size_t graph_launches() const { return graph_launches_; }
+  void count_graph_launch() { ++graph_launches_; }
   // Of this device's PinnedMemory, which says so itself.
   bool is_pinned(const void* data) const;
   size_t pinned_bytes() const;
@@ -106,7 +108,7 @@ class Device {
 
  private:
   std::unique_ptr<State> state_;
-  size_t allocations_ = 0;
+  size_t allocations_ = 0, graph_launches_ = 0;
   int64_t step_ = 0;
   HostWaits host_waits_;
   std::vector<std::pair<const std::byte*, size_t>> pinned_;
@@ -151,7 +153,7 @@ class Event {
   State& state() const { return *state_; }
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // Memory of the device; poisoned (0xff: NaN in every type) in the CPU world. 256-byte aligned. Its end waits for all
