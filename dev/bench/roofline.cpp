@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "dev/bench/largest.h"
 #include "dev/bench/public_rates.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -60,16 +61,6 @@ size_t bytes_needed(const Setup& s, const DeviceInfo& device, int B) {
 
 size_t room(const DeviceInfo& device) { return MemoryLimits::elsewhere(Options(), device, 1).device; }
 
-// The largest number that passes, of 1, 2, …; 0 if 1 does not.
-template <class Passes>
-int largest(Passes&& passes) {
-  int known = 0, step = 1;
-  while (passes(known + step)) known += step, step *= 2;
-  for (; step; step /= 2)
-    if (passes(known + step)) known += step;
-  return known;
-}
-
 struct Prediction {
   double tokens_per_second;
   StepSplit split;
@@ -119,7 +110,7 @@ void print_rows(const Setup& s, int B) {
 // With as many sequences as fit; says so if not even one does.
 void print_fitting(const Setup& s) {
   const DeviceInfo device = modelled_device(s.gpu);
-  const int B = largest([&](int n) { return bytes_needed(s, device, n) <= room(device); });
+  const int B = largest_passing([&](int n) { return bytes_needed(s, device, n) <= room(device); });
   if (B) return print_rows(s, B);
   printf("%s: does not fit: one sequence needs %s, of %s\n", name_of(s).c_str(),
          human_bytes(bytes_needed(s, device, 1)).c_str(), human_bytes(room(device)).c_str());
@@ -128,7 +119,7 @@ void print_fitting(const Setup& s) {
 // As many layers as fit with one sequence.
 void print_shortened(Setup s, int layers) {
   const DeviceInfo device = modelled_device(s.gpu);
-  s.layers = largest([&](int n) {
+  s.layers = largest_passing([&](int n) {
     s.layers = n;
     return n <= layers && bytes_needed(s, device, 1) <= room(device);
   });

@@ -1,20 +1,21 @@
 // How fast a configuration trains and how far that is from this device's limits: tokens a second, MFU, memory, and a
 // step by class of work beside what its FLOPs and bytes would take at the rates that were measured just before.
 //
-//   build/cpu/bench/train [--soak N] [train_llama's options]
+//   build/cpu/bench/train [--soak N] [--fit] [train_llama's options]
 //   build/cuda/bench/train --model llama3.2-1b --seq-len 4096 --micro-batch 4 --global-batch 4 --fp8 tensorwise
 //   build/cpu/bench/train --predict --gpu H200 --model llama3-8b --seq-len 8192 --micro-batch 1 --zero-stage 3 --nodes
 //   1
 //
 // Trains on --train-data or random tokens: N steps that are not counted (10), then --steps of them (20), then one that
-// is recorded. On several ranks under mpirun too. --predict executes nothing: it replays the step of a --gpu that is
-// not here (of --nodes, else of one) at named rates, a model.
+// is recorded. --fit shortens the model to as many layers as fit. On several ranks under mpirun too. --predict executes
+// nothing: it replays the step of a --gpu that is not here (of --nodes, else of one) at named rates, a model.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "dev/bench/largest.h"
 #include "dev/bench/measured_rates.h"
 #include "dev/bench/public_rates.h"
 #include "llmc/base/error.h"
@@ -36,7 +37,7 @@ namespace {
 struct Arguments {
   Options options;
   int soak = 10;
-  bool predict = false;
+  bool fit = false, predict = false;
 };
 
 // Options of a run that have no meaning here.
@@ -50,6 +51,7 @@ Arguments arguments_of(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--predict") a.predict = true;
+    else if (argument == "--fit") a.fit = true;
     else if (argument == "--soak" && i + 1 < argc) a.soak = std::stoi(argv[++i]);
     else others.push_back(argument);
   }
@@ -190,11 +192,28 @@ void report(const Measured& m, const LlamaConfig& config, const RunSettings& s, 
          human_count(tokens / compute).c_str(), 100 * compute / mean);
 }
 
+// The layers with which the model fits this device, at most its own.
+int64_t fitting_layers(Options options, const DeviceInfo& device, const Mesh& mesh, int local_ranks) {
+  const int all = open_model(options).config.L;
+  const size_t room = MemoryLimits::here(options, device, local_ranks).device;
+  const int layers = largest_passing([&](int n) {
+    if (n > all) return false;
+    options.layers = n;
+    const LlamaConfig config = open_model(options).config;
+    const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+    return plan_memory(config, trainer_settings(options, settings), mesh, device).device_bytes() <= room;
+  });
+  REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),
+          human_bytes(room).c_str());
+  return layers;
+}
+
 void run(const Arguments& a, const Ranks& ranks) {
-  const Options& options = a.options;
+  Options options = a.options;
   Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, options.rendezvous, options.comm_timeout);
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, int(options.hybrid_shard_degree));
+  if (a.fit) options.layers = fitting_layers(options, device.info(), mesh, ranks.local_size);
   const ModelSource model = open_model(options);
   const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), 0);
   const bool speaks = ranks.rank == 0;
