@@ -97,12 +97,13 @@ struct CopyRates {
 inline CopyRates copy_rates(Stream& stream, Communicator& communicator, size_t bytes, double wanted) {
   Device& device = stream.device();
   const DeviceMemory from(device, bytes), to(device, bytes);
-  const PinnedMemory host(device, bytes);
+  const size_t pinned = std::min(bytes, size_t(256) << 20);
+  const PinnedMemory host(device, pinned);
   fill_bytes(stream, from.data(), 1, bytes);
-  const auto copy_to = [&](std::byte* there) {
-    return double(bytes) / seconds_of(stream, wanted, [&] { copy(stream, there, from.data(), bytes); });
+  const auto copy_to = [&](std::byte* there, size_t count) {
+    return double(count) / seconds_of(stream, wanted, [&] { copy(stream, there, from.data(), count); });
   };
-  CopyRates rates{2 * copy_to(to.data()), copy_to(host.data()), 0};
+  CopyRates rates{2 * copy_to(to.data(), bytes), copy_to(host.data(), pinned), 0};
   const size_t ranks = size_t(communicator.size()), each = bytes / ranks / 256 * 256;
   if (ranks == 1) return rates;
   const auto gather = [&] {
