@@ -2,8 +2,8 @@
 // the time that each class takes in the step beside the least that its FLOPs and bytes allow.
 //
 //   const Ceilings ceilings = Ceilings::data_sheet(modelled_device("H100"));
-//   split_step(record, record.spans, ceilings).table(tokens)                                     // of a step that ran
-//   split_step(record, replay(record, ceilings.rates, …).spans, ceilings).table(tokens)          // of one that did not
+//   split_step(record, record.spans, ceilings).table(tokens)                        // of a step that ran
+//   split_step(record, ceilings.replayed(record).spans, ceilings).table(tokens)     // of one that did not
 #pragma once
 
 #include <array>
