@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, in one command on a bare machine with one (nvcc, python with torch; no MPI, no network):
 #
-#   scripts/gpu_check.sh [build|probe|check|parity|bench|train|memory|pytorch]…      no argument: all of them, in that order
+#   scripts/gpu_check.sh [build|probe|check|parity|bench|train|roofline|memory|pytorch]…      no argument: all of them, in that order
 #
 # Small before large; each check is a process of its own under a time limit, a part ends after 7.5 minutes, and one that
 # fails does not stop the others. A part that was finished (with the same sources) is not run again: call it once more to
@@ -11,7 +11,7 @@
 # it waits for. JSON_HOME, PCRE2_HOME and their like go through to make: what a machine lacks must be brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train memory pytorch)
+results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train roofline memory pytorch)
 export NO_COLOR=1
 unset MAKEFLAGS MAKELEVEL MFLAGS RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE DEVICE FAULTS SANITIZE BUILD EMULATOR
 parts=("$@")
@@ -173,6 +173,22 @@ part_train() {
   run 120 "$programs/train_llama" --steps 20 --out "$scratch/tiny" || bad=1
   on_gpu "a training by two processes" train_two_ranks || bad=1
   on_gpu "llama3.2-1b on random tokens" train_1b || bad=1
+  return $bad
+}
+
+# How far a step is from what its FLOPs and bytes allow, by class of work: Llama-3.2-1B, and Llama-3-8B's shape in as many
+# layers as fit; or a small model in a rehearsal.
+part_roofline() {
+  local bad=0 recipe small=(--seq-len 64 --micro-batch 4 --global-batch 4 --soak 1 --steps 3)
+  for recipe in off tensorwise; do
+    if [ -z "$gpu" ]; then
+      run 60 "$programs/bench/train" "${small[@]}" --fp8 $recipe || bad=1
+      continue
+    fi
+    run 110 "$programs/bench/train" --model dev/bench/llama3.2-1b.json --seq-len 4096 --micro-batch 8 --global-batch 8 --fp8 $recipe || bad=1
+    run 110 "$programs/bench/train" --model llama3-8b --fit --seq-len 8192 --micro-batch 1 --global-batch 1 --fp8 $recipe || bad=1
+  done
+  on_gpu "llama3.2-1b and llama3-8b in part, and rates of a GPU" true
   return $bad
 }
 

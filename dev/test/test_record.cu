@@ -344,6 +344,30 @@ TEST_CASE("replayed times by hand") {
   CHECK(replayed_seconds(work(0, 0, 16, {0, 1, 2, 3}), rates) == 2.5);              // in a node
   CHECK(replayed_seconds(work(0, 0, 16, {0, 1, 2, 3, 4, 5, 6, 7}), rates) == 4.5);  // four cards between nodes
   CHECK(replayed_seconds(work(0, 0, 16, {0, 4}), rates) == 16.5);                   // one
+
+  // Of eight ranks on two nodes: around all of them; along a tree of the ranks of a node, and of the nodes.
+  rates.node_hop_seconds = 1, rates.network_hop_seconds = 10;
+  Entry collective = work(0, 0, 0, {0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(replayed_seconds(collective, rates) == 0.5 + 6 * 1 + 1 * 10);
+  collective.tree = true;
+  CHECK(replayed_seconds(collective, rates) == 0.5 + 2 * 1 + 1 * 10);
+}
+
+TEST_CASE("what is updated is read and written; sums that all ranks get need not go around") {
+  Device device(modelled_device("H100"));
+  Stream stream(device, "compute");
+  RecordingCommunicator communicator(0, Communicator::first_ranks(4));
+  static float x[100], y[400];
+  CHECK(entry_of(Work(stream, "work", {reads(x, 10), writes(y, 20)}), 0).bytes() == 120);
+  CHECK(entry_of(Work(stream, "work", {reads(x, 10), updates(y, 20)}), 0).bytes() == 200);
+  Record record;
+  device.record_to(&record);
+  communicator.all_reduce_sum(stream, x, 100);
+  communicator.all_gather(stream, y, x, 400);
+  communicator.reduce_scatter_sum(stream, x, y, 100);
+  device.record_to(nullptr);
+  CHECK(record.entries.size() == 3);
+  for (const Entry& entry : record.entries) CHECK(entry.tree == (entry.name == "all_reduce_sum"));
 }
 
 TEST_CASE("a trace is JSON of all spans") {

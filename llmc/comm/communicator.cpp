@@ -57,7 +57,9 @@ std::unique_ptr<Communicator> Communicator::split(const std::vector<int>& group)
 }
 
 void Communicator::start(Work work, const Collective& collective) {
-  if (size() > 1) work.traffic = {ring_bytes(collective, size_t(size())), &world_ranks_};
+  if (size() > 1)
+    work.traffic = {ring_bytes(collective, size_t(size())), &world_ranks_,
+                    collective.kind == Collective::Kind::all_reduce || collective.kind == Collective::Kind::broadcast};
   enqueue(work, collective);
 }
 

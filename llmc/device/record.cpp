@@ -8,6 +8,7 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.fp8 = work.fp8;
   entry.accesses.assign(work.accesses, work.accesses + work.access_count);
   entry.sent = work.traffic.sent;
+  entry.tree = work.traffic.tree;
   entry.crossed = work.crossed;
   if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;
   return entry;

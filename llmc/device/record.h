@@ -28,12 +28,13 @@ struct Record {
     bool fp8 = false;  // they are those of FP8 tensor cores
     std::vector<Access> accesses = {};
     size_t sent = 0;              // bytes that this rank sends to others
+    bool tree = false;            // of a collective that need not go from rank to rank
     size_t crossed = 0;           // bytes of a copy between the device and pinned memory of the host
     std::vector<int> ranks = {};  // that a collective spans
 
-    size_t bytes() const {  // read and written, a range that is both once
+    size_t bytes() const {  // read plus written: a range that is both counts twice
       size_t sum = 0;
-      for (const Access& access : accesses) sum += access.bytes;
+      for (const Access& access : accesses) sum += access.updated ? 2 * access.bytes : access.bytes;
       return sum;
     }
   };

@@ -44,7 +44,8 @@ std::string ReplayRates::text() const {
 }
 
 // Rings of several nodes cross from one to the next at as many ranks as the group has in a node, each with a share of
-// the data (one network card a rank); what is short goes along a tree.
+// the data (one network card a rank). NCCL has trees for sums that all ranks get; what it gathers and scatters goes
+// around, from rank to rank.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
@@ -53,11 +54,18 @@ double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   const size_t nodes = nodes_of(work.ranks, rates.ranks_per_node), in_node = (work.ranks.size() + nodes - 1) / nodes;
   double bandwidth = in_node > 1 ? rates.node_bytes : rates.network_bytes;
   if (nodes > 1) bandwidth = std::min(bandwidth, double(in_node) * rates.network_bytes);
-  return rates.kernel_seconds + log2_hops(in_node) * rates.node_hop_seconds +
-         log2_hops(nodes) * rates.network_hop_seconds + double(work.sent) / bandwidth;
+  const double node_hops = work.tree ? log2_hops(in_node) : double(work.ranks.size() - nodes),
+               network_hops = work.tree ? log2_hops(nodes) : double(nodes - 1);
+  return rates.kernel_seconds + node_hops * rates.node_hop_seconds + network_hops * rates.network_hop_seconds +
+         double(work.sent) / bandwidth;
 }
 
 Replay replay(const Record& record, const ReplayRates& rates) {
+  return replay(record, rates, [&](const Record::Entry& work) { return replayed_seconds(work, rates); });
+}
+
+Replay replay(const Record& record, const ReplayRates& rates,
+              const std::function<double(const Record::Entry&)>& seconds_of) {
   std::vector<std::deque<int>> queues(record.streams.size());
   std::map<int, double> reached;  // points; those of before the record are reached from the start
   for (size_t i = 0; i < record.entries.size(); ++i) {
@@ -93,7 +101,7 @@ Replay replay(const Record& record, const ReplayRates& rates) {
             record.entries.size());
     const int index = queues[size_t(best)].front();
     const Record::Entry& work = record.entries[size_t(index)];
-    const double seconds = replayed_seconds(work, rates);
+    const double seconds = seconds_of(work);
     queues[size_t(best)].pop_front(), --left;
     free[size_t(best)] = begin + seconds;
     if (work.ranks.size() > 1) {

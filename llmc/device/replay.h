@@ -4,6 +4,7 @@
 // links, in the order in which they could begin; kernels of several streams do not slow each other down.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct Replay {
 
 // Throws on a wait for a point that is recorded behind it.
 Replay replay(const Record& record, const ReplayRates& rates);
+
+// The same, where each piece of work takes as long as `seconds_of` says.
+Replay replay(const Record& record, const ReplayRates& rates,
+              const std::function<double(const Record::Entry&)>& seconds_of);
 
 // The time that one piece of work takes.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates);

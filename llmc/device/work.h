@@ -20,6 +20,7 @@ struct Access {
   const void* data;
   size_t bytes;
   bool write;
+  bool updated = false;  // written, and read too
 };
 
 // `count` elements from `data`; a null pointer (an absent optional buffer) declares nothing.
@@ -34,14 +35,18 @@ Access writes(const T* data, size_t count) {
 // Read and written: `+=`, in place.
 template <class T>
 Access updates(const T* data, size_t count) {
-  return writes(data, count);
+  Access access = writes(data, count);
+  access.updated = true;
+  return access;
 }
 
 // What a collective moves: the bytes that this rank sends, where each passes on to the next what it was sent (a ring),
-// and the ranks it spans, by their numbers among all.
+// and the ranks it spans, by their numbers among all. Where every rank gets the same sum, what is short can go along a
+// tree instead; what differs from rank to rank goes through all of them.
 struct Traffic {
   size_t sent = 0;
   const std::vector<int>* ranks = nullptr;
+  bool tree = false;
 };
 
 struct Work {

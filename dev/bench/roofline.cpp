@@ -1,0 +1,208 @@
+// What one H100 or H200 could train, before anything has run on one: microseconds a token of a step by class of work,
+// at the data sheet's rates, at rates that other projects reach in public, and at those with our attention; beside what
+// other trainers were measured with. A model: see llmc/device/replay.h and llmc/train/roofline.h.
+//
+//   build/cpu/bench/roofline
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dev/bench/largest.h"
+#include "dev/bench/public_rates.h"
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/planner.h"
+#include "llmc/train/rehearsal.h"
+#include "llmc/train/settings.h"
+
+namespace {
+
+struct Setup {
+  std::string model;
+  int T;
+  std::string gpu;
+  int ranks = 1;  // ZeRO-3 over all of them
+  std::string fp8 = "off";
+  bool gather = false;             // weights travel in FP8
+  bool small_state = false;        // moments and master weights in bf16
+  std::optional<int> layers = {};  // none: its own
+};
+
+Options options_of(const Setup& s, int B) {
+  Options o;
+  o.model = s.model, o.gpu = s.gpu, o.seq_len = s.T, o.fp8 = s.fp8;
+  o.micro_batch = B, o.global_batch = int64_t(B) * s.ranks;
+  if (s.layers) o.layers = *s.layers;
+  if (s.ranks > 1) o.zero_stage = 3, o.fp8_all_gather = s.gather;
+  if (s.small_state) o.moment_dtype = o.master_dtype = "bf16";
+  return o;
+}
+
+struct Asked {
+  LlamaConfig config;
+  RunSettings settings;
+  TrainerSettings trainer;
+  Mesh mesh;
+};
+Asked asked(const Setup& s, const DeviceInfo& device, int B) {
+  const Options options = options_of(s, B);
+  const LlamaConfig config = open_model(options).config;
+  const RunSettings settings = resolve_settings(options, config, device, s.ranks, 0);
+  return {config, settings, trainer_settings(options, settings), Mesh::create(s.ranks, 0)};
+}
+
+size_t bytes_needed(const Setup& s, const DeviceInfo& device, int B) {
+  const Asked a = asked(s, device, B);
+  return plan_memory(a.config, a.trainer, a.mesh, device).device_bytes();
+}
+
+size_t room(const DeviceInfo& device) { return MemoryLimits::elsewhere(Options(), device, 1).device; }
+
+struct Prediction {
+  double tokens_per_second;
+  StepSplit split;
+};
+Prediction predict(const RecordedStep& step, const Asked& a, const Ceilings& rates) {
+  const Replay replayed = rates.replayed(step.record);
+  const double tokens = double(a.settings.step_tokens()) / a.mesh.world_size;
+  return {tokens / replayed.seconds, split_step(step.record, replayed.spans, rates)};
+}
+
+std::string name_of(const Setup& s) {
+  std::string name = s.model + format(", T = %d, %d %s", s.T, s.ranks, s.gpu.c_str());
+  if (s.ranks > 1) name += ", ZeRO-3";
+  name += s.fp8 == "off" ? ", bf16" : ", FP8 " + s.fp8;
+  if (s.gather) name += " and gathered";
+  if (s.small_state) name += ", master weights and moments in bf16";
+  if (s.layers) name += format(", %d layers", *s.layers);
+  return name;
+}
+
+void print_header() {
+  printf("%-30s %9s %9s %9s %9s %9s %9s %9s %10s %8s %8s\n", "us a token", "products", "in FP8", "attention", "passes",
+         "optimizer", "waiting", "sum", "tokens/s", "MFU full", "causal");
+}
+
+void print_rows(const Setup& s, int B) {
+  const DeviceInfo device = modelled_device(s.gpu);
+  const Asked a = asked(s, device, B);
+  const RecordedStep step = record_step(a.config, a.trainer, a.mesh, device, 1);
+  printf("%s, B = %d: %s a device\n", name_of(s).c_str(), B, human_bytes(step.plan.device_bytes()).c_str());
+  const Ceilings best = public_rates(device, a.config.HD, s.T);
+  for (const Ceilings& rates : {Ceilings::data_sheet(device), best, with_portable_attention(best)}) {
+    const auto [tokens_per_second, split] = predict(step, a, rates);
+    const double tokens = double(B) * s.T;
+    const auto us = [&](WorkClass c) { return split[c].alone / tokens * 1e6; };
+    printf("  %-28s %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %10s", rates.name.c_str(), us(WorkClass::product),
+           us(WorkClass::fp8_product), us(WorkClass::attention), us(WorkClass::pass), us(WorkClass::optimizer),
+           us(WorkClass::communication) + us(WorkClass::host_copy) + split.idle / tokens * 1e6, 1e6 / tokens_per_second,
+           human_count(tokens_per_second).c_str());
+    for (const bool causal : {false, true})
+      printf(" %7.1f%%", 100 * a.config.flops_per_token(s.T, causal) * tokens_per_second / device.bf16_flops);
+    printf("\n");
+  }
+  fflush(stdout);
+}
+
+// With as many sequences as fit; says so if not even one does.
+void print_fitting(const Setup& s) {
+  const DeviceInfo device = modelled_device(s.gpu);
+  const int B = largest_passing([&](int n) { return bytes_needed(s, device, n) <= room(device); });
+  if (B) return print_rows(s, B);
+  printf("%s: does not fit: one sequence needs %s, of %s\n", name_of(s).c_str(),
+         human_bytes(bytes_needed(s, device, 1)).c_str(), human_bytes(room(device)).c_str());
+}
+
+// As many layers as fit with one sequence.
+void print_shortened(Setup s, int layers) {
+  const DeviceInfo device = modelled_device(s.gpu);
+  s.layers = largest_passing([&](int n) {
+    s.layers = n;
+    return n <= layers && bytes_needed(s, device, 1) <= room(device);
+  });
+  if (*s.layers) print_fitting(s);
+}
+
+void print_published() {
+  const Setup h100{"llama3-8b", 8192, "H100", 32}, h200{"llama3-8b", 8192, "H200", 32},
+      node{"llama3-8b", 8192, "H100", 8};
+  printf(
+      "Measured by others, tokens a second and GPU; beside them this model of ours in the same place, one sequence a "
+      "GPU, at\npublic rates, and with our attention. Their micro-batches, recomputation and versions differ; "
+      "torchtitan's benchmarks of\n12/2024 name H100 of 500 W with memory of 2.4 TB/s.\n\n"
+      "%-66s %9s %9s %9s %9s\n",
+      "Llama-3-8B, T = 8192", "measured", "public", "ours", "of that");
+  struct Line {
+    const char* who;
+    Setup setup;
+    const char* fp8;
+    bool gather;
+    double tokens;
+  };
+  for (const Line& line : {Line{"torchtitan, 32 H100, bf16", h100, "off", false, 6475},
+                           Line{"torchtitan, 32 H100, bf16, torch.compile", h100, "off", false, 7166},
+                           Line{"torchtitan, 32 H100, FP8 products", h100, "tensorwise", false, 8624},
+                           Line{"torchtitan, 32 H100, FP8 products and all-gather", h100, "tensorwise", true, 8950},
+                           Line{"torchtitan, 32 H200, FP8", h200, "tensorwise", true, 10938},
+                           Line{"NeMo 24.12, 8 H100, FP8 (2 GPUs share a sequence)", node, "tensorwise", true, 12273},
+                           Line{"Megatron-Bridge, 8 H100, FP8", node, "tensorwise", true, 14451}}) {
+    Setup s = line.setup;
+    s.fp8 = line.fp8, s.gather = line.gather;
+    const DeviceInfo device = modelled_device(s.gpu);
+    const Asked a = asked(s, device, 1);
+    const RecordedStep step = record_step(a.config, a.trainer, a.mesh, device, 1);
+    const Ceilings best = public_rates(device, a.config.HD, s.T);
+    const double there = predict(step, a, best).tokens_per_second,
+                 ours = predict(step, a, with_portable_attention(best)).tokens_per_second;
+    printf("%-66s %9.0f %9.0f %9.0f %8.0f%%\n", line.who, line.tokens, there, ours, 100 * line.tokens / ours);
+  }
+  printf(
+      "\nOther models: LLMQ on one H100, T = 1024, bf16 and FP8: 0.5B 149.5k, 164k; 1.5B 58.9k, 73.0k; 3B 30.9k, "
+      "40.4k; 7B 13.8k,\n19.1k. TransformerEngine on P5, one node: 1B 40.2k, 40.8k; 7B 9.35k, 11.0k "
+      "(dev/bench/results/scale.txt).\n");
+}
+
+}  // namespace
+
+int main() try {
+  printf(
+      "A model, not a measurement: a recorded step of one micro-batch, each piece of it as long as its FLOPs or its "
+      "bytes take,\nwhichever is longer. FP8 is tensorwise; state in fp32 unless it says otherwise; as many sequences "
+      "(B) as fit.\n\n");
+  for (const char* gpu : {"H100", "H200"}) {
+    const DeviceInfo device = modelled_device(gpu);
+    for (const int HD : {64, 128}) {
+      const Ceilings best = public_rates(device, HD, HD == 64 ? 4096 : 8192);
+      if (HD == 64)
+        printf("%s: data sheet %.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s; public %.0f (FP8 %.0f), %.2f TB/s\n", gpu,
+               device.bf16_flops * 1e-12, 2 * device.bf16_flops * 1e-12, device.memory_bytes_per_second * 1e-12,
+               best.rates.flops * 1e-12, best.rates.fp8_flops * 1e-12, best.rates.memory_bytes * 1e-12);
+      printf("  attention, head size %d: public %.0f forward, %.0f backward; ours (limits, not measured) %.0f, %.0f\n",
+             HD, best.attention_forward * 1e-12, best.attention_backward * 1e-12, kPortableForward * 1e-12,
+             kPortableBackward * 1e-12);
+    }
+  }
+  for (const char* gpu : {"H100", "H200"}) {
+    printf("\n");
+    print_header();
+    for (const char* fp8 : {"off", "tensorwise"}) print_fitting({"llama3.2-1b", 4096, gpu, 1, fp8});
+    for (const char* fp8 : {"off", "tensorwise"}) {
+      const Setup alone{"llama3-8b", 8192, gpu, 1, fp8};
+      print_fitting(alone);
+      Setup small = alone, sharded = alone;
+      small.small_state = true, sharded.ranks = 8, sharded.gather = alone.fp8 != "off";
+      print_fitting(small);
+      print_shortened(alone, 32);
+      print_fitting(sharded);
+    }
+  }
+  printf("\n");
+  print_published();
+  return 0;
+} catch (const std::exception& error) {
+  fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}

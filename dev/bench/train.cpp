@@ -1,0 +1,253 @@
+// How fast a configuration trains and how far that is from this device's limits: tokens a second, MFU, memory, and a
+// step by class of work beside what its FLOPs and bytes would take at the rates that were measured just before.
+//
+//   build/cpu/bench/train [--soak N] [--fit] [train_llama's options]
+//   build/cuda/bench/train --model llama3.2-1b --seq-len 4096 --micro-batch 4 --global-batch 4 --fp8 tensorwise
+//   build/cpu/bench/train --predict --gpu H200 --model llama3-8b --seq-len 8192 --micro-batch 1 --zero-stage 3 --nodes
+//   1
+//
+// Trains on --train-data or random tokens: N steps that are not counted (10), then --steps of them (20), then one that
+// is recorded. --fit shortens the model to as many layers as fit. On several ranks under mpirun too. --predict executes
+// nothing: it replays the step of a --gpu that is not here (of --nodes, else of one) at named rates, a model.
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dev/bench/largest.h"
+#include "dev/bench/measured_rates.h"
+#include "dev/bench/public_rates.h"
+#include "llmc/base/error.h"
+#include "llmc/base/philox.h"
+#include "llmc/base/text.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/ranks.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/planner.h"
+#include "llmc/train/rehearsal.h"
+#include "llmc/train/sampler.h"
+#include "llmc/train/settings.h"
+#include "llmc/train/token_dataset.h"
+#include "llmc/train/trainer.h"
+
+namespace {
+
+struct Arguments {
+  Options options;
+  int soak = 10;
+  bool fit = false, predict = false;
+};
+
+// Options of a run that have no meaning here.
+constexpr const char* kOthers[] = {"val_data",    "packed_documents", "document_token",   "out",       "train_tokens",
+                                   "epochs",      "eval_choices",     "val_every",        "eval_only", "sample_every",
+                                   "sample_only", "dry_run",          "checkpoint_every", "resume",    "consolidate"};
+
+Arguments arguments_of(int argc, char** argv) {
+  Arguments a;
+  std::vector<std::string> others;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--predict") a.predict = true;
+    else if (argument == "--fit") a.fit = true;
+    else if (argument == "--soak" && i + 1 < argc) a.soak = std::stoi(argv[++i]);
+    else others.push_back(argument);
+  }
+  a.options = parse_options(others);
+  REQUIRE(a.soak >= 1, "--soak %d: at least one step", a.soak);
+  const Json given = options_json(a.options), standard = options_json(Options());
+  for (std::string name : kOthers) {
+    const bool given_here = given.at(name).dump() != standard.at(name).dump();
+    std::replace(name.begin(), name.end(), '_', '-');
+    REQUIRE(!given_here, "--%s: this only trains, and keeps nothing", name.c_str());
+  }
+  REQUIRE(a.predict || a.options.nodes == 0, "--nodes: with --predict only");
+  if (is_auto(a.options.steps)) a.options.steps = 20;
+  return a;
+}
+
+void print_heading(const LlamaConfig& config, const RunSettings& s, const Options& options, int ranks) {
+  printf("%s, %d layers, %s parameters: %d rank%s x %lld micro-batch%s of %d sequences of %d tokens, %s%s\n",
+         config.name.c_str(), config.L, human_count(double(config.parameters())).c_str(), ranks, ranks == 1 ? "" : "s",
+         (long long)s.micro_steps, s.micro_steps == 1 ? "" : "es", s.B, s.T, dtype_name(s.dtype),
+         s.fp8.on() ? (", FP8 " + options.fp8).c_str() : "");
+  const std::string changed = changed_options_line(options);
+  if (!changed.empty()) printf("options: %s\n", changed.c_str());
+}
+
+// ---------------------------------------------------------------------------------------------- a step that is not run
+
+void predict(const Options& options) {
+  const DeviceInfo device = modelled_device(options.gpu);
+  const int world = options.nodes ? int(options.nodes * options.gpus_per_node) : 1;
+  const Mesh mesh = Mesh::create(world, 0, 1, 1, int(options.hybrid_shard_degree));
+  const LlamaConfig config = open_model(options).config;
+  const RunSettings settings = resolve_settings(options, config, device, world, 0);
+  const RecordedStep step =
+      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
+  printf("a model of a step on %d %s: nothing is measured\n", world, device.name.c_str());
+  print_heading(config, settings, options, world);
+  const size_t room = MemoryLimits::elsewhere(options, device, int(options.gpus_per_node)).device;
+  printf("memory: %s of a device, %s\n", human_bytes(step.plan.device_bytes()).c_str(),
+         step.plan.device_bytes() <= room ? "which fits" : "which does not fit");
+  const double tokens = double(settings.step_tokens()) / world;
+  const Ceilings sheet = Ceilings::data_sheet(device), best = public_rates(device, config.HD, settings.T);
+  for (Ceilings rates : {sheet, best, with_portable_attention(best)}) {
+    rates.rates.ranks_per_node = int(options.gpus_per_node);
+    const Replay replayed = rates.replayed(step.record);
+    printf("\nat the %s%s: %s tokens/s a GPU, %s\n%s; attention %.0f forward, %.0f backward\n\n", rates.name.c_str(),
+           &rates == &sheet ? "'s rates" : "", human_count(tokens / replayed.seconds).c_str(),
+           mfu_text(config, settings.T, tokens / replayed.seconds, device.bf16_flops).c_str(),
+           rates.rates.text().c_str(), rates.attention_forward * 1e-12, rates.attention_backward * 1e-12);
+    printf("%s", split_step(step.record, replayed.spans, sheet).table(tokens).c_str());
+  }
+  printf("\nroofline: the least at the data sheet's rates\n");
+}
+
+// ---------------------------------------------------------------------------------------------- a training
+
+// The rows of this rank, of --train-data or at random.
+class Batches {
+ public:
+  Batches(const Options& options, const RunSettings& s, int V, const Ranks& ranks)
+      : s_(s), V_(uint64_t(V)), seed_(uint64_t(options.seed)), ranks_(ranks) {
+    if (options.train_data.empty()) return;
+    data_.emplace(open_training_data(options.train_data, "", V, ranks.rank, ranks.size).train, s.T, seed_);
+  }
+  void fill(int64_t step) {
+    const size_t micro_tokens = size_t(s_.B) * size_t(s_.T);
+    inputs.resize(micro_tokens * size_t(s_.micro_steps)), labels.resize(inputs.size());
+    for (int64_t k = 0; data_ && k < s_.micro_steps; ++k)
+      data_->fill({s_.G, ranks_.size, s_.B}, step, k, ranks_.rank, inputs.data() + size_t(k) * micro_tokens,
+                  labels.data() + size_t(k) * micro_tokens);
+    for (size_t i = 0; !data_ && i < inputs.size(); ++i) {
+      const uint64_t at = uint64_t(step * ranks_.size + ranks_.rank) * inputs.size() + i;
+      inputs[i] = int32_t(philox_word(seed_, at, 0) % V_), labels[i] = int32_t(philox_word(seed_, at, 1) % V_);
+    }
+  }
+  std::vector<int32_t> inputs, labels;
+
+ private:
+  const RunSettings& s_;
+  uint64_t V_, seed_;
+  const Ranks& ranks_;
+  std::optional<Sampler> data_;
+};
+
+struct Measured {
+  std::vector<double> seconds;  // of each step
+  std::string state;            // of the GPU when it was soaked
+  Record record;                // of a step after them
+  double loss = 0;
+};
+
+// One step is always under way while the host prepares the next, as in train_llama.
+Measured train(Trainer& trainer, Device& device, const Arguments& a, const RunSettings& s, Batches& batches) {
+  Measured m;
+  const int64_t steps = a.soak + a.options.steps;
+  for (int64_t step = 0; step <= steps; ++step) {
+    if (step == steps) {  // alone: nothing else is in its record
+      m.seconds.push_back(trainer.wait_for_step().seconds);
+      device.record_to(&m.record);
+    }
+    batches.fill(step);
+    trainer.enqueue_step({step, s.learning_rate_at(std::min<int64_t>(step, s.steps)), batches.inputs, batches.labels});
+    if (step == a.soak - 1) m.state = gpu_state(device);  // its steps are under way, and not counted
+    if (step > 0 && step < steps) {
+      const double seconds = trainer.wait_for_step().seconds;
+      if (step - 1 >= a.soak) m.seconds.push_back(seconds);
+    }
+  }
+  device.record_to(nullptr);
+  m.loss = trainer.wait_for_step().loss;
+  return m;
+}
+
+void report(const Measured& m, const LlamaConfig& config, const RunSettings& s, const MeasuredRates& rates,
+            const DeviceInfo& device, int ranks) {
+  double sum = 0;
+  for (const double seconds : m.seconds) sum += seconds;
+  const auto [least, most] = std::minmax_element(m.seconds.begin(), m.seconds.end());
+  const double mean = sum / double(m.seconds.size()), tokens = double(s.step_tokens()) / ranks;
+  printf("%zu steps: %.2f ms each (%.2f to %.2f): %s tokens/s a rank, %s in all; loss %.4f\n", m.seconds.size(),
+         mean * 1e3, *least * 1e3, *most * 1e3, human_count(tokens / mean).c_str(),
+         human_count(tokens / mean * ranks).c_str(), m.loss);
+  const bool known = device.bf16_flops > 0 && s.dtype == DType::bf16;
+  printf("%s, %s\n",
+         mfu_text(config, s.T, tokens / mean, known ? device.bf16_flops : rates.ceilings.rates.flops).c_str(),
+         known ? "the data sheet's for bf16" : "the measured product");
+  if (!m.state.empty()) printf("GPU, while it trains: %s\n", m.state.c_str());
+
+  const StepSplit split = split_step(m.record, m.record.spans, rates.ceilings);
+  printf("\none recorded step of %.2f ms; roofline: the least at the rates above, for FLOPs or bytes\n\n",
+         split.seconds * 1e3);
+  printf("%s", split.table(tokens).c_str());
+  double compute = 0;
+  for (const WorkClass c : {WorkClass::product, WorkClass::fp8_product, WorkClass::attention, WorkClass::pass,
+                            WorkClass::optimizer, WorkClass::other})
+    compute += split[c].least;
+  printf("\nat the roofline of all that it computes: %s tokens/s a rank; this is %.1f%% of that\n",
+         human_count(tokens / compute).c_str(), 100 * compute / mean);
+}
+
+// The layers with which the model fits this device, at most its own.
+int64_t fitting_layers(Options options, const DeviceInfo& device, const Mesh& mesh, int local_ranks) {
+  const int all = open_model(options).config.L;
+  const size_t room = MemoryLimits::here(options, device, local_ranks).device;
+  const int layers = largest_passing([&](int n) {
+    if (n > all) return false;
+    options.layers = n;
+    const LlamaConfig config = open_model(options).config;
+    const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+    return plan_memory(config, trainer_settings(options, settings), mesh, device).device_bytes() <= room;
+  });
+  REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),
+          human_bytes(room).c_str());
+  return layers;
+}
+
+void run(const Arguments& a, const Ranks& ranks) {
+  Options options = a.options;
+  Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
+  const auto communicator = make_communicator(device, ranks, options.rendezvous, options.comm_timeout);
+  const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, int(options.hybrid_shard_degree));
+  if (a.fit) options.layers = fitting_layers(options, device.info(), mesh, ranks.local_size);
+  const ModelSource model = open_model(options);
+  const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), 0);
+  const bool speaks = ranks.rank == 0;
+  if (speaks) printf("%s\n", device.info().name.c_str());
+  if (speaks) print_heading(model.config, settings, options, ranks.size);
+  const MeasuredRates rates = measure_rates(device, *communicator, settings.dtype, options.tf32, settings.fp8.on());
+  if (speaks) printf("%s\n", rates.text.c_str());
+
+  const auto trainer = Trainer::create(device, *communicator, model.config, trainer_settings(options, settings), mesh);
+  const Planner planner(options, model.config, device.info(), mesh, 0,
+                        MemoryLimits::here(options, device.info(), ranks.local_size));
+  planner.require_fits(trainer->plan());
+  if (speaks) printf("memory, as planned\n%s\n", trainer->plan().table().c_str());
+  trainer->allocate();
+  if (model.weights) trainer->load(*model.weights);
+  else trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
+  Batches batches(options, settings, model.config.V, ranks);
+  const Measured measured = train(*trainer, device, a, settings, batches);
+  if (speaks) report(measured, model.config, settings, rates, device.info(), ranks.size);
+  if (speaks && !options.trace.empty()) write_trace(options.trace, measured.record, measured.record.spans);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Ranks ranks;
+  try {
+    ranks = Ranks::start(&argc, &argv);
+    const Arguments arguments = arguments_of(argc, argv);
+    if (arguments.predict) predict(arguments.options);
+    else run(arguments, ranks);
+  } catch (const std::exception& error) {
+    end_all_ranks(ranks, error);
+  }
+  ranks.finish();
+  return 0;
+}

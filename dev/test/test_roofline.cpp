@@ -1,0 +1,195 @@
+// Covers: a step by class of work: all of it is in a class, its FLOPs are those of the formulas on paper, and the
+// optimizer's bytes those of the state
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "dev/test/test.h"
+#include "llmc/base/options.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/rehearsal.h"
+#include "llmc/train/roofline.h"
+#include "llmc/train/settings.h"
+
+namespace {
+
+using Entry = Record::Entry;
+using Kind = Record::Entry::Kind;
+
+struct Step {
+  LlamaConfig config;
+  RunSettings settings;
+  Record record;
+  double tokens;  // of a rank
+  StepSplit split;
+};
+
+// A step on one H100 of so many, with train_llama's options.
+Step step_of(const std::vector<std::string>& words, int ranks = 1) {
+  const Options options = parse_options(words);
+  const DeviceInfo device = modelled_device("H100");
+  const Mesh mesh = Mesh::create(ranks, 0, 1, 1, int(options.hybrid_shard_degree));
+  const LlamaConfig config = open_model(options).config;
+  const RunSettings settings = resolve_settings(options, config, device, ranks, 0);
+  const Record record =
+      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps).record;
+  const Ceilings rates = Ceilings::data_sheet(device);
+  return {config, settings, record, double(settings.step_tokens()) / ranks,
+          split_step(record, rates.replayed(record).spans, rates)};
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("all work of a step is in a class, and the classes are all of the step") {
+  struct Case {
+    const char* options;
+    int ranks;
+  };
+  // Kernels of each kind of head, of odd sizes, of each recipe, of each way to save memory and to share.
+  for (const Case& c : std::vector<Case>{
+           {"--dtype fp32", 1},
+           {"--model dev/reference/dumps/odd_vocab/config.json --seq-len 19 --micro-batch 3 --global-batch 6", 1},
+           {"--model dev/reference/dumps/odd_vocab/config.json --seq-len 19 --micro-batch 3 --global-batch 6 --fp8 "
+            "tensorwise",
+            1},
+           {"--model llama3.2-1b --layers 3 --seq-len 256 --micro-batch 2 --global-batch 4", 1},
+           {"--fp8 tensorwise --fp8-stats 1", 1},
+           {"--fp8 delayed --global-batch 32 --micro-batch 8", 1},
+           {"--fp8 rowwise", 1},
+           {"--fp8 rowwise-hp-wgrad", 1},
+           {"--fp8 blockwise", 1},
+           {"--recompute block --activation-offload input --offload-optimizer --offload-gradients", 1},
+           {"--recompute mlp --activation-offload all --moment-dtype bf16 --master-dtype bf16 --dtype bf16", 1},
+           {"--zero-stage 1 --reduce-dtype bf16", 4},
+           {"--zero-stage 2 --global-batch 32 --micro-batch 4", 4},
+           {"--zero-stage 3 --hybrid-shard-degree 2", 4},
+           {"--zero-stage 3 --fp8 tensorwise --fp8-all-gather", 4},
+           {"--zero-stage 3 --fp8 delayed --fp8-all-gather --fp8-precompute-scales off", 4}}) {
+    CAPTURE(c.options);
+    const Step step = step_of(words_of(c.options), c.ranks);
+    size_t works = 0, pieces = 0;
+    for (const Entry& entry : step.record.entries) {
+      if (entry.kind != Kind::work) continue;
+      CAPTURE(entry.name);
+      CAPTURE(entry.place);
+      CHECK(class_of(entry) != WorkClass::other);
+      ++works;
+    }
+    double alone = step.split.idle;
+    for (const StepSplit::Part& part : step.split.parts) {
+      pieces += size_t(part.pieces), alone += part.alone;
+      CHECK(part.alone <= part.busy * (1 + 1e-9));
+      CHECK(part.busy <= part.least * (1 + 1e-9));  // a class that works in several streams at once is busy once
+    }
+    CHECK(pieces == works);
+    CHECK(std::abs(alone - step.split.seconds) <= 1e-9 * step.split.seconds);
+  }
+}
+
+TEST_CASE("FLOPs of a step are those of the formulas on paper") {
+  for (const char* options :
+       {"--dtype fp32", "--seq-len 100 --micro-batch 3 --global-batch 12",
+        "--model llama3.2-1b --seq-len 512 --micro-batch 2 --global-batch 2",  // a tied head
+        "--model llama3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 tensorwise",
+        "--model llama3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 rowwise-hp-wgrad"}) {
+    CAPTURE(options);
+    const Step step = step_of(words_of(options));
+    const LlamaConfig& config = step.config;
+    const int T = step.settings.T;
+    const double products = step.split[WorkClass::product].flops + step.split[WorkClass::fp8_product].flops,
+                 attention = step.split[WorkClass::attention].flops;
+    CHECK(products == config.flops_per_token(0, false) * step.tokens);
+    // The paper has 2 products of T/2 keys a token in forward and 4 in backward; the kernels also compute each query
+    // with its own key, (T+1)/2, and the scores once more in backward: 7 products for 6.
+    const double causal = (config.flops_per_token(T, true) - config.flops_per_token(0, true)) * step.tokens,
+                 full = (config.flops_per_token(T, false) - config.flops_per_token(0, false)) * step.tokens;
+    CHECK(std::abs(attention / (causal * 7 / 6 * (T + 1) / T) - 1) < 1e-12);
+    CHECK(full == 2 * causal);
+  }
+}
+
+TEST_CASE("the optimizer's bytes are those of the state") {
+  struct Case {
+    const char* options;
+    int ranks;
+    double bytes;  // of a parameter that this rank updates
+  };
+  // Gradients (fp32) are read by the norm and by the update; weights for the products are written where the master is
+  // fp32 and they are bf16; master and moments are read and written.
+  for (const Case& c : {Case{"--dtype fp32", 1, 4 + 4 + 2 * (4 + 4 + 4)},
+                        {"--dtype bf16", 1, 4 + 4 + 2 + 2 * (4 + 4 + 4)},
+                        {"--dtype bf16 --moment-dtype bf16", 1, 4 + 4 + 2 + 2 * (4 + 2 + 2)},
+                        {"--dtype bf16 --moment-dtype bf16 --master-dtype bf16", 1, 4 + 4 + 2 * (2 + 2 + 2)},
+                        {"--dtype bf16 --zero-stage 3", 8, 4 + 4 + 2 + 2 * (4 + 4 + 4)},
+                        {"--dtype bf16 --zero-stage 1", 8, 4 + 4 + 2 + 2 * (4 + 4 + 4)}}) {
+    CAPTURE(c.options);
+    const Step step =
+        step_of(words_of(std::string("--model llama3.2-1b --seq-len 64 --micro-batch 1 --global-batch 8 ") + c.options),
+                c.ranks);
+    const double paper = double(step.config.parameters()) / c.ranks * c.bytes;
+    // Beside them lie the partial sums of the norm, 8 bytes for some thousand gradients, and the table of weight decay.
+    CHECK(step.split[WorkClass::optimizer].bytes >= paper);
+    CHECK(step.split[WorkClass::optimizer].bytes < paper * (1 + 1e-3));
+  }
+}
+
+TEST_CASE("a step by hand") {
+  const auto work = [](const char* name, int stream, double flops, size_t bytes) {
+    Entry entry{Kind::work, stream};
+    entry.name = name, entry.flops = flops;
+    entry.accesses = {{nullptr, bytes, true}};
+    return entry;
+  };
+  Ceilings rates{};
+  rates.rates.flops = 100, rates.rates.fp8_flops = 200, rates.rates.memory_bytes = 10, rates.rates.host_bytes = 4;
+  rates.rates.node_bytes = 2, rates.rates.kernel_seconds = rates.rates.node_hop_seconds = 0;
+  rates.attention_forward = 50, rates.attention_backward = 25;
+  CHECK(rates.seconds(work("matmul_forward", 0, 300, 10)) == 3);
+  CHECK(rates.seconds(work("matmul_forward", 0, 100, 20)) == 2);  // its bytes take longer
+  CHECK(rates.seconds(work("attention_mma, forward", 0, 100, 0)) == 2);
+  CHECK(rates.seconds(work("attention_mma, dq", 0, 105, 0)) == 3);  // 75 of them count
+  CHECK(rates.seconds(work("attention_mma, dk and dv", 0, 140, 0)) == 4);
+  CHECK(rates.seconds(work("attention_new, backward", 0, 100, 0)) == 4);
+
+  Record record;
+  record.streams = {"compute", "gather", "out"};
+  record.entries = {work("matmul_forward", 0, 300, 10), work("rope_forward", 0, 0, 20), work("all_gather", 1, 0, 0),
+                    work("copy", 2, 0, 0), work("adamw", 0, 0, 10)};
+  record.entries[2].ranks = {0, 1}, record.entries[2].sent = 6;
+  record.entries[3].crossed = 8;
+  // Time:      0 1 2 3 4 5 6 7 8 9
+  // compute    m m m m - r r - - a
+  // gather     - - g g g g - - - -
+  // out        - - - - - - c c - -
+  const StepSplit split = split_step(record, {{0, 0, 4}, {1, 5, 7}, {2, 2, 6}, {3, 6, 8}, {4, 9, 10}}, rates);
+  const auto check = [&](WorkClass c, double alone, double busy, double least, double bytes) {
+    CAPTURE(work_class_name(c));
+    CHECK(split[c].pieces == 1);
+    CHECK(split[c].alone == alone);
+    CHECK(split[c].busy == busy);
+    CHECK(split[c].least == least);
+    CHECK(split[c].bytes == bytes);
+  };
+  check(WorkClass::product, 4, 4, 3, 10);
+  check(WorkClass::pass, 2, 2, 2, 20);
+  check(WorkClass::communication, 1, 4, 3, 6);
+  check(WorkClass::host_copy, 1, 2, 2, 8);
+  check(WorkClass::optimizer, 1, 1, 1, 10);
+  CHECK(split.idle == 1);
+  CHECK(split.seconds == 10);
+  CHECK(class_of(work("something else", 0, 0, 0)) == WorkClass::other);
+  CHECK(split.table(2).find("communication                      1 1000.00 ms    10.0% 500000.000 4000.00 ms") !=
+        std::string::npos);
+}

@@ -1,0 +1,149 @@
+#include "llmc/train/roofline.h"
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+
+namespace {
+
+// Which class work is of, by the begin of its name. A collective of one rank is a copy.
+struct ClassOfNames {
+  WorkClass work_class;
+  std::vector<std::string> names;
+};
+const ClassOfNames kNames[] = {
+    {WorkClass::product, {"matmul"}},
+    {WorkClass::attention, {"attention"}},
+    {WorkClass::optimizer, {"adamw", "global_norm"}},
+    {WorkClass::pass,
+     {"rmsnorm",
+      "add_rmsnorm",
+      "rope",
+      "swiglu",
+      "embedding",
+      "classifier",
+      "sum_losses",
+      "accumulate",
+      "cast",
+      "quantize",
+      "arrange_quantized",
+      "largest_magnitude",
+      "unpad",
+      "update_delayed_scales",
+      "copy",
+      "fill",
+      "all_gather",
+      "all_reduce",
+      "reduce_scatter",
+      "broadcast"}},
+};
+
+// The part of the declared FLOPs that counts where a backward is 5 products: its two kernels both compute the scores'
+// and their gradients'.
+double counted_part(const std::string& name) {
+  return name.ends_with(", dq") || name.ends_with(", dk and dv") ? 5.0 / 7 : 1;
+}
+
+double bytes_of(const Record::Entry& work, WorkClass work_class) {
+  return double(work_class == WorkClass::communication ? work.sent
+                : work_class == WorkClass::host_copy   ? work.crossed
+                                                       : work.bytes());
+}
+
+// A begin or an end of work.
+struct Turn {
+  double at;
+  size_t work_class;
+  int change;
+};
+
+}  // namespace
+
+const char* work_class_name(WorkClass work_class) {
+  constexpr const char* names[kWorkClasses] = {
+      "products",  "products in FP8", "attention",     "memory-bound passes",
+      "optimizer", "other",           "communication", "copies to the host and back"};
+  return names[size_t(work_class)];
+}
+
+WorkClass class_of(const Record::Entry& work) {
+  if (work.crossed) return WorkClass::host_copy;
+  if (work.ranks.size() > 1) return WorkClass::communication;
+  if (work.fp8) return WorkClass::fp8_product;
+  for (const ClassOfNames& c : kNames)
+    for (const std::string& name : c.names)
+      if (work.name.starts_with(name)) return c.work_class;
+  return WorkClass::other;
+}
+
+Ceilings Ceilings::data_sheet(const DeviceInfo& device) {
+  Ceilings c{"data sheet", ReplayRates::of(device), device.bf16_flops, device.bf16_flops};
+  c.rates.flops = device.bf16_flops, c.rates.fp8_flops = 2 * device.bf16_flops;
+  c.rates.memory_bytes = device.memory_bytes_per_second;
+  c.rates.kernel_seconds = 0;
+  return c;
+}
+
+double Ceilings::seconds(const Record::Entry& work) const {
+  if (class_of(work) != WorkClass::attention) return replayed_seconds(work, rates);
+  const double rate = work.name.ends_with("forward") ? attention_forward : attention_backward;
+  return std::max(
+      {rates.kernel_seconds, work.flops * counted_part(work.name) / rate, double(work.bytes()) / rates.memory_bytes});
+}
+
+Replay Ceilings::replayed(const Record& record) const {
+  return replay(record, rates, [this](const Record::Entry& work) { return seconds(work); });
+}
+
+StepSplit split_step(const Record& record, const std::vector<Record::Span>& spans, const Ceilings& ceilings) {
+  StepSplit split;
+  std::vector<Turn> turns;
+  for (const Record::Span& span : spans) {
+    const Record::Entry& work = record.entries[size_t(span.entry)];
+    const WorkClass work_class = class_of(work);
+    StepSplit::Part& part = split.parts[size_t(work_class)];
+    ++part.pieces;
+    part.flops += work.flops * counted_part(work.name), part.bytes += bytes_of(work, work_class);
+    part.least += ceilings.seconds(work);
+    turns.push_back({span.begin, size_t(work_class), 1}), turns.push_back({span.end, size_t(work_class), -1});
+  }
+  if (turns.empty()) return split;
+  std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.at < b.at; });
+  std::array<int, kWorkClasses> working{};
+  for (size_t i = 0; i + 1 < turns.size(); ++i) {
+    working[turns[i].work_class] += turns[i].change;
+    const double seconds = turns[i + 1].at - turns[i].at;
+    bool taken = false;
+    for (size_t c = 0; c < kWorkClasses; ++c) {
+      if (working[c] <= 0) continue;
+      split.parts[c].busy += seconds;
+      if (!taken) split.parts[c].alone += seconds;
+      taken = true;
+    }
+    if (!taken) split.idle += seconds;
+  }
+  split.seconds = turns.back().at - turns.front().at;
+  return split;
+}
+
+std::string StepSplit::table(double tokens) const {
+  std::string text = format("%-28s %7s %10s %8s %10s %10s %10s %8s %9s %9s\n", "", "pieces", "of step", "", "us/token",
+                            "busy", "roofline", "of it", "TFLOP/s", "GB/s");
+  for (size_t c = 0; c < kWorkClasses; ++c) {
+    const Part& p = parts[c];
+    if (!p.pieces) continue;
+    text += format("%-28s %7d %7.2f ms %7.1f%% %10.3f %7.2f ms %7.2f ms %7.1f%%", work_class_name(WorkClass(c)),
+                   p.pieces, p.alone * 1e3, 100 * p.alone / seconds, p.alone / tokens * 1e6, p.busy * 1e3,
+                   p.least * 1e3, 100 * p.least / p.busy);
+    text += p.flops > 0 ? format(" %9.3f", p.flops / p.busy * 1e-12) : format(" %9s", "");
+    text += format(" %9.1f\n", p.bytes / p.busy * 1e-9);
+  }
+  return text + format("%-28s %7s %7.2f ms %7.1f%% %10.3f\n", "idle", "", idle * 1e3, 100 * idle / seconds,
+                       idle / tokens * 1e6);
+}
+
+std::string mfu_text(const LlamaConfig& config, int T, double tokens_per_second, double peak) {
+  const auto percent = [&](bool causal) { return 100 * config.flops_per_token(T, causal) * tokens_per_second / peak; };
+  return format("MFU %.1f%% (attention in full: 6 N + 12 L C T), %.1f%% (causal: 6 N + 6 L C T) of %.4g TFLOP/s",
+                percent(false), percent(true), peak * 1e-12);
+}
