@@ -3,23 +3,70 @@
     python dev/bench/pytorch_train.py --config config.json --text FILE --steps 200 --batch 8 --seq-len 256
     python dev/bench/pytorch_train.py --config config.json --device cuda --dtype bf16 --batch 4 --seq-len 2048 --compile
 
-AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 the products and attention (sdpa)
-run in bf16 by autocast.  Trains on the bytes of a text, whose last tenth is held out, or on random tokens.  Warm-up of a
-tenth of the steps, then a cosine to a tenth of the rate.  Prints the rate in tokens a second of all but the first steps.
+AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 the products and attention run in bf16
+by autocast. --attention names the backend of scaled_dot_product_attention (default: PyTorch's choice). --fp8: the blocks'
+products by torch._scaled_mm with a scale for each tensor, e4m3 forward and e5m2 output gradients, as torchtitan's
+tensorwise recipe. Trains on the bytes of a text, whose last tenth is held out, or on random tokens. Warm-up of a tenth of
+the steps, then a cosine to a tenth of the rate. Prints the rate in tokens a second of all but the first steps.
 """
 
 import argparse
+import contextlib
 import math
 import time
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 LOG_EVERY = 20
 WARM_UP_STEPS = 5  # not timed: memory is allocated, kernels are chosen and compiled
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
+
+
+def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """x times one scale in FP8, and the scale's reciprocal."""
+    largest = torch.finfo(dtype).max
+    scale = largest / x.abs().amax().float().clamp(min=1e-12)
+    return (x.float() * scale).clamp(-largest, largest).to(dtype), scale.reciprocal()
+
+
+class Fp8Product(torch.autograd.Function):
+    """x (N, IC) times weight (OC, IC) transposed; both operands of each product have K along their rows."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:
+        x8, x_factor = quantize(x, torch.float8_e4m3fn)
+        w8, w_factor = quantize(weight, torch.float8_e4m3fn)
+        ctx.save_for_backward(x8, x_factor, w8, w_factor)
+        return torch._scaled_mm(x8, w8.t(), scale_a=x_factor, scale_b=w_factor, out_dtype=x.dtype, use_fast_accum=True)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x8, x_factor, w8, w_factor = ctx.saved_tensors
+        g8, g_factor = quantize(gradient.contiguous(), torch.float8_e5m2)
+        dx = torch._scaled_mm(g8, w8.t().contiguous().t(), scale_a=g_factor, scale_b=w_factor, out_dtype=gradient.dtype)
+        dweight = torch._scaled_mm(g8.t().contiguous(), x8.t().contiguous().t(), scale_a=g_factor, scale_b=x_factor,
+                                   out_dtype=gradient.dtype)
+        return dx, dweight
+
+
+class Fp8Linear(nn.Linear):
+    """A linear layer without bias, under bf16 autocast, in FP8."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = Fp8Product.apply(x.to(torch.bfloat16).flatten(0, -2), self.weight.to(torch.bfloat16))
+        return product.unflatten(0, x.shape[:-1])
+
+
+def to_fp8(model: LlamaForCausalLM) -> None:
+    """The blocks' linear layers; the head and the embedding stay."""
+    for module in model.model.layers.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Fp8Linear
 
 
 def mean_loss(model: LlamaForCausalLM, tokens: Tensor, dtype: torch.dtype) -> Tensor:
@@ -41,6 +88,7 @@ def held_out_loss(model: LlamaForCausalLM, text: Tensor, batch: int, seq_len: in
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains a Llama with plain PyTorch, and times it.")
     parser.add_argument("--config", type=Path, required=True, help="Hugging Face config.json; weights are random")
+    parser.add_argument("--layers", type=int, help="shorten or lengthen the model")
     parser.add_argument("--text", type=Path, help="bytes to train on (none: random tokens)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=8, help="sequences a step")
@@ -48,11 +96,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--fp8", action="store_true", help="the blocks' products in FP8")
+    parser.add_argument("--attention", choices=sorted(BACKENDS), help="backend of attention")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
     args = parser.parse_args()
     if args.steps <= WARM_UP_STEPS:
         parser.error(f"--steps {args.steps}: the first {WARM_UP_STEPS} are not timed; take more")
+    if args.fp8 and args.dtype != "bf16":
+        parser.error("--fp8: it is for --dtype bf16")
     return args
 
 
@@ -63,33 +115,32 @@ def optimizer_of(model: LlamaForCausalLM, lr: float) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
 
 
-def main() -> None:
-    args = arguments()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(1)
-    dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
-
+def model_of(args: argparse.Namespace) -> LlamaForCausalLM:
     config = LlamaConfig.from_json_file(args.config)
-    if args.text:
-        text = torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long()
-    else:
-        text = torch.randint(config.vocab_size, (1 << 22,))
-    text = text.to(args.device)
-    split = len(text) * 9 // 10
-    train, held_out = text[:split], text[split:]
+    config.max_position_embeddings = max(config.max_position_embeddings, args.seq_len)
+    if args.layers:
+        config.num_hidden_layers = args.layers
     with torch.device(args.device):
         model = LlamaForCausalLM(config)
+    if args.fp8:
+        to_fp8(model)
+    return model
+
+
+def data_of(args: argparse.Namespace, vocabulary: int) -> Tensor:
+    if not args.text:
+        return torch.randint(vocabulary, (1 << 22,), device=args.device)
+    return torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long().to(args.device)
+
+
+def train(args: argparse.Namespace, model: LlamaForCausalLM, data: Tensor, dtype: torch.dtype) -> float:
+    """The seconds of all but the first steps."""
     optimizer = optimizer_of(model, args.lr)
     rise = max(args.steps // 10, 1)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / rise, 0.55 + 0.45 * math.cos(math.pi * step / args.steps)))
-    count = sum(p.numel() for p in model.parameters())
-    where = torch.cuda.get_device_name() if args.device == "cuda" else f"{args.threads} threads"
-    print(f"pytorch {torch.__version__}: {count / 1e6:.2f} M parameters, {args.dtype}, "
-          f"attention {model.config._attn_implementation}{', compiled' if args.compile else ''}, {where}")
-
     loss_of = torch.compile(mean_loss) if args.compile else mean_loss
-    windows = train.unfold(0, args.seq_len + 1, 1)
+    windows = data.unfold(0, args.seq_len + 1, 1)
     started = time.perf_counter()
     for step in range(args.steps):
         if step == WARM_UP_STEPS:
@@ -103,9 +154,26 @@ def main() -> None:
         schedule.step()
         if (step + 1) % LOG_EVERY == 0 or step + 1 == args.steps:
             print(f"step {step + 1}/{args.steps} | loss {loss.item():.4f} | norm {norm.item():.2f}", flush=True)
-    seconds = time.perf_counter() - started
-    if args.text:
-        print(f"held-out loss: {held_out_loss(model, held_out, args.batch, args.seq_len, dtype):.4f} nats/byte")
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    args = arguments()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1)
+    dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
+    model = model_of(args)
+    data = data_of(args, model.config.vocab_size)
+    split = len(data) * 9 // 10
+    count = sum(p.numel() for p in model.parameters())
+    where = torch.cuda.get_device_name() if args.device == "cuda" else f"{args.threads} threads"
+    print(f"pytorch {torch.__version__}: {count / 1e6:.2f} M parameters, {args.dtype}{', FP8 products' if args.fp8 else ''}, "
+          f"attention {args.attention or model.config._attn_implementation}{', compiled' if args.compile else ''}, {where}")
+    with sdpa_kernel(BACKENDS[args.attention]) if args.attention else contextlib.nullcontext():
+        seconds = train(args, model, data[:split], dtype)
+        if args.text:
+            loss = held_out_loss(model, data[split:], args.batch, args.seq_len, dtype)
+            print(f"held-out loss: {loss:.4f} nats/byte")
     if args.device == "cuda":
         print(f"pytorch: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
     print(f"pytorch: {(args.steps - WARM_UP_STEPS) * args.batch * args.seq_len / seconds:.0f} tok/s")
