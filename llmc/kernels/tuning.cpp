@@ -166,20 +166,26 @@ FastestCandidate time_candidates(Stream& stream, int count, const std::function<
   std::vector<int> near;
   for (int i = 0; i < count; ++i)
     if (i == 0 || once[size_t(i)] < kNear * least) near.push_back(i);
-  std::vector<std::vector<double>> turns(static_cast<size_t>(count));
-  for (int turn = 0; turn < (least > kLong ? 3 : 7); ++turn, std::reverse(near.begin(), near.end()))
-    for (const int i : near) {
-      const double calls = std::clamp(kTurn / std::max(once[size_t(i)], 1e-9), 1.0, 1000.0);
-      turns[size_t(i)].push_back(time(i, int(calls)));
+  const int turns = least > kLong ? 3 : 7;
+  // Seconds of a call of each of them, who take turns.
+  const auto compare = [&](std::vector<int> ways) {
+    std::map<int, std::vector<double>> taken;
+    for (int turn = 0; turn < turns; ++turn, std::reverse(ways.begin(), ways.end()))
+      for (const int i : ways)
+        taken[i].push_back(time(i, int(std::clamp(kTurn / std::max(once[size_t(i)], 1e-9), 1.0, 1000.0))));
+    std::map<int, double> medians;
+    for (auto& [i, t] : taken) {
+      std::nth_element(t.begin(), t.begin() + turns / 2, t.end());
+      medians[i] = t[size_t(turns / 2)];
     }
-  const auto median = [&](int i) {
-    std::vector<double>& t = turns[size_t(i)];
-    std::nth_element(t.begin(), t.begin() + std::ptrdiff_t(t.size() / 2), t.end());
-    return t[t.size() / 2];
+    return medians;
   };
-  FastestCandidate fastest{0, median(0), median(0)};
-  for (const int i : near)
-    if (const double now = median(i); now < fastest.seconds) fastest = {i, now, fastest.by_default};
-  if (fastest.seconds > (1 - kNoise) * fastest.by_default) fastest = {0, fastest.by_default, fastest.by_default};
-  return fastest;
+  int best = 0;
+  std::map<int, double> medians = compare(near);
+  for (const auto& [i, median] : medians)
+    if (median < medians[best]) best = i;
+  if (best == 0) return {0, medians[0], medians[0]};
+  medians = compare({0, best});  // the least of many is too small: these two once more, alone
+  if (medians[best] > (1 - kNoise) * medians[0]) return {0, medians[0], medians[0]};
+  return {best, medians[best], medians[0]};
 }

@@ -100,7 +100,7 @@ struct FastestCandidate {
   double seconds, by_default;  // of a call
 };
 // `run(i)` enqueues way i in the stream; `wait` returns when all of it is done. The device is kept busy before anything
-// counts; then all that come near the fastest take turns, and the median of the turns is their time. One that is less
-// than 1% faster than the default is noise: the default stays.
+// counts; then all that come near the fastest take turns, and the one whose median is least and the default take turns
+// once more. Less than 1% between those two is noise: the default stays.
 FastestCandidate time_candidates(Stream& stream, int count, const std::function<void(int)>& run,
                                  const std::function<void()>& wait);

@@ -9,6 +9,7 @@
 #include "llmc/kernels/classifier.h"
 #include "llmc/kernels/initialize.h"
 #include "llmc/kernels/step_state.h"
+#include "llmc/kernels/tuning.h"
 #include "llmc/train/batch_feed.h"
 #include "llmc/train/optimizer.h"
 #include "llmc/train/walk.h"
@@ -339,6 +340,17 @@ class LlamaTrainer : public Trainer {
   std::vector<QuantizeStatistics> fp8_statistics(int64_t step) override {
     REQUIRE(scales_, "FP8 statistics were asked for, and nothing is in FP8");
     return scales_->statistics(step);
+  }
+  Matmul& products() override { return *matmul_; }
+  // The host waits between the candidates, for other streams too, whose work would count.
+  Tuning time_products(const StepInput& input) override {
+    matmul_->begin_timing([this] {
+      for (Stream* stream : {&gather_, &reduce_}) communicator_.wait_for(*stream);
+      device_.synchronize();
+    });
+    enqueue_step(input);
+    states_.wait_for_oldest(communicator_);
+    return matmul_->end_timing();
   }
   void observe(std::function<void(const ObservedProduct&)> observer) override { walk_.observe(std::move(observer)); }
   std::vector<float> gradients(const std::string& name) override {
