@@ -143,6 +143,7 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   prepare_evaluation();
 
   if (resume && !options.dry_run) go_on_from(*resume);
+  if (!options.dry_run) tuning_ = open_tuning(options, start ? &*start : nullptr, *communicator, device);
   REQUIRE(options.trace.empty() || (trains() && settings.steps - first_step() > kTracedStep),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
           options.trace.c_str());
@@ -394,15 +395,13 @@ void Run::choose_algorithms() {
   if (options.tune && trains()) {
     console.line("timing the algorithms for each product of a step …");
     set_weights();
-    const BatchLayout layout{settings.G, ranks.size, settings.B};
-    tuning_ = find_tuning(*trainer, *sampler_, layout, first_step(), *communicator, device);
-  } else {
-    tuning_ = open_tuning(options, start ? &*start : nullptr, *communicator, device);
+    tuning_ =
+        find_tuning(*trainer, *sampler_, {settings.G, ranks.size, settings.B}, first_step(), *communicator, device);
   }
   trainer->products().use(tuning_);
   if (folder) keep_tuning(tuning_, *folder);
-  if (start)
-    if (const std::string change = changed_tuning(tuning_, *start); !change.empty()) changes_.push_back(change);
+  const std::string change = start ? changed_tuning(tuning_, *start) : "";
+  if (trains() && !change.empty()) changes_.push_back(change);
 }
 
 void Run::set_weights() {

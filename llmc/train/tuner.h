@@ -13,9 +13,9 @@
 
 class Matmul;
 
-// Those that --tuning names, or the checkpoint's; empty: the defaults. The first rank reads a file for all. Throws
-// where they were found on another device or with another library; of a checkpoint that is not trained on they are left
-// out then. All ranks call.
+// Those that --tuning names, or the checkpoint's; empty: the defaults, or --tune will find them. The first rank reads a
+// file for all. Throws where they were found on another device or with another library; those of a checkpoint that is
+// not trained on are left out then. All ranks call.
 Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator& communicator, Device& device);
 
 // Those that are fastest for a step of `layout` from `step` on: the first rank's, for all. All ranks call, with weights
