@@ -58,8 +58,9 @@ TEST_CASE("the hash is of shapes and choices") {
   CHECK(other.hash() == tuning.hash());
   other.set("NN 8x16x24 …", {"algorithm 67: 89ac", 2, 2, 16, 1});
   CHECK(other.hash() != tuning.hash());
-  Tuning moved = tuning;
-  moved.set("NT 8x16x24 …", {"algorithm 67: 89ab", 2, 2, 16, 1});
+  Tuning moved(kHere);
+  moved.set("TN 8x16x32 …", {"algorithm 66: 0123"});
+  moved.set("NN 8x16x24 …", {"algorithm 67: 89ab"});
   CHECK(moved.hash() != tuning.hash());
   CHECK(tuning.hash().size() == 16);
 }

@@ -55,11 +55,13 @@ echo "-- choices reach the products"
 run default 1 "${options[@]}" --checkpoint-every 2
 check "without --tune there is no file" [ ! -e "$(file default)" ]
 "$build/test/retune" "$(file one)" choice "pieces of 16 x 16" >"$scratch/small.json"
-run small 1 "${options[@]}" --tuning "$scratch/small.json"
+run small 1 "${options[@]}" --checkpoint-every 2 --tuning "$scratch/small.json"
 if says default "products   OpenBLAS"; then check "other choices, other roundings" near default small; fi # plain loops have one order
 
 echo "-- what a run that goes on is told"
 on() { run "$1" 1 --resume "$scratch/$2/checkpoints/step-00000002" "${@:3}"; }
+on small-on small
+check "nothing, where nothing changes: the bits go on" ends_alike small small-on
 on to-default one --tuning none
 check "--tuning none after --tune" says to-default "products by the defaults (were computed tuned ($(hash_of "$(file one)"))): sums are rounded otherwise"
 check "  is a run without choices" [ ! -e "$(file to-default)" ]
@@ -72,6 +74,12 @@ rm -r "$scratch/in-place/checkpoints/step-00000004" "$(file in-place)"
 run in-place 1 --resume auto
 check "--resume auto, its tuning.json gone: the checkpoint has the choices" ends_alike one in-place
 check "  and they are in its folder again" same_hash "$(file one)" "$(file in-place)"
+rm -r "$scratch/in-place/checkpoints/step-00000004" "$scratch/in-place/export.before-step-2"
+run in-place 1 --resume auto --tune
+check "--resume auto --tune: the same command again, the same bits" ends_alike one in-place
+check "  nothing is timed again" not says in-place "timing the algorithms"
+on anew one --tune
+check "--resume DIR --tune times again" says anew "timing the algorithms"
 run other-batch 1 "${others[@]}" --micro-batch 8 --tuning "$(file one)"
 check "choices for another micro-batch are told" says other-batch "products that were tuned are none of this run's"
 run whole-micro-steps 1 "${others[@]}" --micro-batch 24 --tune

@@ -309,9 +309,6 @@ void check_together(const Options& options) {
   REQUIRE(is_auto(options.lr) || is_auto(options.min_lr) || options.min_lr <= options.lr,
           "--min-lr %s is above --lr %s\n  the learning rate falls from --lr to --min-lr",
           shortest(options.min_lr).c_str(), shortest(options.lr).c_str());
-  REQUIRE(!options.tune || options.tuning == "auto",
-          "--tune chooses algorithms, and --tuning %s names chosen ones\n  leave one of the two away",
-          options.tuning.c_str());
 }
 
 // The text that the command line would have for a value of a config file; fails on a value of another kind.

@@ -344,9 +344,10 @@ class LlamaTrainer : public Trainer {
   Matmul& products() override { return *matmul_; }
   // The host waits between the candidates, for other streams too, whose work would count.
   Tuning time_products(const StepInput& input) override {
-    matmul_->begin_timing([this] {
-      for (Stream* stream : {&gather_, &reduce_}) communicator_.wait_for(*stream);
-      device_.synchronize();
+    const auto wait_for = [this](Stream& stream) { communicator_.wait_for(stream); };
+    matmul_->begin_timing([&] {
+      wait_for(compute_), wait_for(gather_), wait_for(reduce_);
+      if (host_) wait_for(host_->out), wait_for(host_->in);
     });
     enqueue_step(input);
     states_.wait_for_oldest(communicator_);
