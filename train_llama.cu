@@ -30,6 +30,7 @@
 #include "llmc/train/rehearsal.h"
 #include "llmc/train/report.h"
 #include "llmc/train/resume.h"
+#include "llmc/train/run_data.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sampler.h"
 #include "llmc/train/sampling.h"
@@ -37,6 +38,7 @@
 #include "llmc/train/text_codec.h"
 #include "llmc/train/token_dataset.h"
 #include "llmc/train/trainer.h"
+#include "llmc/train/tuner.h"
 #include "llmc/train/weights_io.h"
 
 namespace {
@@ -67,6 +69,8 @@ struct Run {
   void banner();
   bool trains() const { return !options.sample_only && !options.eval_only; }
   void open_folder(const ResumePoint* resume);
+  void choose_algorithms();
+  void set_weights();
   int64_t train();  // steps done
   void report_evaluation(int64_t step);
   void write_sample(const std::string& when, int64_t step);
@@ -74,7 +78,6 @@ struct Run {
 
  private:
   void go_on_from(const ResumePoint& resume);
-  void open_data();
   void prepare_evaluation();
   void enqueue_step(int64_t step);
   void finish_step();
@@ -83,6 +86,7 @@ struct Run {
   void report_checkpoints();
   std::span<const int32_t> cut_rows();
   std::string about_data() const;
+  int64_t first_step() const { return start ? start->step() : 0; }
   bool counts_fp8(int64_t step) const {
     return settings.fp8.on() && options.fp8_stats && step % options.fp8_stats == 0;
   }
@@ -100,6 +104,7 @@ struct Run {
   std::vector<int32_t> inputs_, labels_, positions_;
   std::optional<double> unigram_;               // loss of a model that knows only how often each token occurs
   std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
+  Tuning tuning_;                               // of the products
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
 };
@@ -123,7 +128,11 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   REQUIRE(mesh.tensor_degree == 1 && mesh.context_degree == 1,
           "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
           mesh.tensor_degree, mesh.context_degree);
-  if (!options.sample_only) open_data();
+  if (!options.sample_only) {
+    RunData opened = open_run_data(options, model, codec, ranks);
+    data = std::move(opened.train), held_out = std::move(opened.held_out);
+    documents_ = opened.documents, held_out_documents_ = opened.held_out_documents;
+  }
   const int64_t data_tokens = data ? data->size() : 0;
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
                   MemoryLimits::here(options, device.info(), ranks.local_size));
@@ -134,7 +143,8 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   prepare_evaluation();
 
   if (resume && !options.dry_run) go_on_from(*resume);
-  REQUIRE(options.trace.empty() || (trains() && settings.steps - (start ? start->step() : 0) > kTracedStep),
+  if (!options.dry_run) tuning_ = open_tuning(options, start ? &*start : nullptr, *communicator, device);
+  REQUIRE(options.trace.empty() || (trains() && settings.steps - first_step() > kTracedStep),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
           options.trace.c_str());
   trainer = Trainer::create(device, *communicator, model.config, trainer_settings(options, settings), mesh);
@@ -155,33 +165,6 @@ void Run::go_on_from(const ResumePoint& resume) {
   last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");
 }
 
-// What is trained on and what is held out. To be measured only, a model of text needs no data to train on.
-void Run::open_data() {
-  const int V = model.config.V;
-  const bool named = !options.train_data.empty(), by_bytes = V <= 256 || !model.weights;
-  if (named || trains() || (options.val_data.empty() && by_bytes)) {
-    TrainingData both =
-        open_training_data(named ? options.train_data : bundled_text(), options.val_data, V, ranks.rank, ranks.size);
-    data = std::move(both.train);
-    held_out = std::move(both.held_out);
-  } else if (!options.val_data.empty()) {
-    held_out = TokenDataset::open(options.val_data, V, ranks.rank, ranks.size);
-  }
-  for (const auto* tokens : {&data, &held_out})
-    REQUIRE(by_bytes || !*tokens || !(*tokens)->is_text(),
-            "%s has a vocabulary of %d, and a text is read byte by byte: these are not its tokens\n"
-            "  name token files that were made with its tokenizer: --%s 'DIR/*.bin'",
-            options.model.c_str(), V, tokens == &data ? "train-data" : "val-data");
-  codec.require_made(options.train_data);
-  codec.require_made(options.val_data);
-  if (!options.packed_documents) return;
-  const auto rule = [&](const std::string& pattern) {
-    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config);
-  };
-  if (data) documents_ = rule(options.train_data);
-  if (held_out) held_out_documents_ = options.val_data.empty() ? documents_ : rule(options.val_data);
-}
-
 std::string Run::about_data() const {
   const std::string about = describe_data(*data, documents_, options);
   return held_out ? about + "; " + describe_held_out(*held_out, options) : about;
@@ -193,7 +176,7 @@ void Run::banner() {
   console.item("device", info.gpu ? info.name : info.name + ": a GPU's kernels, executed by the CPU");
   if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
     console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
-  console.item("products", Matmul::description());
+  console.item("products", describe_products(tuning_));
   for (const std::string& line : settings.products) console.item("", line);
   const AttentionChoice attention = choose_attention_kernel(settings.attention, info, settings.dtype, model.config.HD);
   console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
@@ -285,7 +268,7 @@ void Run::enqueue_step(int64_t step) {
   const std::span<const int32_t> positions = cut_rows();
   Votes votes = checkpointer_->votes();
   votes.stop = stop_requests_->any();
-  const bool traced = folder && !options.trace.empty() && step == (start ? start->step() : 0) + kTracedStep;
+  const bool traced = folder && !options.trace.empty() && step == first_step() + kTracedStep;
   Record record;
   if (traced) device.record_to(&record);
   trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes, positions});
@@ -318,6 +301,9 @@ void Run::finish_step() {
   report_checkpoints();
   console.progress(step_line(r), double(done) / double(settings.steps));
   if (folder) folder->log(last_step_ = step_json(r));
+  if (result.step == first_step())
+    if (const std::string unneeded = unneeded_choices(trainer->products(), tuning_); !unneeded.empty())
+      console.warning(unneeded);
   if (folder && counts_fp8(result.step)) folder->log(fp8_json(done, trainer->fp8_statistics(result.step)));
   REQUIRE((std::isfinite(result.loss) || r.labels == 0) && std::isfinite(result.grad_norm),
           "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
@@ -332,6 +318,7 @@ Json Run::state_after(int64_t step) const {
   Json state = resume_state(step, ranks.size, asked, settings, model.config, data->size());
   return state.set("data", about_data())
       .set("seconds", training_seconds_)
+      .set("tuning", tuning_.empty() ? Json() : tuning_.to_json())
       .set("last_step", last_step_)
       .set("last_score", last_score_);
 }
@@ -344,12 +331,9 @@ void Run::report_checkpoints() {
 // One step is always under way while the host prepares the next; its result is read a step late.
 int64_t Run::train() {
   stop_requests_.emplace();
-  int64_t enqueued = start ? start->step() : 0, finished = enqueued;
+  int64_t enqueued = first_step(), finished = enqueued;
   bool stop = false;
-  const auto finish = [&] {
-    finish_step();
-    ++finished;
-  };
+  const auto finish = [&] { finish_step(), ++finished; };
   while (!stop && enqueued < settings.steps) {
     const bool validates = !evaluation_->empty() && settings.validates_at(enqueued),
                samples = settings.samples_at(enqueued);
@@ -391,8 +375,7 @@ int64_t Run::train() {
 void Run::open_folder(const ResumePoint* resume) {
   if (ranks.rank == 0) {
     if (options.export_) tokenizer_files_.emplace(codec, model.config);
-    if (resume && !resume->run_folder.empty())
-      folder = RunFolder::reopen(resume->run_folder, start ? start->step() : 0);
+    if (resume && !resume->run_folder.empty()) folder = RunFolder::reopen(resume->run_folder, first_step());
     else folder.emplace(options.out, model.config.name);
     folder->write_about(options_json(asked), trainer->plan().table());
     if (options.export_)
@@ -403,6 +386,25 @@ void Run::open_folder(const ResumePoint* resume) {
   if (folder && resume && !resume->run_folder.empty())
     if (const std::string left = make_room(checkpoints, refused_); !left.empty()) console.warning(left);
   checkpointer_.emplace(checkpoints, options.keep_checkpoints, *trainer, ranks);
+}
+
+void Run::choose_algorithms() {
+  if (options.tune && trains() && tuning_.empty()) {
+    console.line("timing the algorithms for each product of a step …");
+    set_weights();
+    tuning_ =
+        find_tuning(*trainer, *sampler_, {settings.G, ranks.size, settings.B}, first_step(), *communicator, device);
+  }
+  trainer->products().use(tuning_);
+  if (folder) keep_tuning(tuning_, *folder);
+  const std::string change = start ? changed_tuning(tuning_, *start) : "";
+  if (trains() && !change.empty()) changes_.push_back(change);
+}
+
+void Run::set_weights() {
+  if (start) trainer->restore(*start);
+  else if (model.weights) trainer->load(*model.weights);
+  else trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
 }
 
 void Run::end(int64_t steps) {
@@ -433,12 +435,10 @@ void run(Run& run, const ResumePoint* resume) {
   run.planner->require_fits(run.trainer->plan());
   run.trainer->allocate();
   if (run.trains()) run.open_folder(resume);
+  run.choose_algorithms();
   run.banner();
-  if (run.start) run.trainer->restore(*run.start), run.start->close();
-  else if (run.model.weights) run.trainer->load(*run.model.weights);
-  else
-    run.trainer->initialize(run.options.init == "normal" ? Init::normal : Init::depth_scaled,
-                            uint64_t(run.options.seed));
+  run.set_weights();
+  if (run.start) run.start->close();
   if (run.options.sample_only) run.write_sample("of the model", 0);
   else if (run.options.eval_only) run.report_evaluation(0);
   else run.end(run.train());

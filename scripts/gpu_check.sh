@@ -139,11 +139,13 @@ PYTHON
   cp "$scratch/trace-off.json" "$results/gpu_trace.json" # of its third step, for ui.perfetto.dev
   each train_1b_in tensorwise delayed rowwise rowwise-hp-wgrad blockwise || return 1
   cp "$scratch/trace-tensorwise.json" "$results/gpu_trace_fp8.json"
+  train_1b_in off --tune
 }
-train_1b_in() { # RECIPE
+train_1b_in() { # RECIPE [--tune]
+  local name=$1${2:-}
   run 100 "$programs/train_llama" --model dev/bench/llama3.2-1b.json --train-data "$scratch/random.bin" --seq-len 2048 \
-    --micro-batch 4 --global-batch 4 --steps 20 "${quiet[@]}" --fp8 "$1" --trace "$scratch/trace-$1.json" --out "$scratch/1b-$1" || return 1
-  steps_of "$scratch/1b-$1" step_ms | awk -v recipe="$1" 'NR > 5 { ms += $1; n++ } END { printf "--fp8 %s: mean of the steps after the first 5: %.0f tok/s\n", recipe, 8192 * n / ms * 1000 }'
+    --micro-batch 4 --global-batch 4 --steps 20 "${quiet[@]}" --fp8 "$1" --trace "$scratch/trace-$name.json" --out "$scratch/1b-$name" "${@:2}" || return 1
+  steps_of "$scratch/1b-$name" step_ms | awk -v recipe="$1 ${2:-}" 'NR > 5 { ms += $1; n++ } END { printf "--fp8 %s: mean of the steps after the first 5: %.0f tok/s\n", recipe, 8192 * n / ms * 1000 }'
 }
 steps_of() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1/train.jsonl"; } # FOLDER KEY: a figure a step
 # largest_difference A B: of the losses of 20 steps.
@@ -168,9 +170,16 @@ train_two_ranks() {
     awk -v d="$d" -v s="$spread" 'BEGIN { exit !(d != "nan" && s != "nan" && d + 0 <= 3 * s) }' || { echo "FAIL: more than 3 times what another order of the sums does" && return 1; }
   done
 }
+# Choices that were read from a file are those that were found: the same losses to the last digit.
+train_tuned() {
+  run 120 "$programs/train_llama" --steps 20 "${quiet[@]}" --tune --out "$scratch/tuned" || return 1
+  run 60 "$programs/train_llama" --steps 20 "${quiet[@]}" --tuning "$scratch/tuned/tuning.json" --out "$scratch/tuned-again" || return 1
+  cmp <(steps_of "$scratch/tuned" loss) <(steps_of "$scratch/tuned-again" loss) || { echo "FAIL: --tuning has other losses than --tune" && return 1; }
+}
 part_train() {
   local bad=0
   run 120 "$programs/train_llama" --steps 20 --out "$scratch/tiny" || bad=1
+  train_tuned || bad=1
   on_gpu "a training by two processes" train_two_ranks || bad=1
   on_gpu "llama3.2-1b on random tokens" train_1b || bad=1
   return $bad

@@ -1,8 +1,9 @@
 // Covers: promise 7: the products of a linear layer: forward, dgrad, wgrad, strides, accumulation in fp32, any number
-// of threads
+// of threads, each algorithm that timing may choose
 #include "llmc/kernels/matmul.h"
 
 #include "dev/kernels/check.h"
+#include "llmc/kernels/tuning.h"
 
 namespace {
 
@@ -115,6 +116,86 @@ void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
   checker.close("wgrad += " + name, dw.download(), want, {s.OC, s.IC}, relative<float>(), absolute(s.N + 1));
 }
 
+// What timing finds for the one product that `run` computes.
+TunedProduct timed(Stream& stream, Matmul& matmul, std::string& shape, const std::function<void()>& run) {
+  matmul.begin_timing([&] { stream.synchronize(); });
+  run();
+  const Tuning found = matmul.end_timing();
+  REQUIRE(found.products().size() == 1, "%zu shapes of one product", found.products().size());
+  shape = found.products().begin()->first;
+  return found.products().begin()->second;
+}
+
+// A product by each of its candidates, named as in a file.
+void check_candidates(Checker& checker, Matmul& matmul, const std::string& name, const std::function<void()>& run,
+                      const std::function<void(const std::string&)>& compare) {
+  std::string shape;
+  TunedProduct product = timed(checker.stream, matmul, shape, run);
+  const TunedFor here = Matmul::tuned_for(checker.stream.device().info());
+  checker.that("candidates of " + name, product.candidates >= 16 && product.candidates == int(product.tried.size()),
+               format("%d for %s: the fastest takes %.1f us, the default %.1f us", product.candidates, shape.c_str(),
+                      product.seconds * 1e6, product.by_default * 1e6));
+  for (const std::string& choice : product.tried) {
+    Tuning tuning(here);
+    tuning.set(shape, {choice});
+    matmul.use(tuning);
+    run();
+    compare(name + " by " + choice.substr(0, choice.find(':')));
+    checker.that("  is what was asked for", matmul.unused_choices() == 0, shape);
+  }
+  for (const std::string& changed : {std::string("nonsense"), product.choice + "x", std::string()}) {
+    Tuning tuning(here);
+    tuning.set(shape, {changed});
+    matmul.use(tuning);
+    checker.refused(name + " by a choice that is none", "--tune writes a new one", run);
+  }
+  matmul.use({});
+}
+
+template <class T>
+void check_all_candidates(Checker& checker, Matmul& matmul) {
+  const int N = 400, OC = 264, IC = 312;
+  Stream& stream = checker.stream;
+  Generator generator(11);
+  const auto x = random_normal<T>(generator, size_t(N) * IC), w = random_normal<T>(generator, size_t(OC) * IC),
+             dy = random_normal<T>(generator, size_t(N) * OC);
+  const auto before = random_normal<float>(generator, w.size());
+  const Operand<T> X(stream, x), W(stream, w), DY(stream, dy), y(stream, dy), dx(stream, x);
+  const Operand<float> dw(stream, before);
+  const auto at = [](const auto& matrix, int columns) {
+    return [&matrix, columns](int i, int j) { return to_double(matrix[size_t(i) * size_t(columns) + size_t(j)]); };
+  };
+  const auto flipped = [](auto element) { return [element](int i, int j) { return element(j, i); }; };
+  const std::string type = dtype_name(kDType<T>);
+
+  const auto want_y = product(N, OC, IC, at(x, IC), flipped(at(w, IC)));
+  check_candidates(
+      checker, matmul, "forward " + type, [&] { matmul.forward(y.data(), X.data(), W.data(), N, OC, IC); },
+      [&](const std::string& name) {
+        checker.close(name, y.download(), want_y, {N, OC}, relative<T>(), absolute(IC));
+      });
+  const auto want_dx = product(N, IC, OC, at(dy, OC), at(w, IC));
+  check_candidates(
+      checker, matmul, "dgrad " + type, [&] { matmul.dgrad(dx.data(), DY.data(), W.data(), N, OC, IC); },
+      [&](const std::string& name) {
+        checker.close(name, dx.download(), want_dx, {N, IC}, relative<T>(), absolute(OC));
+      });
+  auto want_dw = product(OC, IC, N, flipped(at(dy, OC)), at(x, IC));
+  check_candidates(
+      checker, matmul, "wgrad = " + type, [&] { matmul.wgrad(dw.data(), DY.data(), X.data(), N, OC, IC, false); },
+      [&](const std::string& name) {
+        checker.close(name, dw.download(), want_dw, {OC, IC}, relative<float>(), absolute(N));
+      });
+  for (size_t i = 0; i < before.size(); ++i) want_dw[i] += double(before[i]);
+  const auto add = [&] {
+    copy(stream, dw.data(), before.data(), before.size());
+    matmul.wgrad(dw.data(), DY.data(), X.data(), N, OC, IC, true);
+  };
+  check_candidates(checker, matmul, "wgrad += " + type, add, [&](const std::string& name) {
+    checker.close(name, dw.download(), want_dw, {OC, IC}, relative<float>(), absolute(N + 1));
+  });
+}
+
 // The same bits on a device of another number of threads (on a GPU: once more).
 void check_threads(Checker& checker) {
   const int N = 300, OC = 200, IC = 150;
@@ -144,12 +225,17 @@ void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int O
   const double flops = 2.0 * N * OC * IC;
   const double small = double(sizeof(T)) * (double(N) * IC + double(N) * OC), weight = double(OC) * IC;
   const std::string name = format("%s %s %dx%dx%d", what, dtype_name(kDType<T>), N, OC, IC);
-  bencher.time<T>("forward " + name, small + weight * sizeof(T), flops,
-                  [&] { matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC); });
-  bencher.time<T>("dgrad " + name, small + weight * sizeof(T), flops,
-                  [&] { matmul.dgrad(X.data(), Y.data(), W.data(), N, OC, IC); });
-  bencher.time<T>("wgrad " + name, small + weight * 8, flops,
-                  [&] { matmul.wgrad(dW.data(), Y.data(), X.data(), N, OC, IC, true); });
+  // The default, and the best of the candidates.
+  const auto time = [&](const char* product, double bytes, const std::function<void()>& run) {
+    bencher.time<T>(product + (" " + name), bytes, flops, run);
+    std::string shape;
+    const TunedProduct best = timed(stream, matmul, shape, run);
+    printf("  %+5.1f%% by the best of %d: %s\n", 100 * (best.seconds / best.by_default - 1), best.candidates,
+           best.choice.substr(0, best.choice.find(':')).c_str());
+  };
+  time("forward", small + weight * sizeof(T), [&] { matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC); });
+  time("dgrad", small + weight * sizeof(T), [&] { matmul.dgrad(X.data(), Y.data(), W.data(), N, OC, IC); });
+  time("wgrad", small + weight * 8, [&] { matmul.wgrad(dW.data(), Y.data(), X.data(), N, OC, IC, true); });
 }
 
 }  // namespace
@@ -165,6 +251,8 @@ void check(Checker& checker) {
     check_sizes<float>(checker, matmul, s);
     check_sizes<bf16>(checker, matmul, s);
   }
+  check_all_candidates<float>(checker, matmul);
+  check_all_candidates<bf16>(checker, matmul);
   check_threads(checker);
 }
 

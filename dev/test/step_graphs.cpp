@@ -4,9 +4,9 @@
 //   step_graphs some|every      on one rank, or on several that share the state out
 //
 // The bits are the same: losses, norms and weights, while the learning rate, the clipping and the step change, in three
-// micro-batches and then in one, with an evaluation and a snapshot between steps. From the second step on the host waits
-// once a step, for the step before, and never for the running one; nothing is allocated, but where the form of a step
-// changes and it is captured again.
+// micro-batches and then in one, with an evaluation and a snapshot between steps. From the second step on the host
+// waits once a step, for the step before, and never for the running one; nothing is allocated, but where the form of a
+// step changes and it is captured again.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -21,7 +21,8 @@
 namespace {
 
 constexpr int kB = 2, kT = 32, kSteps = 10, kMicroSteps = 3, kV = 97;
-constexpr int kEvaluated = 4, kTaken = 6, kShort = 8;  // behind which steps; from which step on there is one micro-batch
+constexpr int kEvaluated = 4, kTaken = 6,
+              kShort = 8;  // behind which steps; from which step on there is one micro-batch
 
 LlamaConfig small(bool tied) {
   LlamaConfig c = LlamaConfig::preset("tiny");
@@ -87,9 +88,8 @@ Run train(World& world, const Kind& kind, bool graphs) {
   TrainerSettings settings = kind.settings;
   settings.graphs = graphs;
   Device& device = world.device;
-  const auto trainer =
-      Trainer::create(device, *world.communicator, small(kind.tied), settings,
-                      Mesh::create(world.ranks.size, world.ranks.rank, 1, 1, kind.degree));
+  const auto trainer = Trainer::create(device, *world.communicator, small(kind.tied), settings,
+                                       Mesh::create(world.ranks.size, world.ranks.rank, 1, 1, kind.degree));
   trainer->allocate();
   trainer->initialize(Init::normal, 7);
   Run run;
@@ -136,11 +136,12 @@ void compare(World& world, Kind kind) {
           kSteps);
   // All but the first step and the one behind the snapshot; those with statistics are not like the others.
   const size_t most = kSteps - 1 - kind.settings.snapshot;
-  REQUIRE(want.launches == 0 && (kind.settings.fp8_stats ? got.launches > 0 && got.launches < most : got.launches == most),
-          "%s: %zu steps were launched as a whole, of %zu", kind.name.c_str(), got.launches, most);
+  REQUIRE(
+      want.launches == 0 && (kind.settings.fp8_stats ? got.launches > 0 && got.launches < most : got.launches == most),
+      "%s: %zu steps were launched as a whole, of %zu", kind.name.c_str(), got.launches, most);
   if (world.ranks.rank == 0)
-    printf("ok   %-58s %2zu of %d steps launched, captured %zu times, %zu clipped, last loss %.9g\n",
-           kind.name.c_str(), got.launches, kSteps, got.captures, size_t(clipped), got.losses.back());
+    printf("ok   %-58s %2zu of %d steps launched, captured %zu times, %zu clipped, last loss %.9g\n", kind.name.c_str(),
+           got.launches, kSteps, got.captures, size_t(clipped), got.losses.back());
 }
 
 Kind kind_of(const std::string& name, DType dtype, const char* recipe, int stage) {
@@ -165,7 +166,9 @@ std::vector<Kind> kinds(int ranks, bool every) {
     kind.settings.state = {DType::fp32, DType::fp32, true, true, 1024};
     kind.settings.snapshot = true;
   };
-  const std::vector<int> stages = ranks == 1 ? std::vector<int>{0} : every ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{1, 3};
+  const std::vector<int> stages = ranks == 1 ? std::vector<int>{0}
+                                  : every    ? std::vector<int>{0, 1, 2, 3}
+                                             : std::vector<int>{1, 3};
   for (const int stage : stages) {
     const std::string shared = ranks == 1 ? "" : format(", stage %d", stage);
     add("fp32, tied" + shared, DType::fp32, nullptr, stage).tied = true;
@@ -199,9 +202,11 @@ int main(int argc, char** argv) {
     const std::vector<Kind> all = kinds(ranks.size, what == "every");
     for (const Kind& kind : all) compare(world, kind);
     if (ranks.rank == 0)
-      printf("%zu kinds of trainings on %d rank%s: with graphs the same bits; from the second step on one wait a step, for "
-             "the step before\n",
-             all.size(), ranks.size, ranks.size == 1 ? "" : "s");
+      printf(
+          "%zu kinds of trainings on %d rank%s: with graphs the same bits; from the second step on one wait a step, "
+          "for "
+          "the step before\n",
+          all.size(), ranks.size, ranks.size == 1 ? "" : "s");
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }

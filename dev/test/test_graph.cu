@@ -57,7 +57,8 @@ bool fails_with(const std::string& text, F&& f) {
 
 }  // namespace
 
-TEST_CASE("a launch repeats the captured work in all its streams, with the captured arguments and what lies in memory") {
+TEST_CASE(
+    "a launch repeats the captured work in all its streams, with the captured arguments and what lies in memory") {
   for (const auto schedule : {CpuWorld::Schedule::eager, CpuWorld::Schedule::lazy, CpuWorld::Schedule::random}) {
     World w(schedule);
     int addend = 3;

@@ -1,6 +1,8 @@
 // Products in the CPU world: OpenBLAS (or plain loops without it) on pieces of the output, spread over the device's
 // threads. bf16 operands are widened first and the result is rounded once.
 #include <algorithm>
+#include <cstdio>
+#include <map>
 #include <vector>
 
 #include "llmc/base/error.h"
@@ -8,6 +10,7 @@
 #include "llmc/device/number.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/kernels/matmul_work.h"
+#include "llmc/kernels/tuning.h"
 
 #if LLMC_OPENBLAS
 #include <cblas.h>
@@ -55,26 +58,59 @@ void multiply(const Product& p) {
 
 #endif
 
-// The output in pieces of whole rows or columns, about 2^22 multiplications each, as many as the shape says: bits must
-// not depend on the number of threads. Each piece packs the whole other operand anew, so none is narrow.
-void multiply_in_pieces(Device& device, const Product& p) {
-  const bool by_rows = p.M >= p.N;
-  const int extent = by_rows ? p.M : p.N;
-  const double work = double(p.M) * p.N * p.K;
+// How the output is cut into pieces, each a product of its own: this is what a tuning chooses. Bits depend on the cut,
+// not on the number of threads that share the pieces out.
+struct Cut {
+  int rows, columns;  // of a piece
+  bool operator==(const Cut&) const = default;
+  std::string text() const { return format("pieces of %d x %d", rows, columns); }
+};
+
+// Whole rows or columns, about 2^22 multiplications a piece. Each piece packs the whole other operand anew, so none is
+// narrow.
+Cut default_cut(int M, int N, int K) {
+  const bool by_rows = M >= N;
+  const int extent = by_rows ? M : N;
+  const double work = double(M) * N * K;
   const int wanted = int(std::clamp(work / double(1 << 22), 1.0, 64.0));
-  const int size = std::max(64, ((extent + wanted - 1) / wanted + 15) / 16 * 16);
-  cpu_world::parallel_for(device, size_t((extent + size - 1) / size), [&](size_t i) {
-    Product piece = p;
-    const int first = int(i) * size, count = std::min(size, extent - first);
-    if (by_rows) {
-      piece.M = count;
-      piece.a += p.transpose_a ? size_t(first) : size_t(first) * p.lda;
-      piece.c += size_t(first) * p.ldc;
-    } else {
-      piece.N = count;
-      piece.b += p.transpose_b ? size_t(first) * p.ldb : size_t(first);
-      piece.c += first;
+  const int size = std::min(extent, std::max(64, ((extent + wanted - 1) / wanted + 15) / 16 * 16));
+  return by_rows ? Cut{size, N} : Cut{M, size};
+}
+
+// The default and up to 28 others: both sides halved 0 to 6 times.
+std::vector<Cut> cuts(int M, int N, int K) {
+  const auto part = [](int extent, int halved) {
+    return std::min(extent, (((extent + (1 << halved) - 1) >> halved) + 15) / 16 * 16);
+  };
+  std::vector<Cut> cuts = {default_cut(M, N, K)};
+  for (int i = 0; i <= 6; ++i)
+    for (int j = 0; i + j <= 6; ++j) {
+      const Cut cut{part(M, i), part(N, j)};
+      if (std::find(cuts.begin(), cuts.end(), cut) == cuts.end()) cuts.push_back(cut);
     }
+  return cuts;
+}
+
+Cut cut_named(const std::string& text, int M, int N) {
+  Cut cut{};
+  int end = 0;
+  const bool read = sscanf(text.c_str(), "pieces of %d x %d%n", &cut.rows, &cut.columns, &end) == 2;
+  REQUIRE(read && size_t(end) == text.size() && cut.rows > 0 && cut.rows <= M && cut.columns > 0 && cut.columns <= N,
+          "the tuning's choice \"%s\" for a product of %d x %d is none: it was changed\n  --tune writes a new one",
+          text.c_str(), M, N);
+  return cut;
+}
+
+void multiply_in_pieces(Device& device, const Product& p, Cut cut) {
+  const int down = (p.M + cut.rows - 1) / cut.rows, across = (p.N + cut.columns - 1) / cut.columns;
+  cpu_world::parallel_for(device, size_t(down) * size_t(across), [&](size_t i) {
+    const int row = int(i) / across * cut.rows, column = int(i) % across * cut.columns;
+    Product piece = p;
+    piece.M = std::min(cut.rows, p.M - row);
+    piece.N = std::min(cut.columns, p.N - column);
+    piece.a += p.transpose_a ? size_t(row) : size_t(row) * p.lda;
+    piece.b += p.transpose_b ? size_t(column) * p.ldb : size_t(column);
+    piece.c += size_t(row) * p.ldc + column;
     multiply(piece);
   });
 }
@@ -140,9 +176,31 @@ void require_sizes(const char* name, int N, int OC, int IC, int stride) {
 struct Matmul::State {
   Stream& stream;
   std::vector<float> a, b, c;  // fp32 copies of bf16 operands
+  ProductTuner tuner;
+  std::map<MatmulShape, Cut> plans;
+
+  // Enqueues `task`, which computes a product of this shape with the cut that it is given.
+  void run(const Work& work, const MatmulShape& shape, const std::function<void(Cut)>& task) {
+    const auto enqueue = [&](Cut cut) { cpu_world::enqueue(work, [task, cut] { task(cut); }); };
+    const int M = int(shape.m), N = int(shape.n), K = int(shape.k);
+    auto plan = plans.find(shape);
+    if (plan == plans.end()) {
+      const std::string* chosen = tuner.choice(shape);
+      plan = plans.emplace(shape, chosen ? cut_named(*chosen, M, N) : default_cut(M, N, K)).first;
+      if (tuner.timing) {
+        const std::vector<Cut> candidates = cuts(M, N, K);
+        std::vector<std::string> names;
+        for (const Cut& cut : candidates) names.push_back(cut.text());
+        const int fastest = tuner.time(stream, shape, std::move(names), [&](int i) { enqueue(candidates[size_t(i)]); });
+        plan->second = candidates[size_t(fastest)];
+      }
+    }
+    if (tuner.timing) ++tuner.timed[shape].calls;
+    enqueue(plan->second);
+  }
 };
 
-Matmul::Matmul(Stream& stream, std::byte*, Options) : state_(new State{stream, {}, {}, {}}) {
+Matmul::Matmul(Stream& stream, std::byte*, Options) : state_(new State{stream, {}, {}, {}, {}, {}}) {
 #if LLMC_OPENBLAS
   openblas_set_num_threads(1);  // our threads share out the pieces
 #endif
@@ -161,18 +219,62 @@ std::string Matmul::description() {
 #endif
 }
 
+TunedFor Matmul::tuned_for(const DeviceInfo&) {
+  std::string library = description();
+#if LLMC_OPENBLAS
+  library += format(" for %s", openblas_get_corename());
+#endif
+  return {"CPU", 0, library};
+}
+
+void Matmul::use(const Tuning& tuning) {
+  state_->tuner.use(tuning);
+  state_->plans.clear();
+}
+
+size_t Matmul::unused_choices() const { return state_->tuner.unused.size(); }
+
+void Matmul::begin_timing(std::function<void()> wait) {
+  REQUIRE(state_->stream.device().executes(), "products were to be timed on a device that is modelled");
+  state_->plans.clear();
+  state_->tuner.begin(std::move(wait));
+}
+
+Tuning Matmul::end_timing() {
+  state_->plans.clear();
+  return state_->tuner.end(tuned_for(state_->stream.device().info()));
+}
+
+// Of the product of these row-major operands.
+static MatmulShape shape_of(bool transpose_a, bool transpose_b, int M, int N, int K, int lda, int ldb, int ldc,
+                            DType operands, DType result, bool accumulate = false) {
+  return {transpose_a,
+          transpose_b,
+          M,
+          N,
+          K,
+          lda,
+          ldb,
+          ldc,
+          MatmulShape::type(operands),
+          MatmulShape::type(operands),
+          MatmulShape::type(result),
+          accumulate};
+}
+
 template <class T>
 void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
   const int stride = out_stride ? out_stride : OC;
   require_sizes("matmul forward", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  cpu_world::enqueue(forward_work(s.stream, out, in, weight, n, oc, ic, ld), [=, &s] {
+  const MatmulShape shape = shape_of(false, true, N, OC, IC, IC, IC, stride, kDType<T>, kDType<T>);
+  s.run(forward_work(s.stream, out, in, weight, n, oc, ic, ld), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, in, n, ic, ic);
     const float* b = widened(device, s.b, weight, oc, ic, ic);
     float* c = output(s.c, out, n * ld);
-    multiply_in_pieces(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false});
+    multiply_in_pieces(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false}, cut);
     round_output(device, out, c, n, oc, ld);
   });
 }
@@ -183,12 +285,13 @@ void Matmul::dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC
   require_sizes("matmul dgrad", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  cpu_world::enqueue(dgrad_work(s.stream, din, dout, weight, n, oc, ic, ld), [=, &s] {
+  const MatmulShape shape = shape_of(false, false, N, IC, OC, stride, IC, IC, kDType<T>, kDType<T>);
+  s.run(dgrad_work(s.stream, din, dout, weight, n, oc, ic, ld), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, dout, n, oc, ld);
     const float* b = widened(device, s.b, weight, oc, ic, ic);
     float* c = output(s.c, din, n * ic);
-    multiply_in_pieces(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false});
+    multiply_in_pieces(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false}, cut);
     round_output(device, din, c, n, ic, ic);
   });
 }
@@ -200,11 +303,12 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   require_sizes("matmul wgrad", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  cpu_world::enqueue(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld), [=, &s] {
+  const MatmulShape shape = shape_of(true, false, OC, IC, N, stride, IC, IC, kDType<T>, DType::fp32, accumulate);
+  s.run(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, dout, n, oc, ld);
     const float* b = widened(device, s.b, in, n, ic, ic);
-    multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, dweight, IC, accumulate});
+    multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, dweight, IC, accumulate}, cut);
   });
 }
 
@@ -214,13 +318,17 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
   require_operands(name, a, b);
   REQUIRE(!accumulate || sizeof(T) == sizeof(float), "%s: only fp32 is added to", name);
   State& s = *state_;
-  cpu_world::enqueue(quantized_work(s.stream, name, out, a, b), [=, &s] {
+  MatmulShape shape = shape_of(false, true, a.rows, b.rows, a.stride(), a.stride(), b.stride(), b.rows, DType::bf16,
+                               kDType<T>, accumulate);
+  shape.a = MatmulShape::type(a.format), shape.b = MatmulShape::type(b.format);
+  shape.scaling_a = a.scaling, shape.scaling_b = b.scaling;
+  s.run(quantized_work(s.stream, name, out, a, b), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const size_t rows = size_t(a.rows), columns = size_t(b.rows);
     const float *x = decoded(device, s.a, a), *y = decoded(device, s.b, b);
     float* c = output(s.c, out, rows * columns);
-    multiply_in_pieces(device,
-                       {false, true, a.rows, b.rows, a.stride(), x, a.stride(), y, b.stride(), c, b.rows, accumulate});
+    multiply_in_pieces(
+        device, {false, true, a.rows, b.rows, a.stride(), x, a.stride(), y, b.stride(), c, b.rows, accumulate}, cut);
     round_output(device, out, c, rows, columns, columns);
   });
 }

@@ -5,14 +5,16 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <cstring>
 #include <map>
-#include <tuple>
+#include <vector>
 
 #include "llmc/base/error.h"
 #include "llmc/device/cuda_stream.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/kernels/matmul_work.h"
+#include "llmc/kernels/tuning.h"
 
 #define CUBLAS_CHECK(call)                                                                  \
   do {                                                                                      \
@@ -23,25 +25,20 @@
 
 namespace {
 
-// What a plan depends on: D (m x n, ldd) = op(A) op(B) + beta D in cuBLASLt's column-major terms.
-struct Shape {
-  cublasOperation_t op_a, op_b;
-  int64_t m, n, k, lda, ldb, ldd;
-  cudaDataType_t operand, result;
-  bool accumulate;
-  // FP8: B's type, how each operand is scaled, whether sums stay in the tensor cores.
-  cudaDataType_t operand_b = operand;
-  Scaling scaling_a = Scaling::tensor, scaling_b = Scaling::tensor;
-  bool fast = false;
-  auto key() const {
-    return std::tie(op_a, op_b, m, n, k, lda, ldb, ldd, operand, result, accumulate, operand_b, scaling_a, scaling_b,
-                    fast);
+cudaDataType_t cuda_type(MatmulShape::Type type) {
+  switch (type) {
+    case MatmulShape::Type::fp32:
+    case MatmulShape::Type::tf32:
+      return CUDA_R_32F;
+    case MatmulShape::Type::bf16:
+      return CUDA_R_16BF;
+    case MatmulShape::Type::e4m3:
+      return CUDA_R_8F_E4M3;
+    case MatmulShape::Type::e5m2:
+      break;
   }
-  bool operator<(const Shape& other) const { return key() < other.key(); }
-  bool quantized() const { return operand == CUDA_R_8F_E4M3 || operand == CUDA_R_8F_E5M2; }
-};
-
-cudaDataType_t cuda_type(Fp8Format format) { return format == Fp8Format::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2; }
+  return CUDA_R_8F_E5M2;
+}
 
 // How cuBLASLt calls the scaling; -1: this toolkit's does not know it.
 int scale_mode(Scaling scaling) {
@@ -66,9 +63,37 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-template <class T>
-constexpr cudaDataType_t cuda_type() {
-  return kDType<T> == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+constexpr size_t kCandidates = 64;  // that the heuristic is asked for where they are timed
+
+// What the library says of the algorithm: numbers of its own.
+uint32_t attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                      size_t bytes = sizeof(uint32_t)) {
+  uint32_t value = 0;
+  size_t written = 0;
+  CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, bytes, &written));
+  return value;
+}
+
+// "algorithm 66, tile 20, stages 35, split-k 1: " and its bytes in hexadecimal.
+std::string choice_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text = format(
+      "algorithm %u, tile %u, stages %u, cluster %u, split-k %u: ", attribute_of(algorithm, CUBLASLT_ALGO_CONFIG_ID),
+      attribute_of(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID), attribute_of(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+      attribute_of(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, sizeof(uint16_t)),
+      attribute_of(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
+  for (const uint64_t word : algorithm.data) text += format("%016llx", (unsigned long long)word);
+  return text;
+}
+
+// The other way round; nothing where it was changed.
+bool read_choice(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
+  constexpr size_t kDigits = 16, kWords = std::size(cublasLtMatmulAlgo_t{}.data);
+  if (text.size() < kWords * kDigits) return false;
+  const std::string digits = text.substr(text.size() - kWords * kDigits);
+  if (digits.find_first_not_of("0123456789abcdef") != digits.npos) return false;
+  for (size_t i = 0; i < kWords; ++i)
+    algorithm.data[i] = strtoull(digits.substr(i * kDigits, kDigits).c_str(), nullptr, 16);
+  return true;
 }
 
 void require_operand(const char* product, const char* name, const void* pointer) {
@@ -83,34 +108,61 @@ struct Matmul::State {
   std::byte* workspace;
   Options options;
   cublasLtHandle_t handle = nullptr;
-  std::map<Shape, Plan> plans;
+  std::map<MatmulShape, Plan> plans;
+  ProductTuner tuner;
 
   ~State() {
-    for (auto& [shape, plan] : plans) destroy(plan);
+    forget_plans();
     if (handle) cublasLtDestroy(handle);
+  }
+  void forget_plans() {
+    for (auto& [shape, plan] : plans) destroy(plan);
+    plans.clear();
   }
   void destroy(const Plan& plan) {
     if (plan.operation) cublasLtMatmulDescDestroy(plan.operation);
     for (const cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.d})
       if (layout) cublasLtMatrixLayoutDestroy(layout);
   }
-  // An algorithm for the shape, or why there is none. `factors_*`: of FP8 operands.
-  cublasStatus_t make_plan(Plan& plan, const Shape& shape, const float* factors_a, const float* factors_b);
-  Plan& plan_for(const Shape& shape, const float* factors_a, const float* factors_b);
+  // The descriptors of such a product. `factors_*`: of FP8 operands.
+  void describe(Plan& plan, const MatmulShape& shape, const float* factors_a, const float* factors_b);
+  // Up to `count` algorithms for it, the first being the default; or why there is none.
+  cublasStatus_t find_algorithms(const Plan& plan, int count, std::vector<cublasLtMatmulAlgo_t>& algorithms);
+  cublasStatus_t make_plan(Plan& plan, const MatmulShape& shape, const float* factors_a, const float* factors_b);
+  void take_choice(Plan& plan, const MatmulShape& shape, const std::string& choice);
+  Plan& plan_for(const MatmulShape& shape, const float* factors_a, const float* factors_b);
   void set_factors(const Plan& plan, const float* factors_a, const float* factors_b);
-  void run(const Work& work, const Shape& shape, const void* a, const void* b, void* d,
+  MatmulShape::Type type(DType type) const {
+    return options.tf32 && type == DType::fp32 ? MatmulShape::Type::tf32 : MatmulShape::type(type);
+  }
+  // Operands as they lie in memory, `out` of another type perhaps, in cuBLASLt's column-major terms.
+  MatmulShape shape_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
+                       int64_t ldd, DType operands, DType result, bool accumulate = false) const {
+    return {transpose_a, transpose_b, m, n, k, lda, ldb, ldd, type(operands), type(operands), MatmulShape::type(result),
+            accumulate};
+  }
+  void run(const Work& work, const MatmulShape& shape, const void* a, const void* b, void* d,
            const float* factors_a = nullptr, const float* factors_b = nullptr);
 };
 
 // out[a.rows, b.rows] row-major is outᵀ, b.rows x a.rows, = b (aᵀ): b is cuBLASLt's A.
-static Shape shape_of(const QuantizedTensor& a, const QuantizedTensor& b, cudaDataType_t result, bool accumulate,
-                      bool fast) {
-  Shape shape{CUBLAS_OP_T, CUBLAS_OP_N,         b.rows, a.rows,    a.stride(), b.stride(), a.stride(),
-              b.rows,      cuda_type(b.format), result, accumulate};
-  shape.operand_b = cuda_type(a.format);
-  shape.scaling_a = b.scaling, shape.scaling_b = a.scaling;
-  shape.fast = fast;
-  return shape;
+static MatmulShape shape_of(const QuantizedTensor& a, const QuantizedTensor& b, DType result, bool accumulate,
+                            bool fast) {
+  return {true,
+          false,
+          b.rows,
+          a.rows,
+          a.stride(),
+          b.stride(),
+          a.stride(),
+          b.rows,
+          MatmulShape::type(b.format),
+          MatmulShape::type(a.format),
+          MatmulShape::type(result),
+          accumulate,
+          b.scaling,
+          a.scaling,
+          fast};
 }
 
 void Matmul::State::set_factors(const Plan& plan, const float* factors_a, const float* factors_b) {
@@ -120,15 +172,15 @@ void Matmul::State::set_factors(const Plan& plan, const float* factors_a, const 
                                               sizeof factors_b));
 }
 
-cublasStatus_t Matmul::State::make_plan(Plan& plan, const Shape& s, const float* factors_a, const float* factors_b) {
+void Matmul::State::describe(Plan& plan, const MatmulShape& s, const float* factors_a, const float* factors_b) {
   const cublasComputeType_t compute =
-      s.operand == CUDA_R_32F && options.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+      s.a == MatmulShape::Type::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F));
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(plan.operation, attribute, &value, sizeof value));
   };
-  set(CUBLASLT_MATMUL_DESC_TRANSA, s.op_a);
-  set(CUBLASLT_MATMUL_DESC_TRANSB, s.op_b);
+  set(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (s.quantized()) {
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(s.fast));
 #if CUBLAS_VERSION >= 120900
@@ -137,11 +189,15 @@ cublasStatus_t Matmul::State::make_plan(Plan& plan, const Shape& s, const float*
 #endif
     set_factors(plan, factors_a, factors_b);
   }
-  const bool plain_a = s.op_a == CUBLAS_OP_N, plain_b = s.op_b == CUBLAS_OP_N;
-  CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&plan.a, s.operand, plain_a ? s.m : s.k, plain_a ? s.k : s.m, s.lda));
-  CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&plan.b, s.operand_b, plain_b ? s.k : s.n, plain_b ? s.n : s.k, s.ldb));
-  CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&plan.d, s.result, s.m, s.n, s.ldd));
+  CUBLAS_CHECK(
+      cublasLtMatrixLayoutCreate(&plan.a, cuda_type(s.a), s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.lda));
+  CUBLAS_CHECK(
+      cublasLtMatrixLayoutCreate(&plan.b, cuda_type(s.b), s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.ldb));
+  CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&plan.d, cuda_type(s.d), s.m, s.n, s.ldd));
+}
 
+cublasStatus_t Matmul::State::find_algorithms(const Plan& plan, int count,
+                                              std::vector<cublasLtMatmulAlgo_t>& algorithms) {
   cublasLtMatmulPreference_t preference;
   CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -153,40 +209,80 @@ cublasStatus_t Matmul::State::make_plan(Plan& plan, const Shape& s, const float*
   for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     prefer(which, uint32_t(kAlignment));
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(count));
+  int number = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan.operation, plan.a, plan.b, plan.d, plan.d,
-                                                               preference, 1, &found, &count);
+                                                               preference, count, found.data(), &number);
   cublasLtMatmulPreferenceDestroy(preference);
-  plan.algorithm = found.algo;
-  return status == CUBLAS_STATUS_SUCCESS && count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : status;
+  found.resize(size_t(number));
+  for (const cublasLtMatmulHeuristicResult_t& result : found)
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+  return status == CUBLAS_STATUS_SUCCESS && algorithms.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
 
-Plan& Matmul::State::plan_for(const Shape& s, const float* factors_a, const float* factors_b) {
+cublasStatus_t Matmul::State::make_plan(Plan& plan, const MatmulShape& s, const float* factors_a,
+                                        const float* factors_b) {
+  describe(plan, s, factors_a, factors_b);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  const cublasStatus_t status = find_algorithms(plan, 1, algorithms);
+  if (!algorithms.empty()) plan.algorithm = algorithms.front();
+  return status;
+}
+
+// What a file says is looked at before it runs: the library must have it for this shape, with our workspace, and its
+// sums in fp32.
+void Matmul::State::take_choice(Plan& plan, const MatmulShape& shape, const std::string& choice) {
+  cublasLtMatmulHeuristicResult_t checked{};
+  const bool fits = read_choice(choice, plan.algorithm) &&
+                    cublasLtMatmulAlgoCheck(handle, plan.operation, plan.a, plan.b, plan.d, plan.d, &plan.algorithm,
+                                            &checked) == CUBLAS_STATUS_SUCCESS &&
+                    checked.workspaceSize <= kWorkspaceBytes;
+  const uint32_t sums = fits ? attribute_of(plan.algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) : 0;
+  REQUIRE(fits && (sums & ~uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) == 0,
+          "the tuning's choice \"%s\" for the product %s is none of %s\n  --tune writes a new one", choice.c_str(),
+          shape.text().c_str(), description().c_str());
+}
+
+Plan& Matmul::State::plan_for(const MatmulShape& s, const float* factors_a, const float* factors_b) {
   const auto found = plans.find(s);
   if (found != plans.end()) return found->second;
   Plan& plan = plans[s];
   const cublasStatus_t status = make_plan(plan, s, factors_a, factors_b);
-  REQUIRE(status == CUBLAS_STATUS_SUCCESS,
-          "cuBLASLt has no algorithm for a product of %s m=%lld n=%lld k=%lld, lda=%lld ldb=%lld ldd=%lld: %s",
-          s.quantized() ? "FP8 operands" : "operands", (long long)s.m, (long long)s.n, (long long)s.k, (long long)s.lda,
-          (long long)s.ldb, (long long)s.ldd, cublasLtGetStatusString(status));
+  REQUIRE(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt has no algorithm for the product %s: %s", s.text().c_str(),
+          cublasLtGetStatusString(status));
+  if (const std::string* choice = tuner.choice(s)) take_choice(plan, s, *choice);
   return plan;
 }
 
-void Matmul::State::run(const Work& work, const Shape& shape, const void* a, const void* b, void* d,
+void Matmul::State::run(const Work& work, const MatmulShape& shape, const void* a, const void* b, void* d,
                         const float* factors_a, const float* factors_b) {
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
-  const Plan& plan = plan_for(shape, factors_a, factors_b);
+  const bool first = !plans.contains(shape);
+  Plan& plan = plan_for(shape, factors_a, factors_b);
   if (shape.quantized()) set_factors(plan, factors_a, factors_b);
   const float one = 1, beta = shape.accumulate ? 1 : 0;
-  CUBLAS_CHECK(cublasLtMatmul(handle, plan.operation, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d,
-                              &plan.algorithm, workspace, Matmul::kWorkspaceBytes, cuda_stream(stream)));
+  const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return cublasLtMatmul(handle, plan.operation, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d, &algorithm,
+                          workspace, Matmul::kWorkspaceBytes, cuda_stream(stream));
+  };
+  if (tuner.timing && first) {
+    std::vector<cublasLtMatmulAlgo_t> algorithms = {plan.algorithm}, all;
+    find_algorithms(plan, kCandidates, all);
+    for (const cublasLtMatmulAlgo_t& algorithm : all)
+      if (memcmp(&algorithm, &plan.algorithm, sizeof algorithm) != 0 && multiply(algorithm) == CUBLAS_STATUS_SUCCESS)
+        algorithms.push_back(algorithm);
+    std::vector<std::string> names;
+    for (const cublasLtMatmulAlgo_t& algorithm : algorithms) names.push_back(choice_of(algorithm));
+    plan.algorithm = algorithms[size_t(
+        tuner.time(stream, shape, std::move(names), [&](int i) { CUBLAS_CHECK(multiply(algorithms[size_t(i)])); }))];
+  }
+  if (tuner.timing) ++tuner.timed[shape].calls;
+  CUBLAS_CHECK(multiply(plan.algorithm));
 }
 
 Matmul::Matmul(Stream& stream, std::byte* workspace, Options options)
-    : state_(new State{stream, workspace, options, nullptr, {}}) {
+    : state_(new State{stream, workspace, options, nullptr, {}, {}}) {
   require_operand("workspace", "workspace", workspace);
   if (stream.device().executes()) CUBLAS_CHECK(cublasLtCreate(&state_->handle));
 }
@@ -200,6 +296,26 @@ std::string Matmul::description() {
   return format("cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }
 
+TunedFor Matmul::tuned_for(const DeviceInfo& device) { return {device.name, device.compute_capability, description()}; }
+
+void Matmul::use(const Tuning& tuning) {
+  state_->tuner.use(tuning);
+  state_->forget_plans();
+}
+
+size_t Matmul::unused_choices() const { return state_->tuner.unused.size(); }
+
+void Matmul::begin_timing(std::function<void()> wait) {
+  REQUIRE(state_->handle, "products were to be timed on a device that is modelled");
+  state_->forget_plans();
+  state_->tuner.begin(std::move(wait));
+}
+
+Tuning Matmul::end_timing() {
+  state_->forget_plans();
+  return state_->tuner.end(tuned_for(state_->stream.device().info()));
+}
+
 template <class T>
 void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
   require_operand("forward", "out", out);
@@ -208,8 +324,7 @@ void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC
   const int64_t stride = out_stride ? out_stride : OC;
   // outᵀ[OC,N] = W[OC,IC] inᵀ[IC,N]
   state_->run(forward_work(state_->stream, out, in, weight, N, OC, IC, stride),
-              {CUBLAS_OP_T, CUBLAS_OP_N, OC, N, IC, IC, IC, stride, cuda_type<T>(), cuda_type<T>(), false}, weight, in,
-              out);
+              state_->shape_of(true, false, OC, N, IC, IC, IC, stride, kDType<T>, kDType<T>), weight, in, out);
 }
 
 template <class T>
@@ -220,8 +335,7 @@ void Matmul::dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dinᵀ[IC,N] = Wᵀ[IC,OC] doutᵀ[OC,N]
   state_->run(dgrad_work(state_->stream, din, dout, weight, N, OC, IC, stride),
-              {CUBLAS_OP_N, CUBLAS_OP_N, IC, N, OC, IC, stride, IC, cuda_type<T>(), cuda_type<T>(), false}, weight,
-              dout, din);
+              state_->shape_of(false, false, IC, N, OC, IC, stride, IC, kDType<T>, kDType<T>), weight, dout, din);
 }
 
 template <class T>
@@ -233,7 +347,7 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dWᵀ[IC,OC] = inᵀ[IC,N] dout[N,OC]
   state_->run(wgrad_work(state_->stream, dweight, dout, in, N, OC, IC, stride),
-              {CUBLAS_OP_N, CUBLAS_OP_T, IC, OC, N, IC, stride, IC, cuda_type<T>(), CUDA_R_32F, accumulate}, in, dout,
+              state_->shape_of(false, true, IC, OC, N, IC, stride, IC, kDType<T>, DType::fp32, accumulate), in, dout,
               dweight);
 }
 
@@ -245,7 +359,7 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
   for (const void* pointer :
        {static_cast<const void*>(out), static_cast<const void*>(a.data), static_cast<const void*>(b.data)})
     require_operand(name, "an operand", pointer);
-  state_->run(quantized_work(state_->stream, name, out, a, b), shape_of(a, b, cuda_type<T>(), accumulate, fast), b.data,
+  state_->run(quantized_work(state_->stream, name, out, a, b), ::shape_of(a, b, kDType<T>, accumulate, fast), b.data,
               a.data, out, b.factors, a.factors);
 }
 
@@ -255,8 +369,8 @@ std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, 
     return "cuBLASLt knows such factors from CUDA 12.9 on, and this build has " + description();
   if (!state_->handle) return known_refusal(state_->stream.device().info(), a, b);
   Plan plan;
-  const cudaDataType_t type = result == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
-  const cublasStatus_t status = state_->make_plan(plan, shape_of(a, b, type, accumulate, fast), a.factors, b.factors);
+  const cublasStatus_t status =
+      state_->make_plan(plan, ::shape_of(a, b, result, accumulate, fast), a.factors, b.factors);
   state_->destroy(plan);
   if (status == CUBLAS_STATUS_SUCCESS) return "";
   return format("cuBLASLt multiplies no %s with %s to %s%s%s here (%s, %s): %s", format_name(a.format),

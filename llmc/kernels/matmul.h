@@ -6,17 +6,22 @@
 //
 // T is float or bf16; sums are fp32 and rounded to T once. Deterministic: on a GPU cuBLASLt with an algorithm that is
 // chosen once a shape, from the shape alone (operands are 256-byte aligned, so that the arena's offsets cannot change
-// the choice); on the CPU OpenBLAS on pieces that depend on the shape alone, not on the number of threads.
+// the choice); on the CPU OpenBLAS on pieces that depend on the shape alone, not on the number of threads. Another
+// choice, which timing finds (tuning.h), adds in another order: it has bits of its own, as fixed as the default's.
 //
 // Operands in FP8 have K along the columns of both, so that all three are one form, and one function.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "llmc/device/device.h"
 #include "llmc/kernels/quantized_tensor.h"
+
+class Tuning;
+struct TunedFor;
 
 class Matmul {
  public:
@@ -34,6 +39,20 @@ class Matmul {
   static size_t workspace_bytes(const DeviceInfo& device);
   // What computes the products, for the banner: "cuBLASLt 13.0", "OpenBLAS 0.3.21", or that there is nothing but loops.
   static std::string description();
+
+  // From now on products of the tuning's shapes are computed by its choices, all others as by default. Throws, at the
+  // first product of such a shape, on a choice that the library does not have; see Tuning::require_fits.
+  void use(const Tuning& tuning);
+  // Shapes of the tuning in use that no product had yet.
+  size_t unused_choices() const;
+  // Between these two the first product of each shape is computed over and over, by each candidate: at least 16 where
+  // the library has so many; then by the fastest, as all that follow. `wait` returns when the host has waited for all
+  // that it enqueued on the device. A product that adds to its output spoils it: nothing that is computed meanwhile may
+  // count.
+  void begin_timing(std::function<void()> wait);
+  Tuning end_timing();
+  // What a tuning's choices depend on, but for the shapes.
+  static TunedFor tuned_for(const DeviceInfo& device);
 
   // `out_stride`, `dout_stride`: elements from row to row of out and dout where they are wider than OC; 0 = OC.
   template <class T>

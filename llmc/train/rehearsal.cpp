@@ -8,6 +8,7 @@
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/tuner.h"
 
 RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, const Mesh& mesh,
                          const DeviceInfo& modelled, int64_t micro_steps, bool checks_order) {
@@ -85,6 +86,7 @@ void rehearse(const Options& asked, Console& console) {
   console.item("memory", step.plan.table());
   console.item("", planner.verdict(step.plan));
   console.item("sent", traffic_of(step.record, rates));
+  if (const std::string ignored = ignored_tuning(options); !ignored.empty()) console.item("", ignored);
   console.item("rates", rates.text());
   const double tokens = double(settings.step_tokens());
   const double mfu = config.flops_per_token(settings.T, false) * tokens / world / replayed.seconds / device.bf16_flops;

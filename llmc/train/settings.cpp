@@ -5,6 +5,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/train/tuner.h"
 
 namespace {
 
@@ -184,6 +185,10 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
   const int64_t chunk = is_auto(o.head_chunk) ? (config.V > 4096 ? 1024 : 8192) : o.head_chunk;
   s.head_chunk = int((chunk + 127) / 128 * 128);
+  REQUIRE(!o.tune || o.tuning == "auto",
+          "--tune chooses algorithms, and --tuning %s names chosen ones\n  leave one of the two away",
+          o.tuning.c_str());
+  if (const std::string ignored = ignored_tuning(o); !ignored.empty()) s.reasons.push_back(ignored);
   if (o.tf32 && !device.gpu) s.reasons.push_back("--tf32 changes nothing: a CPU has none");
   if (o.tf32 && s.dtype == DType::bf16) s.reasons.push_back("--tf32 changes nothing: products are bf16");
   return s;

@@ -10,68 +10,14 @@
 #include "llmc/kernels/classifier.h"
 #include "llmc/kernels/initialize.h"
 #include "llmc/kernels/step_state.h"
+#include "llmc/kernels/tuning.h"
 #include "llmc/train/batch_feed.h"
 #include "llmc/train/optimizer.h"
+#include "llmc/train/state_feed.h"
 #include "llmc/train/walk.h"
 #include "llmc/train/weights_io.h"
 
 namespace {
-
-// StepStates on their way to the device and, a step later, back: pinned slots, so that the host is never in a step's
-// way.
-class StateFeed {
- public:
-  StateFeed(MemoryPlan& plan, Device& device)
-      : device_(device),
-        planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots)),
-        planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)) {
-    for (int i = 0; i < kSlots; ++i) begun_.emplace_back(device, true), returned_.emplace_back(device, true);
-  }
-  void bind(const Arena& arena) {
-    pinned_ = arena[planned_pinned_];
-    on_device_ = arena[planned_device_];
-  }
-  StepState* on_device() const { return on_device_; }
-
-  void send(Stream& stream, const StepState& state) {
-    REQUIRE(under_way_ < kUnderWay, "more than %d steps were enqueued without asking for a result", kUnderWay);
-    StepState* slot = pinned_ + next_;
-    host_accesses(device_, "the next step's state", {writes(slot, 1)});
-    *slot = state;
-    follows_[next_] = under_way_ > 0;
-    begun_[size_t(next_)].record(stream);
-    copy(stream, on_device_, slot, 1);
-  }
-  // The step is enqueued: its state comes back.
-  void fetch(Stream& stream) {
-    copy(stream, pinned_ + kSlots + next_, on_device_, 1);
-    returned_[size_t(next_)].record(stream);
-    next_ = (next_ + 1) % kSlots;
-    ++under_way_;
-  }
-  struct Returned {
-    StepState state;
-    double seconds;  // to its return, from the return of the one before if that was under way, else from its arrival
-  };
-  Returned wait_for_oldest(Communicator& communicator) {
-    REQUIRE(under_way_ > 0, "the result of a step was asked for, and none is under way");
-    const int slot = (next_ + kSlots - under_way_) % kSlots;
-    --under_way_;
-    communicator.wait_for(returned_[size_t(slot)]);
-    host_accesses(device_, "the step's result", {reads(pinned_ + kSlots + slot, 1)});
-    const Event& from = follows_[slot] ? returned_[size_t((slot + kSlots - 1) % kSlots)] : begun_[size_t(slot)];
-    return {pinned_[kSlots + slot], returned_[size_t(slot)].milliseconds_since(from) * 1e-3};
-  }
-
- private:
-  static constexpr int kUnderWay = 2, kSlots = kUnderWay + 1;  // and the one before, whose end is looked at
-  Device& device_;
-  Planned<StepState> planned_pinned_, planned_device_;
-  StepState *pinned_ = nullptr, *on_device_ = nullptr;
-  std::vector<Event> begun_, returned_;  // a slot
-  bool follows_[kSlots] = {};            // a slot: was sent while another step was under way
-  int next_ = 0, under_way_ = 0;
-};
 
 template <class T>
 class LlamaTrainer : public Trainer {
@@ -111,7 +57,7 @@ class LlamaTrainer : public Trainer {
         forked_(device) {
     for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
     if (!settings.training) return;
-    if (settings.graphs && device.executes()) graph_.emplace(device);
+    prepare_graph();
     if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
     gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
                        settings.state.gradients_on_host ? host_.get() : nullptr);
@@ -325,6 +271,20 @@ class LlamaTrainer : public Trainer {
     REQUIRE(scales_, "FP8 statistics were asked for, and nothing is in FP8");
     return scales_->statistics(step);
   }
+  Matmul& products() override { return *matmul_; }
+  // The host waits between the candidates, for other streams too, whose work would count.
+  Tuning time_products(const StepInput& input) override {
+    const auto wait_for = [this](Stream& stream) { communicator_.wait_for(stream); };
+    graph_.reset();  // what was captured has the choices of before
+    matmul_->begin_timing([&] {
+      wait_for(compute_), wait_for(gather_), wait_for(reduce_);
+      if (host_) wait_for(host_->out), wait_for(host_->in);
+    });
+    enqueue_step(input);
+    states_.wait_for_oldest(communicator_);
+    prepare_graph();
+    return matmul_->end_timing();
+  }
   void observe(std::function<void(const ObservedProduct&)> observer) override {
     observed_ = bool(observer);
     walk_.observe(std::move(observer));
@@ -454,6 +414,12 @@ class LlamaTrainer : public Trainer {
     if (scales_ && !captured) scales_->end_step();
     optimizer_->step(*gradients_, parameters_, states_.on_device());
     join();
+  }
+
+  // Captured behind the next step.
+  void prepare_graph() {
+    if (settings_.graphs && device_.executes()) graph_.emplace(device_);
+    stepped_ = false;
   }
 
   void capture_work(StepForm form) {

@@ -29,6 +29,9 @@
 #include "llmc/model/tensors.h"
 #include "llmc/train/checkpoint.h"
 
+class Matmul;
+class Tuning;
+
 struct TrainerSettings {
   DType dtype = DType::fp32;  // of weights and activations in the products
   int B = 1, T = 1;           // micro-batch: sequences, tokens a sequence
@@ -151,6 +154,11 @@ class Trainer {
   // FP8: what was quantized for a step that fp8_stats chose, on this rank, by fp8_number(). After wait_for_step() of
   // it, and before the step after the next is enqueued.
   virtual std::vector<QuantizeStatistics> fp8_statistics(int64_t step) = 0;
+  // What computes the products, from allocate() on.
+  virtual Matmul& products() = 0;
+  // The step, in which each product's candidates are timed (Matmul::begin_timing): what was found. Weights, state and
+  // scales are spoilt: initialize, load or restore follows.
+  virtual Tuning time_products(const StepInput& input) = 0;
   // FP8: is told each product that is enqueued.
   virtual void observe(std::function<void(const ObservedProduct&)> observer) = 0;
 };
