@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, in one command on a bare machine with one (nvcc, python with torch; no MPI, no network):
 #
-#   scripts/gpu_check.sh [build|probe|check|parity|bench|train|roofline|memory|pytorch]…      no argument: all of them, in that order
+#   scripts/gpu_check.sh [build|probe|check|parity|bench|train|roofline|memory|ladder|pytorch|pytorch8b]…      no argument: all of them, in that order
 #
 # Small before large; each check is a process of its own under a time limit, a part ends after 7.5 minutes, and one that
 # fails does not stop the others. A part that was finished (with the same sources) is not run again: call it once more to
@@ -11,7 +11,7 @@
 # it waits for. JSON_HOME, PCRE2_HOME and their like go through to make: what a machine lacks must be brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train roofline memory pytorch)
+results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train roofline memory ladder pytorch pytorch8b)
 export NO_COLOR=1
 unset MAKEFLAGS MAKELEVEL MFLAGS RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE DEVICE FAULTS SANITIZE BUILD EMULATOR
 parts=("$@")
@@ -176,8 +176,20 @@ train_tuned() {
   run 60 "$programs/train_llama" --steps 20 "${quiet[@]}" --tuning "$scratch/tuned/tuning.json" --out "$scratch/tuned-again" || return 1
   cmp <(steps_of "$scratch/tuned" loss) <(steps_of "$scratch/tuned-again" loss) || { echo "FAIL: --tuning has other losses than --tune" && return 1; }
 }
+# Steps that are launched as a whole have the bits of those that are enqueued piece by piece.
+train_graphs() { # OPTIONS, as one word
+  local way steps=(--steps 20 "${quiet[@]}" --dtype bf16 --micro-batch 4 --global-batch 12)
+  for way in off on; do # shellcheck disable=SC2086
+    run 60 "$programs/train_llama" "${steps[@]}" $1 --cuda-graphs $way --out "$scratch/graphs-$way" >"$scratch/out" || { cat "$scratch/out" && return 1; }
+    steps_of "$scratch/graphs-$way" loss >"$scratch/losses-$way"
+    rm -rf "$scratch/graphs-$way"
+  done
+  cmp "$scratch/losses-on" "$scratch/losses-off" || { echo "FAIL: other losses with --cuda-graphs: $1" && return 1; }
+  echo "--cuda-graphs on and off: the same 20 losses ${1:-in bf16}"
+}
 part_train() {
   local bad=0
+  each train_graphs "" "--fp8 tensorwise" "--fp8 delayed --fp8-stats 5" "--layers 6 --activation-offload attention --offload-optimizer --offload-gradients" || bad=1
   run 120 "$programs/train_llama" --steps 20 --out "$scratch/tiny" || bad=1
   train_tuned || bad=1
   on_gpu "a training by two processes" train_two_ranks || bad=1
@@ -211,23 +223,44 @@ part_memory() {
   return $bad
 }
 
-part_pytorch() {
-  local python=python3 bad=0 compile
+# The steps by which the field tells its gains.
+part_ladder() {
+  if [ -z "$gpu" ]; then run 240 dev/bench/ladder --steps 20 && on_gpu "the ladder of llama3.2-1b" true; return; fi
+  run 440 dev/bench/ladder --program "$programs/train_llama" --model dev/bench/llama3.2-1b.json --seq-len 4096 --micro-batch 2 --steps 100
+}
+
+# with_torch FUNCTION: if some Python has it.
+with_torch() {
+  python=python3
   if [ -z "$gpu" ] && [ -x build/pytorch/bin/python ]; then python=build/pytorch/bin/python; fi
   if ! "$python" -c 'import torch, transformers' 2>/dev/null; then echo "waits for python3 with torch and transformers" && return; fi
-  if [ -z "$gpu" ]; then
-    echo "waits for a GPU: llama3.2-1b; meanwhile a small model on the CPU"
-    run 120 "$python" dev/bench/pytorch_train.py --config dev/reference/dumps/gqa4/config.json --steps 10 --seq-len 32
-    return
-  fi
-  run 120 env PYTHON="$python" dev/bench/attention "$programs" || bad=1
-  for compile in "" --compile; do
-    run 200 "$python" dev/bench/pytorch_train.py --config dev/bench/llama3.2-1b.json --device cuda --dtype bf16 --batch 4 \
-      --seq-len 2048 --steps 20 $compile || bad=1
-  done
-  echo "ours: $(grep 'mean of the steps' "$state/train.txt" 2>/dev/null || echo 'run the part train first')"
+  "$@"
+}
+# ratio AT_LEAST OPTIONS…: both programs in turn, in bf16 and then in FP8, where only compiled code is quick.
+ratio() {
+  local bad=0 same=(--program "$programs/train_llama" --python "$python" --at-least "$1" --steps 25 --rounds 2 --ours=--cuda-graphs "${@:2}")
+  run 250 dev/bench/pytorch_ratio "${same[@]}" || bad=1
+  run 250 dev/bench/pytorch_ratio "${same[@]}" --fp8 --compiled || bad=1
   return $bad
 }
+pytorch_1b() {
+  local bad=0
+  if [ -z "$gpu" ]; then
+    echo "waits for a GPU: llama3.2-1b beside PyTorch; meanwhile the preset tiny on the CPU"
+    run 300 dev/bench/pytorch_ratio --python "$python" --steps 10 --rounds 1
+    return
+  fi
+  ratio 1.0 --model dev/bench/llama3.2-1b.json --seq-len 4096 --batch 2 || bad=1
+  run 90 env PYTHON="$python" dev/bench/attention "$programs" || bad=1
+  return $bad
+}
+pytorch_8b() {
+  if [ -z "$gpu" ]; then echo "waits for a GPU: llama3-8b's shape beside PyTorch" && return; fi
+  # 8 layers, fp32 moments: what both programs fit into 80 GB.
+  ratio 0.85 --model dev/bench/llama3-8b.json --layers 8 --seq-len 8192 --batch 1
+}
+part_pytorch() { with_torch pytorch_1b; }
+part_pytorch8b() { with_torch pytorch_8b; }
 
 table="" failed=0
 for part in "${parts[@]}"; do
