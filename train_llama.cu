@@ -389,7 +389,7 @@ void Run::open_folder(const ResumePoint* resume) {
 }
 
 void Run::choose_algorithms() {
-  if (options.tune && trains() && tuning_.empty()) {
+  if (options.tune_products && trains() && tuning_.empty()) {
     console.line("timing the algorithms for each product of a step …");
     set_weights();
     tuning_ =

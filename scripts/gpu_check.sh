@@ -139,9 +139,9 @@ PYTHON
   cp "$scratch/trace-off.json" "$results/gpu_trace.json" # of its third step, for ui.perfetto.dev
   each train_1b_in tensorwise delayed rowwise rowwise-hp-wgrad blockwise || return 1
   cp "$scratch/trace-tensorwise.json" "$results/gpu_trace_fp8.json"
-  train_1b_in off --tune
+  train_1b_in off --tune-products
 }
-train_1b_in() { # RECIPE [--tune]
+train_1b_in() { # RECIPE [--tune-products]
   local name=$1${2:-}
   run 100 "$programs/train_llama" --model dev/bench/llama3.2-1b.json --train-data "$scratch/random.bin" --seq-len 2048 \
     --micro-batch 4 --global-batch 4 --steps 20 "${quiet[@]}" --fp8 "$1" --trace "$scratch/trace-$name.json" --out "$scratch/1b-$name" "${@:2}" || return 1
@@ -172,9 +172,9 @@ train_two_ranks() {
 }
 # Choices that were read from a file are those that were found: the same losses to the last digit.
 train_tuned() {
-  run 120 "$programs/train_llama" --steps 20 "${quiet[@]}" --tune --out "$scratch/tuned" || return 1
+  run 120 "$programs/train_llama" --steps 20 "${quiet[@]}" --tune-products --out "$scratch/tuned" || return 1
   run 60 "$programs/train_llama" --steps 20 "${quiet[@]}" --tuning "$scratch/tuned/tuning.json" --out "$scratch/tuned-again" || return 1
-  cmp <(steps_of "$scratch/tuned" loss) <(steps_of "$scratch/tuned-again" loss) || { echo "FAIL: --tuning has other losses than --tune" && return 1; }
+  cmp <(steps_of "$scratch/tuned" loss) <(steps_of "$scratch/tuned-again" loss) || { echo "FAIL: --tuning has other losses than --tune-products" && return 1; }
 }
 # Steps that are launched as a whole have the bits of those that are enqueued piece by piece.
 train_graphs() { # OPTIONS, as one word

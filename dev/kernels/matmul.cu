@@ -147,7 +147,7 @@ void check_candidates(Checker& checker, Matmul& matmul, const std::string& name,
     Tuning tuning(here);
     tuning.set(shape, {changed});
     matmul.use(tuning);
-    checker.refused(name + " by a choice that is none", "--tune writes a new one", run);
+    checker.refused(name + " by a choice that is none", "--tune-products writes a new one", run);
   }
   matmul.use({});
 }

@@ -74,8 +74,8 @@ TEST_CASE("what is no tuning") {
   CHECK(has(refusal(changed(json, "products", Json::object().set("TN", 3))), "products.TN"));
   CHECK(has(refusal(changed(json, "products", Json::object().set("TN", Json::object()))), "choice"));
   CHECK(has(refusal(changed(json, "device", Json())), "\"device\""));
-  CHECK(
-      has(refusal(changed(json, "hash", "0123456789abcdef")), "it was damaged or changed\n  --tune writes a new one"));
+  CHECK(has(refusal(changed(json, "hash", "0123456789abcdef")),
+            "it was damaged or changed\n  --tune-products writes a new one"));
   const std::string text = json.dump();
   const size_t digit = text.find("89ab");
   const std::string damaged = text.substr(0, digit) + "89ac" + text.substr(digit + 4);
@@ -93,7 +93,7 @@ TEST_CASE("where it means nothing") {
       message ==
       "--tuning runs/a/tuning.json: the products' algorithms were chosen on NVIDIA H100 (compute capability 9.0) with "
       "cuBLASLt 13.0.2\n  here is NVIDIA A100 (compute capability 8.0) with cuBLASLt 13.0.2\n"
-      "  choose anew with --tune, or compute with the defaults: --tuning none");
+      "  choose anew with --tune-products, or compute with the defaults: --tuning none");
   CHECK(has(refused({"NVIDIA H100", 90, "cuBLASLt 13.1.0"}),
             "here is NVIDIA H100 (compute capability 9.0) with cuBLASLt 13.1.0"));
   CHECK(has(refused({"CPU", 0, "OpenBLAS"}), "here is CPU with OpenBLAS\n"));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: tuning: --tune leaves no trace but its choices, which --tuning and a resumed run take over, to the last bit, on one
+# Covers: tuning: --tune-products leaves no trace but its choices, which --tuning and a resumed run take over, to the last bit, on one
 # rank and on several, with FP8, shards and offloading; what does not fit is refused
 # Timeout: 600
 set -euo pipefail
@@ -38,7 +38,7 @@ for mesh in "one 1" "two 2" "zero3 2 --zero-stage 3 --recompute mlp" \
   "host 1 --fp8 tensorwise --offload-optimizer --offload-gradients --activation-offload all --moment-dtype bf16"; do
   # shellcheck disable=SC2086  # words
   set -- $mesh
-  run "$1" "$2" "${options[@]}" --tune --checkpoint-every 2 "${@:3}"
+  run "$1" "$2" "${options[@]}" --tune-products --checkpoint-every 2 "${@:3}"
   shapes=$(grep -c '"choice"' "$(file "$1")")
   check "$1: the banner says what was tuned" says "$1" "tuned: $shapes shapes, "
   check "$1: nothing that was tuned is left unused" not says "$1" "none of this run's"
@@ -53,7 +53,7 @@ done
 
 echo "-- choices reach the products"
 run default 1 "${options[@]}" --checkpoint-every 2
-check "without --tune there is no file" [ ! -e "$(file default)" ]
+check "without --tune-products there is no file" [ ! -e "$(file default)" ]
 "$build/test/retune" "$(file one)" choice "pieces of 16 x 16" >"$scratch/small.json"
 run small 1 "${options[@]}" --checkpoint-every 2 --tuning "$scratch/small.json"
 if says default "products   OpenBLAS"; then check "other choices, other roundings" near default small; fi # plain loops have one order
@@ -63,35 +63,35 @@ on() { run "$1" 1 --resume "$scratch/$2/checkpoints/step-00000002" "${@:3}"; }
 on small-on small
 check "nothing, where nothing changes: the bits go on" ends_alike small small-on
 on to-default one --tuning none
-check "--tuning none after --tune" says to-default "products by the defaults (were computed tuned ($(hash_of "$(file one)"))): sums are rounded otherwise"
+check "--tuning none after --tune-products" says to-default "products by the defaults (were computed tuned ($(hash_of "$(file one)"))): sums are rounded otherwise"
 check "  is a run without choices" [ ! -e "$(file to-default)" ]
 on to-small one --tuning "$scratch/small.json"
-check "--tuning FILE after --tune" says to-small "products tuned ($(hash_of "$scratch/small.json")) (were computed tuned ($(hash_of "$(file one)")))"
-on to-tuned default --tune
-check "--tune of a run that was not tuned" says to-tuned "(were computed by the defaults): sums are rounded otherwise"
+check "--tuning FILE after --tune-products" says to-small "products tuned ($(hash_of "$scratch/small.json")) (were computed tuned ($(hash_of "$(file one)")))"
+on to-tuned default --tune-products
+check "--tune-products of a run that was not tuned" says to-tuned "(were computed by the defaults): sums are rounded otherwise"
 cp -r "$scratch/one" "$scratch/in-place"
 rm -r "$scratch/in-place/checkpoints/step-00000004" "$(file in-place)"
 run in-place 1 --resume auto
 check "--resume auto, its tuning.json gone: the checkpoint has the choices" ends_alike one in-place
 check "  and they are in its folder again" same_hash "$(file one)" "$(file in-place)"
 rm -r "$scratch/in-place/checkpoints/step-00000004" "$scratch/in-place/export.before-step-2"
-run in-place 1 --resume auto --tune
-check "--resume auto --tune: the same command again, the same bits" ends_alike one in-place
+run in-place 1 --resume auto --tune-products
+check "--resume auto --tune-products: the same command again, the same bits" ends_alike one in-place
 check "  nothing is timed again" not says in-place "timing the algorithms"
-on anew one --tune
-check "--resume DIR --tune times again" says anew "timing the algorithms"
+on anew one --tune-products
+check "--resume DIR --tune-products times again" says anew "timing the algorithms"
 run other-batch 1 "${others[@]}" --micro-batch 8 --tuning "$(file one)"
 check "choices for another micro-batch are told" says other-batch "products that were tuned are none of this run's"
-run whole-micro-steps 1 "${others[@]}" --micro-batch 24 --tune
+run whole-micro-steps 1 "${others[@]}" --micro-batch 24 --tune-products
 check "one micro-batch a step: all that was tuned is needed" not says whole-micro-steps "none of this run's"
 
 echo "-- where there is nothing to time"
-"$train" "${options[@]}" --dry-run --tune >"$scratch/dry.txt"
-check "--dry-run --tune" says dry "--tune changes nothing: a dry run computes nothing"
-"$train" --model "$scratch/odd.json" --dry-run --nodes 1 --dtype bf16 --tune >"$scratch/cluster.txt"
-check "a cluster that is not here" says cluster "--tune changes nothing: a dry run computes nothing"
-"$train" --model "$scratch/one/export" --sample-only --sample-tokens 5 --prompt '1 2' --tune >"$scratch/sample.txt"
-check "--sample-only --tune" says sample "--tune changes nothing: it times training steps, and there are none"
+"$train" "${options[@]}" --dry-run --tune-products >"$scratch/dry.txt"
+check "--dry-run --tune-products" says dry "--tune-products changes nothing: a dry run computes nothing"
+"$train" --model "$scratch/odd.json" --dry-run --nodes 1 --dtype bf16 --tune-products >"$scratch/cluster.txt"
+check "a cluster that is not here" says cluster "--tune-products changes nothing: a dry run computes nothing"
+"$train" --model "$scratch/one/export" --sample-only --sample-tokens 5 --prompt '1 2' --tune-products >"$scratch/sample.txt"
+check "--sample-only --tune-products" says sample "--tune-products changes nothing: it times training steps, and there are none"
 
 echo "-- what is refused"
 retuned() { "$build/test/retune" "$(file one)" "$1" "$2" >"$scratch/$1.json"; }
@@ -112,10 +112,11 @@ for n in 1 2; do
   refused_file "another device" "chosen on NVIDIA H100 with OpenBLAS" device.json
   refused_file "another library" "chosen on CPU with OpenBLAS 9" library.json
   check "  these made no folder" [ ! -e "$scratch/refused-run" ]
-  refused_file "a choice that the library has not" "--tune writes a new one" choice.json
+  refused_file "a choice that the library has not" "--tune-products writes a new one" choice.json
   rm -r "$scratch/refused-run"
 done
-refused "both at once" "leave one of the two away" "$train" --tune --tuning x.json
+refused "a name that mpirun takes for itself" "did you mean --tune-products?" "$train" --tune
+refused "both at once" "leave one of the two away" "$train" --tune-products --tuning x.json
 cp -r "$scratch/one" "$scratch/elsewhere"
 python3 - "$scratch/elsewhere/checkpoints/step-00000002" <<'PYTHON'
 import json, os, sys
@@ -131,6 +132,6 @@ moved=("$train" --resume "$scratch/elsewhere/checkpoints/step-00000002")
 refused "a checkpoint of another device" "compute with the defaults: --tuning none" "${moved[@]}" --out "$scratch/moved"
 quietly() { "$@" >"$scratch/quiet.txt"; }
 check "  gone on as it says" quietly "${moved[@]}" --out "$scratch/moved" --tuning none
-check "  or tuned anew" quietly "${moved[@]}" --out "$scratch/moved-anew" --tune
+check "  or tuned anew" quietly "${moved[@]}" --out "$scratch/moved-anew" --tune-products
 check "  or measured only" quietly "${moved[@]}" --eval-only
 echo "$checks checks passed"

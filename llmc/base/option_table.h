@@ -83,7 +83,7 @@
   X("Precision", Switch, fp8_precompute_scales, true, "", "with it: one comparison of the ranks a step for all weights' scales") \
   X("Precision", Count, fp8_stats, 0, "[0, inf)", "steps between lines of amax, scale, saturated and underflowed of the first rank in train.jsonl (0: none)") \
   X("Precision", Switch, tf32, false, "", "let a GPU round the operands of fp32 products to tf32") \
-  X("Precision", Switch, tune, false, "", "before training, time algorithms for each product of a step and take the fastest: tuning.json in the run's folder") \
+  X("Precision", Switch, tune_products, false, "", "before training, time algorithms for each product of a step and take the fastest: tuning.json in the run's folder") \
   X("Precision", Text, tuning, "auto", "auto|none|FILE", "such a file of another run (auto: where a run goes on, what it was computed with)") \
   X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \

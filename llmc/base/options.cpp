@@ -69,6 +69,7 @@ const std::pair<const char*, const char*> kOtherNames[] = {
     {"tensor-parallel-size", "tensor-parallel-degree"},
     {"cp", "context-parallel-degree"},
     {"context-parallel-size", "context-parallel-degree"},
+    {"tune", "tune-products"},  // a name that Open MPI's mpirun takes for itself, wherever it stands
     {"h", "help"},
 };
 

@@ -95,9 +95,10 @@ Cut cut_named(const std::string& text, int M, int N) {
   Cut cut{};
   int end = 0;
   const bool read = sscanf(text.c_str(), "pieces of %d x %d%n", &cut.rows, &cut.columns, &end) == 2;
-  REQUIRE(read && size_t(end) == text.size() && cut.rows > 0 && cut.rows <= M && cut.columns > 0 && cut.columns <= N,
-          "the tuning's choice \"%s\" for a product of %d x %d is none: it was changed\n  --tune writes a new one",
-          text.c_str(), M, N);
+  REQUIRE(
+      read && size_t(end) == text.size() && cut.rows > 0 && cut.rows <= M && cut.columns > 0 && cut.columns <= N,
+      "the tuning's choice \"%s\" for a product of %d x %d is none: it was changed\n  --tune-products writes a new one",
+      text.c_str(), M, N);
   return cut;
 }
 

@@ -239,8 +239,8 @@ void Matmul::State::take_choice(Plan& plan, const MatmulShape& shape, const std:
                     checked.workspaceSize <= kWorkspaceBytes;
   const uint32_t sums = fits ? attribute_of(plan.algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) : 0;
   REQUIRE(fits && (sums & ~uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) == 0,
-          "the tuning's choice \"%s\" for the product %s is none of %s\n  --tune writes a new one", choice.c_str(),
-          shape.text().c_str(), description().c_str());
+          "the tuning's choice \"%s\" for the product %s is none of %s\n  --tune-products writes a new one",
+          choice.c_str(), shape.text().c_str(), description().c_str());
 }
 
 Plan& Matmul::State::plan_for(const MatmulShape& s, const float* factors_a, const float* factors_b) {

@@ -41,16 +41,17 @@ std::string TunedFor::text() const {
 
 Tuning Tuning::from_json(const Json& json) {
   REQUIRE(json.is_object() && json.contains("format") && json.at("format") == Json(kFormat),
-          "%s: no tuning, or one of another version\n  expected \"format\": \"%s\", as --tune writes it",
+          "%s: no tuning, or one of another version\n  expected \"format\": \"%s\", as --tune-products writes it",
           json.where().c_str(), kFormat);
   Tuning tuning({json.get_string("device"), int(json.get_int("compute_capability")), json.get_string("library")});
   for (const auto& [shape, product] : json.at("products").items())
     tuning.set(shape,
                {product.get_string("choice"), product.get_double("us") * 1e-6, product.get_double("default_us") * 1e-6,
                 int(product.get_int("candidates")), product.get_int("calls")});
-  REQUIRE(tuning.hash() == json.get_string("hash"),
-          "%s: its choices have the hash %s, and it says %s: it was damaged or changed\n  --tune writes a new one",
-          json.where().c_str(), tuning.hash().c_str(), json.get_string("hash").c_str());
+  REQUIRE(
+      tuning.hash() == json.get_string("hash"),
+      "%s: its choices have the hash %s, and it says %s: it was damaged or changed\n  --tune-products writes a new one",
+      json.where().c_str(), tuning.hash().c_str(), json.get_string("hash").c_str());
   return tuning;
 }
 
@@ -99,7 +100,7 @@ std::string Tuning::description() const {
 void Tuning::require_fits(const TunedFor& here, const std::string& name) const {
   REQUIRE(found_on_ == here,
           "%s: the products' algorithms were chosen on %s\n  here is %s\n"
-          "  choose anew with --tune, or compute with the defaults: --tuning none",
+          "  choose anew with --tune-products, or compute with the defaults: --tuning none",
           name.c_str(), found_on_.text().c_str(), here.text().c_str());
 }
 

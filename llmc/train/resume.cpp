@@ -17,8 +17,9 @@ namespace {
 
 // Orders to one process, its place among others, its machine: no part of what is gone on with.
 constexpr const char* kNotSaved[] = {
-    "out",           "resume", "rendezvous", "dry_run",      "eval_only",         "sample_only", "consolidate", "nodes",
-    "gpus_per_node", "gpu",    "trace",      "memory_limit", "host_memory_limit", "tune",        "tuning"};
+    "out",   "resume",        "rendezvous", "dry_run", "eval_only",    "sample_only",       "consolidate",
+    "nodes", "gpus_per_node", "gpu",        "trace",   "memory_limit", "host_memory_limit", "tune_products",
+    "tuning"};
 // How many ranks there are decides what these may be.
 constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
                                           "context_parallel_degree"};

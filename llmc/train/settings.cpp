@@ -185,8 +185,8 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
   const int64_t chunk = is_auto(o.head_chunk) ? (config.V > 4096 ? 1024 : 8192) : o.head_chunk;
   s.head_chunk = int((chunk + 127) / 128 * 128);
-  REQUIRE(!o.tune || o.tuning == "auto",
-          "--tune chooses algorithms, and --tuning %s names chosen ones\n  leave one of the two away",
+  REQUIRE(!o.tune_products || o.tuning == "auto",
+          "--tune-products chooses algorithms, and --tuning %s names chosen ones\n  leave one of the two away",
           o.tuning.c_str());
   if (const std::string ignored = ignored_tuning(o); !ignored.empty()) s.reasons.push_back(ignored);
   if (o.tf32 && !device.gpu) s.reasons.push_back("--tf32 changes nothing: a CPU has none");

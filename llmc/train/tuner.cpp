@@ -41,7 +41,7 @@ Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator
   }
   if (!start || options.tuning == "none") return {};
   const Tuning tuning = tuning_of(*start);
-  if (trains && options.tune) return options.resume == "auto" && tuning.found_on() == here ? tuning : Tuning();
+  if (trains && options.tune_products) return options.resume == "auto" && tuning.found_on() == here ? tuning : Tuning();
   if (tuning.empty() || (!trains && tuning.found_on() != here)) return {};
   tuning.require_fits(here, start->path());
   return tuning;
@@ -56,7 +56,8 @@ Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& 
   for (int64_t k = 0; k < micro_steps; ++k)
     sampler.fill(layout, step, k, communicator.rank(), inputs.data() + size_t(k) * tokens,
                  labels.data() + size_t(k) * tokens);
-  return broadcast(trainer.time_products({step, 0, inputs, labels}), "what --tune found", communicator, device);
+  return broadcast(trainer.time_products({step, 0, inputs, labels}), "what --tune-products found", communicator,
+                   device);
 }
 
 void keep_tuning(const Tuning& tuning, const RunFolder& folder) {
@@ -81,15 +82,16 @@ std::string unneeded_choices(const Matmul& products, const Tuning& tuning) {
   if (!unused) return "";
   return format(
       "%zu of the %zu products that were tuned are none of this run's, whose others are computed by the defaults:\n"
-      "  another batch, model or precision was tuned; --tune chooses for this one",
+      "  another batch, model or precision was tuned; --tune-products chooses for this one",
       unused, tuning.products().size());
 }
 
 std::string ignored_tuning(const Options& options) {
-  if (!options.tune && !names_file(options)) return "";
+  if (!options.tune_products && !names_file(options)) return "";
   if (options.dry_run)
-    return format("%s changes nothing: a dry run computes nothing", options.tune ? "--tune" : "--tuning");
-  if (options.tune && (options.sample_only || options.eval_only))
-    return "--tune changes nothing: it times training steps, and there are none";
+    return format("%s changes nothing: a dry run computes nothing",
+                  options.tune_products ? "--tune-products" : "--tuning");
+  if (options.tune_products && (options.sample_only || options.eval_only))
+    return "--tune-products changes nothing: it times training steps, and there are none";
   return "";
 }

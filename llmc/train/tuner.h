@@ -1,4 +1,5 @@
-// Which algorithms the products of a run use (kernels/tuning.h): found by timing a step's passes (--tune), of a file
+// Which algorithms the products of a run use (kernels/tuning.h): found by timing a step's passes (--tune-products), of
+// a file
 // (--tuning), or of the checkpoint that it goes on from, so that the bits go on.
 #pragma once
 
@@ -13,10 +14,10 @@
 
 class Matmul;
 
-// Those that --tuning names, or the checkpoint's; empty: the defaults, or what --tune will find. A command that is
-// started again, with --tune and --resume auto, keeps those of its checkpoint. The first rank reads a file for all.
-// Throws where they were found on another device or with another library; those of a checkpoint that is not trained on
-// are left out then. All ranks call.
+// Those that --tuning names, or the checkpoint's; empty: the defaults, or what --tune-products will find. A command
+// that is started again, with --tune-products and --resume auto, keeps those of its checkpoint. The first rank reads a
+// file for all. Throws where they were found on another device or with another library; those of a checkpoint that is
+// not trained on are left out then. All ranks call.
 Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator& communicator, Device& device);
 
 // Those that are fastest for a step of `layout` from `step` on: the first rank's, for all. All ranks call, with weights
