@@ -57,8 +57,14 @@ void ParameterStore<T>::bind(const Arena& arena) {
   weights_ = arena[planned_weights_];
   for (size_t i = 0; i < slots_.size(); ++i)
     slots_[i].data = planned_slots_[i].count ? arena[planned_slots_[i]] : nullptr;
-  if (quantized_) quantized_->bind(arena);
-  if (fp8_gather_) fp8_gather_->bind(arena);
+  if constexpr (kSeparate) {
+    if (fp8_gather_) fp8_gather_->bind(arena, [&](int layer) { return own_weights(layout_.block_unit(layer)); });
+    if (quantized_)
+      quantized_->bind(arena, compute_, [&](int layer) {
+        const int unit = layout_.block_unit(layer);
+        return travels_in_fp8(unit) ? fp8_gather_->gathered(layer) : BlockSource{whole(unit)};
+      });
+  }
 }
 
 template <class T>
@@ -91,7 +97,7 @@ void ParameterStore<T>::updated() {
     if (!fp8_gather_) return;
     communication_.wait(updated_);
     moved_since_update_ = true;
-    fp8_gather_->updated([&](int layer) { return own_weights(layout_.block_unit(layer)); });
+    fp8_gather_->updated();
   }
 }
 
@@ -114,7 +120,7 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
   if (!moved_since_update_) communication_.wait(updated_);
   moved_since_update_ = true;
   if constexpr (kSeparate) {
-    if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer, own_weights(unit));
+    if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
   }
   if (!travels_in_fp8(unit))
     sharding_.gather.all_gather(communication_, const_cast<T*>(whole(unit)), own_weights(unit),
@@ -146,8 +152,7 @@ BlockWeights<T> ParameterStore<T>::get_block(int layer) {
   if constexpr (kSeparate) {
     const bool as_bytes = travels_in_fp8(unit);
     if (quantized_ && !quantized_now_[size_t(unit)]) {
-      if (as_bytes) fp8_gather_->arrange(compute_, layer, *quantized_);
-      else quantized_->quantize(compute_, layer, whole(unit));
+      quantized_->make(compute_, layer);
       quantized_now_[size_t(unit)] = true;
     }
     if (as_bytes) return {fp8_gather_->norm1(layer), nullptr, nullptr, fp8_gather_->norm2(layer), nullptr, nullptr};
