@@ -334,7 +334,7 @@ void check(Checker& checker) {
   Generator generator(5);
   const auto size = [](int rows, int columns) { return size_t(rows) * size_t(columns); };
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{
-           {1, 1}, {16, 16}, {37, 40}, {48, 64}, {65, 129}, {128, 80}, {3, 1000}, {272, 144}}) {
+           {1, 1}, {16, 16}, {37, 40}, {48, 64}, {65, 129}, {128, 80}, {3, 1000}, {272, 144}, {131, 257}}) {
     const size_t n = size(rows, columns);
     std::vector<size_t> cuts;  // at multiples of 256, as parts of units have them
     for (size_t at = 256; at < n; at += 256 * size_t(generator.integer(1, 9))) cuts.push_back(at);
