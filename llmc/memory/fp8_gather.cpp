@@ -26,7 +26,6 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
       plan.add<uint8_t>(Segment::symmetric, "gathered", "FP8 weights of blocks", size_t(slots) * block_size_);
   if (sharding.stage == 3)
     planned_own_ = plan.add<uint8_t>(Segment::symmetric, "weights", "FP8 weights of blocks, a part", L * part_size_);
-  planned_amax_ = plan.add<float>(Segment::symmetric, "FP8 scales", "largest weights", L * kProducts);
   planned_spread_ = plan.add<float>(Segment::symmetric, "gathered", "norms on their way", L * 2 * norm_stride_);
   planned_norms_ = plan.add<bf16>(Segment::device, "gathered", "norms", L * 2 * norm_stride_);
   size_t count = 0;
@@ -36,10 +35,10 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
   planned_rows_ = plan.add<RowStretch>(Segment::device, "FP8 weights", "table of norms", L * 2);
 }
 
-void Fp8Gather::bind(const Arena& arena, const std::function<const bf16*(int)>& own) {
+void Fp8Gather::bind(const Arena& arena, float* largest, const std::function<const bf16*(int)>& own) {
+  largest_ = largest;
   bytes_ = arena[planned_bytes_];
   if (planned_own_.count) own_ = arena[planned_own_];
-  amax_ = arena[planned_amax_];
   spread_ = arena[planned_spread_];
   norms_ = arena[planned_norms_];
   rows_.assign(size_t(config_.L) * 2, {nullptr, 0, 0});
@@ -48,7 +47,7 @@ void Fp8Gather::bind(const Arena& arena, const std::function<const bf16*(int)>& 
     if (!takes(layer)) continue;
     for_product_stretches(layer, [&](Product product, size_t at, size_t count) {
       const int number = fp8_number(layer, product, Role::weight);
-      stretches_.push_back({own(layer) + at, own_bytes(layer) + at, count, amax_ + layer * kProducts + int(product),
+      stretches_.push_back({own(layer) + at, own_bytes(layer) + at, count, largest_ + layer * kProducts + int(product),
                             number, not_finite_word(number)});
     });
     const int unit = layout_.block_unit(layer);
@@ -66,10 +65,9 @@ void Fp8Gather::bind(const Arena& arena, const std::function<const bf16*(int)>& 
     table_ = {stretches_.data(), arena[planned_stretches_], int(stretches_.size())};
     copy(communication_, arena[planned_stretches_], stretches_.data(), stretches_.size());
   }
-  // What is not quantized travels too: norms' places and padding; and the largest numbers of products that are not.
+  // What is not quantized travels too: norms' places and padding.
   clear(communication_, bytes_, planned_bytes_.count);
   if (own_) clear(communication_, own_, planned_own_.count);
-  clear(communication_, amax_, planned_amax_.count);
 }
 
 // Where a rank's part lies before it is gathered: in stages 1 and 2, which keep whole blocks, in its place there.
@@ -101,10 +99,12 @@ WeightStretches Fp8Gather::stretches(int first, int count) const {
 // The largest numbers of the blocks' products, as all ranks have them, unless scales are known beforehand.
 void Fp8Gather::find_scales(int first, int count) {
   if (scales_.weight_words().scale) return;
-  float* amax = amax_ + first * kProducts;
-  clear(communication_, amax, size_t(count * kProducts));
-  if (stretches(first, count).count) largest_magnitudes(communication_, stretches(first, count));
-  sharding_.gather.all_reduce_max(communication_, amax, size_t(count * kProducts));
+  float* largest = largest_ + first * kProducts;
+  if (!found_) {
+    clear(communication_, largest, size_t(count * kProducts));
+    if (stretches(first, count).count) largest_magnitudes(communication_, stretches(first, count));
+  }
+  sharding_.gather.all_reduce_max(communication_, largest, size_t(count * kProducts));
 }
 
 void Fp8Gather::quantize(int first, int count) {
@@ -115,7 +115,8 @@ void Fp8Gather::quantize(int first, int count) {
   std::fill_n(quantized_.begin() + first, count, true);
 }
 
-void Fp8Gather::updated() {
+void Fp8Gather::updated(bool found) {
+  found_ = found;
   quantized_.assign(quantized_.size(), false);
   norms_gathered_ = false;
   if (!settings_.precompute_scales) return;

@@ -26,7 +26,15 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
   const auto gathered = [&](int layer) { return Fp8Gather::takes(fp8, sharding, layer); };
   if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
   bool any_gathered = false;
-  for (int layer = 0; layer < config.L; ++layer) any_gathered = any_gathered || gathered(layer);
+  for (int layer = 0; layer < config.L; ++layer) {
+    any_gathered = any_gathered || gathered(layer);
+    for (const Product product : kEachProduct)
+      any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, product) && !gathered(layer));
+  }
+  finds_largest_ = scales && fp8.finds_largest_weights();
+  if (scales && fp8.has_one_scale())
+    planned_largest_ =
+        plan.add<float>(Segment::symmetric, "FP8 scales", "largest weights", size_t(config.L * kProducts));
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
   size_t size = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
@@ -58,9 +66,14 @@ void ParameterStore<T>::bind(const Arena& arena) {
   for (size_t i = 0; i < slots_.size(); ++i)
     slots_[i].data = planned_slots_[i].count ? arena[planned_slots_[i]] : nullptr;
   if constexpr (kSeparate) {
-    if (fp8_gather_) fp8_gather_->bind(arena, [&](int layer) { return own_weights(layout_.block_unit(layer)); });
+    if (planned_largest_.count) {
+      largest_ = arena[planned_largest_];
+      clear(compute_, largest_, planned_largest_.count);  // the ranks compare those of products in bf16, too
+    }
+    if (fp8_gather_)
+      fp8_gather_->bind(arena, largest_, [&](int layer) { return own_weights(layout_.block_unit(layer)); });
     if (quantized_)
-      quantized_->bind(arena, compute_, [&](int layer) {
+      quantized_->bind(arena, compute_, largest_, [&](int layer) {
         const int unit = layout_.block_unit(layer);
         return travels_in_fp8(unit) ? fp8_gather_->gathered(layer) : BlockSource{whole(unit)};
       });
@@ -86,18 +99,21 @@ const T* ParameterStore<T>::whole(int unit) const {
 }
 
 template <class T>
-void ParameterStore<T>::updated() {
+void ParameterStore<T>::updated(bool found_largest) {
   quantized_now_.assign(quantized_now_.size(), false);
+  found_largest_ = found_largest;
   if (sharding_.stage == 0) return;
   updated_.record(compute_);
   moved_since_update_ = false;
   for (Slot& slot : slots_) slot.unit = -1;
   awaited_.assign(awaited_.size(), false);
   if constexpr (kSeparate) {
-    if (!fp8_gather_) return;
+    const bool compare = found_largest && any_in_bf16_;
+    if (!compare && !fp8_gather_) return;
     communication_.wait(updated_);
     moved_since_update_ = true;
-    fp8_gather_->updated();
+    if (compare) sharding_.gather.all_reduce_max(communication_, largest_, planned_largest_.count);
+    if (fp8_gather_) fp8_gather_->updated(found_largest);
   }
 }
 
@@ -152,7 +168,7 @@ BlockWeights<T> ParameterStore<T>::get_block(int layer) {
   if constexpr (kSeparate) {
     const bool as_bytes = travels_in_fp8(unit);
     if (quantized_ && !quantized_now_[size_t(unit)]) {
-      quantized_->make(compute_, layer);
+      quantized_->make(compute_, layer, found_largest_);
       quantized_now_[size_t(unit)] = true;
     }
     if (as_bytes) return {fp8_gather_->norm1(layer), nullptr, nullptr, fp8_gather_->norm2(layer), nullptr, nullptr};

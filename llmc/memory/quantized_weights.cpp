@@ -36,7 +36,7 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
     const auto [OC, IC] = product_shape(config, product);
     const QuantizedTensor w = settings.operand(Role::weight, false, OC, IC),
                           t = settings.operand(Role::weight, true, OC, IC);
-    const size_t counts[] = {w.has_one_scale() || t.has_one_scale() ? size_t(1) : 0,
+    const size_t counts[] = {!settings.has_one_scale() && (w.has_one_scale() || t.has_one_scale()) ? size_t(1) : 0,
                              w.has_row_scales() ? size_t(OC) : 0, t.has_row_scales() ? size_t(IC) : 0};
     for (int kind = 0; kind < 3; ++kind) maxima_at_[kind][int(product)] = maxima, maxima += counts[kind];
   }
@@ -65,8 +65,8 @@ WeightMatrix QuantizedWeights::matrix(const Arena& arena, int layer, Product pro
   const auto maxima = [&](int kind, bool wanted) {
     return wanted ? maxima_ + maxima_at_[kind][int(product)] : nullptr;
   };
-  m.amax =
-      source.amax ? source.amax + int(product) : maxima(0, m.by_rows.has_one_scale() || m.by_columns.has_one_scale());
+  m.amax = largest_ ? largest_ + layer * kProducts + int(product)
+                    : maxima(0, m.by_rows.has_one_scale() || m.by_columns.has_one_scale());
   m.row_amax = maxima(1, m.by_rows.has_row_scales());
   m.column_amax = maxima(2, m.by_columns.has_row_scales());
   m.tensor = fp8_number(layer, product, Role::weight);
@@ -74,7 +74,9 @@ WeightMatrix QuantizedWeights::matrix(const Arena& arena, int layer, Product pro
   return m;
 }
 
-void QuantizedWeights::bind(const Arena& arena, Stream& stream, const std::function<BlockSource(int)>& source) {
+void QuantizedWeights::bind(const Arena& arena, Stream& stream, float* largest,
+                            const std::function<BlockSource(int)>& source) {
+  largest_ = largest;
   if (planned_maxima_.count) maxima_ = arena[planned_maxima_];
   for (int layer = 0; layer < config_.L; ++layer)
     for (const Product product : kEachProduct) {
@@ -94,7 +96,7 @@ QuantizedWeight QuantizedWeights::get(int layer, Product product) const {
   return {matrices_[size_t(i)].by_rows, matrices_[size_t(i)].by_columns};
 }
 
-void QuantizedWeights::make(Stream& stream, int layer) {
+void QuantizedWeights::make(Stream& stream, int layer, bool found) {
   const auto begin = matrix_of_.begin() + layer * kProducts;
   const int count = int(std::count_if(begin, begin + kProducts, [](int i) { return i >= 0; }));
   if (count == 0) return;
@@ -103,8 +105,9 @@ void QuantizedWeights::make(Stream& stream, int layer) {
   const ScaleWords words = scales_.weight_words();
   const WeightWords common{words.scale, words.seen, words.statistics, scales_.not_finite(), settings_.power_of_two};
   if (block.on_host[0].q) return arrange_quantized(stream, block, common);
-  if (needs_amax(block, common)) {
-    clear(stream, maxima_, planned_maxima_.count);
+  if (!found && needs_amax(block, common)) {
+    if (largest_) clear(stream, largest_ + layer * kProducts, kProducts);
+    else clear(stream, maxima_, planned_maxima_.count);
     quantize_amax(stream, block);
   }
   ::quantize(stream, block, common);

@@ -10,12 +10,10 @@
 #include "llmc/memory/scale_store.h"
 #include "llmc/model/tensors.h"
 
-// What a block's operands are made of: its whole unit in bf16; or its bytes, laid out as the unit, with the largest
-// numbers (kProducts) of which their scales were made.
+// What a block's operands are made of: its whole unit in bf16, or its bytes, laid out as the unit.
 struct BlockSource {
   const bf16* unit = nullptr;
   uint8_t* bytes = nullptr;
-  float* amax = nullptr;
 };
 
 class QuantizedWeights {
@@ -24,10 +22,12 @@ class QuantizedWeights {
   // `gathered` says of a block whether its bytes come from elsewhere: then W need not be here, unless it is padded.
   QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, const TensorLayout& layout,
                    ScaleStore& scales, int slots, const std::function<bool(int layer)>& gathered);
-  void bind(const Arena& arena, Stream& stream, const std::function<BlockSource(int layer)>& source);
+  // `largest`: of each product of all blocks, (L, kProducts), where a tensor has one scale.
+  void bind(const Arena& arena, Stream& stream, float* largest, const std::function<BlockSource(int layer)>& source);
 
-  // The products of a block into its slot, from what its source now is.
-  void make(Stream& stream, int layer);
+  // The products of a block into its slot, from what its source now is. `found`: the largest numbers are there, also of
+  // what has no bytes; else they are looked for.
+  void make(Stream& stream, int layer, bool found);
   // Empty for a product that is not in FP8.
   QuantizedWeight get(int layer, Product product) const;
 
@@ -43,13 +43,13 @@ class QuantizedWeights {
   const TensorLayout& layout_;
   ScaleStore& scales_;
   std::vector<Slot> slots_;
-  // Largest numbers of the block that is quantized: of products, (kProducts), and of their rows and columns, as far as
-  // scales follow from them.
+  // Largest numbers of the block that is quantized: of products, if they are not kept, and of their rows and columns,
+  // as far as scales follow from them.
   size_t maxima_at_[3][kProducts] = {};
   Planned<float> planned_maxima_;
   Planned<WeightMatrix> planned_matrices_;
   std::vector<WeightMatrix> matrices_;  // block by block
   std::vector<int> matrix_of_;          // (L, kProducts); -1: not in FP8
   WeightMatrices table_{};
-  float* maxima_ = nullptr;
+  float *maxima_ = nullptr, *largest_ = nullptr;
 };

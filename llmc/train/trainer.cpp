@@ -124,7 +124,7 @@ class LlamaTrainer : public Trainer {
     gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
                        settings.state.gradients_on_host ? host_.get() : nullptr);
     optimizer_.emplace(plan_, layout_, sharding_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
-                       settings.weight_decay, settings.seed, device, compute_, reduce_);
+                       settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);
   }
 
   const MemoryPlan& plan() const override { return plan_; }
