@@ -215,11 +215,18 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
 #pragma unroll
   for (int i = 0; i < kM * 16 * kN / 32; ++i) {
     const int row = (i * 32 + lane) / kN, chunk = chunk0 + lane % kN;
-    if (row0 + row_of_warp + row < count) {
-      const auto numbers = *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk));
-      *reinterpret_cast<Vector<bf16, 8>*>(to.base + (row0 + row_of_warp + row) * to.stride + chunk * 8) = numbers;
-      if (magnitudes) raise_to_magnitudes(*magnitudes, numbers);
-    }
+    if (row0 + row_of_warp + row < count)
+      *reinterpret_cast<Vector<bf16, 8>*>(to.base + (row0 + row_of_warp + row) * to.stride + chunk * 8) =
+          *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk));
+  }
+  if (!magnitudes) return;
+    // Not with the loop above, in which nvcc then writes 4 bytes at a time.
+#pragma unroll 1
+  for (int i = 0; i < kM * 16 * kN / 32; ++i) {
+    const int row = (i * 32 + lane) / kN, chunk = chunk0 + lane % kN;
+    if (row0 + row_of_warp + row < count)
+      raise_to_magnitudes(*magnitudes,
+                          *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk)));
   }
 }
 

@@ -55,6 +55,7 @@ template <class F>
 __device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t count, unsigned piece, const F& f) {
   constexpr size_t kPieceUnits = kPiece / kUnit;
   const size_t units = count / kUnit, mine = piece * kPieceUnits + threadIdx.x;
+#pragma unroll 1
   for (int round = 0; round < kRounds; round += kTogether) {
     Vector<bf16, kUnit> v[kTogether] = {};
 #pragma unroll
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned block = blockIdx.x + first_block;
   const WeightStretch stretch = entry_of(table, count, block);
   Vector<bf16, kUnit> magnitudes = {};
-  for_units(stretch.x, stretch.count, block - stretch.first_block,
+  for_units(in_device_memory(stretch.x), stretch.count, block - stretch.first_block,
             [&](size_t, const Vector<bf16, kUnit>& x, int) { raise_to_magnitudes(magnitudes, x); });
   const uint32_t largest = block_max(largest_of(magnitudes));
   if (threadIdx.x == 0) atomic_max(bits_of(stretch.amax), largest);
@@ -98,7 +99,8 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = scale_from(stretch.amax, stretch.tensor, words);
   Vector<bf16, kUnit> magnitudes = {};
   int values = 0, saturated = 0, underflowed = 0;
-  for_units(stretch.x, stretch.count, block - stretch.first_block,
+  uint8_t* q = in_device_memory(stretch.q);
+  for_units(in_device_memory(stretch.x), stretch.count, block - stretch.first_block,
             [&](size_t first, const Vector<bf16, kUnit>& x, int here) {
               float v[kUnit];
               load_vector(v, x.v);
@@ -108,11 +110,10 @@ __global__ void __launch_bounds__(kThreads)
               alignas(8) uint8_t bytes[kUnit];
               store_fp8(bytes, v, Fp8Format::e4m3);
               // Loops of fixed length, so that the bytes stay in registers.
-              if (here == kUnit)
-                *reinterpret_cast<uint64_t*>(stretch.q + first) = *reinterpret_cast<const uint64_t*>(bytes);
+              if (here == kUnit) *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
 #pragma unroll
               for (int j = 0; j < kUnit; ++j)
-                if (here < kUnit && j < here) stretch.q[first + j] = bytes[j];
+                if (here < kUnit && j < here) q[first + j] = bytes[j];
               if (!words.statistics) return;
               values += here;
 #pragma unroll
@@ -140,13 +141,19 @@ __device__ __forceinline__ TilePlace place_in(const WeightMatrix& matrix, unsign
   return {int(i / matrix.across), int(i % matrix.across)};
 }
 
+__device__ __forceinline__ QuantizedTensor in_device_memory(QuantizedTensor tensor) {
+  tensor.data = ::in_device_memory(tensor.data);
+  tensor.factors = ::in_device_memory(tensor.factors);
+  return tensor;
+}
+
 template <int width>
 __global__ void __launch_bounds__(kTileThreads)
     matrices_amax_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile) {
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
-  raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{m.x}, m.by_rows.rows,
-                                         m.by_rows.columns, place_in(m, tile));
+  raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::in_device_memory(m.x)},
+                                         m.by_rows.rows, m.by_rows.columns, place_in(m, tile));
 }
 
 template <int width>
@@ -156,8 +163,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
   const int t = m.tensor;
-  const TileArguments a{m.by_rows,
-                        m.by_columns,
+  const TileArguments a{in_device_memory(m.by_rows),
+                        in_device_memory(m.by_columns),
                         words.power_of_two,
                         m.amax,
                         m.row_amax,
@@ -167,7 +174,8 @@ __global__ void __launch_bounds__(kTileThreads)
                         words.not_finite,
                         m.number,
                         words.statistics ? words.statistics + t : nullptr};
-  quantize_tile<PlainSource, width>(a, PlainSource{m.x}, m.by_rows.rows, m.by_rows.columns, place_in(m, tile));
+  quantize_tile<PlainSource, width>(a, PlainSource{::in_device_memory(m.x)}, m.by_rows.rows, m.by_rows.columns,
+                                    place_in(m, tile));
 }
 
 constexpr int kBytes = 16;  // that a thread moves at once

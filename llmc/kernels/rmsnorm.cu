@@ -87,7 +87,6 @@ __global__ void __launch_bounds__(kThreads)
                             const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd, int N,
                             int C, int rows, float* amax) {
   const int lane = threadIdx.x, lanes = blockDim.x, together = blockDim.y;
-  Vector<T, width> largest = {};
   for (int pass = 0; pass * together < rows; ++pass) {
     const int first = blockIdx.x * rows + pass * together, row = first + threadIdx.y;
     const size_t offset = size_t(row) * C;
@@ -102,6 +101,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const float dot = row_sum(total(dots), pass % 2);
     const float r = row < N ? rstd[row] : 0, slope = dot / float(C) * r * r;
+    Vector<T, width> largest = {};
     for (int c = lane * width; row < N && c < C; c += lanes * width) {
       float g[width], v[width], scale[width], d[width];
       load_vector(g, dy + offset + c);
@@ -111,10 +111,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < width; ++j) d[j] += r * (g[j] * scale[j] - v[j] * slope);
       const Vector<T, width> numbers = rounded<T>(d);
-      if constexpr (kTakesAmax<T>)
-        if (amax) raise_to_magnitudes(largest, numbers);
+      if constexpr (kTakesAmax<T>) raise_to_magnitudes(largest, numbers);
       *reinterpret_cast<Vector<T, width>*>(dx + offset + c) = numbers;
     }
+    if constexpr (kTakesAmax<T>)
+      if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
     // Here a thread owns columns, not rows: it waits for nobody, since dy, x and rstd are only read.
     const int last = N < first + together ? N : first + together;
     for (int c = (threadIdx.y * lanes + lane) * width; c < C; c += lanes * together * width) {
@@ -132,8 +133,6 @@ __global__ void __launch_bounds__(kThreads)
       store_vector(sums, s);
     }
   }
-  if constexpr (kTakesAmax<T>)
-    if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
 }
 
 struct ReduceSums {
