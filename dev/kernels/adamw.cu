@@ -1,7 +1,7 @@
 // AdamW against float64; state in bf16 against the fp32 kernel and its own draws, to the bit.
 //
 // Covers: promise 7: adamw: ranges of ugly lengths with and without decay, padding untouched, with and without weights
-// in bf16; stochastic rounding of a state in bf16 is unbiased, and the same wherever an element lies
+// in bf16; stochastic rounding of a state in bf16 is unbiased, and the same wherever an element lies; largest weights
 #include "llmc/kernels/adamw.h"
 
 #include "dev/kernels/check.h"
@@ -54,12 +54,13 @@ struct Buffers {
     require_ranges(ranges, n);
   }
   // All of it, or in pieces of so many elements, as states are updated that do not lie on the device as a whole.
-  void step(Stream& stream, const Array<StepState>& state, bool write_weights = true, size_t piece = 0) {
+  void step(Stream& stream, const Array<StepState>& state, bool write_weights = true, size_t piece = 0,
+            AdamWAmax amax = {}) {
     if (piece == 0) piece = n;
     for (size_t at = 0; at < std::max<size_t>(n, 1); at += piece)
       adamw(stream, master.data() + at, m.data() + at, v.data() + at, write_weights ? weights.data() + at : nullptr,
             gradients.data() + at, state.data(), ranges.data(), int(ranges.size()), at, std::min(piece, n - at),
-            kConstants);
+            kConstants, amax);
   }
 };
 
@@ -217,6 +218,43 @@ void check_pieces(Checker& checker, const char* name) {
     checker.same_bits(format("%s in pieces of %zu", name, piece), run(piece), want);
 }
 
+// Words are raised to the largest bf16 weight of the ranges that name them, whole or in pieces, and nothing else
+// changes.
+template <class Master, class Moment>
+void check_amax(Checker& checker, const char* name) {
+  Stream& stream = checker.stream;
+  constexpr bool separate = std::is_same_v<Master, float>;
+  for (const size_t gap : {0, 3, 9000}) {
+    size_t n = 0;
+    auto ranges = ranges_of({5, 300, 64, 7, 2048, 8, 40000, 8193, 1, 500, 16384}, gap, n);
+    const int words[] = {0, 1, -1, 1, 2, 3, 4, -1, 0, 5, 6};  // some share one, some have none
+    for (size_t i = 0; i < ranges.size(); ++i) ranges[i].amax = words[i];
+    const Array<StepState> state(stream, {state_at(2, 1e-3, 0.9f)});
+    for (const size_t piece : {size_t(0), size_t(264), size_t(8192)}) {
+      const auto run = [&](const Array<float>* amax) {
+        Generator generator(8);
+        Buffers<Master, Moment> b(stream, ranges, n, random_normal<float>(generator, n, 0.1));
+        b.gradients.upload(random_normal<float>(generator, n));
+        b.step(stream, state, separate, piece, amax ? AdamWAmax{amax->data(), amax->size()} : AdamWAmax{});
+        std::vector<float> all = as_floats(b.master.download());
+        for (const auto& part : {as_floats(b.m.download()), as_floats(b.v.download())})
+          all.insert(all.end(), part.begin(), part.end());
+        return all;
+      };
+      const std::vector<float> before = {0, 0, 0, 100, 0.01f, 0, 0, 0.5f};  // 100 stays; number 7 is nobody's
+      const Array<float> amax(stream, before);
+      const std::vector<float> plain = run(nullptr), all = run(&amax);
+      std::vector<float> want = before;
+      for (const AdamWRange& r : ranges)
+        for (size_t i = r.begin; r.amax >= 0 && i < r.begin + r.count; ++i)
+          want[size_t(r.amax)] = std::max(want[size_t(r.amax)], std::fabs(to_float(from_float<bf16>(plain[i]))));
+      const std::string what = format("%s, ranges %zu apart, in pieces of %zu: ", name, gap, piece);
+      checker.same_bits(what + "largest weights", amax.download(), want);
+      checker.same_bits(what + "the state beside them", all, plain);
+    }
+  }
+}
+
 // Over a million draws the mean of what a number is rounded to is the number, within 4 standard errors; and each result
 // is one of its two neighbours.
 void check_unbiased(Checker& checker) {
@@ -277,6 +315,10 @@ void check(Checker& checker) {
   check_places(checker);
   check_pieces<float, float>(checker, "fp32");
   check_pieces<bf16, bf16>(checker, "bf16");
+  check_amax<float, float>(checker, "fp32");
+  check_amax<float, bf16>(checker, "bf16 moments");
+  check_amax<bf16, float>(checker, "bf16 master");
+  check_amax<bf16, bf16>(checker, "all in bf16");
   check_unbiased(checker);
   check_nothing_hidden(checker);
 
@@ -294,6 +336,10 @@ void check(Checker& checker) {
   checker.refused("no elements", "0 elements", [&] {
     b.n = 0;
     b.step(checker.stream, state);
+  });
+  checker.refused("largest weights of no weights", "no bf16 weights", [&] {
+    adamw(checker.stream, b.master.data(), b.m.data(), b.v.data(), nullptr, b.gradients.data(), state.data(),
+          b.ranges.data(), 1, 0, 8, kConstants, {b.gradients.data(), 1});
   });
   checker.refused("misaligned", "not 16-byte aligned", [&] {
     adamw(checker.stream, b.master.data() + 1, b.m.data(), b.v.data(), b.weights.data(), b.gradients.data(),
@@ -320,6 +366,14 @@ void bench(Bencher& bencher) {
     const Array<StepState> state(stream, {state_at(5, 1e-6, 1)});
     bencher.time(format("adamw, bf16 weights, %zu elements", n), double(n) * 30, double(n) * 16,
                  [&] { b.step(stream, state); });
+    auto named = ranges;
+    for (size_t i = 0; i < named.size(); ++i) named[i].amax = i % 2 ? -1 : int(i / 2);
+    b.ranges.upload(named);
+    const Array<float> amax(stream, std::vector<float>(size_t(layers)));
+    bencher.time(format("adamw, bf16 weights and the largest of them, %zu elements", n), double(n) * 30, double(n) * 16,
+                 [&] {
+                   b.step(stream, state, true, 0, {amax.data(), amax.size()});
+                 });
     bencher.time(format("adamw, fp32 master only, %zu elements", n), double(n) * 28, double(n) * 16,
                  [&] { b.step(stream, state, false); });
   }

@@ -288,11 +288,17 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, AttentionKernel kernel, bool
   if (accumulate) dqkv.upload(in.dqkv);
   const T *q = qkv.data(), *k = q + place.k.first, *v = q + place.v.first;
   T *dq = dqkv.data(), *dk = dq + place.k.first, *dv = dq + place.v.first;
-  attention_forward(stream, out.data(), lse.data(), q, k, v, s, kernel);
+  float largest = accumulate ? 1000.0f : 0.0f;  // beyond all that is computed: it stays
+  const Array<float> amax(stream, std::vector{largest});
+  attention_forward(stream, out.data(), lse.data(), q, k, v, s, kernel, amax.data());
   attention_backward(stream, dq, dk, dv, delta.data(), dout.data(), out.data(), lse.data(), q, k, v, s, kernel,
                      {accumulate, accumulate});
   delta.download();  // its guards are whole
-  return {out.download(), lse.download(), dqkv.download()};
+  const std::vector<T> outputs = out.download();
+  place.out.each([&](size_t i, size_t) { largest = std::max(largest, std::fabs(to_float(outputs[i]))); });
+  REQUIRE(amax.download()[0] == largest, "the largest number of out: %.9g, expected %.9g", double(amax.download()[0]),
+          double(largest));
+  return {outputs, lse.download(), dqkv.download()};
 }
 
 // Every element that belongs to no tensor still has its poison.

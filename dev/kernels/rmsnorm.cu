@@ -80,6 +80,26 @@ void check_without_y(Checker& checker, const Inputs<T>& in, const Outputs<T>& ou
   checker.that(name + " with and without y and its maximum", wrong == 0, format("%d of %d wrong", wrong, count));
 }
 
+// The same dx and dw, and |dx|'s maximum.
+void check_backward_amax(Checker& checker, const Inputs<bf16>& in, const Outputs<bf16>& outputs,
+                         const std::string& name) {
+  Stream& stream = checker.stream;
+  const auto& [sum, y, rstd, dx, dw] = outputs;
+  float largest = 0;
+  for (const bf16 v : dx) largest = std::max(largest, std::fabs(to_float(v)));
+  int wrong = 0;
+  for (const float before : {0.0f, largest / 2, 2 * largest}) {
+    const Array<bf16> x(stream, sum), w(stream, in.w), dy(stream, in.dy), to(stream, in.dx);
+    const Array<float> r(stream, rstd), sums(stream, in.dw), amax(stream, std::vector{before}),
+        scratch(stream, rmsnorm_backward_scratch(in.N, in.C));
+    rmsnorm_backward(stream, to.data(), sums.data(), scratch.data(), dy.data(), x.data(), w.data(), r.data(), in.N,
+                     in.C, amax.data());
+    wrong += amax.download()[0] != std::max(before, largest) ||
+             memcmp(to.download().data(), dx.data(), dx.size() * sizeof(bf16)) != 0 || sums.download() != dw;
+  }
+  checker.that(name + " dx with its maximum", wrong == 0, format("%d of 3 wrong", wrong));
+}
+
 template <class T>
 void check_shape(Checker& checker, OtherOrders& orders, int N, int C) {
   const std::string name = format("%s N=%d C=%d", dtype_name(kDType<T>), N, C);
@@ -124,6 +144,7 @@ void check_shape(Checker& checker, OtherOrders& orders, int N, int C) {
   checker.same_bits(name + " y of the norm alone", y_alone.download(), y);
   checker.same_bits(name + " rstd of the norm alone", rstd_alone.download(), rstd);
   check_without_y(checker, in, outputs, name);
+  if constexpr (std::is_same_v<T, bf16>) check_backward_amax(checker, in, outputs, name);
 }
 
 // The sum of squares is kept in fp32: 4096 ones and a 16 in bf16 could not be added up in bf16.
@@ -158,6 +179,10 @@ void check_refusals(Checker& checker) {
   });
   checker.refused("dx in place of dy", "dx overlaps", [&] {
     rmsnorm_backward(stream, y.data(), dw.data(), scratch.data(), y.data(), x.data(), w.data(), rstd.data(), 4, 16);
+  });
+  checker.refused("a maximum in fp32", "in bf16 alone", [&] {
+    rmsnorm_backward(stream, y.data(), dw.data(), scratch.data(), x.data(), x.data(), w.data(), rstd.data(), 4, 16,
+                     dw.data());
   });
   checker.refused("scratch of no rows", "rmsnorm_backward_scratch: N = 0", [] { rmsnorm_backward_scratch(0, 8); });
 }

@@ -179,43 +179,41 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
       settings.dtype = DType::bf16, settings.B = 2, settings.T = 64, settings.zero_stage = 3;
       settings.fp8 = settings_of("tensorwise", skip, config);
       const Mesh mesh = Mesh::create(ranks, ranks - 1);
-      // How often each number of bytes is gathered in a step.
+      // How often each number of bytes is gathered in a step, and what is summed without a scatter.
+      size_t sums = 0, summed = 0;
       const auto gathered = [&](bool all_gather, bool precompute) {
         settings.fp8.all_gather = all_gather, settings.fp8.precompute_scales = precompute;
         std::map<size_t, int> times;
+        sums = summed = 0;
         for (const Record::Entry& entry :
-             record_step(config, settings, mesh, modelled_device("H100"), 2).record.entries)
+             record_step(config, settings, mesh, modelled_device("H100"), 2).record.entries) {
           if (entry.name == "all_gather") ++times[entry.sent];
+          if (entry.name == "all_reduce_sum") ++sums, summed += entry.sent;
+        }
         return times;
       };
       const TensorLayout layout(config, ranks);
-      // The most elements of a block's norms that lie in one rank's part, padded.
       const size_t part = layout.part_size(layout.block_unit(0));
-      size_t norms = 0;
-      for (int rank = 0; rank < ranks; ++rank) {
-        size_t count = 0;
-        for (const Piece& piece : layout.pieces(layout.block_unit(0), size_t(rank) * part, part))
-          if (!piece.tensor->is_matrix()) count += piece.count;
-        norms = std::max(norms,
-                         (count + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment * TensorLayout::kAlignment);
-      }
       CHECK(gathered(true, false) == gathered(true, true));
       const size_t others = size_t(ranks - 1);  // what a rank sends of a part
-      std::map<size_t, int> wide = gathered(false, true), narrow = gathered(true, true);
+      std::map<size_t, int> wide = gathered(false, true);
+      const size_t wide_sums = sums, wide_summed = summed;
+      std::map<size_t, int> narrow = gathered(true, true);
       const size_t block_in_bf16 = others * part * sizeof(bf16), block_in_fp8 = others * part;
       const int blocks = wide[block_in_bf16], narrow_blocks = narrow[block_in_fp8];
       CHECK(blocks > 2 * config.L);
       CHECK(narrow_blocks > 0);
       CHECK(narrow_blocks + narrow[block_in_bf16] == blocks);
       CHECK((narrow[block_in_bf16] > 0) == (skip[0] != 0));
-      CHECK(narrow[others * norms * sizeof(bf16)] == narrow_blocks);
+      // The norms of all blocks, padded, in fp32: in a ring each rank sends all but one part of it twice.
+      const size_t norms = size_t(config.L) * 2 * TensorLayout::kAlignment * sizeof(float);
+      CHECK(sums == wide_sums + 1);
+      CHECK(summed - wide_summed == 2 * (norms * others / size_t(ranks)));
       size_t wide_bytes = 0, narrow_bytes = 0;
       for (const auto& [bytes, times] : wide) wide_bytes += bytes * size_t(times);
       for (const auto& [bytes, times] : narrow) narrow_bytes += bytes * size_t(times);
-      const size_t saved = size_t(narrow_blocks) * (block_in_fp8 - others * norms * sizeof(bf16));
-      CHECK(wide_bytes - narrow_bytes == saved);
+      CHECK(wide_bytes - narrow_bytes == size_t(narrow_blocks) * block_in_fp8);
       printf("%d ranks%s: %zu bytes of weights gathered in bf16, %zu in FP8 (norms %zu)\n", ranks,
-             skip[0] ? ", a product in bf16" : "", wide_bytes, narrow_bytes,
-             size_t(narrow_blocks) * others * norms * sizeof(bf16));
+             skip[0] ? ", a product in bf16" : "", wide_bytes, narrow_bytes, summed - wide_summed);
     }
 }

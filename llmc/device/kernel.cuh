@@ -78,6 +78,16 @@ __device__ __forceinline__ int opaque(int x) {
   return x;
 }
 
+// p, which lies in device memory: of a pointer that a kernel has read from memory nvcc does not know it, and loads
+// through it then wait for stores to shared memory.
+template <class T>
+__device__ __forceinline__ T* in_device_memory(T* p) {
+#if LLMC_CUDA
+  __builtin_assume(__isGlobal(p));
+#endif
+  return p;
+}
+
 // ---------------------------------------------------------------------------------------------- sums and maxima
 
 #if !LLMC_CUDA

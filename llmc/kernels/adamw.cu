@@ -156,21 +156,53 @@ __device__ __forceinline__ void store_elements(const Unit& unit, const Place<Mas
   }
 }
 
-template <class Master, class Moment>
+// The largest weight of a unit that lies in one range, as bits.
+__device__ __forceinline__ uint32_t largest_weight(const Unit& unit) {
+  Vector<bf16, kUnit> magnitudes = {};
+  raise_to_magnitudes(magnitudes, rounded<bf16>(unit.p));
+  return largest_of(magnitudes);
+}
+
+__device__ __forceinline__ void raise(float* words, int word, uint32_t value) {
+  if (word >= 0) atomic_max(reinterpret_cast<uint32_t*>(words + word), value);
+}
+
+// Of a unit that was loaded by elements.
+__device__ __forceinline__ void raise_elements(float* words, const Unit& unit, const AdamWRange* ranges, int range,
+                                               int range_count, size_t first) {
+  for (int i = 0; i < kUnit; ++i) {
+    while (range < range_count && end_of(ranges[range]) <= first + i) ++range;
+    if (range == range_count) return;
+    if (unit.mine >> i & 1)
+      raise(words, ranges[range].amax, float_to_bits(to_float(from_float<bf16>(unit.p[i]))) & 0x7fffffffu);
+  }
+}
+
+// With finds_amax: where a block's elements lie in one range, each thread raises that range's word once, of which nvcc
+// makes one access a warp, and no thread waits; any other block, of which there are few, does so unit by unit.
+template <class Master, class Moment, bool finds_amax>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(Master* __restrict__ master, Moment* __restrict__ m, Moment* __restrict__ v,
                  bf16* __restrict__ weights, const float* __restrict__ gradients, const StepState* __restrict__ state,
                  const AdamWRange* __restrict__ ranges, int range_count, size_t offset, size_t n,
-                 AdamWConstants constants) {
+                 AdamWConstants constants, float* amax) {
   constexpr bool kRounds = std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>;
   const StepState now = *state;
   size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kUnit;  // in the buffers
   int range = range_of(ranges, range_count, offset + at);
+  int range_of_block = 0;
+  bool one_range = false;
+  uint32_t largest = 0;
+  if constexpr (finds_amax) {
+    const size_t begin = size_t(blockIdx.x) * kBlock, end = n - begin < kBlock ? n : begin + kBlock;
+    range_of_block = range_of(ranges, range_count, offset + begin);
+    one_range = range_of_block < range_count && end_of(ranges[range_of_block]) >= offset + end;
+  }
 
   for (int k = 0; k < kUnits && at < n; ++k, at += size_t(kThreads) * kUnit) {
     const size_t first = offset + at;
     while (range < range_count && end_of(ranges[range]) <= first) ++range;
-    if (range == range_count) return;
+    if (range == range_count) break;
     const AdamWRange& r = ranges[range];
     const Place<Master, Moment> place{master + at, m + at, v + at, weights ? weights + at : nullptr, gradients + at};
     Unit unit = {};
@@ -184,6 +216,15 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (whole) store_whole(unit, place);
     else store_elements(unit, place);
+    if constexpr (finds_amax) {
+      const uint32_t of_unit = whole ? largest_weight(unit) : 0;
+      if (whole && one_range) largest = of_unit > largest ? of_unit : largest;
+      else if (whole) raise(amax, r.amax, of_unit);
+      else raise_elements(amax, unit, ranges, range, range_count, first);
+    }
+  }
+  if constexpr (finds_amax) {
+    if (one_range) raise(amax, ranges[range_of_block].amax, largest);
   }
 }
 
@@ -212,22 +253,28 @@ float stochastic_bf16(float x, uint32_t bits) { return stochastically_rounded(x,
 template <class Master, class Moment>
 void adamw(Stream& stream, Master* master, Moment* m, Moment* v, bf16* weights, const float* gradients,
            const StepState* state, const AdamWRange* ranges, int range_count, size_t offset, size_t n,
-           AdamWConstants constants) {
+           AdamWConstants constants, AdamWAmax amax) {
   REQUIRE(n > 0 && range_count > 0, "adamw of %zu elements in %d ranges", n, range_count);
   for (const void* data :
        {(const void*)master, (const void*)m, (const void*)v, (const void*)weights, (const void*)gradients})
     REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "adamw: the buffer at %p is not 16-byte aligned", data);
-  launch<adamw_kernel<Master, Moment>>({stream,
-                                        "adamw",
-                                        {updates(master, n), updates(m, n), updates(v, n), writes(weights, n),
-                                         reads(gradients, n), reads(state, 1), reads(ranges, size_t(range_count))}},
-                                       blocks_for(n, kBlock), kThreads, 0, master, m, v, weights, gradients, state,
-                                       ranges, range_count, offset, n, constants);
+  REQUIRE(!amax.words || weights || (std::is_same_v<Master, bf16>), "adamw: the largest weights of no bf16 weights");
+  const auto start = [&](auto finds_amax) {
+    launch<adamw_kernel<Master, Moment, decltype(finds_amax)::value>>(
+        {stream,
+         "adamw",
+         {updates(master, n), updates(m, n), updates(v, n), writes(weights, n), reads(gradients, n), reads(state, 1),
+          reads(ranges, size_t(range_count)), updates(amax.words, amax.count)}},
+        blocks_for(n, kBlock), kThreads, 0, master, m, v, weights, gradients, state, ranges, range_count, offset, n,
+        constants, amax.words);
+  };
+  if (amax.words) start(std::true_type{});
+  else start(std::false_type{});
 }
 
 #define INSTANTIATE(Master, Moment)                                                                                 \
   template void adamw(Stream&, Master*, Moment*, Moment*, bf16*, const float*, const StepState*, const AdamWRange*, \
-                      int, size_t, size_t, AdamWConstants);
+                      int, size_t, size_t, AdamWConstants, AdamWAmax);
 INSTANTIATE(float, float)
 INSTANTIATE(float, bf16)
 INSTANTIATE(bf16, float)

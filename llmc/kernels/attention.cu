@@ -141,7 +141,7 @@ void require_floats(const char* who, const char* name, const float* data) {
 
 template <class T>
 void attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v, const AttentionShape& s,
-                       AttentionKernel kernel) {
+                       AttentionKernel kernel, float* amax) {
   const char* who = "attention_forward";
   require_sizes(who, s);
   const auto choice = choose_attention_kernel(kernel, stream.device().info(), kDType<T>, s.HD);
@@ -154,8 +154,8 @@ void attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* 
   }
   require_floats(who, "lse", lse);
   if constexpr (std::is_same_v<T, bf16>)
-    if (choice.kernel == AttentionKernel::mma) return mma_attention_forward(stream, out, lse, q, k, v, s);
-  plain_attention_forward(stream, out, lse, q, k, v, s);
+    if (choice.kernel == AttentionKernel::mma) return mma_attention_forward(stream, out, lse, q, k, v, s, amax);
+  plain_attention_forward(stream, out, lse, q, k, v, s, amax);
 }
 
 template <class T>
@@ -188,7 +188,7 @@ void attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const
 
 #define INSTANTIATE(T)                                                                                                \
   template void attention_forward(Stream&, T*, float*, const T*, const T*, const T*, const AttentionShape&,           \
-                                  AttentionKernel);                                                                   \
+                                  AttentionKernel, float*);                                                           \
   template void attention_backward(Stream&, T*, T*, T*, float*, const T*, const T*, const float*, const T*, const T*, \
                                    const T*, const AttentionShape&, AttentionKernel, AttentionAccumulate);
 INSTANTIATE(float)

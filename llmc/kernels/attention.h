@@ -60,10 +60,12 @@ struct AttentionChoice {
 };
 AttentionChoice choose_attention_kernel(AttentionKernel asked, const DeviceInfo& device, DType dtype, int HD);
 
-// out =, lse (B,NH,Tq) =.  Pointers of T are 16-byte aligned.
+// out =, lse (B,NH,Tq) =.  Pointers of T are 16-byte aligned. With `amax` the largest |out|, as rounded to T, goes into
+// it if it is larger than what is there.
 template <class T>
 void attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
-                       const AttentionShape& shape, AttentionKernel kernel = AttentionKernel::automatic);
+                       const AttentionShape& shape, AttentionKernel kernel = AttentionKernel::automatic,
+                       float* amax = nullptr);
 
 // What backward adds to (+=) instead of setting (=). The sum over all queries of the call, and all query heads of the
 // group, is complete in fp32 before it is added to T once: in bf16 each call loses one rounding, not each query.

@@ -173,11 +173,13 @@ __device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const F
 
 // to = or += values * scale, for the rows row0 + r < count of a head, r being the warp's own, and the 8 kN columns from
 // chunk `chunk0` on. Without `accumulate` they pass through those rows and columns of `staging` (from `row_of_warp` on;
-// who reads them otherwise is done), so that they are written 16 bytes at a time; added values are rounded once.
+// who reads them otherwise is done), so that they are written 16 bytes at a time, and raise `magnitudes`; added values
+// are rounded once.
 template <int kHD, int kM, int kN>
 __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int row0, int count,
                                                   const Fragments<kM, kN>& values, const float (&scale)[kM][2],
-                                                  bf16* staging, int row_of_warp, bool accumulate, int chunk0 = 0) {
+                                                  bf16* staging, int row_of_warp, bool accumulate, int chunk0 = 0,
+                                                  Vector<bf16, 8>* magnitudes = nullptr) {
   const int lane = lane_of_warp();
   if (accumulate) {
 #pragma unroll
@@ -217,6 +219,15 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
       *reinterpret_cast<Vector<bf16, 8>*>(to.base + (row0 + row_of_warp + row) * to.stride + chunk * 8) =
           *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk));
   }
+  if (!magnitudes) return;
+    // Not with the loop above, in which nvcc then writes 4 bytes at a time.
+#pragma unroll 1
+  for (int i = 0; i < kM * 16 * kN / 32; ++i) {
+    const int row = (i * 32 + lane) / kN, chunk = chunk0 + lane % kN;
+    if (row0 + row_of_warp + row < count)
+      raise_to_magnitudes(*magnitudes,
+                          *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk)));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------- for launchers
@@ -229,7 +240,7 @@ void with_mma_head_size(int HD, const Body& body) {
 }
 // Behind attention_forward and attention_backward, which have checked everything.
 void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
-                           const AttentionShape& shape);
+                           const AttentionShape& shape, float* amax);
 void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
                       const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate);
 void mma_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,

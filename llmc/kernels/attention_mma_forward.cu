@@ -84,7 +84,7 @@ template <int kHD>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_mma_forward_kernel(bf16* __restrict__ out, float* __restrict__ lse, const bf16* __restrict__ q,
                                  const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape,
-                                 float scale, int ranges) {
+                                 float scale, int ranges, float* amax) {
   using Shared = Tiles<kHD>;
   constexpr int kKeys = Shared::kKeys, kN = kKeys / 8, kUnroll = kHD == 64 ? 1 : 8;
   const auto [head, b, t0] = query_place(shape, blockIdx.x, ranges, kRows);
@@ -154,8 +154,12 @@ __global__ void __launch_bounds__(kThreads, 2)
         lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] =
             total > 0 ? softmax.top[m][half] * scale + logf(total) : -INFINITY;
     }
+  Vector<bf16, 8> magnitudes = {};
   store_rows<kHD>(HeadRows<bf16>(out, shape.out, place.b, place.head, 1, kHD), place.t0, shape.Tq, softmax.out, inverse,
-                  shared.q, row_of_warp, false);
+                  shared.q, row_of_warp, false, 0, &magnitudes);
+  if (!amax) return;
+  const uint32_t of_warp = warp_max(largest_of(magnitudes));
+  if (lane_of_warp() == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
 }
 
 }  // namespace
@@ -163,13 +167,13 @@ __global__ void __launch_bounds__(kThreads, 2)
 // ---------------------------------------------------------------------------------------------- launchers
 
 void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
-                           const AttentionShape& shape) {
+                           const AttentionShape& shape, float* amax) {
   const int B = shape.B, Tq = shape.Tq, NH = shape.NH, HD = shape.HD;
   const unsigned ranges = blocks_for(size_t(Tq), kRows);
   with_mma_head_size(HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
-    launch<attention_mma_forward_kernel<kHD>>(forward_work(stream, "attention_mma, forward", out, lse, q, k, v, shape),
-                                              ranges * unsigned(NH * B), kThreads, sizeof(Tiles<kHD>), out, lse, q, k,
-                                              v, shape, 1 / std::sqrt(float(HD)), int(ranges));
+    launch<attention_mma_forward_kernel<kHD>>(
+        forward_work(stream, "attention_mma, forward", out, lse, q, k, v, shape, amax), ranges * unsigned(NH * B),
+        kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), amax);
   });
 }

@@ -46,16 +46,18 @@ __device__ inline void load_row(float* __restrict__ to, const T* __restrict__ fr
   }
 }
 
-// to[HD] = or += from * scale.
+// to[HD] = or += from * scale; `magnitudes` are raised unless that is null.
 template <class T>
 __device__ inline void store_row(T* __restrict__ to, const float* __restrict__ from, int HD, float scale,
-                                 bool accumulate) {
+                                 bool accumulate, Vector<T, 8>* magnitudes = nullptr) {
   for (int d = 0; d < HD; d += 8) {
     float v[8] = {};
     if (accumulate) load_vector(v, to + d);
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] += from[d + i] * scale;
-    store_vector(to + d, v);
+    const Vector<T, 8> numbers = rounded<T>(v);
+    if (magnitudes) raise_to_magnitudes(*magnitudes, numbers);
+    *reinterpret_cast<Vector<T, 8>*>(to + d) = numbers;
   }
 }
 
@@ -162,7 +164,7 @@ inline int threads_of_block(int rows) { return least(kRowsOfBlock, (rows + 31) /
 // Behind attention_forward and attention_backward, which have checked everything.
 template <class T>
 void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
-                             const AttentionShape& shape);
+                             const AttentionShape& shape, float* amax);
 template <class T>
 void plain_attention_dq(Stream& stream, T* dq, float* delta, const T* dout, const T* out, const float* lse, const T* q,
                         const T* k, const T* v, const AttentionShape& shape, bool accumulate);

@@ -59,7 +59,7 @@ template <class T, int kHD>
 __global__ void __launch_bounds__(kRowsOfBlock)
     attention_forward_kernel(T* __restrict__ out, float* __restrict__ lse, const T* __restrict__ q,
                              const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
-                             int ranges, int chunks) {
+                             int ranges, int chunks, float* amax) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
   const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last see most keys
@@ -91,7 +91,9 @@ __global__ void __launch_bounds__(kRowsOfBlock)
   if (row >= rows) return;
   const bool sees = mine.first <= mine.last;
   const HeadRows<T> outputs(out, shape.out, place.b, place.kv_head * group, group, HD);
-  store_row(outputs.row(row), softmax.sum, HD, sees ? 1 / softmax.total : 0.0f, false);
+  Vector<T, 8> magnitudes = {};
+  store_row(outputs.row(row), softmax.sum, HD, sees ? 1 / softmax.total : 0.0f, false, &magnitudes);
+  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(magnitudes));
   lse[(size_t(place.b) * shape.NH + head) * shape.Tq + t] = sees ? softmax.top + logf(softmax.total) : -INFINITY;
 }
 
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 
 template <class T>
 void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
-                             const AttentionShape& shape) {
+                             const AttentionShape& shape, float* amax) {
   const int B = shape.B, Tq = shape.Tq, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
   const int rows = Tq * (NH / NKV), threads = threads_of_block(rows);
   const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
@@ -109,13 +111,13 @@ void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, con
     constexpr int kHD = decltype(constant)::value;
     const size_t row_bytes = size_t(HD + row_stride<kHD>(HD)) * sizeof(float);
     const int chunks = chunks_of_tile(row_bytes);
-    launch<attention_forward_kernel<T, kHD>>(forward_work(stream, "attention_forward", out, lse, q, k, v, shape),
+    launch<attention_forward_kernel<T, kHD>>(forward_work(stream, "attention_forward", out, lse, q, k, v, shape, amax),
                                              ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, out, lse,
-                                             q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), chunks);
+                                             q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), chunks, amax);
   });
 }
 
 template void plain_attention_forward(Stream&, float*, float*, const float*, const float*, const float*,
-                                      const AttentionShape&);
+                                      const AttentionShape&, float*);
 template void plain_attention_forward(Stream&, bf16*, float*, const bf16*, const bf16*, const bf16*,
-                                      const AttentionShape&);
+                                      const AttentionShape&, float*);

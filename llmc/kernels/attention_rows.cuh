@@ -74,15 +74,17 @@ inline size_t span_of(const AttentionStrides& strides, int B, int T, int heads, 
 // What each pass says of itself before it is enqueued, whichever kernel computes it.
 template <class T>
 Work forward_work(Stream& stream, const char* name, T* out, float* lse, const T* q, const T* k, const T* v,
-                  const AttentionShape& s, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  return {stream,
-          name,
-          {writes(out, span_of(s.out, s.B, s.Tq, s.NH, s.HD)), writes(lse, size_t(s.B) * s.NH * s.Tq),
-           reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
-           reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq)},
-          4.0 * s.HD * s.B * s.NH * attention_pairs(s),
-          file,
-          line};
+                  const AttentionShape& s, float* amax, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
+  return {
+      stream,
+      name,
+      {writes(out, span_of(s.out, s.B, s.Tq, s.NH, s.HD)), writes(lse, size_t(s.B) * s.NH * s.Tq),
+       reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
+       reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq), updates(amax, 1)},
+      4.0 * s.HD * s.B * s.NH * attention_pairs(s),
+      file,
+      line};
 }
 template <class T>
 Work dq_work(Stream& stream, const char* name, T* dq, float* delta, const T* dout, const T* out, const float* lse,

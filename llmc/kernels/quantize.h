@@ -7,8 +7,8 @@
 //
 // A source says where x comes from: it is never written, but computed as it is read, with the bits that the kernel has
 // which would write it. Passes over the source: one where the scale is given (delayed scaling) or shared by no more
-// than a block of 128 x 128 (blockwise), else two, since the scale must be known before the first byte is written; of
-// RMSNorm's output the first is part of the norm.
+// than a block of 128 x 128 (blockwise), else two, since the scale must be known before the first byte is written. Of a
+// tensor with a single scale the first may be part of the kernel that computes it: RMSNorm, its backward and attention.
 //
 // Deterministic: maxima do not depend on their order. An infinity or NaN is reported, not an error here.
 #pragma once

@@ -26,6 +26,8 @@ struct QuantizedTensor {
   bool one_scale = false;
 
   explicit operator bool() const { return data != nullptr; }
+  bool has_one_scale() const { return scaling == Scaling::tensor || one_scale; }
+  bool has_row_scales() const { return scaling == Scaling::row && !one_scale; }
 
   static constexpr int kBlock = 128;
   // What products want rows and columns to be multiples of.

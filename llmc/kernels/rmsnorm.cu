@@ -75,13 +75,17 @@ __global__ void __launch_bounds__(kThreads)
   if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
 }
 
+// Registers for what is quantized alone.
+template <class T>
+constexpr bool kTakesAmax = std::is_same_v<T, bf16>;
+
 // A block has `rows` rows; blockDim.y of them at a time give their dx, then their share of dw, while dy and x are near.
 // dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)); part[block, C] = sum of dy * x * rstd over the block's rows.
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_backward_kernel(T* __restrict__ dx, float* __restrict__ part, const T* __restrict__ dy,
                             const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd, int N,
-                            int C, int rows) {
+                            int C, int rows, float* amax) {
   const int lane = threadIdx.x, lanes = blockDim.x, together = blockDim.y;
   for (int pass = 0; pass * together < rows; ++pass) {
     const int first = blockIdx.x * rows + pass * together, row = first + threadIdx.y;
@@ -97,6 +101,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const float dot = row_sum(total(dots), pass % 2);
     const float r = row < N ? rstd[row] : 0, slope = dot / float(C) * r * r;
+    Vector<T, width> largest = {};
     for (int c = lane * width; row < N && c < C; c += lanes * width) {
       float g[width], v[width], scale[width], d[width];
       load_vector(g, dy + offset + c);
@@ -105,8 +110,12 @@ __global__ void __launch_bounds__(kThreads)
       load_vector(d, dx + offset + c);
 #pragma unroll
       for (int j = 0; j < width; ++j) d[j] += r * (g[j] * scale[j] - v[j] * slope);
-      store_vector(dx + offset + c, d);
+      const Vector<T, width> numbers = rounded<T>(d);
+      if constexpr (kTakesAmax<T>) raise_to_magnitudes(largest, numbers);
+      *reinterpret_cast<Vector<T, width>*>(dx + offset + c) = numbers;
     }
+    if constexpr (kTakesAmax<T>)
+      if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
     // Here a thread owns columns, not rows: it waits for nobody, since dy, x and rstd are only read.
     const int last = N < first + together ? N : first + together;
     for (int c = (threadIdx.y * lanes + lane) * width; c < C; c += lanes * together * width) {
@@ -219,24 +228,25 @@ size_t rmsnorm_backward_scratch(int N, int C) {
 
 template <class T>
 void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T* dy, const T* x, const T* w,
-                      const float* rstd, int N, int C) {
+                      const float* rstd, int N, int C, float* amax) {
   require_norm("rmsnorm_backward", N, C);
   const size_t size = size_t(N) * C, bytes = size * sizeof(T);
   REQUIRE(!overlap(dx, bytes, dy, bytes) && !overlap(dx, bytes, x, bytes),
           "rmsnorm_backward: dx overlaps dy or x, which are read after dx is begun");
+  REQUIRE(!amax || kTakesAmax<T>, "rmsnorm_backward: the largest number of dx is found in bf16 alone");
   const int lanes = threads_a_row(C), rows = rows_a_block(C), together = std::min(rows, kThreads / lanes);
   const int parts = blocks_of_rows(N, C);
   with_vector_width("rmsnorm_backward", C, {dx, dw, scratch, dy, x, w}, [&](auto width_constant) {
     constexpr int width = decltype(width_constant)::value;
     if (takes_rmsnorm_wide(stream.device().info(), C))
-      rmsnorm_wide_backward(stream, dx, scratch, dy, x, w, rstd, N, C, rows);
+      rmsnorm_wide_backward(stream, dx, scratch, dy, x, w, rstd, N, C, rows, amax);
     else
       launch<rmsnorm_backward_kernel<T, width>>(
           {stream,
            "rmsnorm_backward",
            {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size), reads(x, size), reads(w, size_t(C)),
-            reads(rstd, size_t(N))}},
-          unsigned(parts), dim3(lanes, together), sizeof(RowParts), dx, scratch, dy, x, w, rstd, N, C, rows);
+            reads(rstd, size_t(N)), updates(amax, 1)}},
+          unsigned(parts), dim3(lanes, together), sizeof(RowParts), dx, scratch, dy, x, w, rstd, N, C, rows, amax);
     launch<rmsnorm_reduce_kernel<width>>(
         {stream, "rmsnorm_backward, dw", {updates(dw, size_t(C)), reads(scratch, size_t(parts) * C)}},
         blocks_for(size_t(C), kReduceLanes * width), dim3(kReduceLanes, kReduceGroups), sizeof(ReduceSums), dw, scratch,
@@ -247,6 +257,7 @@ void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T*
 #define INSTANTIATE(T)                                                                                               \
   template void rmsnorm_forward(Stream&, T*, float*, const T*, const T*, int, int, float, float*);                   \
   template void add_rmsnorm_forward(Stream&, T*, T*, float*, const T*, const T*, const T*, int, int, float, float*); \
-  template void rmsnorm_backward(Stream&, T*, float*, float*, const T*, const T*, const T*, const float*, int, int);
+  template void rmsnorm_backward(Stream&, T*, float*, float*, const T*, const T*, const T*, const float*, int, int,  \
+                                 float*);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

@@ -22,10 +22,11 @@ template <class T>
 void add_rmsnorm_forward(Stream& stream, T* sum, T* y, float* rstd, const T* a, const T* b, const T* w, int N, int C,
                          float eps, float* amax = nullptr);
 
-// dx[N,C] +=, dw[C] +=, from dy[N,C] and forward's x, w and rstd. dx overlaps neither dy nor x.
+// dx[N,C] +=, dw[C] +=, from dy[N,C] and forward's x, w and rstd. dx overlaps neither dy nor x. With `amax` (of
+// bf16 alone) the largest |dx|, as it is then, goes into it if it is larger than what is there.
 // `scratch` holds rmsnorm_backward_scratch(N, C) floats, overwritten: sums of dw over a few rows each, which a second
 // kernel adds up in their order.
 template <class T>
 void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T* dy, const T* x, const T* w,
-                      const float* rstd, int N, int C);
+                      const float* rstd, int N, int C, float* amax = nullptr);
 size_t rmsnorm_backward_scratch(int N, int C);

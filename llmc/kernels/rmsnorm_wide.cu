@@ -40,6 +40,13 @@ struct Part {
   __device__ __forceinline__ void set(int i, int j, float x) { vector[i].v[j] = from_float<T>(x); }
 };
 
+// amax = max(amax, the largest among all threads').
+template <class T>
+__device__ __forceinline__ void raise_by_warps(float* amax, const Vector<T, 8>& largest) {
+  const uint32_t of_warp = warp_max(largest_of(largest));
+  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
+}
+
 template <class T, int kVectors, bool add>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_wide_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x,
@@ -70,8 +77,7 @@ __global__ void __launch_bounds__(kMostThreads)
   Vector<T, 8> largest = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) raise_to_magnitudes(largest, row.vector[i]);
-  const uint32_t of_warp = warp_max(largest_of(largest));
-  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
+  raise_by_warps(amax, largest);
 }
 
 // A block has `rows` rows, one after the other, and a thread the same columns of each: it keeps their sums for dw.
@@ -80,11 +86,12 @@ template <class T, int kVectors>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_wide_backward_kernel(T* __restrict__ dx, float* __restrict__ share, const T* __restrict__ dy,
                                  const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd,
-                                 int N, int C, int rows) {
+                                 int N, int C, int rows, float* amax) {
   const int vectors = C / 8, first = blockIdx.x * rows, last = N < first + rows ? N : first + rows;
   Part<T, kVectors> scale;
   scale.load(w, vectors);
   float dw[kVectors][8] = {};
+  Vector<T, 8> largest = {};
   for (int n = first; n < last; ++n) {
     const size_t offset = size_t(n) * C;
     Part<T, kVectors> g, v, d;
@@ -106,6 +113,9 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
       for (int j = 0; j < 8; ++j) d.set(i, j, d.get(i, j) + r * (g.get(i, j) * scale.get(i, j) - v.get(i, j) * slope));
     d.store(dx + offset, vectors);
+    if (amax)
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) raise_to_magnitudes(largest, d.vector[i]);
   }
   float* to = share + size_t(blockIdx.x) * C;
 #pragma unroll
@@ -113,6 +123,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const int at = threadIdx.x + i * blockDim.x;
     if (at < vectors) store_vector(to + at * 8, dw[i]);
   }
+  if (amax) raise_by_warps(amax, largest);
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -148,7 +159,7 @@ void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float*
 
 template <class T>
 void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, const T* x, const T* w,
-                           const float* rstd, int N, int C, int rows) {
+                           const float* rstd, int N, int C, int rows, float* amax) {
   const size_t size = size_t(N) * C;
   const unsigned parts = blocks_for(size_t(N), size_t(rows));
   with_parts(C, [&](auto vectors, unsigned threads) {
@@ -156,8 +167,8 @@ void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, c
         {stream,
          "rmsnorm_backward",
          {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size), reads(x, size), reads(w, size_t(C)),
-          reads(rstd, size_t(N))}},
-        parts, threads, 0, dx, scratch, dy, x, w, rstd, N, C, rows);
+          reads(rstd, size_t(N)), updates(amax, 1)}},
+        parts, threads, 0, dx, scratch, dy, x, w, rstd, N, C, rows, amax);
   });
 }
 
@@ -166,6 +177,7 @@ void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, c
                                                int, int, float, float*);                                               \
   template void rmsnorm_wide_forward<T, true>(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*, int, \
                                               int, float, float*);                                                     \
-  template void rmsnorm_wide_backward(Stream&, T*, float*, const T*, const T*, const T*, const float*, int, int, int);
+  template void rmsnorm_wide_backward(Stream&, T*, float*, const T*, const T*, const T*, const float*, int, int, int,  \
+                                      float*);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

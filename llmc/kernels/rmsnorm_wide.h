@@ -12,7 +12,7 @@ template <class T, bool add>
 void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
                           const T* w, int N, int C, float eps, float* amax);
 
-// dx +=; scratch[block, C] = a block's share of dw, the sum over `rows` rows.
+// dx +=; scratch[block, C] = a block's share of dw, the sum over `rows` rows; `amax` is raised unless it is null.
 template <class T>
 void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, const T* x, const T* w,
-                           const float* rstd, int N, int C, int rows);
+                           const float* rstd, int N, int C, int rows, float* amax);

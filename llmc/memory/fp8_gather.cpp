@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "llmc/base/error.h"
+#include "llmc/kernels/initialize.h"
 
 Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
                      const TensorLayout& layout, const Sharding& sharding, ScaleStore& scales, int slots,
@@ -14,72 +15,71 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
       sharding_(sharding),
       scales_(scales),
       communication_(communication),
+      slots_(slots),
+      block_size_(layout.units[size_t(layout.block_unit(0))].size),
+      part_size_(layout.part_size(layout.block_unit(0))),
       norm_stride_((size_t(config.C) + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment *
                    TensorLayout::kAlignment),
-      slots_(size_t(slots)),
       quantized_(size_t(config.L), false) {
-  const int any_block = layout.block_unit(0);
-  for (Slot& slot : slots_) {
-    slot.planned_bytes = plan.add<uint8_t>(Segment::symmetric, "gathered", "FP8 weights of a block",
-                                           layout.units[size_t(any_block)].size);
-    slot.planned_norms = plan.add<bf16>(Segment::device, "gathered", "norms of a block", 2 * norm_stride_);
-  }
+  const size_t L = size_t(config.L);
+  planned_bytes_ =
+      plan.add<uint8_t>(Segment::symmetric, "gathered", "FP8 weights of blocks", size_t(slots) * block_size_);
   if (sharding.stage == 3)
-    planned_own_ = plan.add<uint8_t>(Segment::symmetric, "weights", "FP8 weights of blocks, a part",
-                                     size_t(config.L) * layout.part_size(any_block));
-  planned_amax_ = plan.add<float>(Segment::symmetric, "FP8 scales", "largest weights", size_t(config.L * kProducts));
-  for (int rank = 0; rank < sharding.degree(); ++rank) {
-    size_t count = 0;
-    for_norm_pieces(0, rank, [&](const Piece& piece, size_t) { count += piece.count; });
-    packed_norms_ = std::max(packed_norms_, count);
-  }
-  packed_norms_ = (packed_norms_ + TensorLayout::kAlignment - 1) / TensorLayout::kAlignment * TensorLayout::kAlignment;
-  planned_packed_ =
-      plan.add<bf16>(Segment::symmetric, "gathered", "norms on their way", packed_norms_ * size_t(sharding.degree()));
+    planned_own_ = plan.add<uint8_t>(Segment::symmetric, "weights", "FP8 weights of blocks, a part", L * part_size_);
+  planned_spread_ = plan.add<float>(Segment::symmetric, "gathered", "norms on their way", L * 2 * norm_stride_);
+  planned_norms_ = plan.add<bf16>(Segment::device, "gathered", "norms", L * 2 * norm_stride_);
+  size_t count = 0;
+  for (int layer = 0; layer < config.L; ++layer)
+    if (takes(layer)) for_product_stretches(layer, [&](Product, size_t, size_t) { ++count; });
+  if (count) planned_stretches_ = plan.add<WeightStretch>(Segment::device, "FP8 weights", "table of stretches", count);
+  planned_rows_ = plan.add<RowStretch>(Segment::device, "FP8 weights", "table of norms", L * 2);
 }
 
-void Fp8Gather::bind(const Arena& arena) {
-  for (Slot& slot : slots_) slot.bytes = arena[slot.planned_bytes], slot.norms = arena[slot.planned_norms];
-  if (sharding_.stage == 3) own_ = arena[planned_own_];
-  amax_ = arena[planned_amax_];
-  packed_ = arena[planned_packed_];
-  // What is not quantized travels too: norms' places and padding; and the largest numbers of products that are not.
-  for (const Slot& slot : slots_) {
-    clear(communication_, slot.bytes, slot.planned_bytes.count);
-    clear(communication_, slot.norms, slot.planned_norms.count);
+void Fp8Gather::bind(const Arena& arena, float* largest, const std::function<const bf16*(int)>& own) {
+  largest_ = largest;
+  bytes_ = arena[planned_bytes_];
+  if (planned_own_.count) own_ = arena[planned_own_];
+  spread_ = arena[planned_spread_];
+  norms_ = arena[planned_norms_];
+  rows_.assign(size_t(config_.L) * 2, {nullptr, 0, 0});
+  for (int layer = 0; layer < config_.L; ++layer) {
+    first_stretch_.push_back(int(stretches_.size()));
+    if (!takes(layer)) continue;
+    for_product_stretches(layer, [&](Product product, size_t at, size_t count) {
+      const int number = fp8_number(layer, product, Role::weight);
+      stretches_.push_back({own(layer) + at, own_bytes(layer) + at, count, largest_ + layer * kProducts + int(product),
+                            number, not_finite_word(number)});
+    });
+    const int unit = layout_.block_unit(layer);
+    for (const Piece& piece : layout_.pieces(unit, sharding_.part(layout_, unit), part_size_))
+      if (!piece.tensor->row->fp8) {
+        const bool second = strcmp(piece.tensor->row->product, "norm2") == 0;
+        rows_[size_t(2 * layer + second)] = {own(layer) + piece.at, piece.first, piece.count};
+      }
   }
+  first_stretch_.push_back(int(stretches_.size()));
+  place(stretches_);
+  row_table_ = {rows_.data(), arena[planned_rows_], int(rows_.size())};
+  copy(communication_, arena[planned_rows_], rows_.data(), rows_.size());
+  if (!stretches_.empty()) {  // else this rank's parts are norms and padding
+    table_ = {stretches_.data(), arena[planned_stretches_], int(stretches_.size())};
+    copy(communication_, arena[planned_stretches_], stretches_.data(), stretches_.size());
+  }
+  // What is not quantized travels too: norms' places and padding.
+  clear(communication_, bytes_, planned_bytes_.count);
   if (own_) clear(communication_, own_, planned_own_.count);
-  clear(communication_, packed_, planned_packed_.count);
-  clear(communication_, amax_, planned_amax_.count);
 }
 
 // Where a rank's part lies before it is gathered: in stages 1 and 2, which keep whole blocks, in its place there.
 uint8_t* Fp8Gather::own_bytes(int layer) const {
-  const int unit = layout_.block_unit(layer);
-  return own_ ? own_ + size_t(layer) * layout_.part_size(unit) : slot(layer).bytes + sharding_.part(layout_, unit);
+  return own_ ? own_ + size_t(layer) * part_size_ : bytes(layer) + sharding_.part(layout_, layout_.block_unit(layer));
 }
 
-SharedScale Fp8Gather::shared(int layer, Product product) const {
-  const int number = fp8_number(layer, product, Role::weight);
-  const ScaleWords words = scales_.weight_words();
-  SharedScale s;
-  s.amax = amax_ + layer * kProducts + int(product);
-  if (words.scale) s.scale = words.scale + number;
-  if (words.seen) s.seen = words.seen + number;
-  if (words.statistics) s.statistics = words.statistics + number;
-  s.power_of_two = settings_.power_of_two;
-  s.not_finite = scales_.weights_not_finite();
-  s.number = not_finite_word(number);
-  return s;
-}
-
-namespace {
-
-// Calls f with each stretch of a product in elements first .. first+count-1 of a block, where it begins among these and
-// how long it is. Tensors of one product lie one behind the other, and only the first is sure to begin aligned.
+// Tensors of one product lie one behind the other, and only the first is sure to begin aligned.
 template <class F>
-void for_product_stretches(const TensorLayout& layout, int layer, size_t first, size_t count, F&& f) {
-  const std::vector<Piece> pieces = layout.pieces(layout.block_unit(layer), first, count);
+void Fp8Gather::for_product_stretches(int layer, F&& f) const {
+  const int unit = layout_.block_unit(layer);
+  const std::vector<Piece> pieces = layout_.pieces(unit, sharding_.part(layout_, unit), part_size_);
   for (const Product product : kEachProduct) {
     size_t begin = 0, end = 0;
     for (const Piece& piece : pieces) {
@@ -91,71 +91,51 @@ void for_product_stretches(const TensorLayout& layout, int layer, size_t first, 
   }
 }
 
-}  // namespace
+WeightStretches Fp8Gather::stretches(int first, int count) const {
+  const int begin = first_stretch_[size_t(first)], end = first_stretch_[size_t(first + count)];
+  return table_.part(begin, end - begin);
+}
 
-template <class F>
-void Fp8Gather::for_norm_pieces(int layer, int rank, F&& f) const {
-  const int unit = layout_.block_unit(layer);
-  const size_t size = layout_.part_size(unit);
-  size_t packed = 0;
-  for (const Piece& piece : layout_.pieces(unit, size_t(rank) * size, size)) {
-    if (piece.tensor->row->fp8) continue;
-    f(piece, packed);
-    packed += piece.count;
+// The largest numbers of the blocks' products, as all ranks have them, unless scales are known beforehand.
+void Fp8Gather::find_scales(int first, int count) {
+  if (scales_.weight_words().scale) return;
+  float* largest = largest_ + first * kProducts;
+  if (!found_) {
+    clear(communication_, largest, size_t(count * kProducts));
+    if (stretches(first, count).count) largest_magnitudes(communication_, stretches(first, count));
   }
+  sharding_.gather.all_reduce_max(communication_, largest, size_t(count * kProducts));
 }
 
-void Fp8Gather::find_amax(int layer, const bf16* own) {
-  const int unit = layout_.block_unit(layer);
-  for_product_stretches(layout_, layer, sharding_.part(layout_, unit), layout_.part_size(unit),
-                        [&](Product product, size_t at, size_t count) {
-                          largest_magnitude(communication_, amax_ + layer * kProducts + int(product), own + at, count);
-                        });
+void Fp8Gather::quantize(int first, int count) {
+  const ScaleWords words = scales_.weight_words();
+  if (stretches(first, count).count)
+    ::quantize(communication_, stretches(first, count),
+               {words.scale, words.seen, words.statistics, scales_.weights_not_finite(), settings_.power_of_two});
+  std::fill_n(quantized_.begin() + first, count, true);
 }
 
-void Fp8Gather::compare(float* amax, size_t count) { sharding_.gather.all_reduce_max(communication_, amax, count); }
-
-void Fp8Gather::quantize(int layer, const bf16* own) {
-  const int unit = layout_.block_unit(layer);
-  for_product_stretches(layout_, layer, sharding_.part(layout_, unit), layout_.part_size(unit),
-                        [&](Product product, size_t at, size_t count) {
-                          quantize_flat(communication_, own_bytes(layer) + at, own + at, count, shared(layer, product));
-                        });
-  quantized_[size_t(layer)] = true;
+void Fp8Gather::updated(bool found) {
+  found_ = found;
+  quantized_.assign(quantized_.size(), false);
+  norms_gathered_ = false;
+  if (!settings_.precompute_scales) return;
+  find_scales(0, config_.L);
+  quantize(0, config_.L);
 }
 
-void Fp8Gather::gather(int layer, const bf16* own) {
+void Fp8Gather::gather(int layer) {
   if (!quantized_[size_t(layer)]) {
-    float* amax = amax_ + layer * kProducts;
-    if (!scales_.weight_words().scale) {
-      clear(communication_, amax, kProducts);
-      find_amax(layer, own);
-      compare(amax, kProducts);
-    }
-    quantize(layer, own);
+    find_scales(layer, 1);
+    quantize(layer, 1);
   }
-  sharding_.gather.all_gather(communication_, slot(layer).bytes, own_bytes(layer),
-                              layout_.part_size(layout_.block_unit(layer)));
-  gather_norms(layer, own);
+  if (!norms_gathered_) gather_norms();
+  sharding_.gather.all_gather(communication_, bytes(layer), own_bytes(layer), part_size_);
 }
 
-void Fp8Gather::gather_norms(int layer, const bf16* own) {
-  bf16* packed = packed_ + size_t(sharding_.rank()) * packed_norms_;
-  for_norm_pieces(layer, sharding_.rank(), [&](const Piece& piece, size_t at) {
-    copy(communication_, packed + at, own + piece.at, piece.count);
-  });
-  sharding_.gather.all_gather(communication_, packed_, packed, packed_norms_ * sizeof(bf16));
-  for (int rank = 0; rank < sharding_.degree(); ++rank)
-    for_norm_pieces(layer, rank, [&](const Piece& piece, size_t at) {
-      const bool first = strcmp(piece.tensor->row->product, "norm1") == 0;
-      copy(communication_, slot(layer).norms + (first ? 0 : norm_stride_) + piece.first,
-           packed_ + size_t(rank) * packed_norms_ + at, piece.count);
-    });
-}
-
-void Fp8Gather::arrange(Stream& stream, int layer, QuantizedWeights& weights) const {
-  for (const Product product : kEachProduct) {
-    const size_t offset = layout_.offset(layout_.block_unit(layer), product_name(product));
-    weights.take(stream, layer, product, slot(layer).bytes + offset, shared(layer, product));
-  }
+void Fp8Gather::gather_norms() {
+  spread_rows(communication_, spread_, norm_stride_, row_table_);
+  sharding_.gather.all_reduce_sum(communication_, spread_, planned_spread_.count);
+  cast(communication_, norms_, spread_, planned_spread_.count);
+  norms_gathered_ = true;
 }

@@ -1,14 +1,19 @@
 // Weights on their way between the ranks in FP8 (torchtitan's FSDP with tensorwise scales): blocks all of whose
 // products are in FP8 travel as bytes, half of what bf16 takes. Each rank quantizes its part of a block with scales of
 // the whole products, which the ranks agree on by one comparison: of a unit's products when it is gathered, or of all
-// of a step's right after the update. Norms travel beside them in bf16.
+// of a step's right after the update, in one launch. Norms travel beside them, those of all blocks at once.
+//
+// Bytes that a rank reads and writes after an update for each parameter of its part: 3 to quantize; and 2 before that
+// to find the largest numbers, where the update has not left them (ParameterStore) and no scale is known beforehand. A
+// gathered parameter costs 2 more, for the transpose.
 //
 // All of it runs on the communication stream.
 #pragma once
 
+#include <functional>
 #include <vector>
 
-#include "llmc/kernels/quantize_flat.h"
+#include "llmc/kernels/quantize_weights.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
 #include "llmc/memory/scale_store.h"
@@ -19,7 +24,9 @@ class Fp8Gather {
   // Slots 0 .. slots-1, in which blocks take turns, for what was gathered.
   Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, const TensorLayout& layout,
             const Sharding& sharding, ScaleStore& scales, int slots, Stream& communication);
-  void bind(const Arena& arena);
+  // `largest`, symmetric: of each product of all blocks, (L, kProducts). `own` of a block: this rank's part of it in
+  // bf16.
+  void bind(const Arena& arena, float* largest, const std::function<const bf16*(int layer)>& own);
 
   static bool takes(const Fp8Settings& settings, const Sharding& sharding, int layer) {
     return settings.all_gather && settings.has_one_scale() && sharding.stage > 0 && layer >= 0 &&
@@ -27,32 +34,26 @@ class Fp8Gather {
   }
   bool takes(int layer) const { return takes(settings_, sharding_, layer); }
 
-  // The weights changed. `own` of a unit: this rank's part of it in bf16.
-  template <class Own>
-  void updated(const Own& own);
-  void gather(int layer, const bf16* own);
-  // Of a block that was gathered: W and Wᵀ of its products; its norms.
-  void arrange(Stream& stream, int layer, QuantizedWeights& weights) const;
-  const bf16* norm1(int layer) const { return slot(layer).norms; }
-  const bf16* norm2(int layer) const { return slot(layer).norms + norm_stride_; }
+  // The weights changed. `found`: the largest numbers of this rank's parts are there.
+  void updated(bool found);
+  void gather(int layer);
+  // Of a block that was gathered: what QuantizedWeights takes; its norms.
+  BlockSource gathered(int layer) const { return {nullptr, bytes(layer)}; }
+  const bf16* norm1(int layer) const { return norms_ + size_t(2 * layer) * norm_stride_; }
+  const bf16* norm2(int layer) const { return norm1(layer) + norm_stride_; }
 
  private:
-  struct Slot {
-    Planned<uint8_t> planned_bytes;
-    Planned<bf16> planned_norms;
-    uint8_t* bytes = nullptr;
-    bf16* norms = nullptr;
-  };
-  const Slot& slot(int layer) const { return slots_[size_t(layer) % slots_.size()]; }
+  uint8_t* bytes(int layer) const { return bytes_ + size_t(layer % slots_) * block_size_; }
   uint8_t* own_bytes(int layer) const;
-  SharedScale shared(int layer, Product product) const;
-  void find_amax(int layer, const bf16* own);
-  void compare(float* amax, size_t count);
-  void quantize(int layer, const bf16* own);
-  void gather_norms(int layer, const bf16* own);
-  // Pieces of the block's norms in a rank's part of it, one behind the other where they are packed.
+  // Of blocks first .. first+count-1.
+  WeightStretches stretches(int first, int count) const;
+  void find_scales(int first, int count);
+  void quantize(int first, int count);
+  void gather_norms();
+  // Calls f with the stretches of products in this rank's part of a block, where they begin there and how long they
+  // are.
   template <class F>
-  void for_norm_pieces(int layer, int rank, F&& f) const;
+  void for_product_stretches(int layer, F&& f) const;
 
   const Fp8Settings& settings_;
   const LlamaConfig& config_;
@@ -60,27 +61,21 @@ class Fp8Gather {
   const Sharding sharding_;
   ScaleStore& scales_;
   Stream& communication_;
-  const size_t norm_stride_;
-  size_t packed_norms_ = 0;  // elements of a rank's norms, as many as any rank has
-  std::vector<Slot> slots_;
-  Planned<uint8_t> planned_own_;  // stage 3: of all blocks; else a rank's part of the slot
-  Planned<float> planned_amax_;
-  Planned<bf16> planned_packed_;
-  uint8_t* own_ = nullptr;
-  float* amax_ = nullptr;  // (L, kProducts)
-  bf16* packed_ = nullptr;
+  const int slots_;
+  const size_t block_size_, part_size_, norm_stride_;
+  Planned<uint8_t> planned_bytes_, planned_own_;
+  Planned<float> planned_spread_;
+  Planned<bf16> planned_norms_;
+  Planned<WeightStretch> planned_stretches_;
+  Planned<RowStretch> planned_rows_;
+  uint8_t *bytes_ = nullptr, *own_ = nullptr;     // own: stage 3, of all blocks; else a rank's part lies in `bytes`
+  float *largest_ = nullptr, *spread_ = nullptr;  // spread: as norms, this rank's alone until the ranks sum them
+  bf16* norms_ = nullptr;                         // (L, 2, norm_stride)
+  std::vector<WeightStretch> stretches_;          // block by block
+  std::vector<int> first_stretch_;                // a block, and the end
+  std::vector<RowStretch> rows_;                  // (L, 2)
+  WeightStretches table_{};
+  TablePart<RowStretch> row_table_{};
   std::vector<bool> quantized_;  // a block: its part is that of the last update
+  bool norms_gathered_ = false, found_ = false;
 };
-
-template <class Own>
-void Fp8Gather::updated(const Own& own) {
-  quantized_.assign(quantized_.size(), false);
-  if (!settings_.precompute_scales) return;
-  clear(communication_, amax_, size_t(config_.L * kProducts));
-  const bool known = scales_.weight_words().scale != nullptr;
-  for (int layer = 0; layer < config_.L && !known; ++layer)
-    if (takes(layer)) find_amax(layer, own(layer));
-  if (!known) compare(amax_, size_t(config_.L * kProducts));
-  for (int layer = 0; layer < config_.L; ++layer)
-    if (takes(layer)) quantize(layer, own(layer));
-}

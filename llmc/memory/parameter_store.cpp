@@ -26,7 +26,15 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
   const auto gathered = [&](int layer) { return Fp8Gather::takes(fp8, sharding, layer); };
   if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
   bool any_gathered = false;
-  for (int layer = 0; layer < config.L; ++layer) any_gathered = any_gathered || gathered(layer);
+  for (int layer = 0; layer < config.L; ++layer) {
+    any_gathered = any_gathered || gathered(layer);
+    for (const Product product : kEachProduct)
+      any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, product) && !gathered(layer));
+  }
+  finds_largest_ = scales && fp8.finds_largest_weights();
+  if (scales && fp8.has_one_scale())
+    planned_largest_ =
+        plan.add<float>(Segment::symmetric, "FP8 scales", "largest weights", size_t(config.L * kProducts));
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
   size_t size = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
@@ -57,8 +65,19 @@ void ParameterStore<T>::bind(const Arena& arena) {
   weights_ = arena[planned_weights_];
   for (size_t i = 0; i < slots_.size(); ++i)
     slots_[i].data = planned_slots_[i].count ? arena[planned_slots_[i]] : nullptr;
-  if (quantized_) quantized_->bind(arena);
-  if (fp8_gather_) fp8_gather_->bind(arena);
+  if constexpr (kSeparate) {
+    if (planned_largest_.count) {
+      largest_ = arena[planned_largest_];
+      clear(compute_, largest_, planned_largest_.count);  // the ranks compare those of products in bf16, too
+    }
+    if (fp8_gather_)
+      fp8_gather_->bind(arena, largest_, [&](int layer) { return own_weights(layout_.block_unit(layer)); });
+    if (quantized_)
+      quantized_->bind(arena, compute_, largest_, [&](int layer) {
+        const int unit = layout_.block_unit(layer);
+        return travels_in_fp8(unit) ? fp8_gather_->gathered(layer) : BlockSource{whole(unit)};
+      });
+  }
 }
 
 template <class T>
@@ -88,15 +107,18 @@ void ParameterStore<T>::changed() {
 }
 
 template <class T>
-void ParameterStore<T>::updated() {
+void ParameterStore<T>::updated(bool found_largest) {
   changed();
+  found_largest_ = found_largest;
   if (sharding_.stage == 0) return;
   updated_.record(compute_);
   if constexpr (kSeparate) {
-    if (!fp8_gather_) return;
+    const bool compare = found_largest && any_in_bf16_;
+    if (!compare && !fp8_gather_) return;
     communication_.wait(updated_);
     moved_since_update_ = true;
-    fp8_gather_->updated([&](int layer) { return own_weights(layout_.block_unit(layer)); });
+    if (compare) sharding_.gather.all_reduce_max(communication_, largest_, planned_largest_.count);
+    if (fp8_gather_) fp8_gather_->updated(found_largest);
   }
 }
 
@@ -119,7 +141,7 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
   if (!moved_since_update_) communication_.wait(updated_);
   moved_since_update_ = true;
   if constexpr (kSeparate) {
-    if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer, own_weights(unit));
+    if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
   }
   if (!travels_in_fp8(unit))
     sharding_.gather.all_gather(communication_, const_cast<T*>(whole(unit)), own_weights(unit),
@@ -151,8 +173,7 @@ BlockWeights<T> ParameterStore<T>::get_block(int layer) {
   if constexpr (kSeparate) {
     const bool as_bytes = travels_in_fp8(unit);
     if (quantized_ && !quantized_now_[size_t(unit)]) {
-      if (as_bytes) fp8_gather_->arrange(compute_, layer, *quantized_);
-      else quantized_->quantize(compute_, layer, whole(unit));
+      quantized_->make(compute_, layer, found_largest_);
       quantized_now_[size_t(unit)] = true;
     }
     if (as_bytes) return {fp8_gather_->norm1(layer), nullptr, nullptr, fp8_gather_->norm2(layer), nullptr, nullptr};

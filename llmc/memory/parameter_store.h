@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "llmc/kernels/adamw.h"
 #include "llmc/memory/fp8_gather.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
@@ -42,9 +43,14 @@ class ParameterStore {
 
   // What the optimizer writes and the next step computes with: sharding.count() elements of a unit.
   T* own_weights(int unit) const;
-  // All of them were updated, on the compute stream.
-  void updated();
-  // The same by work that was enqueued without this object, or is to be: nothing is gathered or quantized.
+  // Words in which an update leaves this rank's largest weights, (L, kProducts), once they are clear; none where nobody
+  // asks.
+  AdamWAmax largest_weights() const {
+    return {finds_largest_ ? largest_ : nullptr, finds_largest_ ? planned_largest_.count : 0};
+  }
+  // All of them were updated, on the compute stream. `found_largest`: the words have theirs.
+  void updated(bool found_largest = false);
+  // The same by work that is enqueued without this object, as the last update was: nothing is gathered or quantized.
   void changed();
 
  private:
@@ -76,6 +82,10 @@ class ParameterStore {
   std::vector<bool> awaited_;    // a unit: the compute stream has waited for it
   Event updated_;
   bool moved_since_update_ = true;  // the communication stream has waited for the last update
+  Planned<float> planned_largest_;  // where a tensor has one scale
+  float* largest_ = nullptr;
+  bool finds_largest_ = false, found_largest_ = false;
+  bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
   std::optional<Fp8Gather> fp8_gather_;
   std::optional<QuantizedWeights> quantized_;
   std::vector<bool> quantized_now_;  // a unit: its whole weights are those that were quantized

@@ -6,7 +6,7 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
                                    const TensorLayout& layout, ScaleStore& scales, int slots,
                                    const std::function<bool(int)>& gathered)
     : settings_(settings), config_(config), layout_(layout), scales_(scales), slots_(size_t(slots)) {
-  size_t rows = 0, columns = 0;  // the most of a weight that is quantized here
+  bool made_anywhere[kProducts] = {};
   for (int slot = 0; slot < slots; ++slot)
     for (const Product product : kEachProduct) {
       const auto [OC, IC] = product_shape(config, product);
@@ -16,7 +16,7 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
         wanted = true;
         made_here = made_here || !gathered(layer);
       }
-      if (made_here) rows = std::max(rows, size_t(OC)), columns = std::max(columns, size_t(IC));
+      if (made_here) made_anywhere[int(product)] = true;
       for (const bool by_columns : {false, true}) {
         if (!wanted) continue;
         const QuantizedTensor t = settings.operand(Role::weight, by_columns, OC, IC);
@@ -30,78 +30,85 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
             plan.add<float>(Segment::device, "FP8 weights", name + ", factors", t.factor_count());
       }
     }
-  if (!rows) return;
-  const QuantizedTensor w = settings.operand(Role::weight, false, 1, 1), t = settings.operand(Role::weight, true, 1, 1);
-  const auto add = [&](Planned<float>& planned, const char* name, size_t count) {
-    planned = plan.add<float>(Segment::device, "FP8 scales", name, count);
-  };
-  if (w.scaling == Scaling::tensor || t.one_scale) add(planned_amax_, "largest weight of a product", 1);
-  if (w.scaling == Scaling::row) add(planned_row_amax_, "largest weights of rows", rows);
-  if (t.scaling == Scaling::row && !t.one_scale) add(planned_column_amax_, "largest weights of columns", columns);
+  size_t maxima = 0;
+  for (const Product product : kEachProduct) {
+    if (!made_anywhere[int(product)]) continue;
+    const auto [OC, IC] = product_shape(config, product);
+    const QuantizedTensor w = settings.operand(Role::weight, false, OC, IC),
+                          t = settings.operand(Role::weight, true, OC, IC);
+    const size_t counts[] = {!settings.has_one_scale() && (w.has_one_scale() || t.has_one_scale()) ? size_t(1) : 0,
+                             w.has_row_scales() ? size_t(OC) : 0, t.has_row_scales() ? size_t(IC) : 0};
+    for (int kind = 0; kind < 3; ++kind) maxima_at_[kind][int(product)] = maxima, maxima += counts[kind];
+  }
+  if (maxima) planned_maxima_ = plan.add<float>(Segment::device, "FP8 scales", "largest weights of a block", maxima);
+  size_t matrices = 0;
+  for (int layer = 0; layer < config.L; ++layer)
+    for (const Product product : kEachProduct) matrices += settings.quantizes(layer, product);
+  if (matrices)
+    planned_matrices_ = plan.add<WeightMatrix>(Segment::device, "FP8 weights", "table of products", matrices);
 }
 
-void QuantizedWeights::bind(const Arena& arena) {
-  for (Slot& slot : slots_)
-    for (int product = 0; product < kProducts; ++product)
-      for (int by_columns = 0; by_columns < 2; ++by_columns)
-        if (slot.planned_factors[product][by_columns].count) {
-          const Planned<uint8_t>& data = slot.planned_data[product][by_columns];
-          slot.memory[product][by_columns] = {data.count ? arena[data] : nullptr,
-                                              arena[slot.planned_factors[product][by_columns]]};
-        }
-  const auto get = [&](const Planned<float>& planned) { return planned.count ? arena[planned] : nullptr; };
-  amax_ = get(planned_amax_);
-  row_amax_ = get(planned_row_amax_);
-  column_amax_ = get(planned_column_amax_);
+WeightMatrix QuantizedWeights::matrix(const Arena& arena, int layer, Product product, const BlockSource& source) const {
+  const auto [OC, IC] = product_shape(config_, product);
+  const Slot& slot = slots_[size_t(layer) % slots_.size()];
+  const size_t at = layout_.offset(layout_.block_unit(layer), product_name(product));
+  WeightMatrix m{};
+  m.x = source.unit ? source.unit + at : nullptr;
+  m.q = source.bytes ? source.bytes + at : nullptr;
+  for (const bool by_columns : {false, true}) {
+    QuantizedTensor& t = by_columns ? m.by_columns : m.by_rows;
+    t = settings_.operand(Role::weight, by_columns, OC, IC);
+    const Planned<uint8_t>& data = slot.planned_data[int(product)][by_columns];
+    t.data = data.count ? arena[data] : source.bytes + at;
+    t.factors = arena[slot.planned_factors[int(product)][by_columns]];
+  }
+  const auto maxima = [&](int kind, bool wanted) {
+    return wanted ? maxima_ + maxima_at_[kind][int(product)] : nullptr;
+  };
+  m.amax = largest_ ? largest_ + layer * kProducts + int(product)
+                    : maxima(0, m.by_rows.has_one_scale() || m.by_columns.has_one_scale());
+  m.row_amax = maxima(1, m.by_rows.has_row_scales());
+  m.column_amax = maxima(2, m.by_columns.has_row_scales());
+  m.tensor = fp8_number(layer, product, Role::weight);
+  m.number = not_finite_word(m.tensor);
+  return m;
+}
+
+void QuantizedWeights::bind(const Arena& arena, Stream& stream, float* largest,
+                            const std::function<BlockSource(int)>& source) {
+  largest_ = largest;
+  if (planned_maxima_.count) maxima_ = arena[planned_maxima_];
+  for (int layer = 0; layer < config_.L; ++layer)
+    for (const Product product : kEachProduct) {
+      const bool here = settings_.quantizes(layer, product);
+      matrix_of_.push_back(here ? int(matrices_.size()) : -1);
+      if (here) matrices_.push_back(matrix(arena, layer, product, source(layer)));
+    }
+  if (matrices_.empty()) return;
+  place(matrices_);
+  table_ = {matrices_.data(), arena[planned_matrices_], int(matrices_.size())};
+  copy(stream, arena[planned_matrices_], matrices_.data(), matrices_.size());
 }
 
 QuantizedWeight QuantizedWeights::get(int layer, Product product) const {
-  if (!settings_.quantizes(layer, product)) return {};
-  const auto& memory = slots_[size_t(layer) % slots_.size()].memory[int(product)];
-  const auto [OC, IC] = product_shape(config_, product);
-  QuantizedWeight weight;
-  weight.by_rows = settings_.operand(Role::weight, false, OC, IC);
-  weight.by_columns = settings_.operand(Role::weight, true, OC, IC);
-  weight.by_rows.data = memory[0].data, weight.by_rows.factors = memory[0].factors;
-  weight.by_columns.data = memory[1].data, weight.by_columns.factors = memory[1].factors;
-  return weight;
+  const int i = matrix_of_[size_t(layer * kProducts + int(product))];
+  if (i < 0) return {};
+  return {matrices_[size_t(i)].by_rows, matrices_[size_t(i)].by_columns};
 }
 
-Quantization QuantizedWeights::quantization(int layer, Product product) const {
-  const QuantizedWeight weight = get(layer, product);
-  const int number = fp8_number(layer, product, Role::weight);
+void QuantizedWeights::make(Stream& stream, int layer, bool found) {
+  const auto begin = matrix_of_.begin() + layer * kProducts;
+  const int count = int(std::count_if(begin, begin + kProducts, [](int i) { return i >= 0; }));
+  if (count == 0) return;
+  const WeightMatrices block =
+      table_.part(*std::find_if(begin, begin + kProducts, [](int i) { return i >= 0; }), count);
   const ScaleWords words = scales_.weight_words();
-  Quantization q;
-  q.by_rows = weight.by_rows, q.by_columns = weight.by_columns;
-  q.power_of_two = settings_.power_of_two;
-  q.amax = amax_;
-  q.row_amax = row_amax_, q.column_amax = column_amax_;
-  if (words.scale) q.scale = words.scale + number;
-  if (words.seen) q.seen = words.seen + number;
-  if (words.statistics) q.statistics = words.statistics + number;
-  q.not_finite = scales_.not_finite();
-  q.number = not_finite_word(number);
-  return q;
-}
-
-void QuantizedWeights::quantize(Stream& stream, int layer, const bf16* unit) {
-  for (const Product product : kEachProduct) {
-    if (!settings_.quantizes(layer, product)) continue;
-    const auto [OC, IC] = product_shape(config_, product);
-    const PlainSource source{unit + layout_.offset(layout_.block_unit(layer), product_name(product))};
-    const Quantization q = quantization(layer, product);
-    if (q.needs_amax()) {
-      if (amax_) clear(stream, amax_, 1);
-      quantize_amax(stream, source, OC, IC, q);
-    }
-    ::quantize(stream, source, OC, IC, q);
+  const WeightWords common{words.scale, words.seen, words.statistics, scales_.not_finite(), settings_.power_of_two};
+  if (block.on_host[0].q) return arrange_quantized(stream, block, common);
+  if (!found && needs_amax(block, common)) {
+    if (largest_) clear(stream, largest_ + layer * kProducts, kProducts);
+    else clear(stream, maxima_, planned_maxima_.count);
+    quantize_amax(stream, block);
   }
-}
-
-void QuantizedWeights::take(Stream& stream, int layer, Product product, uint8_t* bytes, const SharedScale& shared) {
-  Slot& slot = slots_[size_t(layer) % slots_.size()];
-  const bool as_gathered = slot.planned_data[int(product)][0].count == 0;
-  if (as_gathered) slot.memory[int(product)][0].data = bytes;
-  const QuantizedWeight weight = get(layer, product);
-  arrange_quantized(stream, weight.by_rows, weight.by_columns, bytes, shared);
+  ::quantize(stream, block, common);
 }

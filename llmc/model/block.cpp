@@ -31,7 +31,7 @@ ProjectionOperand<T> gate_up_input(const BlockWeights<T>& w, const BlockActivati
 }
 template <class T>
 ProjectionOperand<T> down_input(const BlockActivations<T>& a) {
-  return {a.swiglu, SwigluSource{quantizable(a.gate_up)}};
+  return {a.swiglu, SwigluSource{quantizable(a.gate_up)}, false};
 }
 
 template <class T>
@@ -58,8 +58,9 @@ void attention_half(const BlockContext& context, const BlockWeights<T>& w, const
   project<T>(context, Product::qkv, qkv, qkv_input(w, a), w.qkv);  // (N, QKV)
   rope_forward(stream, qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
   if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
-  attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention);  // (N, NH HD)
-  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);                                 // (N, C)
+  attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention,
+                    input_amax(context, Product::o));                    // (N, NH HD)
+  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);  // (N, C)
   add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, N, c.C, float(c.norm_eps),
                       input_amax(context, Product::gate_up));  // (N, C)
 }
@@ -115,14 +116,16 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   Stream& stream = context.stream;
   const T *q = a.qkv, *k = q + NH * HD, *v = k + NKV * HD;
   T *dq = s.dqkv, *dk = dq + NH * HD, *dv = dk + NKV * HD;
+  const int layer = context.fp8 ? context.fp8->layer : 0;
 
   project_backward<T>(context, Product::down, s.dswiglu, g.down, {dresidual, {}}, w.down, a.swiglu, accumulate);
   T* dgate_up = wants_wide(context, Product::gate_up) ? s.dgate_up : nullptr;  // (N, 2 FF)
   if (dgate_up) swiglu_backward(stream, dgate_up, s.dswiglu, a.gate_up, N, FF);
   const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
-  project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu}, w.gate_up, a.norm2,
+  project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu, false}, w.gate_up, a.norm2,
                       accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, N, C);  // +=
+  rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, N, C,
+                   output_gradient_amax(context, layer, Product::o));  // +=
   project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
   attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
                      attention_shape(context), context.attention);  // (N, QKV)
@@ -130,8 +133,9 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   if (dqkv) rope_backward(stream, dqkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
   const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
                                   context.rope_positions};
-  project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned}, w.qkv, a.norm1, accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, N, C);  // +=
+  project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned, false}, w.qkv, a.norm1, accumulate);
+  rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, N, C,
+                   output_gradient_amax(context, layer - 1, Product::down));  // +=
 }
 
 #define INSTANTIATE(T)                                                                                   \

@@ -92,8 +92,9 @@ template <class T>
 void block_recompute(const BlockContext& context, const BlockWeights<T>& weights,
                      const BlockActivations<T>& activations, const BlockScratch<T>& scratch, Recompute level);
 
-// `dresidual` (N, C) comes in as the gradient of the block's output and goes out as that of its input. Weight
-// gradients: norms +=, matrices = or += by `accumulate`.
+// `dresidual` (N, C) comes in as the gradient of the block's output, with its largest number where that is wanted
+// (projection.h), and goes out as that of its input, likewise. Weight gradients: norms +=, matrices = or += by
+// `accumulate`.
 template <class T>
 void block_backward(const BlockContext& context, const BlockWeights<T>& weights, const BlockGradients& gradients,
                     const BlockActivations<T>& activations, const BlockScratch<T>& scratch, T* dresidual,

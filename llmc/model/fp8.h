@@ -80,6 +80,10 @@ struct Fp8Settings {
   bool wide_wgrad() const { return recipe == Fp8Recipe::rowwise_hp_wgrad; }
   // One scale a tensor, and the same in both orientations.
   bool has_one_scale() const { return recipe == Fp8Recipe::tensorwise || delayed(); }
+  // An update leaves the largest number of each product's weight behind, from which its scale follows.
+  bool finds_largest_weights() const { return recipe == Fp8Recipe::tensorwise; }
+  // Of a product, as the table of tensors names it: its word among all products of all blocks; -1: it has none.
+  int word_of_largest(int layer, const char* product) const;
   bool fast(bool forward) const { return forward && recipe != Fp8Recipe::blockwise; }
   Fp8Format format(Role role) const { return role == Role::output_gradient ? gradient : Fp8Format::e4m3; }
   // The operand that a matrix of rows x columns becomes, by rows or by columns (its transpose), without memory.

@@ -36,7 +36,8 @@ void head_loss(const HeadContext& context, const HeadWeights<T>& w, const HeadBu
 
 template <class T>
 void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, const HeadGradients& g,
-                        const HeadBuffers<T>& b, const int* labels, StepState* state, T* dresidual, bool accumulate) {
+                        const HeadBuffers<T>& b, const int* labels, StepState* state, T* dresidual, bool accumulate,
+                        float* amax) {
   const int N = context.N, C = context.config.C, V = context.config.V;
   Stream& stream = context.stream;
   for (int first = 0; first < N; first += b.chunk) {
@@ -50,7 +51,7 @@ void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, con
   }
   sum_losses(stream, state, b.losses, N);
   clear(stream, dresidual, size_t(N) * C);
-  rmsnorm_backward(stream, dresidual, g.norm, b.norm_partials, b.dnorm, b.x, w.norm, b.rstd, N, C);  // (N, C)
+  rmsnorm_backward(stream, dresidual, g.norm, b.norm_partials, b.dnorm, b.x, w.norm, b.rstd, N, C, amax);  // (N, C)
 }
 
 #define INSTANTIATE(T)                                                                                               \
@@ -58,6 +59,6 @@ void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, con
   template void head_logits(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, int, int);             \
   template void head_loss(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, const int*, StepState*); \
   template void head_loss_backward(const HeadContext&, const HeadWeights<T>&, const HeadGradients&,                  \
-                                   const HeadBuffers<T>&, const int*, StepState*, T*, bool);
+                                   const HeadBuffers<T>&, const int*, StepState*, T*, bool, float*);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

@@ -56,7 +56,8 @@ void head_loss(const HeadContext& context, const HeadWeights<T>& weights, const 
                const int* labels, StepState* state);
 
 // After head_norm: the same, and backward: dresidual (N, C) = gradient of x, weight gradients as in block_backward.
+// The largest |dresidual| goes to `amax` unless that is null.
 template <class T>
 void head_loss_backward(const HeadContext& context, const HeadWeights<T>& weights, const HeadGradients& gradients,
                         const HeadBuffers<T>& buffers, const int* labels, StepState* state, T* dresidual,
-                        bool accumulate);
+                        bool accumulate, float* amax);

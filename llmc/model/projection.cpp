@@ -83,10 +83,19 @@ bool wants_wide(const BlockContext& context, Product product) {
   return !f || f->settings->wide_wgrad();
 }
 
+float* wanted_amax(const Fp8Settings& settings, const ScaleWords& words, int layer, Product product, Role role) {
+  if (!settings.quantizes(layer, product) || !settings.has_one_scale() || words.scale) return nullptr;
+  return words.amax + fp8_number(layer, product, role);
+}
+
 float* input_amax(const BlockContext& context, Product product) {
-  const BlockFp8* f = fp8_of(context, product);
-  if (!f || f->again || !f->settings->has_one_scale() || f->words.scale) return nullptr;
-  return f->words.amax + fp8_number(f->layer, product, Role::input);
+  const BlockFp8* f = context.fp8;
+  return f && !f->again ? wanted_amax(*f->settings, f->words, f->layer, product, Role::input) : nullptr;
+}
+
+float* output_gradient_amax(const BlockContext& context, int layer, Product product) {
+  const BlockFp8* f = context.fp8;
+  return f && layer >= 0 ? wanted_amax(*f->settings, f->words, layer, product, Role::output_gradient) : nullptr;
 }
 
 template <class T>
@@ -106,8 +115,7 @@ void project(const BlockContext& context, Product product, T* out, const Project
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
   const QuantizeSource source = source_of(x);
   const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)], f->again);
-  const bool has_amax = f->again ? f->settings->has_one_scale()
-                                 : input_amax(context, product) && std::holds_alternative<RmsnormSource>(x.source);
+  const bool has_amax = f->again ? f->settings->has_one_scale() : x.left_amax && input_amax(context, product);
   quantize_operand(context, *f, fp8_number(f->layer, product, Role::input), source, N, IC, q, has_amax);
   const QuantizedTensor& w = f->weights[int(product)].by_rows;
   quantized_product(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
@@ -134,7 +142,8 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   const QuantizeSource source = source_of(dy);
   const Quantization q =
       quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns, false);
-  quantize_operand(context, *f, fp8_number(f->layer, product, Role::output_gradient), source, N, OC, q, false);
+  quantize_operand(context, *f, fp8_number(f->layer, product, Role::output_gradient), source, N, OC, q,
+                   dy.left_amax && output_gradient_amax(context, f->layer, product));
   const QuantizedTensor& w = f->weights[int(product)].by_columns;
   quantized_product(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
   observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, nullptr, nullptr, dx, false, N, &source});

@@ -70,6 +70,8 @@ template <class T>
 struct ProjectionOperand {
   const T* wide;
   QuantizeSource source;
+  bool left_amax =
+      true;  // its largest number was left by who computed it, or what it follows from, where it was wanted
 };
 
 inline const bf16* quantizable(const bf16* x) { return x; }
@@ -79,8 +81,12 @@ struct BlockContext;
 
 // Whether the product's operand has to lie in memory in T: else it is quantized as it is computed.
 bool wants_wide(const BlockContext& context, Product product);
-// Where the norm that computes the product's input may leave its largest number; null: nobody asks.
+// Where the kernel that computes a product's input or output gradient may leave its largest number, so that nobody
+// looks for it (quantize.h); null: nobody asks. Of an input that is computed again it is known.
+float* wanted_amax(const Fp8Settings& settings, const ScaleWords& words, int layer, Product product, Role role);
 float* input_amax(const BlockContext& context, Product product);
+// `layer` may be the one before the context's.
+float* output_gradient_amax(const BlockContext& context, int layer, Product product);
 
 // The input by columns alone, where it is to be kept and in FP8: of a product that is not computed again.
 template <class T>

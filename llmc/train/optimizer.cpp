@@ -4,8 +4,8 @@
 #include "llmc/device/number.h"
 
 Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, StateStore& state,
-                     AdamWConstants constants, float weight_decay, uint64_t seed, Device& device, Stream& compute,
-                     Stream& communication)
+                     AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8,
+                     Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
       sharding_(sharding),
       store_(state),
@@ -16,9 +16,9 @@ Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Shardin
       squared_(device),
       summed_(device) {
   const int units = int(layout.units.size());
-  if (sharding.stage == 0 || sharding.stage == 3) add_span(0, units, weight_decay);
+  if (sharding.stage == 0 || sharding.stage == 3) add_span(0, units, weight_decay, fp8);
   else
-    for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay);
+    for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay, fp8);
   partials_at_.push_back(0);
   for (int unit = 0; unit < units; ++unit)
     partials_at_.push_back(partials_at_.back() + global_norm_partials(layout.part_size(unit)));
@@ -26,17 +26,20 @@ Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Shardin
   planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials_at_.back());
 }
 
-// Neighbours with the same decay are one range, and padding between them goes with it; but pieces of tensors have draws
-// of their own for what is rounded stochastically.
-void Optimizer::add_span(int first_unit, int end_unit, float weight_decay) {
+// Neighbours with the same decay, whose largest weights go to the same word, are one range, and padding between them
+// goes with it; but pieces of tensors have draws of their own for what is rounded stochastically.
+void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8) {
   Span span{first_unit, sharding_.at(layout_, first_unit), 0, int(ranges_.size()), 0};
   std::vector<AdamWRange> ranges;
   for (int unit = first_unit; unit < end_unit; ++unit) {
     for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
+      const int amax = fp8.word_of_largest(layout_.units[size_t(unit)].layer, piece.tensor->row->product);
       const size_t begin = span.count + piece.at;
-      if (store_.rounds()) ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.first});
-      else if (ranges.empty() || ranges.back().weight_decay != decay) ranges.push_back({begin, 0, decay});
+      if (store_.rounds())
+        ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.first, amax});
+      else if (ranges.empty() || ranges.back().weight_decay != decay || ranges.back().amax != amax)
+        ranges.push_back({begin, 0, decay, 0, 0, amax});
       ranges.back().count = begin + piece.count - ranges.back().begin;
     }
     span.count += sharding_.count(layout_, unit);
@@ -77,13 +80,13 @@ void Optimizer::square_sum(StepState* state) {
 }
 
 template <class T, class Master, class Moment>
-void Optimizer::update(const Span& span, const float* gradients, T* weights, const StepState* state) {
+void Optimizer::update(const Span& span, const float* gradients, T* weights, const StepState* state, AdamWAmax amax) {
   store_.update(span.at, span.count, gradients, [&](const StateStore::Stretch& s) {
     std::byte* own = reinterpret_cast<std::byte*>(weights + s.first);
     bf16* for_products = s.master ? reinterpret_cast<bf16*>(own) : nullptr;
     adamw(compute_, reinterpret_cast<Master*>(s.master ? s.master : own), reinterpret_cast<Moment*>(s.m),
           reinterpret_cast<Moment*>(s.v), for_products, s.gradients, state, ranges_on_device_ + span.first_range,
-          span.ranges, s.first, s.n, constants_);
+          span.ranges, s.first, s.n, constants_, amax);
   });
 }
 
@@ -96,10 +99,12 @@ void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& paramete
   const auto update = wide_master
                           ? (wide_moments ? &Optimizer::update<T, float, float> : &Optimizer::update<T, float, bf16>)
                           : (wide_moments ? &Optimizer::update<T, bf16, float> : &Optimizer::update<T, bf16, bf16>);
+  const AdamWAmax amax = parameters.largest_weights();
+  if (amax.words) clear(compute_, amax.words, amax.count);
   store_.begin_update();
   for (const Span& span : spans_)
-    (this->*update)(span, gradients.to_update(span.first_unit), parameters.own_weights(span.first_unit), state);
-  parameters.updated();
+    (this->*update)(span, gradients.to_update(span.first_unit), parameters.own_weights(span.first_unit), state, amax);
+  parameters.updated(amax.words != nullptr);
 }
 
 template void Optimizer::step(const GradientStore&, ParameterStore<float>&, StepState*);

@@ -13,10 +13,11 @@
 
 class Optimizer {
  public:
-  // The weight decay is that of matrices; norms have none. `seed`: of stochastic rounding.
+  // The weight decay is that of matrices; norms have none. `seed`: of stochastic rounding. `fp8` says whose largest
+  // weights an update leaves behind.
   Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, StateStore& state,
-            AdamWConstants constants, float weight_decay, uint64_t seed, Device& device, Stream& compute,
-            Stream& communication);
+            AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
+            Stream& compute, Stream& communication);
   void bind(const Arena& arena);
 
   // Moments as before the first step. To be called before it.
@@ -34,9 +35,9 @@ class Optimizer {
     size_t at, count;  // in the state
     int first_range, ranges;
   };
-  void add_span(int first_unit, int end_unit, float weight_decay);
+  void add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8);
   template <class T, class Master, class Moment>
-  void update(const Span& span, const float* gradients, T* weights, const StepState* state);
+  void update(const Span& span, const float* gradients, T* weights, const StepState* state, AdamWAmax amax);
   void square_sum(StepState* state);
 
   const TensorLayout& layout_;

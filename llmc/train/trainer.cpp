@@ -62,7 +62,7 @@ class LlamaTrainer : public Trainer {
     gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
                        settings.state.gradients_on_host ? host_.get() : nullptr);
     optimizer_.emplace(plan_, layout_, sharding_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
-                       settings.weight_decay, settings.seed, device, compute_, reduce_);
+                       settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);
   }
 
   const MemoryPlan& plan() const override { return plan_; }
@@ -311,6 +311,7 @@ class LlamaTrainer : public Trainer {
         cast(compute_, parameters_.own_weights(unit) + first, from, n);
       });
     parameters_.updated();
+    prepare_graph();
     compute_.synchronize();
   }
 

@@ -221,7 +221,10 @@ void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len,
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
   const HeadGradients dhead = head_gradients(gradients);
-  head_loss_backward(head_context(), head_weights(), dhead, head_, batch.labels, state, dresidual_, gradients.adds());
+  float* dresidual_amax =
+      scales_ ? wanted_amax(fp8_, scales_->words(), config_.L - 1, Product::down, Role::output_gradient) : nullptr;
+  head_loss_backward(head_context(), head_weights(), dhead, head_, batch.labels, state, dresidual_, gradients.adds(),
+                     dresidual_amax);
   const int L = config_.L, ahead = std::min(sizes_.prefetch, L);
   for (int layer = L - 1; layer >= L - ahead; --layer) parameters_->gather(layout_.block_unit(layer));
   release_head();

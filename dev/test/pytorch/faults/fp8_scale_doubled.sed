@@ -1,5 +1,5 @@
 # One tensor's scale is twice what it should be, and undone by its inverse.
-# File: llmc/kernels/quantize.cu
+# File: llmc/kernels/quantize_tile.cuh
 # Builds: test/fp8_operands
 # Caught by: dev/test/pytorch/fp8_operands.sh 1 tensorwise
 # Says: layers.0.down.dgrad.scale_a .* differ

@@ -1,5 +1,5 @@
 # One weight's scales are half of what they should be, and undone by their inverses.
-# File: llmc/kernels/quantize.cu
+# File: llmc/kernels/quantize_tile.cuh
 # Builds: test/fp8_operands
 # Caught by: dev/test/pytorch/fp8_operands.sh 1 rowwise
 # Says: layers.1.o.forward.scale_b .* differ

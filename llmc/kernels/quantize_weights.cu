@@ -1,0 +1,460 @@
+// Weights in FP8, many tensors in one launch (contract: quantize_weights.h). A block finds its tensor in the table by
+// bisection.
+//
+// What should limit all of it on a GPU: device memory. A parameter of a stretch costs 2 bytes for the largest
+// magnitude and 3 for quantizing, one of a matrix 2 and 4; arranging costs 2, or 3 with a padded copy.
+#include "llmc/kernels/quantize_weights.h"
+
+#include <algorithm>
+
+#include "llmc/kernels/quantize_tile.cuh"
+#include "llmc/kernels/rows.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+// The last entry that begins at `block` or before it.
+__device__ __forceinline__ unsigned first_of(const WeightStretch& stretch) { return stretch.first_block; }
+__device__ __forceinline__ unsigned first_of(const WeightMatrix& matrix) { return matrix.first_tile; }
+template <class Entry>
+__device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table, int count, unsigned block) {
+  int low = 0, high = count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (first_of(table[middle]) <= block) low = middle;
+    else high = middle - 1;
+  }
+  return table[low];
+}
+
+// ---- stretches
+
+constexpr int kThreads = 256, kWarps = kThreads / 32, kUnit = 8, kRounds = 8;
+constexpr int kTogether = 4;                                   // loads of a thread in flight
+constexpr size_t kPiece = size_t(kThreads) * kUnit * kRounds;  // elements of a block
+
+struct WarpMaxima {
+  uint32_t warp[kWarps];
+};
+
+// In thread 0.
+__device__ __forceinline__ uint32_t block_max(uint32_t value) {
+  auto& maxima = shared_memory<WarpMaxima>();
+  value = warp_max(value);
+  if (threadIdx.x % 32 == 0) maxima.warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int w = 1; w < kWarps; ++w) value = maxima.warp[w] > value ? maxima.warp[w] : value;
+  return value;
+}
+
+// Calls f with the thread's units of the stretch's piece: which number is the first, kUnit of them, and how many of
+// these are the stretch's; the others are 0.
+template <class F>
+__device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t count, unsigned piece, const F& f) {
+  constexpr size_t kPieceUnits = kPiece / kUnit;
+  const size_t units = count / kUnit, mine = piece * kPieceUnits + threadIdx.x;
+#pragma unroll 1
+  for (int round = 0; round < kRounds; round += kTogether) {
+    Vector<bf16, kUnit> v[kTogether] = {};
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const size_t unit = mine + size_t(round + k) * kThreads;
+      if (unit < units) v[k] = *reinterpret_cast<const Vector<bf16, kUnit>*>(x + unit * kUnit);
+    }
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const size_t unit = mine + size_t(round + k) * kThreads;
+      if (unit < units) f(unit * kUnit, v[k], kUnit);
+    }
+  }
+  const int left = int(count % kUnit);
+  if (left == 0 || threadIdx.x != 0 || units / kPieceUnits != piece) return;
+  Vector<bf16, kUnit> v = {};
+  for (int j = 0; j < left; ++j) v.v[j] = x[units * kUnit + j];
+  f(units * kUnit, v, left);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    largest_magnitudes_kernel(const WeightStretch* __restrict__ table, int count, unsigned first_block) {
+  const unsigned block = blockIdx.x + first_block;
+  const WeightStretch stretch = entry_of(table, count, block);
+  Vector<bf16, kUnit> magnitudes = {};
+  for_units(in_device_memory(stretch.x), stretch.count, block - stretch.first_block,
+            [&](size_t, const Vector<bf16, kUnit>& x, int) { raise_to_magnitudes(magnitudes, x); });
+  const uint32_t largest = block_max(largest_of(magnitudes));
+  if (threadIdx.x == 0) atomic_max(bits_of(stretch.amax), largest);
+}
+
+__device__ __forceinline__ float scale_from(const float* amax, int tensor, const WeightWords& words) {
+  return words.scale ? words.scale[tensor] : scale_of(bits_at(amax), largest_fp8(Fp8Format::e4m3), words.power_of_two);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    quantize_stretches_kernel(const WeightStretch* __restrict__ table, int count, unsigned first_block,
+                              WeightWords words) {
+  const unsigned block = blockIdx.x + first_block;
+  const WeightStretch stretch = entry_of(table, count, block);
+  const float scale = scale_from(stretch.amax, stretch.tensor, words);
+  Vector<bf16, kUnit> magnitudes = {};
+  int values = 0, saturated = 0, underflowed = 0;
+  uint8_t* q = in_device_memory(stretch.q);
+  for_units(in_device_memory(stretch.x), stretch.count, block - stretch.first_block,
+            [&](size_t first, const Vector<bf16, kUnit>& x, int here) {
+              float v[kUnit];
+              load_vector(v, x.v);
+              raise_to_magnitudes(magnitudes, x);
+              VECTOR_LOOP
+              for (int j = 0; j < kUnit; ++j) v[j] *= scale;
+              alignas(8) uint8_t bytes[kUnit];
+              store_fp8(bytes, v, Fp8Format::e4m3);
+              // Loops of fixed length, so that the bytes stay in registers.
+              if (here == kUnit) *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
+#pragma unroll
+              for (int j = 0; j < kUnit; ++j)
+                if (here < kUnit && j < here) q[first + j] = bytes[j];
+              if (!words.statistics) return;
+              values += here;
+#pragma unroll
+              for (int j = 0; j < kUnit; ++j) {
+                saturated += is_beyond(v[j], largest_fp8(Fp8Format::e4m3));
+                underflowed += v[j] != 0 && (bytes[j] & 0x7f) == 0;
+              }
+            });
+  QuantizeStatistics* statistics = words.statistics ? words.statistics + stretch.tensor : nullptr;
+  if (statistics) add_statistics(*statistics, values, saturated, underflowed);
+  const uint32_t largest = block_max(largest_of(magnitudes));
+  if (threadIdx.x != 0) return;
+  if (words.seen) atomic_max(bits_of(words.seen + stretch.tensor), largest);
+  if (largest >= kInfinity && words.not_finite) atomic_min(words.not_finite, stretch.number);
+  if (!statistics) return;
+  atomic_max(&statistics->amax, largest);
+  atomic_max(&statistics->largest_scale, float_to_bits(scale));
+  atomic_min(&statistics->smallest_scale, float_to_bits(scale));
+}
+
+// ---- matrices
+
+__device__ __forceinline__ TilePlace place_in(const WeightMatrix& matrix, unsigned tile) {
+  const unsigned i = tile - matrix.first_tile;
+  return {int(i / matrix.across), int(i % matrix.across)};
+}
+
+__device__ __forceinline__ QuantizedTensor in_device_memory(QuantizedTensor tensor) {
+  tensor.data = ::in_device_memory(tensor.data);
+  tensor.factors = ::in_device_memory(tensor.factors);
+  return tensor;
+}
+
+template <int width>
+__global__ void __launch_bounds__(kTileThreads)
+    matrices_amax_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile) {
+  const unsigned tile = blockIdx.x + first_tile;
+  const WeightMatrix& m = entry_of(table, count, tile);
+  raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::in_device_memory(m.x)},
+                                         m.by_rows.rows, m.by_rows.columns, place_in(m, tile));
+}
+
+template <int width>
+__global__ void __launch_bounds__(kTileThreads)
+    quantize_matrices_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile,
+                             WeightWords words) {
+  const unsigned tile = blockIdx.x + first_tile;
+  const WeightMatrix& m = entry_of(table, count, tile);
+  const int t = m.tensor;
+  const TileArguments a{in_device_memory(m.by_rows),
+                        in_device_memory(m.by_columns),
+                        words.power_of_two,
+                        m.amax,
+                        m.row_amax,
+                        m.column_amax,
+                        words.scale ? words.scale + t : nullptr,
+                        words.seen ? words.seen + t : nullptr,
+                        words.not_finite,
+                        m.number,
+                        words.statistics ? words.statistics + t : nullptr};
+  quantize_tile<PlainSource, width>(a, PlainSource{::in_device_memory(m.x)}, m.by_rows.rows, m.by_rows.columns,
+                                    place_in(m, tile));
+}
+
+constexpr int kBytes = 16;  // that a thread moves at once
+
+// In shared memory groups of 16 columns change places from one 16 rows to the next: 8 threads that each read 16 rows of
+// 4 columns, and 4 threads beside them, use different banks.
+struct ByteTile {
+  uint8_t q[kTile][kTile];
+};
+__device__ __forceinline__ int byte_place(int row, int column) { return column ^ (row / kBytes % 8 * kBytes); }
+
+// `width`: of the loads from q.
+template <int width>
+__global__ void __launch_bounds__(kTileThreads)
+    arrange_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile, WeightWords words) {
+  auto& tile = shared_memory<ByteTile>();
+  const WeightMatrix& m = entry_of(table, count, blockIdx.x + first_tile);
+  const TilePlace at = place_in(m, blockIdx.x + first_tile);
+  const QuantizedTensor by_rows = m.by_rows, by_columns = m.by_columns;
+  const uint8_t* __restrict__ q = m.q;
+  const bool copies = by_rows.data != q;
+#pragma unroll
+  for (int k = 0; k < kTile * kTile / kBytes / kTileThreads; ++k) {
+    const int task = k * kTileThreads + threadIdx.x, r = task / (kTile / kBytes), c = task % (kTile / kBytes) * kBytes;
+    const int row = at.row() + r, column = at.column() + c;
+    Vector<uint8_t, kBytes> bytes = {};
+#pragma unroll
+    for (int j = 0; j < kBytes; j += width)
+      if (row < by_rows.rows && column + j < by_rows.columns)
+        *reinterpret_cast<Vector<uint8_t, width>*>(bytes.v + j) =
+            *reinterpret_cast<const Vector<uint8_t, width>*>(q + size_t(row) * by_rows.columns + column + j);
+    *reinterpret_cast<Vector<uint8_t, kBytes>*>(&tile.q[r][byte_place(r, c)]) = bytes;
+    if (copies && row < by_rows.padded_rows() && column < by_rows.stride())
+      *reinterpret_cast<Vector<uint8_t, kBytes>*>(by_rows.data + size_t(row) * by_rows.stride() + column) = bytes;
+  }
+  __syncthreads();
+  static_assert(kTile * kTile == kTileThreads * kBytes * 4, "a thread has 16 rows of 4 columns");
+  const int r = threadIdx.x % (kTile / kBytes) * kBytes, c = threadIdx.x / (kTile / kBytes) * 4;
+  uint32_t word[kBytes];
+#pragma unroll
+  for (int i = 0; i < kBytes; ++i) word[i] = *reinterpret_cast<const uint32_t*>(&tile.q[r + i][byte_place(r, c)]);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int column = at.column() + c + j, row = at.row() + r;
+    Vector<uint32_t, 4> turned;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      turned.v[i] = (word[4 * i] >> 8 * j & 0xff) | (word[4 * i + 1] >> 8 * j & 0xff) << 8 |
+                    (word[4 * i + 2] >> 8 * j & 0xff) << 16 | (word[4 * i + 3] >> 8 * j & 0xff) << 24;
+    if (column < by_columns.padded_rows() && row < by_columns.stride())
+      *reinterpret_cast<Vector<uint32_t, 4>*>(by_columns.data + size_t(column) * by_columns.stride() + row) = turned;
+  }
+  if (at.down == 0 && at.across == 0 && threadIdx.x == 0)
+    by_rows.factors[0] = by_columns.factors[0] = 1.0f / scale_from(m.amax, m.tensor, words);
+}
+
+// ---- rows
+
+__global__ void __launch_bounds__(kThreads)
+    spread_rows_kernel(float* __restrict__ out, size_t width, const RowStretch* __restrict__ table) {
+  const RowStretch row = table[blockIdx.y];
+  const size_t i = size_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= width) return;
+  const bool here = i >= row.first && i - row.first < row.count;
+  out[blockIdx.y * width + i] = here ? to_float(row.x[i - row.first]) : -0.0f;
+}
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+// From the first byte of several buffers to the last.
+struct Span {
+  uintptr_t begin = UINTPTR_MAX, end = 0;
+  template <class T>
+  void add(const T* data, size_t count) {
+    if (!data) return;
+    begin = std::min(begin, reinterpret_cast<uintptr_t>(data));
+    end = std::max(end, reinterpret_cast<uintptr_t>(data + count));
+  }
+  size_t bytes() const { return end > begin ? end - begin : 0; }
+  Access read() const { return reads(reinterpret_cast<const std::byte*>(begin), bytes()); }
+  Access written() const { return writes(reinterpret_cast<const std::byte*>(begin), bytes()); }
+};
+
+template <class Entry, class Add>
+Span span_of(const TablePart<Entry>& part, const Add& add) {
+  Span span;
+  for (int i = 0; i < part.count; ++i) add(span, part.on_host[i]);
+  return span;
+}
+
+// Of the words that the tensors have: T* of number 0.
+template <class Entry, class T>
+Span words_of(const TablePart<Entry>& part, T* words) {
+  return span_of(part, [&](Span& span, const Entry& e) { span.add(words ? words + e.tensor : nullptr, 1); });
+}
+
+size_t blocks_of(const WeightStretch& stretch) { return blocks_for(stretch.count, kPiece); }
+unsigned blocks_of(const WeightStretches& part) {
+  const WeightStretch& last = part.on_host[part.count - 1];
+  return last.first_block + unsigned(blocks_of(last)) - part.on_host[0].first_block;
+}
+
+int padded_rows(const WeightMatrix& m) { return std::max(m.by_rows.padded_rows(), m.by_columns.stride()); }
+int padded_columns(const WeightMatrix& m) { return std::max(m.by_rows.stride(), m.by_columns.padded_rows()); }
+unsigned tiles_of(const WeightMatrix& m) { return m.across * blocks_for(size_t(padded_rows(m)), kTile); }
+unsigned tiles_of(const WeightMatrices& part) {
+  const WeightMatrix& last = part.on_host[part.count - 1];
+  return last.first_tile + tiles_of(last) - part.on_host[0].first_tile;
+}
+size_t size_of(const WeightMatrix& m) { return size_t(m.by_rows.rows) * size_t(m.by_rows.columns); }
+
+template <class Entry>
+void require_entries(const char* who, const TablePart<Entry>& part) {
+  REQUIRE(part.count >= 1, "%s: %d entries of a table: expected at least one", who, part.count);
+}
+
+template <class Entry>
+void require_scales(const char* who, const TablePart<Entry>& part, const WeightWords& words) {
+  for (int i = 0; i < part.count; ++i)
+    REQUIRE(words.scale || part.on_host[i].amax, "%s: tensor %d has neither a scale nor a largest number", who,
+            part.on_host[i].tensor);
+}
+
+bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
+
+// Calls `body` with the width, as a constant, in which all matrices can be read.
+template <int wide, class Width, class Body>
+void with_width(const WeightMatrices& part, const Width& takes, const Body& body) {
+  const bool all = std::all_of(part.on_host, part.on_host + part.count, takes);
+  if (all) body(std::integral_constant<int, wide>{});
+  else body(std::integral_constant<int, 1>{});
+}
+template <class Body>
+void with_vectors(const WeightMatrices& part, const Body& body) {
+  with_width<8>(
+      part, [](const WeightMatrix& m) { return m.by_rows.columns % 8 == 0 && is_aligned(m.x, 16); }, body);
+}
+
+Span numbers_of(const WeightMatrices& part) {
+  return span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.x, size_of(m)); });
+}
+// Of FP8 operands; unless by_rows has no memory of its own.
+Span operands_of(const WeightMatrices& part) {
+  return span_of(part, [](Span& span, const WeightMatrix& m) {
+    for (const QuantizedTensor* t : {&m.by_rows, &m.by_columns}) {
+      if (t->data != m.q) span.add(t->data, t->bytes());
+      span.add(t->factors, t->factor_count());
+    }
+  });
+}
+Span maxima_of(const WeightMatrices& part) {
+  return span_of(part, [](Span& span, const WeightMatrix& m) {
+    span.add(m.amax, 1);
+    span.add(m.row_amax, size_t(m.by_rows.rows));
+    span.add(m.column_amax, size_t(m.by_rows.columns));
+  });
+}
+
+}  // namespace
+
+void place(std::vector<WeightStretch>& table) {
+  size_t blocks = 0;
+  for (WeightStretch& s : table) {
+    REQUIRE(s.count > 0 && is_aligned(s.x, 16) && is_aligned(s.q, 8),
+            "a stretch of %zu weights at %p, bytes at %p: expected some, aligned to 16 and 8 bytes", s.count,
+            static_cast<const void*>(s.x), static_cast<const void*>(s.q));
+    s.first_block = unsigned(blocks);
+    blocks += blocks_of(s);
+  }
+  REQUIRE(blocks <= INT32_MAX, "stretches of weights in %zu blocks: a launch takes 2^31-1", blocks);
+}
+
+void place(std::vector<WeightMatrix>& table) {
+  size_t tiles = 0;
+  for (WeightMatrix& m : table) {
+    const QuantizedTensor &r = m.by_rows, &c = m.by_columns;
+    REQUIRE(r.rows > 0 && r.columns > 0 && r.rows == c.columns && r.columns == c.rows && r && c && r.factors &&
+                c.factors && is_aligned(r.data, 16) && is_aligned(c.data, 16),
+            "FP8 operands of %d x %d at %p and %d x %d at %p are not a matrix and its transpose, with factors, 16-byte "
+            "aligned",
+            r.rows, r.columns, static_cast<const void*>(r.data), c.rows, c.columns, static_cast<const void*>(c.data));
+    REQUIRE((!r.has_row_scales() || m.row_amax) && (!c.has_row_scales() || m.column_amax),
+            "FP8 operands of %d x %d with scales of rows: no room for the largest numbers", r.rows, r.columns);
+    m.first_tile = unsigned(tiles);
+    m.across = blocks_for(size_t(padded_columns(m)), kTile);
+    tiles += tiles_of(m);
+  }
+  REQUIRE(tiles <= INT32_MAX, "matrices of %zu tiles: a launch takes 2^31-1", tiles);
+}
+
+void largest_magnitudes(Stream& stream, const WeightStretches& part) {
+  require_entries("largest_magnitudes", part);
+  const Span x = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.x, s.count); });
+  const Span amax = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.amax, 1); });
+  launch<largest_magnitudes_kernel>(
+      {stream, "largest_magnitudes", {amax.written(), x.read(), reads(part.on_device, size_t(part.count))}},
+      blocks_of(part), kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block);
+}
+
+void quantize(Stream& stream, const WeightStretches& part, const WeightWords& words) {
+  require_entries("quantize", part);
+  require_scales("quantize", part, words);
+  const Span x = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.x, s.count); });
+  const Span q = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.q, s.count); });
+  const Span amax =
+      span_of(part, [&](Span& span, const WeightStretch& s) { span.add(words.scale ? nullptr : s.amax, 1); });
+  launch<quantize_stretches_kernel>({stream,
+                                     "quantize_stretches",
+                                     {q.written(), x.read(), amax.read(), words_of(part, words.scale).read(),
+                                      words_of(part, words.seen).written(), words_of(part, words.statistics).written(),
+                                      updates(words.not_finite, 1), reads(part.on_device, size_t(part.count))}},
+                                    blocks_of(part), kThreads, sizeof(WarpMaxima), part.on_device, part.count,
+                                    part.on_host[0].first_block, words);
+}
+
+bool needs_amax(const WeightMatrices& part, const WeightWords& words) {
+  return std::any_of(part.on_host, part.on_host + part.count, [&](const WeightMatrix& m) {
+    return m.by_rows.has_row_scales() || m.by_columns.has_row_scales() ||
+           (!words.scale && (m.by_rows.has_one_scale() || m.by_columns.has_one_scale()));
+  });
+}
+
+void quantize_amax(Stream& stream, const WeightMatrices& part) {
+  require_entries("quantize_amax", part);
+  with_vectors(part, [&](auto width) {
+    launch<matrices_amax_kernel<decltype(width)::value>>(
+        {stream,
+         "quantize_amax",
+         {maxima_of(part).written(), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
+        tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile);
+  });
+}
+
+void quantize(Stream& stream, const WeightMatrices& part, const WeightWords& words) {
+  require_entries("quantize", part);
+  with_vectors(part, [&](auto width) {
+    launch<quantize_matrices_kernel<decltype(width)::value>>(
+        {stream,
+         "quantize",
+         {operands_of(part).written(), maxima_of(part).read(), words_of(part, words.scale).read(),
+          words_of(part, words.seen).written(), words_of(part, words.statistics).written(),
+          updates(words.not_finite, 1), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
+        tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile, words);
+  });
+}
+
+void arrange_quantized(Stream& stream, const WeightMatrices& part, const WeightWords& words) {
+  require_entries("arrange_quantized", part);
+  require_scales("arrange_quantized", part, words);
+  for (int i = 0; i < part.count; ++i) {
+    const WeightMatrix& m = part.on_host[i];
+    REQUIRE(m.by_rows.scaling == Scaling::tensor && m.by_columns.scaling == Scaling::tensor,
+            "arrange_quantized: %d x %d with %s: expected one scale", m.by_rows.rows, m.by_rows.columns,
+            scaling_name(m.by_rows.scaling));
+    REQUIRE(m.by_rows.data != m.q || m.by_rows.bytes() == size_of(m),
+            "arrange_quantized: %d x %d need a copy with padding", m.by_rows.rows, m.by_rows.columns);
+  }
+  const Span q = span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.q, size_of(m)); });
+  const auto takes = [](const WeightMatrix& m) { return m.by_rows.columns % kBytes == 0 && is_aligned(m.q, kBytes); };
+  with_width<kBytes>(part, takes, [&](auto width) {
+    launch<arrange_kernel<decltype(width)::value>>(
+        {stream,
+         "arrange_quantized",
+         {q.read(), operands_of(part).written(), (words.scale ? Span{} : maxima_of(part)).read(),
+          words_of(part, words.scale).read(), reads(part.on_device, size_t(part.count))}},
+        tiles_of(part), kTileThreads, sizeof(ByteTile), part.on_device, part.count, part.on_host[0].first_tile, words);
+  });
+}
+
+void spread_rows(Stream& stream, float* out, size_t width, const TablePart<RowStretch>& part) {
+  require_entries("spread_rows", part);
+  const Span x =
+      span_of(part, [](Span& span, const RowStretch& row) { span.add(row.count ? row.x : nullptr, row.count); });
+  for (int i = 0; i < part.count; ++i)
+    REQUIRE(part.on_host[i].first + part.on_host[i].count <= width, "spread_rows: %zu numbers from %zu in a row of %zu",
+            part.on_host[i].count, part.on_host[i].first, width);
+  launch<spread_rows_kernel>(
+      {stream,
+       "spread_rows",
+       {writes(out, size_t(part.count) * width), x.read(), reads(part.on_device, size_t(part.count))}},
+      dim3(blocks_for(width, kThreads), unsigned(part.count)), kThreads, 0, out, width, part.on_device);
+}
