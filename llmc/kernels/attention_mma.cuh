@@ -173,13 +173,11 @@ __device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const F
 
 // to = or += values * scale, for the rows row0 + r < count of a head, r being the warp's own, and the 8 kN columns from
 // chunk `chunk0` on. Without `accumulate` they pass through those rows and columns of `staging` (from `row_of_warp` on;
-// who reads them otherwise is done), so that they are written 16 bytes at a time, and raise `magnitudes`; added values
-// are rounded once.
+// who reads them otherwise is done), so that they are written 16 bytes at a time; added values are rounded once.
 template <int kHD, int kM, int kN>
 __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int row0, int count,
                                                   const Fragments<kM, kN>& values, const float (&scale)[kM][2],
-                                                  bf16* staging, int row_of_warp, bool accumulate, int chunk0 = 0,
-                                                  Vector<bf16, 8>* magnitudes = nullptr) {
+                                                  bf16* staging, int row_of_warp, bool accumulate, int chunk0 = 0) {
   const int lane = lane_of_warp();
   if (accumulate) {
 #pragma unroll
@@ -219,15 +217,21 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
       *reinterpret_cast<Vector<bf16, 8>*>(to.base + (row0 + row_of_warp + row) * to.stride + chunk * 8) =
           *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk));
   }
-  if (!magnitudes) return;
-    // Not with the loop above, in which nvcc then writes 4 bytes at a time.
+}
+
+// amax = max(amax, the largest magnitude in the warp's rows of `staging`, as store_rows left them).
+template <int kHD, int kM, int kN>
+__device__ static __forceinline__ void raise_amax(float* amax, int row0, int count, bf16* staging, int row_of_warp) {
+  Vector<bf16, 8> magnitudes = {};
 #pragma unroll 1
   for (int i = 0; i < kM * 16 * kN / 32; ++i) {
-    const int row = (i * 32 + lane) / kN, chunk = chunk0 + lane % kN;
+    const int row = (i * 32 + lane_of_warp()) / kN, chunk = lane_of_warp() % kN;
     if (row0 + row_of_warp + row < count)
-      raise_to_magnitudes(*magnitudes,
+      raise_to_magnitudes(magnitudes,
                           *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk)));
   }
+  const uint32_t of_warp = warp_max(largest_of(magnitudes));
+  if (lane_of_warp() == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
 }
 
 // ---------------------------------------------------------------------------------------------- for launchers

@@ -80,7 +80,8 @@ struct Softmax {
   }
 };
 
-template <int kHD>
+// finds_amax: a kernel of its own, since not one register is to spare.
+template <int kHD, bool finds_amax>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_mma_forward_kernel(bf16* __restrict__ out, float* __restrict__ lse, const bf16* __restrict__ q,
                                  const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape,
@@ -154,12 +155,9 @@ __global__ void __launch_bounds__(kThreads, 2)
         lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] =
             total > 0 ? softmax.top[m][half] * scale + logf(total) : -INFINITY;
     }
-  Vector<bf16, 8> magnitudes = {};
   store_rows<kHD>(HeadRows<bf16>(out, shape.out, place.b, place.head, 1, kHD), place.t0, shape.Tq, softmax.out, inverse,
-                  shared.q, row_of_warp, false, 0, &magnitudes);
-  if (!amax) return;
-  const uint32_t of_warp = warp_max(largest_of(magnitudes));
-  if (lane_of_warp() == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
+                  shared.q, row_of_warp, false);
+  if constexpr (finds_amax) raise_amax<kHD, kM, kHD / 8>(amax, place.t0, shape.Tq, shared.q, row_of_warp);
 }
 
 }  // namespace
@@ -172,8 +170,12 @@ void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q,
   const unsigned ranges = blocks_for(size_t(Tq), kRows);
   with_mma_head_size(HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
-    launch<attention_mma_forward_kernel<kHD>>(
-        forward_work(stream, "attention_mma, forward", out, lse, q, k, v, shape, amax), ranges * unsigned(NH * B),
-        kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), amax);
+    const auto start = [&](auto finds_amax) {
+      launch<attention_mma_forward_kernel<kHD, decltype(finds_amax)::value>>(
+          forward_work(stream, "attention_mma, forward", out, lse, q, k, v, shape, amax), ranges * unsigned(NH * B),
+          kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), amax);
+    };
+    if (amax) start(std::true_type{});
+    else start(std::false_type{});
   });
 }
