@@ -175,7 +175,7 @@ void print_disagreement() {
       "too short for the full\nrate, other traffic in the network.\n");
   printf(
       "256 nodes: a ring of 2048 hops costs milliseconds a gather, whatever the bandwidth (1B in bf16 waits %.0f%% of "
-      "the step, in\nFP8 with its gathers %.0f%%: each block's norms are gathered by themselves); sharding within a "
+      "the step, in\nFP8 with its gathers %.0f%%, where compute is shorter); sharding within a "
       "node waits %.0f%%. Of more ranks\neach updates less: hence more than 100%% of one node's speed.\n",
       exposed(kWays[0]), exposed(kWays[4]), exposed(kWays[1]));
 }
