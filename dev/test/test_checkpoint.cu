@@ -332,6 +332,26 @@ TEST_CASE("a write that fails costs one checkpoint, not the run and not the chec
   CHECK(saved > calls / 2);
 }
 
+// A step's result comes when the next one is under way: its votes were given before what the first one's brought about.
+TEST_CASE("votes that were given before a part of a save began say nothing of it") {
+  Folder folder;
+  Training training;
+  training.enqueue_step(), training.finish_step();
+  Checkpointer checkpointer(folder / "checkpoints", 0, *training.trainer, training.ranks);
+  checkpointer.begin(1);
+  checkpointer.write(state_of(1));
+  Votes votes;
+  while ((votes = checkpointer.votes()).saved == 0) checkpointer.count(votes);
+  const Votes next = checkpointer.votes();
+  CHECK(next.saved == 1);
+  checkpointer.count(votes);  // all have written: the first rank publishes
+  checkpointer.count(next);
+  CHECK(checkpointer.under_way());
+  CHECK(checkpointer.news().empty());
+  checkpointer.finish();
+  CHECK(checkpointer.news().size() == 1);
+}
+
 TEST_CASE("a snapshot is of one step, whatever the steps behind it do to the weights") {
   Training training, beside;
   training.enqueue_step();
