@@ -186,7 +186,11 @@ std::vector<Kind> kinds(int ranks, bool every) {
     add("FP8 delayed, statistics of each fourth step" + shared, DType::bf16, "delayed", stage).settings.fp8_stats = 4;
     offloaded(add("FP8 tensorwise, all offloaded" + shared, DType::bf16, "tensorwise", stage));
   }
-  if (ranks > 1) add("fp32, two replicas", DType::fp32, nullptr, 3).degree = 1;
+  if (ranks == 1) return all;
+  Fp8Settings& late =
+      add("FP8 tensorwise, gathered with late scales, stage 3", DType::bf16, "tensorwise", 3).settings.fp8;
+  late.all_gather = true, late.precompute_scales = false;
+  add("fp32, two replicas", DType::fp32, nullptr, 3).degree = 1;
   return all;
 }
 
@@ -204,8 +208,7 @@ int main(int argc, char** argv) {
     if (ranks.rank == 0)
       printf(
           "%zu kinds of trainings on %d rank%s: with graphs the same bits; from the second step on one wait a step, "
-          "for "
-          "the step before\n",
+          "for the step before\n",
           all.size(), ranks.size, ranks.size == 1 ? "" : "s");
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);

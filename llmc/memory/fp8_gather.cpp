@@ -115,10 +115,14 @@ void Fp8Gather::quantize(int first, int count) {
   std::fill_n(quantized_.begin() + first, count, true);
 }
 
+void Fp8Gather::changed() {
+  quantized_.assign(quantized_.size(), settings_.precompute_scales);
+  norms_gathered_ = false;
+}
+
 void Fp8Gather::updated(bool found) {
   found_ = found;
-  quantized_.assign(quantized_.size(), false);
-  norms_gathered_ = false;
+  changed();
   if (!settings_.precompute_scales) return;
   find_scales(0, config_.L);
   quantize(0, config_.L);

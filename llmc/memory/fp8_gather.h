@@ -36,6 +36,8 @@ class Fp8Gather {
 
   // The weights changed. `found`: the largest numbers of this rank's parts are there.
   void updated(bool found);
+  // The same by work that is enqueued without this object: what the last update enqueued was done again.
+  void changed();
   void gather(int layer);
   // Of a block that was gathered: what QuantizedWeights takes; its norms.
   BlockSource gathered(int layer) const { return {nullptr, bytes(layer)}; }

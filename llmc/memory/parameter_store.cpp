@@ -101,6 +101,7 @@ const T* ParameterStore<T>::whole(int unit) const {
 template <class T>
 void ParameterStore<T>::changed() {
   quantized_now_.assign(quantized_now_.size(), false);
+  if (fp8_gather_) fp8_gather_->changed();
   moved_since_update_ = false;
   for (Slot& slot : slots_) slot.unit = -1;
   awaited_.assign(awaited_.size(), false);
