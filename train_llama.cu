@@ -268,11 +268,11 @@ void Run::enqueue_step(int64_t step) {
   const std::span<const int32_t> positions = cut_rows();
   Votes votes = checkpointer_->votes();
   votes.stop = stop_requests_->any();
-  const bool traced = folder && !options.trace.empty() && step == first_step() + kTracedStep;
+  const bool traced = !options.trace.empty() && step == first_step() + kTracedStep;  // by the first rank
   Record record;
-  if (traced) device.record_to(&record);
-  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes, positions});
-  if (!traced) return;
+  if (traced && folder) device.record_to(&record);
+  trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes, positions, traced});
+  if (!traced || !folder) return;
   device.record_to(nullptr);
   write_trace(options.trace, record, record.spans);
   console.line(format("wrote the streams of step %lld to %s: open it in ui.perfetto.dev", (long long)step + 1,

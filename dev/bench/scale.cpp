@@ -164,9 +164,8 @@ void print_disagreement() {
       "slower than with the public one: attention can be all of that difference.\n");
   printf(
       "Scaling: the model hides nearly all communication to 32 nodes. torchtitan kept 97 to 98%% over 16 times the "
-      "nodes, on 400\nGb/s a GPU: there the model agrees within 4%%. TransformerEngine on P5 lost 7 to 17%% to 32 "
-      "nodes; "
-      "for the model to lose as\nmuch, a GPU's network would have to be down to\n");
+      "nodes, on 400\nGb/s a GPU; what the model keeps stands beside it. TransformerEngine on P5 lost 7 to 17%% to 32 "
+      "nodes; for the model to lose\nas much, a GPU's network would have to be down to\n");
   for (size_t i = 0; i < 4; ++i)
     printf("  %5.1f GB/s of %.0f: %s\n", explaining_network(kPublished[i]) * 1e-9, kLink * 1e-9, kPublished[i].who);
   printf(
@@ -186,15 +185,14 @@ int main() try {
   const ReplayRates links = ReplayRates::of(modelled_device("H100"));
   printf(
       "A model, not a measurement: the recorded step of rank 0, each piece of work at named rates. Of one micro-batch "
+      "a step, so\nthat nothing hides the sums of the gradients but its own backward. ZeRO-3 over all GPUs, or within "
       "a "
-      "step, so\nthat nothing hides the sums of the gradients but its own backward. ZeRO-3 over all GPUs, or within a "
       "node, the nodes being\nreplicas (hybrid). Weights gathered in bf16 or FP8, gradients summed in fp32.\n");
   for (const char* gpu : {"H100", "H200"})
     printf("%s: %s\n", gpu, ReplayRates::of(modelled_device(gpu)).text().c_str());
   printf(
       "That is 70%% of the data sheet's products, 85%% of its memory, %.0f%% of %.0f GB/s of network and %.0f%% of "
-      "%.0f "
-      "GB/s of NVLink\na GPU. Gathers and scatters go around all ranks in a ring, as NCCL's: each hop costs its "
+      "%.0f GB/s of NVLink\na GPU. Gathers and scatters go around all ranks in a ring, as NCCL's: each hop costs its "
       "latency.\n"
       "Columns: tokens a second and GPU; share of the step that compute waits for communication; speed beside one "
       "node's\n\n",

@@ -10,6 +10,7 @@
 // is recorded. --fit shortens the model to as many layers as fit. On several ranks under mpirun too. --predict executes
 // nothing: it replays the step of a --gpu that is not here (of --nodes, else of one) at named rates, a model.
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@
 #include "llmc/train/settings.h"
 #include "llmc/train/token_dataset.h"
 #include "llmc/train/trainer.h"
+#include "llmc/train/tuner.h"
 
 namespace {
 
@@ -41,9 +43,18 @@ struct Arguments {
 };
 
 // Options of a run that have no meaning here.
-constexpr const char* kOthers[] = {"val_data",    "packed_documents", "document_token",   "out",       "train_tokens",
-                                   "epochs",      "eval_choices",     "val_every",        "eval_only", "sample_every",
-                                   "sample_only", "dry_run",          "checkpoint_every", "resume",    "consolidate"};
+constexpr const char* kOthers[] = {"val_data",         "packed_documents", "document_token", "out",
+                                   "train_tokens",     "epochs",           "eval_choices",   "val_every",
+                                   "eval_only",        "sample_every",     "sample_only",    "dry_run",
+                                   "checkpoint_every", "resume",           "consolidate",    "plan"};
+
+int steps_of(const std::string& text) {
+  int steps = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  REQUIRE(error == std::errc() && end == text.data() + text.size() && steps >= 2,
+          "--soak %s: expected a number of steps, at least 2", text.c_str());
+  return steps;
+}
 
 Arguments arguments_of(int argc, char** argv) {
   Arguments a;
@@ -52,11 +63,10 @@ Arguments arguments_of(int argc, char** argv) {
     const std::string argument = argv[i];
     if (argument == "--predict") a.predict = true;
     else if (argument == "--fit") a.fit = true;
-    else if (argument == "--soak" && i + 1 < argc) a.soak = std::stoi(argv[++i]);
+    else if (argument == "--soak" && i + 1 < argc) a.soak = steps_of(argv[++i]);
     else others.push_back(argument);
   }
   a.options = parse_options(others);
-  REQUIRE(a.soak >= 1, "--soak %d: at least one step", a.soak);
   const Json given = options_json(a.options), standard = options_json(Options());
   for (std::string name : kOthers) {
     const bool given_here = given.at(name).dump() != standard.at(name).dump();
@@ -64,6 +74,7 @@ Arguments arguments_of(int argc, char** argv) {
     REQUIRE(!given_here, "--%s: this only trains, and keeps nothing", name.c_str());
   }
   REQUIRE(a.predict || a.options.nodes == 0, "--nodes: with --predict only");
+  REQUIRE(!a.predict || (!a.fit && !a.options.tune_products), "--fit, --tune-products: not with --predict");
   if (is_auto(a.options.steps)) a.options.steps = 20;
   return a;
 }
@@ -153,8 +164,9 @@ Measured train(Trainer& trainer, Device& device, const Arguments& a, const RunSe
       device.record_to(&m.record);
     }
     batches.fill(step);
-    trainer.enqueue_step({step, s.learning_rate_at(std::min<int64_t>(step, s.steps)), batches.inputs, batches.labels});
-    if (step == a.soak - 1) m.state = gpu_state(device);  // its steps are under way, and not counted
+    const double rate = s.learning_rate_at(std::min<int64_t>(step, s.steps));
+    trainer.enqueue_step({step, rate, batches.inputs, batches.labels, {}, {}, step == steps});
+    if (step == a.soak - 2) m.state = gpu_state(device);  // this step and the next are not counted
     if (step > 0 && step < steps) {
       const double seconds = trainer.wait_for_step().seconds;
       if (step - 1 >= a.soak) m.seconds.push_back(seconds);
@@ -192,20 +204,39 @@ void report(const Measured& m, const LlamaConfig& config, const RunSettings& s, 
          human_count(tokens / compute).c_str(), 100 * compute / mean);
 }
 
-// The layers with which the model fits this device, at most its own.
-int64_t fitting_layers(Options options, const DeviceInfo& device, const Mesh& mesh, int local_ranks) {
+int least_of_ranks(int number, Device& device, Communicator& communicator) {
+  Stream stream(device, "least");
+  const DeviceMemory memory(device, sizeof(float));
+  float* on_device = reinterpret_cast<float*>(memory.data());
+  const float own = -float(number);
+  copy(stream, on_device, &own, 1);
+  communicator.all_reduce_max(stream, on_device, 1);
+  float most = 0;
+  copy(stream, &most, on_device, 1);
+  communicator.wait_for(stream);
+  return -int(most);
+}
+
+// The layers with which the model fits the devices of all ranks, at most its own. All ranks call.
+int64_t fitting_layers(Options options, Device& device, Communicator& communicator, const Mesh& mesh, int local_ranks) {
   const int all = open_model(options).config.L;
-  const size_t room = MemoryLimits::here(options, device, local_ranks).device;
-  const int layers = largest_passing([&](int n) {
+  const size_t room = MemoryLimits::here(options, device.info(), local_ranks).device;
+  int layers = largest_passing([&](int n) {
     if (n > all) return false;
     options.layers = n;
     const LlamaConfig config = open_model(options).config;
-    const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
-    return plan_memory(config, trainer_settings(options, settings), mesh, device).device_bytes() <= room;
+    const RunSettings settings = resolve_settings(options, config, device.info(), mesh.data_ranks(), 0);
+    return plan_memory(config, trainer_settings(options, settings), mesh, device.info()).device_bytes() <= room;
   });
+  layers = least_of_ranks(layers, device, communicator);
   REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),
           human_bytes(room).c_str());
   return layers;
+}
+
+void set_weights(Trainer& trainer, const ModelSource& model, const Options& options) {
+  if (model.weights) trainer.load(*model.weights);
+  else trainer.initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
 }
 
 void run(const Arguments& a, const Ranks& ranks) {
@@ -213,7 +244,7 @@ void run(const Arguments& a, const Ranks& ranks) {
   Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, options.rendezvous, options.comm_timeout);
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, int(options.hybrid_shard_degree));
-  if (a.fit) options.layers = fitting_layers(options, device.info(), mesh, ranks.local_size);
+  if (a.fit) options.layers = fitting_layers(options, device, *communicator, mesh, ranks.local_size);
   const ModelSource model = open_model(options);
   const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), 0);
   const bool speaks = ranks.rank == 0;
@@ -228,10 +259,18 @@ void run(const Arguments& a, const Ranks& ranks) {
   planner.require_fits(trainer->plan());
   if (speaks) printf("memory, as planned\n%s\n", trainer->plan().table().c_str());
   trainer->allocate();
-  if (model.weights) trainer->load(*model.weights);
-  else trainer->initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
   Batches batches(options, settings, model.config.V, ranks);
+  Tuning tuning = open_tuning(options, nullptr, *communicator, device);
+  if (options.tune_products) {
+    set_weights(*trainer, model, options);
+    batches.fill(0);
+    tuning = find_tuning(*trainer, {0, 0, batches.inputs, batches.labels}, *communicator, device);
+  }
+  trainer->products().use(tuning);
+  if (speaks) printf("products: %s\n", describe_products(tuning).c_str());
+  set_weights(*trainer, model, options);
   const Measured measured = train(*trainer, device, a, settings, batches);
+  if (speaks && options.cuda_graphs) printf("launched as a whole: %zu pieces a step\n", trainer->graph_pieces());
   if (speaks) report(measured, model.config, settings, rates, device.info(), ranks.size);
   if (speaks && !options.trace.empty()) write_trace(options.trace, measured.record, measured.record.spans);
 }

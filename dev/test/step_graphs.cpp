@@ -16,13 +16,15 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/comm/communicator.h"
+#include "llmc/device/record.h"
 #include "llmc/train/trainer.h"
 
 namespace {
 
 constexpr int kB = 2, kT = 32, kSteps = 10, kMicroSteps = 3, kV = 97;
-constexpr int kEvaluated = 4, kTaken = 6,
-              kShort = 8;  // behind which steps; from which step on there is one micro-batch
+// Behind which steps; which the first rank records, and all enqueue piece by piece; from which on there is one
+// micro-batch.
+constexpr int kEvaluated = 4, kTaken = 6, kRecorded = 2, kShort = 8;
 
 LlamaConfig small(bool tied) {
   LlamaConfig c = LlamaConfig::preset("tiny");
@@ -84,6 +86,17 @@ void require_free(const Device& device, const Kind& kind, int step, const HostWa
           now.earlier - before.earlier, device.allocations() - allocations, captures);
 }
 
+// What only this rank records would meet collectives of other ranks' graphs.
+void require_refused(Trainer& trainer, const StepInput& input) {
+  std::string text;
+  try {
+    trainer.enqueue_step(input);
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  REQUIRE(text.find("is recorded here") != std::string::npos, "a step that one rank records: '%s'", text.c_str());
+}
+
 Run train(World& world, const Kind& kind, bool graphs) {
   TrainerSettings settings = kind.settings;
   settings.graphs = graphs;
@@ -102,10 +115,17 @@ Run train(World& world, const Kind& kind, bool graphs) {
     const Batch batch = batch_of(world.ranks, step, step < kShort ? kMicroSteps : 1, kind.packed);
     const HostWaits waits = device.host_waits();
     const size_t allocations = device.allocations();
-    trainer->enqueue_step({step, 2e-2 / (1 + step), batch.inputs, batch.labels, {}, batch.positions});
+    StepInput input{step, 2e-2 / (1 + step), batch.inputs, batch.labels, {}, batch.positions, false};
+    Record record;
+    const bool records = step == kRecorded && world.ranks.rank == 0;
+    if (records) device.record_to(&record);
+    if (records && graphs) require_refused(*trainer, input);
+    input.piecewise = step == kRecorded;
+    trainer->enqueue_step(input);
+    if (records) device.record_to(nullptr);
     if (step > 0) finish();
     const size_t captures = graphs && (step == 0 || step == kShort);
-    if (step > 0 && !settings.fp8_stats) require_free(device, kind, step, waits, allocations, captures);
+    if (step > 0 && !settings.fp8_stats && !records) require_free(device, kind, step, waits, allocations, captures);
     run.captures += device.allocations() - allocations;
     if (step == kTaken && settings.snapshot) trainer->take_snapshot();
     if (step != kEvaluated) continue;
@@ -134,8 +154,9 @@ void compare(World& world, Kind kind) {
   const auto clipped = std::count_if(want.norms.begin(), want.norms.end(), [&](float norm) { return norm > clip; });
   REQUIRE(clipped > 0 && clipped < kSteps, "%s: %zu of %d steps were clipped", kind.name.c_str(), size_t(clipped),
           kSteps);
-  // All but the first step and the one behind the snapshot; those with statistics are not like the others.
-  const size_t most = kSteps - 1 - kind.settings.snapshot;
+  // All but the first step, the recorded one, and the one behind the snapshot; those with statistics are not like
+  // others.
+  const size_t most = kSteps - 2 - kind.settings.snapshot;
   REQUIRE(
       want.launches == 0 && (kind.settings.fp8_stats ? got.launches > 0 && got.launches < most : got.launches == most),
       "%s: %zu steps were launched as a whole, of %zu", kind.name.c_str(), got.launches, most);

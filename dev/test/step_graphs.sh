@@ -23,7 +23,7 @@ run() { # NAME RANKS ARGUMENTS…
   ranks "$2" "$train" --out "$scratch/$1" "${@:3}" >"$scratch/$1.txt" 2>&1 || { cat "$scratch/$1.txt" && fail "the run $1"; }
 }
 short=(--train-data "$scratch/text.txt" --layers 2 --seq-len 32 --global-batch 12 --micro-batch 2 --steps 8 --warmup-steps 3
-  --val-every 3 --sample-every 3 --sample-tokens 5 --checkpoint-every 3 --dtype bf16)
+  --val-every 2 --sample-every 3 --sample-tokens 5 --checkpoint-every 3 --dtype bf16)
 alike() { # A B
   cmp <(without_times "$scratch/$1/train.jsonl") <(without_times "$scratch/$2/train.jsonl") &&
     cmp "$scratch/$1/export/model.safetensors" "$scratch/$2/export/model.safetensors"
@@ -32,8 +32,8 @@ for ranks in 1 2; do
   more=(--fp8 delayed --fp8-stats 4 --activation-offload attention)
   if [ $ranks = 2 ]; then more=(--fp8 tensorwise --zero-stage 3 --fp8-all-gather); fi
   run "off$ranks" $ranks "${short[@]}" "${more[@]}"
-  run "on$ranks" $ranks "${short[@]}" "${more[@]}" --cuda-graphs
-  check "$ranks rank(s), validation, samples and checkpoints between: losses and weights" alike "off$ranks" "on$ranks"
+  run "on$ranks" $ranks "${short[@]}" "${more[@]}" --cuda-graphs --trace "$scratch/trace.json"
+  check "$ranks rank(s), validation, samples, a trace and checkpoints between: losses and weights" alike "off$ranks" "on$ranks"
   run "resumed$ranks" $ranks --resume "$scratch/off$ranks/checkpoints/step-00000003" --cuda-graphs
   check "$ranks rank(s), gone on from a checkpoint with graphs: weights" \
     cmp "$scratch/off$ranks/export/model.safetensors" "$scratch/resumed$ranks/export/model.safetensors"

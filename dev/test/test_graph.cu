@@ -68,6 +68,7 @@ TEST_CASE(
       w.join();
       w.add(w.one, w.numbers[2], w.numbers[1], 0);
     });
+    CHECK(w.graph.pieces() == 2);
     CHECK(w.result(1) == 0);  // nothing was executed
     addend = 100;
     for (int launch = 1; launch <= 3; ++launch) {
@@ -170,6 +171,9 @@ TEST_CASE("work that would not be part of the graph is refused") {
              }));
   fails_with("the next batch while the work of stream 'one' is captured",
              captured([&] { host_accesses(w.device, "the next batch", {}); }));
+  fails_with("memory is allocated", captured([&] { DeviceMemory(w.device, 256); }));
+  const PinnedMemory host(w.device, 512);
+  fails_with("a copy from host to host", captured([&] { copy_bytes(w.one, host.data(), host.data() + 256, 256); }));
   fails_with("a graph is launched", captured([&] { w.graph.launch(w.one); }));
   CHECK(w.graph.empty());
   fails_with("nothing was captured", [&] { w.graph.launch(w.one); });

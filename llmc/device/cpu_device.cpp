@@ -314,6 +314,7 @@ namespace {
 
 std::byte* allocate(Device& device, size_t bytes, const char* what) {
   if (bytes == 0) return nullptr;
+  device.state().require_no_capture("memory is allocated");
   if (!device.state().executes) return reserve_addresses(bytes, strcmp(what, "device") != 0);
   void* memory = nullptr;
   REQUIRE(posix_memalign(&memory, 4096, bytes) == 0, "no memory for %zu bytes of %s memory", bytes, what);
@@ -356,8 +357,9 @@ void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const 
   if (bytes == 0) return;
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
   Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line);
-  const Device& device = stream.device();
+  Device& device = stream.device();
   if (device.is_pinned(to) != device.is_pinned(from)) work.crossed = bytes;
+  else if (device.is_pinned(to)) device.state().require_no_capture("a copy from host to host");
   cpu_world::enqueue(work, [=] { memmove(to, from, bytes); });
 }
 

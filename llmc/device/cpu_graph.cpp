@@ -25,9 +25,9 @@ void Graph::State::record(Stream& stream, const std::shared_ptr<Event::State>& e
   const size_t index = index_of(stream);
   REQUIRE(index < captured.size(), "an event is recorded in stream '%s', which is not part of the capture of '%s'",
           stream.name(), captured[0]->name());
+  if (event->end != end) recorded.push_back(event);
   event->end = end;
   event->captured_point = int(points_seen.size());
-  recorded.push_back(event);
   points_seen.push_back(streams_seen[index]);
   nodes.push_back({Node::Kind::record, index, {}, {}, event->captured_point});
 }
@@ -82,6 +82,12 @@ Graph::Graph(Device& device) : device_(&device) {
 Graph::~Graph() = default;
 Graph::Graph(Graph&&) noexcept = default;
 bool Graph::empty() const { return !state_; }
+size_t Graph::pieces() const {
+  if (empty()) return 0;
+  return size_t(std::count_if(state_->nodes.begin(), state_->nodes.end(), [](const State::Node& node) {
+    return node.kind == State::Node::Kind::work || node.kind == State::Node::Kind::collective;
+  }));
+}
 
 void Graph::capture(Stream& stream, const std::function<void()>& work) {
   Device::State& device = device_->state();
@@ -96,6 +102,8 @@ void Graph::capture(Stream& stream, const std::function<void()>& work) {
     work();
   } catch (...) {
     device.capture = nullptr;
+    for (const auto& recorded : captured->recorded)
+      if (const auto event = recorded.lock()) event->end = nullptr;
     throw;
   }
   device.capture = nullptr;

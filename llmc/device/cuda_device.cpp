@@ -138,8 +138,8 @@ void Event::record(Stream& stream, const char*, int) {
   Device::State& device = stream.device().state();
   state_->recorded = true;
   state_->step = stream.device().step();
+  if (device.capture && state_->end != device.capture) device.captured.push_back(state_);
   state_->end = device.capture;
-  if (device.capture) device.captured.push_back(state_);
   state_->point = device.points++;
   if (device.record)
     device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, state_->point});

@@ -7,6 +7,7 @@
 
 struct Graph::State {
   cudaGraphExec_t graph = nullptr;
+  size_t pieces = 0;
   std::vector<std::weak_ptr<Event::State>> recorded;  // the events that each launch records
   std::shared_ptr<Event> end;                         // of the last launch
 
@@ -23,6 +24,7 @@ Graph::Graph(Device& device) : device_(&device) {
 Graph::~Graph() = default;
 Graph::Graph(Graph&&) noexcept = default;
 bool Graph::empty() const { return !state_; }
+size_t Graph::pieces() const { return empty() ? 0 : state_->pieces; }
 
 void Graph::capture(Stream& stream, const std::function<void()>& work) {
   Device::State& device = device_->state();
@@ -39,6 +41,8 @@ void Graph::capture(Stream& stream, const std::function<void()>& work) {
     work();
   } catch (...) {
     device.capture = nullptr;
+    for (const auto& recorded : device.captured)
+      if (const auto event = recorded.lock()) event->end = nullptr;
     cudaStreamEndCapture(cuda_stream(stream), &graph);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
@@ -46,6 +50,7 @@ void Graph::capture(Stream& stream, const std::function<void()>& work) {
   }
   device.capture = nullptr;
   CUDA_CHECK(cudaStreamEndCapture(cuda_stream(stream), &graph));
+  CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &captured->pieces));
   const cudaError_t status = cudaGraphInstantiate(&captured->graph, graph, 0);
   cudaGraphDestroy(graph);
   CUDA_CHECK(status);

@@ -1,9 +1,12 @@
-// The work of several streams, captured once and from then on launched as a whole, many times: a CUDA graph, whose
-// launch costs the host microseconds however much it holds.
+// The work of several streams, captured once and from then on launched as a whole, many times: a CUDA graph. A launch
+// costs the host a fraction of what each of its pieces would; the capture costs it as much again and, on a GPU, some
+// memory of the driver's for each piece.
 //
 //   Graph graph(device);
-//   graph.capture(compute, [&] { begun.record(compute), side.wait(begun), …, ended.record(side), compute.wait(ended);
-//   }); graph.launch(compute);
+//   graph.capture(compute, [&] {
+//     begun.record(compute), side.wait(begun), …, ended.record(side), compute.wait(ended);
+//   });
+//   graph.launch(compute);
 //
 // While it is captured nothing is executed, so the host must not wait, nor touch memory that the work uses. A stream
 // comes in when it waits for an event of the capture, and the first stream must wait for all of them before the end.
@@ -30,7 +33,8 @@ class Graph {
   // Calls `work`, whose work of `stream`, and of those that come in, becomes the graph's, in place of what it was.
   // Allocates; what `work` throws leaves the graph as it was.
   void capture(Stream& stream, const std::function<void()>& work);
-  bool empty() const;  // nothing was captured
+  bool empty() const;     // nothing was captured
+  size_t pieces() const;  // kernels, copies, fills, collectives; 0 of none
   void launch(Stream& stream);
 
   struct State;

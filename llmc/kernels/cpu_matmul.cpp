@@ -305,7 +305,7 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
   const MatmulShape shape = shape_of(true, false, OC, IC, N, stride, IC, IC, kDType<T>, DType::fp32, accumulate);
-  s.run(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld), shape, [=, &s](Cut cut) {
+  s.run(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld, accumulate), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, dout, n, oc, ld);
     const float* b = widened(device, s.b, in, n, ic, ic);
@@ -323,7 +323,7 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
                                kDType<T>, accumulate);
   shape.a = MatmulShape::type(a.format), shape.b = MatmulShape::type(b.format);
   shape.scaling_a = a.scaling, shape.scaling_b = b.scaling;
-  s.run(quantized_work(s.stream, name, out, a, b), shape, [=, &s](Cut cut) {
+  s.run(quantized_work(s.stream, name, out, a, b, accumulate), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const size_t rows = size_t(a.rows), columns = size_t(b.rows);
     const float *x = decoded(device, s.a, a), *y = decoded(device, s.b, b);

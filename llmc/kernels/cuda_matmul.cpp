@@ -346,7 +346,7 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   require_operand("wgrad", "in", in);
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dWᵀ[IC,OC] = inᵀ[IC,N] dout[N,OC]
-  state_->run(wgrad_work(state_->stream, dweight, dout, in, N, OC, IC, stride),
+  state_->run(wgrad_work(state_->stream, dweight, dout, in, N, OC, IC, stride, accumulate),
               state_->shape_of(false, true, IC, OC, N, IC, stride, IC, kDType<T>, DType::fp32, accumulate), in, dout,
               dweight);
 }
@@ -359,8 +359,8 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
   for (const void* pointer :
        {static_cast<const void*>(out), static_cast<const void*>(a.data), static_cast<const void*>(b.data)})
     require_operand(name, "an operand", pointer);
-  state_->run(quantized_work(state_->stream, name, out, a, b), ::shape_of(a, b, kDType<T>, accumulate, fast), b.data,
-              a.data, out, b.factors, a.factors);
+  state_->run(quantized_work(state_->stream, name, out, a, b, accumulate),
+              ::shape_of(a, b, kDType<T>, accumulate, fast), b.data, a.data, out, b.factors, a.factors);
 }
 
 std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType result, bool accumulate,

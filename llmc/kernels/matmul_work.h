@@ -21,18 +21,22 @@ Work dgrad_work(Stream& stream, T* din, const T* dout, const T* weight, size_t n
           2.0 * double(n) * double(oc) * double(ic)};
 }
 template <class T>
-Work wgrad_work(Stream& stream, float* dweight, const T* dout, const T* in, size_t n, size_t oc, size_t ic, size_t ld) {
-  return {stream,
-          "matmul_wgrad",
-          {reads(dout, (n - 1) * ld + oc), reads(in, n * ic), updates(dweight, oc * ic)},
-          2.0 * double(n) * double(oc) * double(ic)};
+Work wgrad_work(Stream& stream, float* dweight, const T* dout, const T* in, size_t n, size_t oc, size_t ic, size_t ld,
+                bool adds) {
+  return {
+      stream,
+      "matmul_wgrad",
+      {reads(dout, (n - 1) * ld + oc), reads(in, n * ic), adds ? updates(dweight, oc * ic) : writes(dweight, oc * ic)},
+      2.0 * double(n) * double(oc) * double(ic)};
 }
 template <class T>
-Work quantized_work(Stream& stream, const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b) {
+Work quantized_work(Stream& stream, const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b,
+                    bool adds) {
+  const size_t size = size_t(a.rows) * size_t(b.rows);
   Work work{stream,
             name,
             {reads(a.data, a.bytes()), reads(a.factors, a.factor_count()), reads(b.data, b.bytes()),
-             reads(b.factors, b.factor_count()), updates(out, size_t(a.rows) * size_t(b.rows))},
+             reads(b.factors, b.factor_count()), adds ? updates(out, size) : writes(out, size)},
             2.0 * double(a.rows) * double(b.rows) * double(a.columns)};
   work.fp8 = true;
   return work;

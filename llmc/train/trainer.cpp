@@ -12,6 +12,7 @@
 #include "llmc/kernels/step_state.h"
 #include "llmc/kernels/tuning.h"
 #include "llmc/train/batch_feed.h"
+#include "llmc/train/logits.h"
 #include "llmc/train/optimizer.h"
 #include "llmc/train/state_feed.h"
 #include "llmc/train/walk.h"
@@ -194,18 +195,23 @@ class LlamaTrainer : public Trainer {
             (input.positions.empty() || input.positions.size() == input.inputs.size()),
         "a step of %zu tokens, %zu labels and %zu positions is not a whole number of micro-batches of %d x %d tokens",
         input.inputs.size(), input.labels.size(), input.positions.size(), settings_.B, settings_.T);
+    REQUIRE(!graph_ || input.piecewise || !device_.records(),
+            "step %lld is recorded here, and other ranks may launch theirs as a whole: all must enqueue it piecewise",
+            (long long)input.step + 1);
     const StepForm form{int(input.inputs.size() / micro_tokens), !input.positions.empty()};
     device_.begin_step();
     begin_step(input);
     batches_.send(compute_, form.micro_steps, input.inputs.data(), input.labels.data(),
                   form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, config_.V);
     if (scales_) scales_->begin_step(input.step);
-    if (graph_ && stepped_ && is_regular(input.step)) launch_work(form);
+    if (graph_ && stepped_ && !input.piecewise && is_regular(input.step)) launch_work(form);
     else enqueue_work(form, false);
     states_.fetch(compute_);
     stepped_ = true;
-    if (graph_ && graph_->empty() && is_regular(input.step + 1)) capture_work(form);
+    if (graph_ && graph_->empty() && !input.piecewise && is_regular(input.step + 1)) capture_work(form);
   }
+
+  size_t graph_pieces() const override { return graph_ ? graph_->pieces() : 0; }
 
   StepResult wait_for_step() override {
     const auto [s, seconds] = states_.wait_for_oldest(communicator_);
@@ -302,8 +308,6 @@ class LlamaTrainer : public Trainer {
   }
 
  private:
-  std::vector<float> logits_of_rows(int begin, int end);
-
   // Weights are new: the products' copy follows the master.
   void begin_training() {
     for (int unit = 0; state_.has_master() && unit < int(layout_.units.size()); ++unit)
@@ -398,8 +402,7 @@ class LlamaTrainer : public Trainer {
   };
 
   bool is_regular(int64_t step) const {
-    return !observed_ && !device_.records() && !(snapshot_ && snapshot_->on_its_way()) &&
-           (!scales_ || scales_->is_regular(step));
+    return !observed_ && !(snapshot_ && snapshot_->on_its_way()) && (!scales_ || scales_->is_regular(step));
   }
 
   // From the batches and the state on the device to the updated weights.
@@ -540,7 +543,7 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
   }
   batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, config_.V, past);
   walk_.forward_more(batches_.device_batch(), count, past);
-  return logits_of_rows(count - 1, count);
+  return read_logits(walk_, compute_, count - 1, count);
 }
 
 template <class T>
@@ -553,26 +556,7 @@ std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, i
   batches_.send(compute_, 1, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len,
                 config_.V);
   walk_.forward(batches_.device_batch(), B, seq_len);
-  return only_row ? logits_of_rows(*only_row, *only_row + 1) : logits_of_rows(0, N);
-}
-
-// Of the rows begin .. end-1 of the last forward pass.
-template <class T>
-std::vector<float> LlamaTrainer<T>::logits_of_rows(int begin, int end) {
-  const int chunk = walk_.head_chunk(), V = config_.V, stride = walk_.logits_stride();
-  std::vector<float> result;
-  result.reserve(size_t(end - begin) * size_t(V));
-  std::vector<T> rows;
-  for (int first = begin / chunk * chunk; first < end; first += chunk) {
-    const T* logits = walk_.logits(first);
-    const int from = std::max(begin, first), to = std::min(end, first + chunk);
-    rows.resize(size_t(to - from) * size_t(stride));
-    copy(compute_, rows.data(), logits + size_t(from - first) * size_t(stride), rows.size());
-    compute_.synchronize();
-    for (int r = 0; r < to - from; ++r)
-      for (int v = 0; v < V; ++v) result.push_back(to_float(rows[size_t(r) * size_t(stride) + size_t(v)]));
-  }
-  return result;
+  return only_row ? read_logits(walk_, compute_, *only_row, *only_row + 1) : read_logits(walk_, compute_, 0, N);
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ struct StepInput {
   const std::vector<int32_t>& labels;       // (k, B, T), -100 = ignored
   Votes votes = {};                         // this rank's
   std::span<const int32_t> positions = {};  // (k, B, T) of packed documents: see BatchFeed; none: 0 .. T-1 in each row
+  bool piecewise = false;                   // never launched as a whole, on all ranks, as one of them records it
 };
 
 struct StepResult {
@@ -126,8 +127,10 @@ class Trainer {
 
   // The step's work is enqueued in several streams, which fork from that of compute and join it again. With `graphs` it
   // is captured behind the first step, and the later ones launch that: all but those that differ, which are enqueued as
-  // the first was: those behind a snapshot, with FP8 statistics, observed or recorded.
+  // the first was: those behind a snapshot, with FP8 statistics, observed or piecewise. All ranks do the same, as NCCL
+  // asks for: collectives of a graph meet those of a graph.
   virtual void enqueue_step(const StepInput& input) = 0;
+  virtual size_t graph_pieces() const = 0;  // of what is launched as a whole; 0 if nothing was captured
   virtual StepResult wait_for_step() = 0;
   // The votes of all ranks, beside steps: all call.
   virtual Votes count_votes(const Votes& own) = 0;
@@ -159,6 +162,6 @@ class Trainer {
   // The step, in which each product's candidates are timed (Matmul::begin_timing): what was found. Weights, state and
   // scales are spoilt: initialize, load or restore follows.
   virtual Tuning time_products(const StepInput& input) = 0;
-  // FP8: is told each product that is enqueued.
+  // FP8: is told each product that is enqueued. All ranks call, or none does.
   virtual void observe(std::function<void(const ObservedProduct&)> observer) = 0;
 };

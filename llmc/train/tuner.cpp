@@ -56,8 +56,10 @@ Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& 
   for (int64_t k = 0; k < micro_steps; ++k)
     sampler.fill(layout, step, k, communicator.rank(), inputs.data() + size_t(k) * tokens,
                  labels.data() + size_t(k) * tokens);
-  return broadcast(trainer.time_products({step, 0, inputs, labels}), "what --tune-products found", communicator,
-                   device);
+  return find_tuning(trainer, {step, 0, inputs, labels}, communicator, device);
+}
+Tuning find_tuning(Trainer& trainer, const StepInput& input, Communicator& communicator, Device& device) {
+  return broadcast(trainer.time_products(input), "what --tune-products found", communicator, device);
 }
 
 void keep_tuning(const Tuning& tuning, const RunFolder& folder) {

@@ -1,6 +1,5 @@
 // Which algorithms the products of a run use (kernels/tuning.h): found by timing a step's passes (--tune-products), of
-// a file
-// (--tuning), or of the checkpoint that it goes on from, so that the bits go on.
+// a file (--tuning), or of the checkpoint that it goes on from, so that the bits go on.
 #pragma once
 
 #include <string>
@@ -24,6 +23,7 @@ Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator
 // in place; what the trainer holds afterwards is of no use.
 Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& layout, int64_t step,
                    Communicator& communicator, Device& device);
+Tuning find_tuning(Trainer& trainer, const StepInput& input, Communicator& communicator, Device& device);
 
 // Writes the run's tuning.json, or removes that of before where there are no choices.
 void keep_tuning(const Tuning& tuning, const RunFolder& folder);

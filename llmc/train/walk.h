@@ -47,6 +47,7 @@ class Walk {
   const T* logits(int first);
   int logits_stride() const { return head_.ld; }
   int head_chunk() const { return head_.chunk; }
+  int vocabulary() const { return config_.V; }
   // Whether forward_more() can be asked for.
   bool keeps_keys() const { return activations_.keeps_keys(); }
 
