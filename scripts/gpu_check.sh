@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, in one command on a bare machine with one (nvcc, python with torch; no MPI, no network):
 #
-#   scripts/gpu_check.sh [build|probe|check|parity|bench|train|roofline|memory|ladder|pytorch|pytorch8b]…      no argument: all of them, in that order
+#   scripts/gpu_check.sh [PART…]      no argument: all of them, in this order:
+#   build probe check parity bench train train_ranks train_1b roofline memory ladder pytorch pytorch_fp8 pytorch8b pytorch8b_fp8
 #
 # Small before large; each check is a process of its own under a time limit, a part ends after 7.5 minutes, and one that
 # fails does not stop the others. A part that was finished (with the same sources) is not run again: call it once more to
@@ -11,7 +12,8 @@
 # it waits for. JSON_HOME, PCRE2_HOME and their like go through to make: what a machine lacks must be brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-results=${OUT:-dev/bench/results} state=build/gpu_check all=(build probe check parity bench train roofline memory ladder pytorch pytorch8b)
+results=${OUT:-dev/bench/results} state=build/gpu_check 
+all=(build probe check parity bench train train_ranks train_1b roofline memory ladder pytorch pytorch_fp8 pytorch8b pytorch8b_fp8)
 export NO_COLOR=1
 unset MAKEFLAGS MAKELEVEL MFLAGS RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE DEVICE FAULTS SANITIZE BUILD EMULATOR
 parts=("$@")
@@ -187,15 +189,33 @@ train_graphs() { # OPTIONS, as one word
   cmp "$scratch/losses-on" "$scratch/losses-off" || { echo "FAIL: other losses with --cuda-graphs: $1" && return 1; }
   echo "--cuda-graphs on and off: the same 20 losses ${1:-in bf16}"
 }
+# The same of two ranks: NCCL's collectives are part of what is captured.
+train_two_ranks_graphs() { # OPTIONS, as one word
+  local way steps=(--steps 20 "${quiet[@]}" --dtype bf16 --micro-batch 4 --global-batch 16)
+  for way in off on; do # shellcheck disable=SC2086
+    two_ranks "$programs/train_llama" "${steps[@]}" $1 --cuda-graphs $way --rendezvous "$scratch/graphs-$RANDOM" --out "$scratch/two-graphs-$way" || { echo "FAIL: two ranks, --cuda-graphs $way: $1" && return 1; }
+    steps_of "$scratch/two-graphs-$way" loss >"$scratch/losses-$way"
+    rm -rf "$scratch/two-graphs-$way"
+  done
+  cmp "$scratch/losses-on" "$scratch/losses-off" || { echo "FAIL: two ranks have other losses with --cuda-graphs: $1" && return 1; }
+  echo "two ranks, --cuda-graphs on and off: the same 20 losses ${1:-in bf16}"
+}
 part_train() {
-  local bad=0
-  each train_graphs "" "--fp8 tensorwise" "--fp8 delayed --fp8-stats 5" "--layers 6 --activation-offload attention --offload-optimizer --offload-gradients" || bad=1
+  local bad=0 kinds=("" "--fp8 tensorwise" "--fp8 delayed --fp8-stats 5" "--layers 6 --activation-offload attention --offload-optimizer --offload-gradients")
+  if [ -n "$gpu" ]; then kinds+=("--model dev/bench/llama3.2-1b.json --layers 2 --seq-len 512"); fi # heads of 64: tensor cores' attention
+  each train_graphs "${kinds[@]}" || bad=1
   run 120 "$programs/train_llama" --steps 20 --out "$scratch/tiny" || bad=1
   train_tuned || bad=1
-  on_gpu "a training by two processes" train_two_ranks || bad=1
-  on_gpu "llama3.2-1b on random tokens" train_1b || bad=1
   return $bad
 }
+two_ranks_alike() {
+  local bad=0
+  train_two_ranks || bad=1
+  each train_two_ranks_graphs "--zero-stage 0" "--zero-stage 3" "--zero-stage 3 --fp8 tensorwise --fp8-all-gather" || bad=1
+  return $bad
+}
+part_train_ranks() { on_gpu "a training by two processes" two_ranks_alike; }
+part_train_1b() { on_gpu "llama3.2-1b on random tokens" train_1b; }
 
 # How far a step is from what its FLOPs and bytes allow, by class of work: Llama-3.2-1B, and Llama-3-8B's shape in as many
 # layers as fit; or a small model in a rehearsal.
@@ -236,31 +256,25 @@ with_torch() {
   if ! "$python" -c 'import torch, transformers' 2>/dev/null; then echo "waits for python3 with torch and transformers" && return; fi
   "$@"
 }
-# ratio AT_LEAST OPTIONS…: both programs in turn, in bf16 and then in FP8, where only compiled code is quick.
+# ratio AT_LEAST OPTIONS…: both programs in turn.
 ratio() {
-  local bad=0 same=(--program "$programs/train_llama" --python "$python" --at-least "$1" --steps 25 --rounds 2 --ours=--cuda-graphs "${@:2}")
-  run 250 dev/bench/pytorch_ratio "${same[@]}" || bad=1
-  run 250 dev/bench/pytorch_ratio "${same[@]}" --fp8 --compiled || bad=1
-  return $bad
+  run 440 dev/bench/pytorch_ratio --program "$programs/train_llama" --python "$python" --at-least "$1" --steps 25 --rounds 2 --ours=--cuda-graphs "${@:2}"
 }
-pytorch_1b() {
-  local bad=0
-  if [ -z "$gpu" ]; then
-    echo "waits for a GPU: llama3.2-1b beside PyTorch; meanwhile the preset tiny on the CPU"
-    run 300 dev/bench/pytorch_ratio --python "$python" --steps 10 --rounds 1
-    return
-  fi
-  ratio 1.0 --model dev/bench/llama3.2-1b.json --seq-len 4096 --batch 2 || bad=1
-  run 90 env PYTHON="$python" dev/bench/attention "$programs" || bad=1
-  return $bad
+# In 6 layers, fp32 moments: what both programs fit into 80 GB (PyTorch takes 20 bytes a parameter and the logits in fp32).
+shape_1b=(--model dev/bench/llama3.2-1b.json --seq-len 4096 --batch 2) shape_8b=(--model dev/bench/llama3-8b.json --layers 6 --seq-len 8192 --batch 1)
+tiny_ratio() {
+  echo "waits for a GPU: llama3.2-1b beside PyTorch; meanwhile the preset tiny on the CPU"
+  run 300 dev/bench/pytorch_ratio --python "$python" --steps 10 --rounds 1
 }
-pytorch_8b() {
-  if [ -z "$gpu" ]; then echo "waits for a GPU: llama3-8b's shape beside PyTorch" && return; fi
-  # 8 layers, fp32 moments: what both programs fit into 80 GB.
-  ratio 0.85 --model dev/bench/llama3-8b.json --layers 8 --seq-len 8192 --batch 1
+attention_ratio() { run 90 env PYTHON="$python" dev/bench/attention "$programs"; }
+part_pytorch() {
+  if [ -z "$gpu" ]; then with_torch tiny_ratio && return; fi
+  with_torch attention_ratio && with_torch ratio 1.0 "${shape_1b[@]}"
 }
-part_pytorch() { with_torch pytorch_1b; }
-part_pytorch8b() { with_torch pytorch_8b; }
+# In FP8 only compiled code is quick.
+part_pytorch_fp8() { on_gpu "llama3.2-1b in FP8 beside PyTorch" with_torch ratio 1.0 "${shape_1b[@]}" --fp8 --compiled; }
+part_pytorch8b() { on_gpu "llama3-8b's shape beside PyTorch" with_torch ratio 0.85 "${shape_8b[@]}"; }
+part_pytorch8b_fp8() { on_gpu "llama3-8b's shape in FP8 beside PyTorch" with_torch ratio 0.85 "${shape_8b[@]}" --fp8 --compiled; }
 
 table="" failed=0
 for part in "${parts[@]}"; do
@@ -268,7 +282,7 @@ for part in "${parts[@]}"; do
   if [ -z "$gpu" ]; then kept=/dev/null; fi
   if [ "$(cat "$state/$part" 2>/dev/null)" = "$key" ] && [ "$part" != build ]; then
     if [ -n "$gpu" ]; then cp "$log" "$kept"; fi
-    table+=$(printf '%-8s done before' "$part")$'\n'
+    table+=$(printf '%-13s done before' "$part")$'\n'
     continue
   fi
   part_begin=$SECONDS part_limit=450 # seconds
@@ -286,8 +300,8 @@ for part in "${parts[@]}"; do
   if [ "$code" != 0 ]; then says=FAIL && failed=$((failed + 1))
   elif [ -n "$waits" ]; then says="ok, some waits"
   else says=ok && echo "$key" >"$state/$part"; fi
-  table+=$(printf '%-8s %-16s %4s s' "$part" "$says" "$((SECONDS - part_begin))")$'\n'
-  if [ -n "$waits" ]; then table+=$(sed 's/^/           /' <<<"$waits")$'\n'; fi
+  table+=$(printf '%-13s %-16s %4s s' "$part" "$says" "$((SECONDS - part_begin))")$'\n'
+  if [ -n "$waits" ]; then table+=$(sed 's/^/                /' <<<"$waits")$'\n'; fi
 done
 echo
 printf '%s' "$table"

@@ -3,9 +3,10 @@
     python dev/bench/pytorch_train.py --config config.json --text FILE --steps 200 --batch 8 --seq-len 256
     python dev/bench/pytorch_train.py --config config.json --device cuda --dtype bf16 --batch 4 --seq-len 2048 --compile
 
-AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 the products and attention run in bf16
-by autocast. --attention names the backend of scaled_dot_product_attention (default: PyTorch's choice). --fp8: the blocks'
-products by torch._scaled_mm with a scale for each tensor, e4m3 forward and e5m2 output gradients, as torchtitan's
+AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 everything but the loss is computed with
+a bf16 copy of the weights, as by FSDP's mixed precision, and gradients become fp32 when they are complete. --attention names
+the backend of scaled_dot_product_attention, and is an error where that cannot run (default: PyTorch's choice). --fp8: the
+blocks' products by torch._scaled_mm with a scale for each tensor, e4m3 forward and e5m2 output gradients, as torchtitan's
 tensorwise recipe. Trains on the bytes of a text, whose last tenth is held out, or on random tokens. Warm-up of a tenth of
 the steps, then a cosine to a tenth of the rate. Prints the rate in tokens a second of all but the first steps.
 """
@@ -19,8 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 LOG_EVERY = 20
 WARM_UP_STEPS = 5  # not timed: memory is allocated, kernels are chosen and compiled
@@ -55,11 +56,10 @@ class Fp8Product(torch.autograd.Function):
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer without bias, under bf16 autocast, in FP8."""
+    """A linear layer of bf16 without bias, in FP8."""
 
     def forward(self, x: Tensor) -> Tensor:
-        product = Fp8Product.apply(x.to(torch.bfloat16).flatten(0, -2), self.weight.to(torch.bfloat16))
-        return product.unflatten(0, x.shape[:-1])
+        return Fp8Product.apply(x.flatten(0, -2), self.weight).unflatten(0, x.shape[:-1])
 
 
 def to_fp8(model: LlamaForCausalLM) -> None:
@@ -69,19 +69,24 @@ def to_fp8(model: LlamaForCausalLM) -> None:
             module.__class__ = Fp8Linear
 
 
-def mean_loss(model: LlamaForCausalLM, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+def causal_attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, _mask: None, **more) -> tuple[Tensor, None]:
+    """Without a mask, whatever the version of transformers would build: the fast backends take none."""
+    out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=more.get("scaling"), enable_gqa=k.shape[1] != q.shape[1])
+    return out.transpose(1, 2).contiguous(), None
+
+
+def mean_loss(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
     """Mean loss in nats of predicting tokens[:, 1:]; tokens is (B, T+1)."""
-    with torch.autocast(tokens.device.type, dtype, enabled=dtype != torch.float32):
-        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
     return cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
 @torch.no_grad()
-def held_out_loss(model: LlamaForCausalLM, text: Tensor, batch: int, seq_len: int, dtype: torch.dtype) -> float:
+def held_out_loss(model: LlamaForCausalLM, text: Tensor, batch: int, seq_len: int) -> float:
     """Mean over the windows of seq_len that the text holds, side by side."""
     count = (len(text) - 1) // seq_len
     windows = text[: count * seq_len + 1].unfold(0, seq_len + 1, seq_len)
-    total = sum(mean_loss(model, part, dtype).item() * len(part) for part in windows.split(batch))
+    total = sum(mean_loss(model, part).item() * len(part) for part in windows.split(batch))
     return total / count
 
 
@@ -108,20 +113,51 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def optimizer_of(model: LlamaForCausalLM, lr: float) -> torch.optim.AdamW:
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    vectors = [p for p in model.parameters() if p.dim() != 2]
+class Weights:
+    """What the optimizer updates: the model's parameters, or their fp32 masters where those are of another type."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        self.used = list(model.parameters())
+        self.separate = self.used[0].dtype != torch.float32
+        self.masters = [nn.Parameter(p.detach().float()) for p in self.used] if self.separate else self.used
+
+    def take_gradients(self) -> None:
+        if not self.separate:
+            return
+        if self.masters[0].grad is None:
+            for master in self.masters:
+                master.grad = torch.empty_like(master)
+        torch._foreach_copy_([master.grad for master in self.masters], [p.grad for p in self.used])
+        for p in self.used:
+            p.grad = None
+
+    @torch.no_grad()
+    def updated(self) -> None:
+        if self.separate:
+            torch._foreach_copy_(self.used, self.masters)
+        else:
+            for p in self.used:
+                p.grad = None
+
+
+def optimizer_of(weights: Weights, lr: float) -> torch.optim.AdamW:
+    matrices = [p for p in weights.masters if p.dim() == 2]
+    vectors = [p for p in weights.masters if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
 
 
-def model_of(args: argparse.Namespace) -> LlamaForCausalLM:
+def model_of(args: argparse.Namespace, dtype: torch.dtype) -> LlamaForCausalLM:
     config = LlamaConfig.from_json_file(args.config)
     config.max_position_embeddings = max(config.max_position_embeddings, args.seq_len)
     if args.layers:
         config.num_hidden_layers = args.layers
+    AttentionInterface.register("causal", causal_attention)
+    config._attn_implementation = "causal"
     with torch.device(args.device):
         model = LlamaForCausalLM(config)
+    for parameter in model.parameters():  # but not RoPE's frequencies
+        parameter.data = parameter.data.to(dtype)
     if args.fp8:
         to_fp8(model)
     return model
@@ -133,9 +169,10 @@ def data_of(args: argparse.Namespace, vocabulary: int) -> Tensor:
     return torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long().to(args.device)
 
 
-def train(args: argparse.Namespace, model: LlamaForCausalLM, data: Tensor, dtype: torch.dtype) -> float:
+def train(args: argparse.Namespace, model: LlamaForCausalLM, data: Tensor) -> float:
     """The seconds of all but the first steps."""
-    optimizer = optimizer_of(model, args.lr)
+    weights = Weights(model)
+    optimizer = optimizer_of(weights, args.lr)
     rise = max(args.steps // 10, 1)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / rise, 0.55 + 0.45 * math.cos(math.pi * step / args.steps)))
@@ -146,11 +183,12 @@ def train(args: argparse.Namespace, model: LlamaForCausalLM, data: Tensor, dtype
         if step == WARM_UP_STEPS:
             loss.item()  # waits for the device
             started = time.perf_counter()
-        loss = loss_of(model, windows[torch.randint(len(windows), (args.batch,), device=args.device)], dtype)
-        optimizer.zero_grad()
+        loss = loss_of(model, windows[torch.randint(len(windows), (args.batch,), device=args.device)])
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        weights.take_gradients()
+        norm = torch.nn.utils.clip_grad_norm_(weights.masters, 1.0)
         optimizer.step()
+        weights.updated()
         schedule.step()
         if (step + 1) % LOG_EVERY == 0 or step + 1 == args.steps:
             print(f"step {step + 1}/{args.steps} | loss {loss.item():.4f} | norm {norm.item():.2f}", flush=True)
@@ -162,17 +200,17 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
-    model = model_of(args)
+    model = model_of(args, dtype)
     data = data_of(args, model.config.vocab_size)
     split = len(data) * 9 // 10
     count = sum(p.numel() for p in model.parameters())
     where = torch.cuda.get_device_name() if args.device == "cuda" else f"{args.threads} threads"
     print(f"pytorch {torch.__version__}: {count / 1e6:.2f} M parameters, {args.dtype}{', FP8 products' if args.fp8 else ''}, "
-          f"attention {args.attention or model.config._attn_implementation}{', compiled' if args.compile else ''}, {where}")
+          f"attention {args.attention or 'of its choice'}{', compiled' if args.compile else ''}, {where}")
     with sdpa_kernel(BACKENDS[args.attention]) if args.attention else contextlib.nullcontext():
-        seconds = train(args, model, data[:split], dtype)
+        seconds = train(args, model, data[:split])
         if args.text:
-            loss = held_out_loss(model, data[split:], args.batch, args.seq_len, dtype)
+            loss = held_out_loss(model, data[split:], args.batch, args.seq_len)
             print(f"held-out loss: {loss:.4f} nats/byte")
     if args.device == "cuda":
         print(f"pytorch: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
