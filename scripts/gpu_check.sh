@@ -125,7 +125,7 @@ part_check() {
 check_dump() { run 120 "$programs/test_llama" "$1"; }
 part_parity() { each check_dump dev/reference/dumps/*; }
 
-bench_kernel() { run 120 "$programs/kernels/$1" bench; }
+bench_kernel() { run 200 "$programs/kernels/$1" bench; }
 part_bench() { each bench_kernel $(kernels); }
 
 quiet=(--val-every 0 --sample-every 0 --export off)
@@ -220,7 +220,7 @@ part_train_1b() { on_gpu "llama3.2-1b on random tokens" train_1b; }
 # How far a step is from what its FLOPs and bytes allow, by class of work: Llama-3.2-1B, and Llama-3-8B's shape in as many
 # layers as fit; or a small model in a rehearsal.
 part_roofline() {
-  local bad=0 recipe small=(--seq-len 64 --micro-batch 4 --global-batch 4 --soak 1 --steps 3)
+  local bad=0 recipe small=(--seq-len 64 --micro-batch 4 --global-batch 4 --soak 2 --steps 3)
   for recipe in off tensorwise; do
     if [ -z "$gpu" ]; then
       run 60 "$programs/bench/train" "${small[@]}" --fp8 $recipe || bad=1
