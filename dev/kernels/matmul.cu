@@ -225,9 +225,11 @@ void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int O
   const double flops = 2.0 * N * OC * IC;
   const double small = double(sizeof(T)) * (double(N) * IC + double(N) * OC), weight = double(OC) * IC;
   const std::string name = format("%s %s %dx%dx%d", what, dtype_name(kDType<T>), N, OC, IC);
-  // The default, and the best of the candidates.
+  // The default, and the best of the candidates: of large products on a GPU alone, since a CPU takes minutes for them.
+  const bool tunes = stream.device().info().gpu || flops < 4e9;
   const auto time = [&](const char* product, double bytes, const std::function<void()>& run) {
     bencher.time<T>(product + (" " + name), bytes, flops, run);
+    if (!tunes) return;
     std::string shape;
     const TunedProduct best = timed(stream, matmul, shape, run);
     printf("  %+5.1f%% by the best of %d: %s\n", 100 * (best.seconds / best.by_default - 1), best.candidates,
