@@ -125,9 +125,8 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     Stream stream(device, "resume");
     require_same_on_all_ranks(resume, *communicator, stream);
   }
-  REQUIRE(mesh.tensor_degree == 1 && mesh.context_degree == 1,
-          "--tensor-parallel-degree %d, --context-parallel-degree %d: this version computes with degree 1 only",
-          mesh.tensor_degree, mesh.context_degree);
+  REQUIRE(mesh.context_degree == 1, "--context-parallel-degree %d: this version computes with degree 1 only",
+          mesh.context_degree);
   if (!options.sample_only) {
     RunData opened = open_run_data(options, model, codec, ranks);
     data = std::move(opened.train), held_out = std::move(opened.held_out);
@@ -224,7 +223,7 @@ void Run::write_sample(const std::string& when, int64_t step) {
 }
 
 void Run::prepare_evaluation() {
-  evaluation_.emplace(ranks.rank, ranks.size, settings.B, settings.T);
+  evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T);
   if (held_out && (settings.val_every || options.eval_only)) {
     evaluation_->measure_loss(
         ValidationWindows(*held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T)),
@@ -258,12 +257,12 @@ std::span<const int32_t> Run::cut_rows() {
 }
 
 void Run::enqueue_step(int64_t step) {
-  const BatchLayout layout{settings.G, ranks.size, settings.B};
+  const BatchLayout layout{settings.G, mesh.data_ranks(), settings.B};
   const size_t micro_tokens = size_t(settings.B) * size_t(settings.T);
   inputs_.resize(micro_tokens * size_t(settings.micro_steps));
   labels_.resize(inputs_.size());
   for (int64_t k = 0; k < settings.micro_steps; ++k)
-    sampler_->fill(layout, step, k, ranks.rank, inputs_.data() + size_t(k) * micro_tokens,
+    sampler_->fill(layout, step, k, mesh.data_rank(), inputs_.data() + size_t(k) * micro_tokens,
                    labels_.data() + size_t(k) * micro_tokens);
   const std::span<const int32_t> positions = cut_rows();
   Votes votes = checkpointer_->votes();
@@ -392,8 +391,8 @@ void Run::choose_algorithms() {
   if (options.tune_products && trains() && tuning_.empty()) {
     console.line("timing the algorithms for each product of a step …");
     set_weights();
-    tuning_ =
-        find_tuning(*trainer, *sampler_, {settings.G, ranks.size, settings.B}, first_step(), *communicator, device);
+    tuning_ = find_tuning(*trainer, *sampler_, {settings.G, mesh.data_ranks(), settings.B}, mesh.data_rank(),
+                          first_step(), *communicator, device);
   }
   trainer->products().use(tuning_);
   if (folder) keep_tuning(tuning_, *folder);

@@ -147,7 +147,7 @@ TEST_CASE("what is not finite is named") {
       std::vector<TensorSpec> specs;
       for (const Tensor& t : trainer->layout().tensors) {
         Shape shape;
-        for (const int64_t size : t.shape()) shape.push_back(uint64_t(size));
+        for (const int64_t size : t.whole_shape()) shape.push_back(uint64_t(size));
         specs.push_back({t.name, StoredType::F32, shape});
       }
       SafetensorsWriter writer(path, specs);

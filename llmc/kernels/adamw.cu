@@ -91,7 +91,7 @@ __device__ __forceinline__ void load_elements(Unit& unit, const Place<Master, Mo
     unit.v[i] = to_float(at.v[i]);
     unit.g[i] = at.gradients[i];
     unit.decay[i] = r.weight_decay;
-    unit.key[i] = r.key, unit.number[i] = r.first + (first + i - r.begin);
+    unit.key[i] = r.key, unit.number[i] = r.place[first + i - r.begin];
   }
 }
 
@@ -123,11 +123,13 @@ __device__ __forceinline__ void round_element(Unit& unit, int i, const PhiloxBlo
 
 template <class Master, class Moment>
 __device__ __forceinline__ void round_whole(Unit& unit, const AdamWRange& range, size_t first, int64_t step) {
-  const uint64_t begin = range.first + (first - range.begin);
+  const bool cut = range.place.is_cut();
+  uint64_t number = range.place[first - range.begin];
   PhiloxBlock pair;
   for (int i = 0; i < kUnit; ++i) {
-    if (i == 0 || (begin + i) % 2 == 0) pair = draws_of_pair(range.key, begin + i, step);
-    round_element<Master, Moment>(unit, i, pair, begin + i);
+    if (cut) number = range.place[first - range.begin + i];
+    if (i == 0 || cut || number % 2 == 0) pair = draws_of_pair(range.key, number, step);
+    round_element<Master, Moment>(unit, i, pair, number++);
   }
 }
 

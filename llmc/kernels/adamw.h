@@ -21,6 +21,7 @@
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/step_state.h"
+#include "llmc/kernels/tensor_window.h"
 
 struct AdamWConstants {
   float beta1, beta2, eps;
@@ -31,9 +32,9 @@ struct AdamWConstants {
 struct AdamWRange {
   size_t begin, count;
   float weight_decay;
-  uint64_t key = 0;  // philox_key of the tensor
-  size_t first = 0;  // which element of the tensor is the first
-  int amax = -1;     // whose word of AdamWAmax its largest weight goes to; -1: nobody's
+  uint64_t key = 0;         // philox_key of the tensor
+  TensorWindow place = {};  // which elements of the tensor they are
+  int amax = -1;            // whose word of AdamWAmax its largest weight goes to; -1: nobody's
 };
 
 // Words that are raised to the largest |weight|, as rounded to bf16, of the ranges that name them: who quantizes the

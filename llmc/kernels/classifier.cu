@@ -82,34 +82,17 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
   return row;
 }
 
-// The grid has a block a row. T is const in the forward pass alone, which writes no gradients.
+// Of a row's V columns. A thread reads the units threadIdx.x, threadIdx.x + kThreads, …
 template <class T, int kThreads>
-__global__ void __launch_bounds__(kThreads)
-    classifier_kernel(T* logits, float* losses, const int* labels, const StepState* state, int V, int ld) {
-  using Number = std::remove_const_t<T>;
-  constexpr bool kBackward = !std::is_const_v<T>;
+__device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned) {
   constexpr int kAtOnce = kThreads > 32 ? 4 : 1;  // units whose loads are in flight together
-  T* row = logits + size_t(blockIdx.x) * size_t(ld);
-  const int label = labels[blockIdx.x];
-  const bool aligned = ld % kUnit == 0;  // the launcher checked the base
-  const int units = (V + kUnit - 1) / kUnit, units_written = (ld + kUnit - 1) / kUnit;
-  const bool valid = label >= 0 && label < V;
-
-  if (label == kIgnoredLabel) {
-    if (threadIdx.x == 0) losses[blockIdx.x] = 0;
-    if constexpr (kBackward) {
-      const float zeros[kUnit] = {};
-      for (int u = int(threadIdx.x); u < units_written; u += kThreads) store_unit(row, zeros, u * kUnit, ld, aligned);
-    }
-    return;
-  }
-
+  const int units = (V + kUnit - 1) / kUnit;
   Softmax mine{-FLT_MAX, 0};
   float sums[kUnit] = {};
   for (int u = int(threadIdx.x); u < units; u += kThreads * kAtOnce) {
     float x[kAtOnce][kUnit];
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) load_unit<Number>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
+    for (int a = 0; a < kAtOnce; ++a) load_unit<T>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
     float max = mine.max;
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) max = max_f32(max, max_of(x[a]));
@@ -126,32 +109,109 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   for (int i = 0; i < kUnit; ++i) mine.sum += sums[i];
+  return combine<kThreads>(mine);
+}
 
-  const Softmax all = combine<kThreads>(mine);
+// row[v] = (softmax - (v == label)) * scale, by the threads that read it; columns from V on become 0.
+template <class T, int kThreads>
+__device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, int V, int ld,
+                                                bool aligned) {
+  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;
+  const int units_written = (ld + kUnit - 1) / kUnit;
+  const float inverse_sum = 1.0f / all.sum;
+  for (int u = int(threadIdx.x); u < units_written; u += kThreads * kAtOnce) {
+    float x[kAtOnce][kUnit];
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) load_unit<T>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) {
+      const int first = (u + a * kThreads) * kUnit;
+      VECTOR_LOOP
+      for (int i = 0; i < kUnit; ++i) {
+        const float p = exp_f32(x[a][i] - all.max) * inverse_sum;
+        x[a][i] = (p - (first + i == label ? 1.0f : 0.0f)) * scale;
+      }
+      if (first + kUnit > V)
+        for (int i = 0; i < kUnit; ++i) x[a][i] = first + i < V ? x[a][i] : 0.0f;
+      store_unit<T>(row, x[a], first, ld, aligned);
+    }
+  }
+}
+
+template <class T, int kThreads>
+__device__ __forceinline__ void write_zeros(T* row, int ld, bool aligned) {
+  const float zeros[kUnit] = {};
+  for (int u = int(threadIdx.x); u < (ld + kUnit - 1) / kUnit; u += kThreads)
+    store_unit(row, zeros, u * kUnit, ld, aligned);
+}
+
+// The grid has a block a row. T is const in the forward pass alone, which writes no gradients.
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    classifier_kernel(T* logits, float* losses, const int* labels, const StepState* state, int V, int ld) {
+  using Number = std::remove_const_t<T>;
+  constexpr bool kBackward = !std::is_const_v<T>;
+  T* row = logits + size_t(blockIdx.x) * size_t(ld);
+  const int label = labels[blockIdx.x];
+  const bool aligned = ld % kUnit == 0;  // the launcher checked the base
+  const bool valid = label >= 0 && label < V;
+  if (label == kIgnoredLabel) {
+    if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+    if constexpr (kBackward) write_zeros<Number, kThreads>(row, ld, aligned);
+    return;
+  }
+  const Softmax all = softmax_of<Number, kThreads>(row, V, aligned);
   // The thread that owns the label's column writes the loss.
   const int owner = valid ? label / kUnit % kThreads : 0;
   if (int(threadIdx.x) == owner) losses[blockIdx.x] = valid ? (all.max - to_float(row[label])) + logf(all.sum) : NAN;
+  if constexpr (kBackward)
+    write_gradients<Number, kThreads>(row, all, label, valid ? 1.0f / float(state->label_count) : NAN, V, ld, aligned);
+}
 
-  if constexpr (kBackward) {
-    const float scale = valid ? 1.0f / float(state->label_count) : NAN, inverse_sum = 1.0f / all.sum;
-    for (int u = int(threadIdx.x); u < units_written; u += kThreads * kAtOnce) {
-      float x[kAtOnce][kUnit];
-#pragma unroll
-      for (int a = 0; a < kAtOnce; ++a) load_unit<Number>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
-#pragma unroll
-      for (int a = 0; a < kAtOnce; ++a) {
-        const int first = (u + a * kThreads) * kUnit;
-        VECTOR_LOOP
-        for (int i = 0; i < kUnit; ++i) {
-          const float p = exp_f32(x[a][i] - all.max) * inverse_sum;
-          x[a][i] = (p - (first + i == label ? 1.0f : 0.0f)) * scale;
-        }
-        if (first + kUnit > V)
-          for (int i = 0; i < kUnit; ++i) x[a][i] = first + i < V ? x[a][i] : 0.0f;
-        store_unit<Number>(row, x[a], first, ld, aligned);
-      }
-    }
+// Likewise of the columns that this rank has.
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    classifier_part_kernel(SoftmaxPart* parts, const T* logits, const int* labels, VocabularyPart part, int ld) {
+  const T* row = logits + size_t(blockIdx.x) * size_t(ld);
+  const Softmax all = softmax_of<T, kThreads>(row, part.V, ld % kUnit == 0);
+  if (threadIdx.x != 0) return;
+  const int label = labels[blockIdx.x] - part.first;
+  parts[blockIdx.x] = {all.max, all.sum, label >= 0 && label < part.V ? to_float(row[label]) : 0.0f};
+}
+
+// Of the whole row by its parts (ranks, N); those that lack the label's column have 0 for its logit.
+__device__ __forceinline__ SoftmaxPart join(const SoftmaxPart* parts, int ranks, int N, int n) {
+  SoftmaxPart all = parts[n];
+  for (int r = 1; r < ranks; ++r) all.max = max_f32(all.max, parts[size_t(r) * N + n].max);
+  all.sum = 0, all.label = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const SoftmaxPart part = parts[size_t(r) * N + n];
+    all.sum += part.sum * exp_f32(part.max - all.max), all.label += part.label;
   }
+  return all;
+}
+
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    classifier_join_kernel(T* logits, const SoftmaxPart* parts, int ranks, const int* labels, const StepState* state,
+                           VocabularyPart part, int N, int ld) {
+  T* row = logits + size_t(blockIdx.x) * size_t(ld);
+  const int label = labels[blockIdx.x];
+  const bool aligned = ld % kUnit == 0, valid = label >= 0 && label < part.whole;
+  if (label == kIgnoredLabel) return write_zeros<T, kThreads>(row, ld, aligned);
+  const SoftmaxPart all = join(parts, ranks, N, int(blockIdx.x));
+  write_gradients<T, kThreads>(row, {all.max, all.sum}, label - part.first,
+                               valid ? 1.0f / float(state->label_count) : NAN, part.V, ld, aligned);
+}
+
+__global__ void __launch_bounds__(kSumThreads)
+    classifier_losses_kernel(float* losses, const SoftmaxPart* parts, int ranks, const int* labels, int whole, int N) {
+  const int n = int(blockIdx.x) * kSumThreads + int(threadIdx.x);
+  if (n >= N) return;
+  const int label = labels[n];
+  const SoftmaxPart all = join(parts, ranks, N, n);
+  const float loss = label >= 0 && label < whole ? (all.max - all.label) + logf(all.sum) : NAN;
+  losses[n] = label == kIgnoredLabel ? 0.0f : loss;
 }
 
 __global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(StepState* state, const float* losses, int N) {
@@ -167,23 +227,34 @@ __global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(StepState* stat
 
 namespace {
 
-// T is const in the forward pass.
-template <class T>
-void launch_rows(const Work& work, T* logits, float* losses, const int* labels, const StepState* state, int N, int V,
-                 int ld) {
+// Calls start(threads of a block) for the kernels that take a row each.
+template <class T, class F>
+void with_rows(const Work& work, T* logits, int N, int V, int ld, F&& start) {
   REQUIRE(N > 0 && V > 0 && ld >= V, "%s: %d rows of %d logits with a stride of %d: expected N, V > 0 and ld >= V",
           work.name, N, V, ld);
   REQUIRE(ld % kUnit || reinterpret_cast<uintptr_t>(logits) % 16 == 0,
           "%s: the logits at %p are not 16-byte aligned, though their stride %d is a multiple of %d", work.name,
           static_cast<const void*>(logits), ld, kUnit);
-  const auto with_threads = [&](auto constant) {
+  if (V < kLongRow) start(std::integral_constant<int, 32>{});
+  else if (!work.stream.device().info().wide_rows) start(std::integral_constant<int, kLongThreads>{});
+  else start(std::integral_constant<int, kWideThreads>{});
+}
+constexpr size_t shared_bytes(int threads) { return threads > 32 ? sizeof(RowShared) : 0; }
+
+// T is const in the forward pass.
+template <class T>
+void launch_rows(const Work& work, T* logits, float* losses, const int* labels, const StepState* state, int N, int V,
+                 int ld) {
+  with_rows(work, logits, N, V, ld, [&](auto constant) {
     constexpr int kThreads = decltype(constant)::value;
-    launch<classifier_kernel<T, kThreads>>(work, unsigned(N), kThreads, kThreads > 32 ? sizeof(RowShared) : 0, logits,
-                                           losses, labels, state, V, ld);
-  };
-  if (V < kLongRow) with_threads(std::integral_constant<int, 32>{});
-  else if (!work.stream.device().info().wide_rows) with_threads(std::integral_constant<int, kLongThreads>{});
-  else with_threads(std::integral_constant<int, kWideThreads>{});
+    launch<classifier_kernel<T, kThreads>>(work, unsigned(N), kThreads, shared_bytes(kThreads), logits, losses, labels,
+                                           state, V, ld);
+  });
+}
+
+void require_part(const char* name, const VocabularyPart& part) {
+  REQUIRE(part.first >= 0 && part.V > 0 && part.first + part.V <= part.whole,
+          "%s: %d columns from %d of %d: expected at least one, within them", name, part.V, part.first, part.whole);
 }
 
 }  // namespace
@@ -207,6 +278,47 @@ void classifier_forward(Stream& stream, float* losses, const T* logits, const in
       logits, losses, labels, nullptr, N, V, ld);
 }
 
+template <class T>
+void classifier_part(Stream& stream, SoftmaxPart* parts, const T* logits, const int* labels, VocabularyPart part, int N,
+                     int ld) {
+  require_part("classifier_part", part);
+  const Work work{
+      stream,
+      "classifier_part",
+      {writes(parts, size_t(N)), reads(logits, size_t(N - 1) * size_t(ld) + size_t(part.V)), reads(labels, size_t(N))}};
+  with_rows(work, logits, N, part.V, ld, [&](auto constant) {
+    constexpr int kThreads = decltype(constant)::value;
+    launch<classifier_part_kernel<T, kThreads>>(work, unsigned(N), kThreads, shared_bytes(kThreads), parts, logits,
+                                                labels, part, ld);
+  });
+}
+
+template <class T>
+void classifier_join(Stream& stream, T* logits, const SoftmaxPart* parts, int ranks, const int* labels,
+                     const StepState* state, VocabularyPart part, int N, int ld) {
+  require_part("classifier_join", part);
+  REQUIRE(ranks > 0, "classifier_join of %d ranks", ranks);
+  const Work work{stream,
+                  "classifier_join",
+                  {updates(logits, size_t(N) * size_t(ld)), reads(parts, size_t(ranks) * size_t(N)),
+                   reads(labels, size_t(N)), reads(&state->label_count, 1)}};
+  with_rows(work, logits, N, part.V, ld, [&](auto constant) {
+    constexpr int kThreads = decltype(constant)::value;
+    launch<classifier_join_kernel<T, kThreads>>(work, unsigned(N), kThreads, shared_bytes(kThreads), logits, parts,
+                                                ranks, labels, state, part, N, ld);
+  });
+}
+
+void classifier_losses(Stream& stream, float* losses, const SoftmaxPart* parts, int ranks, const int* labels, int whole,
+                       int N) {
+  REQUIRE(ranks > 0 && whole > 0 && N > 0, "classifier_losses of %d ranks, %d columns, %d rows", ranks, whole, N);
+  launch<classifier_losses_kernel>(
+      {stream,
+       "classifier_losses",
+       {writes(losses, size_t(N)), reads(parts, size_t(ranks) * size_t(N)), reads(labels, size_t(N))}},
+      blocks_for(size_t(N), kSumThreads), kSumThreads, 0, losses, parts, ranks, labels, whole, N);
+}
+
 void sum_losses(Stream& stream, StepState* state, const float* losses, int N) {
   REQUIRE(N > 0, "sum_losses of %d losses", N);
   launch<sum_losses_kernel>({stream, "sum_losses", {updates(&state->loss_sum, 1), reads(losses, size_t(N))}}, 1,
@@ -217,3 +329,9 @@ template void classifier_forward_backward(Stream&, float*, float*, const int*, c
 template void classifier_forward_backward(Stream&, bf16*, float*, const int*, const StepState*, int, int, int);
 template void classifier_forward(Stream&, float*, const float*, const int*, int, int, int);
 template void classifier_forward(Stream&, float*, const bf16*, const int*, int, int, int);
+#define INSTANTIATE(T)                                                                                              \
+  template void classifier_part(Stream&, SoftmaxPart*, const T*, const int*, VocabularyPart, int, int);             \
+  template void classifier_join(Stream&, T*, const SoftmaxPart*, int, const int*, const StepState*, VocabularyPart, \
+                                int, int);
+INSTANTIATE(float)
+INSTANTIATE(bf16)

@@ -28,5 +28,29 @@ void classifier_forward_backward(Stream& stream, T* logits, float* losses, const
 template <class T>
 void classifier_forward(Stream& stream, float* losses, const T* logits, const int* labels, int N, int V, int ld);
 
+// ---- rows of which each rank of a tensor-parallel group has a part: the columns first .. first+V-1 of `whole`
+
+struct VocabularyPart {
+  int first, V, whole;
+  int most = V;  // columns of each rank but the last
+};
+// Of the columns that a rank has: the largest logit, the sum of exp(logit - largest), and the label's logit, 0 where
+// another rank has it.
+struct SoftmaxPart {
+  float max, sum, label;
+};
+
+// parts (N) = of this rank's logits (N, ld).
+template <class T>
+void classifier_part(Stream& stream, SoftmaxPart* parts, const T* logits, const int* labels, VocabularyPart part, int N,
+                     int ld);
+// With all ranks' parts (ranks, N), in their order: the gradients of this rank's columns, in place, as above; and the
+// losses (N), the same bits on each rank. (Sums of parts add in the order of the ranks.)
+template <class T>
+void classifier_join(Stream& stream, T* logits, const SoftmaxPart* parts, int ranks, const int* labels,
+                     const StepState* state, VocabularyPart part, int N, int ld);
+void classifier_losses(Stream& stream, float* losses, const SoftmaxPart* parts, int ranks, const int* labels, int whole,
+                       int N);
+
 // state->loss_sum += the sum of losses (N), in fp64 and in an order that only N decides.
 void sum_losses(Stream& stream, StepState* state, const float* losses, int N);

@@ -19,14 +19,14 @@ constexpr int kLanes = 32, kGroups = kThreads / kLanes;
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     embedding_forward_kernel(T* __restrict__ out, const int* __restrict__ tokens, const T* __restrict__ weight, int N,
-                             int C, int V) {
+                             int C, EmbeddingRows rows) {
   const int row = blockIdx.x * blockDim.y + threadIdx.y;
   if (row >= N) return;
-  const int token = tokens[row];
-  const bool known = token >= 0 && token < V;
+  const int token = tokens[row] - rows.first;
+  const bool known = token >= 0 && token < rows.V, elsewhere = tokens[row] >= 0 && tokens[row] < rows.whole;
   Vector<T, width> nothing;
 #pragma unroll
-  for (int j = 0; j < width; ++j) nothing.v[j] = from_float<T>(NAN);
+  for (int j = 0; j < width; ++j) nothing.v[j] = from_float<T>(elsewhere ? 0.0f : NAN);
   const auto* from = reinterpret_cast<const Vector<T, width>*>(weight + size_t(known ? token : 0) * C);
   auto* to = reinterpret_cast<Vector<T, width>*>(out + size_t(row) * C);
   for (int i = threadIdx.x; i < C / width; i += blockDim.x) to[i] = known ? from[i] : nothing;
@@ -63,8 +63,8 @@ struct GroupSums {
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     embedding_backward_kernel(float* __restrict__ dweight, const T* __restrict__ dout, const int* __restrict__ tokens,
-                              const int* __restrict__ order, int N, int C, int V) {
-  const auto token_at = [&](int i) { return tokens[order[i]]; };
+                              const int* __restrict__ order, int N, int C, int first, int V) {
+  const auto token_at = [&](int i) { return tokens[order[i]] - first; };
   const int lane = threadIdx.x, group = threadIdx.y, groups = blockDim.y;
   const int c = (blockIdx.y * blockDim.x + lane) * width;
   const int begin = blockIdx.x * kWindow, end = N - begin < kWindow ? N : begin + kWindow;
@@ -109,43 +109,46 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void require_sizes(const char* who, int N, int C, int V) {
-  REQUIRE(N >= 1 && C >= 1 && V >= 1, "%s: N = %d tokens, C = %d, V = %d: expected at least one of each", who, N, C, V);
+void require_sizes(const char* who, int N, int C, const EmbeddingRows& rows) {
+  REQUIRE(N >= 1 && C >= 1 && rows.V >= 1, "%s: N = %d tokens, C = %d, V = %d: expected at least one of each", who, N,
+          C, rows.V);
+  REQUIRE(rows.first >= 0 && rows.first + rows.V <= rows.whole, "%s: rows %d to %d of a table of %d", who, rows.first,
+          rows.first + rows.V - 1, rows.whole);
 }
 
 }  // namespace
 
 template <class T>
-void embedding_forward(Stream& stream, T* out, const int* tokens, const T* weight, int N, int C, int V) {
-  require_sizes("embedding_forward", N, C, V);
+void embedding_forward(Stream& stream, T* out, const int* tokens, const T* weight, int N, int C, EmbeddingRows rows) {
+  require_sizes("embedding_forward", N, C, rows);
   const size_t size = size_t(N) * C;
   const int threads = threads_for_row(C / vector_width(C), 4, 128);
   const dim3 block(threads, kThreads / threads);
   with_vector_width("embedding_forward", C, {out, weight}, [&](auto width) {
     launch<embedding_forward_kernel<T, decltype(width)::value>>(
-        {stream, "embedding_forward", {writes(out, size), reads(tokens, size_t(N)), reads(weight, size_t(V) * C)}},
-        blocks_for(size_t(N), block.y), block, 0, out, tokens, weight, N, C, V);
+        {stream, "embedding_forward", {writes(out, size), reads(tokens, size_t(N)), reads(weight, size_t(rows.V) * C)}},
+        blocks_for(size_t(N), block.y), block, 0, out, tokens, weight, N, C, rows);
   });
 }
 
 template <class T>
 void embedding_backward(Stream& stream, float* dweight, const T* dout, const int* tokens, const int* order, int N,
-                        int C, int V) {
-  require_sizes("embedding_backward", N, C, V);
+                        int C, EmbeddingRows rows) {
+  require_sizes("embedding_backward", N, C, rows);
   const int vectors = C / vector_width(C), lanes = std::min(vectors, kLanes);
   const dim3 grid(blocks_for(size_t(N), kWindow), blocks_for(size_t(vectors), size_t(lanes)));
   with_vector_width("embedding_backward", C, {dweight, dout}, [&](auto width) {
     launch<embedding_backward_kernel<T, decltype(width)::value>>(
         {stream,
          "embedding_backward",
-         {updates(dweight, size_t(V) * C), reads(dout, size_t(N) * C), reads(tokens, size_t(N)),
+         {updates(dweight, size_t(rows.V) * C), reads(dout, size_t(N) * C), reads(tokens, size_t(N)),
           reads(order, size_t(N))}},
-        grid, dim3(lanes, kGroups), sizeof(GroupSums), dweight, dout, tokens, order, N, C, V);
+        grid, dim3(lanes, kGroups), sizeof(GroupSums), dweight, dout, tokens, order, N, C, rows.first, rows.V);
   });
 }
 
-#define INSTANTIATE(T)                                                               \
-  template void embedding_forward(Stream&, T*, const int*, const T*, int, int, int); \
-  template void embedding_backward(Stream&, float*, const T*, const int*, const int*, int, int, int);
+#define INSTANTIATE(T)                                                                         \
+  template void embedding_forward(Stream&, T*, const int*, const T*, int, int, EmbeddingRows); \
+  template void embedding_backward(Stream&, float*, const T*, const int*, const int*, int, int, EmbeddingRows);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

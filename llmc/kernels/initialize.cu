@@ -92,6 +92,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The same bits where the elements do not lie one behind the other: a thread makes one.
+__global__ void __launch_bounds__(kThreads)
+    normal_in_window_kernel(float* __restrict__ data, size_t n, uint64_t key, TensorWindow place, float std) {
+  const size_t i = size_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const uint64_t element = place[i];
+  const PhiloxBlock bits = philox(key, element / 4, 0);
+  const int word = element % 4 < 2 ? 0 : 2;
+  const Pair pair = normal_pair(bits.words[word], bits.words[word + 1]);
+  data[i] = (element % 2 ? pair.b : pair.a) * std;
+}
+
 __global__ void __launch_bounds__(kThreads) constant_kernel(float* data, size_t n, float value) {
   const size_t first = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kUnit;
   for (size_t i = first; i < first + kUnit && i < n; ++i) data[i] = value;
@@ -112,8 +124,12 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(T* __restrict__ out, con
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, uint64_t offset, float std) {
+void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, TensorWindow place, float std) {
   REQUIRE(n > 0 && std >= 0, "initialize_normal of %zu numbers with standard deviation %g", n, double(std));
+  if (place.is_cut())
+    return launch<normal_in_window_kernel>({stream, "initialize_normal", {writes(data, n)}}, blocks_for(n, kThreads),
+                                           kThreads, 0, data, n, key, place, std);
+  const uint64_t offset = place[0];
   const size_t blocks = size_t((offset + n + 3) / 4 - offset / 4);
   launch<normal_kernel>({stream, "initialize_normal", {writes(data, n)}}, blocks_for(blocks, kThreads * kCounters),
                         kThreads, 0, data, n, key, offset, std);

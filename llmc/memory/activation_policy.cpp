@@ -66,10 +66,11 @@ Fate fate_of(Saved saved, int layer, const ActivationPolicy& policy, const Llama
 }
 
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
-                  size_t N, bool backward) {
-  const auto wide = [&](Product product, size_t width) -> SavedSize {
+                  SavedTokens tokens, bool backward) {
+  const size_t N = tokens.tokens, R = tokens.rows;
+  const auto wide = [&](Product product, size_t size) -> SavedSize {
     const bool needed = !fp8.quantizes(layer, product) || fp8.wide_wgrad();
-    return {needed ? N * width : 0, element_bytes};
+    return {needed ? size : 0, element_bytes};
   };
   const auto operand = [&](Product product, bool factors) -> SavedSize {
     if (!backward || !fp8.quantizes(layer, product) || fp8.wide_wgrad()) return {0, 1};
@@ -80,12 +81,12 @@ SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Se
   switch (saved) {
     case Saved::x:
     case Saved::middle:
-      return {N * C, element_bytes};
+      return {R * C, element_bytes};
     case Saved::rstd1:
     case Saved::rstd2:
-      return {N, sizeof(float)};
+      return {R, sizeof(float)};
     case Saved::norm1:
-      return wide(Product::qkv, C);
+      return wide(Product::qkv, R * C);
     case Saved::qkv:
       return {N * size_t(config.qkv_width()), element_bytes};
     case Saved::attention:
@@ -93,11 +94,11 @@ SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Se
     case Saved::lse:
       return {N * size_t(config.NH), sizeof(float)};
     case Saved::norm2:
-      return wide(Product::gate_up, C);
+      return wide(Product::gate_up, R * C);
     case Saved::gate_up:
       return {N * 2 * FF, element_bytes};
     case Saved::swiglu:
-      return wide(Product::down, FF);
+      return wide(Product::down, N * FF);
     case Saved::qkv_input:
     case Saved::qkv_input_factors:
       return operand(Product::qkv, saved == Saved::qkv_input_factors);
@@ -138,7 +139,7 @@ std::string describe(int layer, const ActivationPolicy& policy, const LlamaConfi
   std::string lists[3];
   for (int s = 0; s < kSaved; ++s) {
     const std::string name = name_of(Saved(s));
-    if (!size_of(Saved(s), layer, config, fp8, 2, 1, true).count || name.ends_with("factors")) continue;
+    if (!size_of(Saved(s), layer, config, fp8, 2, {1, 1}, true).count || name.ends_with("factors")) continue;
     std::string& list = lists[int(fate_of(Saved(s), layer, policy, config))];
     list += (list.empty() ? "" : ", ") + name;
   }

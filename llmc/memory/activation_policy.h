@@ -62,9 +62,13 @@ struct SavedSize {
   size_t count = 0, element_bytes = 1;
   size_t bytes() const { return count * element_bytes; }
 };
-// Of `tokens` tokens. `backward`: else only what forward itself needs.
+// Of `tokens` tokens, of which this rank has so many rows between products (model/tensor_parallel.h).
+struct SavedTokens {
+  size_t tokens, rows;
+};
+// `backward`: else only what forward itself needs.
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
-                  size_t tokens, bool backward);
+                  SavedTokens tokens, bool backward);
 
 // For people: what becomes of each tensor with each value of both options, a line for those that share their fate.
 std::string activation_table();

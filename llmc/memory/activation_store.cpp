@@ -15,7 +15,7 @@ constexpr Saved kInputs[kProducts] = {Saved::qkv_input, Saved::attention, Saved:
 
 template <class T>
 ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
-                                    const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device,
+                                    const std::optional<ActivationPolicy>& policy, SavedTokens tokens, Device& device,
                                     HostStreams* host)
     : config_(config), fp8_(fp8), policy_(policy), blocks_(size_t(config.L)), host_(host) {
   plan_places(plan, tokens);
@@ -25,7 +25,7 @@ ActivationStore<T>::ActivationStore(MemoryPlan& plan, const LlamaConfig& config,
 }
 
 template <class T>
-void ActivationStore<T>::plan_places(MemoryPlan& plan, size_t tokens) {
+void ActivationStore<T>::plan_places(MemoryPlan& plan, SavedTokens tokens) {
   const auto for_each = [&](auto&& f) {
     for (int layer = 0; layer < config_.L; ++layer)
       for (int s = 0; s < kSaved; ++s) {

@@ -24,7 +24,7 @@ class ActivationStore {
  public:
   // For micro-batches of up to `tokens` tokens. `policy`: none without a backward pass. `host`: needed if it offloads.
   ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
-                  const std::optional<ActivationPolicy>& policy, size_t tokens, Device& device, HostStreams* host);
+                  const std::optional<ActivationPolicy>& policy, SavedTokens tokens, Device& device, HostStreams* host);
   void bind(const Arena& arena, Stream& compute);
 
   const BlockActivations<T>& get(int layer) const { return blocks_[size_t(layer)].activations; }
@@ -52,7 +52,7 @@ class ActivationStore {
     Place device[kSaved], host[kSaved];
     BlockActivations<T> activations;
   };
-  void plan_places(MemoryPlan& plan, size_t tokens);
+  void plan_places(MemoryPlan& plan, SavedTokens tokens);
   void send(int layer);
   void fetch(int layer);
   Fate fate(Saved saved, int layer) const;

@@ -145,6 +145,13 @@ void GradientStore::sum_part(int unit, float* sums, bool add) {
   }
 }
 
+void GradientStore::sum_copies(int unit, float* sums, size_t first, size_t count) {
+  if (!sharding_.tensor) return;
+  for (const Piece& piece : layout_.pieces(unit, first, count))
+    if (Communicator* copies = sharding_.copies(*piece.tensor))
+      copies->all_reduce_sum(communication_, sums + piece.at, piece.count);
+}
+
 void GradientStore::reduce(int unit) {
   if (sharded()) reduce_part(unit);
   else reduce_whole(unit);
@@ -170,9 +177,11 @@ void GradientStore::reduce_whole(int unit) {
     if (sharding_.stage == 0) {
       sum_whole(start, size);
       sharding_.replicate.all_reduce_sum(communication_, start, size);
+      sum_copies(unit, start, 0, size);
     } else {
       sum_part(unit, start + part, false);
       sharding_.replicate.all_reduce_sum(communication_, start + part, layout_.part_size(unit));
+      sum_copies(unit, start + part, part, layout_.part_size(unit));
     }
   }
   if (last_ && summed_) summed_(stream, unit, start + part);
@@ -193,6 +202,7 @@ void GradientStore::reduce_part(int unit) {
   sum_part(unit, sums, !first_);
   if (!host_) slot_free_[size_t(slot_of(unit))].record(communication_);
   if (last_) sharding_.replicate.all_reduce_sum(communication_, sums, size);
+  if (last_) sum_copies(unit, sums, sharding_.part(layout_, unit), size);
   if (last_ && summed_) summed_(communication_, unit, sums);
   if (!host_) return;
   send(unit, communication_, kept(unit), sums, size);

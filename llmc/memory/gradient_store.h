@@ -53,12 +53,14 @@ class GradientStore {
   // Over those that shard: a whole unit into itself, or this rank's part of it set into `sums` or added to it.
   void sum_whole(float* whole, size_t size);
   void sum_part(int unit, float* sums, bool add);
+  // Over the ranks that have the same elements by tensor parallelism: of elements first .. first+count-1 of the unit.
+  void sum_copies(int unit, float* sums, size_t first, size_t count);
   // What is there while the unit's backward computes.
   float* whole(int unit) const;
   // What lasts.
   float* kept(int unit) const;
   bool has_slots() const { return sharded() || host_; }
-  bool sums_over_ranks() const { return sharding_.degree() > 1 || sharding_.replicate.size() > 1; }
+  bool sums_over_ranks() const { return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tensor; }
   void clear_added(int unit);
   void reduce_whole(int unit);
   void reduce_part(int unit);

@@ -21,6 +21,13 @@ struct Sharding {
   // The ranks that share one copy of the state, once for weights on their way to them and once for gradients on their
   // way from them, which travel at the same time; and those that keep the same part.
   Communicator &gather, &reduce, &replicate;
+  // The ranks of a tensor-parallel group, and those of it that have the same key and value heads; null: there are none.
+  Communicator *tensor = nullptr, *heads = nullptr;
+
+  // Those that have the same elements of a tensor, whose gradients are sums over them; null: no others.
+  Communicator* copies(const Tensor& tensor) const {
+    return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? this->tensor : heads;
+  }
 
   int degree() const { return gather.size(); }
   int rank() const { return gather.rank(); }

@@ -37,7 +37,7 @@ ProjectionOperand<T> down_input(const BlockActivations<T>& a) {
 template <class T>
 void norm(const BlockContext& context, T* y, float* rstd, const T* x, const T* weight, float* amax) {
   const LlamaConfig& c = context.config;
-  rmsnorm_forward(context.stream, y, rstd, x, weight, context.B * context.T, c.C, float(c.norm_eps), amax);  // (N, C)
+  rmsnorm_forward(context.stream, y, rstd, x, weight, context.rows(), c.C, float(c.norm_eps), amax);  // (R, C)
 }
 
 template <class T>
@@ -50,7 +50,7 @@ template <class T>
 void attention_half(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
                     const BlockScratch<T>& s) {
   const LlamaConfig& c = context.config;
-  const int N = context.B * context.T, NH = c.NH, NKV = c.NKV, HD = c.HD, QKV = c.qkv_width();
+  const int N = context.tokens(), NH = c.NH, NKV = c.NKV, HD = c.HD, QKV = c.qkv_width();
   Stream& stream = context.stream;
   const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // in each row of qkv
   T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
@@ -60,9 +60,9 @@ void attention_half(const BlockContext& context, const BlockWeights<T>& w, const
   if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
   attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention,
                     input_amax(context, Product::o));                    // (N, NH HD)
-  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);  // (N, C)
-  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, N, c.C, float(c.norm_eps),
-                      input_amax(context, Product::gate_up));  // (N, C)
+  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);  // (R, C)
+  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, context.rows(), c.C,
+                      float(c.norm_eps), input_amax(context, Product::gate_up));  // (R, C)
 }
 
 // From the second norm's output to the last product's input.
@@ -78,15 +78,14 @@ template <class T>
 void block_forward(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
                    const BlockScratch<T>& s, const T* middle_before, T* delta) {
   const LlamaConfig& c = context.config;
-  const int N = context.B * context.T;
   float* amax = input_amax(context, Product::qkv);
   if (middle_before)
-    add_rmsnorm_forward(context.stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, N, c.C, float(c.norm_eps),
-                        amax);  // (N, C)
+    add_rmsnorm_forward(context.stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, context.rows(), c.C,
+                        float(c.norm_eps), amax);  // (R, C)
   else norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, amax);
   attention_half(context, w, a, s);
   mlp_input(context, w, a);
-  project<T>(context, Product::down, delta, down_input(a), w.down);  // (N, C)
+  project<T>(context, Product::down, delta, down_input(a), w.down);  // (R, C)
 }
 
 template <class T>
@@ -112,7 +111,7 @@ template <class T>
 void block_backward(const BlockContext& context, const BlockWeights<T>& w, const BlockGradients& g,
                     const BlockActivations<T>& a, const BlockScratch<T>& s, T* dresidual, bool accumulate) {
   const LlamaConfig& c = context.config;
-  const int N = context.B * context.T, C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF;
+  const int N = context.tokens(), R = context.rows(), C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF;
   Stream& stream = context.stream;
   const T *q = a.qkv, *k = q + NH * HD, *v = k + NKV * HD;
   T *dq = s.dqkv, *dk = dq + NH * HD, *dv = dk + NKV * HD;
@@ -124,7 +123,7 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
   project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu, false}, w.gate_up, a.norm2,
                       accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, N, C,
+  rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, R, C,
                    output_gradient_amax(context, layer, Product::o));  // +=
   project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
   attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
@@ -134,7 +133,7 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
                                   context.rope_positions};
   project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned, false}, w.qkv, a.norm1, accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, N, C,
+  rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, R, C,
                    output_gradient_amax(context, layer - 1, Product::down));  // +=
 }
 

@@ -13,6 +13,7 @@
 #include "llmc/kernels/matmul.h"
 #include "llmc/model/config.h"
 #include "llmc/model/projection.h"
+#include "llmc/model/tensor_parallel.h"
 
 template <class T>
 struct BlockWeights {
@@ -28,18 +29,21 @@ struct BlockGradients {  // fp32, as BlockWeights
   float *norm1, *qkv, *o, *norm2, *gate_up, *down;
 };
 
+// Of tensor parallelism: NH, NKV, FF are this rank's, of weights and activations alike, and so are the R rows (all N
+// tokens without it) of what lies between products.
+
 // What forward leaves for backward. Inputs of products in FP8 are null, and kept as those have them (projection.h).
 template <class T>
 struct BlockActivations {
-  T* x;          // (N, C) residual stream before the block
-  float* rstd1;  // (N)
-  T* norm1;      // (N, C)
+  T* x;          // (R, C) residual stream before the block
+  float* rstd1;  // (R)
+  T* norm1;      // (R, C)
   T* qkv;        // (N, QKV) after RoPE
   T* attention;  // (N, NH HD)
   float* lse;    // (B, NH, T) log-sum-exp of the scores
-  T* middle;     // (N, C) residual stream between attention and MLP
-  float* rstd2;  // (N)
-  T* norm2;      // (N, C)
+  T* middle;     // (R, C) residual stream between attention and MLP
+  float* rstd2;  // (R)
+  T* norm2;      // (R, C)
   T* gate_up;    // (N, 2 FF)
   T* swiglu;     // (N, FF)
 };
@@ -47,14 +51,14 @@ struct BlockActivations {
 // Buffers that one block after the other uses.
 template <class T>
 struct BlockScratch {
-  T* projected;            // (N, C) output of Wo
-  T* dnorm;                // (N, C)
+  T* projected;            // (R, C) output of Wo
+  T* dnorm;                // (R, C)
   T* dattention;           // (N, NH HD)
   T* dqkv;                 // (N, QKV); forward with a `past`: the new tokens' q, k, v on their way to the others
   T* dswiglu;              // (N, FF)
   T* dgate_up;             // (N, 2 FF); null where it is quantized as it is computed
   float* attention_delta;  // (B, NH, T)
-  float* norm_partials;    // rmsnorm_backward_scratch(N, C)
+  float* norm_partials;    // rmsnorm_backward_scratch(R, C)
 };
 
 // How much of a block backward computes again instead of keeping it, each more than the one before:
@@ -77,6 +81,12 @@ struct BlockContext {
   const BlockFp8* fp8 = nullptr;  // null: all products are in T
   // Forward alone, B = 1: the tokens follow so many, whose keys and values lie before theirs in the activations' qkv.
   int past = 0;
+  TensorParallel* tensor = nullptr;  // null: this rank computes all of each product
+  // Its scratch, of T, (padded N, C) each: all ranks' rows, and sums of all tokens that are to be scattered.
+  void *gathered = nullptr, *partial = nullptr;
+
+  int tokens() const { return B * T; }
+  int rows() const { return tensor ? tensor->own_rows(B * T) : B * T; }  // between products
 };
 
 // `middle_before` and `delta` come in as the two addends that the block before left; the first block has no such

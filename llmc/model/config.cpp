@@ -1,5 +1,7 @@
 #include "llmc/model/config.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 
@@ -189,4 +191,30 @@ double LlamaConfig::flops_per_token(int T, bool causal) const {
   const double block = double(qkv_width()) * C + double(C) * q_width() + 3.0 * FF * C;
   const double products = L * block + double(V) * C;
   return 6 * products + (causal ? 6.0 : 12.0) * L * q_width() * T;
+}
+
+namespace {
+
+bool takes_tensor_degree(const LlamaConfig& c, int degree) {
+  return c.NH % degree == 0 && c.FF % degree == 0 && (c.NKV % degree == 0 || degree % c.NKV == 0) &&
+         (degree - 1) * c.vocabulary_part(degree) < c.V;
+}
+
+}  // namespace
+
+LlamaConfig LlamaConfig::tensor_part(int degree, int rank) const {
+  if (degree == 1) return *this;
+  std::string possible;
+  for (int d = 1; d <= NH; ++d)
+    if (takes_tensor_degree(*this, d)) possible += (possible.empty() ? "" : ", ") + std::to_string(d);
+  REQUIRE(
+      takes_tensor_degree(*this, degree),
+      "--tensor-parallel-degree %d: %s has %d query heads, %d key and value heads, an FFN of %d columns and a "
+      "vocabulary of %d\n  it must divide the query heads and the columns, and divide the key and value heads or be "
+      "a multiple of them\n  choose one of: %s",
+      degree, name.c_str(), NH, NKV, FF, V, possible.c_str());
+  LlamaConfig part = *this;
+  part.NH = NH / degree, part.NKV = std::max(NKV / degree, 1), part.FF = FF / degree;
+  part.V = std::min(vocabulary_part(degree), V - rank * vocabulary_part(degree));
+  return part;
 }

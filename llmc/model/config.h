@@ -33,6 +33,12 @@ struct LlamaConfig {
   // Throws with the values if no such model can exist or our kernels cannot take it.
   void check() const;
 
+  // What of the model a rank of a tensor-parallel group computes: its heads, columns of the MLP and rows of the
+  // vocabulary, of which the last rank may have fewer. With fewer key and value heads than ranks several have the same.
+  // Throws on a degree that does not divide them, naming those that would.
+  LlamaConfig tensor_part(int degree, int rank) const;
+  int vocabulary_part(int degree) const { return (V + degree - 1) / degree; }  // rows of all ranks but the last
+
   // Presets: tiny, llama2-7b, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b, llama3-405b.
   static LlamaConfig preset(const std::string& name);
   static std::vector<std::string> presets();

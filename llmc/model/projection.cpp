@@ -74,6 +74,76 @@ QuantizeSource source_of(const ProjectionOperand<T>& x) {
   return x.wide ? PlainSource{quantizable(x.wide)} : x.source;
 }
 
+// Qkv, gate and up take all tokens and leave this rank's columns; o and down take these, and leave sums.
+bool gathers(Product product) { return product == Product::qkv || product == Product::gate_up; }
+
+template <class T>
+T* gather(const BlockContext& context, const T* own, int width) {
+  T* all = static_cast<T*>(context.gathered);
+  context.tensor->gather(context.stream, all, own, context.tokens(), width);
+  return all;
+}
+
+// own (R, width) = this rank's rows of the sums over the ranks of what compute(first, count, to) leaves in `to` of
+// tokens first .. first+count-1.
+template <class T, class F>
+void scatter(const BlockContext& context, T* own, int width, F&& compute) {
+  TensorParallel& tensor = *context.tensor;
+  const int N = context.tokens();
+  T* partial = static_cast<T*>(context.partial);
+  tensor.clear_padding(context.stream, partial, N, width);
+  int i = 0;
+  for (const TensorParallel::Chunk& chunk : tensor.chunks(N)) {
+    compute(chunk.first, chunk.count, partial + size_t(chunk.first) * size_t(width));
+    tensor.scatter(context.stream, own, partial, N, width, i++);
+  }
+  tensor.await_scattered(context.stream);
+}
+
+// Calls compute(first, count, from) for each chunk of what is gathered, when it has come.
+template <class T, class F>
+void for_gathered(const BlockContext& context, const T* all, int width, F&& compute) {
+  int i = 0;
+  for (const TensorParallel::Chunk& chunk : context.tensor->chunks(context.tokens())) {
+    context.tensor->await_gathered(context.stream, i++);
+    compute(chunk.first, chunk.count, all + size_t(chunk.first) * size_t(width));
+  }
+}
+
+template <class T>
+void project_in_parts(const BlockContext& context, Product product, T* out, const T* x, const T* weight) {
+  const auto [OC, IC] = product_shape(context.config, product);
+  if (gathers(product))
+    for_gathered(context, gather(context, x, IC), IC, [&, OC = OC, IC = IC](int first, int count, const T* from) {
+      context.matmul.forward(out + size_t(first) * size_t(OC), from, weight, count, OC, IC);
+    });
+  else
+    scatter(context, out, OC, [&, OC = OC, IC = IC](int first, int count, T* to) {
+      context.matmul.forward(to, x + size_t(first) * size_t(IC), weight, count, OC, IC);
+    });
+}
+
+template <class T>
+void project_backward_in_parts(const BlockContext& context, Product product, T* dx, float* dweight, const T* dy,
+                               const T* weight, const T* x, bool accumulate) {
+  const auto [OC, IC] = product_shape(context.config, product);
+  const int N = context.tokens();
+  if (gathers(product)) {
+    const T* all = gather(context, x, IC);  // for the weight's gradient, on its way during the input's
+    scatter(context, dx, IC, [&, OC = OC, IC = IC](int first, int count, T* to) {
+      context.matmul.dgrad(to, dy + size_t(first) * size_t(OC), weight, count, OC, IC);
+    });
+    for_gathered(context, all, IC, [](int, int, const T*) {});
+    context.matmul.wgrad(dweight, dy, all, N, OC, IC, accumulate);
+  } else {
+    const T* all = gather(context, dy, OC);
+    for_gathered(context, all, OC, [&, OC = OC, IC = IC](int first, int count, const T* from) {
+      context.matmul.dgrad(dx + size_t(first) * size_t(IC), from, weight, count, OC, IC);
+    });
+    context.matmul.wgrad(dweight, all, x, N, OC, IC, accumulate);
+  }
+}
+
 void require_fp8_is_bf16() { fail("FP8 products were asked for, and the model computes in fp32"); }
 
 }  // namespace
@@ -111,6 +181,7 @@ void project(const BlockContext& context, Product product, T* out, const Project
   const auto [OC, IC] = product_shape(context.config, product);
   const int N = context.B * context.T;
   const BlockFp8* f = fp8_of(context, product);
+  if (!f && context.tensor) return project_in_parts(context, product, out, x.wide, weight);
   if (!f) return context.matmul.forward(out, x.wide, weight, N, OC, IC);
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
   const QuantizeSource source = source_of(x);
@@ -132,6 +203,8 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   Stream& stream = context.stream;
   Matmul& matmul = context.matmul;
   const BlockFp8* f = fp8_of(context, product);
+  if (!f && context.tensor)
+    return project_backward_in_parts(context, product, dx, dweight, dy.wide, weight, x, accumulate);
   if (!f) {
     matmul.dgrad(dx, dy.wide, weight, N, OC, IC);
     matmul.wgrad(dweight, dy.wide, x, N, OC, IC, accumulate);

@@ -14,9 +14,26 @@ std::string with_layer(std::string name, int layer) {
   return mark == std::string::npos ? name : name.replace(mark, 2, std::to_string(layer));
 }
 
+// What of the tensor a rank holds: the formulas of its rows and columns say it of the rank's part of the config.
+Tensor part_of(const TensorRow& row, const LlamaConfig& config, const TensorSplit& split) {
+  const LlamaConfig here = config.tensor_part(split.degree, split.rank);
+  Tensor t{&row, "", 0, row.rows(here), row.columns ? row.columns(here) : 1, 0, row.rows(config), 1};
+  if (row.columns) t.whole_columns = row.columns(config);
+  if (row.shard == ShardRule::replicated) {
+    t.copies = split.degree, t.copy = split.rank;
+  } else if (row.shard == ShardRule::columns) {
+    t.first_column = t.columns * split.rank;
+  } else {
+    const int64_t most = row.rows(config.tensor_part(split.degree, 0));  // the last rank may have fewer rows
+    t.copies = int(std::max<int64_t>(1, most * split.degree / t.whole_rows)), t.copy = split.rank % t.copies;
+    t.first_row = most * (split.rank / t.copies);
+  }
+  return t;
+}
+
 }  // namespace
 
-TensorLayout::TensorLayout(const LlamaConfig& config, int parts) : parts(parts) {
+TensorLayout::TensorLayout(const LlamaConfig& config, int parts, TensorSplit split) : parts(parts) {
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0};
     size_t end = 0;
@@ -25,9 +42,10 @@ TensorLayout::TensorLayout(const LlamaConfig& config, int parts) : parts(parts) 
       if (row.unit != kind || (config.tied && strcmp(row.product, "head") == 0)) continue;
       if (strcmp(product, row.product) != 0) end = rounded_up(end, kAlignment);
       product = row.product;
-      const int64_t columns = row.columns ? row.columns(config) : 1;
-      tensors.push_back({&row, with_layer(row.name, layer), int(units.size()), row.rows(config), columns, end});
-      end += tensors.back().size();
+      Tensor t = part_of(row, config, split);
+      t.name = with_layer(row.name, layer), t.unit = int(units.size()), t.offset = end;
+      end += part_of(row, config, {split.degree, 0}).size();
+      tensors.push_back(t);
     }
     unit.size = rounded_up(end, kAlignment * size_t(parts));
     size += unit.size;

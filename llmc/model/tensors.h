@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "llmc/kernels/tensor_window.h"
 #include "llmc/model/config.h"
 
 enum class UnitKind { embedding, block, head };      // what is gathered, computed and reduced as one
@@ -66,12 +67,22 @@ struct Tensor {
   const TensorRow* row;
   std::string name;       // Hugging Face's
   int unit;               // of TensorLayout::units
-  int64_t rows, columns;  // a vector has columns 1
+  int64_t rows, columns;  // that are here; a vector has columns 1
   size_t offset;          // elements from the start of the unit
+  // The whole tensor, and where in it the first element lies that is here.
+  int64_t whole_rows, whole_columns;
+  int64_t first_row = 0, first_column = 0;
+  int copies = 1, copy = 0;  // ranks of the tensor-parallel group that have the same elements; which of them this is
+
   size_t size() const { return size_t(rows) * size_t(columns); }
   bool is_matrix() const { return row->columns != nullptr; }
-  std::vector<int64_t> shape() const {
-    return is_matrix() ? std::vector<int64_t>{rows, columns} : std::vector<int64_t>{rows};
+  std::vector<int64_t> whole_shape() const {
+    return is_matrix() ? std::vector<int64_t>{whole_rows, whole_columns} : std::vector<int64_t>{whole_rows};
+  }
+  // Of the elements from `first` on, of those that are here.
+  TensorWindow window(size_t first) const {
+    return {uint64_t(first_row) * uint64_t(whole_columns) + uint64_t(first_column), first, uint64_t(columns),
+            uint64_t(whole_columns)};
   }
 };
 
@@ -88,14 +99,21 @@ struct Piece {
   const Tensor* tensor;
   size_t first, count;
   size_t at;  // of the first one, in elements from the start of what was asked for
+  TensorWindow window() const { return tensor->window(first); }
+};
+
+// Which rank of how many of a tensor-parallel group.
+struct TensorSplit {
+  int degree = 1, rank = 0;
 };
 
 struct TensorLayout {
   // Each product begins at a multiple of this many elements: 256 bytes in every type.
   static constexpr size_t kAlignment = 256;
 
-  // Each unit is padded so that it can be cut into `parts` equal ones, which all begin at such a multiple.
-  explicit TensorLayout(const LlamaConfig& config, int parts = 1);
+  // Of the whole model's config, what a rank of a tensor-parallel group holds. Each unit is padded so that it can be
+  // cut into `parts` equal ones, which all begin at such a multiple; it is as large on each rank of the group.
+  explicit TensorLayout(const LlamaConfig& config, int parts = 1, TensorSplit split = {});
 
   std::vector<Tensor> tensors;
   std::vector<Unit> units;  // embedding, blocks 0 .. L-1, head

@@ -17,8 +17,41 @@ constexpr const char* kPartial = ".partial";
 
 std::string share_name(int rank, int ranks) { return format("rank-%05d-of-%05d", rank, ranks); }
 
-std::string piece_name(StateKind kind, const Piece& piece) {
-  return format("%s/%s@%zu", name_of(kind), piece.tensor->name.c_str(), piece.first);
+// A stretch of a rank's share that is one tensor of its file: elements that lie in one in the whole tensor, or rows of
+// them whose starts are `stride` apart.
+struct Stretch {
+  StateKind kind;
+  const Tensor* tensor;
+  int unit;
+  size_t at;  // in the unit
+  uint64_t first, rows, columns, stride;
+
+  size_t count() const { return size_t(rows * columns); }
+  TensorSpec spec() const {
+    std::string name = format("%s/%s@%llu", name_of(kind), tensor->name.c_str(), (unsigned long long)first);
+    if (rows == 1) return {name, StoredType::F32, {columns}};
+    return {name + format("+%llu", (unsigned long long)stride), StoredType::F32, {rows, columns}};
+  }
+};
+
+// Of the pieces that no other rank of the tensor-parallel group saves.
+std::vector<Stretch> stretches_of(const CheckpointShare& share) {
+  std::vector<Stretch> stretches;
+  for (const StateKind kind : kStateKinds)
+    for (int unit = 0; unit < int(share.units.size()); ++unit) {
+      const UnitShare& own = share.units[size_t(unit)];
+      for (const Piece& piece : share.layout.pieces(unit, own.first, own.count)) {
+        if (piece.tensor->copy > 0) continue;
+        const uint64_t stride = piece.window().stride;
+        piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {
+          if (Stretch* last = stretches.empty() || i == 0 ? nullptr : &stretches.back();
+              last && last->columns == count && last->first + last->rows * stride == first)
+            ++last->rows;
+          else stretches.push_back({kind, piece.tensor, unit, own.first + piece.at + i, first, 1, count, stride});
+        });
+      }
+    }
+  return stretches;
 }
 
 Json manifest_entry(uint64_t bytes, const std::string& checksum) {
@@ -75,26 +108,18 @@ void write_checkpoint_share(const std::string& path, const CheckpointShare& shar
   for (const std::string& folder : {fs::path(path).parent_path().string(), partial})
     if (disk.make_folder(folder) != 0 && errno != EEXIST) require_done(-1, "make the folder", folder);
 
-  const auto for_pieces = [&](auto&& f) {
-    for (const StateKind kind : kStateKinds)
-      for (size_t unit = 0; unit < share.units.size(); ++unit)
-        for (const Piece& piece : share.layout.pieces(int(unit), share.units[unit].first, share.units[unit].count))
-          f(kind, piece, int(unit), share.units[unit].first + piece.at);
-  };
+  const std::vector<Stretch> stretches = stretches_of(share);
   std::vector<TensorSpec> specs;
-  for_pieces([&](StateKind kind, const Piece& piece, int, size_t) {
-    specs.push_back({piece_name(kind, piece), StoredType::F32, {piece.count}});
-  });
+  for (const Stretch& s : stretches) specs.push_back(s.spec());
   const auto other_name = [](const NamedNumbers& other) { return format("other/%s@0", other.name.c_str()); };
   for (const NamedNumbers& other : share.others)
     specs.push_back({other_name(other), StoredType::F32, {other.numbers.size()}});
   SafetensorsWriter writer(name + ".safetensors", std::move(specs), disk);
-  for_pieces([&](StateKind kind, const Piece& piece, int unit, size_t first) {
-    for (size_t done = 0, n; done < piece.count; done += n) {
-      n = std::min(kCheckpointPiece, piece.count - done);
-      writer.write(piece_name(kind, piece), share.read(kind, unit, first + done, n), n * sizeof(float));
+  for (const Stretch& s : stretches)
+    for (size_t done = 0, n; done < s.count(); done += n) {
+      n = std::min(kCheckpointPiece, s.count() - done);
+      writer.write(s.spec().name, share.read(s.kind, s.unit, s.at + done, n), n * sizeof(float));
     }
-  });
   for (const NamedNumbers& other : share.others)
     writer.write(other_name(other), other.numbers.data(), other.numbers.size() * sizeof(float));
   writer.finish();
@@ -200,7 +225,11 @@ void Checkpoint::open(const std::string& name, const Json& entry) {
     REQUIRE(at != t.name.npos && t.type == StoredType::F32,
             "%s: tensor %s is %s\n  expected F32, named KIND/NAME@FIRST", file.c_str(), t.name.c_str(),
             name_of(t.type));
-    parts_[t.name.substr(0, at)].push_back({size_t(strtoull(&t.name[at + 1], nullptr, 10)), t.elements(), t.data});
+    char* end = nullptr;
+    Part part{size_t(strtoull(&t.name[at + 1], &end, 10)), t.elements(), 1, 0, t.data};
+    if (*end == '+') part.rows = size_t(t.shape[0]), part.stride = size_t(strtoull(end + 1, nullptr, 10));
+    part.columns /= part.rows;
+    parts_[t.name.substr(0, at)].push_back(part);
   }
 }
 
@@ -227,23 +256,29 @@ void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, s
   const std::string name = format("%s/%s", name_of(kind), tensor.c_str());
   const auto found = parts_.find(name);
   REQUIRE(found != parts_.end(), "checkpoint %s has no %s", path_.c_str(), name.c_str());
-  size_t next = first;
-  const size_t end = first + count;
-  for (const Part& part : found->second) {
-    if (part.first > next || next == end) break;
-    if (part.first + part.count <= next) continue;
-    const size_t n = std::min(end, part.first + part.count) - next;
-    memcpy(out + (next - first), part.data + (next - part.first) * sizeof(float), n * sizeof(float));
-    next += n;
+  const std::vector<Part>& parts = found->second;
+  size_t hint = 0;  // the part that had the element before
+  for (size_t next = first, n; next < first + count; next += n) {
+    n = 0;
+    for (size_t tried = 0; n == 0 && tried < parts.size(); ++tried) {
+      const Part& part = parts[(hint + tried) % parts.size()];
+      if (next < part.first) continue;
+      const size_t row = part.rows == 1 ? 0 : (next - part.first) / part.stride,
+                   column = next - part.first - row * part.stride;
+      if (row >= part.rows || column >= part.columns) continue;
+      n = std::min(first + count - next, part.columns - column);
+      memcpy(out + (next - first), part.data + (row * part.columns + column) * sizeof(float), n * sizeof(float));
+      hint = (hint + tried) % parts.size();
+    }
+    REQUIRE(n > 0, "checkpoint %s lacks element %zu of %s", path_.c_str(), next, name.c_str());
   }
-  REQUIRE(next == end, "checkpoint %s lacks element %zu of %s", path_.c_str(), next, name.c_str());
 }
 
 std::vector<float> Checkpoint::other(const std::string& name) const {
   const auto found = parts_.find("other/" + name);
   if (found == parts_.end()) return {};
   const Part& part = found->second.front();
-  std::vector<float> numbers(part.count);
-  memcpy(numbers.data(), part.data, part.count * sizeof(float));
+  std::vector<float> numbers(part.columns);
+  memcpy(numbers.data(), part.data, part.columns * sizeof(float));
   return numbers;
 }

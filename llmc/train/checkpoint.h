@@ -3,7 +3,8 @@
 //   step-00000120/
 //     rank-00000-of-00002.safetensors   a rank's share of weights and moments, in pieces: "weights/NAME@FIRST" is fp32
 //     rank-00001-of-00002.safetensors   elements FIRST, FIRST+1, … of the tensor NAME (Hugging Face's); the first
-//                                       rank's has what all of them know besides, as "other/NAME@0"
+//                                       rank's has what all of them know besides, as "other/NAME@0"; columns of a
+//                                       matrix are "weights/NAME@FIRST+STRIDE", rows that begin STRIDE apart
 //     state.json                        the step, the model, the options, how far the data and the schedule are
 //     manifest.json                     each file with its bytes and XXH64; a checkpoint is complete when it has this
 //
@@ -84,7 +85,7 @@ class Checkpoint {
     std::string path, checksum;
   };
   struct Part {
-    size_t first, count;
+    size_t first, columns, rows, stride;  // elements first + row * stride + column of the tensor
     const std::byte* data;
   };
   void open(const std::string& name, const Json& entry);

@@ -10,18 +10,19 @@
 // Rows begin .. end-1, (end - begin, V) in fp32. The host waits; the head computes its chunks of rows anew.
 template <class T>
 std::vector<float> read_logits(Walk<T>& walk, Stream& compute, int begin, int end) {
-  const int chunk = walk.head_chunk(), V = walk.vocabulary(), stride = walk.logits_stride();
+  const int chunk = walk.head_chunk();
   std::vector<float> result;
-  result.reserve(size_t(end - begin) * size_t(V));
   std::vector<T> rows;
   for (int first = begin / chunk * chunk; first < end; first += chunk) {
     const T* logits = walk.logits(first);
-    const int from = std::max(begin, first), to = std::min(end, first + chunk);
-    rows.resize(size_t(to - from) * size_t(stride));
-    copy(compute, rows.data(), logits + size_t(from - first) * size_t(stride), rows.size());
-    compute.synchronize();
-    for (int r = 0; r < to - from; ++r)
-      for (int v = 0; v < V; ++v) result.push_back(to_float(rows[size_t(r) * size_t(stride) + size_t(v)]));
+    for (int row = std::max(begin, first); row < std::min(end, first + chunk); ++row) {
+      const typename Walk<T>::RowParts parts = walk.row_parts(logits, row - first);
+      rows.resize(size_t(parts.ranks) * size_t(parts.stride));
+      copy(compute, rows.data(), parts.data, rows.size());
+      compute.synchronize();
+      for (int v = 0; v < walk.vocabulary(); ++v)
+        result.push_back(to_float(rows[size_t(v / parts.V) * size_t(parts.stride) + size_t(v % parts.V)]));
+    }
   }
   return result;
 }

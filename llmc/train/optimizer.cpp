@@ -19,11 +19,27 @@ Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Shardin
   if (sharding.stage == 0 || sharding.stage == 3) add_span(0, units, weight_decay, fp8);
   else
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay, fp8);
-  partials_at_.push_back(0);
-  for (int unit = 0; unit < units; ++unit)
-    partials_at_.push_back(partials_at_.back() + global_norm_partials(layout.part_size(unit)));
+  for (int unit = 0; unit < units; ++unit) plan_squares(unit);
   planned_ranges_ = plan.add<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size());
-  planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials_at_.back());
+  planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials_count_);
+}
+
+// All of the part but what another rank of the tensor-parallel group squares, too.
+void Optimizer::plan_squares(int unit) {
+  const size_t size = layout_.part_size(unit);
+  std::vector<Squared>& stretches = squared_stretches_.emplace_back();
+  const auto add = [&](size_t begin, size_t end) {
+    if (begin == end) return;
+    stretches.push_back({begin, end - begin, partials_count_});
+    partials_count_ += global_norm_partials(end - begin);
+  };
+  size_t begin = 0;
+  for (const Piece& piece : layout_.pieces(unit, sharding_.part(layout_, unit), size)) {
+    if (piece.tensor->copy == 0) continue;
+    add(begin, piece.at);
+    begin = piece.at + piece.count;
+  }
+  add(begin, size);
 }
 
 // Neighbours with the same decay, whose largest weights go to the same word, are one range, and padding between them
@@ -37,9 +53,9 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
       const int amax = fp8.word_of_largest(layout_.units[size_t(unit)].layer, piece.tensor->row->product);
       const size_t begin = span.count + piece.at;
       if (store_.rounds())
-        ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.first, amax});
+        ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.window(), amax});
       else if (ranges.empty() || ranges.back().weight_decay != decay || ranges.back().amax != amax)
-        ranges.push_back({begin, 0, decay, 0, 0, amax});
+        ranges.push_back({begin, 0, decay, 0, {}, amax});
       ranges.back().count = begin + piece.count - ranges.back().begin;
     }
     span.count += sharding_.count(layout_, unit);
@@ -66,15 +82,17 @@ void Optimizer::reset() {
 
 // Each rank squares its part of the units, in any stage: so the stages have the same bits.
 void Optimizer::add_squares(Stream& stream, int unit, const float* part) {
-  global_norm_squares(stream, partials_ + partials_at_[size_t(unit)], part, layout_.part_size(unit));
+  for (const Squared& s : squared_stretches_[size_t(unit)])
+    global_norm_squares(stream, partials_ + s.partials, part + s.at, s.count);
 }
 
 void Optimizer::square_sum(StepState* state) {
-  global_norm_sum(compute_, &state->square_sum, partials_, partials_at_.back());
-  if (sharding_.degree() == 1) return;
+  global_norm_sum(compute_, &state->square_sum, partials_, partials_count_);
+  if (sharding_.degree() == 1 && !sharding_.tensor) return;
   squared_.record(compute_);
   communication_.wait(squared_);
-  sharding_.reduce.all_reduce_sum(communication_, &state->square_sum, 1);
+  if (sharding_.degree() > 1) sharding_.reduce.all_reduce_sum(communication_, &state->square_sum, 1);
+  if (sharding_.tensor) sharding_.tensor->all_reduce_sum(communication_, &state->square_sum, 1);
   summed_.record(communication_);
   compute_.wait(summed_);
 }

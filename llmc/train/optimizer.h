@@ -38,6 +38,7 @@ class Optimizer {
   void add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8);
   template <class T, class Master, class Moment>
   void update(const Span& span, const float* gradients, T* weights, const StepState* state, AdamWAmax amax);
+  void plan_squares(int unit);
   void square_sum(StepState* state);
 
   const TensorLayout& layout_;
@@ -52,6 +53,11 @@ class Optimizer {
   Planned<double> planned_partials_;
   AdamWRange* ranges_on_device_ = nullptr;
   double* partials_ = nullptr;
-  std::vector<size_t> partials_at_;  // a unit, and the end
+  // Of this rank's part of a unit, what no other rank squares; and where its partial sums go.
+  struct Squared {
+    size_t at, count, partials;
+  };
+  std::vector<std::vector<Squared>> squared_stretches_;  // a unit
+  size_t partials_count_ = 0;
   Event squared_, summed_;
 };

@@ -17,6 +17,7 @@
 #include "llmc/train/state_feed.h"
 #include "llmc/train/walk.h"
 #include "llmc/train/weights_io.h"
+#include "llmc/train/whole_tensors.h"
 
 namespace {
 
@@ -27,15 +28,23 @@ class LlamaTrainer : public Trainer {
                const TrainerSettings& settings)
       : device_(device),
         communicator_(communicator),
-        groups_(communicator, mesh),
-        config_(config),
+        groups_(communicator, mesh, config),
+        whole_config_(config),
+        split_{mesh.tensor_degree, mesh.tensor_rank},
+        config_(config.tensor_part(split_.degree, split_.rank)),
         settings_(settings),
-        sharding_{mesh.shard_degree > 1 ? settings.zero_stage : 0, *groups_.gather, *groups_.reduce,
-                  *groups_.replicate},
-        layout_(config_, mesh.shard_degree),
+        sharding_{mesh.shard_degree > 1 ? settings.zero_stage : 0,
+                  *groups_.gather,
+                  *groups_.reduce,
+                  *groups_.replicate,
+                  groups_.tensor.get(),
+                  groups_.heads.get()},
+        layout_(whole_config_, mesh.shard_degree, split_),
         compute_(device, "compute"),
         gather_(device, "gather"),
         reduce_(device, "reduce"),
+        tensor_(groups_.tensor ? std::make_unique<TensorStream>(device, *groups_.products, settings.tensor_chunks)
+                               : nullptr),
         host_(settings.training && (settings.state.in_pieces() || settings.activations.offloads(config_))
                   ? std::make_unique<HostStreams>(device)
                   : nullptr),
@@ -46,8 +55,14 @@ class LlamaTrainer : public Trainer {
                     std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
         state_(plan_, layout_, sharding_, settings.state, kDType<T>, settings.training, device, compute_, host_.get()),
         walk_(plan_, config_, layout_,
-              {settings.B, settings.T, settings.head_chunk, settings.prefetch,
-               settings.training ? std::optional(settings.activations) : std::nullopt},
+              {settings.B,
+               settings.T,
+               settings.head_chunk,
+               settings.prefetch,
+               settings.training ? std::optional(settings.activations) : std::nullopt,
+               tensor_ ? &tensor_->parallel : nullptr,
+               {split_.rank * config.vocabulary_part(split_.degree), config_.V, config.V,
+                config.vocabulary_part(split_.degree)}},
               settings.attention, settings_.fp8, device, host_.get()),
         batches_(plan_, device, settings.micro_steps, size_t(settings.B) * size_t(settings.T)),
         states_(plan_, device),
@@ -57,6 +72,7 @@ class LlamaTrainer : public Trainer {
         to_compute_(device),
         forked_(device) {
     for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
+    if (tensor_) whole_tensors_.emplace(whole_config_, mesh.shard_degree, *groups_.products, compute_);
     if (!settings.training) return;
     prepare_graph();
     if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
@@ -100,7 +116,7 @@ class LlamaTrainer : public Trainer {
       const Tensor& t = *piece.tensor;
       if (t.row->init == InitRule::ones) initialize_constant(compute_, to, piece.count, 1.0f);
       else
-        initialize_normal(compute_, to, piece.count, philox_key(t.name, seed), piece.first,
+        initialize_normal(compute_, to, piece.count, philox_key(t.name, seed), piece.window(),
                           t.row->init == InitRule::residual ? residual_std : normal_std);
     });
     reset_state();
@@ -123,7 +139,9 @@ class LlamaTrainer : public Trainer {
       set_own_pieces(kind, [&](const Piece& piece, float* to) {
         for (size_t done = 0; done < piece.count; done += numbers.size()) {
           numbers.resize(std::min(kCheckpointPiece, piece.count - done));
-          checkpoint.read(kind, piece.tensor->name, piece.first + done, numbers.size(), numbers.data());
+          piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
+            checkpoint.read(kind, piece.tensor->name, first, count, numbers.data() + at);
+          });
           copy(compute_, to + done, numbers.data(), numbers.size());
           compute_.synchronize();
         }
@@ -174,13 +192,17 @@ class LlamaTrainer : public Trainer {
 
   void save(const std::string& directory) override {
     std::optional<WeightsWriter> writer;
-    if (!directory.empty()) writer.emplace(directory, layout_, config_);
-    for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
-      const float* whole = whole_weights(unit);
+    const TensorLayout layout(whole_config_);
+    if (!directory.empty()) writer.emplace(directory, layout, whole_config_);
+    for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+      const float* here = whole_weights(unit);
+      std::vector<std::vector<float>> joined;
+      if (tensor_) joined = whole_tensors_->of(unit, here);
       if (writer)
         writer->write_unit(unit, [&](const Tensor& t, size_t first, size_t count, float* out) {
-          copy(compute_, out, whole + t.offset + first, count);
-          compute_.synchronize();
+          const size_t number = size_t(&t - &layout.tensors[size_t(layout.units[size_t(unit)].first_tensor)]);
+          if (tensor_) std::copy_n(joined[number].data() + first, count, out);
+          else copy(compute_, out, here + t.offset + first, count), compute_.synchronize();
         });
     }
     if (writer) writer->finish();
@@ -202,7 +224,7 @@ class LlamaTrainer : public Trainer {
     device_.begin_step();
     begin_step(input);
     batches_.send(compute_, form.micro_steps, input.inputs.data(), input.labels.data(),
-                  form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, config_.V);
+                  form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, whole_config_.V);
     if (scales_) scales_->begin_step(input.step);
     if (graph_ && stepped_ && !input.piecewise && is_regular(input.step)) launch_work(form);
     else enqueue_work(form, false);
@@ -236,13 +258,13 @@ class LlamaTrainer : public Trainer {
     REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %zu tokens", positions.size(),
             inputs.size());
     batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(),
-                  int(inputs.size()) / settings_.T, settings_.T, config_.V);
+                  int(inputs.size()) / settings_.T, settings_.T, whole_config_.V);
     walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
     states_.fetch(compute_);
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
     const StepState end = states_.wait_for_oldest(communicator_).state;
     require_finite(end);
-    return {end.loss_sum, int64_t(labels.size()) - int64_t(ignored)};
+    return {end.loss_sum, counts() ? int64_t(labels.size()) - int64_t(ignored) : 0};
   }
 
   std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
@@ -255,8 +277,7 @@ class LlamaTrainer : public Trainer {
 
   LossSum sum_over_ranks(LossSum sum) override {
     StepState state{};
-    state.loss_sum = sum.nats;
-    state.label_count = sum.labels;
+    if (counts()) state.loss_sum = sum.nats, state.label_count = sum.labels;
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->loss_sum, 1);
     sum_over_ranks_on_device(&states_.on_device()->label_count, 1);
@@ -388,7 +409,7 @@ class LlamaTrainer : public Trainer {
     state.grad_clip = settings_.grad_clip;
     state.step = input.step;
     const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
-    state.label_count = int64_t(input.labels.size()) - int64_t(ignored);
+    state.label_count = counts() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
     set_votes(state, input.votes);
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
@@ -446,6 +467,7 @@ class LlamaTrainer : public Trainer {
 
   std::vector<Stream*> side_streams() {
     std::vector<Stream*> streams = {&gather_, &reduce_};
+    if (tensor_) streams.push_back(&tensor_->stream);
     if (host_) streams.insert(streams.end(), {&host_->out, &host_->in});
     return streams;
   }
@@ -457,6 +479,9 @@ class LlamaTrainer : public Trainer {
       compute_.wait(joined_[i++]);
     }
   }
+
+  // Of the ranks that compute the same tokens one says what they add up to.
+  bool counts() const { return split_.rank == 0; }
 
   static constexpr size_t kSummedAtBegin = 4;  // label_count and the votes behind it
   static void set_votes(StepState& state, const Votes& votes) {
@@ -482,7 +507,9 @@ class LlamaTrainer : public Trainer {
     compute_.wait(to_compute_);
   }
 
+  size_t first_tensor(int unit) const { return size_t(layout_.units[size_t(unit)].first_tensor); }
   std::vector<float> download(const float* unit, const Tensor& t) {
+    if (tensor_) return whole_tensors_->of(t.unit, unit)[size_t(&t - &layout_.tensors[0]) - first_tensor(t.unit)];
     std::vector<float> values(t.size());
     copy(compute_, values.data(), unit + t.offset, t.size());
     compute_.synchronize();
@@ -492,21 +519,39 @@ class LlamaTrainer : public Trainer {
   // Those that this rank shards with, and those that keep what it keeps.
   struct Groups {
     std::unique_ptr<Communicator> gather, reduce, replicate;
-    Groups(Communicator& all, const Mesh& mesh)
+    std::unique_ptr<Communicator> products, tensor, heads;  // none without tensor parallelism
+    Groups(Communicator& all, const Mesh& mesh, const LlamaConfig& config)
         : gather(all.split(mesh.group({Mesh::Axis::shard}))),
           reduce(all.split(mesh.group({Mesh::Axis::shard}))),
-          replicate(all.split(mesh.group({Mesh::Axis::replicate}))) {}
+          replicate(all.split(mesh.group({Mesh::Axis::replicate}))) {
+      if (mesh.tensor_degree == 1) return;
+      const std::vector<int> group = mesh.group({Mesh::Axis::tensor});
+      products = all.split(group), tensor = all.split(group);
+      const int copies = std::max(mesh.tensor_degree / config.NKV, 1), first = mesh.tensor_rank / copies * copies;
+      heads = all.split({group.begin() + first, group.begin() + first + copies});
+    }
+  };
+  // What travels beside products, apart from gradients' sums.
+  struct TensorStream {
+    Stream stream;
+    TensorParallel parallel;
+    TensorStream(Device& device, Communicator& ranks, int chunks)
+        : stream(device, "tensor"), parallel(ranks, stream, chunks, device) {}
   };
 
   Device& device_;
   Communicator& communicator_;
   const Groups groups_;
-  const LlamaConfig config_;
+  const LlamaConfig whole_config_;
+  const TensorSplit split_;
+  const LlamaConfig config_;  // of what this rank computes
   const TrainerSettings settings_;
   const Sharding sharding_;
   const TensorLayout layout_;
   MemoryPlan plan_;
   Stream compute_, gather_, reduce_;
+  const std::unique_ptr<TensorStream> tensor_;  // where ranks compute the same tokens
+  std::optional<WholeTensors> whole_tensors_;
   const std::unique_ptr<HostStreams> host_;   // where something is offloaded
   const std::unique_ptr<ScaleStore> scales_;  // of FP8 products
   ParameterStore<T> parameters_;
@@ -541,7 +586,7 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
             sequence_.size() - size_t(count));
     return logits(sequence_, 1, past + count, past + count - 1, {});
   }
-  batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, config_.V, past);
+  batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, whole_config_.V, past);
   walk_.forward_more(batches_.device_batch(), count, past);
   return read_logits(walk_, compute_, count - 1, count);
 }
@@ -554,7 +599,7 @@ std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, i
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
   batches_.send(compute_, 1, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len,
-                config_.V);
+                whole_config_.V);
   walk_.forward(batches_.device_batch(), B, seq_len);
   return only_row ? read_logits(walk_, compute_, *only_row, *only_row + 1) : read_logits(walk_, compute_, 0, N);
 }
@@ -567,7 +612,7 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   REQUIRE(settings.B > 0 && settings.T > 0 && int64_t(settings.B) * settings.T < (int64_t(1) << 31),
           "a micro-batch of %d sequences of %d tokens: both must be positive, and less than 2^31 tokens", settings.B,
           settings.T);
-  REQUIRE(mesh.data_ranks() == communicator.size() && mesh.rank == communicator.rank(),
+  REQUIRE(mesh.world_size == communicator.size() && mesh.rank == communicator.rank(),
           "%s, and the communicator has %d ranks, of which this is number %d", mesh.description().c_str(),
           communicator.size(), communicator.rank());
   REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);

@@ -51,6 +51,7 @@ struct TrainerSettings {
   StateSettings state;               // of master weights and moments
   uint64_t seed = 0;                 // of stochastic rounding
   int micro_steps = 1;               // the most micro-batches of a step
+  int tensor_chunks = 1;             // in which tensor-parallel rows travel beside their products
   bool graphs = false;               // steps are captured once, and then launched as a whole
 };
 
@@ -92,7 +93,7 @@ struct LossSum {
 
 class Trainer {
  public:
-  // `communicator` spans the data ranks, which `mesh` arranges; all outlive the trainer. All ranks call.
+  // `communicator` spans the ranks that `mesh` arranges; all outlive the trainer. All ranks call.
   static std::unique_ptr<Trainer> create(Device& device, Communicator& communicator, const LlamaConfig& config,
                                          const TrainerSettings& settings, const Mesh& mesh = {});
   virtual ~Trainer() = default;
@@ -153,7 +154,7 @@ class Trainer {
   // clipping.
   virtual std::vector<float> weights(const std::string& name) = 0;
   virtual std::vector<float> gradients(const std::string& name) = 0;
-  virtual const TensorLayout& layout() const = 0;
+  virtual const TensorLayout& layout() const = 0;  // of what this rank holds
   // FP8: what was quantized for a step that fp8_stats chose, on this rank, by fp8_number(). After wait_for_step() of
   // it, and before the step after the next is enqueued.
   virtual std::vector<QuantizeStatistics> fp8_statistics(int64_t step) = 0;

@@ -21,7 +21,7 @@ Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator
 
 // Those that are fastest for a step of `layout` from `step` on: the first rank's, for all. All ranks call, with weights
 // in place; what the trainer holds afterwards is of no use.
-Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& layout, int64_t step,
+Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& layout, int data_rank, int64_t step,
                    Communicator& communicator, Device& device);
 Tuning find_tuning(Trainer& trainer, const StepInput& input, Communicator& communicator, Device& device);
 

@@ -17,34 +17,46 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
       sizes_(sizes),
       attention_(attention),
       fp8_(fp8),
-      activations_(plan, config, fp8, sizes.policy, size_t(sizes.B) * size_t(sizes.T), device, host) {
+      activations_(plan, config, fp8, sizes.policy, {sizes.tokens(), sizes.rows()}, device, host) {
   if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.policy.has_value());
-  const size_t N = size_t(sizes.B) * size_t(sizes.T), C = size_t(config.C), FF = size_t(config.FF);
+  const size_t N = sizes.tokens(), R = sizes.rows(), C = size_t(config.C), FF = size_t(config.FF);
   const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
     planned = plan.add<U>(Segment::device, category, name, count);
   };
-  add(planned_.projected, "scratch", "projected", N * C);
-  add(planned_.delta, "scratch", "delta", N * C);
+  add(planned_.projected, "scratch", "projected", R * C);
+  add(planned_.delta, "scratch", "delta", R * C);
   add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
   if (sizes.policy) {
-    add(planned_.dnorm, "scratch", "dnorm", N * C);
+    add(planned_.dnorm, "scratch", "dnorm", R * C);
     add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
     add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
     bool wide = fp8.wide_wgrad();
     for (int layer = 0; layer < config.L; ++layer) wide = wide || !fp8.quantizes(layer, Product::gate_up);
     if (wide) add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
-    add(planned_.dresidual, "scratch", "dresidual", N * C);
+    add(planned_.dresidual, "scratch", "dresidual", R * C);
     add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH));
-    add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(N), config.C));
+    add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(R), config.C));
   }
   add(planned_.rope_table, "tables", "RoPE", size_t(sizes.T) * size_t(config.HD));
-  add(planned_.head_x, "activations", "head x", N * C);
-  add(planned_.head_norm, "activations", "head norm", N * C);
-  add(planned_.head_rstd, "activations", "head rstd", N);
-  head_.ld = (config.V + 63) / 64 * 64;
+  add(planned_.head_x, "activations", "head x", R * C);
+  add(planned_.head_norm, "activations", "head norm", R * C);
+  add(planned_.head_rstd, "activations", "head rstd", R);
+  head_.ld = (sizes.vocabulary.most + 63) / 64 * 64;
   head_.chunk = std::min(sizes.head_chunk, (int(N) + 127) / 128 * 128);
   add(planned_.logits, "logits", "logits", size_t(head_.chunk) * size_t(head_.ld));
   add(planned_.losses, "logits", "losses", N);
+  if (sizes.tensor) plan_tensor_parallel(plan);
+}
+
+template <class T>
+void Walk<T>::plan_tensor_parallel(MemoryPlan& plan) {
+  const size_t degree = size_t(sizes_.tensor->degree()), size = degree * sizes_.rows() * size_t(config_.C);
+  planned_.gathered = plan.add<T>(Segment::symmetric, "tensor parallelism", "all ranks' rows", size);
+  planned_.partial = plan.add<T>(Segment::symmetric, "tensor parallelism", "sums of all tokens", size);
+  planned_.parts =
+      plan.add<SoftmaxPart>(Segment::symmetric, "tensor parallelism", "softmax by rank", degree * size_t(head_.chunk));
+  planned_.logits_by_rank =
+      plan.add<T>(Segment::symmetric, "tensor parallelism", "logits of a row by rank", degree * size_t(head_.ld));
 }
 
 template <class T>
@@ -77,6 +89,11 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   head_.logits = arena[planned_.logits];
   head_.losses = arena[planned_.losses];
   head_.norm_partials = scratch_.norm_partials;
+  if (sizes_.tensor) {
+    head_.gathered = arena[planned_.gathered], head_.partial = arena[planned_.partial];
+    head_.parts = arena[planned_.parts];
+    logits_by_rank_ = arena[planned_.logits_by_rank];
+  }
   rope_table_ = arena[planned_.rope_table];
   const std::vector<float> table = rope_table(config_.rope, config_.HD, sizes_.T);
   copy(stream, rope_table_, table.data(), table.size());
@@ -85,8 +102,8 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
 
 template <class T>
 BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past) const {
-  return {*stream_, *matmul_, config_,    rope_table_, sizes_.T, batch.positions, batch.document_start,
-          B,        seq_len,  attention_, nullptr,     past};
+  return {*stream_, *matmul_,   config_, rope_table_, sizes_.T,      batch.positions, batch.document_start, B,
+          seq_len,  attention_, nullptr, past,        sizes_.tensor, head_.gathered,  head_.partial};
 }
 
 // The context of a block whose weights were asked for; what `fp8` then holds belongs to it.
@@ -110,7 +127,7 @@ BlockContext Walk<T>::with_fp8(BlockContext context, BlockFp8& fp8, int layer, b
 
 template <class T>
 HeadContext Walk<T>::head_context() const {
-  return {*stream_, *matmul_, config_, tokens_};
+  return {*stream_, *matmul_, config_, tokens_, sizes_.tensor, sizes_.vocabulary};
 }
 
 template <class T>
@@ -174,7 +191,7 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
   for (int layer = 0; layer < ahead; ++layer) parameters_->gather(layout_.block_unit(layer));
   const T* table = parameters_->get(embedding) + layout_.offset(embedding, "embedding");
   activations_.begin_forward(0, training);
-  embedding_forward(*stream_, activations_.get(0).x, batch.inputs, table, tokens_, config_.C, config_.V);  // (N, C)
+  embed(batch, table);
   if (!config_.tied) parameters_->release(embedding);  // else the head needs it too
   const T* middle = nullptr;                           // of the block before
   for (int layer = 0; layer < L; ++layer) {
@@ -191,6 +208,22 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
   head_norm(head_context(), head_weights(), head_, middle, delta_);  // (N, C)
 }
 
+// The first block's input (R, C).
+template <class T>
+void Walk<T>::embed(BatchFeed::DeviceBatch batch, const T* table) {
+  T* x = activations_.get(0).x;
+  T* all = sizes_.tensor ? head_.partial : x;
+  embedding_forward(*stream_, all, batch.inputs, table, tokens_, config_.C, embedding_rows());  // (N, C)
+  if (sizes_.tensor) sizes_.tensor->scatter_all(*stream_, x, all, tokens_, config_.C);
+}
+
+template <class T>
+void Walk<T>::embed_backward(BatchFeed::DeviceBatch batch, float* gradient) {
+  if (sizes_.tensor) sizes_.tensor->gather_all(*stream_, head_.gathered, dresidual_, tokens_, config_.C);
+  embedding_backward(*stream_, gradient, sizes_.tensor ? head_.gathered : dresidual_, batch.inputs, batch.order,
+                     tokens_, config_.C, embedding_rows());  // +=
+}
+
 template <class T>
 void Walk<T>::release_head() {
   if (!holds_head_) return;
@@ -203,6 +236,16 @@ template <class T>
 const T* Walk<T>::logits(int first) {
   head_logits(head_context(), head_weights(), head_, first, std::min(head_.chunk, tokens_ - first));
   return head_.logits;
+}
+
+template <class T>
+typename Walk<T>::RowParts Walk<T>::row_parts(const T* logits, int row) {
+  const T* own = logits + size_t(row) * size_t(head_.ld);
+  if (!sizes_.tensor) return {own, 1, config_.V, head_.ld};
+  T* here = logits_by_rank_ + size_t(sizes_.tensor->rank()) * size_t(head_.ld);
+  copy(*stream_, here, own, size_t(head_.ld));
+  sizes_.tensor->exchange(*stream_, logits_by_rank_, here, size_t(head_.ld) * sizeof(T));
+  return {logits_by_rank_, sizes_.tensor->degree(), sizes_.vocabulary.most, head_.ld};
 }
 
 template <class T>
@@ -245,7 +288,7 @@ void Walk<T>::forward_backward(BatchFeed::DeviceBatch batch, int B, int seq_len,
     gradients.reduce(layout_.block_unit(layer));
   }
   float* dembedding = config_.tied ? dhead.head : embedding_gradient(gradients);
-  embedding_backward(*stream_, dembedding, dresidual_, batch.inputs, batch.order, tokens_, config_.C, config_.V);  // +=
+  embed_backward(batch, dembedding);
   gradients.reduce(embedding);
 }
 

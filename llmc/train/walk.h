@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "llmc/kernels/embedding.h"
 #include "llmc/memory/activation_store.h"
 #include "llmc/memory/fp8_scratch.h"
 #include "llmc/memory/gradient_store.h"
@@ -18,6 +19,11 @@ struct WalkSizes {
   int head_chunk;                          // tokens whose logits exist at once, a multiple of 128
   int prefetch;                            // units whose weights are gathered ahead of their use
   std::optional<ActivationPolicy> policy;  // none: forward passes only, nothing is planned for more
+  TensorParallel* tensor = nullptr;        // null: this rank computes all of each product
+  VocabularyPart vocabulary = {};          // of this rank
+
+  size_t tokens() const { return size_t(B) * size_t(T); }
+  size_t rows() const { return tensor ? TensorParallel::own_rows(tokens(), tensor->degree()) : tokens(); }
 };
 
 template <class T>
@@ -41,17 +47,26 @@ class Walk {
   // Forward alone of one sequence, whose first `past` tokens were the last that went through this or `forward`; for
   // logits as below.
   void forward_more(BatchFeed::DeviceBatch batch, int count, int past);
-  // Forward alone; then logits(first) gives the rows first .. first+head_chunk-1 of the logits, `logits_stride()`
-  // apart, valid until the next call of anything here.
+  // Forward alone; then logits(first) gives the rows first .. first+head_chunk-1 of this rank's logits, valid until the
+  // next call of anything here but row_parts().
   void forward(BatchFeed::DeviceBatch batch, int B, int seq_len);
   const T* logits(int first);
-  int logits_stride() const { return head_.ld; }
+  // A row of these, of all ranks: V logits of each but the last, which may have fewer, `stride` apart.
+  struct RowParts {
+    const T* data;
+    int ranks, V, stride;
+  };
+  RowParts row_parts(const T* logits, int row);
   int head_chunk() const { return head_.chunk; }
-  int vocabulary() const { return config_.V; }
+  int vocabulary() const { return sizes_.vocabulary.whole; }
   // Whether forward_more() can be asked for.
   bool keeps_keys() const { return activations_.keeps_keys(); }
 
  private:
+  void plan_tensor_parallel(MemoryPlan& plan);
+  void embed(BatchFeed::DeviceBatch batch, const T* table);
+  void embed_backward(BatchFeed::DeviceBatch batch, float* gradient);
+  EmbeddingRows embedding_rows() const { return {sizes_.vocabulary.first, config_.V, sizes_.vocabulary.whole}; }
   void release_head();
   void forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training = false);
   BlockContext with_fp8(BlockContext context, BlockFp8& fp8, int layer, bool backward) const;
@@ -76,10 +91,12 @@ class Walk {
     Planned<float> attention_delta, norm_partials, rope_table;
     Planned<T> head_x, head_norm, logits;
     Planned<float> head_rstd, losses;
+    Planned<T> gathered, partial, logits_by_rank;
+    Planned<SoftmaxPart> parts;
   } planned_;
   BlockScratch<T> scratch_{};
   HeadBuffers<T> head_{};
-  T *delta_ = nullptr, *dresidual_ = nullptr;
+  T *delta_ = nullptr, *dresidual_ = nullptr, *logits_by_rank_ = nullptr;
   float* rope_table_ = nullptr;
 
   Stream* stream_ = nullptr;

@@ -25,7 +25,7 @@ float half_to_float(uint16_t h) {
 
 std::vector<uint64_t> stored_shape(const Tensor& t) {
   std::vector<uint64_t> shape;
-  for (int64_t extent : t.shape()) shape.push_back(uint64_t(extent));
+  for (int64_t extent : t.whole_shape()) shape.push_back(uint64_t(extent));
   return shape;
 }
 
@@ -78,7 +78,9 @@ void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors
   std::vector<float> numbers;
   for (size_t done = 0; done < piece.count; done += numbers.size()) {
     numbers.resize(std::min(kPieceElements, piece.count - done));
-    read_as_fp32(stored, piece.first + done, numbers.size(), numbers.data());
+    piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
+      read_as_fp32(stored, first, count, numbers.data() + at);
+    });
     copy(stream, to + done, numbers.data(), numbers.size());
     stream.synchronize();
   }

@@ -1,0 +1,88 @@
+#include "llmc/model/tensor_parallel.h"
+
+#include "llmc/base/error.h"
+#include "llmc/device/number.h"
+
+TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, Device& device)
+    : ranks_(ranks), stream_(stream), chunks_(chunks), computed_(device), scattered_(device) {
+  REQUIRE(chunks > 0, "--tensor-parallel-overlap %d: expected at least one chunk", chunks);
+  for (int i = 0; i < chunks; ++i) gathered_.emplace_back(device);
+}
+
+// As many as there may be of whole tiles of 128 tokens.
+std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
+  constexpr int kTile = 128;
+  int count = chunks_;
+  while (count > 1 && N % (count * degree() * kTile) != 0) --count;
+  if (count == 1) return {{0, N, 0, own_rows(N)}};
+  std::vector<Chunk> all;
+  const int tokens = N / count, own = tokens / degree();
+  for (int i = 0; i < count; ++i) all.push_back({i * tokens, tokens, i * own, own});
+  return all;
+}
+
+template <class T>
+void TensorParallel::gather(Stream& compute, T* all, const T* own, int N, int width, const char* file, int line) {
+  computed_.record(compute, file, line);
+  stream_.wait(computed_, file, line);
+  size_t i = 0;
+  for (const Chunk& chunk : chunks(N)) {
+    ranks_.all_gather(stream_, all + size_t(chunk.first) * size_t(width), own + size_t(chunk.own) * size_t(width),
+                      size_t(chunk.own_count) * size_t(width) * sizeof(T), file, line);
+    gathered_[i++].record(stream_, file, line);
+  }
+}
+
+void TensorParallel::await_gathered(Stream& compute, int chunk, const char* file, int line) {
+  compute.wait(gathered_[size_t(chunk)], file, line);
+}
+
+template <class T>
+void TensorParallel::scatter(Stream& compute, T* own, const T* partial, int N, int width, int chunk, const char* file,
+                             int line) {
+  const Chunk c = chunks(N)[size_t(chunk)];
+  computed_.record(compute, file, line);
+  stream_.wait(computed_, file, line);
+  ranks_.reduce_scatter_sum(stream_, own + size_t(c.own) * size_t(width), partial + size_t(c.first) * size_t(width),
+                            size_t(c.own_count) * size_t(width), file, line);
+}
+
+void TensorParallel::await_scattered(Stream& compute, const char* file, int line) {
+  scattered_.record(stream_, file, line);
+  compute.wait(scattered_, file, line);
+}
+
+template <class T>
+void TensorParallel::gather_all(Stream& compute, T* all, const T* own, int N, int width, const char* file, int line) {
+  gather(compute, all, own, N, width, file, line);
+  for (int i = 0; i < int(chunks(N).size()); ++i) await_gathered(compute, i, file, line);
+}
+
+template <class T>
+void TensorParallel::scatter_all(Stream& compute, T* own, T* partial, int N, int width, const char* file, int line) {
+  clear_padding(compute, partial, N, width);
+  for (int i = 0; i < int(chunks(N).size()); ++i) scatter(compute, own, partial, N, width, i, file, line);
+  await_scattered(compute, file, line);
+}
+
+template <class T>
+void TensorParallel::clear_padding(Stream& compute, T* partial, int N, int width) const {
+  const size_t rows = size_t(padded(N) - N);
+  if (rows) clear(compute, partial + size_t(N) * size_t(width), rows * size_t(width));
+}
+
+void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, const char* file, int line) {
+  computed_.record(compute, file, line);
+  stream_.wait(computed_, file, line);
+  ranks_.all_gather(stream_, all, own, bytes, file, line);
+  await_scattered(compute, file, line);
+}
+
+#define INSTANTIATE(T)                                                                         \
+  template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int);     \
+  template void TensorParallel::gather_all(Stream&, T*, const T*, int, int, const char*, int); \
+  template void TensorParallel::scatter_all(Stream&, T*, T*, int, int, const char*, int);      \
+  template void TensorParallel::clear_padding(Stream&, T*, int, int) const;                    \
+  template void TensorParallel::scatter(Stream&, T*, const T*, int, int, int, const char*, int);
+INSTANTIATE(float)
+INSTANTIATE(bf16)

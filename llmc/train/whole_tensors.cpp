@@ -1,0 +1,37 @@
+#include "llmc/train/whole_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "llmc/device/number.h"
+
+std::vector<std::vector<float>> WholeTensors::of(int unit, const float* own) const {
+  constexpr size_t kAtOnce = size_t(4) << 20;
+  const TensorLayout here(config_, parts_, {ranks_.size(), ranks_.rank()});
+  const Unit& u = here.units[size_t(unit)];
+  std::vector<std::vector<float>> whole;
+  for (int i = 0; i < u.tensor_count; ++i) {
+    const Tensor& t = here.tensors[size_t(u.first_tensor + i)];
+    whole.emplace_back(size_t(t.whole_rows) * size_t(t.whole_columns));
+  }
+  const DeviceMemory memory(compute_.device(), std::min(u.size, kAtOnce) * sizeof(float));
+  float* travels = reinterpret_cast<float*>(memory.data());
+  std::vector<float> numbers;
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    const TensorLayout theirs(config_, parts_, {ranks_.size(), rank});
+    for (size_t first = 0; first < u.size; first += numbers.size()) {
+      numbers.resize(std::min(kAtOnce, u.size - first));
+      if (rank == ranks_.rank()) copy(compute_, travels, own + first, numbers.size());
+      ranks_.broadcast(compute_, travels, numbers.size() * sizeof(float), rank);
+      copy(compute_, numbers.data(), travels, numbers.size());
+      ranks_.wait_for(compute_);
+      for (const Piece& piece : theirs.pieces(unit, first, numbers.size())) {
+        float* to = whole[size_t(piece.tensor - &theirs.tensors[size_t(u.first_tensor)])].data();
+        piece.window().for_runs(piece.count, [&](size_t i, uint64_t at, size_t count) {
+          memcpy(to + at, &numbers[piece.at + i], count * sizeof(float));
+        });
+      }
+    }
+  }
+  return whole;
+}
