@@ -84,6 +84,83 @@ void check_case(Checker& checker, const Case& c) {
   checker.same_bits(name + ": twice", logits.download(), dlogits);
 }
 
+// The columns shared out over ranks, as tensor parallelism does: the same losses and gradients, and the same bits of
+// losses for each rank.
+template <class T>
+void check_parts(Checker& checker, const Case& c, int ranks) {
+  Stream& stream = checker.stream;
+  const std::string name =
+      format("%s N=%d V=%d over %d ranks scale=%g", dtype_name(kDType<T>), c.N, c.V, ranks, c.scale);
+  Generator generator(uint64_t(c.N * 137 + c.V));
+  const std::vector<T> values = random_logits<T>(generator, c);
+  std::vector<int> labels_host(static_cast<size_t>(c.N));
+  for (int& label : labels_host) label = generator.integer(0, 4) ? generator.integer(0, c.V - 1) : kIgnoredLabel;
+  labels_host[0] = c.V - 1;
+  const int64_t label_count = 37;
+  const Reference want = reference(values, labels_host, c, double(label_count));
+  const Array<int> labels(stream, labels_host);
+  const Array<StepState> state(stream, {state_with(label_count)});
+  const size_t N = size_t(c.N);
+  const int most = (c.V + ranks - 1) / ranks, ld = most + c.ld - c.V;
+  Array<SoftmaxPart> parts(stream, size_t(ranks) * N);
+  std::vector<Array<T>> logits;
+  std::vector<VocabularyPart> places;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const VocabularyPart part{rank * most, std::min(most, c.V - rank * most), c.V};
+    std::vector<T> own(N * size_t(ld), from_float<T>(NAN));
+    for (size_t n = 0; n < N; ++n)
+      for (int v = 0; v < part.V; ++v)
+        own[n * size_t(ld) + size_t(v)] = values[n * size_t(c.ld) + size_t(part.first + v)];
+    logits.emplace_back(stream, own), places.push_back(part);
+    classifier_part(stream, parts.data() + size_t(rank) * N, logits.back().data(), labels.data(), part, c.N, ld);
+  }
+  Array<float> losses(stream, N);
+  classifier_losses(stream, losses.data(), parts.data(), ranks, labels.data(), c.V, c.N);
+  checker.close(name + " losses", losses.download(), want.losses, {c.N}, 1e-6, 4e-6);  // as of one rank
+  const double rounding = sizeof(T) == 2 ? 0.5 * epsilon_of<T>() : 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const VocabularyPart part = places[size_t(rank)];
+    classifier_join(stream, logits[size_t(rank)].data(), parts.data(), ranks, labels.data(), state.data(), part, c.N,
+                    ld);
+    std::vector<double> wanted(N * size_t(ld), 0.0);
+    for (size_t n = 0; n < N; ++n)
+      for (int v = 0; v < part.V; ++v)
+        wanted[n * size_t(ld) + size_t(v)] = want.dlogits[n * size_t(c.ld) + size_t(part.first + v)];
+    checker.close(name + format(" dlogits of rank %d", rank), logits[size_t(rank)].download(), wanted, {c.N, ld},
+                  rounding + 1e-5, 1e-6 / double(label_count) * (c.scale > 10 ? 1 : 0.2));
+  }
+}
+
+// Labels that no rank has, and a NaN among the logits of one of them.
+void check_impossible_parts(Checker& checker) {
+  Stream& stream = checker.stream;
+  const int V = 20, half = 10;
+  const std::vector<int> labels_host = {V, -1, 2147483647, -101, 5, 15, kIgnoredLabel};
+  const int N = int(labels_host.size());
+  std::vector<float> values(size_t(N * half), 1.0f), others = values;
+  others[size_t(4 * half + 3)] = NAN;
+  Array<float> low(stream, values), high(stream, others), losses(stream, size_t(N));
+  Array<SoftmaxPart> parts(stream, size_t(2 * N));
+  const Array<int> labels(stream, labels_host);
+  const Array<StepState> state(stream, {state_with(1)});
+  classifier_part(stream, parts.data(), low.data(), labels.data(), {0, half, V}, N, half);
+  classifier_part(stream, parts.data() + N, high.data(), labels.data(), {half, half, V}, N, half);
+  classifier_losses(stream, losses.data(), parts.data(), 2, labels.data(), V, N);
+  classifier_join(stream, low.data(), parts.data(), 2, labels.data(), state.data(), {0, half, V}, N, half);
+  const std::vector<float> got = losses.download(), gradients = low.download();
+  int bad = 0;
+  for (int n = 0; n < N; ++n) {
+    const bool nan = n < 5;
+    bad += std::isnan(got[size_t(n)]) != nan;
+    for (int v = 0; v < half; ++v) bad += std::isnan(gradients[size_t(n * half + v)]) != nan;
+  }
+  checker.that("impossible labels and a NaN over 2 ranks", bad == 0, format("%d values are wrong", bad));
+  checker.that("an ignored label over 2 ranks", got[6] == 0 && gradients[size_t(6 * half)] == 0, "");
+  checker.refused("columns beyond the vocabulary", "11 columns from 10 of 20", [&] {
+    classifier_part(stream, parts.data(), low.data(), labels.data(), {half, half + 1, V}, N, half + 1);
+  });
+}
+
 // Where a row is one huge logit, all others are far below what fp32's exp reaches, and where none is.
 void check_extremes(Checker& checker) {
   Stream& stream = checker.stream;
@@ -186,6 +263,16 @@ void check(Checker& checker) {
   }
   checker.that("long rows with 1024 threads each", wide_checker.failures() == 0 && wide_checker.passed() > 0,
                format("%d passed, %d failed", wide_checker.passed(), wide_checker.failures()));
+  for (const auto& [c, ranks] : std::vector<std::pair<Case, int>>{{{3, 2, 8, 1}, 2},
+                                                                  {{5, 97, 97, 1}, 4},
+                                                                  {{9, 257, 264, 30}, 3},
+                                                                  {{33, 1000, 1001, 3}, 8},
+                                                                  {{2, 20011, 20011, 1}, 2},
+                                                                  {{1, 128256, 128256, 1}, 8}}) {
+    check_parts<float>(checker, c, ranks);
+    check_parts<bf16>(checker, c, ranks);
+  }
+  check_impossible_parts(checker);
   check_extremes(checker);
   check_impossible(checker);
   check_sum(checker);

@@ -71,6 +71,45 @@ void check_tokens(Checker& checker, OtherOrders& orders, const std::string& what
   orders.same_bits(checker, name, outputs, [&](Stream& stream) { return run(stream, in); });
 }
 
+// The table shared out over ranks by rows: their sum is the whole, and each rank's gradient its rows of the whole's.
+template <class T>
+void check_rows(Checker& checker, int N, int C, int V, int ranks) {
+  Generator generator(uint64_t(N * 31 + V));
+  std::vector<int> drawn;
+  for (int n = 0; n < N; ++n) drawn.push_back(n % 3 ? generator.integer(0, V - 1) : V / 2);
+  drawn[0] = V, drawn[1] = -1;  // unknown to all
+  const Inputs<T> in(drawn, C, V);
+  const auto [whole, dwhole] = run(checker.stream, in);
+  const std::string name = format("%s N=%d C=%d V=%d over %d ranks", dtype_name(kDType<T>), N, C, V, ranks);
+  const int most = (V + ranks - 1) / ranks;
+  int known = 0, unknown = 0, bad = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const EmbeddingRows rows{rank * most, std::min(most, V - rank * most), V};
+    const auto part = [&](const auto& all) {
+      return std::vector(all.begin() + size_t(rows.first) * C, all.begin() + size_t(rows.first + rows.V) * C);
+    };
+    Array<int> tokens(checker.stream, in.tokens), order(checker.stream, sorted_positions(in.tokens));
+    Array<T> weight(checker.stream, part(in.weight)), dout(checker.stream, in.dout),
+        out(checker.stream, in.dout.size());
+    Array<float> dweight(checker.stream, part(in.dweight));
+    embedding_forward(checker.stream, out.data(), tokens.data(), weight.data(), N, C, rows);
+    embedding_backward(checker.stream, dweight.data(), dout.data(), tokens.data(), order.data(), N, C, rows);
+    const std::vector<T> got = out.download();
+    for (int n = 0; n < N; ++n) {
+      const bool here = in.tokens[n] >= rows.first && in.tokens[n] < rows.first + rows.V;
+      const bool nowhere = in.tokens[n] < 0 || in.tokens[n] >= V;
+      known += here, unknown += nowhere;
+      for (int c = 0; c < C; ++c) {
+        const float value = to_float(got[n * C + c]), of_whole = to_float(whole[n * C + c]);
+        bad += nowhere ? !std::isnan(value) : value != (here ? of_whole : 0.0f);
+      }
+    }
+    checker.same_bits(name + format(" dweight of rank %d", rank), dweight.download(), part(dwhole));
+  }
+  checker.that(name + " out", bad == 0 && known == N - 2 && unknown == 2 * ranks,
+               format("%d values are wrong, %d rows were found", bad, known));
+}
+
 // Tokens outside of the table, once and in long runs: NaN rows, and no gradient. The table given is the middle of one
 // that goes on by `more` rows in both directions, so that an access outside of it would find numbers.
 template <class T>
@@ -199,6 +238,11 @@ void check(Checker& checker) {
         std::swap(tokens[i - 1], tokens[size_t(generator.integer(0, int(i) - 1))]);
       check_tokens<float>(checker, orders, format("run of %d from %d", length, before), tokens, 16, 24);
     }
+  for (const auto& [N, C, V, ranks] : std::vector<std::tuple<int, int, int, int>>{
+           {9, 16, 5, 2}, {300, 9, 97, 4}, {70, 33, 101, 3}, {257, 64, 1000, 8}}) {
+    check_rows<float>(checker, N, C, V, ranks);
+    check_rows<bf16>(checker, N, C, V, ranks);
+  }
   check_unknown_tokens<float>(checker);
   check_unknown_tokens<bf16>(checker);
   check_untouched(checker);

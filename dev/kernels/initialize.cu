@@ -48,6 +48,25 @@ void check_pieces(Checker& checker) {
     }
 }
 
+// Columns of a matrix, from the middle of a row on, as a rank holds them.
+void check_columns(Checker& checker) {
+  Stream& stream = checker.stream;
+  const size_t rows = 33, columns = 29;
+  const std::vector<float> whole = normals(stream, rows * columns, 11, 0, 1);
+  for (const auto& [first, width] : std::vector<std::pair<size_t, size_t>>{{0, 29}, {0, 1}, {28, 1}, {3, 8}, {5, 17}})
+    for (const size_t skip : {0, 1, 9, 40}) {
+      if (skip >= (rows - 5) * width) continue;
+      const size_t n = (rows - 5) * width - skip;
+      const TensorWindow window{2 * columns + first, skip, width, columns};
+      std::vector<float> want;
+      for (size_t i = skip; i < skip + n; ++i) want.push_back(whole[(2 + i / width) * columns + first + i % width]);
+      Array<float> data(stream, n);
+      initialize_normal(stream, data.data(), n, 11, window, 1);
+      checker.same_bits(format("columns %zu to %zu of %zu from number %zu on", first, first + width - 1, columns, skip),
+                        data.download(), want);
+    }
+}
+
 // Numbers written down once: weights made from a seed must never change, nor differ from machine to machine.
 void check_pinned(Checker& checker) {
   const uint64_t key = philox_key("model.embed_tokens.weight", 1);
@@ -114,6 +133,7 @@ void check_cast(Checker& checker) {
 void check(Checker& checker) {
   check_values(checker);
   check_pieces(checker);
+  check_columns(checker);
   check_pinned(checker);
   check_moments(checker);
   check_cast<float>(checker);

@@ -165,6 +165,65 @@ TEST_CASE("the parts of units hold every element of every weight once, for any n
     }
 }
 
+TEST_CASE("the ranks of a tensor-parallel group hold every element, copies as often as they say, in equal units") {
+  for (const bool tied : {false, true})
+    for (const int NKV : {1, 2, 8})
+      for (const int degree : {1, 2, 4, 8}) {
+        LlamaConfig config = LlamaConfig::preset("tiny");
+        config.C = 40, config.L = 2, config.NH = 8, config.NKV = NKV, config.HD = 16, config.FF = 56, config.V = 97;
+        config.tied = tied;
+        CAPTURE(NKV);
+        CAPTURE(degree);
+        const TensorLayout whole(config);
+        std::map<std::string, std::vector<int>> seen, first_copies;
+        for (const Tensor& t : whole.tensors) seen[t.name].resize(t.size()), first_copies[t.name].resize(t.size());
+        for (int rank = 0; rank < degree; ++rank) {
+          const TensorLayout layout(config, 3, {degree, rank}), of_first(config, 3, {degree, 0});
+          CHECK(layout.tensors.size() == whole.tensors.size());
+          for (size_t unit = 0; unit < layout.units.size(); ++unit)
+            CHECK(layout.units[unit].size == of_first.units[unit].size);
+          for (const Tensor& t : layout.tensors) {
+            CHECK(t.whole_shape() == whole.tensor(t.name).whole_shape());
+            CHECK(t.offset == of_first.tensor(t.name).offset);
+            for (size_t i = 0; i < t.size(); ++i) {
+              ++seen[t.name].at(t.window(0)[i]);
+              first_copies[t.name].at(t.window(0)[i]) += t.copy == 0;
+            }
+          }
+          // Query heads find their key and value heads here.
+          const Tensor &q = layout.tensor("model.layers.0.self_attn.q_proj.weight"),
+                       &k = layout.tensor("model.layers.0.self_attn.k_proj.weight");
+          CHECK(q.first_row / 16 / (8 / NKV) == k.first_row / 16);
+          CHECK((q.first_row + q.rows - 1) / 16 / (8 / NKV) == (k.first_row + k.rows - 1) / 16);
+          size_t stretches = 0, elements = 0;
+          for (const Piece& piece : layout.pieces(1, 500, 1000))
+            piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {
+              for (size_t j = 0; j < count; ++j) CHECK(piece.window()[i + j] == first + j);
+              ++stretches, elements += count;
+            });
+          CHECK(elements > 0);
+          CHECK(stretches > 0);
+        }
+        for (const Tensor& t : TensorLayout(config, 1, {degree, 0}).tensors) {
+          CAPTURE(t.name);
+          const auto all = [](const std::vector<int>& counts, int n) {
+            return std::all_of(counts.begin(), counts.end(), [&](int count) { return count == n; });
+          };
+          CHECK(all(seen[t.name], t.copies));
+          CHECK(all(first_copies[t.name], 1));
+        }
+      }
+}
+
+TEST_CASE("a degree of tensor parallelism that does not fit is refused with those that would") {
+  const LlamaConfig config = LlamaConfig::preset("llama3-8b");
+  const auto refusal = [&](int degree) { return error_of([&] { config.tensor_part(degree, 0); }); };
+  CHECK(refusal(3).find("choose one of: 1, 2, 4, 8, 16, 32") != std::string::npos);
+  CHECK(refusal(64).find("32 query heads") != std::string::npos);
+  CHECK(config.tensor_part(16, 15).NKV == 1);
+  CHECK(config.tensor_part(8, 3).V == 128256 / 8);
+}
+
 TEST_CASE("FLOPs a token are 6 N and attention") {
   const LlamaConfig c = LlamaConfig::preset("llama3-8b");
   const double products = double(c.parameters()) - double(c.V) * c.C - (2.0 * c.L + 1) * c.C;
