@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "llmc/kernels/byte_tile.cuh"
 #include "llmc/kernels/quantize_tile.cuh"
 #include "llmc/kernels/rows.cuh"
 
@@ -25,6 +26,15 @@ __global__ void __launch_bounds__(kTileThreads)
 template <class Source, int width>
 __global__ void __launch_bounds__(kTileThreads) quantize_kernel(TileArguments a, Source source, int rows, int columns) {
   quantize_tile<Source, width>(a, source, rows, columns, tile_of_block());
+}
+
+__global__ void __launch_bounds__(kTileThreads) transpose_kernel(QuantizedTensor out, QuantizedTensor in) {
+  auto& tile = shared_memory<ByteTile>();
+  const TilePlace at = tile_of_block();
+  load_bytes<kBytes>(tile, in.data, in.rows, in.stride(), in.stride(), at, nullptr);
+  __syncthreads();
+  write_transposed(tile, out, at);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) out.factors[0] = in.factors[0];
 }
 
 constexpr int kTensors = 32, kParts = 8;  // of a block: each tensor's history in as many parts
@@ -195,6 +205,19 @@ void quantize(Stream& stream, const QuantizeSource& source, int rows, int column
         dim3(blocks_for(size_t(padded_columns), kTile), blocks_for(size_t(padded_rows), kTile)), kTileThreads,
         sizeof(Tile), a, s, rows, columns);
   });
+}
+
+void transpose_quantized(Stream& stream, const QuantizedTensor& out, const QuantizedTensor& in) {
+  REQUIRE(in && out && in.rows > 0 && in.columns > 0 && out.rows == in.columns && out.columns == in.rows &&
+              in.scaling == Scaling::tensor && out.scaling == Scaling::tensor && in.format == out.format,
+          "transpose_quantized: %d x %d with %s into %d x %d with %s: expected its transpose, with one scale each",
+          in.rows, in.columns, scaling_name(in.scaling), out.rows, out.columns, scaling_name(out.scaling));
+  launch<transpose_kernel>({stream,
+                            "transpose_quantized",
+                            {writes(out.data, out.bytes()), writes(out.factors, 1),
+                             reads(in.data, size_t(in.rows) * size_t(in.stride())), reads(in.factors, 1)}},
+                           dim3(blocks_for(size_t(out.padded_rows()), kTile), blocks_for(size_t(out.stride()), kTile)),
+                           kTileThreads, sizeof(ByteTile), out, in);
 }
 
 float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two) {

@@ -83,6 +83,10 @@ void quantize_amax(Stream& stream, const QuantizeSource& source, int rows, int c
 // The second: data and factors.
 void quantize(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& wanted);
 
+// out (columns, rows) = the transpose of in (rows, columns), both with one scale, which goes with it; padded with
+// zeros.
+void transpose_quantized(Stream& stream, const QuantizedTensor& out, const QuantizedTensor& in);
+
 // For delayed scaling (Micikevicius et al. 2022; TransformerEngine): what a step's largest |x| say of the next scale,
 // for `tensors` of them. history[length, tensors] is a ring:
 //

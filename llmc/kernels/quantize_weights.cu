@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "llmc/kernels/byte_tile.cuh"
 #include "llmc/kernels/quantize_tile.cuh"
 #include "llmc/kernels/rows.cuh"
 
@@ -178,15 +179,6 @@ __global__ void __launch_bounds__(kTileThreads)
                                     place_in(m, tile));
 }
 
-constexpr int kBytes = 16;  // that a thread moves at once
-
-// In shared memory groups of 16 columns change places from one 16 rows to the next: 8 threads that each read 16 rows of
-// 4 columns, and 4 threads beside them, use different banks.
-struct ByteTile {
-  uint8_t q[kTile][kTile];
-};
-__device__ __forceinline__ int byte_place(int row, int column) { return column ^ (row / kBytes % 8 * kBytes); }
-
 // `width`: of the loads from q.
 template <int width>
 __global__ void __launch_bounds__(kTileThreads)
@@ -196,38 +188,10 @@ __global__ void __launch_bounds__(kTileThreads)
   const TilePlace at = place_in(m, blockIdx.x + first_tile);
   const QuantizedTensor by_rows = m.by_rows, by_columns = m.by_columns;
   const uint8_t* __restrict__ q = m.q;
-  const bool copies = by_rows.data != q;
-#pragma unroll
-  for (int k = 0; k < kTile * kTile / kBytes / kTileThreads; ++k) {
-    const int task = k * kTileThreads + threadIdx.x, r = task / (kTile / kBytes), c = task % (kTile / kBytes) * kBytes;
-    const int row = at.row() + r, column = at.column() + c;
-    Vector<uint8_t, kBytes> bytes = {};
-#pragma unroll
-    for (int j = 0; j < kBytes; j += width)
-      if (row < by_rows.rows && column + j < by_rows.columns)
-        *reinterpret_cast<Vector<uint8_t, width>*>(bytes.v + j) =
-            *reinterpret_cast<const Vector<uint8_t, width>*>(q + size_t(row) * by_rows.columns + column + j);
-    *reinterpret_cast<Vector<uint8_t, kBytes>*>(&tile.q[r][byte_place(r, c)]) = bytes;
-    if (copies && row < by_rows.padded_rows() && column < by_rows.stride())
-      *reinterpret_cast<Vector<uint8_t, kBytes>*>(by_rows.data + size_t(row) * by_rows.stride() + column) = bytes;
-  }
+  load_bytes<width>(tile, q, by_rows.rows, by_rows.columns, by_rows.columns, at,
+                    by_rows.data == q ? nullptr : &by_rows);
   __syncthreads();
-  static_assert(kTile * kTile == kTileThreads * kBytes * 4, "a thread has 16 rows of 4 columns");
-  const int r = threadIdx.x % (kTile / kBytes) * kBytes, c = threadIdx.x / (kTile / kBytes) * 4;
-  uint32_t word[kBytes];
-#pragma unroll
-  for (int i = 0; i < kBytes; ++i) word[i] = *reinterpret_cast<const uint32_t*>(&tile.q[r + i][byte_place(r, c)]);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int column = at.column() + c + j, row = at.row() + r;
-    Vector<uint32_t, 4> turned;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      turned.v[i] = (word[4 * i] >> 8 * j & 0xff) | (word[4 * i + 1] >> 8 * j & 0xff) << 8 |
-                    (word[4 * i + 2] >> 8 * j & 0xff) << 16 | (word[4 * i + 3] >> 8 * j & 0xff) << 24;
-    if (column < by_columns.padded_rows() && row < by_columns.stride())
-      *reinterpret_cast<Vector<uint32_t, 4>*>(by_columns.data + size_t(column) * by_columns.stride() + row) = turned;
-  }
+  write_transposed(tile, by_columns, at);
   if (at.down == 0 && at.across == 0 && threadIdx.x == 0)
     by_rows.factors[0] = by_columns.factors[0] = 1.0f / scale_from(m.amax, m.tensor, words);
 }
