@@ -74,7 +74,9 @@ SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Se
   };
   const auto operand = [&](Product product, bool factors) -> SavedSize {
     if (!backward || !fp8.quantizes(layer, product) || fp8.wide_wgrad()) return {0, 1};
-    const QuantizedTensor t = fp8.operand(Role::input, true, int(N), product_shape(config, product).IC);
+    const bool own_rows = tokens.shared() && (product == Product::qkv || product == Product::gate_up);
+    const QuantizedTensor t =
+        fp8.operand(Role::input, !own_rows, int(own_rows ? R : N), product_shape(config, product).IC);
     return factors ? SavedSize{t.factor_count(), sizeof(float)} : SavedSize{t.bytes(), 1};
   };
   const size_t C = size_t(config.C), FF = size_t(config.FF);

@@ -65,6 +65,7 @@ struct SavedSize {
 // Of `tokens` tokens, of which this rank has so many rows between products (model/tensor_parallel.h).
 struct SavedTokens {
   size_t tokens, rows;
+  bool shared() const { return rows < tokens; }  // what such products take is gathered
 };
 // `backward`: else only what forward itself needs.
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,

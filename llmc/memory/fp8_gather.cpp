@@ -104,7 +104,7 @@ void Fp8Gather::find_scales(int first, int count) {
     clear(communication_, largest, size_t(count * kProducts));
     if (stretches(first, count).count) largest_magnitudes(communication_, stretches(first, count));
   }
-  sharding_.gather.all_reduce_max(communication_, largest, size_t(count * kProducts));
+  sharding_.agree(communication_, largest, size_t(count * kProducts));
 }
 
 void Fp8Gather::quantize(int first, int count) {

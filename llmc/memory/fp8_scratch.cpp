@@ -38,7 +38,7 @@ void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape,
 }  // namespace
 
 Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens,
-                       bool backward) {
+                       bool backward, bool tensor) {
   Sizes sizes;
   for (const Product product : kEachProduct) {
     bool any = false;
@@ -50,7 +50,10 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
   const bool keeps_inputs = backward && !settings.wide_wgrad();
   bool any_o = false;
   for (int layer = 0; layer < config.L; ++layer) any_o = any_o || settings.quantizes(layer, Product::o);
-  const QuantizedTensor attention = settings.operand(Role::input, true, tokens, product_shape(config, Product::o).IC);
+  // Of o its input is quantized from attention's output; with `tensor` that of qkv, gate and up is turned, too.
+  const int width = std::max(product_shape(config, Product::o).IC, tensor ? config.C : 0);
+  const bool any_turned = any_o || tensor;
+  const QuantizedTensor input = settings.operand(Role::input, true, tokens, width);
   const auto add = [&]<class U>(Planned<U>& planned, const char* name, size_t count) {
     if (count) planned = plan.add<U>(Segment::device, "scratch", name, count);
   };
@@ -58,9 +61,8 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
   add(planned_row_factors_, "FP8 operand by rows, factors", sizes.row_factors);
   add(planned_by_columns_, "FP8 operand by columns", sizes.by_columns);
   add(planned_column_factors_, "FP8 operand by columns, factors", sizes.column_factors);
-  add(planned_input_, "FP8 output of attention by columns", keeps_inputs && any_o ? attention.bytes() : 0);
-  add(planned_input_factors_, "FP8 output of attention by columns, factors",
-      keeps_inputs && any_o ? attention.factor_count() : 0);
+  add(planned_input_, "FP8 input by columns", keeps_inputs && any_turned ? input.bytes() : 0);
+  add(planned_input_factors_, "FP8 input by columns, factors", keeps_inputs && any_turned ? input.factor_count() : 0);
   const bool rows_have_scales = settings.recipe == Fp8Recipe::rowwise || settings.recipe == Fp8Recipe::rowwise_hp_wgrad;
   add(planned_row_amax_, "largest numbers of rows", rows_have_scales ? size_t(tokens) : 0);
   add(planned_column_amax_, "largest numbers of columns", rows_have_scales && keeps_inputs ? sizes.columns : 0);

@@ -7,8 +7,9 @@
 
 class Fp8Scratch {
  public:
-  // For passes of up to `tokens` tokens.
-  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens, bool backward);
+  // For passes of up to `tokens` tokens. `tensor`: tensor parallelism shares products out.
+  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens, bool backward,
+             bool tensor);
   void bind(const Arena& arena);
   // Fills in the scratch of a block's products.
   void give(BlockFp8& block) const;

@@ -20,6 +20,8 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
       in_use_(layout.units.size(), false),
       awaited_(layout.units.size(), false),
       updated_(device),
+      computed_(device),
+      agreed_(device),
       quantized_now_(layout.units.size(), false) {
   const bool whole = sharding.stage < 3;
   const int block_slots = whole ? config.L : blocks_at_once;
@@ -111,6 +113,7 @@ template <class T>
 void ParameterStore<T>::updated(bool found_largest) {
   changed();
   found_largest_ = found_largest;
+  if (sharding_.stage == 0 && found_largest) agree(largest_, planned_largest_.count);
   if (sharding_.stage == 0) return;
   updated_.record(compute_);
   if constexpr (kSeparate) {
@@ -118,7 +121,7 @@ void ParameterStore<T>::updated(bool found_largest) {
     if (!compare && !fp8_gather_) return;
     communication_.wait(updated_);
     moved_since_update_ = true;
-    if (compare) sharding_.gather.all_reduce_max(communication_, largest_, planned_largest_.count);
+    if (compare) sharding_.agree(communication_, largest_, planned_largest_.count);
     if (fp8_gather_) fp8_gather_->updated(found_largest);
   }
 }
@@ -151,6 +154,16 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
   awaited_[size_t(unit)] = false;
 }
 
+template <class T>
+void ParameterStore<T>::agree(float* numbers, size_t count) {
+  if (!sharding_.tensor_gather) return;
+  computed_.record(compute_);
+  communication_.wait(computed_);
+  sharding_.tensor_gather->all_reduce_max(communication_, numbers, count);
+  agreed_.record(communication_);
+  compute_.wait(agreed_);
+}
+
 // Until the next update the compute stream waits for a unit once.
 template <class T>
 void ParameterStore<T>::await(int unit) {
@@ -174,7 +187,7 @@ BlockWeights<T> ParameterStore<T>::get_block(int layer) {
   if constexpr (kSeparate) {
     const bool as_bytes = travels_in_fp8(unit);
     if (quantized_ && !quantized_now_[size_t(unit)]) {
-      quantized_->make(compute_, layer, found_largest_);
+      quantized_->make(compute_, layer, found_largest_, [this](float* numbers, size_t n) { agree(numbers, n); });
       quantized_now_[size_t(unit)] = true;
     }
     if (as_bytes) return {fp8_gather_->norm1(layer), nullptr, nullptr, fp8_gather_->norm2(layer), nullptr, nullptr};

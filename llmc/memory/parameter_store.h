@@ -63,6 +63,8 @@ class ParameterStore {
   int slot_of(int unit) const;
   const T* whole(int unit) const;
   void await(int unit);
+  // The ranks of a tensor-parallel group compare numbers, between two pieces of compute.
+  void agree(float* numbers, size_t count);
   bool travels_in_fp8(int unit) const { return fp8_gather_ && fp8_gather_->takes(layout_.units[size_t(unit)].layer); }
   void plan_slots(MemoryPlan& plan, Device& device);
 
@@ -80,7 +82,7 @@ class ParameterStore {
   std::vector<bool> in_use_;     // a unit: between gather and release
   std::vector<Event> gathered_;  // a unit
   std::vector<bool> awaited_;    // a unit: the compute stream has waited for it
-  Event updated_;
+  Event updated_, computed_, agreed_;
   bool moved_since_update_ = true;  // the communication stream has waited for the last update
   Planned<float> planned_largest_;  // where a tensor has one scale
   float* largest_ = nullptr;

@@ -96,7 +96,7 @@ QuantizedWeight QuantizedWeights::get(int layer, Product product) const {
   return {matrices_[size_t(i)].by_rows, matrices_[size_t(i)].by_columns};
 }
 
-void QuantizedWeights::make(Stream& stream, int layer, bool found) {
+void QuantizedWeights::make(Stream& stream, int layer, bool found, const Agree& agree) {
   const auto begin = matrix_of_.begin() + layer * kProducts;
   const int count = int(std::count_if(begin, begin + kProducts, [](int i) { return i >= 0; }));
   if (count == 0) return;
@@ -109,6 +109,7 @@ void QuantizedWeights::make(Stream& stream, int layer, bool found) {
     if (largest_) clear(stream, largest_ + layer * kProducts, kProducts);
     else clear(stream, maxima_, planned_maxima_.count);
     quantize_amax(stream, block);
+    if (largest_) agree(largest_ + layer * kProducts, kProducts);
   }
   ::quantize(stream, block, common);
 }

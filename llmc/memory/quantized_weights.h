@@ -26,8 +26,10 @@ class QuantizedWeights {
   void bind(const Arena& arena, Stream& stream, float* largest, const std::function<BlockSource(int layer)>& source);
 
   // The products of a block into its slot, from what its source now is. `found`: the largest numbers are there, also of
-  // what has no bytes; else they are looked for.
-  void make(Stream& stream, int layer, bool found);
+  // what has no bytes; else they are looked for, and `agree` makes (numbers, count) the largest of all ranks that share
+  // a weight out.
+  using Agree = std::function<void(float* numbers, size_t count)>;
+  void make(Stream& stream, int layer, bool found, const Agree& agree);
   // Empty for a product that is not in FP8.
   QuantizedWeight get(int layer, Product product) const;
 

@@ -21,8 +21,15 @@ struct Sharding {
   // The ranks that share one copy of the state, once for weights on their way to them and once for gradients on their
   // way from them, which travel at the same time; and those that keep the same part.
   Communicator &gather, &reduce, &replicate;
-  // The ranks of a tensor-parallel group, and those of it that have the same key and value heads; null: there are none.
-  Communicator *tensor = nullptr, *heads = nullptr;
+  // The ranks of a tensor-parallel group, once beside each of those that travel at the same time, and those of it that
+  // have the same key and value heads; null: there are none.
+  Communicator *tensor = nullptr, *heads = nullptr, *tensor_gather = nullptr;
+
+  // numbers (count) = the largest of all ranks that share the model's weights out, beside weights on their way.
+  void agree(Stream& stream, float* numbers, size_t count) const {
+    if (stage > 0) gather.all_reduce_max(stream, numbers, count);
+    if (tensor_gather) tensor_gather->all_reduce_max(stream, numbers, count);
+  }
 
   // Those that have the same elements of a tensor, whose gradients are sums over them; null: no others.
   Communicator* copies(const Tensor& tensor) const {

@@ -78,6 +78,14 @@ void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_
   await_scattered(compute, file, line);
 }
 
+void TensorParallel::agree(Stream& compute, float* data, size_t count, const char* file, int line) {
+  computed_.record(compute, file, line);
+  stream_.wait(computed_, file, line);
+  ranks_.all_reduce_max(stream_, data, count, file, line);
+  await_scattered(compute, file, line);
+}
+
+template void TensorParallel::gather(Stream&, uint8_t*, const uint8_t*, int, int, const char*, int);
 #define INSTANTIATE(T)                                                                         \
   template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int);     \
   template void TensorParallel::gather_all(Stream&, T*, const T*, int, int, const char*, int); \

@@ -53,6 +53,9 @@ class TensorParallel {
   template <class T>
   void scatter_all(Stream& compute, T* own, T* partial, int N, int width, const char* file = __builtin_FILE(),
                    int line = __builtin_LINE());
+  // data (count) = largest of the ranks'.
+  void agree(Stream& compute, float* data, size_t count, const char* file = __builtin_FILE(),
+             int line = __builtin_LINE());
   // all (degree, bytes) = the ranks' `own`, which is this rank's place there.
   void exchange(Stream& compute, void* all, const void* own, size_t bytes, const char* file = __builtin_FILE(),
                 int line = __builtin_LINE());

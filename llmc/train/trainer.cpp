@@ -38,7 +38,8 @@ class LlamaTrainer : public Trainer {
                   *groups_.reduce,
                   *groups_.replicate,
                   groups_.tensor.get(),
-                  groups_.heads.get()},
+                  groups_.heads.get(),
+                  groups_.tensor_gather.get()},
         layout_(whole_config_, mesh.shard_degree, split_),
         compute_(device, "compute"),
         gather_(device, "gather"),
@@ -519,14 +520,14 @@ class LlamaTrainer : public Trainer {
   // Those that this rank shards with, and those that keep what it keeps.
   struct Groups {
     std::unique_ptr<Communicator> gather, reduce, replicate;
-    std::unique_ptr<Communicator> products, tensor, heads;  // none without tensor parallelism
+    std::unique_ptr<Communicator> products, tensor, heads, tensor_gather;  // none without tensor parallelism
     Groups(Communicator& all, const Mesh& mesh, const LlamaConfig& config)
         : gather(all.split(mesh.group({Mesh::Axis::shard}))),
           reduce(all.split(mesh.group({Mesh::Axis::shard}))),
           replicate(all.split(mesh.group({Mesh::Axis::replicate}))) {
       if (mesh.tensor_degree == 1) return;
       const std::vector<int> group = mesh.group({Mesh::Axis::tensor});
-      products = all.split(group), tensor = all.split(group);
+      products = all.split(group), tensor = all.split(group), tensor_gather = all.split(group);
       const int copies = std::max(mesh.tensor_degree / config.NKV, 1), first = mesh.tensor_rank / copies * copies;
       heads = all.split({group.begin() + first, group.begin() + first + copies});
     }

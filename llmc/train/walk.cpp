@@ -18,7 +18,7 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
       attention_(attention),
       fp8_(fp8),
       activations_(plan, config, fp8, sizes.policy, {sizes.tokens(), sizes.rows()}, device, host) {
-  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.policy.has_value());
+  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.policy.has_value(), sizes.tensor);
   const size_t N = sizes.tokens(), R = sizes.rows(), C = size_t(config.C), FF = size_t(config.FF);
   const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
     planned = plan.add<U>(Segment::device, category, name, count);
@@ -50,7 +50,9 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
 
 template <class T>
 void Walk<T>::plan_tensor_parallel(MemoryPlan& plan) {
-  const size_t degree = size_t(sizes_.tensor->degree()), size = degree * sizes_.rows() * size_t(config_.C);
+  const size_t degree = size_t(sizes_.tensor->degree()), C = size_t(config_.C), rows = degree * sizes_.rows();
+  // Of bytes in FP8, too, with their padding.
+  const size_t size = std::max(rows * C, ((rows + 15) * (C + 15) + sizeof(T) - 1) / sizeof(T));
   planned_.gathered = plan.add<T>(Segment::symmetric, "tensor parallelism", "all ranks' rows", size);
   planned_.partial = plan.add<T>(Segment::symmetric, "tensor parallelism", "sums of all tokens", size);
   planned_.parts =

@@ -1,0 +1,194 @@
+#include "llmc/model/tensor_projection.h"
+
+#include "llmc/device/number.h"
+#include "llmc/kernels/quantized_product.h"
+#include "llmc/model/projection_operands.h"
+
+namespace {
+
+using Kind = ObservedProduct::Kind;
+using Chunk = TensorParallel::Chunk;
+
+template <class T>
+T* gather(const BlockContext& context, const T* own, int width) {
+  T* all = static_cast<T*>(context.gathered);
+  context.tensor->gather(context.stream, all, own, context.tokens(), width);
+  return all;
+}
+
+// Calls compute(first, count) for each chunk of what is gathered, when it has come.
+template <class F>
+void for_gathered(const BlockContext& context, F&& compute) {
+  int i = 0;
+  for (const Chunk& chunk : context.tensor->chunks(context.tokens())) {
+    context.tensor->await_gathered(context.stream, i++);
+    compute(size_t(chunk.first), chunk.count);
+  }
+}
+void await_gathered(const BlockContext& context) {
+  for_gathered(context, [](size_t, int) {});
+}
+
+// own (R, width) = this rank's rows of the sums over the ranks of what compute(first, count, to) leaves in `to` of
+// tokens first .. first+count-1.
+template <class T, class F>
+void scatter(const BlockContext& context, T* own, int width, F&& compute) {
+  TensorParallel& tensor = *context.tensor;
+  const int N = context.tokens();
+  T* partial = static_cast<T*>(context.partial);
+  tensor.clear_padding(context.stream, partial, N, width);
+  int i = 0;
+  for (const Chunk& chunk : tensor.chunks(N)) {
+    compute(size_t(chunk.first), chunk.count, partial + size_t(chunk.first) * size_t(width));
+    tensor.scatter(context.stream, own, partial, N, width, i++);
+  }
+  tensor.await_scattered(context.stream);
+}
+
+// ---- bytes
+
+QuantizedTensor rows_of(QuantizedTensor tensor, size_t first, int count) {
+  tensor.data += first * size_t(tensor.stride());
+  tensor.rows = count;
+  return tensor;
+}
+
+// All ranks' rows of what this one has `own` of: on their way, compute awaits their chunks.
+QuantizedTensor gather_bytes(const BlockContext& context, const QuantizedTensor& own) {
+  const int N = context.tokens(), stride = own.stride();
+  QuantizedTensor all = own;
+  all.rows = N, all.data = static_cast<uint8_t*>(context.gathered);
+  const size_t there = size_t(context.tensor->padded(N)), wanted = size_t(all.padded_rows());
+  if (wanted > there)
+    fill_bytes(context.stream, reinterpret_cast<std::byte*>(all.data) + there * size_t(stride), 0,
+               (wanted - there) * size_t(stride));
+  context.tensor->gather(context.stream, all.data, own.data, N, stride);
+  return all;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- in T
+
+template <class T>
+void project_in_parts(const BlockContext& context, Product product, T* out, const T* x, const T* weight) {
+  const ProductShape shape = product_shape(context.config, product);
+  const size_t OC = size_t(shape.OC), IC = size_t(shape.IC);
+  if (gathers_inputs(product)) {
+    const T* all = gather(context, x, shape.IC);
+    for_gathered(context, [&](size_t first, int count) {
+      context.matmul.forward(out + first * OC, all + first * IC, weight, count, shape.OC, shape.IC);
+    });
+  } else {
+    scatter(context, out, shape.OC, [&](size_t first, int count, T* to) {
+      context.matmul.forward(to, x + first * IC, weight, count, shape.OC, shape.IC);
+    });
+  }
+}
+
+template <class T>
+void project_backward_in_parts(const BlockContext& context, Product product, T* dx, float* dweight, const T* dy,
+                               const T* weight, const T* x, bool accumulate) {
+  const ProductShape shape = product_shape(context.config, product);
+  const size_t OC = size_t(shape.OC), IC = size_t(shape.IC);
+  if (gathers_inputs(product)) {
+    const T* all = gather(context, x, shape.IC);  // on its way while the input's gradient is computed
+    scatter(context, dx, shape.IC, [&](size_t first, int count, T* to) {
+      context.matmul.dgrad(to, dy + first * OC, weight, count, shape.OC, shape.IC);
+    });
+    await_gathered(context);
+    context.matmul.wgrad(dweight, dy, all, context.tokens(), shape.OC, shape.IC, accumulate);
+  } else {
+    const T* all = gather(context, dy, shape.OC);
+    for_gathered(context, [&](size_t first, int count) {
+      context.matmul.dgrad(dx + first * IC, all + first * OC, weight, count, shape.OC, shape.IC);
+    });
+    context.matmul.wgrad(dweight, all, x, context.tokens(), shape.OC, shape.IC, accumulate);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- in FP8
+
+QuantizedTensor quantize_own_input(const BlockContext& context, const BlockFp8& f, Product product,
+                                   const ProjectionOperand<bf16>& x) {
+  const int R = context.rows(), IC = product_shape(context.config, product).IC;
+  const OperandMemory& kept = f.saved_inputs[int(product)];
+  Quantization q = quantization(f, product, Role::input, R, IC, {}, f.again);
+  if (kept.data) q.by_rows = with_memory(q.by_rows, kept);
+  quantize_operand(context, f, fp8_number(f.layer, product, Role::input), x.wide ? PlainSource{x.wide} : x.source, R,
+                   IC, q, f.again || (x.left_amax && input_amax(context, product)), true);
+  return q.by_rows;
+}
+
+void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* out,
+                          const ProjectionOperand<bf16>& x) {
+  const ProductShape shape = product_shape(context.config, product);
+  const QuantizedTensor& w = f.weights[int(product)].by_rows;
+  const bool fast = f.settings->fast(true);
+  const QuantizeSource source = source_of(x);
+  const auto multiply = [&](bf16* to, const QuantizedTensor& rows) {
+    quantized_product(context.stream, context.matmul, "fp8_forward", to, rows, w, false, fast, f.padded);
+  };
+  QuantizedTensor all;
+  if (gathers_inputs(product)) {
+    all = gather_bytes(context, quantize_own_input(context, f, product, x));
+    for_gathered(context, [&](size_t first, int count) {
+      multiply(out + first * size_t(shape.OC), rows_of(all, first, count));
+    });
+  } else {
+    const int N = context.tokens();
+    const Quantization q = quantization(f, product, Role::input, N, shape.IC, f.saved_inputs[int(product)], f.again);
+    quantize_operand(context, f, fp8_number(f.layer, product, Role::input), source, N, shape.IC, q,
+                     f.again || (x.left_amax && input_amax(context, product)));
+    all = q.by_rows;
+    scatter(context, out, shape.OC,
+            [&](size_t first, int count, bf16* to) { multiply(to, rows_of(all, first, count)); });
+  }
+  if (!f.again) observe(f, {f.layer, product, Kind::forward, all, w, nullptr, nullptr, out, false, all.rows, &source});
+}
+
+void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* dx,
+                                   float* dweight, const ProjectionOperand<bf16>& dy, const bf16* x, bool accumulate) {
+  const ProductShape shape = product_shape(context.config, product);
+  const int N = context.tokens(), R = context.rows(), OC = shape.OC, IC = shape.IC;
+  const int number = fp8_number(f.layer, product, Role::output_gradient);
+  const bool has_amax = dy.left_amax && output_gradient_amax(context, f.layer, product);
+  const QuantizedTensor& w = f.weights[int(product)].by_columns;
+  const QuantizeSource source = source_of(dy);
+  const auto dgrad = [&](bf16* to, const QuantizedTensor& rows) {
+    quantized_product(context.stream, context.matmul, "fp8_dgrad", to, rows, w, false, f.settings->fast(false),
+                      f.padded);
+  };
+  QuantizedTensor all, dy_by_columns, x_by_columns;
+  if (gathers_inputs(product)) {
+    const QuantizedTensor own =
+        with_memory(f.settings->operand(Role::input, false, R, IC), f.saved_inputs[int(product)]);
+    const QuantizedTensor inputs = gather_bytes(context, own);  // on its way while the input's gradient is computed
+    const Quantization q = quantization(f, product, Role::output_gradient, N, OC, f.by_columns, false);
+    quantize_operand(context, f, number, source, N, OC, q, has_amax);
+    all = q.by_rows, dy_by_columns = q.by_columns;
+    scatter(context, dx, IC, [&](size_t first, int count, bf16* to) { dgrad(to, rows_of(all, first, count)); });
+    await_gathered(context);
+    x_by_columns = with_memory(f.settings->operand(Role::input, true, N, IC), f.input_by_columns);
+    transpose_quantized(context.stream, x_by_columns, inputs);
+  } else {
+    const Quantization q = quantization(f, product, Role::output_gradient, R, OC, {}, false);
+    quantize_operand(context, f, number, source, R, OC, q, has_amax, true);
+    all = gather_bytes(context, q.by_rows);
+    for_gathered(context, [&](size_t first, int count) { dgrad(dx + first * size_t(IC), rows_of(all, first, count)); });
+    dy_by_columns = with_memory(f.settings->operand(Role::output_gradient, true, N, OC), f.by_columns);
+    transpose_quantized(context.stream, dy_by_columns, all);
+    x_by_columns = input_by_columns(context, f, product, x, N, IC);
+  }
+  observe(f, {f.layer, product, Kind::dgrad, all, w, nullptr, nullptr, dx, false, N, &source});
+  quantized_product(context.stream, context.matmul, "fp8_wgrad", dweight, dy_by_columns, x_by_columns, accumulate,
+                    f.settings->fast(false), f.padded);
+  observe(f, {f.layer, product, Kind::wgrad, dy_by_columns, x_by_columns, nullptr, nullptr, dweight, accumulate, N,
+              &source});
+}
+
+#define INSTANTIATE(T)                                                                  \
+  template void project_in_parts(const BlockContext&, Product, T*, const T*, const T*); \
+  template void project_backward_in_parts(const BlockContext&, Product, T*, float*, const T*, const T*, const T*, bool);
+INSTANTIATE(float)
+INSTANTIATE(bf16)
