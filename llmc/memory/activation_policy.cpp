@@ -68,13 +68,19 @@ Fate fate_of(Saved saved, int layer, const ActivationPolicy& policy, const Llama
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
                   SavedTokens tokens, bool backward) {
   const size_t N = tokens.tokens, R = tokens.rows;
+  // Inputs that are gathered: as bytes where these have one scale, else in T.
+  const auto gathered = [&](Product product) {
+    return tokens.shared() && (product == Product::qkv || product == Product::gate_up);
+  };
   const auto wide = [&](Product product, size_t size) -> SavedSize {
-    const bool needed = !fp8.quantizes(layer, product) || fp8.wide_wgrad();
+    const bool needed =
+        !fp8.quantizes(layer, product) || fp8.wide_wgrad() || (gathered(product) && !fp8.has_one_scale());
     return {needed ? size : 0, element_bytes};
   };
   const auto operand = [&](Product product, bool factors) -> SavedSize {
     if (!backward || !fp8.quantizes(layer, product) || fp8.wide_wgrad()) return {0, 1};
-    const bool own_rows = tokens.shared() && (product == Product::qkv || product == Product::gate_up);
+    const bool own_rows = gathered(product);
+    if (own_rows && !fp8.has_one_scale()) return {0, 1};
     const QuantizedTensor t =
         fp8.operand(Role::input, !own_rows, int(own_rows ? R : N), product_shape(config, product).IC);
     return factors ? SavedSize{t.factor_count(), sizeof(float)} : SavedSize{t.bytes(), 1};

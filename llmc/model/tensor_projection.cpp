@@ -120,67 +120,121 @@ QuantizedTensor quantize_own_input(const BlockContext& context, const BlockFp8& 
   return q.by_rows;
 }
 
+namespace {
+
+// Products of rows of an operand. Where factors do not go with the rows, all at once.
+struct RowProducts {
+  const BlockContext& context;
+  const BlockFp8& f;
+  const char* name;
+  const QuantizedTensor& weight;
+  bool fast;
+
+  void multiply(bf16* out, const QuantizedTensor& rows) const {
+    quantized_product(context.stream, context.matmul, name, out, rows, weight, false, fast, f.padded);
+  }
+  // out (N, width) from what is gathered.
+  void of_gathered(bf16* out, int width, const QuantizedTensor& all) const {
+    for_gathered(context,
+                 [&](size_t first, int count) { multiply(out + first * size_t(width), rows_of(all, first, count)); });
+  }
+  // own (R, width) = sums of the ranks' products.
+  void scattered(bf16* own, int width, const QuantizedTensor& all) const {
+    const bool in_chunks = all.scaling == Scaling::tensor;
+    scatter(context, own, width, [&](size_t first, int count, bf16* to) {
+      if (in_chunks) multiply(to, rows_of(all, first, count));
+      else if (first == 0) multiply(to, all);
+    });
+  }
+};
+
+// All ranks' rows of `own`, quantized here.
+Quantization gather_and_quantize(const BlockContext& context, const BlockFp8& f, Product product, Role role,
+                                 const bf16* own, int width, const OperandMemory& by_columns) {
+  const int N = context.tokens();
+  const PlainSource all{gather(context, own, width)};
+  await_gathered(context);
+  const Quantization q = quantization(f, product, role, N, width, by_columns, f.again);
+  quantize_operand(context, f, fp8_number(f.layer, product, role), all, N, width, q, false);
+  return q;
+}
+
+}  // namespace
+
 void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* out,
                           const ProjectionOperand<bf16>& x) {
-  const ProductShape shape = product_shape(context.config, product);
+  const auto [OC, IC] = product_shape(context.config, product);
+  const int N = context.tokens();
   const QuantizedTensor& w = f.weights[int(product)].by_rows;
-  const bool fast = f.settings->fast(true);
+  const RowProducts products{context, f, "fp8_forward", w, f.settings->fast(true)};
   const QuantizeSource source = source_of(x);
-  const auto multiply = [&](bf16* to, const QuantizedTensor& rows) {
-    quantized_product(context.stream, context.matmul, "fp8_forward", to, rows, w, false, fast, f.padded);
-  };
   QuantizedTensor all;
-  if (gathers_inputs(product)) {
+  if (gathers_inputs(product) && f.settings->has_one_scale()) {
     all = gather_bytes(context, quantize_own_input(context, f, product, x));
-    for_gathered(context, [&](size_t first, int count) {
-      multiply(out + first * size_t(shape.OC), rows_of(all, first, count));
-    });
+    products.of_gathered(out, OC, all);
+  } else if (gathers_inputs(product)) {
+    all = gather_and_quantize(context, f, product, Role::input, x.wide, IC, {}).by_rows;
+    products.multiply(out, all);
   } else {
-    const int N = context.tokens();
-    const Quantization q = quantization(f, product, Role::input, N, shape.IC, f.saved_inputs[int(product)], f.again);
-    quantize_operand(context, f, fp8_number(f.layer, product, Role::input), source, N, shape.IC, q,
-                     f.again || (x.left_amax && input_amax(context, product)));
+    const Quantization q = quantization(f, product, Role::input, N, IC, f.saved_inputs[int(product)], f.again);
+    const bool has_amax = f.again ? f.settings->has_one_scale() : x.left_amax && input_amax(context, product);
+    quantize_operand(context, f, fp8_number(f.layer, product, Role::input), source, N, IC, q, has_amax);
     all = q.by_rows;
-    scatter(context, out, shape.OC,
-            [&](size_t first, int count, bf16* to) { multiply(to, rows_of(all, first, count)); });
+    products.scattered(out, OC, all);
   }
-  if (!f.again) observe(f, {f.layer, product, Kind::forward, all, w, nullptr, nullptr, out, false, all.rows, &source});
+  if (!f.again) observe(f, {f.layer, product, Kind::forward, all, w, nullptr, nullptr, out, false, N, &source});
 }
 
 void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* dx,
                                    float* dweight, const ProjectionOperand<bf16>& dy, const bf16* x, bool accumulate) {
-  const ProductShape shape = product_shape(context.config, product);
-  const int N = context.tokens(), R = context.rows(), OC = shape.OC, IC = shape.IC;
-  const int number = fp8_number(f.layer, product, Role::output_gradient);
+  const auto [OC, IC] = product_shape(context.config, product);
+  const int N = context.tokens(), R = context.rows(), number = fp8_number(f.layer, product, Role::output_gradient);
+  const bool one_scale = f.settings->has_one_scale(), wide = f.settings->wide_wgrad();
   const bool has_amax = dy.left_amax && output_gradient_amax(context, f.layer, product);
-  const QuantizedTensor& w = f.weights[int(product)].by_columns;
+  const RowProducts products{context, f, "fp8_dgrad", f.weights[int(product)].by_columns, f.settings->fast(false)};
   const QuantizeSource source = source_of(dy);
-  const auto dgrad = [&](bf16* to, const QuantizedTensor& rows) {
-    quantized_product(context.stream, context.matmul, "fp8_dgrad", to, rows, w, false, f.settings->fast(false),
-                      f.padded);
-  };
-  QuantizedTensor all, dy_by_columns, x_by_columns;
+  const OperandMemory dy_memory = wide ? OperandMemory{} : f.by_columns;
+  Quantization q;
+  QuantizedTensor all_dy, dy_by_columns, x_by_columns;
+  const bf16 *wide_dy = dy.wide, *wide_x = x;
   if (gathers_inputs(product)) {
-    const QuantizedTensor own =
-        with_memory(f.settings->operand(Role::input, false, R, IC), f.saved_inputs[int(product)]);
-    const QuantizedTensor inputs = gather_bytes(context, own);  // on its way while the input's gradient is computed
-    const Quantization q = quantization(f, product, Role::output_gradient, N, OC, f.by_columns, false);
+    // On its way while the input's gradient is computed.
+    QuantizedTensor bytes;
+    if (one_scale)
+      bytes = gather_bytes(context,
+                           with_memory(f.settings->operand(Role::input, false, R, IC), f.saved_inputs[int(product)]));
+    else wide_x = gather(context, x, IC);
+    q = quantization(f, product, Role::output_gradient, N, OC, dy_memory, false);
     quantize_operand(context, f, number, source, N, OC, q, has_amax);
-    all = q.by_rows, dy_by_columns = q.by_columns;
-    scatter(context, dx, IC, [&](size_t first, int count, bf16* to) { dgrad(to, rows_of(all, first, count)); });
+    all_dy = q.by_rows, dy_by_columns = q.by_columns;
+    products.scattered(dx, IC, all_dy);
     await_gathered(context);
-    x_by_columns = with_memory(f.settings->operand(Role::input, true, N, IC), f.input_by_columns);
-    transpose_quantized(context.stream, x_by_columns, inputs);
-  } else {
-    const Quantization q = quantization(f, product, Role::output_gradient, R, OC, {}, false);
+    if (one_scale) {
+      x_by_columns = with_memory(f.settings->operand(Role::input, true, N, IC), f.input_by_columns);
+      transpose_quantized(context.stream, x_by_columns, bytes);
+    } else if (!wide) {
+      x_by_columns = quantize_by_columns(context, f, product, PlainSource{wide_x}, N, IC, f.input_by_columns);
+    }
+  } else if (one_scale) {
+    q = quantization(f, product, Role::output_gradient, R, OC, {}, false);
     quantize_operand(context, f, number, source, R, OC, q, has_amax, true);
-    all = gather_bytes(context, q.by_rows);
-    for_gathered(context, [&](size_t first, int count) { dgrad(dx + first * size_t(IC), rows_of(all, first, count)); });
+    all_dy = gather_bytes(context, q.by_rows);
+    products.of_gathered(dx, IC, all_dy);
     dy_by_columns = with_memory(f.settings->operand(Role::output_gradient, true, N, OC), f.by_columns);
-    transpose_quantized(context.stream, dy_by_columns, all);
-    x_by_columns = input_by_columns(context, f, product, x, N, IC);
+    transpose_quantized(context.stream, dy_by_columns, all_dy);
+  } else {
+    q = gather_and_quantize(context, f, product, Role::output_gradient, dy.wide, OC, dy_memory);
+    all_dy = q.by_rows, dy_by_columns = q.by_columns;
+    wide_dy = static_cast<const bf16*>(context.gathered);
+    products.multiply(dx, all_dy);
   }
-  observe(f, {f.layer, product, Kind::dgrad, all, w, nullptr, nullptr, dx, false, N, &source});
+  observe(f, {f.layer, product, Kind::dgrad, all_dy, products.weight, nullptr, nullptr, dx, false, N, &source});
+  if (wide) {
+    context.matmul.wgrad(dweight, wide_dy, wide_x, N, OC, IC, accumulate);
+    observe(f, {f.layer, product, Kind::wgrad, {}, {}, wide_dy, wide_x, dweight, accumulate, N, &source});
+    return;
+  }
+  if (!gathers_inputs(product)) x_by_columns = input_by_columns(context, f, product, x, N, IC);
   quantized_product(context.stream, context.matmul, "fp8_wgrad", dweight, dy_by_columns, x_by_columns, accumulate,
                     f.settings->fast(false), f.padded);
   observe(f, {f.layer, product, Kind::wgrad, dy_by_columns, x_by_columns, nullptr, nullptr, dweight, accumulate, N,

@@ -5,7 +5,8 @@
 // Backward it is the other way round: those gather the inputs once more, for the weight, and these output gradients.
 //
 // In FP8 with one scale a tensor what is gathered travels as bytes, by a scale that the ranks agree on: so they are
-// those that one rank has. What does not travel keeps its rank's scale (as in TransformerEngine).
+// those that one rank has. What does not travel keeps its rank's scale (as in TransformerEngine). With other scales it
+// is gathered in bf16, and each rank quantizes all of it.
 #pragma once
 
 #include "llmc/model/block.h"
