@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr int kSequences = 8, kT = 32, kSteps = 20;
+constexpr int kSequences = 8, kT = 64, kSteps = 20;
 // Sums of other pieces: each rounds by 2^-24 of itself. The limits, and of a curve 1e-4 at most.
 constexpr double kFirstLoss = 5e-7, kGradient = 1e-5, kNorm = 1e-6, kCurve = 1e-4;
 

@@ -103,7 +103,8 @@
   X("Ranks", Count, zero_stage, 0, "[0, 3]", "what the ranks share out: 1 moments, 2 and gradients, 3 and weights (ZeRO; 3: FSDP)") \
   X("Ranks", Count, hybrid_shard_degree, 0, "[0, 1e6]", "ranks that share one copy, the others being replicas (0: all share)") \
   X("Ranks", Count, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3)") \
-  X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that share heads, FFN and vocabulary (this version: 1)") \
+  X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that share heads, FFN and vocabulary, and between products the tokens") \
+  X("Ranks", Count, tensor_parallel_overlap, 4, "[1, 64]", "chunks in which these travel beside the products that take or leave them") \
   X("Ranks", Count, context_parallel_degree, 1, "[1, 1e6]", "ranks that share a sequence (this version: 1)") \
   X("Ranks", Choice, reduce_dtype, "fp32", "fp32|bf16", "in which gradients travel between ranks that share a copy (NCCL adds in it, too)") \
   X("Ranks", Real, comm_timeout, 600, "(0, inf)", "seconds after which a collective that some rank does not come to ends the run") \

@@ -22,7 +22,7 @@ constexpr const char* kNotSaved[] = {
     "tuning"};
 // How many ranks there are decides what these may be.
 constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
-                                          "context_parallel_degree"};
+                                          "tensor_parallel_overlap", "context_parallel_degree"};
 // Another value of these would train on other sequences than the run would have.
 constexpr const char* kDecidesOrder[] = {"seed", "seq_len", "global_batch"};
 

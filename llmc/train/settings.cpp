@@ -217,5 +217,6 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.snapshot = o.checkpoint_every && o.checkpoint_async;
   t.micro_steps = t.training ? int(s.micro_steps) : 1;
   t.graphs = t.training && o.cuda_graphs;
+  t.tensor_chunks = int(o.tensor_parallel_overlap);
   return t;
 }
