@@ -153,15 +153,17 @@ void compare(Device& device, Communicator& communicator, const Ranks& ranks, con
 
 std::vector<Way> ways(int ranks, bool every) {
   std::vector<Way> all;
-  for (int tensor = 1; tensor <= std::min(ranks, 4); tensor *= 2)
-    for (const int stage : {0, 3})
-      for (const int micro_steps : {1, 2}) {
-        if (!every && micro_steps != 1 + (stage > 0)) continue;
-        const int data = ranks / tensor;
-        if (data == 1 && stage > 0) continue;
-        for (int hybrid = 0; hybrid <= (every && data > 2 ? 2 : 0); hybrid += 2)
-          all.push_back({tensor, 1, stage, hybrid, micro_steps});
-      }
+  for (const int tensor : {1, 2, 4})
+    for (const int context : {1, 2})
+      for (const int stage : {0, 3})
+        for (const int micro_steps : {1, 2}) {
+          if (ranks % (tensor * context) != 0) continue;
+          if (!every && micro_steps != 1 + (stage > 0)) continue;
+          const int data = ranks / tensor / context;
+          if (data * context == 1 && stage > 0) continue;
+          for (int hybrid = 0; hybrid <= (every && data > 2 ? 2 : 0); hybrid += 2)
+            all.push_back({tensor, context, stage, hybrid, micro_steps});
+        }
   return all;
 }
 

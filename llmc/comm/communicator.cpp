@@ -47,9 +47,12 @@ std::vector<int> Communicator::first_ranks(int size) {
 std::unique_ptr<Communicator> Communicator::split(const std::vector<int>& group) {
   const int own = world_ranks_[size_t(rank_)];
   const auto place = std::find(group.begin(), group.end(), own);
-  REQUIRE(place != group.end() && std::is_sorted(group.begin(), group.end()) &&
-              std::includes(world_ranks_.begin(), world_ranks_.end(), group.begin(), group.end()),
-          "a group of %zu of %d ranks: expected ascending numbers of them, with %d, this rank's", group.size(), size(),
+  std::vector<int> ascending = group, all = world_ranks_;
+  std::sort(ascending.begin(), ascending.end());
+  std::sort(all.begin(), all.end());
+  REQUIRE(place != group.end() && std::adjacent_find(ascending.begin(), ascending.end()) == ascending.end() &&
+              std::includes(all.begin(), all.end(), ascending.begin(), ascending.end()),
+          "a group of %zu of %d ranks: expected numbers of them, each once, with %d, this rank's", group.size(), size(),
           own);
   std::unique_ptr<Communicator> made = make_group(group, int(place - group.begin()));
   if (group.size() == 1) return std::make_unique<SingleCommunicator>(own);

@@ -4,6 +4,7 @@
 #include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
 #include "llmc/kernels/swiglu.h"
+#include "llmc/model/context_attention.h"
 
 namespace {
 
@@ -58,8 +59,11 @@ void attention_half(const BlockContext& context, const BlockWeights<T>& w, const
   project<T>(context, Product::qkv, qkv, qkv_input(w, a), w.qkv);  // (N, QKV)
   rope_forward(stream, qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
   if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
-  attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention,
-                    input_amax(context, Product::o));                    // (N, NH HD)
+  float* amax = input_amax(context, Product::o);
+  if (context.sequences) attention_in_chunks(context, a, amax);
+  else
+    attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention,
+                      amax);                                             // (N, NH HD)
   project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);  // (R, C)
   add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, context.rows(), c.C,
                       float(c.norm_eps), input_amax(context, Product::gate_up));  // (R, C)
@@ -126,8 +130,10 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, R, C,
                    output_gradient_amax(context, layer, Product::o));  // +=
   project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
-  attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
-                     attention_shape(context), context.attention);  // (N, QKV)
+  if (context.sequences) attention_in_chunks_backward(context, a, s);
+  else
+    attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
+                       attention_shape(context), context.attention);  // (N, QKV)
   T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;   // turned back in place, or as it is quantized
   if (dqkv) rope_backward(stream, dqkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
   const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,

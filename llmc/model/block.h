@@ -12,6 +12,7 @@
 #include "llmc/kernels/attention.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/model/config.h"
+#include "llmc/model/context_parallel.h"
 #include "llmc/model/projection.h"
 #include "llmc/model/tensor_parallel.h"
 
@@ -84,6 +85,11 @@ struct BlockContext {
   TensorParallel* tensor = nullptr;  // null: this rank computes all of each product
   // Its scratch, of T, (padded N, C) each: all ranks' rows, and sums of all tokens that are to be scattered.
   void *gathered = nullptr, *partial = nullptr;
+
+  // Null: this rank has all of each sequence. Else B counts both chunks of each, which are of T tokens, and all T of a
+  // sequence are as many times as long (context_part.h).
+  ContextParallel* sequences = nullptr;
+  const void* sequence_buffers = nullptr;  // a ContextBuffers of T
 
   int tokens() const { return B * T; }
   int rows() const { return tensor ? tensor->own_rows(B * T) : B * T; }  // between products

@@ -6,10 +6,11 @@
 #include "llmc/kernels/classifier.h"
 #include "llmc/train/sampler.h"
 
-BatchFeed::BatchFeed(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens)
+BatchFeed::BatchFeed(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, ContextPart part)
     : device_(device),
       micro_batches_(micro_batches),
       tokens_((tokens + 63) / 64 * 64),
+      part_(part),
       planned_pinned_(
           plan.add<int>(Segment::pinned, "batch", "tokens", kSlots * size_t(micro_batches) * kParts * tokens_)),
       planned_device_(plan.add<int>(Segment::device, "batch", "tokens", size_t(micro_batches) * kParts * tokens_)) {}
@@ -43,23 +44,28 @@ void require_tokens(const int32_t* inputs, const int32_t* labels, const int32_t*
 void BatchFeed::fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T,
                      int V, int first) {
   require_tokens(inputs, labels, positions, B, T, V);
-  const size_t n = size_t(B) * size_t(T);
-  std::copy(inputs, inputs + n, part);
-  if (labels) std::copy(labels, labels + n, part + tokens_);
-  else std::fill(part + tokens_, part + tokens_ + n, kIgnoredLabel);
-  for (size_t i = 0; i < n; ++i) {
-    const int t = int(i % T), position = positions ? positions[i] : first + t;
-    const bool begins = t == 0 || position == 0;
-    part[2 * tokens_ + i] = position;
-    part[4 * tokens_ + i] = begins ? t : part[4 * tokens_ + i - 1];
+  const size_t whole = size_t(B) * size_t(T), n = whole / size_t(part_.degree);
+  document_start_.resize(whole);
+  for (size_t i = 0; i < whole; ++i) {
+    const int t = int(i % size_t(T));
+    const bool begins = t == 0 || (positions && positions[i] == 0);
+    document_start_[i] = begins ? t : document_start_[i - 1];
   }
-  sort_positions_by_token(inputs, int(n), part + 3 * tokens_, sort_scratch_);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t at = part_.place(i, B, T);
+    part[i] = inputs[at];
+    part[tokens_ + i] = labels ? labels[at] : kIgnoredLabel;
+    part[2 * tokens_ + i] = positions ? positions[at] : first + int(at % size_t(T));
+    part[4 * tokens_ + i] = document_start_[at];
+  }
+  sort_positions_by_token(part, int(n), part + 3 * tokens_, sort_scratch_);
 }
 
 void BatchFeed::send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels,
                      const int32_t* positions, int B, int T, int V, int first) {
   const size_t n = size_t(B) * size_t(T), size = kParts * tokens_;
-  REQUIRE(B > 0 && T > 0 && n <= tokens_, "a micro-batch of %d x %d tokens, planned were at most %zu", B, T, tokens_);
+  REQUIRE(B > 0 && T > 0 && T % part_.multiple() == 0 && n <= tokens_ * size_t(part_.degree),
+          "a micro-batch of %d x %d tokens for %d ranks, planned were at most %zu for each", B, T, part_.degree, tokens_);
   REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
           micro_batches, micro_batches_);
   int* slot = pinned_ + size_t(slot_) * size_t(micro_batches_) * size;

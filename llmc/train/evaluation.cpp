@@ -92,6 +92,7 @@ ChoiceScore Evaluation::choices(Trainer& trainer) {
     score.add(items_[i], of_item);
     i += size_t(ranks_);
   }
+  if (!trainer.speaks()) score = {};
   const LossSum one = trainer.sum_over_ranks({double(score.acc), score.acc_norm});
   const LossSum two = trainer.sum_over_ranks({double(score.acc_norm_tokens), score.items});
   return {two.labels, int64_t(one.nats), one.labels, int64_t(two.nats)};

@@ -1,28 +1,92 @@
-// The logits of the last forward pass, on the host.
+// The logits and losses of the last forward pass, on the host.
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "llmc/device/number.h"
 #include "llmc/train/walk.h"
 
-// Rows begin .. end-1, (end - begin, V) in fp32. The host waits; the head computes its chunks of rows anew.
+// Sequences (B, seq_len) with so many tokens behind their ends, which those before do not see, that they are a multiple
+// of some number long.
+struct PaddedRows {
+  const int T;
+
+  PaddedRows(std::span<const int32_t> inputs, std::span<const int32_t> positions, int B, int seq_len, int multiple)
+      : T((seq_len + multiple - 1) / multiple * multiple), seq_len_(seq_len), inputs_(inputs), positions_(positions) {
+    if (T == seq_len) return;
+    for (size_t row = 0; row < size_t(B); ++row)
+      for (int t = 0; t < T; ++t) {
+        const size_t last = row * size_t(seq_len) + size_t(std::min(t, seq_len - 1));
+        padded_inputs_.push_back(inputs[last]);
+        if (!positions.empty()) padded_positions_.push_back(positions[last] + std::max(t - (seq_len - 1), 0));
+      }
+    inputs_ = padded_inputs_, positions_ = padded_positions_;
+  }
+  PaddedRows(const PaddedRows&) = delete;
+
+  const int32_t* inputs() const { return inputs_.data(); }
+  const int32_t* positions() const { return positions_.empty() ? nullptr : positions_.data(); }
+  int place(int row) const { return row / seq_len_ * T + row % seq_len_; }
+
+ private:
+  const int seq_len_;
+  std::span<const int32_t> inputs_, positions_;
+  std::vector<int32_t> padded_inputs_, padded_positions_;
+};
+
+// Rows begin .. end-1 of sequences (B, seq_len), as (end - begin, V) in fp32. The host waits; the head computes its
+// chunks of rows anew. All ranks that compute the same sequences call.
 template <class T>
-std::vector<float> read_logits(Walk<T>& walk, Stream& compute, int begin, int end) {
-  const int chunk = walk.head_chunk();
-  std::vector<float> result;
-  std::vector<T> rows;
-  for (int first = begin / chunk * chunk; first < end; first += chunk) {
-    const T* logits = walk.logits(first);
-    for (int row = std::max(begin, first); row < std::min(end, first + chunk); ++row) {
-      const typename Walk<T>::RowParts parts = walk.row_parts(logits, row - first);
-      rows.resize(size_t(parts.ranks) * size_t(parts.stride));
-      copy(compute, rows.data(), parts.data, rows.size());
-      compute.synchronize();
-      for (int v = 0; v < walk.vocabulary(); ++v)
-        result.push_back(to_float(rows[size_t(v / parts.V) * size_t(parts.stride) + size_t(v % parts.V)]));
+std::vector<float> read_logits(Walk<T>& walk, Stream& compute, int B, int seq_len, int begin, int end) {
+  const ContextPart own = walk.part();
+  const size_t V = size_t(walk.vocabulary());
+  std::vector<float> result(size_t(end - begin) * V);
+  std::vector<T> numbers;
+  const T* logits = nullptr;
+  for (int row = 0, computed = -1; row < walk.tokens(); ++row) {
+    // Where the row is of each of those who share the sequences; -1: not wanted.
+    std::vector<int> places;
+    for (int rank = 0; rank < own.degree; ++rank) {
+      const int place = int(ContextPart{own.degree, rank}.place(size_t(row), B, seq_len));
+      places.push_back(place >= begin && place < end ? place - begin : -1);
     }
+    if (std::all_of(places.begin(), places.end(), [](int place) { return place < 0; })) continue;
+    if (const int first = row / walk.head_chunk() * walk.head_chunk(); first != computed)
+      logits = walk.logits(computed = first);
+    const typename Walk<T>::RowParts parts = walk.row_parts(logits, row - computed);
+    const size_t each = size_t(parts.ranks) * size_t(parts.stride);
+    numbers.resize(places.size() * each);
+    copy(compute, numbers.data(), parts.data, numbers.size());
+    compute.synchronize();
+    for (size_t rank = 0; rank < places.size(); ++rank)
+      for (size_t v = 0; places[rank] >= 0 && v < V; ++v)
+        result[size_t(places[rank]) * V + v] = to_float(
+            numbers[rank * each + v / size_t(parts.V) * size_t(parts.stride) + v % size_t(parts.V)]);
   }
   return result;
+}
+
+// The losses (B, seq_len) of the last forward_loss. `computing`: the ranks that compute the same sequences, which all
+// call; null: this one alone.
+template <class T>
+std::vector<float> read_losses(const Walk<T>& walk, Stream& compute, Communicator* computing, int B, int seq_len) {
+  const ContextPart own = walk.part();
+  const size_t mine = size_t(walk.tokens()), ranks = computing ? size_t(computing->size()) : 1;
+  std::vector<float> numbers(ranks * mine), losses(size_t(B) * size_t(seq_len));
+  if (computing) {
+    const DeviceMemory all(compute.device(), numbers.size() * sizeof(float));
+    computing->all_gather(compute, all.data(), walk.losses(), mine * sizeof(float));
+    copy(compute, numbers.data(), reinterpret_cast<const float*>(all.data()), numbers.size());
+    computing->wait_for(compute);
+  } else {
+    copy(compute, numbers.data(), walk.losses(), numbers.size());
+    compute.synchronize();
+  }
+  for (int rank = 0; rank < own.degree; ++rank) {
+    const float* theirs = numbers.data() + size_t(rank) * ranks / size_t(own.degree) * mine;
+    for (size_t i = 0; i < mine; ++i) losses[ContextPart{own.degree, rank}.place(i, B, seq_len)] = theirs[i];
+  }
+  return losses;
 }

@@ -14,6 +14,7 @@
 #include "llmc/train/batch_feed.h"
 #include "llmc/train/logits.h"
 #include "llmc/train/optimizer.h"
+#include "llmc/train/rank_groups.h"
 #include "llmc/train/state_feed.h"
 #include "llmc/train/walk.h"
 #include "llmc/train/weights_io.h"
@@ -33,19 +34,13 @@ class LlamaTrainer : public Trainer {
         split_{mesh.tensor_degree, mesh.tensor_rank},
         config_(config.tensor_part(split_.degree, split_.rank)),
         settings_(settings),
-        sharding_{mesh.shard_degree > 1 ? settings.zero_stage : 0,
-                  *groups_.gather,
-                  *groups_.reduce,
-                  *groups_.replicate,
-                  groups_.tensor.get(),
-                  groups_.heads.get(),
-                  groups_.tensor_gather.get()},
-        layout_(whole_config_, mesh.shard_degree, split_),
+        sharding_(groups_.sharding(settings.zero_stage)),
+        layout_(whole_config_, sharding_.degree(), split_),
         compute_(device, "compute"),
         gather_(device, "gather"),
         reduce_(device, "reduce"),
-        tensor_(groups_.tensor ? std::make_unique<TensorStream>(device, *groups_.products, settings.tensor_chunks)
-                               : nullptr),
+        tensor_(groups_.tensor ? std::make_unique<TensorStream>(device, groups_, settings.tensor_chunks) : nullptr),
+        context_(groups_.ascending ? std::make_unique<ContextStream>(device, groups_) : nullptr),
         host_(settings.training && (settings.state.in_pieces() || settings.activations.offloads(config_))
                   ? std::make_unique<HostStreams>(device)
                   : nullptr),
@@ -63,9 +58,12 @@ class LlamaTrainer : public Trainer {
                settings.training ? std::optional(settings.activations) : std::nullopt,
                tensor_ ? &tensor_->parallel : nullptr,
                {split_.rank * config.vocabulary_part(split_.degree), config_.V, config.V,
-                config.vocabulary_part(split_.degree)}},
+                config.vocabulary_part(split_.degree)},
+               context_ ? &context_->parallel : nullptr,
+               groups_.computing.get()},
               settings.attention, settings_.fp8, device, host_.get()),
-        batches_(plan_, device, settings.micro_steps, size_t(settings.B) * size_t(settings.T)),
+        batches_(plan_, device, settings.micro_steps, size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree),
+                 walk_.part()),
         states_(plan_, device),
         planned_workspace_(
             plan_.add<std::byte>(Segment::device, "workspace", "products", Matmul::workspace_bytes(device.info()))),
@@ -73,7 +71,7 @@ class LlamaTrainer : public Trainer {
         to_compute_(device),
         forked_(device) {
     for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
-    if (tensor_) whole_tensors_.emplace(whole_config_, mesh.shard_degree, *groups_.products, compute_);
+    if (tensor_) whole_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.products, compute_);
     if (!settings.training) return;
     prepare_graph();
     if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
@@ -265,20 +263,18 @@ class LlamaTrainer : public Trainer {
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
     const StepState end = states_.wait_for_oldest(communicator_).state;
     require_finite(end);
-    return {end.loss_sum, counts() ? int64_t(labels.size()) - int64_t(ignored) : 0};
+    return {end.loss_sum, speaks() ? int64_t(labels.size()) - int64_t(ignored) : 0};
   }
 
   std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
     evaluate(inputs, labels, {});
-    std::vector<float> losses(inputs.size());
-    copy(compute_, losses.data(), walk_.losses(), losses.size());
-    compute_.synchronize();
-    return losses;
+    return read_losses(walk_, compute_, groups_.computing.get(), int(inputs.size()) / settings_.T, settings_.T);
   }
 
+  bool speaks() const override { return !groups_.computing || groups_.computing->rank() == 0; }
   LossSum sum_over_ranks(LossSum sum) override {
     StepState state{};
-    if (counts()) state.loss_sum = sum.nats, state.label_count = sum.labels;
+    state.loss_sum = sum.nats, state.label_count = sum.labels;
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->loss_sum, 1);
     sum_over_ranks_on_device(&states_.on_device()->label_count, 1);
@@ -410,7 +406,7 @@ class LlamaTrainer : public Trainer {
     state.grad_clip = settings_.grad_clip;
     state.step = input.step;
     const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
-    state.label_count = counts() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
+    state.label_count = speaks() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
     set_votes(state, input.votes);
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
@@ -469,6 +465,7 @@ class LlamaTrainer : public Trainer {
   std::vector<Stream*> side_streams() {
     std::vector<Stream*> streams = {&gather_, &reduce_};
     if (tensor_) streams.push_back(&tensor_->stream);
+    if (context_) streams.push_back(&context_->stream);
     if (host_) streams.insert(streams.end(), {&host_->out, &host_->in});
     return streams;
   }
@@ -480,9 +477,6 @@ class LlamaTrainer : public Trainer {
       compute_.wait(joined_[i++]);
     }
   }
-
-  // Of the ranks that compute the same tokens one says what they add up to.
-  bool counts() const { return split_.rank == 0; }
 
   static constexpr size_t kSummedAtBegin = 4;  // label_count and the votes behind it
   static void set_votes(StepState& state, const Votes& votes) {
@@ -517,32 +511,9 @@ class LlamaTrainer : public Trainer {
     return values;
   }
 
-  // Those that this rank shards with, and those that keep what it keeps.
-  struct Groups {
-    std::unique_ptr<Communicator> gather, reduce, replicate;
-    std::unique_ptr<Communicator> products, tensor, heads, tensor_gather;  // none without tensor parallelism
-    Groups(Communicator& all, const Mesh& mesh, const LlamaConfig& config)
-        : gather(all.split(mesh.group({Mesh::Axis::shard}))),
-          reduce(all.split(mesh.group({Mesh::Axis::shard}))),
-          replicate(all.split(mesh.group({Mesh::Axis::replicate}))) {
-      if (mesh.tensor_degree == 1) return;
-      const std::vector<int> group = mesh.group({Mesh::Axis::tensor});
-      products = all.split(group), tensor = all.split(group), tensor_gather = all.split(group);
-      const int copies = std::max(mesh.tensor_degree / config.NKV, 1), first = mesh.tensor_rank / copies * copies;
-      heads = all.split({group.begin() + first, group.begin() + first + copies});
-    }
-  };
-  // What travels beside products, apart from gradients' sums.
-  struct TensorStream {
-    Stream stream;
-    TensorParallel parallel;
-    TensorStream(Device& device, Communicator& ranks, int chunks)
-        : stream(device, "tensor"), parallel(ranks, stream, chunks, device) {}
-  };
-
   Device& device_;
   Communicator& communicator_;
-  const Groups groups_;
+  const RankGroups groups_;
   const LlamaConfig whole_config_;
   const TensorSplit split_;
   const LlamaConfig config_;  // of what this rank computes
@@ -551,7 +522,8 @@ class LlamaTrainer : public Trainer {
   const TensorLayout layout_;
   MemoryPlan plan_;
   Stream compute_, gather_, reduce_;
-  const std::unique_ptr<TensorStream> tensor_;  // where ranks compute the same tokens
+  const std::unique_ptr<TensorStream> tensor_;    // where ranks compute the same tokens
+  const std::unique_ptr<ContextStream> context_;  // where ranks share sequences out
   std::optional<WholeTensors> whole_tensors_;
   const std::unique_ptr<HostStreams> host_;   // where something is offloaded
   const std::unique_ptr<ScaleStore> scales_;  // of FP8 products
@@ -582,14 +554,14 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
           settings_.T);
   sequence_.resize(std::min(size_t(past), sequence_.size()));
   sequence_.insert(sequence_.end(), tokens.begin(), tokens.end());
-  if (!walk_.keeps_keys() && past > 0) {  // all of it again
+  if (!walk_.keeps_keys()) {  // all of it again
     REQUIRE(sequence_.size() == size_t(past + count), "%d tokens after %d of a sequence: %zu are known", count, past,
             sequence_.size() - size_t(count));
     return logits(sequence_, 1, past + count, past + count - 1, {});
   }
   batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, whole_config_.V, past);
   walk_.forward_more(batches_.device_batch(), count, past);
-  return read_logits(walk_, compute_, count - 1, count);
+  return read_logits(walk_, compute_, 1, count, count - 1, count);
 }
 
 template <class T>
@@ -599,10 +571,17 @@ std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, i
   REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
-  batches_.send(compute_, 1, inputs.data(), nullptr, positions.empty() ? nullptr : positions.data(), B, seq_len,
-                whole_config_.V);
-  walk_.forward(batches_.device_batch(), B, seq_len);
-  return only_row ? read_logits(walk_, compute_, *only_row, *only_row + 1) : read_logits(walk_, compute_, 0, N);
+  const PaddedRows rows(inputs, positions, B, seq_len, walk_.part().multiple());
+  batches_.send(compute_, 1, rows.inputs(), nullptr, rows.positions(), B, rows.T, whole_config_.V);
+  walk_.forward(batches_.device_batch(), B, rows.T);
+  if (only_row) return read_logits(walk_, compute_, B, rows.T, rows.place(*only_row), rows.place(*only_row) + 1);
+  if (rows.T == seq_len) return read_logits(walk_, compute_, B, rows.T, 0, N);
+  std::vector<float> all;
+  for (int b = 0; b < B; ++b) {
+    const std::vector<float> of_row = read_logits(walk_, compute_, B, rows.T, b * rows.T, b * rows.T + seq_len);
+    all.insert(all.end(), of_row.begin(), of_row.end());
+  }
+  return all;
 }
 
 }  // namespace

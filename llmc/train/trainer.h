@@ -67,7 +67,7 @@ struct Votes {
 struct StepInput {
   int64_t step;  // from 0
   double learning_rate;
-  const std::vector<int32_t>& inputs;       // (k, B, T)
+  const std::vector<int32_t>& inputs;       // (k, B, T), the same on all ranks that compute the same sequences
   const std::vector<int32_t>& labels;       // (k, B, T), -100 = ignored
   Votes votes = {};                         // this rank's
   std::span<const int32_t> positions = {};  // (k, B, T) of packed documents: see BatchFeed; none: 0 .. T-1 in each row
@@ -142,6 +142,8 @@ class Trainer {
   // The losses (B, T) themselves, in nats; 0 where a label is ignored.
   virtual std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) = 0;
   virtual LossSum sum_over_ranks(LossSum sum) = 0;
+  // Of the ranks that compute the same sequences one speaks for all.
+  virtual bool speaks() const = 0;
   // Logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `only_row` just those of
   // that row.
   virtual std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,

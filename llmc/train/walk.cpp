@@ -18,7 +18,7 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
       attention_(attention),
       fp8_(fp8),
       activations_(plan, config, fp8, sizes.policy, {sizes.tokens(), sizes.rows()}, device, host) {
-  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, sizes.B * sizes.T, sizes.policy.has_value(), sizes.tensor);
+  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, int(sizes.tokens()), sizes.policy.has_value(), sizes.tensor);
   const size_t N = sizes.tokens(), R = sizes.rows(), C = size_t(config.C), FF = size_t(config.FF);
   const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
     planned = plan.add<U>(Segment::device, category, name, count);
@@ -46,6 +46,10 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
   add(planned_.logits, "logits", "logits", size_t(head_.chunk) * size_t(head_.ld));
   add(planned_.losses, "logits", "losses", N);
   if (sizes.tensor) plan_tensor_parallel(plan);
+  if (sizes.sequences) plan_context_parallel(plan);
+  if (sizes.computing)
+    planned_.logits_by_rank = plan.add<T>(Segment::symmetric, "logits", "logits of a row by rank",
+                                          size_t(sizes.computing->size()) * size_t(head_.ld));
 }
 
 template <class T>
@@ -57,8 +61,18 @@ void Walk<T>::plan_tensor_parallel(MemoryPlan& plan) {
   planned_.partial = plan.add<T>(Segment::symmetric, "tensor parallelism", "sums of all tokens", size);
   planned_.parts =
       plan.add<SoftmaxPart>(Segment::symmetric, "tensor parallelism", "softmax by rank", degree * size_t(head_.chunk));
-  planned_.logits_by_rank =
-      plan.add<T>(Segment::symmetric, "tensor parallelism", "logits of a row by rank", degree * size_t(head_.ld));
+}
+
+template <class T>
+void Walk<T>::plan_context_parallel(MemoryPlan& plan) {
+  const size_t head = 2 * size_t(config_.HD), all = size_t(sizes_.B) * size_t(sizes_.T) * head;
+  const auto add = [&](const char* name, size_t count) {
+    return plan.add<T>(Segment::symmetric, "context parallelism", name, count);
+  };
+  planned_.own = add("keys and values", sizes_.tokens() * size_t(config_.NKV) * head);
+  for (Planned<T>& slot : planned_.all) slot = add("all keys and values of a head", all);
+  if (sizes_.policy)
+    for (Planned<T>& slot : planned_.dall) slot = add("gradients of a head", all);
 }
 
 template <class T>
@@ -94,8 +108,15 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   if (sizes_.tensor) {
     head_.gathered = arena[planned_.gathered], head_.partial = arena[planned_.partial];
     head_.parts = arena[planned_.parts];
-    logits_by_rank_ = arena[planned_.logits_by_rank];
   }
+  if (sizes_.sequences) {
+    sequence_buffers_.own = arena[planned_.own];
+    for (int slot = 0; slot < kContextSlots; ++slot) {
+      sequence_buffers_.all[slot] = arena[planned_.all[slot]];
+      if (sizes_.policy) sequence_buffers_.dall[slot] = arena[planned_.dall[slot]];
+    }
+  }
+  if (sizes_.computing) logits_by_rank_ = arena[planned_.logits_by_rank];
   rope_table_ = arena[planned_.rope_table];
   const std::vector<float> table = rope_table(config_.rope, config_.HD, sizes_.T);
   copy(stream, rope_table_, table.data(), table.size());
@@ -104,8 +125,14 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
 
 template <class T>
 BlockContext Walk<T>::block_context(BatchFeed::DeviceBatch batch, int B, int seq_len, int past) const {
-  return {*stream_, *matmul_,   config_, rope_table_, sizes_.T,      batch.positions, batch.document_start, B,
-          seq_len,  attention_, nullptr, past,        sizes_.tensor, head_.gathered,  head_.partial};
+  BlockContext context{*stream_, *matmul_, config_,    rope_table_, sizes_.T, batch.positions, batch.document_start,
+                       B,        seq_len,  attention_, nullptr,     past};
+  context.tensor = sizes_.tensor, context.gathered = head_.gathered, context.partial = head_.partial;
+  if (sizes_.sequences) {
+    context.B = 2 * B, context.T = sizes_.part().chunk(seq_len);
+    context.sequences = sizes_.sequences, context.sequence_buffers = &sequence_buffers_;
+  }
+  return context;
 }
 
 // The context of a block whose weights were asked for; what `fp8` then holds belongs to it.
@@ -181,9 +208,11 @@ template <class T>
 void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training) {
   REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
+  REQUIRE(seq_len % sizes_.part().multiple() == 0, "sequences of %d tokens on %d ranks that share them: not a multiple of %d",
+          seq_len, sizes_.part().degree, sizes_.part().multiple());
   cached_ = B == 1 ? past + seq_len : 0;
   release_head();
-  tokens_ = B * seq_len;
+  tokens_ = B * (seq_len / sizes_.part().degree);
   if (scales_) scales_->begin_pass(training);
   const BlockContext context = block_context(batch, B, seq_len, past);
   const int embedding = layout_.embedding_unit();
@@ -243,11 +272,11 @@ const T* Walk<T>::logits(int first) {
 template <class T>
 typename Walk<T>::RowParts Walk<T>::row_parts(const T* logits, int row) {
   const T* own = logits + size_t(row) * size_t(head_.ld);
-  if (!sizes_.tensor) return {own, 1, config_.V, head_.ld};
-  T* here = logits_by_rank_ + size_t(sizes_.tensor->rank()) * size_t(head_.ld);
+  if (!sizes_.computing) return {own, 1, config_.V, head_.ld};
+  T* here = logits_by_rank_ + size_t(sizes_.computing->rank()) * size_t(head_.ld);
   copy(*stream_, here, own, size_t(head_.ld));
-  sizes_.tensor->exchange(*stream_, logits_by_rank_, here, size_t(head_.ld) * sizeof(T));
-  return {logits_by_rank_, sizes_.tensor->degree(), sizes_.vocabulary.most, head_.ld};
+  sizes_.computing->all_gather(*stream_, logits_by_rank_, here, size_t(head_.ld) * sizeof(T));
+  return {logits_by_rank_, sizes_.computing->size() / sizes_.part().degree, sizes_.vocabulary.most, head_.ld};
 }
 
 template <class T>

@@ -21,8 +21,11 @@ struct WalkSizes {
   std::optional<ActivationPolicy> policy;  // none: forward passes only, nothing is planned for more
   TensorParallel* tensor = nullptr;        // null: this rank computes all of each product
   VocabularyPart vocabulary = {};          // of this rank
+  ContextParallel* sequences = nullptr;    // null: this rank has all of each sequence
+  Communicator* computing = nullptr;       // the ranks that compute the same sequences; null: this one alone
 
-  size_t tokens() const { return size_t(B) * size_t(T); }
+  ContextPart part() const { return sequences ? sequences->part() : ContextPart{}; }
+  size_t tokens() const { return size_t(B) * size_t(T) / size_t(part().degree); }  // of this rank
   size_t rows() const { return tensor ? TensorParallel::own_rows(tokens(), tensor->degree()) : tokens(); }
 };
 
@@ -42,16 +45,17 @@ class Walk {
                         bool first, bool last);
   // Forward alone; adds the losses to state->loss_sum.
   void forward_loss(BatchFeed::DeviceBatch batch, int B, int seq_len, StepState* state);
-  // Those of each token, (N), after forward_loss.
+  // Those of each of this rank's tokens, (N), after forward_loss.
   const float* losses() const { return head_.losses; }
   // Forward alone of one sequence, whose first `past` tokens were the last that went through this or `forward`; for
   // logits as below.
   void forward_more(BatchFeed::DeviceBatch batch, int count, int past);
-  // Forward alone; then logits(first) gives the rows first .. first+head_chunk-1 of this rank's logits, valid until the
-  // next call of anything here but row_parts().
+  // Forward alone; then logits(first) gives the rows first .. first+head_chunk-1 of this rank's logits of its tokens,
+  // valid until the next call of anything here but row_parts().
   void forward(BatchFeed::DeviceBatch batch, int B, int seq_len);
   const T* logits(int first);
-  // A row of these, of all ranks: V logits of each but the last, which may have fewer, `stride` apart.
+  // A row of these, of all ranks that compute the same sequences: for each of those that share them out, whose tokens
+  // differ, V logits of each of `ranks`, but the last, which may have fewer; all `stride` apart.
   struct RowParts {
     const T* data;
     int ranks, V, stride;
@@ -59,11 +63,14 @@ class Walk {
   RowParts row_parts(const T* logits, int row);
   int head_chunk() const { return head_.chunk; }
   int vocabulary() const { return sizes_.vocabulary.whole; }
+  ContextPart part() const { return sizes_.part(); }
+  int tokens() const { return tokens_; }  // of this rank, in the last pass
   // Whether forward_more() can be asked for.
-  bool keeps_keys() const { return activations_.keeps_keys(); }
+  bool keeps_keys() const { return !sizes_.sequences && activations_.keeps_keys(); }
 
  private:
   void plan_tensor_parallel(MemoryPlan& plan);
+  void plan_context_parallel(MemoryPlan& plan);
   void embed(BatchFeed::DeviceBatch batch, const T* table);
   void embed_backward(BatchFeed::DeviceBatch batch, float* gradient);
   EmbeddingRows embedding_rows() const { return {sizes_.vocabulary.first, config_.V, sizes_.vocabulary.whole}; }
@@ -93,9 +100,11 @@ class Walk {
     Planned<float> head_rstd, losses;
     Planned<T> gathered, partial, logits_by_rank;
     Planned<SoftmaxPart> parts;
+    Planned<T> own, all[kContextSlots], dall[kContextSlots];
   } planned_;
   BlockScratch<T> scratch_{};
   HeadBuffers<T> head_{};
+  ContextBuffers<T> sequence_buffers_;
   T *delta_ = nullptr, *dresidual_ = nullptr, *logits_by_rank_ = nullptr;
   float* rope_table_ = nullptr;
 

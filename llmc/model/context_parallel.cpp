@@ -1,0 +1,52 @@
+#include "llmc/model/context_parallel.h"
+
+#include "llmc/device/number.h"
+
+ContextParallel::ContextParallel(Communicator& ascending, Communicator& descending, Stream& stream, Device& device)
+    : ascending_(ascending), descending_(descending), stream_(stream), computed_(device) {
+  for (int slot = 0; slot < kContextSlots; ++slot) gathered_.emplace_back(device), scattered_.emplace_back(device);
+}
+
+void ContextParallel::follow(Stream& compute, const char* file, int line) {
+  computed_.record(compute, file, line);
+  stream_.wait(computed_, file, line);
+}
+
+template <class T>
+void ContextParallel::gather(T* all, const T* own, int slot, int B, int seq_len, int width, const char* file,
+                             int line) {
+  const size_t chunk = size_t(part().chunk(seq_len)) * size_t(width), half = chunk * size_t(ascending_.size());
+  for (int b = 0; b < B; ++b) {
+    T* sequence = all + size_t(b) * 2 * half;
+    ascending_.all_gather(stream_, sequence, own + size_t(b) * chunk, chunk * sizeof(T), file, line);
+    descending_.all_gather(stream_, sequence + half, own + size_t(B + b) * chunk, chunk * sizeof(T), file, line);
+  }
+  gathered_[size_t(slot)].record(stream_, file, line);
+}
+
+void ContextParallel::await_gathered(Stream& compute, int slot, const char* file, int line) {
+  compute.wait(gathered_[size_t(slot)], file, line);
+}
+
+template <class T>
+void ContextParallel::scatter(Stream& compute, T* own, const T* all, int slot, int B, int seq_len, int width,
+                              const char* file, int line) {
+  follow(compute, file, line);
+  const size_t chunk = size_t(part().chunk(seq_len)) * size_t(width), half = chunk * size_t(ascending_.size());
+  for (int b = 0; b < B; ++b) {
+    const T* sequence = all + size_t(b) * 2 * half;
+    ascending_.reduce_scatter_sum(stream_, own + size_t(b) * chunk, sequence, chunk, file, line);
+    descending_.reduce_scatter_sum(stream_, own + size_t(B + b) * chunk, sequence + half, chunk, file, line);
+  }
+  scattered_[size_t(slot)].record(stream_, file, line);
+}
+
+void ContextParallel::await_scattered(Stream& compute, int slot, const char* file, int line) {
+  compute.wait(scattered_[size_t(slot)], file, line);
+}
+
+#define INSTANTIATE(T)                                                                                   \
+  template void ContextParallel::gather(T*, const T*, int, int, int, int, const char*, int);             \
+  template void ContextParallel::scatter(Stream&, T*, const T*, int, int, int, int, const char*, int);
+INSTANTIATE(float)
+INSTANTIATE(bf16)

@@ -1,0 +1,60 @@
+// The groups of ranks that a trainer speaks to, each by a communicator of its own where they travel at the same time.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/mesh.h"
+#include "llmc/memory/sharding.h"
+#include "llmc/model/config.h"
+#include "llmc/model/context_parallel.h"
+#include "llmc/model/tensor_parallel.h"
+
+struct RankGroups {
+  using Group = std::unique_ptr<Communicator>;
+
+  Group gather, reduce, replicate;             // those that shard; those that keep what this rank keeps
+  Group products, tensor, heads, tensor_gather;  // of a tensor-parallel group; null without it
+  Group ascending, descending;                   // those that share sequences out; null without them
+  Group computing;                               // those that compute the same sequences; null: this rank alone
+
+  // All ranks call.
+  RankGroups(Communicator& all, const Mesh& mesh, const LlamaConfig& config) {
+    using Axis = Mesh::Axis;
+    gather = all.split(mesh.group({Axis::shard, Axis::context}));
+    reduce = all.split(mesh.group({Axis::shard, Axis::context}));
+    replicate = all.split(mesh.group({Axis::replicate}));
+    if (mesh.tensor_degree > 1) {
+      const std::vector<int> group = mesh.group({Axis::tensor});
+      products = all.split(group), tensor = all.split(group), tensor_gather = all.split(group);
+      const int copies = std::max(mesh.tensor_degree / config.NKV, 1), first = mesh.tensor_rank / copies * copies;
+      heads = all.split({group.begin() + first, group.begin() + first + copies});
+    }
+    if (mesh.context_degree > 1) {
+      std::vector<int> group = mesh.group({Axis::context});
+      ascending = all.split(group);
+      std::reverse(group.begin(), group.end());
+      descending = all.split(group);
+    }
+    if (mesh.tensor_degree * mesh.context_degree > 1) computing = all.split(mesh.group({Axis::context, Axis::tensor}));
+  }
+
+  Sharding sharding(int stage) const {
+    return {gather->size() > 1 ? stage : 0, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};
+  }
+};
+
+// What travels beside products and attention, each on a stream of its own.
+struct TensorStream {
+  Stream stream;
+  TensorParallel parallel;
+  TensorStream(Device& device, const RankGroups& groups, int chunks)
+      : stream(device, "tensor"), parallel(*groups.products, stream, chunks, device) {}
+};
+struct ContextStream {
+  Stream stream;
+  ContextParallel parallel;
+  ContextStream(Device& device, const RankGroups& groups)
+      : stream(device, "context"), parallel(*groups.ascending, *groups.descending, stream, device) {}
+};
