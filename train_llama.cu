@@ -125,8 +125,6 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     Stream stream(device, "resume");
     require_same_on_all_ranks(resume, *communicator, stream);
   }
-  REQUIRE(mesh.context_degree == 1, "--context-parallel-degree %d: this version computes with degree 1 only",
-          mesh.context_degree);
   if (!options.sample_only) {
     RunData opened = open_run_data(options, model, codec, ranks);
     data = std::move(opened.train), held_out = std::move(opened.held_out);
@@ -180,7 +178,7 @@ void Run::banner() {
   const AttentionChoice attention = choose_attention_kernel(settings.attention, info, settings.dtype, model.config.HD);
   console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
-  if (ranks.size > 1) console.item("", describe_sharing(mesh, options));
+  if (ranks.size > 1) console.item("", describe_sharing(mesh, options, model.config));
   console.item("model", describe_model(model));
   if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
   for (const std::string& change : changes_) console.item("", change);
@@ -190,8 +188,8 @@ void Run::banner() {
   console.item("tokenizer", codec.description());
   if (trains())
     console.item("step",
-                 format("%lld sequences of %d tokens: %d rank%s x %lld micro-batch%s of %d; %lld steps, %s tokens",
-                        (long long)settings.G, settings.T, ranks.size, ranks.size == 1 ? "" : "s",
+                 format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",
+                        (long long)settings.G, settings.T, describe_data_ranks(mesh).c_str(),
                         (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es", settings.B,
                         (long long)settings.steps,
                         human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));

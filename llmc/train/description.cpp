@@ -30,8 +30,18 @@ std::string describe_model(const ModelSource& model) {
       c.tied ? " (tied)" : "");
 }
 
-std::string describe_sharing(const Mesh& mesh, const Options& options) {
-  if (!options.zero_stage || mesh.shard_degree == 1)
-    return "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)";
-  return format("%s, ZeRO stage %lld", mesh.description().c_str(), (long long)options.zero_stage);
+std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
+  const bool computes_alone = mesh.tensor_degree * mesh.context_degree == 1;
+  const bool shards = options.zero_stage && mesh.shard_degree * mesh.context_degree > 1;
+  if (computes_alone && !shards) return "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)";
+  std::string text = mesh.description() + format(", ZeRO stage %lld", shards ? (long long)options.zero_stage : 0LL);
+  if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
+    text += "\nwith one key and value head a rank nothing hides its gather for context parallelism";
+  return text;
+}
+
+std::string describe_data_ranks(const Mesh& mesh) {
+  const int groups = mesh.data_ranks(), each = mesh.tensor_degree * mesh.context_degree;
+  if (each == 1) return format("%d rank%s", groups, groups == 1 ? "" : "s");
+  return format("%d group%s of %d ranks", groups, groups == 1 ? "" : "s", each);
 }

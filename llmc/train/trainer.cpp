@@ -595,6 +595,14 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   REQUIRE(mesh.world_size == communicator.size() && mesh.rank == communicator.rank(),
           "%s, and the communicator has %d ranks, of which this is number %d", mesh.description().c_str(),
           communicator.size(), communicator.rank());
+  if (mesh.context_degree > 1) {
+    const int multiple = 2 * mesh.context_degree * mesh.tensor_degree, fewer = settings.T / multiple * multiple;
+    REQUIRE(settings.T % multiple == 0,
+            "--seq-len %d with --context-parallel-degree %d and --tensor-parallel-degree %d: not a multiple of %d, two "
+            "chunks of a sequence for each rank\n  use --seq-len %s%d",
+            settings.T, mesh.context_degree, mesh.tensor_degree, multiple,
+            fewer ? format("%d or ", fewer).c_str() : "", fewer + multiple);
+  }
   REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);
   REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
           settings.head_chunk);
