@@ -3,6 +3,9 @@
 //
 //   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]      (without --dtype: all that the dump
 //   has)
+//   mpirun -np N ./test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C      (N = T C)
+//
+// Where ranks share sequences out, these get tokens behind their ends, whose labels are ignored, until they can.
 //
 // An error is |a - b| / max(|b|, floor) in the L2 norm, against PyTorch in float64. Limits, with PyTorch's own errors
 // in the same precision as the yardstick (the larger of its eager and sdpa attention):
@@ -30,6 +33,7 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
+#include "llmc/kernels/classifier.h"
 #include "llmc/kernels/quantized_product.h"
 #include "llmc/train/trainer.h"
 #include "llmc/train/weights_io.h"
@@ -121,16 +125,40 @@ struct Dump {
 // What this program computes for a dump, under the names of expected.safetensors.
 using Results = std::map<std::string, std::vector<float>>;
 
-Results compute(const Dump& dump, Device& device, Communicator& communicator, Precision precision,
+// Rows (B, T) with `value(row, t)` of those behind T, up to `wide` a row.
+template <class F>
+std::vector<int32_t> widened(const int32_t* rows, int B, int T, int wide, F&& value) {
+  std::vector<int32_t> all;
+  for (int b = 0; b < B; ++b)
+    for (int t = 0; t < wide; ++t) all.push_back(t < T ? rows[b * T + t] : value(b, t));
+  return all;
+}
+
+// Those of the dump's own tokens.
+std::vector<float> logits_of(Trainer& trainer, const Dump& dump, const std::vector<int32_t>& inputs,
+                             const std::vector<int32_t>& positions, int T) {
+  const std::vector<float> all = trainer.logits(inputs, dump.B, T, {}, positions);
+  std::vector<float> logits;
+  const size_t V = size_t(dump.config.V);
+  for (int b = 0; b < dump.B; ++b) {
+    const auto begin = all.begin() + ptrdiff_t(size_t(b * T) * V);
+    logits.insert(logits.end(), begin, begin + ptrdiff_t(size_t(dump.T) * V));
+  }
+  return logits;
+}
+
+Results compute(const Dump& dump, Device& device, Communicator& communicator, const Mesh& mesh, Precision precision,
                 AttentionKernel attention) {
+  const int multiple = mesh.context_degree == 1 ? 1 : 2 * mesh.context_degree * mesh.tensor_degree;
+  const int T = (dump.T + multiple - 1) / multiple * multiple;
   TrainerSettings settings;
   settings.dtype = precision == Precision::fp32 ? DType::fp32 : DType::bf16;
   if (precision == Precision::fp8) settings.fp8 = dump.fp8;
-  settings.B = dump.B, settings.T = dump.T;
+  settings.B = dump.B, settings.T = T;
   settings.attention = attention;
   settings.beta1 = dump.recipe.beta1, settings.beta2 = dump.recipe.beta2, settings.eps = dump.recipe.eps;
   settings.weight_decay = float(dump.recipe.weight_decay), settings.grad_clip = dump.recipe.grad_clip;
-  auto trainer = Trainer::create(device, communicator, dump.config, settings);
+  auto trainer = Trainer::create(device, communicator, dump.config, settings, mesh);
   trainer->allocate();
   trainer->load(dump.model);
 
@@ -139,12 +167,17 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, Pr
   for (const Tensor& t : trainer->layout().tensors) initial[t.name] = trainer->weights(t.name);
   const size_t tokens = size_t(dump.B) * size_t(dump.T);
   for (int step = 0; step < dump.recipe.steps; ++step) {
-    const auto begin = ptrdiff_t(size_t(step) * tokens), end = begin + ptrdiff_t(tokens);
-    const std::vector<int32_t> inputs(dump.inputs.begin() + begin, dump.inputs.begin() + end);
-    const std::vector<int32_t> labels(dump.labels.begin() + begin, dump.labels.begin() + end);
+    const size_t begin = size_t(step) * tokens;
+    const auto last = [&](const std::vector<int32_t>& rows, int b) { return rows[begin + size_t((b + 1) * dump.T - 1)]; };
+    const std::vector<int32_t> inputs =
+        widened(&dump.inputs[begin], dump.B, dump.T, T, [&](int b, int) { return last(dump.inputs, b); });
+    const std::vector<int32_t> labels =
+        widened(&dump.labels[begin], dump.B, dump.T, T, [](int, int) { return kIgnoredLabel; });
     std::vector<int32_t> positions;
-    if (!dump.positions.empty()) positions.assign(dump.positions.begin() + begin, dump.positions.begin() + end);
-    if (step == 0) results["logits"] = trainer->logits(inputs, dump.B, dump.T, {}, positions);
+    if (!dump.positions.empty())
+      positions = widened(&dump.positions[begin], dump.B, dump.T, T,
+                          [&](int b, int t) { return last(dump.positions, b) + t - dump.T + 1; });
+    if (step == 0) results["logits"] = logits_of(*trainer, dump, inputs, positions, T);
     trainer->enqueue_step({step, dump.recipe.learning_rate, inputs, labels, {}, positions});
     const StepResult result = trainer->wait_for_step();
     results["loss"].push_back(float(result.loss));
@@ -354,6 +387,7 @@ struct Arguments {
   std::vector<std::string> directories;
   std::vector<Precision> precisions = {Precision::fp32, Precision::bf16, Precision::fp8};
   bool chosen = false;  // by the user
+  int tensor_degree = 1, context_degree = 1;
   AttentionKernel attention = AttentionKernel::automatic;
 };
 
@@ -370,6 +404,9 @@ Arguments parse(int argc, char** argv) {
     } else if (word == "--attention") {
       a.attention = attention_kernel_named(value);
       ++i;
+    } else if (word == "--tensor-parallel-degree" || word == "--context-parallel-degree") {
+      (word == "--tensor-parallel-degree" ? a.tensor_degree : a.context_degree) = std::atoi(value.c_str());
+      ++i;
     } else {
       REQUIRE(!word.starts_with("--"), "unknown option %s", word.c_str());
       a.directories.push_back(word);
@@ -377,16 +414,18 @@ Arguments parse(int argc, char** argv) {
   }
   REQUIRE(!a.directories.empty(),
           "usage: test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]\n"
+          "       mpirun -np N test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C   (N = T C)\n"
           "  a DIR holds a parity dump, for example dev/reference/dumps/gqa4");
   return a;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
-  const Arguments arguments = parse(argc, argv);
-  Device device;
-  SingleCommunicator communicator;
+int compare(const Ranks& ranks, const Arguments& arguments) {
+  const Mesh mesh = Mesh::create(ranks.size, ranks.rank, arguments.tensor_degree, arguments.context_degree);
+  REQUIRE(mesh.data_ranks() == 1, "%s: a dump has one batch, for one data rank\n  start %d rank(s)",
+          mesh.description().c_str(), arguments.tensor_degree * arguments.context_degree);
+  if (ranks.rank > 0) REQUIRE(freopen("/dev/null", "w", stdout), "cannot open /dev/null");  // all find the same
+  Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
+  const auto communicator = make_communicator(device, ranks, "");
   Verdict all;
   for (const std::string& directory : arguments.directories) {
     const Dump dump(directory);
@@ -396,14 +435,27 @@ int main(int argc, char** argv) try {
               directory.c_str());
       if (fp8 && !dump.fp8.on()) continue;
       printf("%s in %s%s on %s:\n", directory.c_str(), kPrecisions[int(precision)],
-             fp8 ? format(" (%s)", recipe_name(dump.fp8.recipe)).c_str() : "", device.info().name.c_str());
-      all += judge(dump, compute(dump, device, communicator, precision, arguments.attention), precision);
-      if (fp8) all += judge_operands(dump, device);
+             fp8 ? format(" (%s)", recipe_name(dump.fp8.recipe)).c_str() : "",
+             ranks.size > 1 ? mesh.description().c_str() : device.info().name.c_str());
+      all += judge(dump, compute(dump, device, *communicator, mesh, precision, arguments.attention), precision);
+      if (fp8 && ranks.size == 1) all += judge_operands(dump, device);
     }
   }
   printf("%d passed, %d failed\n", all.passed, all.failed);
   return all.failed > 0;
-} catch (const std::exception& error) {
-  fprintf(stderr, "error: %s\n", error.what());
-  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Ranks ranks;
+  int code = 1;
+  try {
+    ranks = Ranks::start(&argc, &argv);
+    code = compare(ranks, parse(argc, argv));
+  } catch (const std::exception& error) {
+    end_all_ranks(ranks, error);
+  }
+  ranks.finish();
+  return code;
 }
