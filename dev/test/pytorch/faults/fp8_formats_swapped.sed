@@ -1,5 +1,5 @@
 # Inputs are e5m2 and output gradients e4m3.
-# File: llmc/model/projection.cpp
+# File: llmc/model/projection_operands.cpp
 # Builds: test/fp8_operands
 # Caught by: dev/test/pytorch/fp8_operands.sh 1 tensorwise
 # Says: layers.0.qkv.forward.a is e5m2, expected e4m3
