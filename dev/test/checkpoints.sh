@@ -30,10 +30,13 @@ near() {
 }
 
 echo "-- the resume matrix"
-meshes=("one 1 0 0" "ddp 2 0 0" "zero1 2 1 0" "zero2 3 2 0" "zero3 4 3 0" "hybrid 4 3 2")
+# name, ranks, ZeRO stage, degrees of sharding, tensor and context parallelism
+meshes=("one 1 0 0 1 1" "ddp 2 0 0 1 1" "zero1 2 1 0 1 1" "zero2 3 2 0 1 1" "zero3 4 3 0 1 1" "hybrid 4 3 2 1 1"
+  "tensor 2 0 0 2 1" "tensor-zero3 4 3 0 2 1" "context 2 3 0 1 2" "tensor-context 4 1 0 2 2")
 for mesh in "${meshes[@]}"; do
-  read -r name n stage degree <<<"$mesh"
-  run "$name" "$n" "${options[@]}" --steps 8 --zero-stage "$stage" --hybrid-shard-degree "$degree" --checkpoint-every 4
+  read -r name n stage degree tensor context <<<"$mesh"
+  run "$name" "$n" "${options[@]}" --steps 8 --zero-stage "$stage" --hybrid-shard-degree "$degree" \
+    --tensor-parallel-degree "$tensor" --context-parallel-degree "$context" --checkpoint-every 4
 done
 run unsaved 2 "${options[@]}" --steps 8 --zero-stage 1
 check "saving changes no bit of the losses" same_log unsaved zero1
@@ -43,12 +46,13 @@ if [ "${CHECKPOINTS:-}" != every ]; then
   mapfile -t pairs < <(printf '%s\n' "${pairs[@]}" | shuf --random-source=<(git rev-parse HEAD 2>/dev/null | sha512sum | head -c 100; yes) | head -n 6)
 fi
 for pair in "${pairs[@]}"; do
-  read -r a _ _ _ b n stage degree <<<"$pair"
+  read -r a _ _ _ _ _ b n stage degree tensor context <<<"$pair"
   mkdir "$scratch/again"
-  ranks "$n" "$build/test/recheckpoint" "$(step "$a" 4)" "$scratch/again" "$stage" "$degree"
+  ranks "$n" "$build/test/recheckpoint" "$(step "$a" 4)" "$scratch/again" "$stage" "$degree" "$tensor" "$context"
   check "saved on $a, loaded on $b, saved again: the same bits" \
     "$build/test/recheckpoint" "$(step "$a" 4)" "$scratch/again/step-00000004"
-  run on "$n" --resume "$(step "$a" 4)" --zero-stage "$stage" --hybrid-shard-degree "$degree"
+  run on "$n" --resume "$(step "$a" 4)" --zero-stage "$stage" --hybrid-shard-degree "$degree" \
+    --tensor-parallel-degree "$tensor" --context-parallel-degree "$context"
   if [ "$a" = "$b" ]; then check "  gone on: the log to the last bit" ends_alike "$a" on; else check "  gone on: its losses" near "$a" on; fi
   rm -rf "$scratch/on" "$scratch/again"
 done

@@ -58,7 +58,7 @@ struct BlockScratch {
   T* dqkv;                 // (N, QKV); forward with a `past`: the new tokens' q, k, v on their way to the others
   T* dswiglu;              // (N, FF)
   T* dgate_up;             // (N, 2 FF); null where it is quantized as it is computed
-  float* attention_delta;  // (B, NH, T)
+  float* attention_delta;  // (B, NH, T), or of one head and chunk at a time (context_attention.h)
   float* norm_partials;    // rmsnorm_backward_scratch(R, C)
 };
 

@@ -34,7 +34,9 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
     for (int layer = 0; layer < config.L; ++layer) wide = wide || !fp8.quantizes(layer, Product::gate_up);
     if (wide) add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
     add(planned_.dresidual, "scratch", "dresidual", R * C);
-    add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH));
+    // Of a call: all heads, or the queries of one of keys and values, of which sequences in two chunks have two calls.
+    const size_t calls = sizes.sequences ? 2 * size_t(config.NKV) : 1;
+    add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH) / calls);
     add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(R), config.C));
   }
   add(planned_.rope_table, "tables", "RoPE", size_t(sizes.T) * size_t(config.HD));
@@ -70,9 +72,10 @@ void Walk<T>::plan_context_parallel(MemoryPlan& plan) {
     return plan.add<T>(Segment::symmetric, "context parallelism", name, count);
   };
   planned_.own = add("keys and values", sizes_.tokens() * size_t(config_.NKV) * head);
-  for (Planned<T>& slot : planned_.all) slot = add("all keys and values of a head", all);
-  if (sizes_.policy)
-    for (Planned<T>& slot : planned_.dall) slot = add("gradients of a head", all);
+  for (int slot = 0; slot < std::min(kContextSlots, config_.NKV); ++slot) {
+    planned_.all[slot] = add("all keys and values of a head", all);
+    if (sizes_.policy) planned_.dall[slot] = add("gradients of a head", all);
+  }
 }
 
 template <class T>
@@ -111,7 +114,7 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   }
   if (sizes_.sequences) {
     sequence_buffers_.own = arena[planned_.own];
-    for (int slot = 0; slot < kContextSlots; ++slot) {
+    for (int slot = 0; slot < std::min(kContextSlots, config_.NKV); ++slot) {
       sequence_buffers_.all[slot] = arena[planned_.all[slot]];
       if (sizes_.policy) sequence_buffers_.dall[slot] = arena[planned_.dall[slot]];
     }
