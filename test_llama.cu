@@ -168,7 +168,9 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
   const size_t tokens = size_t(dump.B) * size_t(dump.T);
   for (int step = 0; step < dump.recipe.steps; ++step) {
     const size_t begin = size_t(step) * tokens;
-    const auto last = [&](const std::vector<int32_t>& rows, int b) { return rows[begin + size_t((b + 1) * dump.T - 1)]; };
+    const auto last = [&](const std::vector<int32_t>& rows, int b) {
+      return rows[begin + size_t((b + 1) * dump.T - 1)];
+    };
     const std::vector<int32_t> inputs =
         widened(&dump.inputs[begin], dump.B, dump.T, T, [&](int b, int) { return last(dump.inputs, b); });
     const std::vector<int32_t> labels =

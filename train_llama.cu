@@ -187,12 +187,11 @@ void Run::banner() {
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
   console.item("tokenizer", codec.description());
   if (trains())
-    console.item("step",
-                 format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",
-                        (long long)settings.G, settings.T, describe_data_ranks(mesh).c_str(),
-                        (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es", settings.B,
-                        (long long)settings.steps,
-                        human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
+    console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",
+                                (long long)settings.G, settings.T, describe_data_ranks(mesh).c_str(),
+                                (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es", settings.B,
+                                (long long)settings.steps,
+                                human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
   for (const std::string& reason : settings.reasons) console.item("", reason);
   if (trains()) console.item("activations", describe_activations(settings.activations, model.config, settings.fp8));
   console.item("memory", trainer->plan().table());

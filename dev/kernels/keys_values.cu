@@ -20,8 +20,7 @@ std::vector<T> by_head(const std::vector<T>& rows, const Shape& s) {
     for (int token = 0; token < s.N; ++token)
       for (int which = 0; which < 2; ++which)
         for (int i = 0; i < s.HD; ++i)
-          result.push_back(
-              rows[size_t(token) * size_t(s.width()) + size_t((s.NH + which * s.NKV + head) * s.HD + i)]);
+          result.push_back(rows[size_t(token) * size_t(s.width()) + size_t((s.NH + which * s.NKV + head) * s.HD + i)]);
   return result;
 }
 
@@ -77,8 +76,7 @@ void check(Checker& checker) {
                   [&] { keys_values_by_head(checker.stream, a.data(), b.data(), 32, 1, 1, 12); });
   checker.refused("a short row", "at least 2 x 1 x 16",
                   [&] { keys_values_by_head(checker.stream, a.data(), b.data(), 24, 1, 1, 16); });
-  checker.refused("in place", "overlap",
-                  [&] { keys_values_by_row(checker.stream, a.data(), a.data(), 32, 1, 1, 16); });
+  checker.refused("in place", "overlap", [&] { keys_values_by_row(checker.stream, a.data(), a.data(), 32, 1, 1, 16); });
 }
 
 void bench(Bencher& bencher) {

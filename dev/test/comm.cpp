@@ -317,6 +317,19 @@ void check_groups(Bench& b) {
   data.put(values<float>(rank, kCount));
   group->all_reduce_sum(b.compute, data.data(), kCount);
   b.check(agree(b, data.get(), want), "a sum in the order of the group");
+  // Spanned the other way round: what is gathered comes in that order.
+  const std::vector<int> backwards(members.rbegin(), members.rend());
+  const std::unique_ptr<Communicator> reversed = b.communicator->split(backwards);
+  b.check(reversed->world_ranks() == backwards && backwards[size_t(reversed->rank())] == rank,
+          "a group in another order");
+  Buffer<float> parts(b, members.size() * 5);
+  std::vector<float> own = values<float>(rank, 5), gathered;
+  for (const int member : backwards)
+    for (const float x : values<float>(member, 5)) gathered.push_back(x);
+  Buffer<float> mine(b, 5);
+  mine.put(own);
+  reversed->all_gather(b.compute, parts.data(), mine.data(), 5 * sizeof(float));
+  b.check(agree(b, parts.get(), gathered), "what it gathers");
   alone->all_reduce_sum(b.compute, data.data(), kCount);
   b.check(agree(b, data.get(), want), "a sum of one");
   Buffer<float> all(b, kCount * members.size());

@@ -28,6 +28,8 @@ for n in 2 4; do
   measure $n >"$scratch/more"
   check "the same on $n ranks" cmp "$scratch/one" "$scratch/more"
 done
+measure 4 --tensor-parallel-degree 2 --context-parallel-degree 2 >"$scratch/more"
+check "the same on 4 ranks that share products and sequences" cmp "$scratch/one" "$scratch/more"
 measure 1 --micro-batch 3 >"$scratch/more"
 check "the same with another micro-batch" cmp "$scratch/one" "$scratch/more"
 measure 1 --eval-format llm.c >"$scratch/more"

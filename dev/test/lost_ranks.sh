@@ -29,7 +29,8 @@ ends() { # after at most so many seconds, not well
 none_left() { for _ in {1..30}; do pgrep -f "^$train .*$scratch/$1 " >/dev/null || return 0; sleep 0.1; done; return 1; }
 named() { grep -qE "(all_gather|reduce_scatter_sum|all_reduce_sum) \(llmc/[a-z_/]*\.cpp:[0-9]+\), collective [0-9]+ of this run: waited 3 s for rank $2" "$scratch/$1.txt"; }
 
-for mesh in "zero3 3 1 --zero-stage 3" "ddp 2 0 --zero-stage 0" "hybrid 4 3 --zero-stage 2 --hybrid-shard-degree 2"; do
+for mesh in "zero3 3 1 --zero-stage 3" "ddp 2 0 --zero-stage 0" "hybrid 4 3 --zero-stage 2 --hybrid-shard-degree 2" \
+  "mesh 4 2 --tensor-parallel-degree 2 --context-parallel-degree 2"; do
   read -r name n lost arguments <<<"$mesh"
   # shellcheck disable=SC2086  # words
   start "$name" "$n" $arguments --checkpoint-every 20

@@ -50,8 +50,8 @@ struct Theory {
   // The block's set, and the head's.
   size_t activations() const {
     const size_t C = size_t(own.C), rows = R * (4 * C * kBytes + 2 * sizeof(float));
-    const size_t tokens = N * (size_t(own.qkv_width() + own.q_width() + 3 * own.FF) * kBytes +
-                               size_t(own.NH) * sizeof(float));
+    const size_t tokens =
+        N * (size_t(own.qkv_width() + own.q_width() + 3 * own.FF) * kBytes + size_t(own.NH) * sizeof(float));
     return size_t(own.L) * (rows + tokens) + R * (2 * C * kBytes + sizeof(float));
   }
   // Of each block: forward two gathers and two scatters, backward four and two. The head gathers its input and

@@ -31,9 +31,9 @@ void save_again(const Ranks& ranks, const std::string& path, const std::string& 
   TrainerSettings settings;
   settings.T = 8;
   settings.zero_stage = sharing.stage;
-  const auto trainer = Trainer::create(device, *communicator, model_of(checkpoint), settings,
-                                       Mesh::create(ranks.size, ranks.rank, sharing.tensor_degree,
-                                                    sharing.context_degree, sharing.hybrid_degree));
+  const auto trainer = Trainer::create(
+      device, *communicator, model_of(checkpoint), settings,
+      Mesh::create(ranks.size, ranks.rank, sharing.tensor_degree, sharing.context_degree, sharing.hybrid_degree));
   trainer->allocate();
   trainer->restore(checkpoint);
   Checkpointer checkpointer(root, 0, *trainer, ranks);
@@ -61,8 +61,7 @@ int main(int argc, char** argv) {
   Ranks ranks;
   try {
     ranks = Ranks::start(&argc, &argv);
-    if (argc == 7)
-      save_again(ranks, argv[1], argv[2], {atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6])});
+    if (argc == 7) save_again(ranks, argv[1], argv[2], {atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6])});
     else if (argc == 3) compare(Checkpoint(argv[1]), Checkpoint(argv[2]));
     else fail("recheckpoint: %d arguments, expected 2 or 6", argc - 1);
   } catch (const std::exception& error) {

@@ -6,6 +6,7 @@
 
 #include "dev/test/test.h"
 #include "llmc/model/config.h"
+#include "llmc/model/context_part.h"
 #include "llmc/model/tensors.h"
 
 namespace {
@@ -222,6 +223,31 @@ TEST_CASE("a degree of tensor parallelism that does not fit is refused with thos
   CHECK(refusal(64).find("32 query heads") != std::string::npos);
   CHECK(config.tensor_part(16, 15).NKV == 1);
   CHECK(config.tensor_part(8, 3).V == 128256 / 8);
+}
+
+TEST_CASE("sequences that are shared out: each token of one rank, and as many pairs of a query and a key for each") {
+  for (const int degree : {1, 2, 3, 4, 8})
+    for (const int B : {1, 3}) {
+      const int T = 10 * 2 * degree;
+      std::vector<int> seen(size_t(B) * size_t(T));
+      int64_t pairs_of_first = 0;
+      for (int rank = 0; rank < degree; ++rank) {
+        const ContextPart part{degree, rank};
+        int64_t pairs = 0;
+        for (size_t i = 0; i < seen.size() / size_t(degree); ++i) {
+          const size_t at = part.place(i, B, T);
+          REQUIRE(at < seen.size(), "token %zu", at);
+          ++seen[at];
+          pairs += int64_t(at % size_t(T)) + 1;
+        }
+        if (rank == 0) pairs_of_first = pairs;
+        CHECK(pairs == pairs_of_first);
+        if (part.whole()) continue;
+        CHECK(part.place(0, B, T) == size_t(part.first(0, T)));
+        CHECK(part.place(size_t(B * part.chunk(T)), B, T) == size_t(part.first(1, T)));
+      }
+      CHECK(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }));
+    }
 }
 
 TEST_CASE("FLOPs a token are 6 N and attention") {

@@ -52,8 +52,8 @@ class Communicator {
 
   static std::vector<int> first_ranks(int size);  // 0 .. size-1
 
-  // The communicator of a group of these ranks, numbers among all, of which this rank is one: their order is that of its
-  // ranks. All ranks call, each with its own group.
+  // The communicator of a group of these ranks, numbers among all, of which this rank is one: their order is that of
+  // its ranks. All ranks call, each with its own group.
   std::unique_ptr<Communicator> split(const std::vector<int>& world_ranks);
 
   // Memory for buffers that collectives work on, of the same size on all ranks, which all call: registered with what

@@ -58,8 +58,8 @@ void keys_values_by_row(Stream& stream, T* rows, const T* by_head, int64_t strid
   move<T, false>(stream, "keys_values_by_row", rows, by_head, stride, N, NKV, HD);
 }
 
-#define INSTANTIATE(T)                                                                            \
-  template void keys_values_by_head(Stream&, T*, const T*, int64_t, int, int, int);               \
+#define INSTANTIATE(T)                                                              \
+  template void keys_values_by_head(Stream&, T*, const T*, int64_t, int, int, int); \
   template void keys_values_by_row(Stream&, T*, const T*, int64_t, int, int, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

@@ -134,7 +134,7 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   else
     attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
                        attention_shape(context), context.attention);  // (N, QKV)
-  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;   // turned back in place, or as it is quantized
+  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;     // turned back in place, or as it is quantized
   if (dqkv) rope_backward(stream, dqkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
   const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
                                   context.rope_positions};

@@ -45,8 +45,8 @@ void ContextParallel::await_scattered(Stream& compute, int slot, const char* fil
   compute.wait(scattered_[size_t(slot)], file, line);
 }
 
-#define INSTANTIATE(T)                                                                                   \
-  template void ContextParallel::gather(T*, const T*, int, int, int, int, const char*, int);             \
+#define INSTANTIATE(T)                                                                       \
+  template void ContextParallel::gather(T*, const T*, int, int, int, int, const char*, int); \
   template void ContextParallel::scatter(Stream&, T*, const T*, int, int, int, int, const char*, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

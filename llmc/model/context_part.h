@@ -1,7 +1,7 @@
 // Which tokens of a sequence a rank has where context parallelism shares sequences out (Llama team 2024, section
-// 3.3.2): of T tokens in 2 x degree chunks rank i has chunks i and 2 degree - 1 - i, so that all have as many pairs of a
-// query and a key it sees. Of B sequences it keeps the earlier chunk of each, one behind the other, and then the later
-// one of each: (2, B, T / (2 degree)).
+// 3.3.2): of T tokens in 2 x degree chunks rank i has chunks i and 2 degree - 1 - i, so that all have as many pairs of
+// a query and a key it sees. Of B sequences it keeps the earlier chunk of each, one behind the other, and then the
+// later one of each: (2, B, T / (2 degree)).
 #pragma once
 
 #include <cstddef>

@@ -62,8 +62,8 @@ std::vector<float> read_logits(Walk<T>& walk, Stream& compute, int B, int seq_le
     compute.synchronize();
     for (size_t rank = 0; rank < places.size(); ++rank)
       for (size_t v = 0; places[rank] >= 0 && v < V; ++v)
-        result[size_t(places[rank]) * V + v] = to_float(
-            numbers[rank * each + v / size_t(parts.V) * size_t(parts.stride) + v % size_t(parts.V)]);
+        result[size_t(places[rank]) * V + v] =
+            to_float(numbers[rank * each + v / size_t(parts.V) * size_t(parts.stride) + v % size_t(parts.V)]);
   }
   return result;
 }

@@ -14,7 +14,7 @@
 struct RankGroups {
   using Group = std::unique_ptr<Communicator>;
 
-  Group gather, reduce, replicate;             // those that shard; those that keep what this rank keeps
+  Group gather, reduce, replicate;               // those that shard; those that keep what this rank keeps
   Group products, tensor, heads, tensor_gather;  // of a tensor-parallel group; null without it
   Group ascending, descending;                   // those that share sequences out; null without them
   Group computing;                               // those that compute the same sequences; null: this rank alone
@@ -41,7 +41,8 @@ struct RankGroups {
   }
 
   Sharding sharding(int stage) const {
-    return {gather->size() > 1 ? stage : 0, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};
+    return {
+        gather->size() > 1 ? stage : 0, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};
   }
 };
 

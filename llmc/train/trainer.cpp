@@ -62,8 +62,8 @@ class LlamaTrainer : public Trainer {
                context_ ? &context_->parallel : nullptr,
                groups_.computing.get()},
               settings.attention, settings_.fp8, device, host_.get()),
-        batches_(plan_, device, settings.micro_steps, size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree),
-                 walk_.part()),
+        batches_(plan_, device, settings.micro_steps,
+                 size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), walk_.part()),
         states_(plan_, device),
         planned_workspace_(
             plan_.add<std::byte>(Segment::device, "workspace", "products", Matmul::workspace_bytes(device.info()))),
@@ -600,8 +600,8 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
     REQUIRE(settings.T % multiple == 0,
             "--seq-len %d with --context-parallel-degree %d and --tensor-parallel-degree %d: not a multiple of %d, two "
             "chunks of a sequence for each rank\n  use --seq-len %s%d",
-            settings.T, mesh.context_degree, mesh.tensor_degree, multiple,
-            fewer ? format("%d or ", fewer).c_str() : "", fewer + multiple);
+            settings.T, mesh.context_degree, mesh.tensor_degree, multiple, fewer ? format("%d or ", fewer).c_str() : "",
+            fewer + multiple);
   }
   REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);
   REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",

@@ -211,8 +211,9 @@ template <class T>
 void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training) {
   REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
-  REQUIRE(seq_len % sizes_.part().multiple() == 0, "sequences of %d tokens on %d ranks that share them: not a multiple of %d",
-          seq_len, sizes_.part().degree, sizes_.part().multiple());
+  REQUIRE(seq_len % sizes_.part().multiple() == 0,
+          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, sizes_.part().degree,
+          sizes_.part().multiple());
   cached_ = B == 1 ? past + seq_len : 0;
   release_head();
   tokens_ = B * (seq_len / sizes_.part().degree);
