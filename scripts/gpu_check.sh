@@ -155,20 +155,20 @@ largest_difference() {
   paste <(steps_of "$1" loss) <(steps_of "$2" loss) | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > w) w = d; if (!(d >= 0)) bad = 1 }
     END { if (bad || NR != 20) print "nan"; else printf "%.3e", w }'
 }
-# 20 losses of two ranks that share the state out differ from those of one by no more than 3 times what the order does in
+# 20 losses of two ranks that share the state, products or sequences out differ from those of one by no more than 3 times what the order does in
 # which one rank adds its micro-batches: in bf16 every other order of a sum rounds otherwise.
 train_two_ranks() {
-  local B stage spread=0 d steps=(--steps 20 "${quiet[@]}" --global-batch 16 --dtype bf16)
+  local B way spread=0 d steps=(--steps 20 "${quiet[@]}" --global-batch 16 --dtype bf16)
   for B in 16 8 4 2 1; do
     run 60 "$programs/train_llama" "${steps[@]}" --micro-batch $B --out "$scratch/one$B" >"$scratch/out" || { cat "$scratch/out" && return 1; }
     d=$(largest_difference "$scratch/one16" "$scratch/one$B")
     echo "one rank, micro-batches of $B: its losses differ by $d"
     spread=$(awk -v a="$spread" -v b="$d" 'BEGIN { print (b == "nan" || b > a) ? b : a }')
   done
-  for stage in 0 3; do
-    two_ranks "$programs/train_llama" "${steps[@]}" --zero-stage $stage --rendezvous "$scratch/train$stage" --out "$scratch/two$stage" || { echo "FAIL: a training on two ranks, ZeRO stage $stage" && return 1; }
-    d=$(largest_difference "$scratch/one16" "$scratch/two$stage")
-    echo "two ranks, ZeRO stage $stage: the losses differ from one rank's by $d; 3 times its own: $spread x 3"
+  for way in "--zero-stage 0" "--zero-stage 3" "--tensor-parallel-degree 2" "--context-parallel-degree 2"; do # shellcheck disable=SC2086
+    two_ranks "$programs/train_llama" "${steps[@]}" $way --rendezvous "$scratch/train-$RANDOM" --out "$scratch/two${way// /}" || { echo "FAIL: a training on two ranks, $way" && return 1; }
+    d=$(largest_difference "$scratch/one16" "$scratch/two${way// /}")
+    echo "two ranks, $way: the losses differ from one rank's by $d; 3 times its own: $spread x 3"
     awk -v d="$d" -v s="$spread" 'BEGIN { exit !(d != "nan" && s != "nan" && d + 0 <= 3 * s) }' || { echo "FAIL: more than 3 times what another order of the sums does" && return 1; }
   done
 }
@@ -211,7 +211,8 @@ part_train() {
 two_ranks_alike() {
   local bad=0
   train_two_ranks || bad=1
-  each train_two_ranks_graphs "--zero-stage 0" "--zero-stage 3" "--zero-stage 3 --fp8 tensorwise --fp8-all-gather" || bad=1
+  each train_two_ranks_graphs "--zero-stage 0" "--zero-stage 3" "--zero-stage 3 --fp8 tensorwise --fp8-all-gather" \
+    "--tensor-parallel-degree 2 --fp8 tensorwise" "--context-parallel-degree 2" || bad=1
   return $bad
 }
 part_train_ranks() { on_gpu "a training by two processes" two_ranks_alike; }

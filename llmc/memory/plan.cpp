@@ -31,9 +31,11 @@ int MemoryPlan::add_bytes(Segment segment, const std::string& category, const st
 
 std::string MemoryPlan::table() const {
   constexpr size_t kWorthALine = 1 << 20;  // of the host's
+  size_t width = 17;
+  for (const Buffer& b : buffers_) width = std::max(width, b.category.size());
   std::string text;
   const auto line = [&](const std::string& name, size_t bytes) {
-    text += format("%s%-17s %10s", text.empty() ? "" : "\n", name.c_str(), human_bytes(bytes).c_str());
+    text += format("%s%-*s %10s", text.empty() ? "" : "\n", int(width), name.c_str(), human_bytes(bytes).c_str());
   };
   for (const auto& [bytes, category] : by_category(buffers_, false))
     if (bytes > 0) line(category, bytes);
