@@ -139,7 +139,7 @@ class Observer {
   }
   int seen_alone() const { return seen_alone_; }
   size_t operands() const { return operands_; }
-  size_t bytes() const { return bytes_; }
+  size_t gathered() const { return gathered_; }
 
   void see(const ObservedProduct& p) {
     device_.synchronize();
@@ -149,6 +149,8 @@ class Observer {
         format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, product_name(p.product), kinds[int(p.kind)]);
     const size_t N = size_t(p.N);
     Operand &x = inputs_[{p.layer, p.product}], &dy = output_gradients_[{p.layer, p.product}];
+    // Forward and for the weight, an input; for the input and for the weight, an output gradient.
+    if (mesh_.tensor_degree > 1 && p.kind != (gathers_inputs(p.product) ? Kind::dgrad : Kind::forward)) ++gathered_;
     if (p.kind == Kind::forward) {
       const std::vector<bf16> values = all_rows(*p.source, p.N, IC, gathers_inputs(p.product));
       x = quantized_as(values, p, Role::input);
@@ -225,7 +227,7 @@ class Observer {
     for (size_t i = 0; i < seen.bytes.size(); ++i)
       REQUIRE(seen.bytes[i] == expected.bytes[i], "%s: byte %zu of row %zu is 0x%02x, one rank's 0x%02x", name.c_str(),
               i % size_t(t.columns), i / size_t(t.columns), seen.bytes[i], expected.bytes[i]);
-    ++operands_, bytes_ += seen.bytes.size();
+    ++operands_;
   }
 
   // One rank goes through the micro-batches of all data ranks, whose sequences are whole there.
@@ -254,7 +256,7 @@ class Observer {
   std::vector<float> scales_;
   std::map<std::pair<int, Product>, Operand> inputs_, output_gradients_;  // of the running micro-batch
   int step_ = 0, seen_alone_ = 0;
-  size_t operands_ = 0, bytes_ = 0;
+  size_t operands_ = 0, gathered_ = 0;  // compared; those of them that travelled as bytes
 };
 
 TrainerSettings settings_of(const char* recipe, const Way& way, const LlamaConfig& config) {
@@ -333,9 +335,8 @@ void train(Device& device, Communicator& communicator, const Ranks& ranks, const
           "%zu operands were compared of %zu, and %d inputs to one rank's", observer.operands(), expected,
           observer.seen_alone());
   if (ranks.rank == 0)
-    printf("ok   %-10s %-62s %zu operands, %zu bytes of a rank\n", recipe,
-           (mesh.description() + (way.name.empty() ? "" : ", ") + way.name).c_str(), observer.operands(),
-           observer.bytes());
+    printf("ok   %-10s %s%s%s: %zu operands, of them %zu gathered\n", recipe, mesh.description().c_str(),
+           way.name.empty() ? "" : ", ", way.name.c_str(), observer.operands(), observer.gathered());
 }
 
 std::vector<Way> ways(int ranks) {
