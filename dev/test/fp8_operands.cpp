@@ -21,13 +21,11 @@
 #include <vector>
 
 #include "dev/test/arrays.h"
+#include "dev/test/observed_source.h"
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
 #include "llmc/base/text.h"
 #include "llmc/comm/communicator.h"
-#include "llmc/kernels/rmsnorm.h"
-#include "llmc/kernels/rope.h"
-#include "llmc/kernels/swiglu.h"
 #include "llmc/train/trainer.h"
 
 namespace {
@@ -68,8 +66,8 @@ class Observer {
     forward_ = p.kind == Kind::forward;
     const auto [OC, IC] = product_shape(config_, p.product);
     const std::string stem = stem_of(p.layer, p.product), of_kind = stem + kind_name(p.kind) + ".";
-    if (p.kind == Kind::forward) add(stem + "x", matrix(computed(*p.source, p.N, IC), p.N, IC));
-    if (p.kind == Kind::dgrad) add(stem + "dy", matrix(computed(*p.source, p.N, OC), p.N, OC));
+    if (p.kind == Kind::forward) add(stem + "x", matrix(source(p, IC), p.N, IC));
+    if (p.kind == Kind::dgrad) add(stem + "dy", matrix(source(p, OC), p.N, OC));
     if (p.a) {
       operand(of_kind, "a", p.a);
       operand(of_kind, "b", p.b);
@@ -77,12 +75,13 @@ class Observer {
       add(of_kind + "a", bf16_transposed(p.wide_a, p.N, OC));
       add(of_kind + "b", bf16_transposed(p.wide_b, p.N, IC));
     }
-    if (p.kind == Kind::forward) add(of_kind + "out", matrix(download<bf16>(p.out, size_t(p.N) * OC), p.N, OC));
-    if (p.kind == Kind::dgrad) add(of_kind + "out", matrix(download<bf16>(p.out, size_t(p.N) * IC), p.N, IC));
+    if (p.kind == Kind::forward)
+      add(of_kind + "out", matrix(download<bf16>(stream_, p.out, size_t(p.N) * OC), p.N, OC));
+    if (p.kind == Kind::dgrad) add(of_kind + "out", matrix(download<bf16>(stream_, p.out, size_t(p.N) * IC), p.N, IC));
     // The sum so far: of what was not added up here, later micro-batches lack the ones before.
     if (p.kind == Kind::wgrad && (micros_.size() == 1 || p.accumulated))
-      add(of_kind + "out",
-          array_of(StoredType::F32, {size_t(OC), size_t(IC)}, download<float>(p.out, size_t(OC) * size_t(IC))));
+      add(of_kind + "out", array_of(StoredType::F32, {size_t(OC), size_t(IC)},
+                                    download<float>(stream_, p.out, size_t(OC) * size_t(IC))));
   }
 
  private:
@@ -92,47 +91,18 @@ class Observer {
   static NamedArray matrix(const std::vector<bf16>& values, int rows, int columns) {
     return array_of(StoredType::BF16, {size_t(rows), size_t(columns)}, values);
   }
-  template <class T>
-  std::vector<T> download(const void* data, size_t count) {
-    std::vector<T> values(count);
-    copy(stream_, values.data(), static_cast<const T*>(data), count);
-    stream_.synchronize();
-    return values;
-  }
   NamedArray bf16_transposed(const bf16* data, int rows, int columns) {
-    const auto values = download<bf16>(data, size_t(rows) * size_t(columns));
+    const auto values = download<bf16>(stream_, data, size_t(rows) * size_t(columns));
     return matrix(transposed(values, size_t(rows), size_t(columns)), columns, rows);
   }
 
-  // What the source stands for, by the kernels that write it.
-  std::vector<bf16> computed(const QuantizeSource& source, int rows, int columns) {
-    const size_t count = size_t(rows) * size_t(columns);
-    const DeviceMemory memory(device_, count * sizeof(bf16)), statistics(device_, size_t(rows) * sizeof(float));
-    bf16* out = reinterpret_cast<bf16*>(memory.data());
-    if (const auto* s = std::get_if<PlainSource>(&source)) return download<bf16>(s->x, count);
-    if (const auto* s = std::get_if<RmsnormSource>(&source)) {
-      float* rstd = reinterpret_cast<float*>(statistics.data());
-      rmsnorm_forward(stream_, out, rstd, s->x, s->weight, rows, columns, float(config_.norm_eps));
-      const auto had = download<float>(s->rstd, size_t(rows)), has = download<float>(rstd, size_t(rows));
-      REQUIRE(memcmp(had.data(), has.data(), had.size() * sizeof(float)) == 0, "the norm's rstd is another");
-    } else if (const auto* s = std::get_if<SwigluSource>(&source)) {
-      swiglu_forward(stream_, out, s->gate_up, rows, columns);
-    } else if (const auto* s = std::get_if<SwigluBackwardSource>(&source)) {
-      swiglu_backward(stream_, out, s->dout, s->gate_up, rows, columns / 2);
-    } else {
-      const auto& turned = std::get<RopeBackwardSource>(source);
-      REQUIRE(turned.heads == config_.NH + config_.NKV && turned.HD == config_.HD, "%d heads of %d are turned back",
-              turned.heads, turned.HD);
-      copy(stream_, out, turned.dqkv, count);
-      rope_backward(stream_, out, turned.table, turned.positions, rows, config_.NH, config_.NKV, config_.HD,
-                    turned.table_positions);
-    }
-    return download<bf16>(out, count);
+  std::vector<bf16> source(const ObservedProduct& p, int columns) {
+    return computed(stream_, *p.source, p.N, columns, float(config_.norm_eps));
   }
 
   void operand(const std::string& stem, const std::string& name, const QuantizedTensor& t) {
-    UnpaddedOperand operand =
-        unpadded(stem + name, t, download<uint8_t>(t.data, t.bytes()), download<float>(t.factors, t.factor_count()));
+    UnpaddedOperand operand = unpadded(stem + name, t, download<uint8_t>(stream_, t.data, t.bytes()),
+                                       download<float>(stream_, t.factors, t.factor_count()));
     add(stem + name, std::move(operand.data));
     add(stem + "scale_" + name, std::move(operand.inverse));
   }

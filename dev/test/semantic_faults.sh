@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Covers: checks that can fail: wrong programs (clip/norm², a wrong q/k permutation, bf16 softmax, norm sums or weight
 # gradients, another rank's batch, labels off by one, borders of documents that are not masked or predicted, files not
-# forced to the disk, a number of the step that a graph repeats) are each caught
+# forced to the disk, a number of the step that a graph repeats, FP8 scales that tensor-parallel ranks do not agree on)
+# are each caught
 # Timeout: 900
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Covers: promise 2: FP8 with tensor and context parallelism: what ranks gather has the bytes, and weights the scales, that
+# one rank makes of the same bf16 numbers; trainings keep to one rank's losses
+# Timeout: 1200
+#
+# MESHES=every: also on tensor 4, and with each recipe on context 2 and tensor 2 x context 2.
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$root"
+limit=300
+
+for n in 2 4; do check "$n ranks: bytes of one rank" ranks "$n" "$build/test/fp8_gathered"; done
+
+# Means of each 20 steps' losses. The learning rate is an eighth of the preset's 0.004: there, and still at 0.001, the first
+# steps are chaotic, and one rank's own micro-batches of another size move these means by 0.12% of themselves; here by
+# 0.03%. The limit is half of the 0.2% that was set for FP8 on several ranks, and twice the 0.05% seen of the ways below;
+# where tensor-parallel ranks do not agree on the scales of what they gather, the means are 0.17% off. FP8 itself moves
+# them by 0.06% from bf16's.
+echo "-- losses of 100 steps"
+run() { # NAME RANKS ARGUMENTS…
+  ranks "$2" "$train" --out "$scratch/$1" --model tiny --dtype bf16 --seq-len 64 --global-batch 16 --steps 100 --lr 5e-4 \
+    --val-every 0 --sample-every 0 --export off "${@:3}" >"$scratch/$1.txt" 2>&1 || { cat "$scratch/$1.txt" && fail "the run $1"; }
+}
+# near ONE OTHER
+near() {
+  paste -d' ' <(losses "$scratch/$1/train.jsonl") <(losses "$scratch/$2/train.jsonl") | awk '
+    $1 != $3 { print "step " $1 " beside step " $3; wrong = 1 }
+    { one += $2; other += $4 }
+    NR % 20 == 0 {
+      off = other / one - 1
+      printf "     steps %3d to %3d: %.5f, one rank %.5f, %+.4f%%\n", NR - 19, NR, other / 20, one / 20, 100 * off
+      if (!(off <= 0.001 && off >= -0.001)) wrong = 1
+      one = other = 0
+    }
+    END { exit wrong || NR != 100 }'
+}
+same_losses() { cmp <(losses "$scratch/$1/train.jsonl") <(losses "$scratch/$2/train.jsonl"); }
+beside_one_rank() { # NAME RECIPE RANKS ARGUMENTS…
+  if [ ! -d "$scratch/$2" ]; then run "$2" 1 --fp8 "$2" --micro-batch 16; fi
+  run "$1" "$3" --fp8 "$2" "${@:4}"
+  check "$1: one rank's losses" near "$2" "$1"
+}
+
+shared=(--tensor-parallel-degree 2 --zero-stage 3 --micro-batch 8)
+beside_one_rank "tensor 2 x shard 2" tensorwise 4 "${shared[@]}"
+beside_one_rank "weights in FP8" tensorwise 4 "${shared[@]}" --fp8-all-gather
+check "weights that travel in FP8 change no loss" same_losses "tensor 2 x shard 2" "weights in FP8"
+if [ "${MESHES:-}" = every ]; then
+  beside_one_rank "tensor 4" tensorwise 4 --tensor-parallel-degree 4 --micro-batch 16
+  beside_one_rank "tensor 2 x shard 2, delayed" delayed 4 "${shared[@]}" --fp8-all-gather
+  for recipe in tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
+    beside_one_rank "context 2, $recipe" $recipe 2 --context-parallel-degree 2 --micro-batch 16
+    beside_one_rank "tensor 2 x context 2, $recipe" $recipe 4 --tensor-parallel-degree 2 --context-parallel-degree 2 --micro-batch 16
+  done
+fi
+echo "$checks checks passed"

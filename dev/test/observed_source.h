@@ -1,0 +1,48 @@
+// The bf16 numbers that an observed product's operand was quantized from, on the host.
+#pragma once
+
+#include <cstring>
+#include <variant>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/rmsnorm.h"
+#include "llmc/kernels/rope.h"
+#include "llmc/kernels/swiglu.h"
+#include "llmc/model/projection.h"
+
+template <class T>
+std::vector<T> download(Stream& stream, const void* data, size_t count) {
+  std::vector<T> values(count);
+  copy(stream, values.data(), static_cast<const T*>(data), count);
+  stream.synchronize();
+  return values;
+}
+
+// What the source (rows, columns) stands for; one that is quantized as it is computed is computed again, by the kernel
+// that writes it.
+inline std::vector<bf16> computed(Stream& stream, const QuantizeSource& source, int rows, int columns, float norm_eps) {
+  const size_t count = size_t(rows) * size_t(columns);
+  Device& device = stream.device();
+  const DeviceMemory memory(device, count * sizeof(bf16)), statistics(device, size_t(rows) * sizeof(float));
+  bf16* out = reinterpret_cast<bf16*>(memory.data());
+  if (const auto* s = std::get_if<PlainSource>(&source)) return download<bf16>(stream, s->x, count);
+  if (const auto* s = std::get_if<RmsnormSource>(&source)) {
+    float* rstd = reinterpret_cast<float*>(statistics.data());
+    rmsnorm_forward(stream, out, rstd, s->x, s->weight, rows, columns, norm_eps);
+    const auto had = download<float>(stream, s->rstd, size_t(rows)), has = download<float>(stream, rstd, size_t(rows));
+    REQUIRE(memcmp(had.data(), has.data(), had.size() * sizeof(float)) == 0, "the norm's rstd is another");
+  } else if (const auto* s = std::get_if<SwigluSource>(&source)) {
+    swiglu_forward(stream, out, s->gate_up, rows, columns);
+  } else if (const auto* s = std::get_if<SwigluBackwardSource>(&source)) {
+    swiglu_backward(stream, out, s->dout, s->gate_up, rows, columns / 2);
+  } else {
+    const auto& turned = std::get<RopeBackwardSource>(source);
+    const int NKV = columns / turned.HD - turned.heads, NH = turned.heads - NKV;
+    REQUIRE(NKV > 0 && NH > 0 && columns == (NH + 2 * NKV) * turned.HD, "%d heads of %d are turned back, of %d columns",
+            turned.heads, turned.HD, columns);
+    copy(stream, out, turned.dqkv, count);
+    rope_backward(stream, out, turned.table, turned.positions, rows, NH, NKV, turned.HD, turned.table_positions);
+  }
+  return download<bf16>(stream, out, count);
+}
