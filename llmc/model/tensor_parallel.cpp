@@ -7,6 +7,7 @@ TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, 
     : ranks_(ranks), stream_(stream), chunks_(chunks), computed_(device), scattered_(device) {
   REQUIRE(chunks > 0, "--tensor-parallel-overlap %d: expected at least one chunk", chunks);
   for (int i = 0; i < chunks; ++i) gathered_.emplace_back(device);
+  for (int slot = 0; slot < kExchangeSlots; ++slot) exchanged_.emplace_back(device);
 }
 
 // As many as there may be of whole tiles of 128 tokens.
@@ -37,6 +38,14 @@ void TensorParallel::await_gathered(Stream& compute, int chunk, const char* file
   compute.wait(gathered_[size_t(chunk)], file, line);
 }
 
+void TensorParallel::await_tokens(Stream& compute, int N, int first, int count, const char* file, int line) {
+  int i = 0;
+  for (const Chunk& chunk : chunks(N)) {
+    if (chunk.first < first + count && first < chunk.first + chunk.count) await_gathered(compute, i, file, line);
+    ++i;
+  }
+}
+
 template <class T>
 void TensorParallel::scatter(Stream& compute, T* own, const T* partial, int N, int width, int chunk, const char* file,
                              int line) {
@@ -53,29 +62,21 @@ void TensorParallel::await_scattered(Stream& compute, const char* file, int line
 }
 
 template <class T>
-void TensorParallel::gather_all(Stream& compute, T* all, const T* own, int N, int width, const char* file, int line) {
-  gather(compute, all, own, N, width, file, line);
-  for (int i = 0; i < int(chunks(N).size()); ++i) await_gathered(compute, i, file, line);
-}
-
-template <class T>
-void TensorParallel::scatter_all(Stream& compute, T* own, T* partial, int N, int width, const char* file, int line) {
-  clear_padding(compute, partial, N, width);
-  for (int i = 0; i < int(chunks(N).size()); ++i) scatter(compute, own, partial, N, width, i, file, line);
-  await_scattered(compute, file, line);
-}
-
-template <class T>
 void TensorParallel::clear_padding(Stream& compute, T* partial, int N, int width) const {
   const size_t rows = size_t(padded(N) - N);
   if (rows) clear(compute, partial + size_t(N) * size_t(width), rows * size_t(width));
 }
 
-void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, const char* file, int line) {
+void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot, const char* file,
+                              int line) {
   computed_.record(compute, file, line);
   stream_.wait(computed_, file, line);
   ranks_.all_gather(stream_, all, own, bytes, file, line);
-  await_scattered(compute, file, line);
+  exchanged_[size_t(slot)].record(stream_, file, line);
+}
+
+void TensorParallel::await_exchanged(Stream& compute, int slot, const char* file, int line) {
+  compute.wait(exchanged_[size_t(slot)], file, line);
 }
 
 void TensorParallel::agree(Stream& compute, float* data, size_t count, const char* file, int line) {
@@ -86,11 +87,9 @@ void TensorParallel::agree(Stream& compute, float* data, size_t count, const cha
 }
 
 template void TensorParallel::gather(Stream&, uint8_t*, const uint8_t*, int, int, const char*, int);
-#define INSTANTIATE(T)                                                                         \
-  template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int);     \
-  template void TensorParallel::gather_all(Stream&, T*, const T*, int, int, const char*, int); \
-  template void TensorParallel::scatter_all(Stream&, T*, T*, int, int, const char*, int);      \
-  template void TensorParallel::clear_padding(Stream&, T*, int, int) const;                    \
+#define INSTANTIATE(T)                                                                     \
+  template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int); \
+  template void TensorParallel::clear_padding(Stream&, T*, int, int) const;                \
   template void TensorParallel::scatter(Stream&, T*, const T*, int, int, int, const char*, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)
