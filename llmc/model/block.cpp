@@ -130,6 +130,7 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
                       accumulate);
   rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, R, C,
                    output_gradient_amax(context, layer, Product::o));  // +=
+  if (context.sequences) gather_keys_values(context, a.qkv);
   project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
   gather_input(context, Product::qkv, a.norm1);
   if (context.sequences) attention_in_chunks_backward(context, a, s);

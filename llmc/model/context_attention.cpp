@@ -29,7 +29,9 @@ struct Heads {
     return s;
   }
   // Where in rows of `stride` numbers the head's first query of a half is.
-  size_t at(int head, int half, int stride) const { return size_t(half) * rows * size_t(stride) + size_t(head * G * HD); }
+  size_t at(int head, int half, int stride) const {
+    return size_t(half) * rows * size_t(stride) + size_t(head * G * HD);
+  }
   // (NKV, 2, B, G, chunk): of each call in one piece.
   size_t lse_at(int head, int half) const { return size_t(head * 2 + half) * size_t(G) * rows; }
 
@@ -71,11 +73,14 @@ void attention_in_chunks(const BlockContext& context, const BlockActivations<T>&
 }
 
 template <class T>
-void attention_in_chunks_backward(const BlockContext& context, const BlockActivations<T>& a,
-                                  const BlockScratch<T>& s) {
+void gather_keys_values(const BlockContext& context, const T* qkv) {
+  Heads<T>{context}.start(qkv);
+}
+
+template <class T>
+void attention_in_chunks_backward(const BlockContext& context, const BlockActivations<T>& a, const BlockScratch<T>& s) {
   const Heads<T> heads{context};
   const int q_width = context.config.q_width(), T_all = heads.T_all, width = heads.width;
-  heads.start(a.qkv);
   for (int head = 0; head < heads.NKV; ++head) {
     heads.ranks.await_gathered(context.stream, head % kContextSlots);
     if (head >= kContextSlots) heads.ranks.await_scattered(context.stream, head % kContextSlots);
@@ -101,8 +106,9 @@ void attention_in_chunks_backward(const BlockContext& context, const BlockActiva
                      heads.NKV, heads.HD);
 }
 
-#define INSTANTIATE(T)                                                                                    \
-  template void attention_in_chunks(const BlockContext&, const BlockActivations<T>&, float*);             \
+#define INSTANTIATE(T)                                                                        \
+  template void gather_keys_values(const BlockContext&, const T*);                            \
+  template void attention_in_chunks(const BlockContext&, const BlockActivations<T>&, float*); \
   template void attention_in_chunks_backward(const BlockContext&, const BlockActivations<T>&, const BlockScratch<T>&);
 INSTANTIATE(float)
 INSTANTIATE(bf16)
