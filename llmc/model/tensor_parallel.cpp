@@ -1,6 +1,7 @@
 #include "llmc/model/tensor_parallel.h"
 
 #include "llmc/base/error.h"
+#include "llmc/device/faults.h"
 #include "llmc/device/number.h"
 
 TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, Device& device)
@@ -24,18 +25,20 @@ std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
 
 template <class T>
 void TensorParallel::gather(Stream& compute, T* all, const T* own, int N, int width, const char* file, int line) {
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+  if (fault_skips(file, line)) return;
+  computed_.record(compute);
+  stream_.wait(computed_);
   size_t i = 0;
   for (const Chunk& chunk : chunks(N)) {
     ranks_.all_gather(stream_, all + size_t(chunk.first) * size_t(width), own + size_t(chunk.own) * size_t(width),
                       size_t(chunk.own_count) * size_t(width) * sizeof(T), file, line);
-    gathered_[i++].record(stream_, file, line);
+    gathered_[i++].record(stream_);
   }
 }
 
 void TensorParallel::await_gathered(Stream& compute, int chunk, const char* file, int line) {
-  compute.wait(gathered_[size_t(chunk)], file, line);
+  if (fault_skips(file, line)) return;
+  compute.wait(gathered_[size_t(chunk)]);
 }
 
 void TensorParallel::await_tokens(Stream& compute, int N, int first, int count, const char* file, int line) {
@@ -49,16 +52,18 @@ void TensorParallel::await_tokens(Stream& compute, int N, int first, int count, 
 template <class T>
 void TensorParallel::scatter(Stream& compute, T* own, const T* partial, int N, int width, int chunk, const char* file,
                              int line) {
+  if (fault_skips(file, line)) return;
   const Chunk c = chunks(N)[size_t(chunk)];
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+  computed_.record(compute);
+  stream_.wait(computed_);
   ranks_.reduce_scatter_sum(stream_, own + size_t(c.own) * size_t(width), partial + size_t(c.first) * size_t(width),
                             size_t(c.own_count) * size_t(width), file, line);
 }
 
 void TensorParallel::await_scattered(Stream& compute, const char* file, int line) {
-  scattered_.record(stream_, file, line);
-  compute.wait(scattered_, file, line);
+  if (fault_skips(file, line)) return;
+  scattered_.record(stream_);
+  compute.wait(scattered_);
 }
 
 template <class T>
@@ -69,21 +74,24 @@ void TensorParallel::clear_padding(Stream& compute, T* partial, int N, int width
 
 void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot, const char* file,
                               int line) {
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+  if (fault_skips(file, line)) return;
+  computed_.record(compute);
+  stream_.wait(computed_);
   ranks_.all_gather(stream_, all, own, bytes, file, line);
-  exchanged_[size_t(slot)].record(stream_, file, line);
+  exchanged_[size_t(slot)].record(stream_);
 }
 
 void TensorParallel::await_exchanged(Stream& compute, int slot, const char* file, int line) {
-  compute.wait(exchanged_[size_t(slot)], file, line);
+  if (fault_skips(file, line)) return;
+  compute.wait(exchanged_[size_t(slot)]);
 }
 
 void TensorParallel::agree(Stream& compute, float* data, size_t count, const char* file, int line) {
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+  if (fault_skips(file, line)) return;
+  computed_.record(compute);
+  stream_.wait(computed_);
   ranks_.all_reduce_max(stream_, data, count, file, line);
-  await_scattered(compute, file, line);
+  await_scattered(compute);
 }
 
 template void TensorParallel::gather(Stream&, uint8_t*, const uint8_t*, int, int, const char*, int);

@@ -25,8 +25,8 @@ void for_gathered(const BlockContext& context, F&& compute) {
     compute(size_t(chunk.first), chunk.count);
   }
 }
-void await_gathered(const BlockContext& context) {
-  for_gathered(context, [](size_t, int) {});
+void await_gathered(const BlockContext& context, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  context.tensor->await_tokens(context.stream, context.tokens(), 0, context.tokens(), file, line);
 }
 
 // own (R, width) = this rank's rows of the sums over the ranks of what compute(first, count, to) leaves in `to` of
@@ -43,7 +43,9 @@ void scatter(const BlockContext& context, T* own, int width, F&& compute) {
     tensor.scatter(context.stream, own, partial, N, width, i++);
   }
 }
-void await_scattered(const BlockContext& context) { context.tensor->await_scattered(context.stream); }
+void await_scattered(const BlockContext& context, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  context.tensor->await_scattered(context.stream, file, line);
+}
 
 // ---- bytes
 
