@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <set>
 
+#include "dev/test/record_order.h"
 #include "dev/test/test.h"
 #include "llmc/base/json.h"
 #include "llmc/comm/recording_communicator.h"
@@ -30,51 +30,12 @@ TrainerSettings sharded(int stage) {
   return settings;
 }
 
-// Which entries come before which, whatever the streams' speed.
-class Order {
- public:
-  explicit Order(const Record& record) : before_(record.entries.size()) {
-    std::vector<int> last(record.streams.size(), -1);
-    std::vector<std::pair<int, int>> points;
-    for (int i = 0; i < int(record.entries.size()); ++i) {
-      const Entry& entry = record.entries[size_t(i)];
-      if (last[size_t(entry.stream)] >= 0) before_[size_t(i)].push_back(last[size_t(entry.stream)]);
-      last[size_t(entry.stream)] = i;
-      if (entry.kind == Kind::record) points.push_back({entry.point, i});
-      if (entry.kind == Kind::wait)
-        for (const auto& [point, at] : points)
-          if (point == entry.point) before_[size_t(i)].push_back(at);
-    }
-  }
-  bool orders(int first, int second) const {
-    std::set<int> seen;
-    std::vector<int> to_see = {second};
-    while (!to_see.empty()) {
-      const int at = to_see.back();
-      to_see.pop_back();
-      if (at == first) return true;
-      for (const int b : before_[size_t(at)])
-        if (b >= first && seen.insert(b).second) to_see.push_back(b);
-    }
-    return false;
-  }
-
- private:
-  std::vector<std::vector<int>> before_;  // directly
-};
-
 // Work of this name, in its order.
 std::vector<int> work_named(const Record& record, const std::string& name) {
   std::vector<int> found;
   for (int i = 0; i < int(record.entries.size()); ++i)
     if (record.entries[size_t(i)].kind == Kind::work && record.entries[size_t(i)].name == name) found.push_back(i);
   return found;
-}
-
-bool touches(const Entry& entry, const Access& range, bool writes) {
-  for (const Access& a : entry.accesses)
-    if (a.write == writes && overlap(a.data, a.bytes, range.data, range.bytes)) return true;
-  return false;
 }
 
 Access largest(const Entry& entry, bool write) {

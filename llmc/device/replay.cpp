@@ -68,12 +68,14 @@ Replay replay(const Record& record, const ReplayRates& rates,
               const std::function<double(const Record::Entry&)>& seconds_of) {
   std::vector<std::deque<int>> queues(record.streams.size());
   std::map<int, double> reached;  // points; those of before the record are reached from the start
+  std::map<int, int> done;        // the last work before them
   for (size_t i = 0; i < record.entries.size(); ++i) {
     const Record::Entry& entry = record.entries[i];
     queues[size_t(entry.stream)].push_back(int(i));
     if (entry.kind == Kind::record) reached[entry.point] = -1;
   }
   std::vector<double> free(queues.size(), 0);  // when the stream has done what it did
+  std::vector<int> last(queues.size(), -1);    // and the last of it
   double link_free = 0;
   Replay result;
   for (size_t left = record.entries.size(); left;) {
@@ -91,8 +93,12 @@ Replay replay(const Record& record, const ReplayRates& rates,
       }
       const auto point = reached.find(head.point);
       if (head.kind == Kind::wait && point != reached.end() && point->second < 0) continue;  // not reached yet
-      if (head.kind == Kind::record) reached[head.point] = free[s];
-      else if (point != reached.end()) free[s] = std::max(free[s], point->second);
+      if (head.kind == Kind::record) reached[head.point] = free[s], done[head.point] = last[s];
+      else if (point != reached.end() && point->second > free[s]) {
+        if (s == 0) result.waits.push_back({free[s], point->second, done[head.point]});
+        free[s] = point->second;
+        last[s] = done[head.point];
+      }
       queues[s].pop_front();
       moved = true, --left;
     }
@@ -103,7 +109,7 @@ Replay replay(const Record& record, const ReplayRates& rates,
     const Record::Entry& work = record.entries[size_t(index)];
     const double seconds = seconds_of(work);
     queues[size_t(best)].pop_front(), --left;
-    free[size_t(best)] = begin + seconds;
+    free[size_t(best)] = begin + seconds, last[size_t(best)] = index;
     if (work.ranks.size() > 1) {
       link_free = begin + seconds;
       (nodes_of(work.ranks, rates.ranks_per_node) > 1 ? result.between_nodes : result.within_nodes) +=

@@ -29,10 +29,16 @@ struct ReplayRates {
 };
 
 struct Replay {
+  // The first stream does nothing until others are done with the work of an entry.
+  struct Wait {
+    double begin, end;
+    int entry;
+  };
   std::vector<Record::Span> spans;             // in the order in which they begin
   double seconds = 0;                          // from the first begin to the last end
   double compute = 0;                          // that the first stream works
   double exposed = 0;                          // that it waits for others
+  std::vector<Wait> waits;                     // these times, but for the one behind its last work
   double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups of one node, or of several
 };
 

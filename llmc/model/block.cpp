@@ -122,6 +122,7 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   const int layer = context.fp8 ? context.fp8->layer : 0;
 
   project_backward<T>(context, Product::down, s.dswiglu, g.down, {dresidual, {}}, w.down, a.swiglu, accumulate);
+  gather_input(context, Product::gate_up, a.norm2);
   T* dgate_up = wants_wide(context, Product::gate_up) ? s.dgate_up : nullptr;  // (N, 2 FF)
   if (dgate_up) swiglu_backward(stream, dgate_up, s.dswiglu, a.gate_up, N, FF);
   const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
@@ -129,7 +130,9 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
                       accumulate);
   rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, R, C,
                    output_gradient_amax(context, layer, Product::o));  // +=
+  if (context.sequences) gather_keys_values(context, a.qkv);
   project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
+  gather_input(context, Product::qkv, a.norm1);
   if (context.sequences) attention_in_chunks_backward(context, a, s);
   else
     attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,

@@ -73,10 +73,14 @@ void attention_in_chunks(const BlockContext& context, const BlockActivations<T>&
 }
 
 template <class T>
+void gather_keys_values(const BlockContext& context, const T* qkv) {
+  Heads<T>{context}.start(qkv);
+}
+
+template <class T>
 void attention_in_chunks_backward(const BlockContext& context, const BlockActivations<T>& a, const BlockScratch<T>& s) {
   const Heads<T> heads{context};
   const int q_width = context.config.q_width(), T_all = heads.T_all, width = heads.width;
-  heads.start(a.qkv);
   for (int head = 0; head < heads.NKV; ++head) {
     heads.ranks.await_gathered(context.stream, head % kContextSlots);
     if (head >= kContextSlots) heads.ranks.await_scattered(context.stream, head % kContextSlots);
@@ -103,6 +107,7 @@ void attention_in_chunks_backward(const BlockContext& context, const BlockActiva
 }
 
 #define INSTANTIATE(T)                                                                        \
+  template void gather_keys_values(const BlockContext&, const T*);                            \
   template void attention_in_chunks(const BlockContext&, const BlockActivations<T>&, float*); \
   template void attention_in_chunks_backward(const BlockContext&, const BlockActivations<T>&, const BlockScratch<T>&);
 INSTANTIATE(float)

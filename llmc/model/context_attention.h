@@ -10,6 +10,9 @@
 template <class T>
 void attention_in_chunks(const BlockContext& context, const BlockActivations<T>& activations, float* amax);
 
+// Before attention_in_chunks_backward(): the first heads' keys and values set out.
+template <class T>
+void gather_keys_values(const BlockContext& context, const T* qkv);
 // scratch.dqkv =, from scratch.dattention and what forward left.
 template <class T>
 void attention_in_chunks_backward(const BlockContext& context, const BlockActivations<T>& activations,

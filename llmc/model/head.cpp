@@ -14,29 +14,54 @@ const T* inputs(const HeadContext& context, const HeadBuffers<T>& b) {
   return context.tensor ? b.gathered : b.norm;
 }
 
-// The parts of `count` rows, from all ranks.
 template <class T>
-void exchange_parts(const HeadContext& context, const HeadBuffers<T>& b, const int* labels, int count) {
-  SoftmaxPart* own = b.parts + size_t(context.tensor->rank()) * size_t(count);
-  classifier_part(context.stream, own, b.logits, labels, context.vocabulary, count, b.ld);
-  context.tensor->exchange(context.stream, b.parts, own, size_t(count) * sizeof(SoftmaxPart));
+int slot_of(const HeadBuffers<T>& b, int first) {
+  return b.logits[1] ? first / b.chunk % kExchangeSlots : 0;
 }
 
-// Losses of rows whose logits are there; with `state` these become their gradients.
+// The logits of the chunk from token `first` on; of tensor parallelism its parts of the softmax set out, too.
 template <class T>
-void classify(const HeadContext& context, const HeadBuffers<T>& b, float* losses, const int* labels, StepState* state,
-              int count) {
+void begin_chunk(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
+                 int first) {
+  const int count = std::min(b.chunk, context.N - first), slot = slot_of(b, first);
+  const T* logits = head_logits(context, w, b, first, count);
+  if (!context.tensor) return;
+  SoftmaxPart* own = b.parts[slot] + size_t(context.tensor->rank()) * size_t(count);
+  classifier_part(context.stream, own, logits, labels + first, context.vocabulary, count, b.ld);
+  context.tensor->exchange(context.stream, b.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
+}
+
+// Its losses; with `state` the logits become their gradients.
+template <class T>
+void classify(const HeadContext& context, const HeadBuffers<T>& b, const int* labels, StepState* state, int first) {
   Stream& stream = context.stream;
+  const int count = std::min(b.chunk, context.N - first), slot = slot_of(b, first);
+  T* logits = b.logits[slot];
+  float* losses = b.losses + first;
+  labels += first;
   if (!context.tensor) {
     const int V = context.config.V;
-    if (state) classifier_forward_backward(stream, b.logits, losses, labels, state, count, V, b.ld);
-    else classifier_forward(stream, losses, b.logits, labels, count, V, b.ld);
+    if (state) classifier_forward_backward(stream, logits, losses, labels, state, count, V, b.ld);
+    else classifier_forward(stream, losses, logits, labels, count, V, b.ld);
     return;
   }
   const int degree = context.tensor->degree();
-  exchange_parts(context, b, labels, count);
-  classifier_losses(stream, losses, b.parts, degree, labels, context.vocabulary.whole, count);
-  if (state) classifier_join(stream, b.logits, b.parts, degree, labels, state, context.vocabulary, count, b.ld);
+  const SoftmaxPart* parts = b.parts[slot];
+  context.tensor->await_exchanged(stream, slot);
+  classifier_losses(stream, losses, parts, degree, labels, context.vocabulary.whole, count);
+  if (state) classifier_join(stream, logits, parts, degree, labels, state, context.vocabulary, count, b.ld);
+}
+
+// Calls finish(first) for each chunk of tokens, which has begun; where there are two slots, so has the next one.
+template <class T, class F>
+void for_chunks(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
+                F&& finish) {
+  const int ahead = b.logits[1] ? b.chunk : 0;
+  int begun = 0;
+  for (int first = 0; first < context.N; first += b.chunk) {
+    for (; begun <= first + ahead && begun < context.N; begun += b.chunk) begin_chunk(context, w, b, labels, begun);
+    finish(first);
+  }
 }
 
 template <class T>
@@ -52,26 +77,25 @@ void head_norm(const HeadContext& context, const HeadWeights<T>& w, const HeadBu
   const int C = context.config.C;
   add_rmsnorm_forward(context.stream, b.x, b.norm, b.rstd, middle, delta, w.norm, context.rows(), C,
                       float(context.config.norm_eps));  // (R, C)
-  if (context.tensor) context.tensor->gather_all(context.stream, b.gathered, b.norm, context.N, C);
+  if (context.tensor) context.tensor->gather(context.stream, b.gathered, b.norm, context.N, C);
 }
 
 template <class T>
-void head_logits(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, int first, int count) {
+T* head_logits(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, int first, int count) {
   REQUIRE(first % b.chunk == 0 && count > 0 && count <= b.chunk && first + count <= context.N,
           "logits of %d tokens from token %d: the chunk is %d, the tokens %d", count, first, b.chunk, context.N);
   const int C = context.config.C;
-  context.matmul.forward(b.logits, inputs(context, b) + size_t(first) * C, w.head, count, context.config.V, C,
+  T* logits = b.logits[slot_of(b, first)];
+  if (context.tensor) context.tensor->await_tokens(context.stream, context.N, first, count);
+  context.matmul.forward(logits, inputs(context, b) + size_t(first) * C, w.head, count, context.config.V, C,
                          b.ld);  // (count, V)
+  return logits;
 }
 
 template <class T>
 void head_loss(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
                StepState* state) {
-  for (int first = 0; first < context.N; first += b.chunk) {
-    const int count = std::min(b.chunk, context.N - first);
-    head_logits(context, w, b, first, count);
-    classify(context, b, b.losses + first, labels + first, nullptr, count);
-  }
+  for_chunks(context, w, b, labels, [&](int first) { classify(context, b, labels, nullptr, first); });
   add_losses(context, b, state);
 }
 
@@ -81,25 +105,34 @@ void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, con
                         float* amax) {
   const int N = context.N, R = context.rows(), C = context.config.C, V = context.config.V;
   Stream& stream = context.stream;
-  T* dinputs = context.tensor ? b.partial : b.dnorm;  // (N, C)
-  for (int first = 0; first < N; first += b.chunk) {
+  TensorParallel* tensor = context.tensor;
+  T* dinputs = tensor ? b.partial : b.dnorm;  // (N, C)
+  std::vector<TensorParallel::Chunk> to_scatter;
+  if (tensor) tensor->clear_padding(stream, b.partial, N, C), to_scatter = tensor->chunks(N);
+  int scattered = 0;
+  for_chunks(context, w, b, labels, [&](int first) {
     const int count = std::min(b.chunk, N - first);
     const size_t row = size_t(first) * C;
     const bool add = accumulate || g.head_is_tied || first > 0;
-    head_logits(context, w, b, first, count);                                                  // (count, V)
-    classify(context, b, b.losses + first, labels + first, state, count);                      // in place
-    context.matmul.dgrad(dinputs + row, b.logits, w.head, count, V, C, b.ld);                  // (count, C)
-    context.matmul.wgrad(g.head, b.logits, inputs(context, b) + row, count, V, C, add, b.ld);  // (V, C)
-  }
+    T* logits = b.logits[slot_of(b, first)];
+    classify(context, b, labels, state, first);                              // in place
+    context.matmul.dgrad(dinputs + row, logits, w.head, count, V, C, b.ld);  // (count, C)
+    for (; scattered < int(to_scatter.size()); ++scattered) {
+      const TensorParallel::Chunk& chunk = to_scatter[size_t(scattered)];
+      if (chunk.first + chunk.count > first + count) break;
+      tensor->scatter(stream, b.dnorm, b.partial, N, C, scattered);
+    }
+    context.matmul.wgrad(g.head, logits, inputs(context, b) + row, count, V, C, add, b.ld);  // (V, C)
+  });
   add_losses(context, b, state);
-  if (context.tensor) context.tensor->scatter_all(stream, b.dnorm, b.partial, N, C);
   clear(stream, dresidual, size_t(R) * C);
+  if (tensor) tensor->await_scattered(stream);
   rmsnorm_backward(stream, dresidual, g.norm, b.norm_partials, b.dnorm, b.x, w.norm, b.rstd, R, C, amax);  // (R, C)
 }
 
 #define INSTANTIATE(T)                                                                                               \
   template void head_norm(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, const T*, const T*);     \
-  template void head_logits(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, int, int);             \
+  template T* head_logits(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, int, int);               \
   template void head_loss(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, const int*, StepState*); \
   template void head_loss_backward(const HeadContext&, const HeadWeights<T>&, const HeadGradients&,                  \
                                    const HeadBuffers<T>&, const int*, StepState*, T*, bool, float*);

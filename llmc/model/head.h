@@ -1,7 +1,8 @@
 // The end of the model: the last residual addition, the final norm, the product with the vocabulary and the loss. The
 // logits exist for `chunk` tokens at a time only: each chunk's are turned into their gradient in place and used up
 // before the next. Of tensor parallelism each rank has the logits of its part of the vocabulary, of all N tokens, and
-// of the rest its R rows.
+// of the rest its R rows; a chunk's softmax is joined from the ranks' parts, which travel while the next chunk's logits
+// are computed in memory of their own.
 #pragma once
 
 #include "llmc/device/device.h"
@@ -25,18 +26,18 @@ struct HeadGradients {
 
 template <class T>
 struct HeadBuffers {
-  T* x;                  // (R, C) residual stream after the last block
-  float* rstd;           // (R)
-  T* norm;               // (R, C)
-  T* dnorm;              // (R, C)
-  T* logits;             // (chunk, ld)
-  float* losses;         // (N)
-  float* norm_partials;  // rmsnorm_backward_scratch(R, C)
-  int chunk;             // a multiple of 128, so that each chunk's rows are aligned as products want them
-  int ld;                // row stride of logits: V rounded up to 64
-  // Of tensor parallelism: all ranks' rows of norm, sums of all tokens' dnorm (padded N, C); (degree, chunk).
+  T* x;                       // (R, C) residual stream after the last block
+  float* rstd;                // (R)
+  T* norm;                    // (R, C)
+  T* dnorm;                   // (R, C)
+  T* logits[kExchangeSlots];  // (chunk, ld), in turns; one, where the other is null
+  float* losses;              // (N)
+  float* norm_partials;       // rmsnorm_backward_scratch(R, C)
+  int chunk;                  // a multiple of 128, so that each chunk's rows are aligned as products want them
+  int ld;                     // row stride of logits: V rounded up to 64
+  // Of tensor parallelism: all ranks' rows of norm, sums of all tokens' dnorm (padded N, C); (degree, chunk) of logits.
   T *gathered = nullptr, *partial = nullptr;
-  SoftmaxPart* parts = nullptr;
+  SoftmaxPart* parts[kExchangeSlots] = {};
 };
 
 struct HeadContext {
@@ -55,10 +56,11 @@ template <class T>
 void head_norm(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers,
                const T* middle, const T* delta);
 
-// After head_norm: the logits of the tokens first .. first+count-1, count <= chunk, first a multiple of chunk.
+// After head_norm: the logits of the tokens first .. first+count-1, count <= chunk, first a multiple of chunk; where
+// they are.
 template <class T>
-void head_logits(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers, int first,
-                 int count);
+T* head_logits(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers, int first,
+               int count);
 
 // After head_norm: adds the losses of all tokens to state->loss_sum, one rank of a tensor-parallel group for all.
 template <class T>

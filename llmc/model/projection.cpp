@@ -65,6 +65,15 @@ void project(const BlockContext& context, Product product, T* out, const Project
 }
 
 template <class T>
+void gather_input(const BlockContext& context, Product product, const T* x) {
+  if (!context.tensor) return;
+  const BlockFp8* f = fp8_of(context, product);
+  if constexpr (!std::is_same_v<T, float>)
+    if (f) return gather_fp8_input_in_parts(context, *f, product, x);
+  gather_input_in_parts(context, product, x);
+}
+
+template <class T>
 void project_backward(const BlockContext& context, Product product, T* dx, float* dweight,
                       const ProjectionOperand<T>& dy, const T* weight, const T* x, bool accumulate) {
   const auto [OC, IC] = product_shape(context.config, product);
@@ -114,6 +123,7 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
 #define INSTANTIATE(T)                                                                                            \
   template void quantize_input(const BlockContext&, Product, const ProjectionOperand<T>&);                        \
   template void project(const BlockContext&, Product, T*, const ProjectionOperand<T>&, const T*);                 \
+  template void gather_input(const BlockContext&, Product, const T*);                                             \
   template void project_backward(const BlockContext&, Product, T*, float*, const ProjectionOperand<T>&, const T*, \
                                  const T*, bool);
 INSTANTIATE(float)

@@ -94,6 +94,10 @@ void quantize_input(const BlockContext& context, Product product, const Projecti
 // out (N, OC) = x Wᵀ.
 template <class T>
 void project(const BlockContext& context, Product product, T* out, const ProjectionOperand<T>& x, const T* weight);
+// Where tensor parallelism has a part of `x` only, the input of the product: all of it sets out, and must be there no
+// sooner than for project_backward(), the next that gathers.
+template <class T>
+void gather_input(const BlockContext& context, Product product, const T* x);
 // dx (N, IC) = dy W;  dweight (OC, IC) = or += dyᵀ x. `x`: forward's input where that is wide.
 template <class T>
 void project_backward(const BlockContext& context, Product product, T* dx, float* dweight,

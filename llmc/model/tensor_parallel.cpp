@@ -1,12 +1,14 @@
 #include "llmc/model/tensor_parallel.h"
 
 #include "llmc/base/error.h"
+#include "llmc/device/faults.h"
 #include "llmc/device/number.h"
 
 TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, Device& device)
     : ranks_(ranks), stream_(stream), chunks_(chunks), computed_(device), scattered_(device) {
   REQUIRE(chunks > 0, "--tensor-parallel-overlap %d: expected at least one chunk", chunks);
   for (int i = 0; i < chunks; ++i) gathered_.emplace_back(device);
+  for (int slot = 0; slot < kExchangeSlots; ++slot) exchanged_.emplace_back(device);
 }
 
 // As many as there may be of whole tiles of 128 tokens.
@@ -23,46 +25,45 @@ std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
 
 template <class T>
 void TensorParallel::gather(Stream& compute, T* all, const T* own, int N, int width, const char* file, int line) {
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+  if (fault_skips(file, line)) return;
+  computed_.record(compute);
+  stream_.wait(computed_);
   size_t i = 0;
   for (const Chunk& chunk : chunks(N)) {
     ranks_.all_gather(stream_, all + size_t(chunk.first) * size_t(width), own + size_t(chunk.own) * size_t(width),
                       size_t(chunk.own_count) * size_t(width) * sizeof(T), file, line);
-    gathered_[i++].record(stream_, file, line);
+    gathered_[i++].record(stream_);
   }
 }
 
 void TensorParallel::await_gathered(Stream& compute, int chunk, const char* file, int line) {
-  compute.wait(gathered_[size_t(chunk)], file, line);
+  if (fault_skips(file, line)) return;
+  compute.wait(gathered_[size_t(chunk)]);
+}
+
+void TensorParallel::await_tokens(Stream& compute, int N, int first, int count, const char* file, int line) {
+  int i = 0;
+  for (const Chunk& chunk : chunks(N)) {
+    if (chunk.first < first + count && first < chunk.first + chunk.count) await_gathered(compute, i, file, line);
+    ++i;
+  }
 }
 
 template <class T>
 void TensorParallel::scatter(Stream& compute, T* own, const T* partial, int N, int width, int chunk, const char* file,
                              int line) {
+  if (fault_skips(file, line)) return;
   const Chunk c = chunks(N)[size_t(chunk)];
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+  computed_.record(compute);
+  stream_.wait(computed_);
   ranks_.reduce_scatter_sum(stream_, own + size_t(c.own) * size_t(width), partial + size_t(c.first) * size_t(width),
                             size_t(c.own_count) * size_t(width), file, line);
 }
 
 void TensorParallel::await_scattered(Stream& compute, const char* file, int line) {
-  scattered_.record(stream_, file, line);
-  compute.wait(scattered_, file, line);
-}
-
-template <class T>
-void TensorParallel::gather_all(Stream& compute, T* all, const T* own, int N, int width, const char* file, int line) {
-  gather(compute, all, own, N, width, file, line);
-  for (int i = 0; i < int(chunks(N).size()); ++i) await_gathered(compute, i, file, line);
-}
-
-template <class T>
-void TensorParallel::scatter_all(Stream& compute, T* own, T* partial, int N, int width, const char* file, int line) {
-  clear_padding(compute, partial, N, width);
-  for (int i = 0; i < int(chunks(N).size()); ++i) scatter(compute, own, partial, N, width, i, file, line);
-  await_scattered(compute, file, line);
+  if (fault_skips(file, line)) return;
+  scattered_.record(stream_);
+  compute.wait(scattered_);
 }
 
 template <class T>
@@ -71,26 +72,32 @@ void TensorParallel::clear_padding(Stream& compute, T* partial, int N, int width
   if (rows) clear(compute, partial + size_t(N) * size_t(width), rows * size_t(width));
 }
 
-void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, const char* file, int line) {
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot, const char* file,
+                              int line) {
+  if (fault_skips(file, line)) return;
+  computed_.record(compute);
+  stream_.wait(computed_);
   ranks_.all_gather(stream_, all, own, bytes, file, line);
-  await_scattered(compute, file, line);
+  exchanged_[size_t(slot)].record(stream_);
+}
+
+void TensorParallel::await_exchanged(Stream& compute, int slot, const char* file, int line) {
+  if (fault_skips(file, line)) return;
+  compute.wait(exchanged_[size_t(slot)]);
 }
 
 void TensorParallel::agree(Stream& compute, float* data, size_t count, const char* file, int line) {
-  computed_.record(compute, file, line);
-  stream_.wait(computed_, file, line);
+  if (fault_skips(file, line)) return;
+  computed_.record(compute);
+  stream_.wait(computed_);
   ranks_.all_reduce_max(stream_, data, count, file, line);
-  await_scattered(compute, file, line);
+  await_scattered(compute);
 }
 
 template void TensorParallel::gather(Stream&, uint8_t*, const uint8_t*, int, int, const char*, int);
-#define INSTANTIATE(T)                                                                         \
-  template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int);     \
-  template void TensorParallel::gather_all(Stream&, T*, const T*, int, int, const char*, int); \
-  template void TensorParallel::scatter_all(Stream&, T*, T*, int, int, const char*, int);      \
-  template void TensorParallel::clear_padding(Stream&, T*, int, int) const;                    \
+#define INSTANTIATE(T)                                                                     \
+  template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int); \
+  template void TensorParallel::clear_padding(Stream&, T*, int, int) const;                \
   template void TensorParallel::scatter(Stream&, T*, const T*, int, int, int, const char*, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

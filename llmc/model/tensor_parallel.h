@@ -12,6 +12,8 @@
 
 #include "llmc/comm/communicator.h"
 
+constexpr int kExchangeSlots = 2;  // that may be on their way at once
+
 class TensorParallel {
  public:
   // `stream` orders all that travels.
@@ -36,6 +38,9 @@ class TensorParallel {
   void gather(Stream& compute, T* all, const T* own, int N, int width, const char* file = __builtin_FILE(),
               int line = __builtin_LINE());
   void await_gathered(Stream& compute, int chunk, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  // Those chunks of N that have some of the tokens first .. first+count-1.
+  void await_tokens(Stream& compute, int N, int first, int count, const char* file = __builtin_FILE(),
+                    int line = __builtin_LINE());
   // own (own_rows(N), width) = this rank's rows of the sums of `partial` (padded(N), width) over the ranks, chunk by
   // chunk, each behind what compute has enqueued by then; compute must await them all.
   template <class T>
@@ -45,25 +50,18 @@ class TensorParallel {
   void clear_padding(Stream& compute, T* partial, int N, int width) const;  // rows of no token, before they are summed
   void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
-  // The same in one piece: compute awaits them at once.
-  template <class T>
-  void gather_all(Stream& compute, T* all, const T* own, int N, int width, const char* file = __builtin_FILE(),
-                  int line = __builtin_LINE());
-  // Rows of `partial` behind the last token are cleared.
-  template <class T>
-  void scatter_all(Stream& compute, T* own, T* partial, int N, int width, const char* file = __builtin_FILE(),
-                   int line = __builtin_LINE());
-  // data (count) = largest of the ranks'.
+  // data (count) = largest of the ranks'; compute awaits it at once.
   void agree(Stream& compute, float* data, size_t count, const char* file = __builtin_FILE(),
              int line = __builtin_LINE());
-  // all (degree, bytes) = the ranks' `own`, which is this rank's place there.
-  void exchange(Stream& compute, void* all, const void* own, size_t bytes, const char* file = __builtin_FILE(),
-                int line = __builtin_LINE());
+  // all (degree, bytes) = the ranks' `own`, which is this rank's place there. Compute must await it.
+  void exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot,
+                const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void await_exchanged(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
  private:
   Communicator& ranks_;
   Stream& stream_;
   const int chunks_;
   Event computed_, scattered_;
-  std::vector<Event> gathered_;  // a chunk
+  std::vector<Event> gathered_, exchanged_;  // a chunk; a slot
 };

@@ -25,12 +25,12 @@ void for_gathered(const BlockContext& context, F&& compute) {
     compute(size_t(chunk.first), chunk.count);
   }
 }
-void await_gathered(const BlockContext& context) {
-  for_gathered(context, [](size_t, int) {});
+void await_gathered(const BlockContext& context, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  context.tensor->await_tokens(context.stream, context.tokens(), 0, context.tokens(), file, line);
 }
 
 // own (R, width) = this rank's rows of the sums over the ranks of what compute(first, count, to) leaves in `to` of
-// tokens first .. first+count-1.
+// tokens first .. first+count-1: on their way, compute must await them.
 template <class T, class F>
 void scatter(const BlockContext& context, T* own, int width, F&& compute) {
   TensorParallel& tensor = *context.tensor;
@@ -42,7 +42,9 @@ void scatter(const BlockContext& context, T* own, int width, F&& compute) {
     compute(size_t(chunk.first), chunk.count, partial + size_t(chunk.first) * size_t(width));
     tensor.scatter(context.stream, own, partial, N, width, i++);
   }
-  tensor.await_scattered(context.stream);
+}
+void await_scattered(const BlockContext& context, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  context.tensor->await_scattered(context.stream, file, line);
 }
 
 // ---- bytes
@@ -53,11 +55,17 @@ QuantizedTensor rows_of(QuantizedTensor tensor, size_t first, int count) {
   return tensor;
 }
 
-// All ranks' rows of what this one has `own` of: on their way, compute awaits their chunks.
+// Where all ranks' rows are of what this one has `own` of.
+QuantizedTensor all_rows(const BlockContext& context, const QuantizedTensor& own) {
+  QuantizedTensor all = own;
+  all.rows = context.tokens(), all.data = static_cast<uint8_t*>(context.gathered);
+  return all;
+}
+
+// The same, on their way: compute awaits their chunks.
 QuantizedTensor gather_bytes(const BlockContext& context, const QuantizedTensor& own) {
   const int N = context.tokens(), stride = own.stride();
-  QuantizedTensor all = own;
-  all.rows = N, all.data = static_cast<uint8_t*>(context.gathered);
+  const QuantizedTensor all = all_rows(context, own);
   const size_t there = size_t(context.tensor->padded(N)), wanted = size_t(all.padded_rows());
   if (wanted > there)
     fill_bytes(context.stream, reinterpret_cast<std::byte*>(all.data) + there * size_t(stride), 0,
@@ -83,7 +91,13 @@ void project_in_parts(const BlockContext& context, Product product, T* out, cons
     scatter(context, out, shape.OC, [&](size_t first, int count, T* to) {
       context.matmul.forward(to, x + first * IC, weight, count, shape.OC, shape.IC);
     });
+    await_scattered(context);
   }
+}
+
+template <class T>
+void gather_input_in_parts(const BlockContext& context, Product product, const T* x) {
+  gather(context, x, product_shape(context.config, product).IC);
 }
 
 template <class T>
@@ -92,12 +106,13 @@ void project_backward_in_parts(const BlockContext& context, Product product, T* 
   const ProductShape shape = product_shape(context.config, product);
   const size_t OC = size_t(shape.OC), IC = size_t(shape.IC);
   if (gathers_inputs(product)) {
-    const T* all = gather(context, x, shape.IC);  // on its way while the input's gradient is computed
     scatter(context, dx, shape.IC, [&](size_t first, int count, T* to) {
       context.matmul.dgrad(to, dy + first * OC, weight, count, shape.OC, shape.IC);
     });
     await_gathered(context);
-    context.matmul.wgrad(dweight, dy, all, context.tokens(), shape.OC, shape.IC, accumulate);
+    context.matmul.wgrad(dweight, dy, static_cast<const T*>(context.gathered), context.tokens(), shape.OC, shape.IC,
+                         accumulate);
+    await_scattered(context);  // which travels while the weight's gradient is computed
   } else {
     const T* all = gather(context, dy, shape.OC);
     for_gathered(context, [&](size_t first, int count) {
@@ -138,7 +153,7 @@ struct RowProducts {
     for_gathered(context,
                  [&](size_t first, int count) { multiply(out + first * size_t(width), rows_of(all, first, count)); });
   }
-  // own (R, width) = sums of the ranks' products.
+  // own (R, width) = sums of the ranks' products: on their way.
   void scattered(bf16* own, int width, const QuantizedTensor& all) const {
     const bool in_chunks = all.scaling == Scaling::tensor;
     scatter(context, own, width, [&](size_t first, int count, bf16* to) {
@@ -147,6 +162,12 @@ struct RowProducts {
     });
   }
 };
+
+// What quantize_own_input() left.
+QuantizedTensor kept_input(const BlockContext& context, const BlockFp8& f, Product product) {
+  const int IC = product_shape(context.config, product).IC;
+  return with_memory(f.settings->operand(Role::input, false, context.rows(), IC), f.saved_inputs[int(product)]);
+}
 
 // All ranks' rows of `own`, quantized here.
 Quantization gather_and_quantize(const BlockContext& context, const BlockFp8& f, Product product, Role role,
@@ -181,8 +202,14 @@ void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Produc
     quantize_operand(context, f, fp8_number(f.layer, product, Role::input), source, N, IC, q, has_amax);
     all = q.by_rows;
     products.scattered(out, OC, all);
+    await_scattered(context);
   }
   if (!f.again) observe(f, {f.layer, product, Kind::forward, all, w, nullptr, nullptr, out, false, N, &source});
+}
+
+void gather_fp8_input_in_parts(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x) {
+  if (f.settings->has_one_scale()) gather_bytes(context, kept_input(context, f, product));
+  else gather(context, x, product_shape(context.config, product).IC);
 }
 
 void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* dx,
@@ -194,16 +221,15 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
   const RowProducts products{context, f, "fp8_dgrad", f.weights[int(product)].by_columns, f.settings->fast(false)};
   const QuantizeSource source = source_of(dy);
   const OperandMemory dy_memory = wide ? OperandMemory{} : f.by_columns;
+  // It travels while the weight's gradient is computed.
+  const auto await_input_gradient = [&] {
+    if (gathers_inputs(product)) await_scattered(context);
+  };
   Quantization q;
   QuantizedTensor all_dy, dy_by_columns, x_by_columns;
   const bf16 *wide_dy = dy.wide, *wide_x = x;
   if (gathers_inputs(product)) {
-    // On its way while the input's gradient is computed.
-    QuantizedTensor bytes;
-    if (one_scale)
-      bytes = gather_bytes(context,
-                           with_memory(f.settings->operand(Role::input, false, R, IC), f.saved_inputs[int(product)]));
-    else wide_x = gather(context, x, IC);
+    wide_x = static_cast<const bf16*>(context.gathered);
     q = quantization(f, product, Role::output_gradient, N, OC, dy_memory, false);
     quantize_operand(context, f, number, source, N, OC, q, has_amax);
     all_dy = q.by_rows, dy_by_columns = q.by_columns;
@@ -211,7 +237,7 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
     await_gathered(context);
     if (one_scale) {
       x_by_columns = with_memory(f.settings->operand(Role::input, true, N, IC), f.input_by_columns);
-      transpose_quantized(context.stream, x_by_columns, bytes);
+      transpose_quantized(context.stream, x_by_columns, all_rows(context, kept_input(context, f, product)));
     } else if (!wide) {
       x_by_columns = quantize_by_columns(context, f, product, PlainSource{wide_x}, N, IC, f.input_by_columns);
     }
@@ -232,17 +258,19 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
   if (wide) {
     context.matmul.wgrad(dweight, wide_dy, wide_x, N, OC, IC, accumulate);
     observe(f, {f.layer, product, Kind::wgrad, {}, {}, wide_dy, wide_x, dweight, accumulate, N, &source});
-    return;
+    return await_input_gradient();
   }
   if (!gathers_inputs(product)) x_by_columns = input_by_columns(context, f, product, x, N, IC);
   quantized_product(context.stream, context.matmul, "fp8_wgrad", dweight, dy_by_columns, x_by_columns, accumulate,
                     f.settings->fast(false), f.padded);
   observe(f, {f.layer, product, Kind::wgrad, dy_by_columns, x_by_columns, nullptr, nullptr, dweight, accumulate, N,
               &source});
+  await_input_gradient();
 }
 
 #define INSTANTIATE(T)                                                                  \
   template void project_in_parts(const BlockContext&, Product, T*, const T*, const T*); \
+  template void gather_input_in_parts(const BlockContext&, Product, const T*);          \
   template void project_backward_in_parts(const BlockContext&, Product, T*, float*, const T*, const T*, const T*, bool);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

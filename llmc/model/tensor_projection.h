@@ -16,12 +16,16 @@ constexpr bool gathers_inputs(Product product) { return product == Product::qkv 
 
 template <class T>
 void project_in_parts(const BlockContext& context, Product product, T* out, const T* x, const T* weight);
+// Before project_backward_in_parts() of a product that gathers its inputs: these set out.
+template <class T>
+void gather_input_in_parts(const BlockContext& context, Product product, const T* x);
 template <class T>
 void project_backward_in_parts(const BlockContext& context, Product product, T* dx, float* dweight, const T* dy,
                                const T* weight, const T* x, bool accumulate);
 
 void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* out,
                           const ProjectionOperand<bf16>& x);
+void gather_fp8_input_in_parts(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x);
 void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* dx,
                                    float* dweight, const ProjectionOperand<bf16>& dy, const bf16* x, bool accumulate);
 // This rank's rows of an input that is gathered, as they are kept for backward.

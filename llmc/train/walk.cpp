@@ -45,7 +45,8 @@ Walk<T>::Walk(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& l
   add(planned_.head_rstd, "activations", "head rstd", R);
   head_.ld = (sizes.vocabulary.most + 63) / 64 * 64;
   head_.chunk = std::min(sizes.head_chunk, (int(N) + 127) / 128 * 128);
-  add(planned_.logits, "logits", "logits", size_t(head_.chunk) * size_t(head_.ld));
+  for (int slot = 0; slot < head_slots(); ++slot)
+    add(planned_.logits[slot], "logits", "logits", size_t(head_.chunk) * size_t(head_.ld));
   add(planned_.losses, "logits", "losses", N);
   if (sizes.tensor) plan_tensor_parallel(plan);
   if (sizes.sequences) plan_context_parallel(plan);
@@ -61,8 +62,9 @@ void Walk<T>::plan_tensor_parallel(MemoryPlan& plan) {
   const size_t size = std::max(rows * C, ((rows + 15) * (C + 15) + sizeof(T) - 1) / sizeof(T));
   planned_.gathered = plan.add<T>(Segment::symmetric, "tensor parallelism", "all ranks' rows", size);
   planned_.partial = plan.add<T>(Segment::symmetric, "tensor parallelism", "sums of all tokens", size);
-  planned_.parts =
-      plan.add<SoftmaxPart>(Segment::symmetric, "tensor parallelism", "softmax by rank", degree * size_t(head_.chunk));
+  for (int slot = 0; slot < head_slots(); ++slot)
+    planned_.parts[slot] = plan.add<SoftmaxPart>(Segment::symmetric, "tensor parallelism", "softmax by rank",
+                                                 degree * size_t(head_.chunk));
 }
 
 template <class T>
@@ -105,12 +107,12 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   head_.rstd = arena[planned_.head_rstd];
   head_.norm = arena[planned_.head_norm];
   head_.dnorm = scratch_.dnorm;
-  head_.logits = arena[planned_.logits];
+  for (int slot = 0; slot < head_slots(); ++slot) head_.logits[slot] = arena[planned_.logits[slot]];
   head_.losses = arena[planned_.losses];
   head_.norm_partials = scratch_.norm_partials;
   if (sizes_.tensor) {
     head_.gathered = arena[planned_.gathered], head_.partial = arena[planned_.partial];
-    head_.parts = arena[planned_.parts];
+    for (int slot = 0; slot < head_slots(); ++slot) head_.parts[slot] = arena[planned_.parts[slot]];
   }
   if (sizes_.sequences) {
     sequence_buffers_.own = arena[planned_.own];
@@ -247,14 +249,26 @@ void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int
 template <class T>
 void Walk<T>::embed(BatchFeed::DeviceBatch batch, const T* table) {
   T* x = activations_.get(0).x;
-  T* all = sizes_.tensor ? head_.partial : x;
-  embedding_forward(*stream_, all, batch.inputs, table, tokens_, config_.C, embedding_rows());  // (N, C)
-  if (sizes_.tensor) sizes_.tensor->scatter_all(*stream_, x, all, tokens_, config_.C);
+  const int N = tokens_, C = config_.C;
+  TensorParallel* tensor = sizes_.tensor;
+  if (!tensor) return embedding_forward(*stream_, x, batch.inputs, table, N, C, embedding_rows());  // (N, C)
+  T* all = head_.partial;
+  tensor->clear_padding(*stream_, all, N, C);
+  int i = 0;
+  for (const TensorParallel::Chunk& chunk : tensor->chunks(N)) {
+    embedding_forward(*stream_, all + size_t(chunk.first) * size_t(C), batch.inputs + chunk.first, table, chunk.count,
+                      C, embedding_rows());
+    tensor->scatter(*stream_, x, all, N, C, i++);
+  }
+  tensor->await_scattered(*stream_);
 }
 
 template <class T>
 void Walk<T>::embed_backward(BatchFeed::DeviceBatch batch, float* gradient) {
-  if (sizes_.tensor) sizes_.tensor->gather_all(*stream_, head_.gathered, dresidual_, tokens_, config_.C);
+  if (TensorParallel* tensor = sizes_.tensor) {
+    tensor->gather(*stream_, head_.gathered, dresidual_, tokens_, config_.C);
+    tensor->await_tokens(*stream_, tokens_, 0, tokens_);
+  }
   embedding_backward(*stream_, gradient, sizes_.tensor ? head_.gathered : dresidual_, batch.inputs, batch.order,
                      tokens_, config_.C, embedding_rows());  // +=
 }
@@ -269,8 +283,7 @@ void Walk<T>::release_head() {
 
 template <class T>
 const T* Walk<T>::logits(int first) {
-  head_logits(head_context(), head_weights(), head_, first, std::min(head_.chunk, tokens_ - first));
-  return head_.logits;
+  return head_logits(head_context(), head_weights(), head_, first, std::min(head_.chunk, tokens_ - first));
 }
 
 template <class T>

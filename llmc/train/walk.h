@@ -73,6 +73,8 @@ class Walk {
   void plan_context_parallel(MemoryPlan& plan);
   void embed(BatchFeed::DeviceBatch batch, const T* table);
   void embed_backward(BatchFeed::DeviceBatch batch, float* gradient);
+  // Chunks of logits that are there at once.
+  int head_slots() const { return sizes_.tensor && size_t(head_.chunk) < sizes_.tokens() ? kExchangeSlots : 1; }
   EmbeddingRows embedding_rows() const { return {sizes_.vocabulary.first, config_.V, sizes_.vocabulary.whole}; }
   void release_head();
   void forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training = false);
@@ -96,10 +98,10 @@ class Walk {
   struct {
     Planned<T> projected, dnorm, dattention, dqkv, dswiglu, dgate_up, delta, dresidual;
     Planned<float> attention_delta, norm_partials, rope_table;
-    Planned<T> head_x, head_norm, logits;
+    Planned<T> head_x, head_norm, logits[kExchangeSlots];
     Planned<float> head_rstd, losses;
     Planned<T> gathered, partial, logits_by_rank;
-    Planned<SoftmaxPart> parts;
+    Planned<SoftmaxPart> parts[kExchangeSlots];
     Planned<T> own, all[kContextSlots], dall[kContextSlots];
   } planned_;
   BlockScratch<T> scratch_{};

@@ -1,0 +1,190 @@
+// Covers: promise 2: what tensor and context parallelism send goes beside compute: nothing orders a chunk behind the
+// product of another, or that behind the chunk; a replay shows compute to wait for the first chunk of a gather and the
+// last of a scatter alone, and for the largest numbers of FP8
+#include <cstdio>
+
+#include "dev/test/test.h"
+#include "dev/test/travels.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/rehearsal.h"
+
+namespace {
+
+using Kind = Travel::Kind;
+
+constexpr int kChunks = 4, kLayers = 2, kHeadChunks = 8;
+
+struct Case {
+  int tensor, context;
+  bool fp8;
+};
+constexpr Case kCases[] = {{2, 1, false}, {4, 1, false}, {8, 1, false}, {2, 1, true}, {8, 1, true},
+                           {1, 2, false}, {1, 4, false}, {1, 4, true},  {2, 2, false}};
+
+Record recorded(const Case& c) {
+  LlamaConfig config = LlamaConfig::preset("llama3-8b");
+  config.L = kLayers;
+  TrainerSettings settings;
+  settings.dtype = DType::bf16, settings.B = 1, settings.T = 8192, settings.tensor_chunks = kChunks;
+  settings.head_chunk = settings.T / c.context / kHeadChunks;
+  if (c.fp8) {
+    Fp8Choice choice;
+    choice.recipe = "tensorwise";
+    settings.fp8 = fp8_settings(choice, config);
+  }
+  return record_step(config, settings, Mesh::create(c.tensor * c.context, 0, c.tensor, c.context),
+                     modelled_device("H100"), 1)
+      .record;
+}
+
+std::string text_of(const Case& c) {
+  return format("tensor %d, context %d, %s", c.tensor, c.context, c.fp8 ? "FP8" : "bf16");
+}
+Travels of_tensor(const Record& record) { return {record, "tensor", kChunks}; }
+Travels of_context(const Record& record, const Case& c) { return {record, "context", size_t(8 / c.tensor)}; }
+
+// The first of them.
+std::string text_of(const std::vector<std::string>& found) {
+  return found.empty() ? "" : format("%s; %zu in all", found[0].c_str(), found.size());
+}
+
+std::map<std::string, Exposed> exposed(const Record& record, const Case& c, const ReplayRates& rates) {
+  std::vector<Travels> travels;
+  if (c.tensor > 1) travels.push_back(of_tensor(record));
+  if (c.context > 1) travels.push_back(of_context(record, c));
+  std::vector<const Travels*> streams;
+  for (const Travels& t : travels) streams.push_back(&t);
+  return exposed_by_kind(record, replay(record, rates), streams);
+}
+
+// The record with one more wait: `before` comes behind `after`.
+Record with_wait(Record record, int after, int before) {
+  const int after_stream = record.entries[size_t(after)].stream, before_stream = record.entries[size_t(before)].stream;
+  record.entries.insert(record.entries.begin() + before, {Record::Entry::Kind::wait, before_stream, 1 << 20});
+  record.entries.insert(record.entries.begin() + after + 1, {Record::Entry::Kind::record, after_stream, 1 << 20});
+  return record;
+}
+
+// The record where a chunk, and what is behind it on its stream, sets out behind a work of compute.
+Record held_up(const Record& record, int chunk, int work) {
+  const int stream = record.entries[size_t(chunk)].stream;
+  Record changed;
+  changed.streams = record.streams;
+  std::vector<Record::Entry> held;
+  for (int i = 0; i < int(record.entries.size()); ++i) {
+    const Record::Entry& entry = record.entries[size_t(i)];
+    (i >= chunk && i <= work && entry.stream == stream ? held : changed.entries).push_back(entry);
+    if (i != work) continue;
+    changed.entries.push_back({Record::Entry::Kind::record, entry.stream, 1 << 20});
+    changed.entries.push_back({Record::Entry::Kind::wait, stream, 1 << 20});
+    changed.entries.insert(changed.entries.end(), held.begin(), held.end());
+  }
+  return changed;
+}
+
+}  // namespace
+
+TEST_CASE("nothing orders a chunk behind another's product, nor the product behind it") {
+  for (const Case& c : kCases) {
+    CAPTURE(text_of(c));
+    const Record record = recorded(c);
+    size_t pairs = 0;
+    if (c.tensor > 1) {
+      const Travels travels = of_tensor(record);
+      CHECK(text_of(travels.needless_waits(&pairs)) == "");
+      // Of a layer: what qkv, gate and up take, and this again and what o and down leave, backward; the head's inputs
+      // and the embedding's gradient. Likewise sums, but the weights' inputs.
+      CHECK(travels.count(Kind::gather) == 6 * kLayers + 2);
+      CHECK(travels.count(Kind::scatter) == 4 * kLayers + 2);
+      CHECK(travels.count(Kind::parts) == 1);
+      CHECK(travels.count(Kind::largest) == (c.fp8 ? 4 * kLayers : 0));
+      CHECK(pairs == (10 * kLayers + 4) * (kChunks - 1) + kHeadChunks - 1);
+    }
+    if (c.context > 1) {
+      const Travels travels = of_context(record, c);
+      CHECK(text_of(travels.needless_waits(&pairs)) == "");
+      CHECK(travels.count(Kind::gather) == 2 * kLayers);
+      CHECK(travels.count(Kind::scatter) == kLayers);
+      CHECK(pairs == size_t(3 * kLayers * (8 / c.tensor - 1)));
+    }
+  }
+}
+
+TEST_CASE("compute waits for the first chunk of a gather, the last of a scatter and the largest numbers alone") {
+  ReplayRates rates = ReplayRates::of(modelled_device("H100")), fast = rates;
+  fast.node_bytes *= 16, fast.node_hop_seconds /= 16;
+  for (const Case& c : kCases) {
+    CAPTURE(text_of(c));
+    const Record record = recorded(c);
+    for (const ReplayRates& links : {rates, fast}) {
+      // What the chunks are too slow for at such rates: a chunk takes longer than the product beside it.
+      const bool slow = links.node_bytes == rates.node_bytes && (c.tensor > 2 || c.fp8);
+      CAPTURE(links.node_bytes);
+      size_t firsts = 0, lasts = 0;
+      for (const auto& [kind, e] : exposed(record, c, links)) {
+        CAPTURE(kind);
+        const bool allowed = kind == "first of a gather" || kind == "last of a scatter" ||
+                             (kind == "largest numbers" && c.fp8) || kind == "later of the embedding's gradient" ||
+                             kind == "turn of stream reduce" ||  // gradients of layers that are done
+                             (slow && kind.starts_with("slow links: "));
+        CHECK(allowed);
+        if (kind == "first of a gather") firsts = e.entries.size();
+        if (kind == "last of a scatter") lasts = e.entries.size();
+        if (kind == "later of the embedding's gradient") CHECK(e.entries.size() == kChunks - 1);
+        if (kind == "largest numbers") CHECK(e.entries.size() == 4 * kLayers);
+      }
+      // What weights' gradients take, and inputs' gradients, are hidden whole.
+      if (c.context == 1) CHECK(firsts == 4 * kLayers + 2);
+      if (c.context == 1 && !slow) CHECK(lasts == 2 * kLayers + 1);
+    }
+  }
+}
+
+TEST_CASE("one wait that is not needed is seen") {
+  const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
+  for (const Case& c : {Case{2, 1, false}, Case{1, 2, false}}) {
+    const Record record = recorded(c);
+    const auto travels_of = [&](const Record& r) { return c.tensor > 1 ? of_tensor(r) : of_context(r, c); };
+    const auto seen = [&](const Record& changed, const char* what) {
+      size_t pairs = 0;
+      for (const std::string& found : travels_of(changed).needless_waits(&pairs))
+        if (found.find(what) != std::string::npos) return true;
+      return false;
+    };
+    const Travels travels = travels_of(record);
+    std::map<Kind, int> tried;
+    int waiting = 0, exposing = 0;
+    for (const Travel& t : travels.all())
+      for (size_t k = 0; k + 1 < t.chunks.size(); ++k) {
+        const std::vector<int>&chunk = t.chunks[k], &next = t.chunks[k + 1];
+        CAPTURE(k);
+        CAPTURE(record.entries[size_t(chunk[0])].place);
+        if (t.kind == Kind::gather) {
+          const int taker = travels.taker(chunk);
+          if (taker == travels.taker(next)) continue;
+          CHECK(seen(held_up(record, next[0], taker), "what takes it holds up the next chunk"));
+          if (next.back() < taker)
+            waiting += seen(with_wait(record, next.back(), taker), "what takes it waits for the next chunk");
+        } else {
+          const int filler = travels.first_filler(next, travels.filler(chunk));
+          const Record changed = with_wait(record, chunk.back(), filler);
+          CHECK(seen(changed, "it holds up what fills the next chunk"));
+          const auto kinds = exposed(changed, c, rates);
+          exposing += kinds.contains("needless: earlier of a scatter");
+        }
+        ++tried[t.kind];
+      }
+    if (c.tensor > 1) {
+      CHECK(tried[Kind::gather] == (4 * kLayers + 1) * (kChunks - 1));
+      CHECK(tried[Kind::scatter] == (4 * kLayers + 2) * (kChunks - 1));
+      CHECK(tried[Kind::parts] == kHeadChunks - 1);
+      // But the head's, whose later chunks are there with the softmax's first parts, and whose weight's gradient lies
+      // between a chunk and the next.
+      CHECK(waiting == 4 * kLayers * (kChunks - 1) + 1);
+      CHECK(exposing == (4 * kLayers + 1) * (kChunks - 1));
+    } else {
+      CHECK(tried[Kind::gather] == 2 * kLayers * 7);
+      CHECK(tried[Kind::scatter] == kLayers * 7);
+    }
+  }
+}
