@@ -353,6 +353,37 @@ TEST_CASE("replayed times by hand") {
   CHECK(replayed_seconds(collective, rates) == 0.5 + 2 * 1 + 1 * 10);
 }
 
+TEST_CASE("collectives that travel at once share the links that both use, and waits are told by stream") {
+  ReplayRates rates{};
+  rates.flops = 1, rates.memory_bytes = 1, rates.kernel_seconds = 0, rates.ranks_per_node = 2;
+  rates.node_bytes = 4, rates.network_bytes = 1, rates.node_hop_seconds = rates.network_hop_seconds = 0;
+  // Compute of a second, then it waits for the first collective, then for the second one.
+  const auto replayed = [&](std::vector<int> first, size_t first_sent, std::vector<int> second, size_t second_sent) {
+    Record record;
+    record.streams = {"compute", "first", "second"};
+    const auto add = [&](Kind kind, int stream, int point) { record.entries.push_back({kind, stream, point}); };
+    add(Kind::work, 0, -1), record.entries.back().flops = 1;
+    add(Kind::work, 1, -1), record.entries.back().ranks = first, record.entries.back().sent = first_sent;
+    add(Kind::record, 1, 0);
+    add(Kind::work, 2, -1), record.entries.back().ranks = second, record.entries.back().sent = second_sent;
+    add(Kind::record, 2, 1);
+    add(Kind::wait, 0, 0), add(Kind::wait, 0, 1);
+    return replay(record, rates);
+  };
+  const auto check = [](const Replay& r, double first_ends, double second_ends, std::vector<double> waits) {
+    CHECK(r.spans.size() == 3);
+    CHECK(r.spans[1].end == doctest::Approx(first_ends));
+    CHECK(r.spans[2].end == doctest::Approx(second_ends));
+    CHECK(r.seconds == doctest::Approx(std::max({1.0, first_ends, second_ends})));
+    CHECK(r.exposed == doctest::Approx(r.seconds - 1));
+    for (size_t s = 0; s < 3; ++s) CHECK(r.waits[s] == doctest::Approx(waits[s]));
+  };
+  check(replayed({0, 1}, 8, {0, 2}, 3), 2, 3, {0, 1, 1});        // one in the node, one between nodes
+  check(replayed({0, 1}, 8, {0, 1}, 12), 4, 5, {0, 3, 1});       // the same link
+  check(replayed({0, 2}, 2, {0, 2, 4}, 2), 4, 4, {0, 3, 0});     // the same network card
+  check(replayed({0, 1}, 8, {0, 1, 2, 3}, 8), 3, 5, {0, 2, 2});  // two cards take half of the link in the node
+}
+
 TEST_CASE("what is updated is read and written; sums that all ranks get need not go around") {
   Device device(modelled_device("H100"));
   Stream stream(device, "compute");

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <map>
-#include <set>
+#include <unordered_map>
 
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
@@ -15,10 +14,33 @@ namespace {
 
 using Kind = Record::Entry::Kind;
 
-size_t nodes_of(const std::vector<int>& ranks, int ranks_per_node) {
-  std::set<int> nodes;
-  for (const int rank : ranks) nodes.insert(rank / ranks_per_node);
-  return nodes.size();
+// Parts of the links that a collective would keep busy, if it had them alone.
+struct LinkUse {
+  double node = 0, network = 0;
+};
+
+// How a collective goes: around the nodes of its ranks, at as many ranks of each as it has there, each with a share of
+// the data (one network card a rank).
+struct Way {
+  size_t nodes, in_node;
+
+  double node_bytes(const ReplayRates& rates) const { return in_node > 1 ? rates.node_bytes : INFINITY; }
+  double network_bytes(const ReplayRates& rates) const {
+    return nodes > 1 ? double(in_node) * rates.network_bytes : INFINITY;
+  }
+  double bytes(const ReplayRates& rates) const { return std::min(node_bytes(rates), network_bytes(rates)); }
+  LinkUse use(double sent, double seconds, const ReplayRates& rates) const {
+    if (seconds <= 0) return {};
+    return {sent / node_bytes(rates) / seconds, sent / network_bytes(rates) / seconds};
+  }
+};
+
+// Ranks of a group ascend or descend.
+Way way_of(const std::vector<int>& ranks, const ReplayRates& rates) {
+  size_t nodes = 1;
+  for (size_t i = 1; i < ranks.size(); ++i)
+    nodes += ranks[i] / rates.ranks_per_node != ranks[i - 1] / rates.ranks_per_node;
+  return {nodes, (ranks.size() + nodes - 1) / nodes};
 }
 
 double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(count))) : 0; }
@@ -43,78 +65,145 @@ std::string ReplayRates::text() const {
       network_bytes * 1e-9, node_hop_seconds * 1e6, network_hop_seconds * 1e6, host_bytes * 1e-9);
 }
 
-// Rings of several nodes cross from one to the next at as many ranks as the group has in a node, each with a share of
-// the data (one network card a rank). NCCL has trees for sums that all ranks get; what it gathers and scatters goes
-// around, from rank to rank.
+// NCCL has trees for sums that all ranks get; what it gathers and scatters goes around, from rank to rank.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
     return std::max({rates.kernel_seconds, work.flops / (work.fp8 ? rates.fp8_flops : rates.flops),
                      double(work.bytes()) / rates.memory_bytes});
-  const size_t nodes = nodes_of(work.ranks, rates.ranks_per_node), in_node = (work.ranks.size() + nodes - 1) / nodes;
-  double bandwidth = in_node > 1 ? rates.node_bytes : rates.network_bytes;
-  if (nodes > 1) bandwidth = std::min(bandwidth, double(in_node) * rates.network_bytes);
-  const double node_hops = work.tree ? log2_hops(in_node) : double(work.ranks.size() - nodes),
-               network_hops = work.tree ? log2_hops(nodes) : double(nodes - 1);
+  const Way way = way_of(work.ranks, rates);
+  const double node_hops = work.tree ? log2_hops(way.in_node) : double(work.ranks.size() - way.nodes),
+               network_hops = work.tree ? log2_hops(way.nodes) : double(way.nodes - 1);
   return rates.kernel_seconds + node_hops * rates.node_hop_seconds + network_hops * rates.network_hop_seconds +
-         double(work.sent) / bandwidth;
+         double(work.sent) / way.bytes(rates);
 }
 
 Replay replay(const Record& record, const ReplayRates& rates) {
   return replay(record, rates, [&](const Record::Entry& work) { return replayed_seconds(work, rates); });
 }
 
+namespace {
+
+// A record as it is worked off: what each stream does now, and what it waits for.
+class Player {
+ public:
+  Player(const Record& record, const ReplayRates& rates, const std::function<double(const Record::Entry&)>& seconds_of)
+      : record_(record), rates_(rates), seconds_of_(seconds_of), lines_(record.streams.size()) {
+    result_.waits.resize(lines_.size());
+    for (size_t i = 0; i < record.entries.size(); ++i) {
+      const Record::Entry& entry = record.entries[i];
+      lines_[size_t(entry.stream)].queue.push_back(int(i));
+      if (entry.kind == Kind::record) unreached_[entry.point] = entry.stream;
+    }
+  }
+
+  Replay play() {
+    for (start_all(); is_working(); start_all()) {
+      const double seconds = until_next_end();
+      if (!lines_[0].works()) result_.waits[awaited_by_compute()] += seconds;
+      advance(seconds);
+    }
+    for (const Line& line : lines_)
+      REQUIRE(line.queue.empty(), "a record of %zu entries cannot be replayed: its streams wait for each other",
+              record_.entries.size());
+    result_.seconds = now_;
+    result_.exposed = result_.seconds - result_.compute;
+    return std::move(result_);
+  }
+
+ private:
+  struct Line {
+    std::deque<int> queue;
+    double left = 0;  // seconds of its work, if it had the links alone
+    LinkUse use;
+    size_t span = 0;  // of the work
+    bool working = false;
+    bool works() const { return working; }
+  };
+
+  const Record::Entry& head(const Line& line) const { return record_.entries[size_t(line.queue.front())]; }
+  bool is_working() const {
+    return std::any_of(lines_.begin(), lines_.end(), [](const Line& line) { return line.works(); });
+  }
+  bool waits(const Line& line) const {
+    return !line.works() && !line.queue.empty() && head(line).kind == Kind::wait && unreached_.count(head(line).point);
+  }
+
+  // Until every stream works, waits or is done.
+  void start_all() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Line& line : lines_)
+        while (!line.works() && !line.queue.empty() && !waits(line)) take_head(line), moved = true;
+    }
+  }
+
+  void take_head(Line& line) {
+    const int index = line.queue.front();
+    const Record::Entry& entry = head(line);
+    line.queue.pop_front();
+    if (entry.kind == Kind::record) unreached_.erase(entry.point);
+    if (entry.kind != Kind::work) return;
+    line.working = true, line.left = seconds_of_(entry), line.span = result_.spans.size();
+    result_.spans.push_back({index, now_, now_});
+    if (entry.stream == 0) result_.compute += line.left;
+    line.use = {};
+    if (entry.ranks.size() < 2) return;
+    const Way way = way_of(entry.ranks, rates_);
+    (way.nodes > 1 ? result_.between_nodes : result_.within_nodes) += double(entry.sent);
+    line.use = way.use(double(entry.sent), line.left, rates_);
+  }
+
+  // Collectives that want more than there is of a link go on more slowly, all alike.
+  double speed(const Line& line, const LinkUse& all) const {
+    return 1 / std::max({1.0, line.use.node > 0 ? all.node : 0, line.use.network > 0 ? all.network : 0});
+  }
+  LinkUse use_of_all() const {
+    LinkUse all;
+    for (const Line& line : lines_)
+      if (line.works()) all.node += line.use.node, all.network += line.use.network;
+    return all;
+  }
+  double until_next_end() const {
+    const LinkUse all = use_of_all();
+    double seconds = INFINITY;
+    for (const Line& line : lines_)
+      if (line.works()) seconds = std::min(seconds, line.left / speed(line, all));
+    return seconds;
+  }
+  void advance(double seconds) {
+    const LinkUse all = use_of_all();
+    now_ += seconds;
+    for (Line& line : lines_) {
+      if (!line.works()) continue;
+      const bool ends = line.left / speed(line, all) <= seconds;
+      line.left -= seconds * speed(line, all);
+      if (ends) line.working = false, result_.spans[line.span].end = now_;
+    }
+  }
+
+  // The stream whose work compute waits for, by way of others that wait.
+  size_t awaited_by_compute() const {
+    size_t stream = 0;
+    for (size_t hops = 0; hops < lines_.size() && waits(lines_[stream]); ++hops)
+      stream = size_t(unreached_.at(head(lines_[stream]).point));
+    return stream;
+  }
+
+  const Record& record_;
+  const ReplayRates& rates_;
+  const std::function<double(const Record::Entry&)>& seconds_of_;
+  std::vector<Line> lines_;
+  std::unordered_map<int, int> unreached_;  // points, each with its stream; those of before the record are reached
+  double now_ = 0;
+  Replay result_;
+};
+
+}  // namespace
+
 Replay replay(const Record& record, const ReplayRates& rates,
               const std::function<double(const Record::Entry&)>& seconds_of) {
-  std::vector<std::deque<int>> queues(record.streams.size());
-  std::map<int, double> reached;  // points; those of before the record are reached from the start
-  for (size_t i = 0; i < record.entries.size(); ++i) {
-    const Record::Entry& entry = record.entries[i];
-    queues[size_t(entry.stream)].push_back(int(i));
-    if (entry.kind == Kind::record) reached[entry.point] = -1;
-  }
-  std::vector<double> free(queues.size(), 0);  // when the stream has done what it did
-  double link_free = 0;
-  Replay result;
-  for (size_t left = record.entries.size(); left;) {
-    // What costs no time first; of the rest that which can begin first.
-    int best = -1;
-    double begin = 0;
-    bool moved = false;
-    for (size_t s = 0; s < queues.size() && !moved; ++s) {
-      if (queues[s].empty()) continue;
-      const Record::Entry& head = record.entries[size_t(queues[s].front())];
-      if (head.kind == Kind::work) {
-        const double able = head.ranks.size() > 1 ? std::max(free[s], link_free) : free[s];
-        if (best < 0 || able < begin) best = int(s), begin = able;
-        continue;
-      }
-      const auto point = reached.find(head.point);
-      if (head.kind == Kind::wait && point != reached.end() && point->second < 0) continue;  // not reached yet
-      if (head.kind == Kind::record) reached[head.point] = free[s];
-      else if (point != reached.end()) free[s] = std::max(free[s], point->second);
-      queues[s].pop_front();
-      moved = true, --left;
-    }
-    if (moved) continue;
-    REQUIRE(best >= 0, "a record of %zu entries cannot be replayed: its streams wait for each other",
-            record.entries.size());
-    const int index = queues[size_t(best)].front();
-    const Record::Entry& work = record.entries[size_t(index)];
-    const double seconds = seconds_of(work);
-    queues[size_t(best)].pop_front(), --left;
-    free[size_t(best)] = begin + seconds;
-    if (work.ranks.size() > 1) {
-      link_free = begin + seconds;
-      (nodes_of(work.ranks, rates.ranks_per_node) > 1 ? result.between_nodes : result.within_nodes) +=
-          double(work.sent);
-    }
-    if (best == 0) result.compute += seconds;
-    result.spans.push_back({index, begin, begin + seconds});
-    result.seconds = std::max(result.seconds, begin + seconds);
-  }
-  result.exposed = result.seconds - result.compute;
-  return result;
+  return Player(record, rates, seconds_of).play();
 }
 
 void write_trace(const std::string& path, const Record& record, const std::vector<Record::Span>& spans) {

@@ -1,7 +1,8 @@
 // How long a record would take on a device with named rates: a model, in which each stream does one thing after the
 // other, a kernel takes as long as its FLOPs or its bytes, whichever is longer, a copy between host and device
-// as long as its bytes, and a collective as long as its hops and its bytes. Collectives of one rank take turns at the
-// links, in the order in which they could begin; kernels of several streams do not slow each other down.
+// as long as its bytes, and a collective as long as its hops and its bytes. Collectives of one rank that travel at once
+// share its link in the node and its link to others, as far as they use the same; kernels of several streams do not
+// slow each other down.
 #pragma once
 
 #include <functional>
@@ -33,6 +34,7 @@ struct Replay {
   double seconds = 0;                          // from the first begin to the last end
   double compute = 0;                          // that the first stream works
   double exposed = 0;                          // that it waits for others
+  std::vector<double> waits;                   // the same by stream that it waits for
   double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups of one node, or of several
 };
 
