@@ -89,7 +89,6 @@ class Player {
  public:
   Player(const Record& record, const ReplayRates& rates, const std::function<double(const Record::Entry&)>& seconds_of)
       : record_(record), rates_(rates), seconds_of_(seconds_of), lines_(record.streams.size()) {
-    result_.waits.resize(lines_.size());
     for (size_t i = 0; i < record.entries.size(); ++i) {
       const Record::Entry& entry = record.entries[i];
       lines_[size_t(entry.stream)].queue.push_back(int(i));
@@ -100,7 +99,7 @@ class Player {
   Replay play() {
     for (start_all(); is_working(); start_all()) {
       const double seconds = until_next_end();
-      if (!lines_[0].works()) result_.waits[awaited_by_compute()] += seconds;
+      if (!lines_[0].works()) result_.waits[record_.streams[awaited_by_compute()]] += seconds;
       advance(seconds);
     }
     for (const Line& line : lines_)
@@ -204,6 +203,18 @@ class Player {
 Replay replay(const Record& record, const ReplayRates& rates,
               const std::function<double(const Record::Entry&)>& seconds_of) {
   return Player(record, rates, seconds_of).play();
+}
+
+Replay extended(const Replay& first, const Replay& second, double times) {
+  const auto further = [&](double a, double b) { return b + times * (b - a); };
+  Replay r;
+  r.seconds = further(first.seconds, second.seconds), r.compute = further(first.compute, second.compute);
+  r.exposed = further(first.exposed, second.exposed);
+  for (const auto& [stream, seconds] : second.waits) r.waits[stream] += (1 + times) * seconds;
+  for (const auto& [stream, seconds] : first.waits) r.waits[stream] -= times * seconds;
+  r.within_nodes = further(first.within_nodes, second.within_nodes);
+  r.between_nodes = further(first.between_nodes, second.between_nodes);
+  return r;
 }
 
 void write_trace(const std::string& path, const Record& record, const std::vector<Record::Span>& spans) {

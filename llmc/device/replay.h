@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ struct Replay {
   double seconds = 0;                          // from the first begin to the last end
   double compute = 0;                          // that the first stream works
   double exposed = 0;                          // that it waits for others
-  std::vector<double> waits;                   // the same by stream that it waits for
+  std::map<std::string, double> waits;         // the same by the name of the stream that it waits for
   double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups of one node, or of several
 };
 
@@ -44,6 +45,10 @@ Replay replay(const Record& record, const ReplayRates& rates);
 // The same, where each piece of work takes as long as `seconds_of` says.
 Replay replay(const Record& record, const ReplayRates& rates,
               const std::function<double(const Record::Entry&)>& seconds_of);
+
+// What a further repetition adds, if the second of two records has one more of the same than the first: second + times
+// x (second - first), without spans.
+Replay extended(const Replay& first, const Replay& second, double times);
 
 // The time that one piece of work takes.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates);

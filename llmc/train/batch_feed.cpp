@@ -65,13 +65,14 @@ void BatchFeed::send(Stream& stream, int micro_batches, const int32_t* inputs, c
                      const int32_t* positions, int B, int T, int V, int first) {
   const size_t n = size_t(B) * size_t(T), size = kParts * tokens_;
   REQUIRE(B > 0 && T > 0 && T % part_.multiple() == 0 && n <= tokens_ * size_t(part_.degree),
-          "a micro-batch of %d x %d tokens for %d ranks, planned were at most %zu for each", B, T, part_.degree, tokens_);
+          "a micro-batch of %d x %d tokens for %d ranks, planned were at most %zu for each", B, T, part_.degree,
+          tokens_);
   REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
           micro_batches, micro_batches_);
   int* slot = pinned_ + size_t(slot_) * size_t(micro_batches_) * size;
   slot_ = (slot_ + 1) % kSlots;
   host_accesses(device_, "the next step's tokens", {writes(slot, size_t(micro_batches) * size)});
-  for (size_t k = 0; k < size_t(micro_batches); ++k)
+  for (size_t k = 0; k < size_t(micro_batches) && device_.executes(); ++k)
     fill(slot + k * size, inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B,
          T, V, first);
   packed_ = positions;

@@ -90,18 +90,13 @@ Planner::Way Planner::needs(const Options& options) const {
   return {options, plan.device_bytes(), plan.bytes(Segment::pinned)};
 }
 
-// All micro-batches of a step but the first one take the same time.
 void Planner::predict(Way& way) const {
   const RunSettings settings = resolve_settings(way.options, config_, device_, mesh_.data_ranks(), data_tokens_);
-  const TrainerSettings asked = trainer_settings(way.options, settings);
   ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
   rates.ranks_per_node = limits_.ranks_on_node;
-  const auto time = [&](int64_t micro_steps) {
-    return replay(record_step(config_, asked, mesh_, device_, micro_steps, false).record, rates).seconds;
-  };
-  double seconds = time(std::min<int64_t>(settings.micro_steps, 2));
-  if (settings.micro_steps > 2) seconds += double(settings.micro_steps - 2) * (seconds - time(1));
-  way.tokens_per_second = double(settings.step_tokens()) / mesh_.data_ranks() / seconds;
+  const Replay step = replay_step(config_, trainer_settings(way.options, settings), mesh_, device_,
+                                  settings.micro_steps, [&](const Record& record) { return replay(record, rates); });
+  way.tokens_per_second = double(settings.step_tokens()) / mesh_.world_size / step.seconds;
 }
 
 // The fastest first: each way with its largest micro-batch and, if that does not fit, the largest one that does.

@@ -29,6 +29,16 @@ RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, co
   return step;
 }
 
+Replay replay_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                   const DeviceInfo& modelled, int64_t micro_steps,
+                   const std::function<Replay(const Record&)>& replayed) {
+  const auto replay_of = [&](int64_t count) {
+    return replayed(record_step(config, settings, mesh, modelled, count, false).record);
+  };
+  Replay first = replay_of(std::min<int64_t>(micro_steps, 2));
+  return micro_steps > 2 ? extended(replay_of(1), first, double(micro_steps - 2)) : first;
+}
+
 MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
                        const DeviceInfo& modelled) {
   Device device(modelled);

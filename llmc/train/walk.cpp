@@ -118,7 +118,9 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   }
   if (sizes_.computing) logits_by_rank_ = arena[planned_.logits_by_rank];
   rope_table_ = arena[planned_.rope_table];
-  const std::vector<float> table = rope_table(config_.rope, config_.HD, sizes_.T);
+  const std::vector<float> table = stream.device().executes()
+                                       ? rope_table(config_.rope, config_.HD, sizes_.T)
+                                       : std::vector<float>(size_t(sizes_.T) * size_t(config_.HD));
   copy(stream, rope_table_, table.data(), table.size());
   stream.synchronize();
 }
@@ -208,8 +210,9 @@ template <class T>
 void Walk<T>::forward_from(BatchFeed::DeviceBatch batch, int B, int seq_len, int past, bool training) {
   REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
-  REQUIRE(seq_len % sizes_.part().multiple() == 0, "sequences of %d tokens on %d ranks that share them: not a multiple of %d",
-          seq_len, sizes_.part().degree, sizes_.part().multiple());
+  REQUIRE(seq_len % sizes_.part().multiple() == 0,
+          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, sizes_.part().degree,
+          sizes_.part().multiple());
   cached_ = B == 1 ? past + seq_len : 0;
   release_head();
   tokens_ = B * (seq_len / sizes_.part().degree);
