@@ -387,6 +387,36 @@ TEST_CASE("collectives that travel at once share the links that both use, and wa
   check(replayed({0, 1}, 8, {0, 1, 2, 3}, 8), 3, 5, 2, 2);  // two cards take half of the link in the node
 }
 
+TEST_CASE("a step of many micro-batches is replayed by records of one and two") {
+  struct Case {
+    int stage, tensor, context;
+  };
+  const DeviceInfo device = modelled_device("H100");
+  const ReplayRates rates = ReplayRates::of(device);
+  for (const Case& c : {Case{3, 1, 1}, Case{1, 1, 1}, Case{3, 8, 1}, Case{3, 2, 2}}) {
+    CAPTURE(c.stage);
+    CAPTURE(c.tensor);
+    const Mesh mesh = Mesh::create(32, 0, c.tensor, c.context);
+    TrainerSettings settings = sharded(c.stage);
+    settings.dtype = DType::bf16, settings.T = 4096, settings.B = 1, settings.micro_steps = 6;
+    const LlamaConfig config = LlamaConfig::preset("llama3.2-1b");
+    const auto replayed = [&](const Record& record) { return replay(record, rates); };
+    const Replay whole = replayed(record_step(config, settings, mesh, device, 6, false).record),
+                 step = replay_step(config, settings, mesh, device, 6, replayed);
+    CHECK(step.seconds == doctest::Approx(whole.seconds).epsilon(0.01));
+    CHECK(step.compute == doctest::Approx(whole.compute).epsilon(0.001));
+    CHECK(step.sent.size() == whole.sent.size());
+    double sent = 0, waits = 0;
+    for (const auto& [what, bytes] : whole.sent) {
+      CHECK(step.sent.at(what) == doctest::Approx(bytes).epsilon(1e-6));
+      sent += bytes;
+    }
+    CHECK(sent == doctest::Approx(whole.within_nodes + whole.between_nodes));
+    for (const auto& [stream, seconds] : step.waits) waits += seconds;
+    CHECK(waits == doctest::Approx(step.exposed));
+  }
+}
+
 TEST_CASE("what is updated is read and written; sums that all ranks get need not go around") {
   Device device(modelled_device("H100"));
   Stream stream(device, "compute");

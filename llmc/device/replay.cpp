@@ -29,6 +29,10 @@ struct Way {
     return nodes > 1 ? double(in_node) * rates.network_bytes : INFINITY;
   }
   double bytes(const ReplayRates& rates) const { return std::min(node_bytes(rates), network_bytes(rates)); }
+  std::string text(const Record::Entry& work) const {
+    return format("%s of %zu ranks %s", work.name.c_str(), work.ranks.size(),
+                  nodes > 1 ? format("on %zu nodes", nodes).c_str() : "in a node");
+  }
   LinkUse use(double sent, double seconds, const ReplayRates& rates) const {
     if (seconds <= 0) return {};
     return {sent / node_bytes(rates) / seconds, sent / network_bytes(rates) / seconds};
@@ -150,6 +154,7 @@ class Player {
     if (entry.ranks.size() < 2) return;
     const Way way = way_of(entry.ranks, rates_);
     (way.nodes > 1 ? result_.between_nodes : result_.within_nodes) += double(entry.sent);
+    result_.sent[{record_.streams[size_t(entry.stream)], way.text(entry)}] += double(entry.sent);
     line.use = way.use(double(entry.sent), line.left, rates_);
   }
 
@@ -207,13 +212,17 @@ Replay replay(const Record& record, const ReplayRates& rates,
 
 Replay extended(const Replay& first, const Replay& second, double times) {
   const auto further = [&](double a, double b) { return b + times * (b - a); };
+  const auto further_each = [&](auto a, auto b) {
+    auto sums = b;
+    for (auto& [name, sum] : sums) sum = further(a[name], b[name]);
+    return sums;
+  };
   Replay r;
   r.seconds = further(first.seconds, second.seconds), r.compute = further(first.compute, second.compute);
-  r.exposed = further(first.exposed, second.exposed);
-  for (const auto& [stream, seconds] : second.waits) r.waits[stream] += (1 + times) * seconds;
-  for (const auto& [stream, seconds] : first.waits) r.waits[stream] -= times * seconds;
+  r.exposed = further(first.exposed, second.exposed), r.waits = further_each(first.waits, second.waits);
   r.within_nodes = further(first.within_nodes, second.within_nodes);
   r.between_nodes = further(first.between_nodes, second.between_nodes);
+  r.sent = further_each(first.sent, second.sent);
   return r;
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llmc/device/device.h"
@@ -37,6 +38,8 @@ struct Replay {
   double exposed = 0;                          // that it waits for others
   std::map<std::string, double> waits;         // the same by the name of the stream that it waits for
   double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups of one node, or of several
+  // The same by stream and by collective: "all_gather of 8 ranks in a node".
+  std::map<std::pair<std::string, std::string>, double> sent;
 };
 
 // Throws on a wait for a point that is recorded behind it.

@@ -33,7 +33,7 @@ std::string MemoryPlan::table() const {
   constexpr size_t kWorthALine = 1 << 20;  // of the host's
   std::string text;
   const auto line = [&](const std::string& name, size_t bytes) {
-    text += format("%s%-17s %10s", text.empty() ? "" : "\n", name.c_str(), human_bytes(bytes).c_str());
+    text += format("%s%-19s %10s", text.empty() ? "" : "\n", name.c_str(), human_bytes(bytes).c_str());
   };
   for (const auto& [bytes, category] : by_category(buffers_, false))
     if (bytes > 0) line(category, bytes);
