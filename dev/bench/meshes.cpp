@@ -44,8 +44,7 @@ struct Weighed {
 
 // A step of one micro-batch and one of two; more take as long as the second for each further one.
 struct Steps {
-  Replay one, two;
-  Replay of(int64_t micro_steps) const { return extended(one, two, double(micro_steps - 2)); }
+  std::optional<Replay> one, two;
 };
 
 // So many nodes with a model and sequences of T tokens.
@@ -60,12 +59,14 @@ class Cluster {
   }
 
   const int T, world;
-  // All that fit with G sequences a step, with what their steps are estimated to take.
-  std::vector<Weighed> fitting(int64_t G);
+  // All that are wanted and fit with G sequences a step, with what their steps are estimated to take.
+  std::vector<Weighed> fitting(int64_t G, const std::function<bool(const Way&)>& wanted);
   // The fastest of those that are wanted, by whole records.
   std::optional<Weighed> fastest(std::vector<Weighed> all, const std::function<bool(const Way&)>& wanted);
   Replay with_public_attention(const Weighed& w) const {
-    return steps(w.way, config_.L, public_rates_).of(w.micro_steps);
+    Steps steps;
+    return step_of(w.micro_steps, steps,
+                   [&](int64_t micro_steps) { return replayed(w.way, config_.L, micro_steps, public_rates_); });
   }
   Mesh mesh_of(const Way& way) const { return Mesh::create(world, 0, way.tensor, way.context, way.shard); }
   double tokens_per_second(int64_t G, const Replay& step) const { return double(G * T) / world / step.seconds; }
@@ -77,9 +78,10 @@ class Cluster {
 
  private:
   std::optional<Weighed> with_least_recompute(Way way, int64_t G) const;
-  const Steps& estimate(const Way& way);
-  const Steps& whole(const Way& way);
-  Steps steps(const Way& way, int layers, const Ceilings& rates) const;
+  Replay estimated(const Way& way, int64_t micro_steps);
+  Replay whole(const Way& way, int64_t micro_steps);
+  Replay replayed(const Way& way, int layers, int64_t micro_steps, const Ceilings& rates) const;
+  static Replay step_of(int64_t micro_steps, Steps& known, const std::function<Replay(int64_t)>& replayed);
   TrainerSettings settings_of(const Way& way, int64_t micro_steps) const;
 
   const DeviceInfo device_;
@@ -98,41 +100,49 @@ TrainerSettings Cluster::settings_of(const Way& way, int64_t micro_steps) const 
   return trainer_settings(o, resolve_settings(o, config_, device_, data_ranks, 0));
 }
 
-Steps Cluster::steps(const Way& way, int layers, const Ceilings& rates) const {
+Replay Cluster::replayed(const Way& way, int layers, int64_t micro_steps, const Ceilings& rates) const {
   LlamaConfig config = config_;
   config.L = layers;
-  const auto replayed = [&](int64_t micro_steps) {
-    const TrainerSettings settings = settings_of(way, micro_steps);
-    return rates.replayed(record_step(config, settings, mesh_of(way), device_, micro_steps, false).record);
-  };
-  return {replayed(1), replayed(2)};
+  const TrainerSettings settings = settings_of(way, micro_steps);
+  return rates.replayed(record_step(config, settings, mesh_of(way), device_, micro_steps, false).record);
 }
 
-// Of a model of so many layers: each takes as long as those between two short ones.
-const Steps& Cluster::estimate(const Way& way) {
-  if (const auto known = estimates_.find(way); known != estimates_.end()) return known->second;
-  const Steps few = steps(way, kFewLayers, rates_), more = steps(way, kMoreLayers, rates_);
-  const double times = double(config_.L - kMoreLayers) / (kMoreLayers - kFewLayers);
-  return estimates_[way] = {extended(few.one, more.one, times), extended(few.two, more.two, times)};
+// Of as many micro-batches, by what is known of a step of one and of two, and what `replayed` says of the rest.
+Replay Cluster::step_of(int64_t micro_steps, Steps& known, const std::function<Replay(int64_t)>& replayed) {
+  if (!known.one) known.one = replayed(1);
+  if (micro_steps == 1) return *known.one;
+  if (!known.two) known.two = replayed(2);
+  return extended(*known.one, *known.two, double(micro_steps - 2));
 }
 
-const Steps& Cluster::whole(const Way& way) {
-  if (const auto known = wholes_.find(way); known != wholes_.end()) return known->second;
-  return wholes_[way] = steps(way, config_.L, rates_);
+// Each layer takes as long as those between two short models.
+Replay Cluster::estimated(const Way& way, int64_t micro_steps) {
+  return step_of(micro_steps, estimates_[way], [&](int64_t count) {
+    const Replay few = replayed(way, kFewLayers, count, rates_), more = replayed(way, kMoreLayers, count, rates_);
+    return extended(few, more, double(config_.L - kMoreLayers) / (kMoreLayers - kFewLayers));
+  });
+}
+
+Replay Cluster::whole(const Way& way, int64_t micro_steps) {
+  return step_of(micro_steps, wholes_[way], [&](int64_t count) { return replayed(way, config_.L, count, rates_); });
 }
 
 std::optional<Weighed> Cluster::with_least_recompute(Way way, int64_t G) const {
   const Mesh mesh = mesh_of(way);
   const int64_t micro_steps = G / mesh.data_ranks() / way.B;
   const size_t limit = MemoryLimits::elsewhere({}, device_, kGpus).device;
-  for (way.recompute = 0; way.recompute < int(std::size(kRecompute)); ++way.recompute) {
-    const size_t bytes = plan_memory(config_, settings_of(way, micro_steps), mesh, device_).device_bytes();
-    if (bytes <= limit) return Weighed{way, micro_steps, bytes, {}};
-  }
-  return {};
+  const auto bytes_with = [&](int recompute) {
+    way.recompute = recompute;
+    return plan_memory(config_, settings_of(way, micro_steps), mesh, device_).device_bytes();
+  };
+  constexpr int most = int(std::size(kRecompute)) - 1;
+  if (bytes_with(most) > limit) return {};
+  int recompute = 0;
+  while (bytes_with(recompute) > limit) ++recompute;
+  return Weighed{way, micro_steps, bytes_with(recompute), {}};
 }
 
-std::vector<Weighed> Cluster::fitting(int64_t G) {
+std::vector<Weighed> Cluster::fitting(int64_t G, const std::function<bool(const Way&)>& wanted) {
   std::vector<Weighed> all;
   const auto weigh_micro_batches = [&](Way way, int64_t share) {
     const int each = way.tensor * way.context;
@@ -143,14 +153,14 @@ std::vector<Weighed> Cluster::fitting(int64_t G) {
       way.B = int(B);
       if (const auto fits = with_least_recompute(way, G)) {
         all.push_back(*fits);
-        all.back().step = estimate(fits->way).of(fits->micro_steps);
+        all.back().step = estimated(fits->way, fits->micro_steps);
       }
     }
   };
   for (const int tensor : {1, 2, 4, 8})
     for (const int context : {1, 2, 4, 8, 16}) {
       const int each = tensor * context, data_ranks = world / each;
-      if (world % each || G % data_ranks) continue;
+      if (world % each || G % data_ranks || !wanted({tensor, context, 0, 0, 0, 0})) continue;
       for (int shard = data_ranks; shard >= 1 && shard * each >= kGpus; shard /= 2)
         weigh_micro_batches({tensor, context, shard, 3, 0, 0}, G / data_ranks);
       weigh_micro_batches({tensor, context, data_ranks, 1, 0, 0}, G / data_ranks);
@@ -170,7 +180,7 @@ std::optional<Weighed> Cluster::fastest(std::vector<Weighed> all, const std::fun
   std::optional<Weighed> best;
   for (size_t i = 0; i < std::min(all.size(), kMostReplayedWhole) && all[i].step.seconds <= slowest; ++i) {
     Weighed w = all[i];
-    w.step = whole(w.way).of(w.micro_steps);
+    w.step = whole(w.way, w.micro_steps);
     largest_error = std::max(largest_error, std::abs(all[i].step.seconds / w.step.seconds - 1)), ++replayed_whole;
     if (!best || faster(w, *best)) best = w;
   }
@@ -207,7 +217,10 @@ std::string rate_text(const Cluster& cluster, int64_t G, const std::optional<Wei
 
 void print_row(Cluster& cluster, int64_t tokens) {
   const int64_t G = tokens / cluster.T;
-  const std::vector<Weighed> all = cluster.fitting(G);
+  // Groups within a node, or not much larger than what there are too few sequences for.
+  const int64_t largest = std::max<int64_t>(kGpus, 4 * cluster.world / std::max<int64_t>(G, 1));
+  const std::vector<Weighed> all =
+      cluster.fitting(G, [&](const Way& way) { return way.tensor * way.context <= largest; });
   const auto best = cluster.fastest(all, [](const Way&) { return true; });
   const auto alone = cluster.fastest(all, [](const Way& way) { return way.tensor * way.context == 1; });
   const auto tensor = cluster.fastest(all, [](const Way& way) { return way.tensor == kGpus; });
@@ -255,8 +268,8 @@ void print_published() {
   for (const Published& p : kPublished) {
     Cluster cluster("llama3-405b", p.T, p.gpus / kGpus, kNetwork);
     const int64_t G = (int64_t(16) << 20) / p.T;
-    const auto same = cluster.fastest(cluster.fitting(G),
-                                      [&](const Way& way) { return way.tensor == kGpus && way.context == p.context; });
+    const auto wanted = [&](const Way& way) { return way.tensor == kGpus && way.context == p.context; };
+    const auto same = cluster.fastest(cluster.fitting(G, wanted), wanted);
     printf("%6d %7d  tensor 8 x context %-2d x pipeline 16 x data %-10d %9.0f", p.gpus, p.T, p.context, p.data,
            p.flops * 1e-12);
     if (!same) printf(" %20s\n", "does not fit");
