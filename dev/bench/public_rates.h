@@ -45,3 +45,10 @@ inline Ceilings with_portable_attention(Ceilings c) {
   c.attention_forward = kPortableForward, c.attention_backward = kPortableBackward;
   return c;
 }
+
+// ReplayRates::of, and attention's: ours, or the public ones.
+inline Ceilings training_rates(const DeviceInfo& device, int HD, int T, bool portable) {
+  Ceilings c = public_rates(device, HD, T);
+  c.rates = ReplayRates::of(device);
+  return portable ? with_portable_attention(c) : c;
+}

@@ -36,12 +36,8 @@ constexpr Way kWays[] = {{"bf16, ZeRO-3", false, false, false},
                          {"FP8 and gathered, ZeRO-3", true, true, false},
                          {"FP8 and gathered, hybrid", true, true, true}};
 
-// ReplayRates::of, and attention's: ours, or the public ones.
 Ceilings rates_of(const std::string& gpu, const Model& model, bool portable) {
-  const DeviceInfo device = modelled_device(gpu);
-  Ceilings c = public_rates(device, LlamaConfig::preset(model.name).HD, int(model.T));
-  c.rates = ReplayRates::of(device);
-  return portable ? with_portable_attention(c) : c;
+  return training_rates(modelled_device(gpu), LlamaConfig::preset(model.name).HD, int(model.T), portable);
 }
 
 // Rank 0 of so many nodes.

@@ -56,6 +56,20 @@ check "  others are said not to" grep -q " ! --recompute mlp$" tight.txt
 check "for a GPU that is not here, too: $(chosen rehearsed.txt)" grep -q "^chosen: .*--offload-optimizer" rehearsed.txt
 check "  and its plan" grep -q "host optimizer" rehearsed.txt
 
+
+echo "-- meshes that are not here"
+cluster=(--dry-run --model llama3-8b --nodes 128 --seq-len 8192 --zero-stage 3 --global-batch 512)
+refused "fewer sequences than ranks" "let 2 ranks compute a sequence together" "$train" "${cluster[@]}"
+refused "fewer sequences than groups" "let 8 ranks compute a sequence together" "$train" "${cluster[@]/512/128}" --tensor-parallel-degree 4
+refused "a degree that no head can be shared by" "choose one of: 1, 2, 4, 8, 16, 32" "$train" "${cluster[@]/128/3}" --tensor-parallel-degree 3 --context-parallel-degree 2
+"$train" "${cluster[@]}" --tensor-parallel-degree 4 --context-parallel-degree 2 --plan auto >mesh.txt
+check "ranks that compute together share their tokens: $(chosen mesh.txt)" [ "$(chosen mesh.txt)" = "--micro-batch 4" ]
+check "  in groups" grep -q "512 sequences of 8192 tokens: 128 groups of 8 ranks x 1 micro-batch of 4" mesh.txt
+check "  with what each waits for" grep -q "it waits .* for tensor parallelism" mesh.txt
+"$train" "${cluster[@]/llama3-8b/llama3-405b}" --tensor-parallel-degree 2 >large.txt
+check "what is too large is told what would choose" grep -q -- "--plan auto chooses" large.txt
+check "  and that it is more" grep -q "it does not fit: .*, more than the 77.6 GiB of NVIDIA H100" large.txt
+
 for n in 1 2; do
   sharing=$([ $n = 1 ] || echo --zero-stage 3)
   # shellcheck disable=SC2086  # words

@@ -314,6 +314,70 @@ TEST_CASE("replayed times by hand") {
   CHECK(replayed_seconds(collective, rates) == 0.5 + 2 * 1 + 1 * 10);
 }
 
+TEST_CASE("collectives that travel at once share the links that both use, and waits are told by stream") {
+  ReplayRates rates{};
+  rates.flops = 1, rates.memory_bytes = 1, rates.kernel_seconds = 0, rates.ranks_per_node = 2;
+  rates.node_bytes = 4, rates.network_bytes = 1, rates.node_hop_seconds = rates.network_hop_seconds = 0;
+  // Compute of a second, then it waits for the first collective, then for the second one.
+  const auto replayed = [&](std::vector<int> first, size_t first_sent, std::vector<int> second, size_t second_sent) {
+    Record record;
+    record.streams = {"compute", "first", "second"};
+    const auto add = [&](Kind kind, int stream, int point) { record.entries.push_back({kind, stream, point}); };
+    add(Kind::work, 0, -1), record.entries.back().flops = 1;
+    add(Kind::work, 1, -1), record.entries.back().ranks = first, record.entries.back().sent = first_sent;
+    add(Kind::record, 1, 0);
+    add(Kind::work, 2, -1), record.entries.back().ranks = second, record.entries.back().sent = second_sent;
+    add(Kind::record, 2, 1);
+    add(Kind::wait, 0, 0), add(Kind::wait, 0, 1);
+    return replay(record, rates);
+  };
+  const auto check = [](Replay r, double first_ends, double second_ends, double waits_for_first,
+                        double waits_for_second) {
+    CHECK(r.spans.size() == 3);
+    CHECK(r.spans[1].end == doctest::Approx(first_ends));
+    CHECK(r.spans[2].end == doctest::Approx(second_ends));
+    CHECK(r.seconds == doctest::Approx(std::max({1.0, first_ends, second_ends})));
+    CHECK(r.exposed == doctest::Approx(r.seconds - 1));
+    CHECK(r.waits_by_stream["compute"] == 0);
+    CHECK(r.waits_by_stream["first"] == doctest::Approx(waits_for_first));
+    CHECK(r.waits_by_stream["second"] == doctest::Approx(waits_for_second));
+  };
+  check(replayed({0, 1}, 8, {0, 2}, 3), 2, 3, 1, 1);        // one in the node, one between nodes
+  check(replayed({0, 1}, 8, {0, 1}, 12), 4, 5, 3, 1);       // the same link
+  check(replayed({0, 2}, 2, {0, 2, 4}, 2), 4, 4, 3, 0);     // the same network card
+  check(replayed({0, 1}, 8, {0, 1, 2, 3}, 8), 3, 5, 2, 2);  // two cards take half of the link in the node
+}
+
+TEST_CASE("a step of many micro-batches is replayed by records of one and two") {
+  struct Case {
+    int stage, tensor, context;
+  };
+  const DeviceInfo device = modelled_device("H100");
+  const ReplayRates rates = ReplayRates::of(device);
+  for (const Case& c : {Case{3, 1, 1}, Case{1, 1, 1}, Case{3, 8, 1}, Case{3, 2, 2}}) {
+    CAPTURE(c.stage);
+    CAPTURE(c.tensor);
+    const Mesh mesh = Mesh::create(32, 0, c.tensor, c.context);
+    TrainerSettings settings = sharded(c.stage);
+    settings.dtype = DType::bf16, settings.T = 4096, settings.B = 1, settings.micro_steps = 6;
+    const LlamaConfig config = LlamaConfig::preset("llama3.2-1b");
+    const auto replayed = [&](const Record& record) { return replay(record, rates); };
+    const Replay whole = replayed(record_step(config, settings, mesh, device, 6, false).record),
+                 step = replay_step(config, settings, mesh, device, 6, replayed);
+    CHECK(step.seconds == doctest::Approx(whole.seconds).epsilon(0.01));
+    CHECK(step.compute == doctest::Approx(whole.compute).epsilon(0.001));
+    CHECK(step.sent.size() == whole.sent.size());
+    double sent = 0, waits = 0;
+    for (const auto& [what, bytes] : whole.sent) {
+      CHECK(step.sent.at(what) == doctest::Approx(bytes).epsilon(1e-6));
+      sent += bytes;
+    }
+    CHECK(sent == doctest::Approx(whole.within_nodes + whole.between_nodes));
+    for (const auto& [stream, seconds] : step.waits_by_stream) waits += seconds;
+    CHECK(waits == doctest::Approx(step.exposed));
+  }
+}
+
 TEST_CASE("what is updated is read and written; sums that all ranks get need not go around") {
   Device device(modelled_device("H100"));
   Stream stream(device, "compute");

@@ -30,9 +30,10 @@ struct Step {
 Step step_of(const std::vector<std::string>& words, int ranks = 1) {
   const Options options = parse_options(words);
   const DeviceInfo device = modelled_device("H100");
-  const Mesh mesh = Mesh::create(ranks, 0, 1, 1, int(options.hybrid_shard_degree));
+  const Mesh mesh = Mesh::create(ranks, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
+                                 int(options.hybrid_shard_degree));
   const LlamaConfig config = open_model(options).config;
-  const RunSettings settings = resolve_settings(options, config, device, ranks, 0);
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   const Record record =
       record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps).record;
   const Ceilings rates = Ceilings::data_sheet(device);
@@ -76,7 +77,12 @@ TEST_CASE("all work of a step is in a class, and the classes are all of the step
            {"--zero-stage 2 --global-batch 32 --micro-batch 4", 4},
            {"--zero-stage 3 --hybrid-shard-degree 2", 4},
            {"--zero-stage 3 --fp8 tensorwise --fp8-all-gather", 4},
-           {"--zero-stage 3 --fp8 delayed --fp8-all-gather --fp8-precompute-scales off", 4}}) {
+           {"--zero-stage 3 --fp8 delayed --fp8-all-gather --fp8-precompute-scales off", 4},
+           {"--tensor-parallel-degree 2 --dtype fp32", 2},
+           {"--tensor-parallel-degree 2 --zero-stage 3 --fp8 tensorwise --recompute mlp", 4},
+           {"--tensor-parallel-degree 2 --zero-stage 3 --fp8 rowwise", 4},
+           {"--context-parallel-degree 2 --zero-stage 2", 2},
+           {"--context-parallel-degree 2 --tensor-parallel-degree 2 --zero-stage 3 --recompute block", 8}}) {
     CAPTURE(c.options);
     const Step step = step_of(words_of(c.options), c.ranks);
     size_t works = 0, pieces = 0;

@@ -164,7 +164,7 @@ class Travels {
 //   first of a gather, last of a scatter, largest numbers, later of the embedding's gradient
 //   slow links: …     a later chunk of a gather, since whose first the links never rested; an earlier one of a scatter,
 //                     behind the last of whose products there was nothing left to compute
-//   turn of stream …  something else travels, of that stream
+//   turn of stream …  something else travels, of that stream, and nothing of the awaited one
 //   needless: …       anything else
 struct Exposed {
   std::set<int> entries;
@@ -179,11 +179,20 @@ inline std::map<std::string, Exposed> exposed_by_kind(const Record& record, cons
   const auto travels = [&](const Record::Span& span) {
     return span.entry >= 0 && record.entries[size_t(span.entry)].ranks.size() > 1;
   };
-  const auto rest = [&](double begin, double end) {  // of the links, where collectives take turns
-    double seconds = end - begin;
+  // Seconds of begin .. end in which no collective travels, of one stream or of any (-1).
+  const auto rest = [&](double begin, double end, int stream = -1) {
+    std::vector<std::pair<double, double>> busy;
     for (const Record::Span& span : spans)
-      if (travels(span)) seconds -= std::max(0.0, std::min(end, span.end) - std::max(begin, span.begin));
-    return seconds;
+      if (travels(span) && (stream < 0 || record.entries[size_t(span.entry)].stream == stream) && span.end > begin &&
+          span.begin < end)
+        busy.emplace_back(std::max(begin, span.begin), std::min(end, span.end));
+    std::sort(busy.begin(), busy.end());
+    double seconds = 0;
+    for (const auto& [from, to] : busy) {
+      seconds += std::max(0.0, from - begin);
+      begin = std::max(begin, to);
+    }
+    return seconds + std::max(0.0, end - begin);
   };
   std::map<std::string, Exposed> all;
   for (const Replay::Wait& wait : replayed.waits)
@@ -211,8 +220,12 @@ inline std::map<std::string, Exposed> exposed_by_kind(const Record& record, cons
         return "";
       };
       for (const Record::Span& span : spans) {
-        const double both = std::min(wait.end, span.end) - std::max(wait.begin, span.begin);
-        if (!travels(span) || both <= 0) continue;
+        const double begin = std::max(wait.begin, span.begin), end = std::min(wait.end, span.end);
+        if (!travels(span) || begin >= end) continue;
+        const int stream = record.entries[size_t(wait.entry)].stream;
+        const bool awaited_one = record.entries[size_t(span.entry)].stream == stream;
+        const double both = awaited_one ? end - begin : rest(begin, end, stream);
+        if (both < 1e-9) continue;
         Exposed& exposed = all[kind_of(span.entry)];
         if (exposed.entries.insert(span.entry).second) exposed.sent += record.entries[size_t(span.entry)].sent;
         exposed.seconds += both;

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <map>
-#include <set>
+#include <unordered_map>
 
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
@@ -15,10 +14,37 @@ namespace {
 
 using Kind = Record::Entry::Kind;
 
-size_t nodes_of(const std::vector<int>& ranks, int ranks_per_node) {
-  std::set<int> nodes;
-  for (const int rank : ranks) nodes.insert(rank / ranks_per_node);
-  return nodes.size();
+// Parts of the links that a collective would keep busy, if it had them alone.
+struct LinkUse {
+  double node = 0, network = 0;
+};
+
+// How a collective goes: around the nodes of its ranks, at as many ranks of each as it has there, each with a share of
+// the data (one network card a rank).
+struct Way {
+  size_t nodes, in_node;
+
+  double node_bytes(const ReplayRates& rates) const { return in_node > 1 ? rates.node_bytes : INFINITY; }
+  double network_bytes(const ReplayRates& rates) const {
+    return nodes > 1 ? double(in_node) * rates.network_bytes : INFINITY;
+  }
+  double bytes(const ReplayRates& rates) const { return std::min(node_bytes(rates), network_bytes(rates)); }
+  std::string text(const Record::Entry& work) const {
+    return format("%s of %zu ranks %s", work.name.c_str(), work.ranks.size(),
+                  nodes > 1 ? format("on %zu nodes", nodes).c_str() : "in a node");
+  }
+  LinkUse use(double sent, double seconds, const ReplayRates& rates) const {
+    if (seconds <= 0) return {};
+    return {sent / node_bytes(rates) / seconds, sent / network_bytes(rates) / seconds};
+  }
+};
+
+// Ranks of a group ascend or descend.
+Way way_of(const std::vector<int>& ranks, const ReplayRates& rates) {
+  size_t nodes = 1;
+  for (size_t i = 1; i < ranks.size(); ++i)
+    nodes += ranks[i] / rates.ranks_per_node != ranks[i - 1] / rates.ranks_per_node;
+  return {nodes, (ranks.size() + nodes - 1) / nodes};
 }
 
 double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(count))) : 0; }
@@ -43,84 +69,176 @@ std::string ReplayRates::text() const {
       network_bytes * 1e-9, node_hop_seconds * 1e6, network_hop_seconds * 1e6, host_bytes * 1e-9);
 }
 
-// Rings of several nodes cross from one to the next at as many ranks as the group has in a node, each with a share of
-// the data (one network card a rank). NCCL has trees for sums that all ranks get; what it gathers and scatters goes
-// around, from rank to rank.
+// NCCL has trees for sums that all ranks get; what it gathers and scatters goes around, from rank to rank.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
     return std::max({rates.kernel_seconds, work.flops / (work.fp8 ? rates.fp8_flops : rates.flops),
                      double(work.bytes()) / rates.memory_bytes});
-  const size_t nodes = nodes_of(work.ranks, rates.ranks_per_node), in_node = (work.ranks.size() + nodes - 1) / nodes;
-  double bandwidth = in_node > 1 ? rates.node_bytes : rates.network_bytes;
-  if (nodes > 1) bandwidth = std::min(bandwidth, double(in_node) * rates.network_bytes);
-  const double node_hops = work.tree ? log2_hops(in_node) : double(work.ranks.size() - nodes),
-               network_hops = work.tree ? log2_hops(nodes) : double(nodes - 1);
+  const Way way = way_of(work.ranks, rates);
+  const double node_hops = work.tree ? log2_hops(way.in_node) : double(work.ranks.size() - way.nodes),
+               network_hops = work.tree ? log2_hops(way.nodes) : double(way.nodes - 1);
   return rates.kernel_seconds + node_hops * rates.node_hop_seconds + network_hops * rates.network_hop_seconds +
-         double(work.sent) / bandwidth;
+         double(work.sent) / way.bytes(rates);
 }
 
 Replay replay(const Record& record, const ReplayRates& rates) {
   return replay(record, rates, [&](const Record::Entry& work) { return replayed_seconds(work, rates); });
 }
 
+namespace {
+
+// A record as it is worked off: what each stream does now, and what it waits for.
+class Player {
+ public:
+  Player(const Record& record, const ReplayRates& rates, const std::function<double(const Record::Entry&)>& seconds_of)
+      : record_(record), rates_(rates), seconds_of_(seconds_of), lines_(record.streams.size()) {
+    for (size_t i = 0; i < record.entries.size(); ++i) {
+      const Record::Entry& entry = record.entries[i];
+      lines_[size_t(entry.stream)].queue.push_back(int(i));
+      if (entry.kind == Kind::record) unreached_[entry.point] = entry.stream;
+    }
+  }
+
+  Replay play() {
+    for (start_all(); is_working(); start_all()) {
+      const double seconds = until_next_end();
+      if (!lines_[0].works()) result_.waits_by_stream[record_.streams[awaited_by_compute()]] += seconds;
+      advance(seconds);
+    }
+    for (const Line& line : lines_)
+      REQUIRE(line.queue.empty(), "a record of %zu entries cannot be replayed: its streams wait for each other",
+              record_.entries.size());
+    result_.seconds = now_;
+    result_.exposed = result_.seconds - result_.compute;
+    return std::move(result_);
+  }
+
+ private:
+  struct Line {
+    std::deque<int> queue;
+    double left = 0;  // seconds of its work, if it had the links alone
+    LinkUse use;
+    size_t span = 0;      // of the work
+    int last = -1;        // work that it did, or waited for
+    double waiting = -1;  // since when
+    bool working = false;
+    bool works() const { return working; }
+  };
+
+  const Record::Entry& head(const Line& line) const { return record_.entries[size_t(line.queue.front())]; }
+  bool is_working() const {
+    return std::any_of(lines_.begin(), lines_.end(), [](const Line& line) { return line.works(); });
+  }
+  bool waits(const Line& line) const {
+    return !line.works() && !line.queue.empty() && head(line).kind == Kind::wait && unreached_.count(head(line).point);
+  }
+
+  // Until every stream works, waits or is done.
+  void start_all() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Line& line : lines_)
+        while (!line.works() && !line.queue.empty() && !waits(line)) take_head(line), moved = true;
+    }
+    for (Line& line : lines_)
+      if (waits(line) && line.waiting < 0) line.waiting = now_;
+  }
+
+  void take_head(Line& line) {
+    const int index = line.queue.front();
+    const Record::Entry& entry = head(line);
+    line.queue.pop_front();
+    if (entry.kind == Kind::record) unreached_.erase(entry.point), done_[entry.point] = line.last;
+    if (entry.kind == Kind::wait) end_wait(line, entry);
+    if (entry.kind != Kind::work) return;
+    line.last = index;
+    line.working = true, line.left = seconds_of_(entry), line.span = result_.spans.size();
+    result_.spans.push_back({index, now_, now_});
+    if (entry.stream == 0) result_.compute += line.left;
+    line.use = {};
+    if (entry.ranks.size() < 2) return;
+    const Way way = way_of(entry.ranks, rates_);
+    (way.nodes > 1 ? result_.between_nodes : result_.within_nodes) += double(entry.sent);
+    result_.sent[{record_.streams[size_t(entry.stream)], way.text(entry)}] += double(entry.sent);
+    line.use = way.use(double(entry.sent), line.left, rates_);
+  }
+
+  void end_wait(Line& line, const Record::Entry& wait) {
+    if (line.waiting < 0) return;
+    line.last = done_.at(wait.point);
+    if (wait.stream == 0) result_.waits.push_back({line.waiting, now_, line.last});
+    line.waiting = -1;
+  }
+
+  // Collectives that want more than there is of a link go on more slowly, all alike.
+  double speed(const Line& line, const LinkUse& all) const {
+    return 1 / std::max({1.0, line.use.node > 0 ? all.node : 0, line.use.network > 0 ? all.network : 0});
+  }
+  LinkUse use_of_all() const {
+    LinkUse all;
+    for (const Line& line : lines_)
+      if (line.works()) all.node += line.use.node, all.network += line.use.network;
+    return all;
+  }
+  double until_next_end() const {
+    const LinkUse all = use_of_all();
+    double seconds = INFINITY;
+    for (const Line& line : lines_)
+      if (line.works()) seconds = std::min(seconds, line.left / speed(line, all));
+    return seconds;
+  }
+  void advance(double seconds) {
+    const LinkUse all = use_of_all();
+    now_ += seconds;
+    for (Line& line : lines_) {
+      if (!line.works()) continue;
+      const bool ends = line.left / speed(line, all) <= seconds;
+      line.left -= seconds * speed(line, all);
+      if (ends) line.working = false, result_.spans[line.span].end = now_;
+    }
+  }
+
+  // The stream whose work compute waits for, by way of others that wait.
+  size_t awaited_by_compute() const {
+    size_t stream = 0;
+    for (size_t hops = 0; hops < lines_.size() && waits(lines_[stream]); ++hops)
+      stream = size_t(unreached_.at(head(lines_[stream]).point));
+    return stream;
+  }
+
+  const Record& record_;
+  const ReplayRates& rates_;
+  const std::function<double(const Record::Entry&)>& seconds_of_;
+  std::vector<Line> lines_;
+  std::unordered_map<int, int> unreached_;  // points, each with its stream; those of before the record are reached
+  std::unordered_map<int, int> done_;       // the last work before a point
+  double now_ = 0;
+  Replay result_;
+};
+
+}  // namespace
+
 Replay replay(const Record& record, const ReplayRates& rates,
               const std::function<double(const Record::Entry&)>& seconds_of) {
-  std::vector<std::deque<int>> queues(record.streams.size());
-  std::map<int, double> reached;  // points; those of before the record are reached from the start
-  std::map<int, int> done;        // the last work before them
-  for (size_t i = 0; i < record.entries.size(); ++i) {
-    const Record::Entry& entry = record.entries[i];
-    queues[size_t(entry.stream)].push_back(int(i));
-    if (entry.kind == Kind::record) reached[entry.point] = -1;
-  }
-  std::vector<double> free(queues.size(), 0);  // when the stream has done what it did
-  std::vector<int> last(queues.size(), -1);    // and the last of it
-  double link_free = 0;
-  Replay result;
-  for (size_t left = record.entries.size(); left;) {
-    // What costs no time first; of the rest that which can begin first.
-    int best = -1;
-    double begin = 0;
-    bool moved = false;
-    for (size_t s = 0; s < queues.size() && !moved; ++s) {
-      if (queues[s].empty()) continue;
-      const Record::Entry& head = record.entries[size_t(queues[s].front())];
-      if (head.kind == Kind::work) {
-        const double able = head.ranks.size() > 1 ? std::max(free[s], link_free) : free[s];
-        if (best < 0 || able < begin) best = int(s), begin = able;
-        continue;
-      }
-      const auto point = reached.find(head.point);
-      if (head.kind == Kind::wait && point != reached.end() && point->second < 0) continue;  // not reached yet
-      if (head.kind == Kind::record) reached[head.point] = free[s], done[head.point] = last[s];
-      else if (point != reached.end() && point->second > free[s]) {
-        if (s == 0) result.waits.push_back({free[s], point->second, done[head.point]});
-        free[s] = point->second;
-        last[s] = done[head.point];
-      }
-      queues[s].pop_front();
-      moved = true, --left;
-    }
-    if (moved) continue;
-    REQUIRE(best >= 0, "a record of %zu entries cannot be replayed: its streams wait for each other",
-            record.entries.size());
-    const int index = queues[size_t(best)].front();
-    const Record::Entry& work = record.entries[size_t(index)];
-    const double seconds = seconds_of(work);
-    queues[size_t(best)].pop_front(), --left;
-    free[size_t(best)] = begin + seconds, last[size_t(best)] = index;
-    if (work.ranks.size() > 1) {
-      link_free = begin + seconds;
-      (nodes_of(work.ranks, rates.ranks_per_node) > 1 ? result.between_nodes : result.within_nodes) +=
-          double(work.sent);
-    }
-    if (best == 0) result.compute += seconds;
-    result.spans.push_back({index, begin, begin + seconds});
-    result.seconds = std::max(result.seconds, begin + seconds);
-  }
-  result.exposed = result.seconds - result.compute;
-  return result;
+  return Player(record, rates, seconds_of).play();
+}
+
+Replay extended(const Replay& first, const Replay& second, double times) {
+  const auto further = [&](double a, double b) { return b + times * (b - a); };
+  const auto further_each = [&](auto a, auto b) {
+    auto sums = b;
+    for (auto& [name, sum] : sums) sum = further(a[name], b[name]);
+    return sums;
+  };
+  Replay r;
+  r.seconds = further(first.seconds, second.seconds), r.compute = further(first.compute, second.compute);
+  r.exposed = further(first.exposed, second.exposed),
+  r.waits_by_stream = further_each(first.waits_by_stream, second.waits_by_stream);
+  r.within_nodes = further(first.within_nodes, second.within_nodes);
+  r.between_nodes = further(first.between_nodes, second.between_nodes);
+  r.sent = further_each(first.sent, second.sent);
+  return r;
 }
 
 void write_trace(const std::string& path, const Record& record, const std::vector<Record::Span>& spans) {

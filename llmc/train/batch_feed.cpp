@@ -72,7 +72,7 @@ void BatchFeed::send(Stream& stream, int micro_batches, const int32_t* inputs, c
   int* slot = pinned_ + size_t(slot_) * size_t(micro_batches_) * size;
   slot_ = (slot_ + 1) % kSlots;
   host_accesses(device_, "the next step's tokens", {writes(slot, size_t(micro_batches) * size)});
-  for (size_t k = 0; k < size_t(micro_batches); ++k)
+  for (size_t k = 0; k < size_t(micro_batches) && device_.executes(); ++k)
     fill(slot + k * size, inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B,
          T, V, first);
   packed_ = positions;

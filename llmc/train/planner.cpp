@@ -1,6 +1,7 @@
 #include "llmc/train/planner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -90,18 +91,13 @@ Planner::Way Planner::needs(const Options& options) const {
   return {options, plan.device_bytes(), plan.bytes(Segment::pinned)};
 }
 
-// All micro-batches of a step but the first one take the same time.
 void Planner::predict(Way& way) const {
   const RunSettings settings = resolve_settings(way.options, config_, device_, mesh_.data_ranks(), data_tokens_);
-  const TrainerSettings asked = trainer_settings(way.options, settings);
   ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
   rates.ranks_per_node = limits_.ranks_on_node;
-  const auto time = [&](int64_t micro_steps) {
-    return replay(record_step(config_, asked, mesh_, device_, micro_steps, false).record, rates).seconds;
-  };
-  double seconds = time(std::min<int64_t>(settings.micro_steps, 2));
-  if (settings.micro_steps > 2) seconds += double(settings.micro_steps - 2) * (seconds - time(1));
-  way.tokens_per_second = double(settings.step_tokens()) / mesh_.data_ranks() / seconds;
+  const Replay step = replay_step(config_, trainer_settings(way.options, settings), mesh_, device_,
+                                  settings.micro_steps, [&](const Record& record) { return replay(record, rates); });
+  way.tokens_per_second = double(settings.step_tokens()) / mesh_.world_size / step.seconds;
 }
 
 // The fastest first: each way with its largest micro-batch and, if that does not fit, the largest one that does.
@@ -119,8 +115,9 @@ std::vector<Planner::Way> Planner::weigh_all() const {
         first = false;
       }
     }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Way& a, const Way& b) { return a.tokens_per_second > b.tokens_per_second; });
+  // In steps of a thousandth: of what is as fast, the plainest first.
+  const auto thousandths = [](const Way& way) { return std::floor(1e3 * std::log(way.tokens_per_second)); };
+  std::stable_sort(all.begin(), all.end(), [&](const Way& a, const Way& b) { return thousandths(a) > thousandths(b); });
   return all;
 }
 
@@ -151,8 +148,9 @@ Options Planner::choose(Console& console) const {
   }
   console.line("! does not fit; what is slower than another and saves less than 1% of its memory is left out");
   REQUIRE(best != ways.end(),
-          "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a shorter --seq-len or fewer --layers "
-          "would need less; --moment-dtype bf16 and --master-dtype bf16 change the training's numbers, and save half "
+          "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a larger --tensor-parallel-degree or "
+          "--context-parallel-degree, a shorter --seq-len or fewer --layers would need less; --moment-dtype bf16 and "
+          "--master-dtype bf16 change the training's numbers, and save half "
           "of the state");
   console.line("chosen: " + words(best->options));
   return best->options;
@@ -173,14 +171,19 @@ Options Planner::choose(Communicator& communicator, Device& device, Console& con
   return options;
 }
 
+bool Planner::fits(const MemoryPlan& plan) const {
+  return fits(Way{options_, plan.device_bytes(), plan.bytes(Segment::pinned)});
+}
+
 std::string Planner::verdict(const MemoryPlan& plan) const {
   const Way way{options_, plan.device_bytes(), plan.bytes(Segment::pinned)};
   std::string host =
       format("%s of the %s of the host", human_bytes(on_host(way)).c_str(), human_bytes(limits_.host).c_str());
   if (limits_.ranks_on_node > 1) host += format(", for %d ranks", limits_.ranks_on_node);
   if (!device_.gpu) host += ", where the device's lies too";
-  return format("it %s: %s of the %s of %s, %s", fits(way) ? "fits" : "does not fit", human_bytes(way.device).c_str(),
-                human_bytes(limits_.device).c_str(), device_.name.c_str(), host.c_str());
+  return format("it %s: %s%s the %s of %s, %s", fits(way) ? "fits" : "does not fit", human_bytes(way.device).c_str(),
+                way.device <= limits_.device ? " of" : ", more than", human_bytes(limits_.device).c_str(),
+                device_.name.c_str(), host.c_str());
 }
 
 // Each option that makes this run smaller, and all of them together.
@@ -200,7 +203,7 @@ std::vector<Planner::Way> Planner::savings() const {
   add(true, [](Options& o) { o.offload_optimizer = true; });
   add(true, [](Options& o) { o.offload_gradients = true; });
   add(true, [](Options& o) { o.micro_batch = 1; });
-  if (mesh_.data_ranks() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
+  if (mesh_.data_ranks() * mesh_.context_degree > 1) add(true, [](Options& o) { o.zero_stage = 3; });
   add(false, [](Options& o) { o.moment_dtype = "bf16"; });
   add(false, [](Options& o) { o.activation_offload = "none"; });
   add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = false; });

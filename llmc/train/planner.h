@@ -38,6 +38,7 @@ class Planner {
   Options choose(Console& console) const;
   // The same on all ranks: the first one chooses.
   Options choose(Communicator& communicator, Device& device, Console& console) const;
+  bool fits(const MemoryPlan& plan) const;
   // "it fits: ..." or "it does not fit: ...", with the sizes.
   std::string verdict(const MemoryPlan& plan) const;
   // Throws if the plan does not fit, with its largest categories and the options that would save the most.

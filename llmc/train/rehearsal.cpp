@@ -5,6 +5,7 @@
 #include "llmc/base/error.h"
 #include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
+#include "llmc/train/description.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/settings.h"
@@ -29,6 +30,16 @@ RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, co
   return step;
 }
 
+Replay replay_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                   const DeviceInfo& modelled, int64_t micro_steps,
+                   const std::function<Replay(const Record&)>& replayed) {
+  const auto replay_of = [&](int64_t count) {
+    return replayed(record_step(config, settings, mesh, modelled, count, false).record);
+  };
+  Replay first = replay_of(std::min<int64_t>(micro_steps, 2));
+  return micro_steps > 2 ? extended(replay_of(1), first, double(micro_steps - 2)) : first;
+}
+
 MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
                        const DeviceInfo& modelled) {
   Device device(modelled);
@@ -38,22 +49,44 @@ MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& setting
 
 namespace {
 
+// What the work of a stream beside compute is for.
+std::string purpose_of(const std::string& stream) {
+  constexpr const char* kPurposes[][2] = {{"gather", "weights"},
+                                          {"reduce", "gradients"},
+                                          {"tensor", "tensor parallelism"},
+                                          {"context", "context parallelism"},
+                                          {"out", "copies to the host"},
+                                          {"in", "copies from the host"}};
+  for (const auto& [name, purpose] : kPurposes)
+    if (stream == name) return purpose;
+  return stream;
+}
+
 // Bytes that a rank sends in a step, by collective.
-std::string traffic_of(const Record& record, const ReplayRates& rates) {
-  std::vector<std::pair<std::string, double>> sums;
-  for (const Record::Entry& entry : record.entries) {
-    if (entry.ranks.size() < 2 || !entry.sent) continue;
-    const bool one_node = entry.ranks.back() / rates.ranks_per_node == entry.ranks.front() / rates.ranks_per_node;
-    const std::string name =
-        format("%s of %zu ranks, %s", entry.name.c_str(), entry.ranks.size(), one_node ? "in a node" : "between nodes");
-    auto found = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == name; });
-    if (found == sums.end()) found = sums.insert(sums.end(), {name, 0});
-    found->second += double(entry.sent);
-  }
+std::string traffic_of(const Replay& step) {
   std::string text;
-  for (const auto& [name, bytes] : sums)
-    text += format("%s%-44s %9s", text.empty() ? "" : "\n", name.c_str(), human_bytes(uint64_t(bytes)).c_str());
+  for (const auto& [what, bytes] : step.sent)
+    if (bytes > 0)
+      text += format("%s%-20s %-44s %9s", text.empty() ? "" : "\n", purpose_of(what.first).c_str(), what.second.c_str(),
+                     human_bytes(uint64_t(bytes)).c_str());
   return text.empty() ? "nothing" : text;
+}
+
+// In milliseconds of a short step, in seconds of a long one.
+std::string time_text(double seconds, const Replay& of_step) {
+  return of_step.seconds < 10 ? format("%.1f ms", seconds * 1e3) : format("%.2f s", seconds);
+}
+
+// "12.0 ms for weights, 3.1 ms for gradients": the longest first.
+std::string waits_of(const Replay& step) {
+  std::vector<std::pair<double, std::string>> waits;
+  for (const auto& [stream, seconds] : step.waits_by_stream)
+    if (seconds >= 1e-4 * step.seconds) waits.push_back({seconds, purpose_of(stream)});
+  std::sort(waits.rbegin(), waits.rend());
+  std::string text;
+  for (const auto& [seconds, purpose] : waits)
+    text += (text.empty() ? "" : ", ") + time_text(seconds, step) + " for " + purpose;
+  return text;
 }
 
 }  // namespace
@@ -68,34 +101,44 @@ void rehearse(const Options& asked, Console& console) {
   const Planner planner(asked, config, device, mesh, 0, MemoryLimits::elsewhere(asked, device, ranks));
   const Options options = asked.plan == "auto" ? planner.choose(console) : asked;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
-  const RecordedStep step =
-      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
+  const TrainerSettings asked_of_rank = trainer_settings(options, settings);
+  const MemoryPlan plan = plan_memory(config, asked_of_rank, mesh, device);
   ReplayRates rates = ReplayRates::of(device);
   rates.ranks_per_node = ranks;
-  const Replay replayed = replay(step.record, rates);
+  Replay replayed;
+  if (options.trace.empty()) {
+    replayed = replay_step(config, asked_of_rank, mesh, device, settings.micro_steps,
+                           [&](const Record& record) { return replay(record, rates); });
+  } else {
+    const Record record = record_step(config, asked_of_rank, mesh, device, settings.micro_steps).record;
+    replayed = replay(record, rates);
+    write_trace(options.trace, record, replayed.spans);
+  }
 
   console.heading(format("%lld node%s of %lld %s: a model of one step", (long long)options.nodes,
                          options.nodes == 1 ? "" : "s", (long long)options.gpus_per_node, device.name.c_str()));
   console.item("model",
                format("%s: %s parameters", config.name.c_str(), human_count(double(config.parameters())).c_str()));
   console.item("ranks", format("%s, ZeRO stage %lld", mesh.description().c_str(), (long long)options.zero_stage));
-  console.item("step", format("%lld sequences of %d tokens: a rank %lld micro-batch%s of %d, %s", (long long)settings.G,
-                              settings.T, (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es",
-                              settings.B, dtype_name(settings.dtype)));
+  console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d, %s", (long long)settings.G,
+                              settings.T, describe_data_ranks(mesh).c_str(), (long long)settings.micro_steps,
+                              settings.micro_steps == 1 ? "" : "es", settings.B, dtype_name(settings.dtype)));
   console.item("activations", describe_activations(settings.activations, config, settings.fp8));
-  console.item("memory", step.plan.table());
-  console.item("", planner.verdict(step.plan));
-  console.item("sent", traffic_of(step.record, rates));
+  console.item("memory", plan.table());
+  console.item("", planner.verdict(plan));
+  if (!planner.fits(plan) && options.plan != "auto")
+    console.item("", "--plan auto chooses of recompute, offload and micro-batch the fastest that fits");
+  console.item("sent", traffic_of(replayed));
   if (const std::string ignored = ignored_tuning(options); !ignored.empty()) console.item("", ignored);
   console.item("rates", rates.text());
   const double tokens = double(settings.step_tokens());
   const double mfu = config.flops_per_token(settings.T, false) * tokens / world / replayed.seconds / device.bf16_flops;
   console.item("replayed",
-               format("%.1f ms a step, of which %.1f ms compute and %.1f ms waiting for communication and copies: %s "
-                      "tokens/s a GPU, MFU %.1f%%",
-                      replayed.seconds * 1e3, replayed.compute * 1e3, replayed.exposed * 1e3,
+               format("%s a step, of which %s compute and %s waiting for communication and copies: %s tokens/s a GPU, "
+                      "MFU %.1f%%",
+                      time_text(replayed.seconds, replayed).c_str(), time_text(replayed.compute, replayed).c_str(),
+                      time_text(replayed.exposed, replayed).c_str(),
                       human_count(tokens / replayed.seconds / world).c_str(), mfu * 100));
-  if (options.trace.empty()) return;
-  write_trace(options.trace, step.record, replayed.spans);
-  console.item("trace", options.trace + ": open it in ui.perfetto.dev");
+  if (const std::string waits = waits_of(replayed); !waits.empty()) console.item("", "it waits " + waits);
+  if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
 }

@@ -27,6 +27,8 @@ const ClassOfNames kNames[] = {
       "cast",
       "quantize",
       "arrange_quantized",
+      "transpose_quantized",
+      "keys_values",
       "largest_magnitudes",
       "spread_rows",
       "unpad",

@@ -28,6 +28,28 @@ int64_t largest_divisor(int64_t number, int64_t limit) {
   return 1;
 }
 
+// How many ranks would have to compute each sequence together, that G sequences are enough for all.
+int64_t enough_together(int64_t G, int64_t world) {
+  int64_t together = 1;
+  while (world % together || G % (world / together)) ++together;
+  return together;
+}
+
+void require_shareable(int64_t G, int data_ranks, int64_t together) {
+  const std::string they = together == 1
+                               ? format("%d data ranks", data_ranks)
+                               : format("%d groups of %lld ranks, of which each computes sequences of its own",
+                                        data_ranks, (long long)together);
+  REQUIRE(G >= data_ranks,
+          "--global-batch %lld: fewer sequences than %s\n  use a multiple of %d, or let %lld ranks compute a sequence "
+          "together: --tensor-parallel-degree times --context-parallel-degree",
+          (long long)G, they.c_str(), data_ranks, (long long)enough_together(G, data_ranks * together));
+  REQUIRE(G % data_ranks == 0,
+          "--global-batch %lld sequences cannot be shared by %s\n  use a multiple of %d: %lld or %lld", (long long)G,
+          they.c_str(), data_ranks, (long long)(G / data_ranks * data_ranks),
+          (long long)((G / data_ranks + 1) * data_ranks));
+}
+
 void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const LlamaConfig& config, int ranks) {
   const int64_t T = is_auto(o.seq_len) ? defaults.T : o.seq_len;
   REQUIRE(T <= config.max_positions, "--seq-len %lld: model %s has at most %d positions", (long long)T,
@@ -41,18 +63,18 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
   } else {
     s.G = o.global_batch;
   }
-  REQUIRE(s.G % ranks == 0,
-          "--global-batch %lld sequences cannot be shared by %d data ranks\n  use a multiple of %d: %lld or %lld",
-          (long long)s.G, ranks, ranks, (long long)std::max<int64_t>(ranks, s.G / ranks * ranks),
-          (long long)((s.G / ranks + 1) * ranks));
+  const int64_t together = o.tensor_parallel_degree * o.context_parallel_degree;  // ranks that compute a sequence
+  require_shareable(s.G, ranks, together);
   const int64_t share = s.G / ranks;
   REQUIRE(share <= (int64_t(1) << 31) / T,
           "--global-batch %lld is %lld sequences of %lld tokens a rank: at most 2^31 tokens", (long long)s.G,
           (long long)share, (long long)T);
   if (is_auto(o.micro_batch)) {
-    s.B = int(largest_divisor(share, std::max<int64_t>(1, kMicroBatchTokens / T)));
-    s.reasons.push_back(format("micro-batch %d: the largest divisor of %lld sequences a rank within %lld tokens", s.B,
-                               (long long)share, (long long)kMicroBatchTokens));
+    // --plan auto may take less; ranks that compute together have each their part of the tokens.
+    const int64_t tokens = kMicroBatchTokens * (o.plan == "auto" ? together : 1);
+    s.B = int(largest_divisor(share, std::max<int64_t>(1, tokens / T)));
+    s.reasons.push_back(format("micro-batch %d: the largest divisor of %lld sequences a %s within %lld tokens", s.B,
+                               (long long)share, together == 1 ? "rank" : "group", (long long)tokens));
   } else {
     REQUIRE(share % o.micro_batch == 0,
             "--global-batch %lld over %d data ranks is %lld sequences a rank: not a multiple of --micro-batch %lld\n"
@@ -81,7 +103,7 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
 // What becomes of --fp8-all-gather.
 std::string describe_gather(const Fp8Settings& fp8, const Options& o, const LlamaConfig& config, int data_ranks) {
   if (o.zero_stage == 0) return "--fp8-all-gather changes nothing: with --zero-stage 0 no weights travel";
-  if (data_ranks == 1 || o.hybrid_shard_degree == 1)
+  if ((data_ranks == 1 || o.hybrid_shard_degree == 1) && o.context_parallel_degree == 1)
     return "--fp8-all-gather changes nothing: one rank keeps all weights, so none travel";
   if (!fp8.all_gather)
     return format(

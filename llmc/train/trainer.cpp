@@ -595,6 +595,7 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   REQUIRE(mesh.world_size == communicator.size() && mesh.rank == communicator.rank(),
           "%s, and the communicator has %d ranks, of which this is number %d", mesh.description().c_str(),
           communicator.size(), communicator.rank());
+  (void)config.tensor_part(mesh.tensor_degree, mesh.tensor_rank);  // throws where the degree cannot be
   if (mesh.context_degree > 1) {
     const int multiple = 2 * mesh.context_degree * mesh.tensor_degree, fewer = settings.T / multiple * multiple;
     REQUIRE(settings.T % multiple == 0,

@@ -123,7 +123,9 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   }
   if (sizes_.computing) logits_by_rank_ = arena[planned_.logits_by_rank];
   rope_table_ = arena[planned_.rope_table];
-  const std::vector<float> table = rope_table(config_.rope, config_.HD, sizes_.T);
+  const std::vector<float> table = stream.device().executes()
+                                       ? rope_table(config_.rope, config_.HD, sizes_.T)
+                                       : std::vector<float>(size_t(sizes_.T) * size_t(config_.HD));
   copy(stream, rope_table_, table.data(), table.size());
   stream.synchronize();
 }
