@@ -1,11 +1,11 @@
 // The ranks that share sequences out (context_part.h): each computes all of its own tokens, and of the others' it needs
-// keys and values alone. These are gathered head by head (Llama team 2024: an all-gather, no ring), on a stream of their
-// own, the next head's while attention runs on this one's; backward gathers them again, and sums the gradients of each
-// head's over the ranks, which have those of their queries, while the next head's are computed.
+// keys and values alone. These are gathered head by head (Llama team 2024: an all-gather, no ring), on a stream of
+// their own, the next head's while attention runs on this one's; backward gathers them again, and sums the gradients of
+// each head's over the ranks, which have those of their queries, while the next head's are computed.
 //
 // Two communicators span the same ranks, one in ascending and one in descending order: so the earlier chunks that one
-// gathers and the later chunks that the other does lie in the order of the sequence, and each query sees its keys as one
-// rank has them.
+// gathers and the later chunks that the other does lie in the order of the sequence, and each query sees its keys as
+// one rank has them.
 #pragma once
 
 #include "llmc/comm/communicator.h"
@@ -16,9 +16,9 @@ constexpr int kContextSlots = 2;  // heads whose keys and values are there at on
 // Of this rank; a head's keys and values lie side by side (keys_values.h).
 template <class T>
 struct ContextBuffers {
-  T* own = nullptr;              // (NKV, 2, B, T / (2 degree), 2, HD): its tokens', and then, backward, their gradients
-  T* all[kContextSlots] = {};    // (B, T, 2, HD) of one head
-  T* dall[kContextSlots] = {};   // the gradients that this rank's queries give; backward
+  T* own = nullptr;             // (NKV, 2, B, T / (2 degree), 2, HD): its tokens', and then, backward, their gradients
+  T* all[kContextSlots] = {};   // (B, T, 2, HD) of one head
+  T* dall[kContextSlots] = {};  // the gradients that this rank's queries give; backward
 };
 
 class ContextParallel {
@@ -37,14 +37,14 @@ class ContextParallel {
   void await_gathered(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // own = this rank's chunks of the sums of `all` over the ranks, behind what compute has enqueued by now.
   template <class T>
-  void scatter(Stream& compute, T* own, const T* all, int slot, int B, int seq_len, int width,
+  void scatter(Stream& compute, T* own, const T* all, int B, int seq_len, int width,
                const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // Compute may write what the last scatter of the slot has read, and read what it wrote.
-  void await_scattered(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  // Compute may read what all scatters wrote.
+  void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
  private:
   Communicator &ascending_, &descending_;
   Stream& stream_;
-  Event computed_;
-  std::vector<Event> gathered_, scattered_;  // a slot
+  Event computed_, scattered_;
+  std::vector<Event> gathered_;  // a slot
 };
