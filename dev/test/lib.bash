@@ -49,6 +49,15 @@ refused() {
   echo "ok   $1: $(grep -F -- "$2" "$scratch/refused" | head -n 1)"
 }
 
+# heads_model: the config.json of a small model of bytes with four heads, each of keys and values, too.
+heads_model() {
+  cat <<'EOF'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 256,
+ "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 2048, "tie_word_embeddings": false,
+ "hidden_act": "silu"}
+EOF
+}
 # losses FILE: "step loss" of each step of a train.jsonl.
 losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 # without_times FILE: a train.jsonl without what the clock says.

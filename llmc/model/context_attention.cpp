@@ -82,8 +82,7 @@ void attention_in_chunks_backward(const BlockContext& context, const BlockActiva
   const Heads<T> heads{context};
   const int q_width = context.config.q_width(), T_all = heads.T_all, width = heads.width;
   for (int head = 0; head < heads.NKV; ++head) {
-    heads.ranks.await_gathered(context.stream, head % kContextSlots);
-    if (head >= kContextSlots) heads.ranks.await_scattered(context.stream, head % kContextSlots);
+    heads.ranks.await_gathered(context.stream, head % kContextSlots);  // behind the sums of the slot's last gradients
     const T* k = heads.all(head);
     T* dk = heads.dall(head);
     // The later chunk sees all keys that the earlier one does, and sets their gradients; those behind get none.
@@ -98,10 +97,10 @@ void attention_in_chunks_backward(const BlockContext& context, const BlockActiva
           clear(context.stream, dk + (size_t(b) * size_t(T_all) + size_t(shape.Tk)) * size_t(width),
                 size_t(T_all - shape.Tk) * size_t(width));
     }
-    heads.ranks.scatter(context.stream, heads.own(head), dk, head % kContextSlots, heads.B, T_all, width);
+    heads.ranks.scatter(context.stream, heads.own(head), dk, heads.B, T_all, width);
     heads.next(head);
   }
-  heads.ranks.await_scattered(context.stream, (heads.NKV - 1) % kContextSlots);  // and all before it
+  heads.ranks.await_scattered(context.stream);
   keys_values_by_row(context.stream, s.dqkv + heads.G * heads.NKV * heads.HD, heads.buffers.own, heads.QKV, heads.N,
                      heads.NKV, heads.HD);
 }

@@ -4,8 +4,8 @@
 #include "llmc/device/number.h"
 
 ContextParallel::ContextParallel(Communicator& ascending, Communicator& descending, Stream& stream, Device& device)
-    : ascending_(ascending), descending_(descending), stream_(stream), computed_(device) {
-  for (int slot = 0; slot < kContextSlots; ++slot) gathered_.emplace_back(device), scattered_.emplace_back(device);
+    : ascending_(ascending), descending_(descending), stream_(stream), computed_(device), scattered_(device) {
+  for (int slot = 0; slot < kContextSlots; ++slot) gathered_.emplace_back(device);
 }
 
 void ContextParallel::follow(Stream& compute, const char* file, int line) {
@@ -33,8 +33,8 @@ void ContextParallel::await_gathered(Stream& compute, int slot, const char* file
 }
 
 template <class T>
-void ContextParallel::scatter(Stream& compute, T* own, const T* all, int slot, int B, int seq_len, int width,
-                              const char* file, int line) {
+void ContextParallel::scatter(Stream& compute, T* own, const T* all, int B, int seq_len, int width, const char* file,
+                              int line) {
   if (fault_skips(file, line)) return;
   follow(compute);
   const size_t chunk = size_t(part().chunk(seq_len)) * size_t(width), half = chunk * size_t(ascending_.size());
@@ -43,16 +43,16 @@ void ContextParallel::scatter(Stream& compute, T* own, const T* all, int slot, i
     ascending_.reduce_scatter_sum(stream_, own + size_t(b) * chunk, sequence, chunk, file, line);
     descending_.reduce_scatter_sum(stream_, own + size_t(B + b) * chunk, sequence + half, chunk, file, line);
   }
-  scattered_[size_t(slot)].record(stream_);
 }
 
-void ContextParallel::await_scattered(Stream& compute, int slot, const char* file, int line) {
+void ContextParallel::await_scattered(Stream& compute, const char* file, int line) {
   if (fault_skips(file, line)) return;
-  compute.wait(scattered_[size_t(slot)]);
+  scattered_.record(stream_);
+  compute.wait(scattered_);
 }
 
 #define INSTANTIATE(T)                                                                       \
   template void ContextParallel::gather(T*, const T*, int, int, int, int, const char*, int); \
-  template void ContextParallel::scatter(Stream&, T*, const T*, int, int, int, int, const char*, int);
+  template void ContextParallel::scatter(Stream&, T*, const T*, int, int, int, const char*, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

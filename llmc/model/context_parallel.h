@@ -37,14 +37,14 @@ class ContextParallel {
   void await_gathered(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // own = this rank's chunks of the sums of `all` over the ranks, behind what compute has enqueued by now.
   template <class T>
-  void scatter(Stream& compute, T* own, const T* all, int slot, int B, int seq_len, int width,
+  void scatter(Stream& compute, T* own, const T* all, int B, int seq_len, int width,
                const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // Compute may write what the last scatter of the slot has read, and read what it wrote.
-  void await_scattered(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  // Compute may read what all scatters wrote.
+  void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
  private:
   Communicator &ascending_, &descending_;
   Stream& stream_;
-  Event computed_;
-  std::vector<Event> gathered_, scattered_;  // a slot
+  Event computed_, scattered_;
+  std::vector<Event> gathered_;  // a slot
 };
