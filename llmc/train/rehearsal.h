@@ -21,8 +21,7 @@ RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, co
 // Such a step replayed, of which two micro-batches at most are recorded: further ones take as long as the second. Has
 // spans where all of it is recorded.
 Replay replay_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
-                   const DeviceInfo& device, int64_t micro_steps,
-                   const std::function<Replay(const Record&)>& replayed);
+                   const DeviceInfo& device, int64_t micro_steps, const std::function<Replay(const Record&)>& replayed);
 
 // The memory of such a rank alone.
 MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
