@@ -44,11 +44,11 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
   plan.add<float>(Segment::symmetric, "gradients", "g", 1 << 18);
   plan.add<float>(Segment::device, "activations", "a", 1 << 19);
   CHECK(plan.table() ==
-        "activations         2.00 MiB\n"
-        "gradients           1.00 MiB\n"
-        "device, total       3.00 MiB\n"
-        "host checkpoints    4.00 MiB\n"
-        "pinned host         4.00 MiB");
+        "activations           2.00 MiB\n"
+        "gradients             1.00 MiB\n"
+        "device, total         3.00 MiB\n"
+        "host checkpoints      4.00 MiB\n"
+        "pinned host           4.00 MiB");
 }
 
 TEST_CASE("a host has what the least of its control groups lets it have") {
