@@ -63,7 +63,8 @@ struct Recorded {
 Recorded record(const Options& options) {
   const DeviceInfo device = modelled_device(options.gpu);
   const int world = int(options.nodes * options.gpus_per_node);
-  const Mesh mesh = Mesh::create(world, 0, 1, 1, int(options.hybrid_shard_degree));
+  const Mesh mesh = Mesh::create(world, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
+                                 int(options.hybrid_shard_degree));
   const LlamaConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   return {device, world, config, settings,

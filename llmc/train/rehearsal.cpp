@@ -81,7 +81,7 @@ std::string time_text(double seconds, const Replay& of_step) {
 std::string waits_of(const Replay& step) {
   std::vector<std::pair<double, std::string>> waits;
   for (const auto& [stream, seconds] : step.waits_by_stream)
-    if (seconds >= 1e-4 * step.seconds) waits.push_back({seconds, purpose_of(stream)});
+    if (seconds >= 1e-3 * step.seconds) waits.push_back({seconds, purpose_of(stream)});
   std::sort(waits.rbegin(), waits.rend());
   std::string text;
   for (const auto& [seconds, purpose] : waits)
