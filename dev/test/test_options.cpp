@@ -115,7 +115,7 @@ TEST_CASE("names that nobody knows") {
   has(refusal({"--step", "3"}), "did you mean --steps?");
   has(refusal({"--mirco_batch=3"}), "unknown option --mirco_batch\n  did you mean --micro-batch?");
   has(refusal({"--batch-size", "4"}), "--micro-batch?");
-  has(refusal({"--parallel", "4"}), "--tensor-parallel-degree or --context-parallel-degree?");
+  has(refusal({"--parallel", "4"}), "--tensor-parallel-degree or --tensor-parallel-overlap or --context-parallel-degree?");
   CHECK(refusal({"--qwertyuiop"}) == "unknown option --qwertyuiop\n  --help lists all options");
   CHECK(refusal({"--q"}) == "unknown option --q\n  --help lists all options");
   has(refusal({"-h"}), "did you mean --help?");
@@ -278,6 +278,7 @@ TEST_CASE("every option: the saved configuration gives the same values") {
       if (name == "recompute") text = "mlp";
       if (name == "activation_offload") text = "attention";
       if (name == "fp8_margin") text = std::to_string(1 + random() % 32);
+      if (name == "tensor_parallel_overlap") text = std::to_string(5 + random() % 60);
       if (name.ends_with("dtype")) text = "bf16";
       if (name == "gpu") text = "H200";
       if (name == "init") text = "depth-scaled";
