@@ -34,6 +34,11 @@ std::string describe_sharing(const Mesh& mesh, const Options& options, const Lla
   const bool computes_alone = mesh.tensor_degree * mesh.context_degree == 1;
   const bool shards = options.zero_stage && mesh.shard_degree * mesh.context_degree > 1;
   if (computes_alone && !shards) return "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)";
+  return describe_mesh(mesh, options, config);
+}
+
+std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
+  const bool shards = options.zero_stage && mesh.shard_degree * mesh.context_degree > 1;
   std::string text = mesh.description() + format(", ZeRO stage %lld", shards ? (long long)options.zero_stage : 0LL);
   if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
     text += "\nwith one key and value head a rank nothing hides its gather for context parallelism";

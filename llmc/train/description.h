@@ -19,4 +19,5 @@ std::string describe_held_out(const TokenDataset& held_out, const Options& optio
 std::string describe_model(const ModelSource& model);
 // How several ranks share the state.
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config);
+std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4 ranks"

@@ -119,7 +119,7 @@ void rehearse(const Options& asked, Console& console) {
                          options.nodes == 1 ? "" : "s", (long long)options.gpus_per_node, device.name.c_str()));
   console.item("model",
                format("%s: %s parameters", config.name.c_str(), human_count(double(config.parameters())).c_str()));
-  console.item("ranks", format("%s, ZeRO stage %lld", mesh.description().c_str(), (long long)options.zero_stage));
+  console.item("ranks", describe_mesh(mesh, options, config));
   console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d, %s", (long long)settings.G,
                               settings.T, describe_data_ranks(mesh).c_str(), (long long)settings.micro_steps,
                               settings.micro_steps == 1 ? "" : "es", settings.B, dtype_name(settings.dtype)));
