@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "llmc/base/error.h"
 #include "llmc/device/number.h"
 
 std::vector<std::vector<float>> WholeTensors::of(int unit, const float* own) const {
@@ -27,7 +28,11 @@ std::vector<std::vector<float>> WholeTensors::of(int unit, const float* own) con
       ranks_.wait_for(compute_);
       for (const Piece& piece : theirs.pieces(unit, first, numbers.size())) {
         float* to = whole[size_t(piece.tensor - &theirs.tensors[size_t(u.first_tensor)])].data();
+        const int copy = piece.tensor->copy;
         piece.window().for_runs(piece.count, [&](size_t i, uint64_t at, size_t count) {
+          REQUIRE(copy == 0 || memcmp(to + at, &numbers[piece.at + i], count * sizeof(float)) == 0,
+                  "%s: copy %d of it, on tensor-parallel rank %d, differs from the first", piece.tensor->name.c_str(),
+                  copy, rank);
           memcpy(to + at, &numbers[piece.at + i], count * sizeof(float));
         });
       }

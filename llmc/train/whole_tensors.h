@@ -8,7 +8,7 @@
 #include "llmc/model/tensors.h"
 
 // Of each tensor of a unit all its numbers, in the order of the layout. `own` is the unit on this rank's device;
-// `ranks` the tensor-parallel group, which all call. The host waits.
+// `ranks` the tensor-parallel group, which all call. The host waits. Throws where copies of the same numbers differ.
 class WholeTensors {
  public:
   WholeTensors(const LlamaConfig& config, int parts, Communicator& ranks, Stream& compute)
