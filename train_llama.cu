@@ -193,12 +193,14 @@ void Run::banner() {
                                 (long long)settings.steps,
                                 human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
   for (const std::string& reason : settings.reasons) console.item("", reason);
-  if (trains()) console.item("activations", describe_activations(settings.activations, model.config, settings.fp8));
+  if (trains())
+    console.item("activations",
+                 describe_activations(settings.activations, model.config, settings.fp8, mesh.tensor_degree));
   console.item("memory", trainer->plan().table());
   for (const std::string& option : changed_options(options)) console.item("option", "--" + option);
 }
 
-// Every rank computes the same sample; the first one prints and keeps it.
+// Every rank takes the tokens that the first one draws; it prints and keeps them.
 void Run::write_sample(const std::string& when, int64_t step) {
   console.heading(format("sample %s:", when.c_str()));
   std::string text;
@@ -208,8 +210,11 @@ void Run::write_sample(const std::string& when, int64_t step) {
     text += piece;
   };
   for (int32_t token : prompt_) add(writer.take(token));
-  const SamplingSettings s{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
-                           settings.T};
+  SamplingSettings s{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
+                     settings.T};
+  Stream stream(device, "sample");
+  if (mesh.tensor_degree * mesh.context_degree > 1)
+    s.agree = [&](int32_t token) { return int32_t(broadcast_number(*communicator, stream, token)); };
   sample(*trainer, model.config, prompt_, s, [&](int32_t token) {
     add(writer.take(token));
     return !stop_now();

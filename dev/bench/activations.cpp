@@ -19,7 +19,7 @@ std::map<std::string, size_t> activations(const LlamaConfig& config, const Fp8Se
   std::map<std::string, size_t> bytes;
   for (int s = 0; s < kSaved; ++s) {
     const std::string name = name_of(Saved(s));
-    const size_t size = size_of(Saved(s), 0, config, fp8, sizeof(bf16), tokens, true).bytes();
+    const size_t size = size_of(Saved(s), 0, config, fp8, sizeof(bf16), {tokens, tokens}, true).bytes();
     if (size) bytes[name.substr(0, name.find(','))] += size;
   }
   return bytes;

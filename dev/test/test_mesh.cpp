@@ -97,12 +97,14 @@ TEST_CASE("neighbours share a tensor group") {
 
 TEST_CASE("impossible degrees name those that would do") {
   CHECK(error_of([] { Mesh::create(8, 0, 3); }) ==
-        "--tensor-parallel-degree 3 does not divide the 8 ranks\n  choose one of: 1, 2, 4, 8");
+        "--tensor-parallel-degree 3 does not divide the 8 ranks\n  choose one of: 1, 2, 4, 8\n  or start more ranks: "
+        "scripts/run -n N");
   CHECK(error_of([] { Mesh::create(1, 0, 2); }) ==
-        "--tensor-parallel-degree 2 does not divide the 1 rank\n  choose one of: 1");
+        "--tensor-parallel-degree 2 does not divide the 1 rank\n  choose one of: 1\n  or start more ranks: scripts/run "
+        "-n N");
   CHECK(error_of([] { Mesh::create(12, 0, 2, 4); }) ==
         "--context-parallel-degree 4 does not divide the 6 ranks that are left (12 ranks / 2 of each tensor group)\n"
-        "  choose one of: 1, 2, 3, 6");
+        "  choose one of: 1, 2, 3, 6\n  or start more ranks: scripts/run -n N");
   CHECK(error_of([] { Mesh::create(12, 0, 2, 1, 4); }) ==
         "--hybrid-shard-degree 4 does not divide the 6 data ranks (12 ranks / 2 tensor / 1 context)\n"
         "  choose 0 (shard over all of them), 1 (no sharding), or one of: 1, 2, 3, 6");

@@ -143,11 +143,12 @@ std::string activation_table() {
 
 namespace {
 
-std::string describe(int layer, const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8) {
+std::string describe(int layer, const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8,
+                     SavedTokens tokens) {
   std::string lists[3];
   for (int s = 0; s < kSaved; ++s) {
     const std::string name = name_of(Saved(s));
-    if (!size_of(Saved(s), layer, config, fp8, 2, {1, 1}, true).count || name.ends_with("factors")) continue;
+    if (!size_of(Saved(s), layer, config, fp8, 2, tokens, true).count || name.ends_with("factors")) continue;
     std::string& list = lists[int(fate_of(Saved(s), layer, policy, config))];
     list += (list.empty() ? "" : ", ") + name;
   }
@@ -182,10 +183,11 @@ std::string numbers(const std::vector<int>& layers) {
 
 }  // namespace
 
-std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8) {
+std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8,
+                                 int tensor_degree) {
   std::vector<std::pair<std::string, std::vector<int>>> kinds;
   for (int layer = 0; layer < config.L; ++layer) {
-    const std::string text = describe(layer, policy, config, fp8);
+    const std::string text = describe(layer, policy, config, fp8, {size_t(tensor_degree), 1});
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == text; });
     if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {text, {}});
     kind->second.push_back(layer);

@@ -76,4 +76,5 @@ std::string activation_table();
 
 // "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", a line for each kind of block. Of the last
 // blocks less is true: nothing is computed again in the last one, and what travels stays on the device of `horizon`.
-std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8);
+std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8,
+                                 int tensor_degree);

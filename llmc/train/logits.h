@@ -78,8 +78,9 @@ std::vector<float> read_losses(const Walk<T>& walk, Stream& compute, Communicato
   if (computing) {
     const DeviceMemory all(compute.device(), numbers.size() * sizeof(float));
     computing->all_gather(compute, all.data(), walk.losses(), mine * sizeof(float));
-    copy(compute, numbers.data(), reinterpret_cast<const float*>(all.data()), numbers.size());
     computing->wait_for(compute);
+    copy(compute, numbers.data(), reinterpret_cast<const float*>(all.data()), numbers.size());
+    compute.synchronize();
   } else {
     copy(compute, numbers.data(), walk.losses(), numbers.size());
     compute.synchronize();

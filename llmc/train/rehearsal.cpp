@@ -123,7 +123,7 @@ void rehearse(const Options& asked, Console& console) {
   console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d, %s", (long long)settings.G,
                               settings.T, describe_data_ranks(mesh).c_str(), (long long)settings.micro_steps,
                               settings.micro_steps == 1 ? "" : "es", settings.B, dtype_name(settings.dtype)));
-  console.item("activations", describe_activations(settings.activations, config, settings.fp8));
+  console.item("activations", describe_activations(settings.activations, config, settings.fp8, mesh.tensor_degree));
   console.item("memory", plan.table());
   console.item("", planner.verdict(plan));
   if (!planner.fits(plan) && options.plan != "auto")

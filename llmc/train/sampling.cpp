@@ -54,7 +54,7 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
     const std::vector<float> logits = trainer.next_logits(more, int(cached - begin));
     cached = tokens.size();
     const double u = double(philox(key, uint64_t(i), 0).words[0]) * 0x1p-32;
-    const int32_t token = draw(logits, settings, u);
+    const int32_t own = draw(logits, settings, u), token = settings.agree ? settings.agree(own) : own;
     tokens.push_back(token);
     if (!emit(token)) return;
     if (std::find(config.eos.begin(), config.eos.end(), token) != config.eos.end()) return;

@@ -1,4 +1,4 @@
-// Text from the model, token by token. Every rank computes the same tokens; the first one prints them.
+// Text from the model, token by token.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@ struct SamplingSettings {
   double top_p = 1;          // only the likeliest tokens that have this probability together (Holtzman et al. 2020)
   uint64_t seed = 0;
   int window = 1;  // tokens of context at most: the trainer's T
+  // What all ranks take for a token of this one; empty: all have the same bits of logits, as where each computes alone.
+  std::function<int32_t(int32_t)> agree = {};
 };
 
 // Continues `tokens`, calling `emit` for each new one until it says no, or the model ends the text. Keys and values

@@ -70,8 +70,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
           "--global-batch %lld is %lld sequences of %lld tokens a rank: at most 2^31 tokens", (long long)s.G,
           (long long)share, (long long)T);
   if (is_auto(o.micro_batch)) {
-    // --plan auto may take less; ranks that compute together have each their part of the tokens.
-    const int64_t tokens = kMicroBatchTokens * (o.plan == "auto" ? together : 1);
+    const int64_t tokens = kMicroBatchTokens * together;  // of which each has its part
     s.B = int(largest_divisor(share, std::max<int64_t>(1, tokens / T)));
     s.reasons.push_back(format("micro-batch %d: the largest divisor of %lld sequences a %s within %lld tokens", s.B,
                                (long long)share, together == 1 ? "rank" : "group", (long long)tokens));

@@ -301,8 +301,8 @@ class LlamaTrainer : public Trainer {
     const auto wait_for = [this](Stream& stream) { communicator_.wait_for(stream); };
     graph_.reset();  // what was captured has the choices of before
     matmul_->begin_timing([&] {
-      wait_for(compute_), wait_for(gather_), wait_for(reduce_);
-      if (host_) wait_for(host_->out), wait_for(host_->in);
+      wait_for(compute_);
+      for (Stream* stream : side_streams()) wait_for(*stream);
     });
     enqueue_step(input);
     states_.wait_for_oldest(communicator_);

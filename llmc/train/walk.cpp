@@ -295,6 +295,7 @@ typename Walk<T>::RowParts Walk<T>::row_parts(const T* logits, int row) {
   T* here = logits_by_rank_ + size_t(sizes_.computing->rank()) * size_t(head_.ld);
   copy(*stream_, here, own, size_t(head_.ld));
   sizes_.computing->all_gather(*stream_, logits_by_rank_, here, size_t(head_.ld) * sizeof(T));
+  sizes_.computing->wait_for(*stream_);
   return {logits_by_rank_, sizes_.computing->size() / sizes_.part().degree, sizes_.vocabulary.most, head_.ld};
 }
 

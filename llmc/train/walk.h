@@ -60,7 +60,7 @@ class Walk {
     const T* data;
     int ranks, V, stride;
   };
-  RowParts row_parts(const T* logits, int row);
+  RowParts row_parts(const T* logits, int row);  // the host waits for other ranks
   int head_chunk() const { return head_.chunk; }
   int vocabulary() const { return sizes_.vocabulary.whole; }
   ContextPart part() const { return sizes_.part(); }

@@ -24,8 +24,9 @@ std::vector<std::vector<float>> WholeTensors::of(int unit, const float* own) con
       numbers.resize(std::min(kAtOnce, u.size - first));
       if (rank == ranks_.rank()) copy(compute_, travels, own + first, numbers.size());
       ranks_.broadcast(compute_, travels, numbers.size() * sizeof(float), rank);
-      copy(compute_, numbers.data(), travels, numbers.size());
       ranks_.wait_for(compute_);
+      copy(compute_, numbers.data(), travels, numbers.size());
+      compute_.synchronize();
       for (const Piece& piece : theirs.pieces(unit, first, numbers.size())) {
         float* to = whole[size_t(piece.tensor - &theirs.tensors[size_t(u.first_tensor)])].data();
         const int copy = piece.tensor->copy;
