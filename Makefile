@@ -132,6 +132,7 @@ check-cuda:
 mutate:
 	@$(PROBE) install test
 	@dev/test/mutate
+	@SAMPLE=$(and $(SAMPLE),2) dev/test/mutation_meshes
 ci:
 	+@dev/test/ci
 headers:
