@@ -18,19 +18,6 @@
 
 namespace {
 
-// Numbers of many sizes, as a matrix has them whose rows and columns differ.
-std::vector<bf16> uneven_numbers(Generator& generator, int rows, int columns) {
-  std::vector<double> of_column(static_cast<size_t>(columns));
-  for (double& x : of_column) x = std::exp2(generator.integer(-6, 3));
-  std::vector<bf16> values;
-  for (int r = 0; r < rows; ++r) {
-    const double of_row = std::exp2(generator.integer(-6, 3));
-    for (int c = 0; c < columns; ++c)
-      values.push_back(from_float<bf16>(float(generator.normal() * of_row * of_column[size_t(c)])));
-  }
-  return values;
-}
-
 void check_cases(Checker& checker, const std::string& name, const std::vector<bf16>& values, int rows, int columns,
                  const std::vector<Case>& cases) {
   const Array<bf16> x(checker.stream, values);
@@ -45,40 +32,6 @@ void check_cases(Checker& checker, const std::string& name, const std::vector<bf
   }
   tally.report(checker, name);
   if (cases.size() < 100) without.report(checker, name + ", without statistics");
-}
-
-// Turned bytes are those that quantization by columns has.
-void check_transposed(Checker& checker) {
-  Stream& stream = checker.stream;
-  for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{
-           {1, 1}, {16, 16}, {17, 15}, {128, 128}, {129, 260}, {31, 1000}, {600, 3}, {255, 257}})
-    for (const Fp8Format format : {Fp8Format::e4m3, Fp8Format::e5m2}) {
-      Generator generator(uint64_t(rows) * 10007 + uint64_t(columns));
-      const Array<bf16> x(stream, uneven_numbers(generator, rows, columns));
-      QuantizedTensor by_rows{nullptr, nullptr, rows, columns, format},
-          by_columns{nullptr, nullptr, columns, rows, format};
-      Array<uint8_t> bytes(stream, by_rows.bytes()), want(stream, by_columns.bytes()), got(stream, by_columns.bytes());
-      Array<float> factors(stream, 3), amax(stream, std::vector<float>{0});
-      by_rows.data = bytes.data(), by_rows.factors = factors.data();
-      by_columns.data = want.data(), by_columns.factors = factors.data() + 1;
-      Quantization q;
-      q.by_rows = by_rows, q.by_columns = by_columns, q.amax = amax.data();
-      quantize_amax(stream, PlainSource{x.data()}, rows, columns, q);
-      quantize(stream, PlainSource{x.data()}, rows, columns, q);
-      by_columns.data = got.data(), by_columns.factors = factors.data() + 2;
-      transpose_quantized(stream, by_columns, by_rows);
-      const std::string name =
-          ::format("%d x %d %s turned", rows, columns, format == Fp8Format::e4m3 ? "e4m3" : "e5m2");
-      checker.same_bits(name, got.download(), want.download());
-      const std::vector<float> all = factors.download();
-      checker.that(name + " factor", all[2] == all[0] && all[0] > 0, "");
-    }
-  QuantizedTensor tensor{nullptr, nullptr, 16, 16}, other{nullptr, nullptr, 16, 32};
-  Array<uint8_t> bytes(stream, 1024);
-  Array<float> factor(stream, 2);
-  tensor.data = bytes.data(), tensor.factors = factor.data(), other.data = bytes.data() + 512,
-  other.factors = factor.data() + 1;
-  checker.refused("no transpose", "16 x 16", [&] { transpose_quantized(stream, other, tensor); });
 }
 
 void check_shapes(Checker& checker) {
@@ -582,7 +535,6 @@ void time_source(Bencher& bencher, const Shape& s, const Timed& timed, double re
 void check(Checker& checker) {
   check_scales(checker);
   check_shapes(checker);
-  check_transposed(checker);
   if (!few()) check_hostile_numbers(checker), check_not_finite(checker);
   check_raises(checker);
   check_sources(checker);

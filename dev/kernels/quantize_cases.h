@@ -7,6 +7,19 @@
 #include "dev/kernels/check.h"
 #include "llmc/kernels/quantize.h"
 
+// Numbers of many sizes, as a matrix has them whose rows and columns differ.
+inline std::vector<bf16> uneven_numbers(Generator& generator, int rows, int columns) {
+  std::vector<double> of_column(static_cast<size_t>(columns));
+  for (double& x : of_column) x = std::exp2(generator.integer(-6, 3));
+  std::vector<bf16> values;
+  for (int r = 0; r < rows; ++r) {
+    const double of_row = std::exp2(generator.integer(-6, 3));
+    for (int c = 0; c < columns; ++c)
+      values.push_back(from_float<bf16>(float(generator.normal() * of_row * of_column[size_t(c)])));
+  }
+  return values;
+}
+
 // ---------------------------------------------------------------------------------------------- what is asked for
 
 struct Asked {  // of one orientation

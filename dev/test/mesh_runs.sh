@@ -46,12 +46,15 @@ done
 echo "-- the same bits"
 run two 4 "${mesh[@]}" --zero-stage 3
 check "twice" same rows-mesh two
-for words in "--recompute block" "--recompute mlp --activation-offload all" "--cuda-graphs on" "--prefetch 3" "--tensor-parallel-overlap 1" "--micro-batch 8 --head-chunk 256"; do
+for words in "--recompute block" "--recompute mlp --activation-offload all" "--cuda-graphs on" "--prefetch 3" "--micro-batch 8 --head-chunk 256"; do
   # shellcheck disable=SC2086  # words
   run other 4 "${mesh[@]}" --zero-stage 3 $words
   check "$words" same rows-mesh other
   rm -rf "$scratch/other"
 done
+# 1536 tokens: six tiles of 128 for each of two ranks, in one chunk, in four that are not equal, in six.
+for chunks in 1 4 6; do run chunks-$chunks 2 --tensor-parallel-degree 2 --seq-len 192 --tensor-parallel-overlap $chunks; done
+for chunks in 4 6; do check "$chunks chunks" same chunks-1 chunks-$chunks; done
 with="LLMC_CPU_STREAMS=random LLMC_CPU_ORDER=random LLMC_CPU_SEED=5" run random 4 "${mesh[@]}" --zero-stage 3
 check "streams and threads at random" same rows-mesh random
 

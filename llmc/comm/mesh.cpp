@@ -24,9 +24,8 @@ Mesh Mesh::create(int world_size, int rank, int tensor_degree, int context_degre
   REQUIRE(world_size >= 1 && rank >= 0 && rank < world_size, "a mesh for rank %d of %d: expected a rank from 0 to %d",
           rank, world_size, std::max(0, world_size - 1));
   REQUIRE(tensor_degree >= 1 && world_size % tensor_degree == 0,
-          "--tensor-parallel-degree %d does not divide the %d rank%s\n  choose one of: %s\n  or start more ranks: "
-          "scripts/run "
-          "-n N",
+          "--tensor-parallel-degree %d does not divide the %d rank%s\n  choose one of: %s\n"
+          "  or start more ranks: scripts/run -n N",
           tensor_degree, world_size, plural(world_size), divisors(world_size).c_str());
   const int rest = world_size / tensor_degree;
   REQUIRE(

@@ -1,5 +1,7 @@
 #include "llmc/model/tensor_parallel.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 #include "llmc/device/faults.h"
 #include "llmc/device/number.h"
@@ -11,15 +13,16 @@ TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, 
   for (int slot = 0; slot < kExchangeSlots; ++slot) exchanged_.emplace_back(device);
 }
 
-// As many as there may be of whole tiles of 128 tokens.
+// As many as asked for, of whole tiles of 128 tokens a rank, as equal as these make them; one where they do not fit.
 std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
   constexpr int kTile = 128;
-  int count = chunks_;
-  while (count > 1 && N % (count * degree() * kTile) != 0) --count;
-  if (count == 1) return {{0, N, 0, own_rows(N)}};
+  const int step = kTile * degree(), tiles = N / step, count = std::min(chunks_, tiles);
+  if (count < 2 || N % step != 0) return {{0, N, 0, own_rows(N)}};
   std::vector<Chunk> all;
-  const int tokens = N / count, own = tokens / degree();
-  for (int i = 0; i < count; ++i) all.push_back({i * tokens, tokens, i * own, own});
+  for (int i = 0; i < count; ++i) {
+    const int begin = tiles * i / count, size = tiles * (i + 1) / count - begin;
+    all.push_back({begin * step, size * step, begin * kTile, size * kTile});
+  }
   return all;
 }
 

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "llmc/base/error.h"
 #include "llmc/device/number.h"
+#include "llmc/train/batch_feed.h"
 #include "llmc/train/walk.h"
 
 // Sequences (B, seq_len) with so many tokens behind their ends, which those before do not see, that they are a multiple
@@ -66,6 +69,28 @@ std::vector<float> read_logits(Walk<T>& walk, Stream& compute, int B, int seq_le
             to_float(numbers[rank * each + v / size_t(parts.V) * size_t(parts.stride) + v % size_t(parts.V)]);
   }
   return result;
+}
+
+// The logits (B * seq_len, V) of sequences (B, seq_len), or of `only_row` of them; `positions` of packed documents, or
+// none. As read_logits().
+template <class T>
+std::vector<float> compute_logits(Walk<T>& walk, BatchFeed& batches, Stream& compute, std::span<const int32_t> inputs,
+                                  std::span<const int32_t> positions, int B, int seq_len, std::optional<int> only_row) {
+  const int N = B * seq_len;
+  REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
+          "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
+  REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
+  const PaddedRows rows(inputs, positions, B, seq_len, walk.part().multiple());
+  batches.send(compute, 1, rows.inputs(), nullptr, rows.positions(), B, rows.T, walk.vocabulary());
+  walk.forward(batches.device_batch(), B, rows.T);
+  if (only_row) return read_logits(walk, compute, B, rows.T, rows.place(*only_row), rows.place(*only_row) + 1);
+  if (rows.T == seq_len) return read_logits(walk, compute, B, rows.T, 0, N);
+  std::vector<float> all;
+  for (int b = 0; b < B; ++b) {
+    const std::vector<float> of_row = read_logits(walk, compute, B, rows.T, b * rows.T, b * rows.T + seq_len);
+    all.insert(all.end(), of_row.begin(), of_row.end());
+  }
+  return all;
 }
 
 // The losses (B, seq_len) of the last forward_loss. `computing`: the ranks that compute the same sequences, which all

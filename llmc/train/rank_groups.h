@@ -4,12 +4,24 @@
 #include <algorithm>
 #include <memory>
 
+#include "llmc/base/error.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/memory/sharding.h"
 #include "llmc/model/config.h"
 #include "llmc/model/context_parallel.h"
 #include "llmc/model/tensor_parallel.h"
+
+// Throws on sequences of T tokens that the ranks cannot share out as evenly as context parallelism wants.
+inline void require_shareable_sequences(int T, const Mesh& mesh) {
+  if (mesh.context_degree == 1) return;
+  const int multiple = 2 * mesh.context_degree * mesh.tensor_degree, fewer = T / multiple * multiple;
+  REQUIRE(T % multiple == 0,
+          "--seq-len %d with --context-parallel-degree %d and --tensor-parallel-degree %d: not a multiple of %d, two "
+          "chunks of a sequence for each rank\n  use --seq-len %s%d",
+          T, mesh.context_degree, mesh.tensor_degree, multiple, fewer ? format("%d or ", fewer).c_str() : "",
+          fewer + multiple);
+}
 
 struct RankGroups {
   using Group = std::unique_ptr<Communicator>;

@@ -567,21 +567,7 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
 template <class T>
 std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
                                            std::optional<int> only_row, std::span<const int32_t> positions) {
-  const int N = B * seq_len;
-  REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
-          "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
-  REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
-  const PaddedRows rows(inputs, positions, B, seq_len, walk_.part().multiple());
-  batches_.send(compute_, 1, rows.inputs(), nullptr, rows.positions(), B, rows.T, whole_config_.V);
-  walk_.forward(batches_.device_batch(), B, rows.T);
-  if (only_row) return read_logits(walk_, compute_, B, rows.T, rows.place(*only_row), rows.place(*only_row) + 1);
-  if (rows.T == seq_len) return read_logits(walk_, compute_, B, rows.T, 0, N);
-  std::vector<float> all;
-  for (int b = 0; b < B; ++b) {
-    const std::vector<float> of_row = read_logits(walk_, compute_, B, rows.T, b * rows.T, b * rows.T + seq_len);
-    all.insert(all.end(), of_row.begin(), of_row.end());
-  }
-  return all;
+  return compute_logits(walk_, batches_, compute_, inputs, positions, B, seq_len, only_row);
 }
 
 }  // namespace
@@ -596,14 +582,7 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
           "%s, and the communicator has %d ranks, of which this is number %d", mesh.description().c_str(),
           communicator.size(), communicator.rank());
   (void)config.tensor_part(mesh.tensor_degree, mesh.tensor_rank);  // throws where the degree cannot be
-  if (mesh.context_degree > 1) {
-    const int multiple = 2 * mesh.context_degree * mesh.tensor_degree, fewer = settings.T / multiple * multiple;
-    REQUIRE(settings.T % multiple == 0,
-            "--seq-len %d with --context-parallel-degree %d and --tensor-parallel-degree %d: not a multiple of %d, two "
-            "chunks of a sequence for each rank\n  use --seq-len %s%d",
-            settings.T, mesh.context_degree, mesh.tensor_degree, multiple, fewer ? format("%d or ", fewer).c_str() : "",
-            fewer + multiple);
-  }
+  require_shareable_sequences(settings.T, mesh);
   REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);
   REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
           settings.head_chunk);
