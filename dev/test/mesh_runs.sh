@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 3: on ranks that share products and sequences, recompute, offload, graphs, sharding's prefetch, other
 # schedules of the streams: the same bits of weights and log
-# Covers: promise 2: so do runs of the program: packed documents, held-out loss, scores of choices, samples and exports are
+# Covers: promise 2: so do runs of the program: packed documents, held-out loss, samples and exports are
 # one rank's; sequences and heads that cannot be shared out are refused with what would do
 # Timeout: 900
 set -euo pipefail
