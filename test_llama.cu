@@ -4,6 +4,7 @@
 //   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]      (without --dtype: all that the dump
 //   has)
 //   mpirun -np N ./test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C      (N = T C)
+//     [--tensor-parallel-reduce-dtype fp32|bf16]
 //
 // Where ranks share sequences out, these get tokens behind their ends, whose labels are ignored, until they can.
 //
@@ -147,15 +148,25 @@ std::vector<float> logits_of(Trainer& trainer, const Dump& dump, const std::vect
   return logits;
 }
 
+struct Arguments {
+  std::vector<std::string> directories;
+  std::vector<Precision> precisions = {Precision::fp32, Precision::bf16, Precision::fp8};
+  bool chosen = false;  // by the user
+  int tensor_degree = 1, context_degree = 1;
+  DType tensor_sums = DType::fp32;
+  AttentionKernel attention = AttentionKernel::automatic;
+};
+
 Results compute(const Dump& dump, Device& device, Communicator& communicator, const Mesh& mesh, Precision precision,
-                AttentionKernel attention) {
+                const Arguments& arguments) {
   const int multiple = mesh.context_degree == 1 ? 1 : 2 * mesh.context_degree * mesh.tensor_degree;
   const int T = (dump.T + multiple - 1) / multiple * multiple;
   TrainerSettings settings;
   settings.dtype = precision == Precision::fp32 ? DType::fp32 : DType::bf16;
   if (precision == Precision::fp8) settings.fp8 = dump.fp8;
   settings.B = dump.B, settings.T = T;
-  settings.attention = attention;
+  settings.attention = arguments.attention;
+  if (precision != Precision::fp32) settings.tensor_sums = arguments.tensor_sums;
   settings.beta1 = dump.recipe.beta1, settings.beta2 = dump.recipe.beta2, settings.eps = dump.recipe.eps;
   settings.weight_decay = float(dump.recipe.weight_decay), settings.grad_clip = dump.recipe.grad_clip;
   auto trainer = Trainer::create(device, communicator, dump.config, settings, mesh);
@@ -385,14 +396,6 @@ Verdict judge_operands(const Dump& dump, Device& device) {
   return verdict;
 }
 
-struct Arguments {
-  std::vector<std::string> directories;
-  std::vector<Precision> precisions = {Precision::fp32, Precision::bf16, Precision::fp8};
-  bool chosen = false;  // by the user
-  int tensor_degree = 1, context_degree = 1;
-  AttentionKernel attention = AttentionKernel::automatic;
-};
-
 Arguments parse(int argc, char** argv) {
   Arguments a;
   for (int i = 1; i < argc; ++i) {
@@ -409,6 +412,10 @@ Arguments parse(int argc, char** argv) {
     } else if (word == "--tensor-parallel-degree" || word == "--context-parallel-degree") {
       (word == "--tensor-parallel-degree" ? a.tensor_degree : a.context_degree) = std::atoi(value.c_str());
       ++i;
+    } else if (word == "--tensor-parallel-reduce-dtype") {
+      REQUIRE(value == "fp32" || value == "bf16", "%s %s: expected fp32 or bf16", word.c_str(), value.c_str());
+      a.tensor_sums = value == "bf16" ? DType::bf16 : DType::fp32;
+      ++i;
     } else {
       REQUIRE(!word.starts_with("--"), "unknown option %s", word.c_str());
       a.directories.push_back(word);
@@ -417,6 +424,7 @@ Arguments parse(int argc, char** argv) {
   REQUIRE(!a.directories.empty(),
           "usage: test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]\n"
           "       mpirun -np N test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C   (N = T C)\n"
+          "         [--tensor-parallel-reduce-dtype fp32|bf16]\n"
           "  a DIR holds a parity dump, for example dev/reference/dumps/gqa4");
   return a;
 }
@@ -439,7 +447,7 @@ int compare(const Ranks& ranks, const Arguments& arguments) {
       printf("%s in %s%s on %s:\n", directory.c_str(), kPrecisions[int(precision)],
              fp8 ? format(" (%s)", recipe_name(dump.fp8.recipe)).c_str() : "",
              ranks.size > 1 ? mesh.description().c_str() : device.info().name.c_str());
-      all += judge(dump, compute(dump, device, *communicator, mesh, precision, arguments.attention), precision);
+      all += judge(dump, compute(dump, device, *communicator, mesh, precision, arguments), precision);
       if (fp8 && ranks.size == 1) all += judge_operands(dump, device);
     }
   }

@@ -10,12 +10,12 @@ namespace {
 
 constexpr int kChunks = 4, kLayers = 4, kT = 8192;
 
-void print(int tensor, int context, const char* recipe, ReplayRates rates) {
+void print(int tensor, int context, const char* recipe, DType sums, ReplayRates rates) {
   LlamaConfig config = LlamaConfig::preset("llama3-8b");
   config.L = kLayers;
   TrainerSettings settings;
   settings.dtype = DType::bf16, settings.B = 1, settings.T = kT, settings.head_chunk = 1024;
-  settings.tensor_chunks = kChunks;
+  settings.tensor_chunks = kChunks, settings.tensor_sums = sums;
   if (recipe) {
     Fp8Choice choice;
     choice.recipe = recipe;
@@ -40,9 +40,9 @@ void print(int tensor, int context, const char* recipe, ReplayRates rates) {
     needless += t.needless_waits(&of_stream).size();
     pairs += of_stream;
   }
-  printf("\ntensor %d x context %d, %s: %.2f ms, of which compute %.2f ms; chunks travel for %.2f ms: %s\n", tensor,
-         context, recipe ? recipe : "bf16", replayed.seconds * 1e3, replayed.compute * 1e3, seconds * 1e3,
-         human_bytes(sent).c_str());
+  printf("\ntensor %d x context %d, %s%s: %.2f ms, of which compute %.2f ms; chunks travel for %.2f ms: %s\n", tensor,
+         context, recipe ? recipe : "bf16", tensor == 1 ? "" : format(", sums in %s", dtype_name(sums)).c_str(),
+         replayed.seconds * 1e3, replayed.compute * 1e3, seconds * 1e3, human_bytes(sent).c_str());
   printf("  %zu pairs of chunks, of which one waits needlessly for the other's product: %zu\n", pairs, needless);
   printf("  %-36s %11s %10s %11s\n", "compute waits for", "collectives", "sent", "exposed");
   for (const auto& [kind, exposed] : exposed_by_kind(step.record, replayed, streams))
@@ -59,7 +59,8 @@ int main() {
            kChunks, rates.text().c_str());
     for (const char* recipe : {static_cast<const char*>(nullptr), "tensorwise"})
       for (const auto& [tensor, context] : {std::pair{2, 1}, {4, 1}, {8, 1}, {1, 2}, {1, 4}, {2, 2}, {2, 4}})
-        print(tensor, context, recipe, rates);
+        for (const DType sums : {DType::fp32, DType::bf16})
+          if (tensor > 1 || sums == DType::fp32) print(tensor, context, recipe, sums, rates);
   } catch (const std::exception& error) {
     fprintf(stderr, "error: %s\n", error.what());
     return 1;

@@ -76,12 +76,14 @@ std::vector<T> inner_columns(const std::vector<T>& values, int N, int OC, int st
   return inner;
 }
 
-template <class T>
+// Out: the type of forward's and dgrad's results.
+template <class T, class Out = T>
 void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
   Stream& stream = checker.stream;
   Generator generator(uint64_t(s.N) * 1000003 + uint64_t(s.OC) * 1009 + uint64_t(s.IC));
   const int stride = s.stride ? s.stride : s.OC;
-  const std::string name = format("%s N=%d OC=%d IC=%d stride=%d", dtype_name(kDType<T>), s.N, s.OC, s.IC, stride);
+  const std::string name = format("%s to %s N=%d OC=%d IC=%d stride=%d", dtype_name(kDType<T>), dtype_name(kDType<Out>),
+                                  s.N, s.OC, s.IC, stride);
   const auto x = random_normal<T>(generator, size_t(s.N) * size_t(s.IC));
   const auto w = random_normal<T>(generator, size_t(s.OC) * size_t(s.IC));
   const auto dy = random_normal<T>(generator, size_t(s.N) * size_t(stride));
@@ -89,20 +91,20 @@ void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
   const auto x_at = [&](int n, int i) { return to_double(x[size_t(n) * size_t(s.IC) + size_t(i)]); };
   const auto w_at = [&](int o, int i) { return to_double(w[size_t(o) * size_t(s.IC) + size_t(i)]); };
   const auto dy_at = [&](int n, int o) { return to_double(dy[size_t(n) * size_t(stride) + size_t(o)]); };
-  const Operand<T> dx(stream, poisoned<T>(x.size())), y(stream, poisoned<T>(dy.size())), X(stream, x), W(stream, w),
-      DY(stream, dy);
+  const Operand<T> X(stream, x), W(stream, w), DY(stream, dy);
+  const Operand<Out> dx(stream, poisoned<Out>(x.size())), y(stream, poisoned<Out>(dy.size()));
   Operand<float> dw(stream, poisoned<float>(w.size()));
 
   matmul.forward(y.data(), X.data(), W.data(), s.N, s.OC, s.IC, s.stride);
   const auto out = y.download();
   checker.close("forward " + name, inner_columns(out, s.N, s.OC, stride),
-                product(s.N, s.OC, s.IC, x_at, [&](int i, int o) { return w_at(o, i); }), {s.N, s.OC}, relative<T>(),
+                product(s.N, s.OC, s.IC, x_at, [&](int i, int o) { return w_at(o, i); }), {s.N, s.OC}, relative<Out>(),
                 absolute(s.IC));
   if (stride > s.OC)
     checker.that("forward " + name, outside_untouched(out, s.N, s.OC, stride), "the row's rest is untouched");
 
   matmul.dgrad(dx.data(), DY.data(), W.data(), s.N, s.OC, s.IC, s.stride);
-  checker.close("dgrad " + name, dx.download(), product(s.N, s.IC, s.OC, dy_at, w_at), {s.N, s.IC}, relative<T>(),
+  checker.close("dgrad " + name, dx.download(), product(s.N, s.IC, s.OC, dy_at, w_at), {s.N, s.IC}, relative<Out>(),
                 absolute(s.OC));
 
   // wgrad is fp32 whatever T is: its limit knows no bf16.
@@ -252,6 +254,7 @@ void check(Checker& checker) {
                   Sizes{257, 200, 136, 256}, Sizes{64, 24, 520, 0}}) {
     check_sizes<float>(checker, matmul, s);
     check_sizes<bf16>(checker, matmul, s);
+    check_sizes<bf16, float>(checker, matmul, s);
   }
   check_all_candidates<float>(checker, matmul);
   check_all_candidates<bf16>(checker, matmul);

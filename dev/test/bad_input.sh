@@ -90,6 +90,7 @@ for n in 1 2; do
   refused "an unwritable output" "/proc/run" "${on[@]}" --out /proc/run
   refused "a sequence longer than the model" "--seq-len" "${on[@]}" --seq-len 100000
   refused "a model that does not fit" "it does not fit" "${on[@]}" --model llama3-405b --train-data good.txt --seq-len 64
+  refused "sums narrower than what is added" "sums of fp32 numbers travel in fp32" "${on[@]}" --tensor-parallel-reduce-dtype bf16 --dtype fp32
   refused "FP8 around fp32" "--fp8 rowwise with --dtype fp32: FP8 products have bf16 around them" "${on[@]}" --fp8 rowwise --dtype fp32
   refused "gradients in a format that the recipe has not" "e5m2 goes with --fp8 tensorwise or delayed" "${on[@]}" --fp8 rowwise --fp8-grad e5m2
   refused "FP8 without what is not there" "--fp8-skip: dwon_proj matches no weight" "${on[@]}" --fp8 tensorwise --fp8-skip dwon_proj

@@ -1,6 +1,6 @@
 // Memory and traffic of a training whose ranks share its products and sequences, on the ranks that run this:
 //
-//   mesh_memory TENSOR_DEGREE CONTEXT_DEGREE
+//   mesh_memory TENSOR_DEGREE CONTEXT_DEGREE fp32|bf16      (the type of tensor-parallel sums)
 //
 // In bf16, stage 3 and two micro-batches: every planned byte is touched and no other, activations are what a formula on
 // paper says, and so is what tensor and context parallelism send, as the communicators counted it; the step is the one
@@ -39,13 +39,15 @@ struct Theory {
   size_t N, R;  // tokens of the rank in a micro-batch, and its rows between products
   const LlamaConfig whole, own;
   const Mesh mesh;
+  const size_t sum;  // bytes of one
 
   Theory(const LlamaConfig& config, const TrainerSettings& s, const Mesh& mesh)
       : N(size_t(s.B) * size_t(s.T) / size_t(mesh.context_degree)),
         R(N / size_t(mesh.tensor_degree)),
         whole(config),
         own(config.tensor_part(mesh.tensor_degree, mesh.tensor_rank)),
-        mesh(mesh) {}
+        mesh(mesh),
+        sum(s.tensor_sums == DType::fp32 ? 4 : 2) {}
 
   // The block's set, and the head's.
   size_t activations() const {
@@ -55,10 +57,12 @@ struct Theory {
     return size_t(own.L) * (rows + tokens) + R * (2 * C * kBytes + sizeof(float));
   }
   // Of each block: forward two gathers and two scatters, backward four and two. The head gathers its input and
-  // scatters the gradient, the embedding the other way round; and three numbers of each token's softmax.
+  // scatters the gradient, the embedding the other way round (one rank's number and zeros, which need no wider type);
+  // and three numbers of each token's softmax.
   size_t tensor() const {
-    const size_t each = R * size_t(own.C) * kBytes, others = size_t(mesh.tensor_degree) - 1;
-    return kMicroSteps * others * (size_t(10 * own.L + 4) * each + N * 3 * sizeof(float));
+    const size_t each = R * size_t(own.C), L = size_t(own.L), others = size_t(mesh.tensor_degree) - 1;
+    const size_t gathers = (6 * L + 2) * each * kBytes, scatters = (4 * L + 1) * each * sum + each * kBytes;
+    return kMicroSteps * others * (gathers + scatters + N * 3 * sizeof(float));
   }
   // Keys and values forward and backward, and their gradients.
   size_t context() const {
@@ -80,12 +84,13 @@ void require_touched(Trainer& trainer) {
           "%zu bytes outside of buffers were touched, not touched:\n%s", touched.outside, touched.untouched.c_str());
 }
 
-void measure(const Ranks& ranks, int tensor, int context) {
+void measure(const Ranks& ranks, int tensor, int context, DType sums) {
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, tensor, context);
   REQUIRE(mesh.data_ranks() == 1, "%s: expected one data rank", mesh.description().c_str());
   TrainerSettings settings;
   settings.dtype = DType::bf16, settings.zero_stage = 3, settings.micro_steps = kMicroSteps;
   settings.B = 4, settings.T = 256, settings.tensor_chunks = 3;  // whole chunks of the head: padding is not touched
+  settings.tensor_sums = sums;
   Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, "");
   const auto trainer = Trainer::create(device, *communicator, model(), settings, mesh);
@@ -119,7 +124,7 @@ void measure(const Ranks& ranks, int tensor, int context) {
   }
   if (ranks.rank > 0) return;
   const auto text = [](size_t bytes) { return human_bytes(bytes); };
-  printf("%6d %7d %5d %11s %11s %11s %11s %11s\n", tensor, context, ranks.size,
+  printf("%6d %7d %5d %5s %11s %11s %11s %11s %11s\n", tensor, context, ranks.size, dtype_name(sums),
          text(trainer->plan().device_bytes()).c_str(), text(theory.activations()).c_str(), text(sharding).c_str(),
          text(theory.tensor()).c_str(), text(theory.context()).c_str());
 }
@@ -130,8 +135,8 @@ int main(int argc, char** argv) {
   Ranks ranks;
   try {
     ranks = Ranks::start(&argc, &argv);
-    REQUIRE(argc == 3, "mesh_memory: %d arguments, expected 2: see the head of its source", argc - 1);
-    measure(ranks, atoi(argv[1]), atoi(argv[2]));
+    REQUIRE(argc == 4, "mesh_memory: %d arguments, expected 3: see the head of its source", argc - 1);
+    measure(ranks, atoi(argv[1]), atoi(argv[2]), std::string(argv[3]) == "bf16" ? DType::bf16 : DType::fp32);
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }

@@ -17,15 +17,25 @@ constexpr int kChunks = 4, kLayers = 2, kHeadChunks = 8;
 struct Case {
   int tensor, context;
   bool fp8;
+  DType sums = DType::fp32;
 };
-constexpr Case kCases[] = {{2, 1, false}, {4, 1, false}, {8, 1, false}, {2, 1, true}, {8, 1, true},
-                           {1, 2, false}, {1, 4, false}, {1, 4, true},  {2, 2, false}};
+constexpr Case kCases[] = {{2, 1, false, DType::bf16},
+                           {2, 1, false},
+                           {4, 1, false},
+                           {8, 1, false},
+                           {2, 1, true},
+                           {8, 1, true},
+                           {1, 2, false},
+                           {1, 4, false},
+                           {1, 4, true},
+                           {2, 2, false}};
 
 Record recorded(const Case& c) {
   LlamaConfig config = LlamaConfig::preset("llama3-8b");
   config.L = kLayers;
   TrainerSettings settings;
   settings.dtype = DType::bf16, settings.B = 1, settings.T = 8192, settings.tensor_chunks = kChunks;
+  settings.tensor_sums = c.sums;
   settings.head_chunk = settings.T / c.context / kHeadChunks;
   if (c.fp8) {
     Fp8Choice choice;
@@ -38,7 +48,8 @@ Record recorded(const Case& c) {
 }
 
 std::string text_of(const Case& c) {
-  return format("tensor %d, context %d, %s", c.tensor, c.context, c.fp8 ? "FP8" : "bf16");
+  return format("tensor %d, context %d, %s, sums in %s", c.tensor, c.context, c.fp8 ? "FP8" : "bf16",
+                dtype_name(c.sums));
 }
 Travels of_tensor(const Record& record) { return {record, "tensor", kChunks}; }
 Travels of_context(const Record& record, const Case& c) { return {record, "context", size_t(8 / c.tensor)}; }
@@ -119,7 +130,8 @@ TEST_CASE("compute waits for the first chunk of a gather, the last of a scatter 
     for (const ReplayRates& links : {rates, fast}) {
       // What the chunks are too slow for at such rates: a chunk takes longer than the product beside it, or has a part
       // of the links only.
-      const bool slow = links.node_bytes == rates.node_bytes && (c.tensor > 2 || c.fp8 || c.tensor * c.context > 2);
+      const bool slow = links.node_bytes == rates.node_bytes &&
+                        (c.tensor > 2 || c.fp8 || c.tensor * c.context > 2 || c.sums == DType::fp32);
       CAPTURE(links.node_bytes);
       size_t firsts = 0, lasts = 0;
       for (const auto& [kind, e] : exposed(record, c, links)) {

@@ -103,12 +103,18 @@ class Travels {
     const char *begin = nullptr, *end = nullptr;
     size_t bytes = 0;
   };
-  // All that a chunk's collectives read, or write, but the byte by which they take turns.
+  // All that a chunk's work reads, or writes, but the byte by which collectives take turns, and sums that are rounded.
   Range range(const std::vector<int>& chunk, bool write) const {
+    const auto is_rounded = [&](int i, const Access& sums) {
+      return std::any_of(chunk.begin(), chunk.end(), [&](int later) {
+        const Record::Entry& entry = record_.entries[size_t(later)];
+        return later > i && entry.name == "cast" && entry.accesses[0].data == sums.data;
+      });
+    };
     Range all;
     for (const int i : chunk)
       for (const Access& a : record_.entries[size_t(i)].accesses) {
-        if (a.write != write || a.updated || !a.bytes) continue;
+        if (a.write != write || a.updated || !a.bytes || (write && is_rounded(i, a))) continue;
         const char* begin = static_cast<const char*>(a.data);
         if (!all.bytes || begin < all.begin) all.begin = begin;
         if (!all.bytes || begin + a.bytes > all.end) all.end = begin + a.bytes;
@@ -176,10 +182,14 @@ inline std::map<std::string, Exposed> exposed_by_kind(const Record& record, cons
                                                       const std::vector<const Travels*>& streams) {
   std::vector<Record::Span> spans(record.entries.size(), {-1, 0, 0});
   for (const Record::Span& span : replayed.spans) spans[size_t(span.entry)] = span;
-  const auto travels = [&](const Record::Span& span) {
-    return span.entry >= 0 && record.entries[size_t(span.entry)].ranks.size() > 1;
-  };
-  // Seconds of begin .. end in which no collective travels, of one stream or of any (-1).
+  std::vector<char> is_travel(record.entries.size());  // a collective, or the rounding of its sums
+  for (size_t i = 0; i < is_travel.size(); ++i) is_travel[i] = record.entries[i].ranks.size() > 1;
+  for (const Travels* of_stream : streams)
+    for (const Travel& t : of_stream->all())
+      for (const std::vector<int>& chunk : t.chunks)
+        for (const int i : chunk) is_travel[size_t(i)] = true;
+  const auto travels = [&](const Record::Span& span) { return span.entry >= 0 && is_travel[size_t(span.entry)]; };
+  // Seconds of begin .. end in which nothing travels, of one stream or of any (-1).
   const auto rest = [&](double begin, double end, int stream = -1) {
     std::vector<std::pair<double, double>> busy;
     for (const Record::Span& span : spans)
@@ -227,7 +237,8 @@ inline std::map<std::string, Exposed> exposed_by_kind(const Record& record, cons
         const double both = awaited_one ? end - begin : rest(begin, end, stream);
         if (both < 1e-9) continue;
         Exposed& exposed = all[kind_of(span.entry)];
-        if (exposed.entries.insert(span.entry).second) exposed.sent += record.entries[size_t(span.entry)].sent;
+        const Record::Entry& entry = record.entries[size_t(span.entry)];
+        if (entry.ranks.size() > 1 && exposed.entries.insert(span.entry).second) exposed.sent += entry.sent;
         exposed.seconds += both;
       }
       if (const double quiet = rest(wait.begin, wait.end); quiet > 1e-9)

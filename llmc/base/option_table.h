@@ -105,6 +105,7 @@
   X("Ranks", Count, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3)") \
   X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that share heads, FFN and vocabulary, and between products the tokens") \
   X("Ranks", Count, tensor_parallel_overlap, 4, "[1, 64]", "chunks in which these travel beside the products that take or leave them") \
+  X("Ranks", Choice, tensor_parallel_reduce_dtype, "fp32", "fp32|bf16", "in which their parts of a product travel, and are added") \
   X("Ranks", Count, context_parallel_degree, 1, "[1, 1e6]", "ranks that share each sequence") \
   X("Ranks", Choice, reduce_dtype, "fp32", "fp32|bf16", "in which gradients travel between ranks that share a copy (NCCL adds in it, too)") \
   X("Ranks", Real, comm_timeout, 600, "(0, inf)", "seconds after which a collective that some rank does not come to ends the run") \

@@ -263,13 +263,13 @@ static MatmulShape shape_of(bool transpose_a, bool transpose_b, int M, int N, in
           accumulate};
 }
 
-template <class T>
-void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
+template <class T, class Out>
+void Matmul::forward(Out* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
   const int stride = out_stride ? out_stride : OC;
   require_sizes("matmul forward", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  const MatmulShape shape = shape_of(false, true, N, OC, IC, IC, IC, stride, kDType<T>, kDType<T>);
+  const MatmulShape shape = shape_of(false, true, N, OC, IC, IC, IC, stride, kDType<T>, kDType<Out>);
   s.run(forward_work(s.stream, out, in, weight, n, oc, ic, ld), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, in, n, ic, ic);
@@ -280,13 +280,13 @@ void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC
   });
 }
 
-template <class T>
-void Matmul::dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride) {
+template <class T, class Out>
+void Matmul::dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride) {
   const int stride = dout_stride ? dout_stride : OC;
   require_sizes("matmul dgrad", N, OC, IC, stride);
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
-  const MatmulShape shape = shape_of(false, false, N, IC, OC, stride, IC, IC, kDType<T>, kDType<T>);
+  const MatmulShape shape = shape_of(false, false, N, IC, OC, stride, IC, IC, kDType<T>, kDType<Out>);
   s.run(dgrad_work(s.stream, din, dout, weight, n, oc, ic, ld), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, dout, n, oc, ld);
@@ -338,10 +338,13 @@ std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, 
   return known_refusal(state_->stream.device().info(), a, b);
 }
 
+#define INSTANTIATE_OUT(T, Out)                                                \
+  template void Matmul::forward(Out*, const T*, const T*, int, int, int, int); \
+  template void Matmul::dgrad(Out*, const T*, const T*, int, int, int, int);
 #define INSTANTIATE(T)                                                               \
-  template void Matmul::forward(T*, const T*, const T*, int, int, int, int);         \
-  template void Matmul::dgrad(T*, const T*, const T*, int, int, int, int);           \
+  INSTANTIATE_OUT(T, T)                                                              \
   template void Matmul::wgrad(float*, const T*, const T*, int, int, int, bool, int); \
   template void Matmul::multiply(const char*, T*, const QuantizedTensor&, const QuantizedTensor&, bool, bool);
 INSTANTIATE(float)
 INSTANTIATE(bf16)
+INSTANTIATE_OUT(bf16, float)

@@ -316,26 +316,26 @@ Tuning Matmul::end_timing() {
   return state_->tuner.end(tuned_for(state_->stream.device().info()));
 }
 
-template <class T>
-void Matmul::forward(T* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
+template <class T, class Out>
+void Matmul::forward(Out* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
   require_operand("forward", "out", out);
   require_operand("forward", "in", in);
   require_operand("forward", "weight", weight);
   const int64_t stride = out_stride ? out_stride : OC;
   // outᵀ[OC,N] = W[OC,IC] inᵀ[IC,N]
   state_->run(forward_work(state_->stream, out, in, weight, N, OC, IC, stride),
-              state_->shape_of(true, false, OC, N, IC, IC, IC, stride, kDType<T>, kDType<T>), weight, in, out);
+              state_->shape_of(true, false, OC, N, IC, IC, IC, stride, kDType<T>, kDType<Out>), weight, in, out);
 }
 
-template <class T>
-void Matmul::dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride) {
+template <class T, class Out>
+void Matmul::dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride) {
   require_operand("dgrad", "din", din);
   require_operand("dgrad", "dout", dout);
   require_operand("dgrad", "weight", weight);
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dinᵀ[IC,N] = Wᵀ[IC,OC] doutᵀ[OC,N]
   state_->run(dgrad_work(state_->stream, din, dout, weight, N, OC, IC, stride),
-              state_->shape_of(false, false, IC, N, OC, IC, stride, IC, kDType<T>, kDType<T>), weight, dout, din);
+              state_->shape_of(false, false, IC, N, OC, IC, stride, IC, kDType<T>, kDType<Out>), weight, dout, din);
 }
 
 template <class T>
@@ -378,10 +378,13 @@ std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, 
                 scaling_name(a.scaling), scaling_name(b.scaling), cublasLtGetStatusString(status));
 }
 
+#define INSTANTIATE_OUT(T, Out)                                                \
+  template void Matmul::forward(Out*, const T*, const T*, int, int, int, int); \
+  template void Matmul::dgrad(Out*, const T*, const T*, int, int, int, int);
 #define INSTANTIATE(T)                                                               \
-  template void Matmul::forward(T*, const T*, const T*, int, int, int, int);         \
-  template void Matmul::dgrad(T*, const T*, const T*, int, int, int, int);           \
+  INSTANTIATE_OUT(T, T)                                                              \
   template void Matmul::wgrad(float*, const T*, const T*, int, int, int, bool, int); \
   template void Matmul::multiply(const char*, T*, const QuantizedTensor&, const QuantizedTensor&, bool, bool);
 INSTANTIATE(float)
 INSTANTIATE(bf16)
+INSTANTIATE_OUT(bf16, float)

@@ -4,10 +4,11 @@
 //   dgrad     din[N,IC]     =  dout[N,OC] · W
 //   wgrad     dweight[OC,IC] = or += doutᵀ · in, in fp32 whatever T is
 //
-// T is float or bf16; sums are fp32 and rounded to T once. Deterministic: on a GPU cuBLASLt with an algorithm that is
-// chosen once a shape, from the shape alone (operands are 256-byte aligned, so that the arena's offsets cannot change
-// the choice); on the CPU OpenBLAS on pieces that depend on the shape alone, not on the number of threads. Another
-// choice, which timing finds (tuning.h), adds in another order: it has bits of its own, as fixed as the default's.
+// T is float or bf16; sums are fp32 and rounded once, to the output's type. Deterministic: on a GPU cuBLASLt with an
+// algorithm that is chosen once a shape, from the shape alone (operands are 256-byte aligned, so that the arena's
+// offsets cannot change the choice); on the CPU OpenBLAS on pieces that depend on the shape alone, not on the number of
+// threads. Another choice, which timing finds (tuning.h), adds in another order: it has bits of its own, as fixed as
+// the default's.
 //
 // Operands in FP8 have K along the columns of both, so that all three are one form, and one function.
 #pragma once
@@ -54,11 +55,12 @@ class Matmul {
   // What a tuning's choices depend on, but for the shapes.
   static TunedFor tuned_for(const DeviceInfo& device);
 
-  // `out_stride`, `dout_stride`: elements from row to row of out and dout where they are wider than OC; 0 = OC.
-  template <class T>
-  void forward(T* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride = 0);
-  template <class T>
-  void dgrad(T* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride = 0);
+  // Out is T, or float of bf16 operands. `out_stride`, `dout_stride`: elements from row to row of out and dout where
+  // they are wider than OC; 0 = OC.
+  template <class T, class Out>
+  void forward(Out* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride = 0);
+  template <class T, class Out>
+  void dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride = 0);
   template <class T>
   void wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate, int dout_stride = 0);
 

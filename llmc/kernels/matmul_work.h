@@ -6,15 +6,15 @@
 #include "llmc/device/work.h"
 #include "llmc/kernels/quantized_tensor.h"
 
-template <class T>
-Work forward_work(Stream& stream, T* out, const T* in, const T* weight, size_t n, size_t oc, size_t ic, size_t ld) {
+template <class T, class Out>
+Work forward_work(Stream& stream, Out* out, const T* in, const T* weight, size_t n, size_t oc, size_t ic, size_t ld) {
   return {stream,
           "matmul_forward",
           {reads(in, n * ic), reads(weight, oc * ic), writes(out, (n - 1) * ld + oc)},
           2.0 * double(n) * double(oc) * double(ic)};
 }
-template <class T>
-Work dgrad_work(Stream& stream, T* din, const T* dout, const T* weight, size_t n, size_t oc, size_t ic, size_t ld) {
+template <class T, class Out>
+Work dgrad_work(Stream& stream, Out* din, const T* dout, const T* weight, size_t n, size_t oc, size_t ic, size_t ld) {
   return {stream,
           "matmul_dgrad",
           {reads(dout, (n - 1) * ld + oc), reads(weight, oc * ic), writes(din, n * ic)},

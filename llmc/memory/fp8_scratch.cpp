@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "llmc/kernels/quantized_product.h"
+#include "llmc/model/tensor_projection.h"
 
 namespace {
 
@@ -11,21 +12,22 @@ struct Sizes {
   size_t by_rows = 0, by_columns = 0, row_factors = 0, column_factors = 0, columns = 0, padded = 0;
 };
 
-void add_forward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N) {
+// `bytes`: of a number of the product.
+void add_forward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
   const QuantizedTensor x = settings.operand(Role::input, false, N, shape.IC);
   const QuantizedTensor w = settings.operand(Role::weight, false, shape.OC, shape.IC);
   sizes.by_rows = std::max(sizes.by_rows, x.bytes());
   sizes.row_factors = std::max(sizes.row_factors, x.factor_count());
   sizes.columns = std::max(sizes.columns, size_t(shape.IC));
-  sizes.padded = std::max(sizes.padded, quantized_product_scratch(x, w, sizeof(bf16)));
+  sizes.padded = std::max(sizes.padded, quantized_product_scratch(x, w, bytes));
 }
 
-void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N) {
+void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
   const QuantizedTensor dy = settings.operand(Role::output_gradient, false, N, shape.OC);
   const QuantizedTensor w = settings.operand(Role::weight, true, shape.OC, shape.IC);
   sizes.by_rows = std::max(sizes.by_rows, dy.bytes());
   sizes.row_factors = std::max(sizes.row_factors, dy.factor_count());
-  sizes.padded = std::max(sizes.padded, quantized_product_scratch(dy, w, sizeof(bf16)));
+  sizes.padded = std::max(sizes.padded, quantized_product_scratch(dy, w, bytes));
   if (settings.wide_wgrad()) return;
   const QuantizedTensor dy_t = settings.operand(Role::output_gradient, true, N, shape.OC);
   const QuantizedTensor x_t = settings.operand(Role::input, true, N, shape.IC);
@@ -38,14 +40,16 @@ void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape,
 }  // namespace
 
 Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens,
-                       bool backward, bool tensor) {
+                       bool backward, const TensorParallel* tensor) {
   Sizes sizes;
   for (const Product product : kEachProduct) {
     bool any = false;
     for (int layer = 0; layer < config.L; ++layer) any = any || settings.quantizes(layer, product);
     if (!any) continue;
-    add_forward(sizes, settings, product_shape(config, product), tokens);
-    if (backward) add_backward(sizes, settings, product_shape(config, product), tokens);
+    const ProductShape shape = product_shape(config, product);
+    const size_t sum = tensor ? tensor->bytes_of_sum<bf16>() : sizeof(bf16);
+    add_forward(sizes, settings, shape, tokens, gathers_inputs(product) ? sizeof(bf16) : sum);
+    if (backward) add_backward(sizes, settings, shape, tokens, gathers_inputs(product) ? sum : sizeof(bf16));
   }
   const bool keeps_inputs = backward && !settings.wide_wgrad();
   bool any_o = false;

@@ -4,12 +4,13 @@
 
 #include "llmc/memory/plan.h"
 #include "llmc/model/projection.h"
+#include "llmc/model/tensor_parallel.h"
 
 class Fp8Scratch {
  public:
-  // For passes of up to `tokens` tokens. `tensor`: tensor parallelism shares products out.
+  // For passes of up to `tokens` tokens. `tensor`: shares products out; null: nothing does.
   Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens, bool backward,
-             bool tensor);
+             const TensorParallel* tensor);
   void bind(const Arena& arena);
   // Fills in the scratch of a block's products.
   void give(BlockFp8& block) const;

@@ -83,7 +83,7 @@ struct BlockContext {
   // Forward alone, B = 1: the tokens follow so many, whose keys and values lie before theirs in the activations' qkv.
   int past = 0;
   TensorParallel* tensor = nullptr;  // null: this rank computes all of each product
-  // Its scratch, of T, (padded N, C) each: all ranks' rows, and sums of all tokens that are to be scattered.
+  // Its scratch, (padded N, C) each: all ranks' rows, of T, and partial sums of all tokens, of the type that they have.
   void *gathered = nullptr, *partial = nullptr;
 
   // Null: this rank has all of each sequence. Else B counts both chunks of each, which are of T tokens, and all T of a

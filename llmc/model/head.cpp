@@ -69,6 +69,27 @@ void add_losses(const HeadContext& context, const HeadBuffers<T>& b, StepState* 
   if (!context.tensor || context.tensor->rank() == 0) sum_losses(context.stream, state, b.losses, context.N);
 }
 
+// dnorm of the chunk from token `first` on, of its logits' gradients. Of tensor parallelism a partial sum; those chunks
+// of it set out, `scattered` of which have done so before, that are whole by now.
+template <class T>
+void head_dgrad(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const T* dlogits,
+                int first, int& scattered) {
+  const int N = context.N, C = context.config.C, V = context.config.V, count = std::min(b.chunk, N - first);
+  const size_t row = size_t(first) * size_t(C);
+  TensorParallel* tensor = context.tensor;
+  if (!tensor) return context.matmul.dgrad(b.dnorm + row, dlogits, w.head, count, V, C, b.ld);  // (count, C)
+  tensor->with_sums<T>(b.partial, [&](auto* partial) {
+    if (first == 0) tensor->clear_padding(context.stream, partial, N, C);
+    context.matmul.dgrad(partial + row, dlogits, w.head, count, V, C, b.ld);  // (count, C)
+    const std::vector<TensorParallel::Chunk> chunks = tensor->chunks(N);
+    for (; scattered < int(chunks.size()); ++scattered) {
+      const TensorParallel::Chunk& chunk = chunks[size_t(scattered)];
+      if (chunk.first + chunk.count > first + count) break;
+      tensor->scatter(context.stream, b.dnorm, partial, N, C, scattered);
+    }
+  });
+}
+
 }  // namespace
 
 template <class T>
@@ -105,28 +126,19 @@ void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, con
                         float* amax) {
   const int N = context.N, R = context.rows(), C = context.config.C, V = context.config.V;
   Stream& stream = context.stream;
-  TensorParallel* tensor = context.tensor;
-  T* dinputs = tensor ? b.partial : b.dnorm;  // (N, C)
-  std::vector<TensorParallel::Chunk> to_scatter;
-  if (tensor) tensor->clear_padding(stream, b.partial, N, C), to_scatter = tensor->chunks(N);
   int scattered = 0;
   for_chunks(context, w, b, labels, [&](int first) {
     const int count = std::min(b.chunk, N - first);
     const size_t row = size_t(first) * C;
     const bool add = accumulate || g.head_is_tied || first > 0;
     T* logits = b.logits[slot_of(b, first)];
-    classify(context, b, labels, state, first);                              // in place
-    context.matmul.dgrad(dinputs + row, logits, w.head, count, V, C, b.ld);  // (count, C)
-    for (; scattered < int(to_scatter.size()); ++scattered) {
-      const TensorParallel::Chunk& chunk = to_scatter[size_t(scattered)];
-      if (chunk.first + chunk.count > first + count) break;
-      tensor->scatter(stream, b.dnorm, b.partial, N, C, scattered);
-    }
+    classify(context, b, labels, state, first);  // in place
+    head_dgrad(context, w, b, logits, first, scattered);
     context.matmul.wgrad(g.head, logits, inputs(context, b) + row, count, V, C, add, b.ld);  // (V, C)
   });
   add_losses(context, b, state);
   clear(stream, dresidual, size_t(R) * C);
-  if (tensor) tensor->await_scattered(stream);
+  if (context.tensor) context.tensor->await_scattered(stream);
   rmsnorm_backward(stream, dresidual, g.norm, b.norm_partials, b.dnorm, b.x, w.norm, b.rstd, R, C, amax);  // (R, C)
 }
 

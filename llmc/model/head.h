@@ -35,8 +35,11 @@ struct HeadBuffers {
   float* norm_partials;       // rmsnorm_backward_scratch(R, C)
   int chunk;                  // a multiple of 128, so that each chunk's rows are aligned as products want them
   int ld;                     // row stride of logits: V rounded up to 64
-  // Of tensor parallelism: all ranks' rows of norm, sums of all tokens' dnorm (padded N, C); (degree, chunk) of logits.
-  T *gathered = nullptr, *partial = nullptr;
+  // Of tensor parallelism, (padded N, C) each: all ranks' rows of norm; partial sums of all tokens' dnorm, of their
+  // type.
+  T* gathered = nullptr;
+  void* partial = nullptr;
+  // (degree, chunk) of logits.
   SoftmaxPart* parts[kExchangeSlots] = {};
 };
 

@@ -1,13 +1,14 @@
 #include "llmc/model/tensor_parallel.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "llmc/base/error.h"
 #include "llmc/device/faults.h"
-#include "llmc/device/number.h"
+#include "llmc/kernels/initialize.h"
 
-TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, Device& device)
-    : ranks_(ranks), stream_(stream), chunks_(chunks), computed_(device), scattered_(device) {
+TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, DType sums, Device& device)
+    : ranks_(ranks), stream_(stream), chunks_(chunks), sums_(sums), computed_(device), scattered_(device) {
   REQUIRE(chunks > 0, "--tensor-parallel-overlap %d: expected at least one chunk", chunks);
   for (int i = 0; i < chunks; ++i) gathered_.emplace_back(device);
   for (int slot = 0; slot < kExchangeSlots; ++slot) exchanged_.emplace_back(device);
@@ -52,15 +53,22 @@ void TensorParallel::await_tokens(Stream& compute, int N, int first, int count, 
   }
 }
 
-template <class T>
-void TensorParallel::scatter(Stream& compute, T* own, const T* partial, int N, int width, int chunk, const char* file,
+template <class T, class Sum>
+void TensorParallel::scatter(Stream& compute, T* own, Sum* partial, int N, int width, int chunk, const char* file,
                              int line) {
   if (fault_skips(file, line)) return;
   const Chunk c = chunks(N)[size_t(chunk)];
   computed_.record(compute);
   stream_.wait(computed_);
-  ranks_.reduce_scatter_sum(stream_, own + size_t(c.own) * size_t(width), partial + size_t(c.first) * size_t(width),
-                            size_t(c.own_count) * size_t(width), file, line);
+  const size_t count = size_t(c.own_count) * size_t(width);
+  partial += size_t(c.first) * size_t(width), own += size_t(c.own) * size_t(width);
+  if constexpr (std::is_same_v<T, Sum>) {
+    ranks_.reduce_scatter_sum(stream_, own, partial, count, file, line);
+  } else {
+    Sum* sums = partial + size_t(rank()) * count;
+    ranks_.reduce_scatter_sum(stream_, sums, partial, count, file, line);
+    cast(stream_, own, sums, count);
+  }
 }
 
 void TensorParallel::await_scattered(Stream& compute, const char* file, int line) {
@@ -98,9 +106,10 @@ void TensorParallel::agree(Stream& compute, float* data, size_t count, const cha
 }
 
 template void TensorParallel::gather(Stream&, uint8_t*, const uint8_t*, int, int, const char*, int);
+template void TensorParallel::scatter(Stream&, bf16*, float*, int, int, int, const char*, int);
 #define INSTANTIATE(T)                                                                     \
   template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int); \
   template void TensorParallel::clear_padding(Stream&, T*, int, int) const;                \
-  template void TensorParallel::scatter(Stream&, T*, const T*, int, int, int, const char*, int);
+  template void TensorParallel::scatter(Stream&, T*, T*, int, int, int, const char*, int);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

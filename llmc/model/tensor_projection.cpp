@@ -29,19 +29,20 @@ void await_gathered(const BlockContext& context, const char* file = __builtin_FI
   context.tensor->await_tokens(context.stream, context.tokens(), 0, context.tokens(), file, line);
 }
 
-// own (R, width) = this rank's rows of the sums over the ranks of what compute(first, count, to) leaves in `to` of
-// tokens first .. first+count-1: on their way, compute must await them.
+// own (R, width) = this rank's rows of the sums over the ranks of what compute(first, count, to) leaves in `to`, in the
+// type of partial sums, of tokens first .. first+count-1: on their way, compute must await them.
 template <class T, class F>
 void scatter(const BlockContext& context, T* own, int width, F&& compute) {
   TensorParallel& tensor = *context.tensor;
   const int N = context.tokens();
-  T* partial = static_cast<T*>(context.partial);
-  tensor.clear_padding(context.stream, partial, N, width);
-  int i = 0;
-  for (const Chunk& chunk : tensor.chunks(N)) {
-    compute(size_t(chunk.first), chunk.count, partial + size_t(chunk.first) * size_t(width));
-    tensor.scatter(context.stream, own, partial, N, width, i++);
-  }
+  tensor.with_sums<T>(context.partial, [&](auto* partial) {
+    tensor.clear_padding(context.stream, partial, N, width);
+    int i = 0;
+    for (const Chunk& chunk : tensor.chunks(N)) {
+      compute(size_t(chunk.first), chunk.count, partial + size_t(chunk.first) * size_t(width));
+      tensor.scatter(context.stream, own, partial, N, width, i++);
+    }
+  });
 }
 void await_scattered(const BlockContext& context, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   context.tensor->await_scattered(context.stream, file, line);
@@ -88,7 +89,7 @@ void project_in_parts(const BlockContext& context, Product product, T* out, cons
       context.matmul.forward(out + first * OC, all + first * IC, weight, count, shape.OC, shape.IC);
     });
   } else {
-    scatter(context, out, shape.OC, [&](size_t first, int count, T* to) {
+    scatter(context, out, shape.OC, [&](size_t first, int count, auto* to) {
       context.matmul.forward(to, x + first * IC, weight, count, shape.OC, shape.IC);
     });
     await_scattered(context);
@@ -106,7 +107,7 @@ void project_backward_in_parts(const BlockContext& context, Product product, T* 
   const ProductShape shape = product_shape(context.config, product);
   const size_t OC = size_t(shape.OC), IC = size_t(shape.IC);
   if (gathers_inputs(product)) {
-    scatter(context, dx, shape.IC, [&](size_t first, int count, T* to) {
+    scatter(context, dx, shape.IC, [&](size_t first, int count, auto* to) {
       context.matmul.dgrad(to, dy + first * OC, weight, count, shape.OC, shape.IC);
     });
     await_gathered(context);
@@ -145,7 +146,8 @@ struct RowProducts {
   const QuantizedTensor& weight;
   bool fast;
 
-  void multiply(bf16* out, const QuantizedTensor& rows) const {
+  template <class Out>
+  void multiply(Out* out, const QuantizedTensor& rows) const {
     quantized_product(context.stream, context.matmul, name, out, rows, weight, false, fast, f.padded);
   }
   // out (N, width) from what is gathered.
@@ -156,7 +158,7 @@ struct RowProducts {
   // own (R, width) = sums of the ranks' products: on their way.
   void scattered(bf16* own, int width, const QuantizedTensor& all) const {
     const bool in_chunks = all.scaling == Scaling::tensor;
-    scatter(context, own, width, [&](size_t first, int count, bf16* to) {
+    scatter(context, own, width, [&](size_t first, int count, auto* to) {
       if (in_chunks) multiply(to, rows_of(all, first, count));
       else if (first == 0) multiply(to, all);
     });

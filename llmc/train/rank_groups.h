@@ -62,8 +62,8 @@ struct RankGroups {
 struct TensorStream {
   Stream stream;
   TensorParallel parallel;
-  TensorStream(Device& device, const RankGroups& groups, int chunks)
-      : stream(device, "tensor"), parallel(*groups.products, stream, chunks, device) {}
+  TensorStream(Device& device, const RankGroups& groups, int chunks, DType sums)
+      : stream(device, "tensor"), parallel(*groups.products, stream, chunks, sums, device) {}
 };
 struct ContextStream {
   Stream stream;

@@ -39,7 +39,9 @@ class LlamaTrainer : public Trainer {
         compute_(device, "compute"),
         gather_(device, "gather"),
         reduce_(device, "reduce"),
-        tensor_(groups_.tensor ? std::make_unique<TensorStream>(device, groups_, settings.tensor_chunks) : nullptr),
+        tensor_(groups_.tensor
+                    ? std::make_unique<TensorStream>(device, groups_, settings.tensor_chunks, settings.tensor_sums)
+                    : nullptr),
         context_(groups_.ascending ? std::make_unique<ContextStream>(device, groups_) : nullptr),
         host_(settings.training && (settings.state.in_pieces() || settings.activations.offloads(config_))
                   ? std::make_unique<HostStreams>(device)

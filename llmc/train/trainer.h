@@ -52,6 +52,7 @@ struct TrainerSettings {
   uint64_t seed = 0;                 // of stochastic rounding
   int micro_steps = 1;               // the most micro-batches of a step
   int tensor_chunks = 1;             // in which tensor-parallel rows travel beside their products
+  DType tensor_sums = DType::fp32;   // of tensor-parallel ranks' parts of a product
   bool graphs = false;               // steps are captured once, and then launched as a whole
 };
 

@@ -61,7 +61,11 @@ void Walk<T>::plan_tensor_parallel(MemoryPlan& plan) {
   // Of bytes in FP8, too, with their padding.
   const size_t size = std::max(rows * C, ((rows + 15) * (C + 15) + sizeof(T) - 1) / sizeof(T));
   planned_.gathered = plan.add<T>(Segment::symmetric, "tensor parallelism", "all ranks' rows", size);
-  planned_.partial = plan.add<T>(Segment::symmetric, "tensor parallelism", "sums of all tokens", size);
+  const auto add_partial = [&]<class Sum>(Planned<Sum>& planned) {
+    planned = plan.add<Sum>(Segment::symmetric, "tensor parallelism", "partial sums of all tokens", rows * C);
+  };
+  if (sizes_.tensor->sums() == DType::fp32) add_partial(planned_.wide_partial);
+  else add_partial(planned_.partial);
   for (int slot = 0; slot < head_slots(); ++slot)
     planned_.parts[slot] = plan.add<SoftmaxPart>(Segment::symmetric, "tensor parallelism", "softmax by rank",
                                                  degree * size_t(head_.chunk));
@@ -111,7 +115,9 @@ void Walk<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, Parameter
   head_.losses = arena[planned_.losses];
   head_.norm_partials = scratch_.norm_partials;
   if (sizes_.tensor) {
-    head_.gathered = arena[planned_.gathered], head_.partial = arena[planned_.partial];
+    head_.gathered = arena[planned_.gathered];
+    if (planned_.wide_partial.count) head_.partial = arena[planned_.wide_partial];
+    else head_.partial = arena[planned_.partial];
     for (int slot = 0; slot < head_slots(); ++slot) head_.parts[slot] = arena[planned_.parts[slot]];
   }
   if (sizes_.sequences) {
@@ -254,7 +260,7 @@ void Walk<T>::embed(BatchFeed::DeviceBatch batch, const T* table) {
   const int N = tokens_, C = config_.C;
   TensorParallel* tensor = sizes_.tensor;
   if (!tensor) return embedding_forward(*stream_, x, batch.inputs, table, N, C, embedding_rows());  // (N, C)
-  T* all = head_.partial;
+  T* all = static_cast<T*>(head_.partial);  // one rank's number and zeros: exact in T
   tensor->clear_padding(*stream_, all, N, C);
   int i = 0;
   for (const TensorParallel::Chunk& chunk : tensor->chunks(N)) {

@@ -101,6 +101,7 @@ class Walk {
     Planned<T> head_x, head_norm, logits[kExchangeSlots];
     Planned<float> head_rstd, losses;
     Planned<T> gathered, partial, logits_by_rank;
+    Planned<float> wide_partial;
     Planned<SoftmaxPart> parts[kExchangeSlots];
     Planned<T> own, all[kContextSlots], dall[kContextSlots];
   } planned_;
