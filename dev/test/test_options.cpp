@@ -116,7 +116,8 @@ TEST_CASE("names that nobody knows") {
   has(refusal({"--mirco_batch=3"}), "unknown option --mirco_batch\n  did you mean --micro-batch?");
   has(refusal({"--batch-size", "4"}), "--micro-batch?");
   has(refusal({"--parallel", "4"}),
-      "--tensor-parallel-degree or --tensor-parallel-overlap or --context-parallel-degree?");
+      "--tensor-parallel-degree or --tensor-parallel-overlap or --tensor-parallel-reduce-dtype or "
+      "--context-parallel-degree?");
   CHECK(refusal({"--qwertyuiop"}) == "unknown option --qwertyuiop\n  --help lists all options");
   CHECK(refusal({"--q"}) == "unknown option --q\n  --help lists all options");
   has(refusal({"-h"}), "did you mean --help?");

@@ -3,4 +3,4 @@
 # Builds: test/test_overlap
 # Caught by: build/cpu/test/test_overlap
 # Says: it holds up what fills the next chunk
-/size_t\(c\.own_count\) \* size_t\(width\), file, line\);/a await_scattered(compute, file, line);
+/cast\(stream_, own, sums, count\);/a await_scattered(compute, file, line);
