@@ -9,6 +9,7 @@
 ## make test-checkpoints   every pair of meshes, and kills all through the saves
 ## make test-memory     recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 ## make test-meshes     every mesh of tensor, context and data ranks beside one rank: losses, memory, PyTorch's dumps, FP8
+## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make mutate          skip each synchronisation of the code in turn: which check notices?
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
@@ -18,13 +19,15 @@
 ## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 350 MB)
 ## make test-data       the tests of dev/data, in that environment
 ## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
+## make test-descriptors   wgmma's matrix descriptors beside CuTe's, in an environment of its own (about 0.35 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
 ## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 45 minutes allow
 ## make clean           delete what was built (the Python environments stay)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
-## SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb, beside the other;
+## SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb, beside the other (for a GPU:
+## kernels that wait in vain end with block, barrier and phase);
 ## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
 ## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME DOCTEST_HOME say where things are.
 
@@ -32,7 +35,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -53,11 +56,11 @@ DOCTEST_MAIN := $(wildcard dev/test/doctest_main.cpp)
 SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_%,$(wildcard dev/test/*.cpp dev/test/*.cu))
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
 DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES)
-FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp)
+FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp dev/test/descriptors/*.cpp)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer data-environment test-data ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -95,6 +98,8 @@ test-tokenizer:
 	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 1
 	@program=build/$$($(PROBE) configure)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
 	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
+test-descriptors:
+	@dev/test/descriptors/cute.sh
 SANITIZED := test_* kernels/* kernel_reports
 test-asan:
 	@$(PROBE) install test
@@ -120,6 +125,11 @@ test-meshes:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@MESHES=every MEMORY=every PARITY=every dev/test/run --only "meshes mesh_memory fp8_meshes parity_ranks" build/$$($(PROBE) configure) $(T)
+test-attention:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs kernels
+	@LLMC_SIZES=every dev/test/run --only kernels/attention_hopper build/$$($(PROBE) configure)
+	@dev/test/attention_losses
 test-fp8:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
@@ -133,6 +143,7 @@ mutate:
 	@$(PROBE) install test
 	@dev/test/mutate
 	@SAMPLE=$(and $(SAMPLE),2) dev/test/mutation_meshes
+	@SAMPLE=$(and $(SAMPLE),2) dev/test/mutation_hopper
 ci:
 	+@dev/test/ci
 headers:
@@ -171,12 +182,17 @@ HEADERS := $(call in_this_world,$(HEADERS))
 # FLAGS that all compilers take; then one compile command for each kind of file.
 CPU_ARCH ?= native
 DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
+ifeq ($(DEVICE),cuda)
+DEFINES += $(if $(filter 90a,$(ARCH)),-DLLMC_SM90A=1) # kernels that only Hopper can execute are in the build
+endif
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE)$(if $(filter address,$(SANITIZE)),$(comma)undefined) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict) # g++ 12 sees overlaps in std::string's +
+WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict -Wno-psabi) # g++ 12 sees overlaps in std::string's +, and speaks of its own version 4.6
 # Code for AddressSanitizer is compiled once and run once: quickly, but for what it runs most (see below), and with no
 # more than the lines that reports name.
 OPTIMIZE := $(if $(filter address,$(SANITIZE)),-O1,-O3)
 DEBUG := $(if $(filter address,$(SANITIZE)),-g1,-g)
+# A debug build's kernels do not wait for ever.
+DEFINES += $(if $(filter -O0,$(OPTIMIZE)),-DLLMC_BOUNDED_WAITS=1)
 HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -Werror -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
@@ -245,7 +261,7 @@ $B/obj/llmc/kernels/%.o $B/obj/llmc/device/%.o: OPTIMIZE := -O3
 endif
 # To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
 ifeq ($(SANITIZE),thread)
-$B/obj/llmc/device/cpu_block.cpp.o: SANITIZER := -DLLMC_TSAN=1
+$(foreach f,block rendezvous hopper transaction_barriers async_proxy warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
 endif
 
 -include $(shell find $B -name '*.d' 2>/dev/null)

@@ -1,9 +1,8 @@
 // test_llama: compares logits, losses, gradient norms, every gradient and the weights after several AdamW steps with a
 // parity dump of PyTorch, any number of them (dev/reference/README.md tells what a dump is and how to make one).
 //
-//   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]      (without --dtype: all that the dump
-//   has)
-//   mpirun -np N ./test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C      (N = T C)
+//   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma|hopper]      (without --dtype: all that the
+//   dump has) mpirun -np N ./test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C      (N = T C)
 //     [--tensor-parallel-reduce-dtype fp32|bf16]
 //
 // Where ranks share sequences out, these get tokens behind their ends, whose labels are ignored, until they can.
@@ -422,7 +421,7 @@ Arguments parse(int argc, char** argv) {
     }
   }
   REQUIRE(!a.directories.empty(),
-          "usage: test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma]\n"
+          "usage: test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma|hopper]\n"
           "       mpirun -np N test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C   (N = T C)\n"
           "         [--tensor-parallel-reduce-dtype fp32|bf16]\n"
           "  a DIR holds a parity dump, for example dev/reference/dumps/gqa4");

@@ -73,7 +73,7 @@ part_build() {
 }
 
 check_kernel() { run 240 "$programs/kernels/$1" check | grep -vE '^ok  ' ; return "${PIPESTATUS[0]}"; }
-part_probe() { each check_kernel probe number tensor_core; }
+part_probe() { each check_kernel probe number tensor_core hopper; }
 
 # two_ranks COMMAND…: as two processes on the one GPU, which NCCL takes for two machines. When one has failed, the other has
 # 60 s to notice.
@@ -116,7 +116,7 @@ check_nccl() {
 }
 part_check() {
   local bad=0
-  each check_kernel $(kernels | grep -vE '^(probe|number|tensor_core)$') || bad=1
+  each check_kernel $(kernels | grep -vE '^(probe|number|tensor_core|hopper)$') || bad=1
   run 60 "$programs/test/comm" || bad=1
   on_gpu "NCCL between two processes" check_nccl || bad=1
   return $bad
@@ -274,7 +274,7 @@ part_pytorch() {
 }
 # In FP8 only compiled code is quick.
 part_pytorch_fp8() { on_gpu "llama3.2-1b in FP8 beside PyTorch" with_torch ratio 1.0 "${shape_1b[@]}" --fp8 --compiled; }
-part_pytorch8b() { on_gpu "llama3-8b's shape beside PyTorch" with_torch ratio 0.85 "${shape_8b[@]}"; }
+part_pytorch8b() { on_gpu "llama3-8b's shape beside PyTorch" with_torch ratio 1.0 "${shape_8b[@]}"; }
 part_pytorch8b_fp8() { on_gpu "llama3-8b's shape in FP8 beside PyTorch" with_torch ratio 0.85 "${shape_8b[@]}" --fp8 --compiled; }
 
 table="" failed=0

@@ -3,6 +3,7 @@
 //
 // Covers: promise 7: attention, forward and backward, agrees with a plain reference on ugly shapes, offsets, documents
 #include "dev/kernels/attention_cases.h"
+#include "llmc/kernels/attention_hopper.cuh"
 
 namespace {
 
@@ -99,7 +100,7 @@ void check_choice(Checker& checker) {
   // Who takes what: a Hopper, an Ampere with little shared memory, a Turing, and this CPU world.
   DeviceInfo hopper;
   hopper.name = "a GPU", hopper.gpu = true, hopper.compute_capability = 90, hopper.shared_bytes_per_block = 227 << 10;
-  DeviceInfo ampere = hopper, turing = hopper, cramped = hopper;
+  DeviceInfo ampere = hopper, turing = hopper, cramped = hopper, blackwell = hopper;
   ampere.compute_capability = 86, ampere.shared_bytes_per_block = 99 << 10;
   turing.compute_capability = 75;
   cramped.shared_bytes_per_block = 64 << 10;
@@ -109,21 +110,31 @@ void check_choice(Checker& checker) {
   const auto is = [&](const char* what, const std::string& got, const std::string& want) {
     checker.that(format("choice: %s", what), got == want, got);
   };
-  is("bf16, head size 64, on Hopper", chosen(hopper, DType::bf16, 64), "mma");
+  blackwell.compute_capability = 100;
+  is("bf16, head size 64, on Hopper", chosen(hopper, DType::bf16, 64), hopper_attention_is_built() ? "hopper" : "mma");
+  is("bf16, head size 64, on Blackwell", chosen(blackwell, DType::bf16, 64), "mma");
   is("bf16, head size 128, on Ampere", chosen(ampere, DType::bf16, 128), "mma");
   is("fp32", chosen(hopper, DType::fp32, 128), "plain");
   is("head size 96", chosen(hopper, DType::bf16, 96), "plain");
   is("on Turing", chosen(turing, DType::bf16, 128), "plain");
   is("64 KiB of shared memory", chosen(cramped, DType::bf16, 128), "plain");
-  const auto refuses = [&](const char* what, const DeviceInfo& info, DType dtype, int HD, const char* why) {
-    checker.refused(format("mma: %s", what), why,
-                    [&] { choose_attention_kernel(AttentionKernel::mma, info, dtype, HD); });
+  const auto refuses = [&](AttentionKernel kernel, const char* what, const DeviceInfo& info, DType dtype, int HD,
+                           const char* why) {
+    checker.refused(format("%s: %s", attention_kernel_name(kernel), what), why,
+                    [&] { choose_attention_kernel(kernel, info, dtype, HD); });
   };
-  refuses("fp32", hopper, DType::fp32, 128, "it multiplies bf16");
-  refuses("head size 96", hopper, DType::bf16, 96, "it takes head sizes 64 and 128");
-  refuses("on Turing", turing, DType::bf16, 128, "compute capability 8.0");
-  refuses("64 KiB of shared memory", cramped, DType::bf16, 128, "99 KiB of shared memory");
-  checker.refused("an unknown kernel", "expected auto, plain or mma", [] { attention_kernel_named("flash"); });
+  for (const AttentionKernel kernel : {AttentionKernel::mma, AttentionKernel::hopper}) {
+    if (kernel == AttentionKernel::hopper && !hopper_attention_is_built()) continue;
+    refuses(kernel, "fp32", hopper, DType::fp32, 128, "it multiplies bf16");
+    refuses(kernel, "head size 96", hopper, DType::bf16, 96, "it takes head sizes 64 and 128");
+    refuses(kernel, "64 KiB of shared memory", cramped, DType::bf16, 128, "KiB of shared memory a block, here are 64");
+  }
+  refuses(AttentionKernel::mma, "on Turing", turing, DType::bf16, 128, "compute capability 8.0");
+  refuses(AttentionKernel::hopper, "on Blackwell", blackwell, DType::bf16, 128, "compute capability 9.0");
+  const std::string why = choose_attention_kernel(AttentionKernel::automatic, blackwell, DType::bf16, 64).why;
+  checker.that("the choice says why it is not hopper", why.find("not hopper: it needs a GPU of") != std::string::npos,
+               why);
+  checker.refused("an unknown kernel", "expected auto, plain, mma or hopper", [] { attention_kernel_named("flash"); });
   double worst = 0;
   for (int Tq : {1, 5, 9})
     for (int Tk : {1, 4, 12})

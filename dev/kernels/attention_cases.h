@@ -365,7 +365,7 @@ void check_case(Checker& checker, OtherOrders& orders, const Case& c, AttentionK
   // Backward's delta comes from the output that forward rounded: that is its input, not its error.
   const Doubles exact{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), place.out.gather(in.dout),
                       place.out.gather(out)};
-  const double weight_rounding = kernel == AttentionKernel::mma ? kRounding<bf16> : 0;
+  const double weight_rounding = kernel == AttentionKernel::plain ? 0 : kRounding<bf16>;
   Reference want = ReferenceAttention(place, in.document_start, exact, weight_rounding).result();
   checker.close(name + " out", picked(place.out, out), want.out, {c.B, c.Tq, c.NH, c.HD}, kRounding<T>, want.limit.out);
   std::vector<float> finite = lse;

@@ -4,9 +4,10 @@
 
 Prints a line a kernel and architecture: registers, stack frame, static shared
 memory, local loads and stores, accesses of 16 bytes to device memory, tensor-core products, asynchronous copies to shared
-memory.  Fails if a kernel has more of a stack frame or of local accesses than the baseline (dev/test/cuda_baseline.tsv)
-allows, none of the last three where the baseline has some, or is not in it, and if a kernel of these objects that the
-baseline has is gone; --write makes the baseline anew.
+memory (cp.async and TMA), registers that warpgroups give up to and take.  Fails if a kernel has more of a stack frame or
+of local accesses than the baseline (dev/test/cuda_baseline.tsv) allows, no products, copies or wide accesses where the
+baseline has some, other registers of its roles, or is not in it, and if a kernel of these objects that the baseline has
+is gone; --write makes the baseline anew.
 """
 
 import argparse
@@ -17,15 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BASELINE = Path(__file__).parent / "cuda_baseline.tsv"
-COLUMNS = ("registers", "stack", "shared", "local_loads", "local_stores", "wide", "products", "copies")
+COLUMNS = ("registers", "stack", "shared", "local_loads", "local_stores", "wide", "products", "copies", "gives", "takes")
 NO_MORE = ("stack", "local_loads", "local_stores")
 NOT_NONE = ("wide", "products", "copies")
+REGISTERS = ("gives", "takes")  # what roles of a kernel give up to or take: as planned, to the register
 INSTRUCTIONS = {  # of sm_80 and newer
     "local_loads": r"\bLDL\b",
     "local_stores": r"\bSTL\b",
     "wide": r"\b(?:LDG|STG)\.E\S*\.128\b",
     "products": r"\s[HIQ]G?MMA\b",  # not HFMA2.MMA, a way to write a constant
-    "copies": r"\bLDGSTS\b",
+    "copies": r"\bLDGSTS\b|\bUTMALDG\b",
+    "gives": r"\bUSETMAXREG\.DEALLOC\S*\s+(?:\w+,\s)?0x[0-9a-f]+",
+    "takes": r"\bUSETMAXREG\.(?:TRY_)?ALLOC\S*\s+(?:\w+,\s)?0x[0-9a-f]+",
 }
 Table = dict[tuple[str, str], dict[str, int]]  # (architecture, kernel) → column → value
 
@@ -67,7 +71,11 @@ def read_object(cuobjdump: str, path: Path) -> Table:
         table[kernel] = dict.fromkeys(COLUMNS, 0) | dict(zip(COLUMNS, map(int, used.groups())))
     any_of_them = "|".join(f"(?P<{column}>{pattern})" for column, pattern in INSTRUCTIONS.items())
     for kernel, instruction in per_function(cuobjdump, "-sass", path, any_of_them):
-        table[kernel][instruction.lastgroup] += 1
+        column = instruction.lastgroup
+        if column in REGISTERS:
+            table[kernel][column] = max(table[kernel][column], int(instruction[0].split("0x")[-1], 16))
+        else:
+            table[kernel][column] += 1
     names = readable(sorted({function for _, function in table}))
     return {(arch, f"{stem(path)}: {names[function]}"): row
             for (arch, function), row in table.items()}
@@ -109,6 +117,7 @@ def main() -> None:
             continue
         before = baseline[key]
         worse = [c for c in NO_MORE if row[c] > before[c]] + [c for c in NOT_NONE if before[c] and not row[c]]
+        worse += [c for c in REGISTERS if row[c] != before.get(c, 0)]
         for column in worse:
             print(f"FAIL {key[0]} {key[1]}: {column} {before[column]} before, {row[column]} now")
         failures += bool(worse)

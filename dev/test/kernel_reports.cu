@@ -7,7 +7,9 @@
 
 #include "llmc/device/async_copy.cuh"
 #include "llmc/device/launch.cuh"
+#include "llmc/device/tensor_copy.cuh"
 #include "llmc/device/tensor_core.cuh"
+#include "llmc/device/wgmma.cuh"
 
 namespace {
 
@@ -98,6 +100,233 @@ __global__ void null_pointer(float* out) {
   if (threadIdx.x == 77) *reinterpret_cast<volatile float*>(size_t(out) & 64) = 1;
 }
 
+// ---- Hopper's instructions
+
+struct alignas(1024) Hopper {
+  WgmmaTile<64, 64> a, b;
+  TransactionBarrier barrier, other;
+};
+
+// What the cases below begin with: a barrier for one arrival.
+__device__ __forceinline__ Hopper& with_barrier() {
+  Hopper& shared = shared_memory<Hopper>();
+  if (threadIdx.x == 0) {
+    barrier_initialize(shared.barrier, 1);
+    barrier_initialize(shared.other, 1);
+    barriers_publish();
+  }
+  __syncthreads();
+  return shared;
+}
+
+__global__ void barrier_not_initialised(float*) { barrier_arrive(shared_memory<Hopper>().barrier); }
+__global__ void barrier_not_published(float*) {
+  if (threadIdx.x == 0) barrier_initialize(shared_memory<Hopper>().barrier, 128);
+  __syncthreads();
+  barrier_arrive(shared_memory<Hopper>().barrier);
+}
+__global__ void barrier_published_by_another(float*) {
+  if (threadIdx.x == 0) barrier_initialize(shared_memory<Hopper>().barrier, 128);
+  __syncthreads();
+  if (threadIdx.x == 1) barriers_publish();
+  barrier_wait(shared_memory<Hopper>().barrier, 1);
+}
+__global__ void barrier_initialised_twice(float*) {
+  if (threadIdx.x < 2) barrier_initialize(shared_memory<Hopper>().barrier, 1);
+}
+__global__ void barrier_overwritten(float*) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 5) shared.barrier.bits = 1;
+  __syncthreads();
+  barrier_wait(shared.barrier, 0);
+}
+__global__ void barrier_in_device_memory(float* out) {
+  if (threadIdx.x == 9) barrier_initialize(*reinterpret_cast<TransactionBarrier*>(out), 1);
+}
+__global__ void barrier_misaligned(float*) {
+  if (threadIdx.x == 9) barrier_initialize(*reinterpret_cast<TransactionBarrier*>(shared_memory<Tile>().values + 3), 1);
+}
+__global__ void barrier_arrived_too_often(float*) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x < 2) barrier_expect(shared.barrier, 64);
+}
+__global__ void barrier_counts_too_much(float*) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) barrier_expect(shared.barrier, 1 << 20);
+}
+__global__ void barrier_not_completed(float*) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) barrier_expect(shared.barrier, 64);
+  barrier_wait(shared.barrier, 0);
+}
+__global__ void barrier_went_on(float*) {  // thread 0 does not wait until thread 64 has seen the first phase
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 64) barrier_arrive(shared.other);
+  if (threadIdx.x == 64) barrier_wait(shared.barrier, 0);
+  if (threadIdx.x != 0) return;
+  barrier_wait(shared.other, 0);
+  for (int i = 0; i < 2; ++i) barrier_arrive(shared.barrier);
+}
+
+__global__ void box_misaligned(float*, const __grid_constant__ TensorMap map) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) load_box(shared.a.panel[0][1], map, shared.barrier, 0, 0, 0, 0);
+}
+__global__ void box_beyond_shared(float*, const __grid_constant__ TensorMap map) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) load_box(&shared.b + 1, map, shared.barrier, 0, 0, 0, 0);
+}
+__global__ void box_without_map(float*) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) load_box(&shared.a, TensorMap(), shared.barrier, 0, 0, 0, 0);
+}
+__global__ void box_not_waited_for(float*, const __grid_constant__ TensorMap map) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) load_box(&shared.a, map, shared.barrier, 0, 0, 0, 0);
+}
+__global__ void box_of_unpublished_barrier(float*, const __grid_constant__ TensorMap map) {
+  if (threadIdx.x != 0) return;
+  barrier_initialize(shared_memory<Hopper>().barrier, 1);
+  load_box(&shared_memory<Hopper>().a, map, shared_memory<Hopper>().barrier, 0, 0, 0, 0);
+}
+__global__ void box_not_expected(float*, const __grid_constant__ TensorMap map) {  // its bytes are missing for ever
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) {
+    load_box(&shared.a, map, shared.barrier, 0, 0, 0, 0);
+    barrier_arrive(shared.barrier);
+  }
+  barrier_wait(shared.barrier, 0);
+}
+__global__ void store_not_committed(float*, const __grid_constant__ TensorMap map) {
+  if (threadIdx.x != 3) return;
+  store_box(map, &shared_memory<Hopper>().a, 0, 0, 0, 0);
+  stores_wait_read();
+}
+__global__ void store_not_waited_for(float*, const __grid_constant__ TensorMap map) {
+  if (threadIdx.x != 3) return;
+  store_box(map, &shared_memory<Hopper>().a, 0, 0, 0, 0);
+  stores_commit();
+}
+
+__global__ void product_not_begun(float* out) {
+  float d[32];
+  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  out[threadIdx.x] = d[0];
+}
+__global__ void product_begun_once(float* out) {
+  float d[32];
+  for (int i = 0; i < 2; ++i) {
+    if (i == 0) products_begin();
+    multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+    products_commit();
+  }
+  products_wait<0>();
+  out[threadIdx.x] = d[0];
+}
+template <class Change>
+__device__ __forceinline__ void product_with(float* out, Change change) {
+  uint64_t a = shared_memory<Hopper>().a.by_columns(0, 0), b = shared_memory<Hopper>().b.by_columns(0, 0);
+  bool accumulate = false;
+  change(a, b, accumulate);
+  float d[32];
+  products_begin();
+  multiply<64>(d, a, b, accumulate);
+  products_commit();
+  products_wait<0>();
+  out[threadIdx.x] = d[0];
+}
+__global__ void product_of_two_operands(float* out) {
+  product_with(out, [](uint64_t&, uint64_t& b, bool&) { b += threadIdx.x >= 64 ? 2 : 0; });
+}
+__global__ void product_accumulates_for_some(float* out) {
+  product_with(out, [](uint64_t&, uint64_t&, bool& accumulate) { accumulate = threadIdx.x % 2; });
+}
+__global__ void product_of_reserved_bits(float* out) {
+  product_with(out, [](uint64_t& a, uint64_t&, bool&) { a |= 1ull << 53; });
+}
+__global__ void product_of_base_offset(float* out) {
+  product_with(out, [](uint64_t& a, uint64_t&, bool&) { a |= 3ull << 49; });
+}
+__global__ void product_from_second_row(float* out) {
+  product_with(out, [](uint64_t& a, uint64_t&, bool&) { a += 128 >> 4; });
+}
+__global__ void product_across_lines(float* out) {
+  product_with(out, [](uint64_t& a, uint64_t&, bool&) { a += 112 >> 4; });
+}
+__global__ void product_beyond_shared(float* out) {
+  product_with(out, [](uint64_t&, uint64_t& b, bool&) { b += 4096 >> 4; });
+}
+__global__ void product_without_stride(float* out) {
+  product_with(out, [](uint64_t&, uint64_t& b, bool&) { b &= ~(0x3fffull << 32); });
+}
+__global__ void product_of_some(float* out) {  // thread 77 has returned, or will
+  if (threadIdx.x != 77) product_with(out, [](uint64_t&, uint64_t&, bool&) {});
+}
+__global__ void product_of_three_warps(float* out) {
+  product_with(out, [](uint64_t&, uint64_t&, bool&) {});
+}
+__global__ void product_against_wait(float* out) {
+  products_begin();
+  if (threadIdx.x < 32) products_commit();
+  products_wait<0>();
+  out[threadIdx.x] = 1;
+}
+__global__ void product_not_met(float* out) {
+  products_begin();
+  if (threadIdx.x % 32 < 24) products_wait<0>();
+  __syncthreads();
+  out[threadIdx.x] = 1;
+}
+__global__ void product_not_committed(float* out) {
+  float d[32];
+  products_begin();
+  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  products_wait<0>();
+  out[threadIdx.x] = 1;
+}
+__global__ void product_not_waited_for(float* out) {
+  float d[32];
+  products_begin();
+  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  products_commit();
+  products_wait<1>();
+  out[threadIdx.x] = 1;
+}
+__global__ void product_overwritten(float* out) {
+  float d[32];
+  products_begin();
+  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  products_commit();
+  d[7] = float(threadIdx.x);
+  products_wait<0>();
+  out[threadIdx.x] = d[7];
+}
+__global__ void product_of_two_accumulators(float* out) {
+  float d[2][32];
+  products_begin();
+  for (int i = 0; i < 2; ++i)
+    multiply<64>(d[threadIdx.x % 2 ? 0 : i], shared_memory<Hopper>().a.by_columns(0, 0),
+                 shared_memory<Hopper>().b.by_columns(0, 0), false);
+  products_commit();
+  products_wait<0>();
+  out[threadIdx.x] = d[0][0];
+}
+
+__global__ void registers_not_given_up(float*) {  // 168 each at first
+  if (threadIdx.x < 128) give_up_registers<64>();
+  else take_registers<232>();
+}
+__global__ void registers_given_up_in_vain(float*) { give_up_registers<200>(); }
+__global__ void registers_taken_in_vain(float*) { take_registers<128>(); }
+__global__ void registers_of_two_counts(float*) {
+  if (threadIdx.x < 64) give_up_registers<64>();
+  else give_up_registers<40>();
+}
+__global__ void named_arrived_in_vain(float*) {
+  if (threadIdx.x < 64) named_barrier_arrive(4, 96);
+}
+__global__ void window_of_device_memory(float* out) { out[threadIdx.x] = float(shared_window(out)); }
+
 // What only a sanitizer sees.
 __global__ void race_in_shared(float* out) {  // a barrier is missing
   shared_memory<Tile>().values[threadIdx.x] = float(threadIdx.x);
@@ -120,6 +349,18 @@ void run(Stream& stream, float* data, unsigned threads, size_t shared_bytes) {
   launch<kernel>({stream, "broken", {updates(data, 1024)}}, 3, threads, shared_bytes, data);
 }
 
+// `data` as 16 rows of 64 bf16; boxes of 64 rows.
+template <auto kernel>
+void run_with_map(Stream& stream, float* data, unsigned threads, size_t shared_bytes) {
+  TensorView view;
+  view.data = data;
+  view.sizes[0] = 64, view.sizes[1] = 16;
+  for (int64_t& stride : view.strides) stride = 128;
+  view.box[0] = 64, view.box[1] = 64;
+  launch<kernel>({stream, "broken", {updates(data, 1024)}}, 3, threads, shared_bytes, data,
+                 tensor_map(stream.device(), view, "broken"));
+}
+
 struct Case {
   const char* name;
   void (*run)(Stream&, float*, unsigned threads, size_t shared_bytes);
@@ -129,6 +370,11 @@ struct Case {
 template <auto kernel>
 Case make(const char* name, unsigned threads = 128, size_t shared_bytes = sizeof(Tile)) {
   return {name, &run<kernel>, threads, shared_bytes};
+}
+
+template <auto kernel>
+Case make_with_map(const char* name) {
+  return {name, &run_with_map<kernel>, 128, sizeof(Hopper)};
 }
 
 std::vector<Case> cases() {
@@ -153,6 +399,49 @@ std::vector<Case> cases() {
       make<shared_overrun>("shared_overrun", 128, 128 * sizeof(float)),
       make<large_frame>("large_frame"),
       make<null_pointer>("null_pointer"),
+      make<barrier_not_initialised>("barrier_not_initialised", 128, sizeof(Hopper)),
+      make<barrier_not_published>("barrier_not_published", 128, sizeof(Hopper)),
+      make<barrier_published_by_another>("barrier_published_by_another", 128, sizeof(Hopper)),
+      make<barrier_initialised_twice>("barrier_initialised_twice", 128, sizeof(Hopper)),
+      make<barrier_overwritten>("barrier_overwritten", 128, sizeof(Hopper)),
+      make<barrier_in_device_memory>("barrier_in_device_memory", 128, sizeof(Hopper)),
+      make<barrier_misaligned>("barrier_misaligned", 128, sizeof(Hopper)),
+      make<barrier_arrived_too_often>("barrier_arrived_too_often", 128, sizeof(Hopper)),
+      make<barrier_counts_too_much>("barrier_counts_too_much", 128, sizeof(Hopper)),
+      make<barrier_not_completed>("barrier_not_completed", 128, sizeof(Hopper)),
+      make<barrier_went_on>("barrier_went_on", 128, sizeof(Hopper)),
+      make_with_map<box_misaligned>("box_misaligned"),
+      make_with_map<box_beyond_shared>("box_beyond_shared"),
+      make<box_without_map>("box_without_map", 128, sizeof(Hopper)),
+      make_with_map<box_not_waited_for>("box_not_waited_for"),
+      make_with_map<box_of_unpublished_barrier>("box_of_unpublished_barrier"),
+      make_with_map<box_not_expected>("box_not_expected"),
+      make_with_map<store_not_committed>("store_not_committed"),
+      make_with_map<store_not_waited_for>("store_not_waited_for"),
+      make<product_not_begun>("product_not_begun", 128, sizeof(Hopper)),
+      make<product_begun_once>("product_begun_once", 128, sizeof(Hopper)),
+      make<product_of_two_operands>("product_of_two_operands", 128, sizeof(Hopper)),
+      make<product_accumulates_for_some>("product_accumulates_for_some", 128, sizeof(Hopper)),
+      make<product_of_reserved_bits>("product_of_reserved_bits", 128, sizeof(Hopper)),
+      make<product_of_base_offset>("product_of_base_offset", 128, sizeof(Hopper)),
+      make<product_from_second_row>("product_from_second_row", 128, sizeof(Hopper)),
+      make<product_across_lines>("product_across_lines", 128, sizeof(Hopper)),
+      make<product_beyond_shared>("product_beyond_shared", 128, sizeof(Hopper)),
+      make<product_without_stride>("product_without_stride", 128, sizeof(Hopper)),
+      make<product_of_some>("product_of_some", 128, sizeof(Hopper)),
+      make<product_of_three_warps>("product_of_three_warps", 96, sizeof(Hopper)),
+      make<product_against_wait>("product_against_wait", 128, sizeof(Hopper)),
+      make<product_not_met>("product_not_met", 128, sizeof(Hopper)),
+      make<product_not_committed>("product_not_committed", 128, sizeof(Hopper)),
+      make<product_not_waited_for>("product_not_waited_for", 128, sizeof(Hopper)),
+      make<product_overwritten>("product_overwritten", 128, sizeof(Hopper)),
+      make<product_of_two_accumulators>("product_of_two_accumulators", 128, sizeof(Hopper)),
+      make<registers_not_given_up>("registers_not_given_up", 384, sizeof(Hopper)),
+      make<registers_given_up_in_vain>("registers_given_up_in_vain", 384, sizeof(Hopper)),
+      make<registers_taken_in_vain>("registers_taken_in_vain", 384, sizeof(Hopper)),
+      make<registers_of_two_counts>("registers_of_two_counts", 384, sizeof(Hopper)),
+      make<named_arrived_in_vain>("named_arrived_in_vain", 128, sizeof(Hopper)),
+      make<window_of_device_memory>("window_of_device_memory", 128, sizeof(Hopper)),
       make<race_in_shared>("race_in_shared"),
       make<race_in_warp>("race_in_warp"),
       make<race_in_global>("race_in_global"),

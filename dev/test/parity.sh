@@ -22,8 +22,10 @@ agrees() { # DUMP OPTIONS…
 for dump in dev/reference/dumps/*; do
   agrees "$dump" # in all precisions that it has
 done
-for dump in dev/reference/dumps/{head64,head128,packed128}; do agrees "$dump" --dtype bf16 --attention mma; done
-check "at least 7 shapes" [ "$checks" -ge 14 ]
+for attention in mma hopper; do
+  for dump in dev/reference/dumps/{head64,head128,packed128}; do agrees "$dump" --dtype bf16 --attention "$attention"; done
+done
+check "at least 7 shapes" [ "$checks" -ge 17 ]
 
 # Seen failing: one wrong number, and dumps that cannot be compared.
 broken() { rm -rf "$scratch/dump" && cp -r dev/reference/dumps/tied "$scratch/dump"; }

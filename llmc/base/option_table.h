@@ -85,7 +85,7 @@
   X("Precision", Switch, tf32, false, "", "let a GPU round the operands of fp32 products to tf32") \
   X("Precision", Switch, tune_products, false, "", "before training, time algorithms for each product of a step and take the fastest: tuning.json in the run's folder") \
   X("Precision", Text, tuning, "auto", "auto|none|FILE", "such a file of another run (auto: where a run goes on, what it was computed with)") \
-  X("Precision", Choice, attention, "auto", "auto|plain|mma", "kernel of attention") \
+  X("Precision", Choice, attention, "auto", "auto|plain|mma|hopper", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
   \
   X("Memory", Choice, plan, "as-asked", "as-asked|auto", "auto: of recompute, offload and micro-batch what was not asked for, so that it fits and is fastest by a model") \

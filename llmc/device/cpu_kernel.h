@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "llmc/device/cpu_block.h"
+#include "llmc/device/cpu_hopper.h"
 #include "llmc/device/cpu_stream.h"
 #include "llmc/device/faults.h"
 

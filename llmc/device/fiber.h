@@ -27,6 +27,8 @@
 #endif
 #if LLMC_TSAN
 #include <sanitizer/tsan_interface.h>
+extern "C" void __tsan_read_range(const void* data, unsigned long bytes);  // not in its header
+extern "C" void __tsan_write_range(const void* data, unsigned long bytes);
 #endif
 
 namespace cpu_world {

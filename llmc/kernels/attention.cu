@@ -1,10 +1,11 @@
 // Attention: which kernel takes a shape, and the checks that all of them rely on. The kernels themselves:
-// attention_plain_*.cu and attention_mma_*.cu.
+// attention_plain_*.cu, attention_mma_*.cu and attention_hopper_*.cu.
 #include "llmc/kernels/attention.h"
 
 #include <algorithm>
 #include <climits>
 
+#include "llmc/kernels/attention_hopper.cuh"
 #include "llmc/kernels/attention_mma.cuh"
 #include "llmc/kernels/attention_plain.cuh"
 
@@ -29,55 +30,62 @@ double attention_pairs(const AttentionShape& shape) {
 
 // ---------------------------------------------------------------------------------------------- the choice
 
-const char* attention_kernel_name(AttentionKernel kernel) {
-  switch (kernel) {
-    case AttentionKernel::automatic:
-      return "auto";
-    case AttentionKernel::plain:
-      return "plain";
-    case AttentionKernel::mma:
-      break;
-  }
-  return "mma";
-}
+constexpr AttentionKernel kNamed[] = {AttentionKernel::automatic, AttentionKernel::plain, AttentionKernel::mma,
+                                      AttentionKernel::hopper};
+constexpr const char* kNames[] = {"auto", "plain", "mma", "hopper"};
+
+const char* attention_kernel_name(AttentionKernel kernel) { return kNames[int(kernel)]; }
 
 AttentionKernel attention_kernel_named(const std::string& name) {
-  for (AttentionKernel kernel : {AttentionKernel::automatic, AttentionKernel::plain, AttentionKernel::mma})
+  for (AttentionKernel kernel : kNamed)
     if (name == attention_kernel_name(kernel)) return kernel;
-  fail("there is no attention kernel '%s': expected auto, plain or mma", name.c_str());
+  fail("there is no attention kernel '%s': expected auto, plain, mma or hopper", name.c_str());
 }
 
 namespace {
 
-// Why the tensor cores' kernel cannot take it; empty if it can.
-std::string mma_refuses(const DeviceInfo& device, DType dtype, int HD) {
-  constexpr size_t kNeeded = 99 << 10;  // what the smallest of its devices has for a block
+// Why a kernel on tensor cores cannot take it; empty if it can.
+std::string tensor_cores_refuse(const DeviceInfo& device, DType dtype, int HD, size_t shared_bytes) {
   if (dtype != DType::bf16) return "it multiplies bf16";
   if (HD != 64 && HD != 128) return "it takes head sizes 64 and 128";
-  if (device.gpu && device.compute_capability < 80) return "it needs a GPU of compute capability 8.0 or more";
-  if (device.shared_bytes_per_block < kNeeded)
-    return format("it needs %zu KiB of shared memory a block, here are %zu", kNeeded >> 10,
+  if (device.shared_bytes_per_block < shared_bytes)
+    return format("it needs %zu KiB of shared memory a block, here are %zu", shared_bytes >> 10,
                   device.shared_bytes_per_block >> 10);
   return "";
+}
+std::string mma_refuses(const DeviceInfo& device, DType dtype, int HD) {
+  if (device.gpu && device.compute_capability < 80) return "it needs a GPU of compute capability 8.0 or more";
+  return tensor_cores_refuse(device, dtype, HD, 99 << 10);  // what the smallest of its devices has for a block
+}
+std::string hopper_refuses(const DeviceInfo& device, DType dtype, int HD) {
+  if (device.gpu && device.compute_capability != 90) return "it needs a GPU of compute capability 9.0 (Hopper)";
+  if (!hopper_attention_is_built()) return "this build has no code for it: make ARCH=90a";
+  return tensor_cores_refuse(device, dtype, HD, 227 << 10);
 }
 
 }  // namespace
 
 AttentionChoice choose_attention_kernel(AttentionKernel asked, const DeviceInfo& device, DType dtype, int HD) {
+  using enum AttentionKernel;
   REQUIRE(HD >= 16 && HD <= 256 && HD % 8 == 0,
           "attention: no kernel takes head size %d%s\n  expected 16 to 256, a multiple of 8", HD,
-          asked == AttentionKernel::automatic ? "" : ", not even the one that was asked for");
+          asked == automatic ? "" : ", not even the one that was asked for");
   const std::string what = format("head size %d in %s on %s", HD, dtype_name(dtype), device.name.c_str());
-  const std::string refusal = mma_refuses(device, dtype, HD);
-  REQUIRE(asked != AttentionKernel::mma || refusal.empty(),
-          "attention: the kernel mma does not take %s: %s\n  --attention plain does", what.c_str(), refusal.c_str());
-  if (asked == AttentionKernel::mma) return {AttentionKernel::mma, "asked for; takes " + what};
-  const bool own = HD == 64 || HD == 128;
-  const std::string by = own ? ", compiled for that size" : ", by the code that all sizes but 64 and 128 share";
-  if (asked == AttentionKernel::plain) return {AttentionKernel::plain, "asked for; takes " + what + by};
-  if (!refusal.empty()) return {AttentionKernel::plain, "the only one that takes " + what + by};
-  if (device.gpu) return {AttentionKernel::mma, "tensor cores, the fastest that takes " + what};
-  return {AttentionKernel::plain, "the fastest that takes " + what + by};  // a CPU has no tensor cores
+  const std::string no_hopper = hopper_refuses(device, dtype, HD), no_mma = mma_refuses(device, dtype, HD);
+  if (asked == hopper || asked == mma) {
+    const std::string& refusal = asked == hopper ? no_hopper : no_mma;
+    REQUIRE(refusal.empty(), "attention: the kernel %s does not take %s: %s\n  --attention %s does",
+            attention_kernel_name(asked), what.c_str(), refusal.c_str(),
+            asked == hopper && no_mma.empty() ? "mma" : "plain");
+    return {asked, "asked for; takes " + what};
+  }
+  const std::string by =
+      HD == 64 || HD == 128 ? ", compiled for that size" : ", by the code that all sizes but 64 and 128 share";
+  if (asked == plain) return {plain, "asked for; takes " + what + by};
+  if (!no_mma.empty()) return {plain, "the only one that takes " + what + by};
+  if (!device.gpu) return {plain, "the fastest that takes " + what + by};  // a CPU has no tensor cores
+  if (no_hopper.empty()) return {hopper, "Hopper's own, the fastest that takes " + what};
+  return {mma, "tensor cores, the fastest that takes " + what + "; not hopper: " + no_hopper};
 }
 
 // ---------------------------------------------------------------------------------------------- checks
@@ -153,8 +161,10 @@ void attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* 
     require_apart<T>(who, result, input, s);
   }
   require_floats(who, "lse", lse);
-  if constexpr (std::is_same_v<T, bf16>)
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (choice.kernel == AttentionKernel::hopper) return hopper_attention_forward(stream, out, lse, q, k, v, s, amax);
     if (choice.kernel == AttentionKernel::mma) return mma_attention_forward(stream, out, lse, q, k, v, s, amax);
+  }
   plain_attention_forward(stream, out, lse, q, k, v, s, amax);
 }
 
@@ -177,11 +187,16 @@ void attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const
   }
   require_floats(who, "delta", delta);
   require_floats(who, "lse", lse);
-  if constexpr (std::is_same_v<T, bf16>)
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (choice.kernel == AttentionKernel::hopper) {
+      hopper_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
+      return hopper_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
+    }
     if (choice.kernel == AttentionKernel::mma) {
       mma_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
       return mma_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
     }
+  }
   plain_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
   plain_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
 }

@@ -45,10 +45,11 @@ AttentionShape separate_attention_shape(int B, int Tq, int Tk, int NH, int NKV, 
 // Forward needs 4 HD FLOPs a pair and head, backward 10 HD.
 double attention_pairs(const AttentionShape& shape);
 
-// plain: a thread a row, on any device. mma: tensor cores (sm_80 and newer), bf16, head sizes 64 and 128.
-enum class AttentionKernel { automatic, plain, mma };
+// plain: a thread a row, on any device. mma: tensor cores (sm_80 and newer), bf16, head sizes 64 and 128. hopper: the
+// same for sm_90 alone, in its own ways (TMA, wgmma).
+enum class AttentionKernel { automatic, plain, mma, hopper };
 
-// "auto", "plain" or "mma", as --attention has it; throws on another name.
+// "auto", "plain", "mma" or "hopper", as --attention has it; throws on another name.
 AttentionKernel attention_kernel_named(const std::string& name);
 const char* attention_kernel_name(AttentionKernel kernel);
 

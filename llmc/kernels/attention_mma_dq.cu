@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
 void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
                       const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
   const int B = shape.B, Tq = shape.Tq, NH = shape.NH, HD = shape.HD;
-  with_mma_head_size(HD, [&](auto head_size) {
+  with_tensor_core_head_size(HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     const unsigned ranges = blocks_for(size_t(Tq), Shared::kRows);

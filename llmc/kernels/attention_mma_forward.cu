@@ -168,7 +168,7 @@ void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q,
                            const AttentionShape& shape, float* amax) {
   const int B = shape.B, Tq = shape.Tq, NH = shape.NH, HD = shape.HD;
   const unsigned ranges = blocks_for(size_t(Tq), kRows);
-  with_mma_head_size(HD, [&](auto constant) {
+  with_tensor_core_head_size(HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
     const auto start = [&](auto finds_amax) {
       launch<attention_mma_forward_kernel<kHD, decltype(finds_amax)::value>>(

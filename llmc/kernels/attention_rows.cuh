@@ -50,6 +50,50 @@ __device__ __forceinline__ int first_query_past(const AttentionShape& shape, int
   return from;
 }
 
+// ---------------------------------------------------------------------------------------------- on tensor cores
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ static __forceinline__ int warp_number() { return threadIdx.x / 32; }
+__device__ static __forceinline__ int lane_of_warp() { return threadIdx.x % 32; }
+
+// The queries of a block: those from t0 on, of one head of one sequence. The last of a sequence see most keys, so they
+// come first.
+struct QueryPlace {
+  int head, b, t0;
+};
+__device__ __forceinline__ QueryPlace query_place(const AttentionShape& shape, unsigned block, int ranges, int rows) {
+  const int heads = shape.NH * shape.B, head = int(block) % heads;
+  return {head % shape.NH, head / shape.NH, (ranges - 1 - int(block) / heads) * rows};
+}
+
+// What the queries of a warp see: `all` of them, and `any` of them.
+struct alignas(16) KeysOfWarp {
+  KeyRange all, any;
+  __device__ bool see_some(int key0, int key1) const { return any.first <= key1 && any.last >= key0; }
+  __device__ bool see_every(int key0, int key1) const { return all.first <= key0 && all.last >= key1; }
+};
+
+// Keys of the call that query t sees; one beyond the last stands as that one.
+__device__ __forceinline__ KeyRange keys_of_query_or_last(const AttentionShape& shape, int b, int t) {
+  return keys_of_query(shape, b, least(t, shape.Tq - 1));
+}
+
+// Of the 16 kM queries from t on.
+template <int kM>
+__device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& shape, int b, int t) {
+  const KeyRange mine = keys_of_query_or_last(shape, b, t + lane_of_warp() % (16 * kM));
+  KeysOfWarp keys = {mine, mine};
+#pragma unroll
+  for (int width = 16; width; width /= 2) {
+    keys.all.first = greatest(keys.all.first, __shfl_xor_sync(~0u, keys.all.first, width));
+    keys.all.last = least(keys.all.last, __shfl_xor_sync(~0u, keys.all.last, width));
+    keys.any.first = least(keys.any.first, __shfl_xor_sync(~0u, keys.any.first, width));
+    keys.any.last = greatest(keys.any.last, __shfl_xor_sync(~0u, keys.any.last, width));
+  }
+  return keys;
+}
+
 // ---------------------------------------------------------------------------------------------- where rows lie
 
 // The heads of one sequence from `head` on; row r is head r % group of position r / group.
@@ -70,6 +114,13 @@ inline size_t span_of(const AttentionStrides& strides, int B, int T, int heads, 
 }
 
 // ---------------------------------------------------------------------------------------------- for launchers
+
+// Calls `body` with the head size as a constant.
+template <class Body>
+void with_tensor_core_head_size(int HD, const Body& body) {
+  if (HD == 64) body(std::integral_constant<int, 64>{});
+  else body(std::integral_constant<int, 128>{});
+}
 
 // What each pass says of itself before it is enqueued, whichever kernel computes it.
 template <class T>

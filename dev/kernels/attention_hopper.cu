@@ -1,0 +1,32 @@
+// Checks and times llmc/kernels/attention's own kernels for Hopper, against a plain reference in double and against the
+// plain kernel. On other GPUs: that they are refused.
+//
+// Covers: promise 7: Hopper's attention agrees with a plain reference, at sizes around its tiles' edges, with offsets,
+// documents, groups
+// Timeout: 600
+#include "dev/kernels/attention_tiled.h"
+#include "llmc/kernels/attention_hopper.cuh"
+
+namespace {
+
+constexpr AttentionKernel kHopper = AttentionKernel::hopper;
+
+bool takes_it(const DeviceInfo& info) {
+  return !info.gpu || (info.compute_capability == 90 && hopper_attention_is_built());
+}
+
+}  // namespace
+
+void check(Checker& checker) {
+  if (const DeviceInfo& info = checker.stream.device().info(); !takes_it(info))
+    return checker.refused("not Hopper", "the kernel hopper does not take",
+                           [&] { choose_attention_kernel(kHopper, info, DType::bf16, 128); });
+  OtherOrders orders;
+  if (!check_sizes(checker, orders, kHopper)) return;
+  for (const Case& c : odd_cases()) check_case<bf16>(checker, orders, c, kHopper);
+  check_beside_others(checker, kHopper);
+}
+
+void bench(Bencher& bencher) {
+  if (takes_it(bencher.stream.device().info())) bench_sizes(bencher, kHopper);
+}

@@ -1,0 +1,92 @@
+// What is checked of attention on tensor cores, whichever kernel it is: lengths around the edges of tiles, offsets,
+// documents, groups, layouts, and the plain kernel beside it.
+//
+// LLMC_SIZES=every: at 24 lengths instead of 6; LLMC_SIZES=few: at 2, for ThreadSanitizer, to which each of the many
+// switches between threads is dear.
+#pragma once
+
+#include "dev/kernels/attention_cases.h"
+
+// Both round p and ds where the other does not: apart by what either may be from the reference.
+inline void check_against_plain(Checker& checker, const Case& c, AttentionKernel kernel) {
+  const Inputs<bf16> in(c, 77);
+  const Placement& place = in.place;
+  const auto [out, lse, dqkv] = run(checker.stream, in, kernel);
+  const auto [plain_out, plain_lse, plain_dqkv] = run(checker.stream, in, AttentionKernel::plain);
+  const Doubles exact{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), place.out.gather(in.dout),
+                      place.out.gather(plain_out)};
+  const auto limit = ReferenceAttention(place, in.document_start, exact, kRounding<bf16>).result().limit;
+  const std::string name = name_of(c, DType::bf16) + ", beside the plain kernel: ";
+  const auto close = [&](const char* what, const View& view, const std::vector<bf16>& got,
+                         const std::vector<bf16>& want, double of_one) {
+    checker.close(name + what, picked(view, got), view.gather(want), {view.B, view.T, view.heads, view.HD},
+                  2 * kRounding<bf16>, 2 * of_one);
+  };
+  close("out", place.out, out, plain_out, limit.out);
+  // The outputs differ by their roundings, which move delta: by that of a head's dout and out.
+  const double delta = 2 * kRounding<bf16> * std::sqrt(double(c.HD));
+  close("dq", place.q, dqkv, plain_dqkv, limit.dq + delta);
+  close("dk", place.k, dqkv, plain_dqkv, limit.dk + delta);
+  close("dv", place.v, dqkv, plain_dqkv, limit.dv);
+}
+
+// Lengths around the edges of fragments (8, 16), warps (32) and tiles (64, 128).
+inline std::vector<int> lengths(const std::string& which) {
+  if (which == "few") return {17, 65};
+  if (which != "every") return {1, 17, 64, 129, 257, 300};
+  return {1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 511, 777, 1023, 1024, 1025, 1030};
+}
+
+// Of each length: alone, with more keys or queries than that, with offsets, with documents; the groups in turn.
+inline std::vector<Case> cases_of(int T, int number) {
+  const Documents none = Documents::none, packed = Documents::packed, arbitrary = Documents::arbitrary;
+  struct Heads {
+    int NH, NKV;
+  };
+  const Heads heads[] = {{2, 2}, {4, 1}, {7, 1}, {8, 1}};  // groups of 1, 4, 7 and 8
+  const auto [NH, NKV] = heads[number % 4];
+  const auto [NH2, NKV2] = heads[(number + 2) % 4];
+  const int HD = number % 2 ? 64 : 128, other_HD = 192 - HD;
+  return {
+      {1, T, T, NH, NKV, HD, 0, 0, none, Layout::packed},
+      {T < 100 ? 2 : 1, T, T, NH2, NKV2, other_HD, 0, 0, packed, Layout::packed},
+      {1, T, T + 45, NH2, NKV2, HD, 45, 0, number % 3 ? none : packed, Layout::gaps},
+      {1, (T + 1) / 2, T, NH, NKV, other_HD, T / 2 + 3, 3, number % 3 ? packed : arbitrary, Layout::sequences_inside},
+      {1, T, (T + 1) / 2, 2, 1, HD, 0, T / 8, none, Layout::separate},
+  };
+}
+
+// Scores of another size, queries that see nothing, none that sees anything.
+inline std::vector<Case> odd_cases() {
+  return {
+      {1, 200, 200, 4, 1, 128, 0, 0, Documents::none, Layout::packed},
+      {1, 130, 130, 4, 2, 64, 0, 0, Documents::packed, Layout::packed, 3},  // scores of about 10
+      {1, 100, 100, 2, 1, 128, 0, 0, Documents::none, Layout::packed, 100},
+      {2, 50, 60, 4, 2, 64, 100, 120, Documents::none, Layout::gaps},  // the first 20 queries see nothing
+      {1, 10, 20, 2, 1, 128, 5, 40},                                   // no query sees anything
+  };
+}
+
+// False: only a few sizes were asked for, and the rest is to be left out.
+inline bool check_sizes(Checker& checker, OtherOrders& orders, AttentionKernel kernel) {
+  const char* which = getenv("LLMC_SIZES");
+  int number = 0;
+  for (const int T : lengths(which ? which : "")) {
+    for (const Case& c : cases_of(T, number)) check_case<bf16>(checker, orders, c, kernel);
+    ++number;
+  }
+  return !which || std::string(which) != "few";
+}
+
+inline void check_beside_others(Checker& checker, AttentionKernel kernel) {
+  for (const int HD : {64, 128}) check_one_by_one<bf16>(checker, kernel, HD);
+  check_against_plain(checker, {1, 257, 257, 8, 2, 128, 0, 0, Documents::packed, Layout::packed}, kernel);
+  check_against_plain(checker, {2, 130, 130, 4, 4, 64, 0, 0, Documents::none, Layout::packed}, kernel);
+}
+
+inline void bench_sizes(Bencher& bencher, AttentionKernel kernel) {
+  for (const auto& [model, N] : bencher.workloads())
+    for (const int T : bencher.gpu() ? std::vector<int>{1024, 4096, 8192} : std::vector<int>{std::min(N, 256)})
+      if (model.HD == 64 || model.HD == 128)
+        bench_shape<bf16>(bencher, kernel, N / T, T, model.NH, model.NKV, model.HD);
+}

@@ -1,0 +1,48 @@
+// What a block has that uses Hopper's own instructions, in the CPU world.
+#pragma once
+
+#include "llmc/device/cpu_async_proxy.h"
+#include "llmc/device/cpu_transaction_barriers.h"
+#include "llmc/device/cpu_warpgroups.h"
+
+namespace cpu_world {
+
+struct HopperState {
+  explicit HopperState(Block& block)
+      : block(block), barriers(block), proxy(block, barriers), warpgroups(block, proxy) {}
+
+  void begin() {
+    barriers.begin();
+    proxy.begin();
+    warpgroups.begin();
+  }
+  void end() { proxy.end(); }
+  void thread_returns(int thread) {
+    proxy.thread_returns(thread);
+    warpgroups.thread_returns(thread);
+  }
+  // One of the things that are under way beside the threads, if there are any.
+  void go_on_somewhere() {
+    switch (block.random().below(3)) {
+      case 0:
+        proxy.land_one(AsyncProxy::Which::any);
+        break;
+      case 1:
+        proxy.read_one();
+        break;
+      default:
+        warpgroups.execute_one();
+    }
+  }
+  void describe_waiting(const DescribeThread& add) const {
+    barriers.describe_waiting(add);
+    warpgroups.describe_waiting(add);
+  }
+
+  Block& block;
+  TransactionBarriers barriers;
+  AsyncProxy proxy;
+  Warpgroups warpgroups;
+};
+
+}  // namespace cpu_world

@@ -1,0 +1,318 @@
+// Causal attention on Hopper, backward: the gradients of keys and values. With p[t,j] = exp(s[t,j] - lse[t]):
+//
+//   ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dk[j] = scale * sum_t ds[t,j] q[t]     dv[j] = sum_t p[t,j] dout[t]
+//
+// dk, dv = or +=.  Deterministic, without atomics: a warpgroup has its keys' sums to itself and walks over the queries
+// that see them, those of all heads of the group. Scores are computed transposed, keys x queries: so p and ds are the
+// left operands of the sums as they lie in the registers.
+//
+//   tile        128 keys x 64 queries. First keys first: most queries see them.
+//   roles       warpgroup 0 brings (24 registers): one thread tiles, 64 others lse, delta and what each query sees;
+//               two others have 64 keys each (240)
+//   registers   of a thread, head 128: 64 + 64 sums, 32 scores, 32 of v.dout, 16 pairs of weights
+//   stages      three of queries, three of dout; keys and values once
+//   waits       multiply: keys and values, a stage's bytes, its rows' numbers; bring: until a stage is free
+//
+// A warpgroup starts the scores of the next queries and the last queries' sum of ds, and takes the exponentials while
+// the latter runs; then v.dout and the sum of p, and takes ds while the latter runs. One array of weights: p's sum is
+// done before ds takes its place. With two, or with v.dout beside the scores, registers are short at head size 128, and
+// the compiler makes products wait for one another.
+//
+// What should limit it (dev/bench/attention_rates.cpp, a model; nothing measured yet), clocks of a multiprocessor for a
+// tile at head size 128: four products 2048, exponentials 512, fp32 320, shared memory 1920 (operands 1536, the copies
+// 256, lse and delta 128), L2 1024, four waits 400: some 2781, 620 TFLOP/s of its four products at T = 8192. Scores
+// and v.dout, 64 columns of operands from shared memory, read 4 KiB in 32 clocks: all that it gives. Head size 64:
+// 1024, 512, 320, 1024: 1757, 479 TFLOP/s at T = 4096.
+#include "llmc/kernels/attention_hopper.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+// What belongs to the queries of a tile, besides their rows.
+template <int kQueries>
+struct QueryRows {
+  float lse[kQueries], delta[kQueries];  // lse in units of log 2; infinity where the query sees no key, or does not
+                                         // exist: its weights are 0
+  int first[kQueries], last[kQueries];   // the keys that it sees
+  TransactionBarrier full;
+};
+
+template <int kHD>
+struct Tiles {
+  static constexpr int kGroups = 2, kKeys = kGroups * kGroupRows, kQueries = 64, kStages = 3;
+  static constexpr int kThreads = (1 + kGroups) * kGroupThreads;
+  static constexpr int kRegistersToBring = 24, kRegisters = 240;
+  using Queries = WgmmaTile<kQueries, kHD>;
+  using Keys = WgmmaTile<kKeys, kHD>;
+  Keys k, v;
+  Stage<Queries> q[kStages], dout[kStages];
+  QueryRows<kQueries> rows[kStages];  // free when the stage of q is
+  TransactionBarrier keys_full;
+};
+static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
+
+constexpr int kOfGroup = 1;  // named barriers: 1 and 2, a warpgroup's own
+
+// The tiles that a block walks over: of each head of the group the queries first .. end-1.
+struct QueryTiles {
+  int first, end, of_head, count;
+};
+
+// Where a walk over them is.
+template <int kQueries>
+struct QueryTile {
+  int head, t0;
+  __device__ __forceinline__ QueryTile(int head, const QueryTiles& tiles) : head(head), t0(tiles.first) {}
+  __device__ __forceinline__ void advance(const QueryTiles& tiles) {
+    t0 += kQueries;
+    if (t0 < tiles.end) return;
+    t0 = tiles.first;
+    ++head;
+  }
+};
+
+// One thread brings keys and values, then the tiles of queries and dout.
+template <int kHD>
+__device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout, const TensorMap& k,
+                                      const TensorMap& v, int b, int kv_head, int head, int key0,
+                                      const QueryTiles& tiles) {
+  using Shared = Tiles<kHD>;
+  barrier_expect(shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
+  load_rows(shared.k, k, shared.keys_full, kv_head, key0, b);
+  load_rows(shared.v, v, shared.keys_full, kv_head, key0, b);
+  RingPlace<Shared::kStages> place;
+  QueryTile<Shared::kQueries> at(head, tiles);
+  for (int i = 0; i < tiles.count; ++i) {
+    load_stage(shared.q[place.slot], q, place.parity, at.head, at.t0, b);
+    load_stage(shared.dout[place.slot], dout, place.parity, at.head, at.t0, b);
+    place.advance();
+    at.advance(tiles);
+  }
+}
+
+// A thread a row brings what belongs to the queries of each tile.
+template <int kHD>
+__device__ __forceinline__ void bring_rows(Tiles<kHD>& shared, const float* lse, const float* delta,
+                                           const AttentionShape& shape, int b, int head, int row,
+                                           const QueryTiles& tiles) {
+  using Shared = Tiles<kHD>;
+  RingPlace<Shared::kStages> place;
+  QueryTile<Shared::kQueries> at(head, tiles);
+  for (int i = 0; i < tiles.count; ++i) {
+    const int t = at.t0 + row;
+    float lse_of_row = -INFINITY, delta_of_row = 0;
+    KeyRange seen = {0, shape.Tk};
+    if (t < tiles.end) {
+      const size_t of_query = (size_t(b) * shape.NH + at.head) * shape.Tq + t;
+      lse_of_row = lse[of_query];
+      delta_of_row = delta[of_query];
+      seen = keys_of_query(shape, b, t);
+    }
+    if (lse_of_row == -INFINITY) lse_of_row = INFINITY, seen = {0, shape.Tk};
+    barrier_wait(shared.q[place.slot].free, place.parity ^ 1);
+    auto& rows = shared.rows[place.slot];
+    rows.lse[row] = lse_of_row * kLog2e;
+    rows.delta[row] = delta_of_row;
+    rows.first[row] = seen.first;
+    rows.last[row] = seen.last;
+    barrier_arrive(rows.full);
+    place.advance();
+    at.advance(tiles);
+  }
+}
+
+// A warpgroup's 64 keys.
+template <int kHD>
+__device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& dk_map, const TensorMap& dv_map,
+                                                   bf16* dk, bf16* dv, const AttentionShape& shape, float scale, int b,
+                                                   int kv_head, int key0, int group, const QueryTiles& tiles,
+                                                   bool accumulate) {
+  using Shared = Tiles<kHD>;
+  constexpr int kQueries = Shared::kQueries;
+  const int row0 = group * kGroupRows;
+  float dkeys[kHD / 2] = {}, dvalues[kHD / 2] = {}, s[kQueries / 2] = {}, ds[kQueries / 2] = {};
+  uint32_t weights[kQueries / 16][4];
+  RingPlace<Shared::kStages> place, last;  // of the tile at hand, and of the one before
+  const auto start_scores = [&] {
+    barrier_wait(shared.q[place.slot].full, place.parity);
+    keep_in_place(s);
+    products_begin();
+    multiply_rows(s, shared.k, row0, shared.q[place.slot].tile);
+    products_commit();
+  };
+  const auto start_products = [&] {
+    barrier_wait(shared.dout[place.slot].full, place.parity);
+    keep_in_place(ds);
+    products_begin();
+    multiply_rows(ds, shared.v, row0, shared.dout[place.slot].tile);
+    products_commit();
+  };
+  const auto start_keys = [&] {
+    keep_in_place(dkeys);
+    products_begin();
+    add_weighted<kHD>(dkeys, weights, shared.q[last.slot].tile);
+    products_commit();
+  };
+  const auto start_values = [&] {
+    round_to_operand<kQueries>(weights, s);
+    keep_in_place(dvalues);
+    products_begin();
+    add_weighted<kHD>(dvalues, weights, shared.dout[place.slot].tile);
+    products_commit();
+  };
+  // p into s, from the scores.
+  const auto take_scores = [&] {
+    keep_in_place(s);
+    auto& rows = shared.rows[place.slot];
+    barrier_wait(rows.full, place.parity);
+    const int first_key = key0 + row0 + warp_number() % 4 * 16, lane = lane_of_warp();
+    bool every = true;  // of the warp's keys each is seen by this lane's two queries
+#pragma unroll
+    for (int i = lane; i < kQueries; i += 32) every &= rows.first[i] <= first_key && rows.last[i] >= first_key + 15;
+    const bool masked = __ballot_sync(~0u, every) != ~0u;
+#pragma unroll
+    for (int j = 0; j < kQueries / 8; ++j)
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const float lse2 = rows.lse[column_of(j, odd)];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& score = s[4 * j + 2 * half + odd];
+          score = exp2_f32(score * (scale * kLog2e) - lse2);
+        }
+      }
+    if (!masked) return;
+#pragma unroll
+    for (int j = 0; j < kQueries / 8; ++j)
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int first = rows.first[column_of(j, odd)], last = rows.last[column_of(j, odd)];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int key = key0 + row0 + row_of_group(half);
+          if (key < first || key > last) s[4 * j + 2 * half + odd] = 0;
+        }
+      }
+  };
+  // ds into ds, from v.dout and p.
+  const auto take_products = [&] {
+    keep_in_place(ds);
+    auto& rows = shared.rows[place.slot];
+#pragma unroll
+    for (int j = 0; j < kQueries / 8; ++j)
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const float delta = rows.delta[column_of(j, odd)];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int i = 4 * j + 2 * half + odd;
+          ds[i] = s[i] * (ds[i] - delta);
+        }
+      }
+  };
+  // Behind a tile's p: ds as weights, and the sum of p.
+  const auto finish_tile = [&] {
+    start_products();
+    start_values();
+    products_wait<1>();
+    take_products();
+    products_wait<0>();
+    keep_in_place(dvalues);
+    if (first_lane()) barrier_arrive(shared.dout[place.slot].free);
+    place.advance();
+    round_to_operand<kQueries>(weights, ds);
+  };
+  if (tiles.count > 0) {
+    barrier_wait(shared.keys_full, 0);
+    start_scores();
+    products_wait<0>();
+    take_scores();
+    finish_tile();
+  }
+#pragma unroll 1
+  for (int i = 1; i < tiles.count; ++i) {
+    start_scores();
+    start_keys();
+    products_wait<1>();
+    take_scores();
+    products_wait<0>();
+    keep_in_place(dkeys);
+    if (first_lane()) barrier_arrive(shared.q[last.slot].free);
+    last.advance();
+    finish_tile();
+  }
+  if (tiles.count > 0) {
+    start_keys();
+    products_wait<0>();
+    keep_in_place(dkeys);
+  }
+  const float one[2] = {1, 1}, factor[2] = {scale, scale};
+  const int key = key0 + row0;
+  scale_rows<kHD>(dvalues, one, HeadRows<bf16>(dv, shape.v, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
+  store_rows<kHD>(dv_map, kv_head, key, b, dvalues, shared.v, row0, kOfGroup + group);
+  scale_rows<kHD>(dkeys, factor, HeadRows<bf16>(dk, shape.k, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
+  store_rows<kHD>(dk_map, kv_head, key, b, dkeys, shared.k, row0, kOfGroup + group);
+  stores_wait_read();
+}
+
+template <int kHD>
+__global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
+    attention_hopper_dkv_kernel(const __grid_constant__ TensorMap dk_map, const __grid_constant__ TensorMap dv_map,
+                                const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap dout,
+                                const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+                                bf16* __restrict__ dk, bf16* __restrict__ dv, const float* __restrict__ lse,
+                                const float* __restrict__ delta, AttentionShape shape, float scale, bool accumulate) {
+  using Shared = Tiles<kHD>;
+  constexpr int kKeys = Shared::kKeys, kQueries = Shared::kQueries;
+  Shared& shared = shared_memory<Shared>();
+  const BlockPlace place = block_place(shape);
+  const int group = warpgroup_number(), heads = shape.NH / shape.NKV, key0 = place.range * kKeys;
+  const int first = first_row_behind(shape, 1, key0);
+  const int end = first_query_past(shape, place.b, least(key0 + kKeys, shape.Tk) - 1);
+  const int of_head = first < end ? (end - first + kQueries - 1) / kQueries : 0;
+  const QueryTiles tiles = {first, end, of_head, heads * of_head};
+  if (threadIdx.x == 0) {
+    barrier_initialize(shared.keys_full, 1);
+    initialize_ring(shared.q, 4 * Shared::kGroups);
+    initialize_ring(shared.dout, 4 * Shared::kGroups);
+    for (int i = 0; i < Shared::kStages; ++i) barrier_initialize(shared.rows[i].full, kQueries);
+    barriers_publish();
+  }
+  __syncthreads();
+  if (group == 0) {
+    give_up_registers<Shared::kRegistersToBring>();
+    const int row = int(threadIdx.x) - 32, head = place.kv_head * heads;
+    if (threadIdx.x == 0 && tiles.count > 0) bring(shared, q, dout, k, v, place.b, place.kv_head, head, key0, tiles);
+    if (row >= 0 && row < kQueries) bring_rows(shared, lse, delta, shape, place.b, head, row, tiles);
+  } else {
+    take_registers<Shared::kRegisters>();
+    multiply_and_store(shared, dk_map, dv_map, dk, dv, shape, scale, place.b, place.kv_head, key0, group - 1, tiles,
+                       accumulate);
+  }
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+void hopper_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,
+                          const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
+  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const char* who = "attention_hopper, dk and dv";
+  with_tensor_core_head_size(HD, [&](auto head_size) {
+    constexpr int kHD = decltype(head_size)::value;
+    using Shared = Tiles<kHD>;
+    Device& device = stream.device();
+    launch<attention_hopper_dkv_kernel<kHD>>(dkv_work(stream, who, dk, dv, delta, dout, lse, q, k, v, shape),
+                                             blocks_for(size_t(Tk), Shared::kKeys) * unsigned(NKV * B),
+                                             Shared::kThreads, sizeof(Shared),
+                                             map_of_rows(device, dk, shape.k, B, Tk, NKV, HD, kGroupRows, who),
+                                             map_of_rows(device, dv, shape.v, B, Tk, NKV, HD, kGroupRows, who),
+                                             map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
+                                             map_of_rows(device, dout, shape.out, B, Tq, NH, HD, Shared::kQueries, who),
+                                             map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
+                                             map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), dk,
+                                             dv, lse, delta, shape, 1 / std::sqrt(float(HD)), accumulate);
+  });
+}

@@ -1,0 +1,251 @@
+// Causal attention on Hopper, backward: the gradient of queries, and delta.  With p[t,j] = exp(s[t,j] - lse[t]):
+//
+//   delta[t] = dout[t].out[t]    ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])    dq[t] = scale * sum_j ds[t,j] k[j]
+//
+// dq = or +=, delta =.  Deterministic: a warpgroup has its queries' sums to itself. Gradients of keys are a kernel of
+// their own, which computes the scores again: 7 products where 5 would do, but no sum passes through device memory, and
+// none waits for another block.
+//
+//   tile        128 queries; head 128: 64 keys, head 64: 128. Last keys first: those that need masks.
+//   roles       warpgroup 0 brings (24 registers); two others have 64 queries each (240)
+//   registers   of a thread, head 128: 64 sums, 32 scores, 32 of dout.v, 16 pairs of weights; head 64: 32, 64, 64, 32
+//   stages      three of keys, of which two are multiplied at once; two of values; queries and dout once
+//   waits       multiply: the queries, a stage's bytes; bring: until a stage is free
+//
+// A warpgroup starts the scores and dout.v of the next keys, then the sum of the last keys, and takes the exponentials
+// while the others run.
+//
+// What should limit it (dev/bench/attention_rates.cpp, a model; nothing measured yet), clocks of a multiprocessor for a
+// tile at head size 128: three products 1536, exponentials 512, fp32 256, shared memory 1536 (each warpgroup reads its
+// own q and dout: 1280, the copies 256), L2 1024, three waits 300: some 2143, 593 TFLOP/s of its three products at T =
+// 8192. Head size 64: 1536, 1024, 512, 1280: 2450, 487 TFLOP/s at T = 4096. With the kernel of dk and dv, counted as
+// five products: 435 and 345 TFLOP/s.
+#include "llmc/kernels/attention_hopper.cuh"
+
+// ---------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+template <int kHD>
+struct Tiles {
+  static constexpr int kGroups = 2, kQueries = kGroups * kGroupRows, kKeys = kHD == 64 ? 128 : 64;
+  static constexpr int kThreads = (1 + kGroups) * kGroupThreads, kKeyStages = 3, kValueStages = 2;
+  static constexpr int kRegistersToBring = 24, kRegisters = 240;
+  using Rows = WgmmaTile<kQueries, kHD>;
+  using Keys = WgmmaTile<kKeys, kHD>;
+  Rows q, dout;
+  Stage<Keys> k[kKeyStages], v[kValueStages];
+  TransactionBarrier rows_full;
+  float lse[kQueries], delta[kQueries];  // lse in units of log 2
+};
+static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
+
+constexpr int kOfGroup = 1;  // named barriers: 1 and 2, a warpgroup's own
+
+// One thread brings queries and dout, then the tiles of keys and values, in the order in which they are multiplied.
+template <int kHD>
+__device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout, const TensorMap& k,
+                                      const TensorMap& v, const QueryPlace& place, int kv_head, const KeyTiles& tiles) {
+  using Shared = Tiles<kHD>;
+  barrier_expect(shared.rows_full, sizeof(shared.q) + sizeof(shared.dout));
+  load_rows(shared.q, q, shared.rows_full, place.head, place.t0, place.b);
+  load_rows(shared.dout, dout, shared.rows_full, place.head, place.t0, place.b);
+  RingPlace<Shared::kKeyStages> keys;
+  RingPlace<Shared::kValueStages> values;
+  for (int tile = tiles.count - 1; tile >= 0; --tile) {
+    const int key0 = tiles.first + tile * Shared::kKeys;
+    load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key0, place.b);
+    load_stage(shared.v[values.slot], v, values.parity, kv_head, key0, place.b);
+    keys.advance();
+    values.advance();
+  }
+}
+
+// delta of a warpgroup's rows, to device memory and to shared memory; lse beside it. A row that sees no key, or does
+// not exist, has lse = infinity there: its weights are 0.
+template <int kHD>
+__device__ __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, const bf16* dout, const bf16* out,
+                                              const float* lse, const AttentionShape& shape, const QueryPlace& place,
+                                              int row0) {
+  constexpr int kChunks = kHD / 8, kRowsAtOnce = kGroupThreads / kChunks, kTogether = 4;  // a lane: 8 columns of a row
+  using Eight = Vector<bf16, 8>;
+  const HeadRows<const bf16> outs(out, shape.out, place.b, place.head, 1, kHD);
+  const HeadRows<const bf16> douts(dout, shape.out, place.b, place.head, 1, kHD);
+  const size_t first = (size_t(place.b) * shape.NH + place.head) * shape.Tq;
+  const int thread = threadIdx.x % kGroupThreads, chunk = thread % kChunks;
+#pragma unroll 1
+  for (int r = 0; r < kGroupRows; r += kTogether * kRowsAtOnce) {
+    Eight x[kTogether], y[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int64_t t = least(place.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
+      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
+      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += to_float(x[i].v[j]) * to_float(y[i].v[j]);
+#pragma unroll
+      for (int width = kChunks / 2; width; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
+      if (chunk != 0) continue;
+      const int row = row0 + r + i * kRowsAtOnce + thread / kChunks, t = place.t0 + row;
+      const float lse_of_row = t < shape.Tq ? lse[first + t] : -INFINITY;
+      shared.delta[row] = sum;
+      shared.lse[row] = lse_of_row == -INFINITY ? INFINITY : lse_of_row * kLog2e;
+      if (t < shape.Tq) delta[first + t] = sum;
+    }
+  }
+}
+
+// A warpgroup's 64 queries.
+template <int kHD>
+__device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& dq_map, bf16* dq, float* delta,
+                                                   const bf16* dout, const bf16* out, const float* lse,
+                                                   const AttentionShape& shape, float scale, const QueryPlace& place,
+                                                   int group, const KeyTiles& tiles, bool accumulate) {
+  using Shared = Tiles<kHD>;
+  constexpr int kKeys = Shared::kKeys;
+  const int row0 = group * kGroupRows, t0 = place.t0 + row0;
+  compute_delta(shared, delta, dout, out, lse, shape, place, row0);
+  named_barrier_sync(kOfGroup + group, kGroupThreads);
+  KeyRange rows[2];
+  float lse2[2], delta_of_row[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_of_group(half);
+    rows[half] = keys_of_query_or_last(shape, place.b, t0 + row);
+    lse2[half] = shared.lse[row0 + row];
+    delta_of_row[half] = shared.delta[row0 + row];
+  }
+  const KeyRange every = keys_of_warp<1>(shape, place.b, t0 + warp_number() % 4 * 16).all;
+
+  float sums[kHD / 2] = {}, s[kKeys / 2] = {}, ds[kKeys / 2] = {};
+  uint32_t weights[kKeys / 16][4];
+  RingPlace<Shared::kKeyStages> keys, last_keys;
+  RingPlace<Shared::kValueStages> values;
+  const auto start_scores = [&] {
+    barrier_wait(shared.k[keys.slot].full, keys.parity);
+    keep_in_place(s);
+    keep_in_place(ds);
+    products_begin();
+    multiply_rows(s, shared.q, row0, shared.k[keys.slot].tile);
+    products_commit();
+    barrier_wait(shared.v[values.slot].full, values.parity);
+    products_begin();
+    multiply_rows(ds, shared.dout, row0, shared.v[values.slot].tile);
+    products_commit();
+    keys.advance();
+  };
+  const auto start_sums = [&] {
+    keep_in_place(sums);
+    products_begin();
+    add_weighted<kHD>(sums, weights, shared.k[last_keys.slot].tile);
+    products_commit();
+  };
+  const auto free_keys = [&] {
+    keep_in_place(sums);
+    if (first_lane()) barrier_arrive(shared.k[last_keys.slot].free);
+    last_keys.advance();
+  };
+  // p into s, from the scores; ds into ds, from dout.v.
+  const auto take_scores = [&](int tile) {
+    keep_in_place(s);
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; ++i) s[i] = exp2_f32(s[i] * (scale * kLog2e) - lse2[i / 2 % 2]);
+    const int key0 = tiles.first + tile * kKeys;
+    if (every.first > key0 || every.last < key0 + kKeys - 1) mask(s, key0, rows, 0.0f);
+  };
+  const auto take_products = [&] {
+    keep_in_place(ds);
+    if (first_lane()) barrier_arrive(shared.v[values.slot].free);
+    values.advance();
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; ++i) ds[i] = s[i] * (ds[i] - delta_of_row[i / 2 % 2]);
+  };
+  if (tiles.count > 0) {
+    barrier_wait(shared.rows_full, 0);
+    start_scores();
+    products_wait<1>();
+    take_scores(tiles.count - 1);
+    products_wait<0>();
+    take_products();
+    round_to_operand<kKeys>(weights, ds);
+  }
+#pragma unroll 1
+  for (int tile = tiles.count - 2; tile >= 0; --tile) {
+    start_scores();
+    start_sums();
+    products_wait<2>();
+    take_scores(tile);
+    products_wait<1>();
+    take_products();
+    products_wait<0>();
+    free_keys();
+    round_to_operand<kKeys>(weights, ds);
+  }
+  if (tiles.count > 0) {
+    start_sums();
+    products_wait<0>();
+    keep_in_place(sums);
+  }
+  const float factor[2] = {scale, scale};
+  scale_rows<kHD>(sums, factor, HeadRows<bf16>(dq, shape.q, place.b, place.head, 1, kHD), t0, shape.Tq, accumulate);
+  store_rows<kHD>(dq_map, place.head, t0, place.b, sums, shared.q, row0, kOfGroup + group);
+  stores_wait_read();
+}
+
+template <int kHD>
+__global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
+    attention_hopper_dq_kernel(const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap q,
+                               const __grid_constant__ TensorMap dout_map, const __grid_constant__ TensorMap k,
+                               const __grid_constant__ TensorMap v, bf16* __restrict__ dq, float* __restrict__ delta,
+                               const bf16* __restrict__ dout, const bf16* __restrict__ out,
+                               const float* __restrict__ lse, AttentionShape shape, float scale, int ranges,
+                               bool accumulate) {
+  using Shared = Tiles<kHD>;
+  Shared& shared = shared_memory<Shared>();
+  const QueryPlace place = query_place(shape, blockIdx.x, ranges, Shared::kQueries);
+  const KeyTiles tiles = KeyTiles::of<Shared::kKeys>(shape, place, Shared::kQueries);
+  const int group = warpgroup_number();
+  if (threadIdx.x == 0) {
+    barrier_initialize(shared.rows_full, 1);
+    initialize_ring(shared.k, 4 * Shared::kGroups);
+    initialize_ring(shared.v, 4 * Shared::kGroups);
+    barriers_publish();
+  }
+  __syncthreads();
+  if (group == 0) {
+    give_up_registers<Shared::kRegistersToBring>();
+    if (threadIdx.x == 0 && tiles.count > 0)
+      bring(shared, q, dout_map, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
+  } else {
+    take_registers<Shared::kRegisters>();
+    multiply_and_store(shared, dq_map, dq, delta, dout, out, lse, shape, scale, place, group - 1, tiles, accumulate);
+  }
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- launchers
+
+void hopper_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
+                         const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
+  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+  const char* who = "attention_hopper, dq";
+  with_tensor_core_head_size(HD, [&](auto head_size) {
+    constexpr int kHD = decltype(head_size)::value;
+    using Shared = Tiles<kHD>;
+    Device& device = stream.device();
+    const unsigned ranges = blocks_for(size_t(Tq), Shared::kQueries);
+    launch<attention_hopper_dq_kernel<kHD>>(
+        dq_work(stream, who, dq, delta, dout, out, lse, q, k, v, shape), ranges * unsigned(NH * B), Shared::kThreads,
+        sizeof(Shared), map_of_rows(device, dq, shape.q, B, Tq, NH, HD, kGroupRows, who),
+        map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
+        map_of_rows(device, dout, shape.out, B, Tq, NH, HD, Shared::kQueries, who),
+        map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
+        map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), dq, delta, dout, out, lse, shape,
+        1 / std::sqrt(float(HD)), int(ranges), accumulate);
+  });
+}
