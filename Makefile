@@ -211,7 +211,8 @@ TEST_FLAGS := -DDOCTEST_LIBRARY_IMPLEMENTATION # doctest and its main() are comp
 LINK := $(CXX) -g -pthread $(SANITIZER) $(LDFLAGS)
 
 # These two files change only when their content does: other flags, another CPU or other files mean building again.
-remember = $(if $(subst [$(strip $2)],,[$(file <$1)]),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
+# What is read is stripped, for GNU Make 4.3's $(file <) leaves the last newline at some lengths.
+remember = $(if $(subst [$(strip $2)],,[$(strip $(file <$1))]),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
 $(call remember,$B/flags,$(COMPILE_cpp) $(COMPILE_cu) $(LINK) $(LIBS) $(TEST_FLAGS) $(CPU_MODEL))
 $(call remember,$B/files,$(LIBRARY_SOURCES))
 
