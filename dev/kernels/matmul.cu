@@ -218,6 +218,30 @@ void check_threads(Checker& checker) {
   checker.same_bits("forward with 1 and with 3 threads", results[0], results[1]);
 }
 
+// CpuWorld::exact_products: each number is the sum in double, rounded once, however the product is cut.
+void check_exact_products(Checker& checker) {
+  const int N = 70, OC = 33, IC = 500;
+  CpuWorld world = CpuWorld::from_environment();
+  world.exact_products = true;
+  Device device(0, world);
+  if (device.info().gpu) return;
+  Stream stream(device, "compute");
+  Matmul matmul(stream, nullptr, {});
+  Generator generator(5);
+  const std::vector<float> x = random_normal<float>(generator, size_t(N) * IC),
+                           w = random_normal<float>(generator, size_t(OC) * IC);
+  const Operand<float> X(stream, x), W(stream, w), Y(stream, poisoned<float>(size_t(N) * OC));
+  std::vector<float> sums;
+  for (int n = 0; n < N; ++n)
+    for (int o = 0; o < OC; ++o) {
+      double sum = 0;
+      for (int i = 0; i < IC; ++i) sum += double(x[size_t(n) * IC + i]) * double(w[size_t(o) * IC + i]);
+      sums.push_back(float(sum));
+    }
+  matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC);
+  checker.same_bits("exact products", Y.download(), sums);
+}
+
 template <class T>
 void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int OC, int IC) {
   Stream& stream = bencher.stream;
@@ -259,6 +283,7 @@ void check(Checker& checker) {
   check_all_candidates<float>(checker, matmul);
   check_all_candidates<bf16>(checker, matmul);
   check_threads(checker);
+  check_exact_products(checker);
 }
 
 void bench(Bencher& bencher) {

@@ -119,6 +119,8 @@ void run_grid(Device& device, const KernelLaunch& launch) {
   });
 }
 
+const CpuWorld& world_of(Device& device) { return device.state().world; }
+
 void parallel_for(Device& device, size_t count, const std::function<void(size_t)>& body) {
   device.state().pool.run(count, [&](size_t i, int) { body(i); });
 }

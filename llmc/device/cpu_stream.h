@@ -19,6 +19,9 @@ void enqueue(const Work& work, std::function<void()> task);
 // order check knows nothing of it.
 void enqueue_collective(const Work& work, std::function<void()> task);
 
+// How this device executes.
+const CpuWorld& world_of(Device& device);
+
 // Executes all blocks of a kernel on the device's threads. Called by tasks.
 void run_grid(Device& device, const KernelLaunch& launch);
 

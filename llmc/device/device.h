@@ -33,8 +33,9 @@ struct DeviceInfo {
   double memory_bytes_per_second = 0;
 };
 
-// How the CPU world executes: any choice must give the same bits, so tests try them all. Read from the environment:
-// LLMC_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED, LLMC_CPU_PINNED.
+// How the CPU world executes: any choice but exact_products gives the same bits, so tests try them all. From the
+// environment: LLMC_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED,
+// LLMC_CPU_PINNED.
 struct CpuWorld {
   // Of the threads of a block, and of the blocks. forward: all warps in step; reverse: the last warp first, as far as
   // it can go; random: in some blocks a warp runs ahead, in others they change places at random.
@@ -50,6 +51,10 @@ struct CpuWorld {
   size_t shared_bytes = 227 << 10;  // that a block may ask for: Hopper's, or less, as other GPUs have
   bool wide_rows = false;           // launch shapes of a GPU, to try its kernels
   size_t pinned_bytes = SIZE_MAX;   // that a process can pin; where GPUs are, the system says
+  // Products are summed in double, in the order of k, and rounded once: the same bits on every machine, however a
+  // product is cut, and partial products that differ from the whole by the roundings of the parts alone. Many times
+  // slower.
+  bool exact_products = false;
 
   // Throws on a value that it does not know. `local_ranks` processes of this run share the machine's cores.
   static CpuWorld from_environment(int local_ranks = 1);

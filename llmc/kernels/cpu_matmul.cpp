@@ -31,6 +31,24 @@ struct Product {
   bool accumulate;
 };
 
+// Sums in the order of k, whatever the rows and columns. As double they are exact but for their own rounding, for
+// products of two fp32 are exact in double.
+template <class Sum>
+void multiply_by_loops(const Product& p) {
+  std::vector<Sum> row(size_t(p.N));
+  for (int i = 0; i < p.M; ++i) {
+    std::fill(row.begin(), row.end(), Sum(0));
+    for (int k = 0; k < p.K; ++k) {
+      const Sum a = p.transpose_a ? p.a[size_t(k) * p.lda + i] : p.a[size_t(i) * p.lda + k];
+      const float* b = p.b + (p.transpose_b ? size_t(k) : size_t(k) * p.ldb);
+      const size_t next = p.transpose_b ? size_t(p.ldb) : 1;
+      for (int j = 0; j < p.N; ++j) row[size_t(j)] += a * Sum(b[size_t(j) * next]);
+    }
+    float* c = p.c + size_t(i) * p.ldc;
+    for (int j = 0; j < p.N; ++j) c[j] = float(row[size_t(j)] + (p.accumulate ? Sum(c[j]) : Sum(0)));
+  }
+}
+
 #if LLMC_OPENBLAS
 
 void multiply(const Product& p) {
@@ -40,21 +58,7 @@ void multiply(const Product& p) {
 
 #else
 
-void multiply(const Product& p) {
-  std::vector<float> row(size_t(p.N));
-  for (int i = 0; i < p.M; ++i) {
-    std::fill(row.begin(), row.end(), 0.0f);
-    for (int k = 0; k < p.K; ++k) {
-      const float a = p.transpose_a ? p.a[size_t(k) * p.lda + i] : p.a[size_t(i) * p.lda + k];
-      if (p.transpose_b)
-        for (int j = 0; j < p.N; ++j) row[size_t(j)] += a * p.b[size_t(j) * p.ldb + k];
-      else
-        for (int j = 0; j < p.N; ++j) row[size_t(j)] += a * p.b[size_t(k) * p.ldb + j];
-    }
-    float* c = p.c + size_t(i) * p.ldc;
-    for (int j = 0; j < p.N; ++j) c[j] = row[size_t(j)] + (p.accumulate ? c[j] : 0.0f);
-  }
-}
+void multiply(const Product& p) { multiply_by_loops<float>(p); }
 
 #endif
 
@@ -103,6 +107,7 @@ Cut cut_named(const std::string& text, int M, int N) {
 }
 
 void multiply_in_pieces(Device& device, const Product& p, Cut cut) {
+  const auto product = cpu_world::world_of(device).exact_products ? multiply_by_loops<double> : multiply;
   const int down = (p.M + cut.rows - 1) / cut.rows, across = (p.N + cut.columns - 1) / cut.columns;
   cpu_world::parallel_for(device, size_t(down) * size_t(across), [&](size_t i) {
     const int row = int(i) / across * cut.rows, column = int(i) % across * cut.columns;
@@ -112,7 +117,7 @@ void multiply_in_pieces(Device& device, const Product& p, Cut cut) {
     piece.a += p.transpose_a ? size_t(row) : size_t(row) * p.lda;
     piece.b += p.transpose_b ? size_t(column) * p.ldb : size_t(column);
     piece.c += size_t(row) * p.ldc + column;
-    multiply(piece);
+    product(piece);
   });
 }
 
