@@ -262,7 +262,7 @@ $B/obj/llmc/kernels/%.o $B/obj/llmc/device/%.o: OPTIMIZE := -O3
 endif
 # To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
 ifeq ($(SANITIZE),thread)
-$(foreach f,block rendezvous hopper transaction_barriers async_proxy warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
+$(foreach f,block flags rendezvous hopper transaction_barriers async_proxy warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
 endif
 
 -include $(shell find $B -name '*.d' 2>/dev/null)

@@ -66,8 +66,8 @@ class OtherOrders {
   std::vector<World> worlds_;
 };
 
-// All checks once more, with the threads of a block in other orders and copies landing at other moments (on a GPU: just
-// again).
+// All checks once more, with the threads of a block in other orders, copies landing at other moments and other numbers
+// of resident blocks (on a GPU: just again).
 inline void check_in_other_worlds(Checker& checker, void (*check_everything)(Checker&)) {
   if (!OtherOrders::wanted()) return;
   struct World {
@@ -75,17 +75,20 @@ inline void check_in_other_worlds(Checker& checker, void (*check_everything)(Che
     CpuWorld::ThreadOrder order;
     CpuWorld::Landing landing;
     unsigned long seed;
+    int residents;
   };
   using Order = CpuWorld::ThreadOrder;
   using Landing = CpuWorld::Landing;
-  for (const World& world : {World{"reverse order, early copies", Order::reverse, Landing::early, 1},
-                             World{"random order and copies, seed 1", Order::random, Landing::random, 1},
-                             World{"random order and copies, seed 2", Order::random, Landing::random, 2},
-                             World{"random order and copies, seed 3", Order::random, Landing::random, 3}}) {
+  for (const World& world :
+       {World{"reverse order, early copies, 1 resident block", Order::reverse, Landing::early, 1, 1},
+        World{"random order and copies, seed 1, 2 resident blocks", Order::random, Landing::random, 1, 2},
+        World{"random order and copies, seed 2, 3 resident blocks", Order::random, Landing::random, 2, 3},
+        World{"random order and copies, seed 3, 7 resident blocks", Order::random, Landing::random, 3, 7}}) {
     CpuWorld cpu = CpuWorld::from_environment();
     cpu.order = world.order;
     cpu.landing = world.landing;
     cpu.seed = world.seed;
+    cpu.threads = world.residents;
     Device device(0, cpu);
     Checker other(device);
     check_everything(other);

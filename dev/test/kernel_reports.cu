@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "llmc/device/async_copy.cuh"
+#include "llmc/device/block_flag.cuh"
 #include "llmc/device/launch.cuh"
 #include "llmc/device/tensor_copy.cuh"
 #include "llmc/device/tensor_core.cuh"
@@ -85,6 +86,16 @@ struct alignas(64) MisplacedTile {
 };
 __global__ void tile_misaligned(float* out) {
   out[threadIdx.x] = float(swizzled_address<64>(shared_memory<MisplacedTile>().tile, int(threadIdx.x % 16), 0));
+}
+__global__ void flag_never_set(float* out) {
+  uint32_t& flag = *reinterpret_cast<uint32_t*>(out);
+  if (threadIdx.x == 0) flag_set(flag, 3);
+  if (threadIdx.x == 5) flag_wait(flag, 4);
+  __syncthreads();
+}
+__global__ void flag_in_shared_memory(float* out) {
+  flag_set(shared_memory<uint32_t>(), 1);
+  out[threadIdx.x] = 1;
 }
 __global__ void shared_overrun(float* out) {
   shared_memory<Tile>().values[threadIdx.x + 1] = 1;
@@ -194,6 +205,14 @@ __global__ void box_not_expected(float*, const __grid_constant__ TensorMap map) 
   if (threadIdx.x == 0) {
     load_box(&shared.a, map, shared.barrier, 0, 0, 0, 0);
     barrier_arrive(shared.barrier);
+  }
+  barrier_wait(shared.barrier, 0);
+}
+__global__ void box_expected_in_part(float*, const __grid_constant__ TensorMap map) {  // one of two
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) {
+    barrier_expect(shared.barrier, sizeof(shared.a));
+    for (int i = 0; i < 2; ++i) load_box(&shared.a, map, shared.barrier, 0, 0, 0, 0);
   }
   barrier_wait(shared.barrier, 0);
 }
@@ -396,6 +415,8 @@ std::vector<Case> cases() {
       make<copy_to_global>("copy_to_global"),
       make<matrix_misaligned>("matrix_misaligned", 32),
       make<tile_misaligned>("tile_misaligned", 32, sizeof(MisplacedTile)),
+      make<flag_never_set>("flag_never_set"),
+      make<flag_in_shared_memory>("flag_in_shared_memory"),
       make<shared_overrun>("shared_overrun", 128, 128 * sizeof(float)),
       make<large_frame>("large_frame"),
       make<null_pointer>("null_pointer"),
@@ -416,6 +437,7 @@ std::vector<Case> cases() {
       make_with_map<box_not_waited_for>("box_not_waited_for"),
       make_with_map<box_of_unpublished_barrier>("box_of_unpublished_barrier"),
       make_with_map<box_not_expected>("box_not_expected"),
+      make_with_map<box_expected_in_part>("box_expected_in_part"),
       make_with_map<store_not_committed>("store_not_committed"),
       make_with_map<store_not_waited_for>("store_not_waited_for"),
       make<product_not_begun>("product_not_begun", 128, sizeof(Hopper)),

@@ -67,6 +67,9 @@ ends copy_misaligned "$(at copy_misaligned cp_async16): cp_async16 of 16 bytes f
 ends copy_to_global "$(at copy_to_global cp_async16): cp_async16: the target is not in the block's 1024 bytes of shared memory"
 ends matrix_misaligned "$(at matrix_misaligned ldmatrix): ldmatrix: the row's address 0x[0-9a-f]+ is not 16-byte aligned"
 ends tile_misaligned "$(at tile_misaligned swizzled_address): a swizzled tile of rows of 128 bytes lies at 0x[0-9a-f]+, no multiple of that"
+ends flag_never_set "hang" "1 thread(s) wait in flag_wait at $(at flag_never_set flag_wait), until the flag at 0x[0-9a-f]+ is 4; it is [0-9]+" \
+  "127 thread(s) wait in __syncthreads"
+ends flag_in_shared_memory "$(at flag_in_shared_memory flag_set): flag_set: a flag in the block's own shared memory"
 
 # Hopper's instructions.
 barrier="the barrier at byte 16384 of shared memory"
@@ -87,6 +90,7 @@ ends box_without_map "load_box: the map is not one that tensor_map() made"
 ends box_not_waited_for "$(at box_not_waited_for load_box): load_box: the block ended while the box was under way to byte 0"
 ends box_of_unpublished_barrier "load_box: $barrier is not published: the copy engine does not see it"
 ends box_not_expected "load_box: the block ended while the box was under way" "a box of 8192 bytes is under way to byte 0 of shared memory, load_box of thread 0 at $(at box_not_expected load_box)"
+LLMC_CPU_COPIES=early ends box_expected_in_part "$(at box_expected_in_part load_box): load_box: the block ended when 8192 bytes had come that nobody announced at $barrier"
 ends store_not_committed "$(at store_not_committed store_box): store_box: thread 3 returned with 1 box(es) not committed"
 ends store_not_waited_for "$(at store_not_waited_for store_box): store_box: thread 3 returned with 1 box(es) not waited for"
 product="$source_file:$(line_of product_with 9 multiply): multiply:"

@@ -106,17 +106,27 @@ struct Alone {
   double spread = 0;  // of its losses, over orders of its micro-batches
 };
 
-Alone train_alone(Device& device, const Model& model) {
+// Each rank trains with some of the 8 orders.
+Alone train_alone(Device& device, Communicator& ranks, const Model& model) {
   SingleCommunicator communicator;
   const Mesh mesh = Mesh::create(1, 0);
   Alone alone{
       train(device, communicator, model, settings_of(kSequences, 1, 0), mesh, sequences(0, kSequences), kSteps)};
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
+  float spread = 0;
+  for (uint64_t seed = 1 + uint64_t(ranks.rank()); seed <= 8; seed += uint64_t(ranks.size())) {
     std::vector<int> order = sequences(0, kSequences);
     for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[philox_word(seed, i, 0) % (i + 1)]);
     const Run other = train(device, communicator, model, settings_of(1, kSequences, 0), mesh, order, kSteps);
-    alone.spread = std::max(alone.spread, largest_difference(other.losses, alone.run.losses));
+    spread = std::max(spread, float(largest_difference(other.losses, alone.run.losses)));
   }
+  Stream stream(device, "spread");
+  const DeviceMemory memory(device, sizeof spread);
+  float* largest = reinterpret_cast<float*>(memory.data());
+  copy(stream, largest, &spread, 1);
+  ranks.all_reduce_max(stream, largest, 1);
+  copy(stream, &spread, largest, 1);
+  stream.synchronize();
+  alone.spread = double(spread);
   return alone;
 }
 
@@ -185,7 +195,7 @@ int main(int argc, char** argv) {
     const auto communicator = make_communicator(device, ranks, "");
     int trainings = 0;
     for (const Model& model : models) {
-      const Alone alone = train_alone(device, model);
+      const Alone alone = train_alone(device, *communicator, model);
       for (const Way& way : ways(ranks.size, what == "every")) {
         compare(device, *communicator, ranks, model, alone, way);
         ++trainings;

@@ -87,7 +87,7 @@ void AsyncProxy::fence() {
 
 AsyncProxy::Box AsyncProxy::make_box(const TensorMap& packed, const void* shared, const BoxPlace& place,
                                      const Place& call) const {
-  Box box{unpack(packed), place, 0, block_.current(), 2, -1, 0, false, call};
+  Box box{unpack(packed), place, 0, block_.current(), 2, -1, 0, false, false, call};
   if (box.map.magic != kTensorMapMagic)
     stop_kernel("%s:%d: %s: the map is not one that tensor_map() made", call.file, call.line, call.what);
   for (const int size : box.map.box) box.bytes *= size;
@@ -177,17 +177,27 @@ void AsyncProxy::load(void* to, const TensorMap& map, uint64_t* barrier, const B
     copy_chunk(shared + at, chunk);
     copy_chunk(view + at, chunk);
   });
+  box.late = block_.random().below(4) == 0;
   loads_.push_back(box);
+}
+
+void AsyncProxy::land_number(size_t i) {
+  const Box box = loads_[i];
+  loads_.erase(loads_.begin() + ptrdiff_t(i));
+  land(box);
 }
 
 bool AsyncProxy::land_one(Which which) {
   if (loads_.empty()) return false;
   const size_t last = loads_.size() - 1;
-  const size_t i = which == Which::any ? block_.random().below(last + 1) : which == Which::newest ? last : 0;
-  const Box box = loads_[i];
-  loads_.erase(loads_.begin() + ptrdiff_t(i));
-  land(box);
+  land_number(which == Which::any ? block_.random().below(last + 1) : which == Which::newest ? last : 0);
   return true;
+}
+
+void AsyncProxy::land_early() {
+  if (loads_.empty()) return;
+  const size_t i = block_.random().below(loads_.size());
+  if (!loads_[i].late) land_number(i);
 }
 
 void AsyncProxy::store(const TensorMap& map, const void* from, const BoxPlace& to, const Place& place) {

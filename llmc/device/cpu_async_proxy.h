@@ -38,6 +38,8 @@ class AsyncProxy {
   // One load lands: false if none is under way.
   enum class Which { oldest, newest, any };
   bool land_one(Which which);
+  // One that is under way lands while threads go on, or not: some come as late as they can.
+  void land_early();
   // One store is read that was not yet: false if there is none.
   bool read_one();
   void describe() const;
@@ -52,6 +54,7 @@ class AsyncProxy {
     int barrier;  // of a load
     int group;    // of a store
     bool read;    // a store that was read from shared memory
+    bool late;    // a load that lands only when nobody can go on
     Place call;
   };
   struct Staged {
@@ -68,6 +71,7 @@ class AsyncProxy {
   template <class F>
   void each_chunk(const Box& box, F&& f) const;
   void land(const Box& box);
+  void land_number(size_t i);  // of loads_
   void read(Box& box);
   bool randomly_now();
 

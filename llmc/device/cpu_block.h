@@ -60,6 +60,8 @@ struct Place {
   int line;
 };
 
+class ResidentBlocks;
+
 // A kernel, its arguments and its shape. The functions are made by launch<kernel>() in the kernel's own file, where its
 // threadIdx lives.
 struct KernelLaunch {
@@ -74,6 +76,7 @@ struct KernelLaunch {
   void (*run_threads)(const void* arguments, int first, int last, const bool& in_loop);
   // Sets blockIdx, blockDim and gridDim of the kernel's file; returns the address of its threadIdx.
   CpuIndex* (*enter_block)(CpuIndex block, CpuExtent block_dim, CpuExtent grid_dim);
+  ResidentBlocks* residents = nullptr;  // of the grid while it is executed
 };
 
 class Block;
@@ -99,6 +102,9 @@ void sync_named(int barrier, int threads, const Place& place);
 uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
 uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const Place& place);
 int lane_number();
+
+void flag_set(uint32_t* flag, uint32_t value, const Place& place);
+void flag_wait(const uint32_t* flag, uint32_t value, const Place& place);
 
 void async_copy(void* to, const void* from, int bytes, const Place& place);
 void async_copy_commit();

@@ -49,6 +49,13 @@ struct NamedBarrier {
   OrderToken arrived;
 };
 
+// A thread that waits until a flag in global memory is at least `value`.
+struct FlagWaiter {
+  const uint32_t* flag;
+  uint32_t value;
+  int thread;
+};
+
 struct HopperState;
 
 class Block {
@@ -61,6 +68,8 @@ class Block {
   void sync_named(int barrier, int threads, const Place& place);
   void arrive_named(int barrier, int threads, const Place& place);
   uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
+  void flag_set(uint32_t* flag, uint32_t value, const Place& place);
+  void flag_wait(const uint32_t* flag, uint32_t value, const Place& place);
   void async_copy(void* to, const void* from, int bytes, const Place& place);
   void async_copy_commit();
   void async_copy_wait(int groups_in_flight);
@@ -124,6 +133,8 @@ class Block {
   void complete_barrier(int running);
   NamedBarrier& come_to_named(int number, int threads, const Place& place);
   void complete_named(NamedBarrier& barrier, int running);
+  void require_flag(const uint32_t* flag, const Place& place) const;
+  bool flags_have_come();
 
   FiberSwitch switch_;
   CpuIndex* thread_index_ = nullptr;  // threadIdx of the kernel's file
@@ -150,6 +161,7 @@ class Block {
   BlockOperation barrier_operation_ = nullptr;
   uint64_t barrier_posted_[kMaxThreads];
   NamedBarrier named_[kNamedBarriers];
+  std::vector<FlagWaiter> flag_waiters_;
 
   const CpuWorld world_;
   Random random_;

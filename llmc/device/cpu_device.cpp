@@ -12,6 +12,7 @@
 #include "llmc/base/error.h"
 #include "llmc/device/addresses.h"
 #include "llmc/device/cpu_device_state.h"
+#include "llmc/device/cpu_flags.h"
 #include "llmc/device/faults.h"
 
 // ---------------------------------------------------------------------------------------------- schedules
@@ -108,8 +109,10 @@ void enqueue_collective(const Work& work, std::function<void()> task) {
       device.enqueue(work.stream.state(), device.recorded(std::move(task)), device.last_collective);
 }
 
-void run_grid(Device& device, const KernelLaunch& launch) {
+void run_grid(Device& device, KernelLaunch launch) {
   Device::State& state = device.state();
+  ResidentBlocks residents(state.pool.size());
+  launch.residents = &residents;
   const size_t blocks = launch.grid.count();
   size_t offset = 0;
   if (state.world.order == CpuWorld::ThreadOrder::random) offset = state.random.below(blocks);

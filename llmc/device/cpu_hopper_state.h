@@ -16,7 +16,10 @@ struct HopperState {
     proxy.begin();
     warpgroups.begin();
   }
-  void end() { proxy.end(); }
+  void end() {
+    proxy.end();
+    barriers.end();
+  }
   void thread_returns(int thread) {
     proxy.thread_returns(thread);
     warpgroups.thread_returns(thread);
@@ -25,7 +28,7 @@ struct HopperState {
   void go_on_somewhere() {
     switch (block.random().below(3)) {
       case 0:
-        proxy.land_one(AsyncProxy::Which::any);
+        proxy.land_early();
         break;
       case 1:
         proxy.read_one();

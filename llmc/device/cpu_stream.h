@@ -23,7 +23,7 @@ void enqueue_collective(const Work& work, std::function<void()> task);
 const CpuWorld& world_of(Device& device);
 
 // Executes all blocks of a kernel on the device's threads. Called by tasks.
-void run_grid(Device& device, const KernelLaunch& launch);
+void run_grid(Device& device, KernelLaunch launch);
 
 // Calls `body(i)` for i = 0 .. count-1 on the device's threads, in any order and at once. Called by tasks.
 void parallel_for(Device& device, size_t count, const std::function<void(size_t)>& body);

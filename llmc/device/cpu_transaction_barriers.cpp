@@ -1,6 +1,7 @@
 #include "llmc/device/cpu_transaction_barriers.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "llmc/device/cpu_block_state.h"
@@ -60,6 +61,16 @@ void TransactionBarriers::publish() {
     if (barriers_[size_t(i)].initializer == me) barriers_[size_t(i)].published = true;
 }
 
+// Bytes beyond those that were announced go into the next phase: whoever waited for theirs went on too early.
+void TransactionBarriers::end() const {
+  for (int i = 0; i < count_; ++i)
+    if (const Barrier& barrier = barriers_[size_t(i)]; barrier.bytes)
+      stop_kernel("%s:%d: %s: the block ended when %d bytes %s at the barrier at byte %zu of shared memory",
+                  barrier.counted.file, barrier.counted.line, barrier.counted.what, std::abs(barrier.bytes),
+                  barrier.bytes < 0 ? "had come that nobody announced" : "were announced that never came",
+                  offset_of(barrier));
+}
+
 TransactionBarriers::Barrier& TransactionBarriers::find(uint64_t* bits, const Place& place) {
   const int me = block_.current();
   const size_t offset = block_.shared_offset(bits, 8, 8, "the barrier", place);
@@ -88,6 +99,7 @@ void TransactionBarriers::require_intact(const Barrier& barrier, const Place& pl
 
 void TransactionBarriers::count_bytes(Barrier& barrier, int bytes, const Place& place) {
   barrier.bytes += bytes;
+  barrier.counted = place;
   if (barrier.bytes > kMostBytes || barrier.bytes < -kMostBytes)
     stop_kernel("%s:%d: %s: the barrier at byte %zu of shared memory counts %d bytes, at most %d fit", place.file,
                 place.line, place.what, offset_of(barrier), barrier.bytes, kMostBytes);

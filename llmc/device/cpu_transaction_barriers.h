@@ -19,7 +19,8 @@ using DescribeThread = std::function<void(int thread, const std::string& detail)
 class TransactionBarriers {
  public:
   explicit TransactionBarriers(Block& block) : block_(block) {}
-  void begin();  // of a block, which has none yet
+  void begin();      // of a block, which has none yet
+  void end() const;  // of the block: all bytes were announced that have come
 
   void initialize(uint64_t* bits, int arrivals, const Place& place);
   void publish();  // those that the running thread initialised
@@ -39,6 +40,7 @@ class TransactionBarriers {
     bool published;
     int expected, pending;  // arrivals of a phase, and those that are missing
     int bytes;              // announced less come
+    Place counted;          // where they were counted last
     uint64_t phase;
     std::vector<uint16_t> waiters;  // for the running phase
     std::vector<uint16_t> woken;    // have waited for the one before, and have not run since

@@ -35,17 +35,18 @@ struct Product {
 // products of two fp32 are exact in double.
 template <class Sum>
 void multiply_by_loops(const Product& p) {
-  std::vector<Sum> row(size_t(p.N));
+  const size_t N = size_t(p.N);
+  std::vector<Sum> b(size_t(p.K) * N), row(N);  // op(B) by rows, and one of C
+  for (size_t k = 0; k < size_t(p.K); ++k)
+    for (size_t j = 0; j < N; ++j) b[k * N + j] = p.b[p.transpose_b ? j * size_t(p.ldb) + k : k * size_t(p.ldb) + j];
   for (int i = 0; i < p.M; ++i) {
     std::fill(row.begin(), row.end(), Sum(0));
     for (int k = 0; k < p.K; ++k) {
       const Sum a = p.transpose_a ? p.a[size_t(k) * p.lda + i] : p.a[size_t(i) * p.lda + k];
-      const float* b = p.b + (p.transpose_b ? size_t(k) : size_t(k) * p.ldb);
-      const size_t next = p.transpose_b ? size_t(p.ldb) : 1;
-      for (int j = 0; j < p.N; ++j) row[size_t(j)] += a * Sum(b[size_t(j) * next]);
+      for (size_t j = 0; j < N; ++j) row[j] += a * b[size_t(k) * N + j];
     }
     float* c = p.c + size_t(i) * p.ldc;
-    for (int j = 0; j < p.N; ++j) c[j] = float(row[size_t(j)] + (p.accumulate ? Sum(c[j]) : Sum(0)));
+    for (size_t j = 0; j < N; ++j) c[j] = float(row[j] + (p.accumulate ? Sum(c[j]) : Sum(0)));
   }
 }
 

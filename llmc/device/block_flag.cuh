@@ -1,0 +1,69 @@
+// Flags in global memory by which the blocks of a kernel wait for each other: what a block did before it set a flag is
+// seen by whoever has waited for it.
+//
+// A block may wait only for one that has begun, since those that have not may never find room beside it; and no order
+// in which blocks begin is promised. So a block does the work of the ticket that it takes, and waits for lower ones:
+//
+//   if (threadIdx.x == 0) shared.ticket = take_ticket(*tickets);          // 0, 1, 2, … in the order of beginning
+//   __syncthreads();
+//   …
+//   if (threadIdx.x == 0) flag_wait(*flag, shared.ticket);                // one thread waits for all
+//   __syncthreads();
+//   …  what the blocks do in turn
+//   __syncthreads();
+//   if (threadIdx.x == 0) flag_set(*flag, shared.ticket + 1);
+//
+// Whoever launches the kernel clears flags and tickets before it.
+#pragma once
+
+#include <cstdio>
+
+#include "llmc/device/kernel.cuh"
+
+// In a debug build (make OPTIMIZE=-O0) whoever waits longer than some seconds ends the kernel and says for what.
+#ifndef LLMC_BOUNDED_WAITS
+#define LLMC_BOUNDED_WAITS 0
+#endif
+
+#if LLMC_CUDA
+
+__device__ __forceinline__ uint32_t take_ticket(uint32_t& tickets) { return atomicAdd(&tickets, 1u); }
+
+__device__ __forceinline__ void flag_set(uint32_t& flag, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(&flag)), "r"(value) : "memory");
+}
+
+// Returns when the flag is at least `value`.
+__device__ __forceinline__ void flag_wait(const uint32_t& flag, uint32_t value) {
+  uint32_t seen;
+#if LLMC_BOUNDED_WAITS
+  const long long begin = clock64();
+#endif
+  for (;;) {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(__cvta_generic_to_global(&flag)) : "memory");
+    if (seen >= value) return;
+#if LLMC_BOUNDED_WAITS
+    if (clock64() - begin > (1ll << 34)) {
+      printf("block %d, thread %d: waits in vain for %u of the flag at %p, which is %u\n", int(blockIdx.x),
+             int(threadIdx.x), value, static_cast<const void*>(&flag), seen);
+      __trap();
+    }
+#endif
+  }
+}
+
+#else
+
+inline uint32_t take_ticket(uint32_t& tickets) {
+  return std::atomic_ref<uint32_t>(tickets).fetch_add(1, std::memory_order_relaxed);
+}
+inline void flag_set(uint32_t& flag, uint32_t value, LLMC_PLACE) {
+  if (fault_skips(file, line)) return;
+  cpu_world::flag_set(&flag, value, {"flag_set", file, line});
+}
+inline void flag_wait(const uint32_t& flag, uint32_t value, LLMC_PLACE) {
+  if (fault_skips(file, line)) return;
+  cpu_world::flag_wait(&flag, value, {"flag_wait", file, line});
+}
+
+#endif
