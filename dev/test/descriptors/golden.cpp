@@ -1,5 +1,5 @@
 // What CuTe says of wgmma's operands of bf16: the descriptor that it makes for a slice of a tile in shared memory, and
-// where it places the slice's elements. Prints golden.tsv (dev/test/descriptors/cute.sh); dev/test/test_descriptors.cpp
+// where it places the slice's elements. Prints golden.tsv (dev/test/descriptors/cute.sh); dev/test/test_descriptors.cu
 // holds ours against it.
 //
 // A tile is `lines` by `columns`, the columns contiguous, in patterns of 8 lines of one swizzle. order: `panels`: the
