@@ -144,6 +144,7 @@ mutate:
 	@dev/test/mutate
 	@SAMPLE=$(and $(SAMPLE),2) dev/test/mutation_meshes
 	@SAMPLE=$(and $(SAMPLE),2) dev/test/mutation_hopper
+	@$(if $(SAMPLE),,$(MAKE) DEVICE=cpu programs kernels tests && WRONG_PROGRAMS=every dev/test/run --only semantic_faults build/cpu)
 ci:
 	+@dev/test/ci
 headers:
@@ -187,10 +188,10 @@ DEFINES += $(if $(filter 90a,$(ARCH)),-DLLMC_SM90A=1) # kernels that only Hopper
 endif
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE)$(if $(filter address,$(SANITIZE)),$(comma)undefined) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict -Wno-psabi) # g++ 12 sees overlaps in std::string's +, and speaks of its own version 4.6
-# Code for AddressSanitizer is compiled once and run once: quickly, but for what it runs most (see below), and with no
-# more than the lines that reports name.
+# Code for AddressSanitizer is compiled once and run once: quickly, but for what it runs most (see below).
 OPTIMIZE := $(if $(filter address,$(SANITIZE)),-O1,-O3)
-DEBUG := $(if $(filter address,$(SANITIZE)),-g1,-g)
+# Variables are for gdb's own build; the others know the lines that reports name, in three quarters of the time.
+DEBUG := $(if $(filter -O0,$(OPTIMIZE)),-g,-g1)
 # A debug build's kernels do not wait for ever.
 DEFINES += $(if $(filter -O0,$(OPTIMIZE)),-DLLMC_BOUNDED_WAITS=1)
 HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -Werror -pthread $(SANITIZER)
@@ -198,7 +199,6 @@ COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
 # A GPU's time does not go into host code: compiled quickly. Device code is optimized all the same.
 OPTIMIZE := -O1
-DEBUG := -g1
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST)
 COMPILE_cu = $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -lineinfo -Werror all-warnings \
   $(addprefix -Xcompiler ,$(OPTIMIZE) $(WARNINGS) -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
@@ -256,7 +256,7 @@ $B/headers/%.ok: % $B/flags
 
 $(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
 $(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
-$B/obj/dev/test/%.cpp.o: OPTIMIZE := -O1
+$B/obj/dev/test/%.o: OPTIMIZE := -O1
 ifeq ($(SANITIZE),address)
 $B/obj/llmc/kernels/%.o $B/obj/llmc/device/%.o: OPTIMIZE := -O3
 endif

@@ -2,14 +2,15 @@
 # its head names the file, the target to build, the command that must fail, and what it must say. Sourced after lib.bash.
 # shellcheck shell=bash
 
-# each_fault FOLDER: makes them one by one, and sees each fail.
+# each_fault FOLDER [K]: makes them one by one, or K of them, and sees each fail.
 each_fault() {
-  local copy=$scratch/tree fault
+  local copy=$scratch/tree fault chosen
   mkdir -p "$copy/build"
   cd "$root"
   cp -a Makefile scripts llmc dev train_llama.cu test_llama.cu "$copy"
   cp -a "$build" "$copy/build/cpu"
-  for fault in "$1"/*.sed; do
+  mapfile -t chosen < <(printf '%s\n' "$1"/*.sed | some_of "${2:-}" | sort)
+  for fault in "${chosen[@]}"; do
     (cd "$copy" && caught "$root/$fault") || exit 1
     checks=$((checks + 1))
   done

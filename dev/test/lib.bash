@@ -49,6 +49,15 @@ refused() {
   echo "ok   $1: $(grep -F -- "$2" "$scratch/refused" | head -n 1)"
 }
 
+# some_of K: K of the lines on standard input, or all if it is empty; the commit chooses, so that every push tries others.
+some_of() {
+  if [ -z "$1" ]; then
+    cat
+  else
+    shuf -n "$1" --random-source=<(git -C "$root" rev-parse HEAD 2>/dev/null | sha512sum | head -c 100; yes)
+  fi
+}
+
 # heads_model: the config.json of a small model of bytes with four heads, each of keys and values, too.
 heads_model() {
   cat <<'EOF'

@@ -27,7 +27,7 @@ try_mutations() {
     grep -qF -- "$text" "$file" || fail "$file does not say $text"
   done
   local chosen=("$@")
-  [ $# -gt 0 ] || mapfile -t chosen < <(seq "${#rows[@]}" | shuf --random-source=<(git rev-parse HEAD | sha512sum | head -c 100; yes) | head -n "${SAMPLE:-1000}" | sort -n)
+  [ $# -gt 0 ] || mapfile -t chosen < <(seq "${#rows[@]}" | some_of "${SAMPLE:-}" | sort -n)
   for number in "${chosen[@]}"; do
     IFS='#' read -r file text instead how <<<"${rows[number - 1]}"
     cp -p "$file" "$scratch/original"
