@@ -67,9 +67,7 @@ void AsyncProxy::thread_returns(int thread) const {
 void AsyncProxy::stage(void* to, const void* value, int bytes, const Place& place) {
   Actor& actor = actors_[size_t(block_.current())];
   const size_t offset = block_.shared_offset(to, size_t(bytes), size_t(bytes), "the target", place);
-#if LLMC_TSAN
-  __tsan_write_range(to, size_t(bytes));
-#endif
+  block_.writes(to, size_t(bytes));
   copy_few(static_cast<std::byte*>(to), static_cast<const std::byte*>(value), size_t(bytes));
   actor.staged.push_back({uint32_t(offset), uint32_t(bytes)});
 }
@@ -144,15 +142,11 @@ void AsyncProxy::read(Box& box) {
   const std::byte* const view = this->view();
   each_chunk(box, [&](size_t from, const std::byte* row, int64_t first) {
     if (!row) return;
-#if LLMC_TSAN
-    if (block_.current() == box.thread) __tsan_read_range(block_.shared() + from, kChunkBytes);
-#endif
+    if (LLMC_TSAN && block_.current() == box.thread) block_.reads(block_.shared() + from, kChunkBytes);
     for (int e = 0; e < kChunkElements; ++e)
       if (first + e >= 0 && first + e < box.map.sizes[0]) {
         auto* const to = const_cast<std::byte*>(row) + (first + e) * 2;
-#if LLMC_TSAN
-        if (block_.current() == box.thread) __tsan_write_range(to, 2);
-#endif
+        if (LLMC_TSAN && block_.current() == box.thread) block_.writes(to, 2);
         __builtin_memcpy(to, view + from + e * 2, 2);
       }
   });

@@ -67,6 +67,7 @@ void Block::become_fiber() {
 
 // Other orders than that of the ring, and copies that land at any moment.
 int Block::pick_otherwise() {
+  const Unwatched unwatched(*this);
   if (uses_hopper_ && world_.landing == CpuWorld::Landing::random && random_.below(4) == 0) hopper_->go_on_somewhere();
   const unsigned ready = ready_end_ - ready_begin_;
   if (ready == 0) return next_ < count_ ? kStartNext : nobody_is_ready();
@@ -83,6 +84,7 @@ int Block::pick_otherwise() {
 int Block::nobody_is_ready() {
   using Which = AsyncProxy::Which;
   if (done_ == count_) return kNothing;
+  const Unwatched unwatched(*this);
   const bool reverse = world_.order == CpuWorld::ThreadOrder::reverse;
   while (uses_hopper_ && hopper_->proxy.land_one(random_order_ ? Which::any : reverse ? Which::newest : Which::oldest))
     if (ready_begin_ != ready_end_) return ready_[ready_begin_++ % kMaxThreads];
@@ -132,6 +134,7 @@ inline void Block::start_threads() {
 }
 
 inline void Block::finish_thread(int t) {
+  const Unwatched unwatched(*this);
   Thread& thread = threads_[t];
   if (!thread.copies.empty()) thread.copies.finish();
   ended_.release();

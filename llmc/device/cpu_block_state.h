@@ -89,6 +89,20 @@ class Block {
     leave_loop();
     return current_;
   }
+  // To ThreadSanitizer: the running thread reads or writes; other accesses of the world itself are no thread's.
+  void reads(const void* data, size_t bytes) { switch_.reads(data, bytes); }
+  void writes(const void* data, size_t bytes) { switch_.writes(data, bytes); }
+  class Unwatched {
+   public:
+    explicit Unwatched(Block& block) : switch_(block.switch_), before_(switch_.watch(false)) {}
+    ~Unwatched() { switch_.watch(before_); }
+    Unwatched(const Unwatched&) = delete;
+    Unwatched& operator=(const Unwatched&) = delete;
+
+   private:
+    FiberSwitch& switch_;
+    const bool before_;
+  };
   // It waits at `place`, until it is made ready and its turn comes.
   void wait_at(const Place& place) {
     threads_[current_].place = &place;

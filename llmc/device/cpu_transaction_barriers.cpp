@@ -50,9 +50,7 @@ void TransactionBarriers::initialize(uint64_t* bits, int arrivals, const Place& 
   barrier.waiters.clear();
   barrier.woken.clear();
   *bits = barrier.encoded();
-#if LLMC_TSAN
-  __tsan_write_range(bits, sizeof *bits);
-#endif
+  block_.writes(bits, sizeof *bits);
 }
 
 void TransactionBarriers::publish() {
@@ -79,9 +77,7 @@ TransactionBarriers::Barrier& TransactionBarriers::find(uint64_t* bits, const Pl
                 place.what, offset);
   Barrier& barrier = barriers_[size_t(number_at_[offset / 8])];
   require_intact(barrier, place);
-#if LLMC_TSAN
-  __tsan_read_range(bits, sizeof *bits);  // it was initialised before, as a barrier between the two must see to
-#endif
+  block_.reads(bits, sizeof *bits);  // it was initialised before, as a barrier between the two must see to
   if (!barrier.published && barrier.initializer != me)
     stop_kernel(
         "%s:%d: %s: the barrier at byte %zu of shared memory is not published: thread %d uses it, thread %d has "

@@ -291,16 +291,14 @@ void Warpgroups::wait_for_products(int under_way, const Place& place) {
 }
 
 // To ThreadSanitizer: the running thread has read the operands of the products before this batch.
-void Warpgroups::tell_reads([[maybe_unused]] const WarpProducts& warp, [[maybe_unused]] int batch) {
-#if LLMC_TSAN
+void Warpgroups::tell_reads(const WarpProducts& warp, int batch) {
   for (const auto& step : warp.issued) {
     if (step->batch >= batch) return;
-    const auto read = [&](uint32_t window) { __tsan_read_range(block_.shared() + window - kSharedWindowBegin, 16); };
+    const auto read = [&](uint32_t window) { block_.reads(block_.shared() + window - kSharedWindowBegin, 16); };
     const ProductArguments& p = step->product;
     if (!p.fragments) unit_.each_chunk({MatrixDescriptor(p.a), p.major_a, kProductRows}, read);
     unit_.each_chunk({MatrixDescriptor(p.b), p.major_b, p.columns}, read);
   }
-#endif
 }
 
 // ---------------------------------------------------------------------------------------------- registers

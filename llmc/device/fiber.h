@@ -27,8 +27,14 @@
 #endif
 #if LLMC_TSAN
 #include <sanitizer/tsan_interface.h>
-extern "C" void __tsan_read_range(const void* data, unsigned long bytes);  // not in its header
-extern "C" void __tsan_write_range(const void* data, unsigned long bytes);
+extern "C" {  // not in its header
+void __tsan_read_range(const void* data, unsigned long bytes);
+void __tsan_write_range(const void* data, unsigned long bytes);
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
 #endif
 
 namespace cpu_world {
@@ -62,6 +68,7 @@ struct Fiber {
 #endif
 #if LLMC_TSAN
   void* thread = nullptr;  // what ThreadSanitizer takes the fiber for
+  bool watched = true;     // it looks at the fiber's reads and writes
 #endif
 };
 
@@ -88,6 +95,40 @@ class FiberSwitch {
     __sanitizer_finish_switch_fiber(self->fake_stack, nullptr, nullptr);
 #endif
     static_cast<Fiber*>(from.data)->context = from.fctx;
+  }
+
+  // Whether ThreadSanitizer looks at what the running fiber reads and writes from here on, until it is switched back to
+  // what is returned. What plays the threads is compiled without it, but what that calls of the C++ library is not.
+  bool watch([[maybe_unused]] bool on) {
+#if LLMC_TSAN
+    const bool before = running_->watched;
+    if (before && !on) {
+      AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+      AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+    } else if (!before && on) {
+      AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+      AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    }
+    running_->watched = on;
+    return before;
+#else
+    return true;
+#endif
+  }
+  // Tells ThreadSanitizer that the running fiber's thread reads or writes.
+  void reads([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes) {
+#if LLMC_TSAN
+    const bool before = watch(true);
+    __tsan_read_range(data, bytes);
+    watch(before);
+#endif
+  }
+  void writes([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes) {
+#if LLMC_TSAN
+    const bool before = watch(true);
+    __tsan_write_range(data, bytes);
+    watch(before);
+#endif
   }
 
   // The calling OS thread's stack is `main` from here on.
