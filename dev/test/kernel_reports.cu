@@ -358,6 +358,18 @@ __global__ void race_in_warp(float* out) {  // the collective orders the lanes o
 __global__ void race_in_global(float* out) {  // all threads write one number
   if (threadIdx.x % 2) out[0] = float(threadIdx.x);
 }
+__global__ void race_with_product(float* out) {  // an operand is overwritten, and nobody has said that it was read
+  float d[32] = {};
+  if (threadIdx.x < 128) {
+    products_begin();
+    multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+    products_commit();
+    products_wait<0>();
+  } else if (threadIdx.x == 200) {
+    *reinterpret_cast<float*>(&shared_memory<Hopper>().a) = 1;
+  }
+  out[threadIdx.x] = d[0];
+}
 __global__ void beyond_memory(float* out) {
   if (threadIdx.x == 77) out[1024] = 1;
 }
@@ -467,6 +479,7 @@ std::vector<Case> cases() {
       make<race_in_shared>("race_in_shared"),
       make<race_in_warp>("race_in_warp"),
       make<race_in_global>("race_in_global"),
+      make<race_with_product>("race_with_product", 256, sizeof(Hopper)),
       make<beyond_memory>("beyond_memory"),
       make<integer_overflow>("integer_overflow"),
   };

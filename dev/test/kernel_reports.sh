@@ -120,7 +120,7 @@ ends named_arrived_in_vain "named_barrier_arrive: the block ended when 64 of 96 
 ends window_of_device_memory "shared_window: 0x[0-9a-f]+ is not in the block's 17408 bytes of shared memory"
 
 symbols=$(nm "$build/test/kernel_reports")
-memory=(beyond_memory integer_overflow) races=(race_in_shared race_in_warp race_in_global)
+memory=(beyond_memory integer_overflow) races=(race_in_shared race_in_warp race_in_global race_with_product)
 if [[ $symbols == *__asan_init* ]]; then # AddressSanitizer has reports of its own
   ends sanitized barrier_misaligned "misaligned address" "$(at barrier_misaligned reinterpret_cast)"
   ends sanitized shared_overrun "in .*shared_overrun" "$(at shared_overrun 'values.*\+ 1')"
@@ -134,6 +134,7 @@ elif [[ $symbols == *__tsan_init* ]]; then
   ends sanitized race_in_shared "data race" "$(at race_in_shared '127 -|= float')"
   ends sanitized race_in_warp "data race" "$(at race_in_warp '127 -|= warp_sum')"
   ends sanitized race_in_global "data race" "$(at race_in_global 'threadIdx.x % 2')"
+  ends sanitized race_with_product "data race" "$(at race_with_product '= 1')"
   tested+=("${memory[@]}" shared_overrun large_frame null_pointer)
 else
   ends barrier_misaligned "barrier_initialize: the barrier, byte 12 of shared memory, is not aligned to 8 bytes"
