@@ -78,7 +78,27 @@ inline bool check_sizes(Checker& checker, OtherOrders& orders, AttentionKernel k
   return !which || std::string(which) != "few";
 }
 
+// So many tiles under great maxima that an error with which each of them multiplied the sums so far would be seen.
+inline void check_many_tiles(Checker& checker, AttentionKernel kernel, int HD) {
+  const Case c{1, 3, 32768, 4, 1, HD, 32765, 0, Documents::none, Layout::separate, 3};
+  const Inputs<bf16> in(c, 5);
+  const Placement& place = in.place;
+  Stream& stream = checker.stream;
+  const Array<bf16> qkv(stream, in.qkv);
+  Array<bf16> out(stream, place.out_size);
+  Array<float> lse(stream, size_t(c.NH) * c.Tq);
+  const bf16 *q = qkv.data(), *k = q + place.k.first, *v = q + place.v.first;
+  attention_forward<bf16>(stream, out.data(), lse.data(), q, k, v, place.shape, kernel);
+  const Doubles exact{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), {}, {}};
+  const Reference want = ReferenceAttention(place, in.document_start, exact, kRounding<bf16>).result();
+  const std::string name = name_of(c, DType::bf16);
+  checker.close(name + " lse", lse.download(), want.lse, {c.B, c.NH, c.Tq}, kUnit, want.limit.lse);
+  checker.close(name + " out", picked(place.out, out.download()), want.out, {c.B, c.Tq, c.NH, c.HD}, kRounding<bf16>,
+                want.limit.out);
+}
+
 inline void check_beside_others(Checker& checker, AttentionKernel kernel) {
+  for (const int HD : {64, 128}) check_many_tiles(checker, kernel, HD);
   for (const int HD : {64, 128}) check_one_by_one<bf16>(checker, kernel, HD);
   check_against_plain(checker, {1, 257, 257, 8, 2, 128, 0, 0, Documents::packed, Layout::packed}, kernel);
   check_against_plain(checker, {2, 130, 130, 4, 4, 64, 0, 0, Documents::none, Layout::packed}, kernel);

@@ -94,7 +94,8 @@ __global__ void flag_never_set(float* out) {
   __syncthreads();
 }
 __global__ void flag_in_shared_memory(float* out) {
-  flag_set(shared_memory<uint32_t>(), 1);
+  uint32_t* volatile flag = &shared_memory<uint32_t>();  // nvcc crashes where it sees whose address it is
+  flag_set(*flag, 1);
   out[threadIdx.x] = 1;
 }
 __global__ void shared_overrun(float* out) {

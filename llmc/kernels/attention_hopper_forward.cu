@@ -70,8 +70,9 @@ struct Softmax {
         highest = max_f32(highest, max_f32(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
       highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 1));
       highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 2));
-      const float base = highest == -INFINITY ? 0 : highest * scale;
-      shrink[half] = exp2_f32(top[half] * scale - base);
+      const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
+      // 1 where the greatest stays; top * scale - base is not: fma leaves what base was rounded by, in each tile.
+      shrink[half] = exp2_f32((top[half] - finite) * scale);
       top[half] = highest;
       float sum = 0;
 #pragma unroll

@@ -58,8 +58,9 @@ struct Softmax {
         for (int n = 0; n < kN; ++n) highest = max_f32(highest, max_f32(s[m][n][half * 2], s[m][n][half * 2 + 1]));
         highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 1));
         highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 2));
-        const float base = highest == -INFINITY ? 0 : highest * scale;
-        const float shrink = exp2_f32(top[m][half] * scale - base);
+        const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
+        // 1 where the greatest stays; top * scale - base is not: fma leaves what base was rounded by, in each tile.
+        const float shrink = exp2_f32((top[m][half] - finite) * scale);
         top[m][half] = highest;
         float sum = 0;
 #pragma unroll
