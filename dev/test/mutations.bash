@@ -15,17 +15,28 @@ copy_tree() {
   (cd build/cpu && cp -a --parents config.mk summary.txt flags files libllmc.a obj/llmc "${@:2}" "$copy/build/cpu")
 }
 
+# only_texts WORD…: with the word `texts` for all, whether each text of the table stands in its file, and nothing else.
+only_texts() {
+  [ "$*" = texts ] || return 0
+  local row file text rows=0 missing=0
+  while read -r row; do
+    IFS='#' read -r file text _ <<<"$row"
+    rows=$((rows + 1))
+    grep -qF -- "$text" "$file" || { echo "$file does not say $text" && missing=$((missing + 1)); }
+  done < <(table)
+  echo "$((rows - missing)) of $rows texts stand in their files"
+  [ "$missing" = 0 ] && [ "$rows" -gt 0 ]
+  exit
+}
+
 # try_mutations PROGRAM HOW-OF-SURVIVORS [N…]: those of these numbers; none: all, or SAMPLE of them, chosen by the commit.
 # The last line is "N passed, N failed; S s".
 try_mutations() {
   local program=$1 of_survivors=$2 begin=$SECONDS passed=0 failed=0
-  local rows row number file text instead how whole says reason problem verdict
+  local rows number file text instead how whole says reason problem verdict
   shift 2
   mapfile -t rows < <(table)
-  for row in "${rows[@]}"; do
-    IFS='#' read -r file text _ <<<"$row"
-    grep -qF -- "$text" "$file" || fail "$file does not say $text"
-  done
+  (only_texts texts) >"$scratch/texts" || { cat "$scratch/texts" && fail "texts that mutations replace"; }
   local chosen=("$@")
   [ $# -gt 0 ] || mapfile -t chosen < <(seq "${#rows[@]}" | some_of "${SAMPLE:-}" | sort -n)
   for number in "${chosen[@]}"; do
