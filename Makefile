@@ -15,8 +15,8 @@
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
-## make test-watch      TensorBoard, the report in a browser, wandb offline (Python packages of 1 GB; Chromium)
-## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 350 MB)
+## make test-watch      TensorBoard, the report in a browser, wandb offline (Python packages of 0.25 GB; Chromium)
+## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 320 MB)
 ## make test-data       the tests of dev/data, in that environment
 ## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
 ## make test-descriptors   wgmma's matrix descriptors beside CuTe's, in an environment of its own (about 0.35 GB)
