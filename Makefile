@@ -103,7 +103,7 @@ test-descriptors:
 SANITIZED := test_* kernels/* kernel_reports
 test-asan:
 	@$(PROBE) install test
-	@$(MAKE) DEVICE=cpu SANITIZE=address kernels tests
+	@$(MAKE) DEVICE=cpu SANITIZE=address programs kernels tests
 	@dev/test/run --only "$(SANITIZED) comm" build/cpu-address $(T)
 test-tsan:
 	@$(PROBE) install test
