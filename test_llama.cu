@@ -24,7 +24,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <regex>
 
 #include "dev/test/quantization.h"
 #include "llmc/base/error.h"
@@ -207,8 +206,12 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
 
 // The tensor's name without its layer's number.
 std::string class_of(const std::string& name) {
-  static const std::regex layer("\\.layers\\.[0-9]+\\.");
-  return std::regex_replace(name, layer, ".layers.N.");
+  const std::string layers = ".layers.";
+  const size_t found = name.find(layers);
+  if (found == name.npos) return name;
+  const size_t begin = found + layers.size(), end = name.find_first_not_of("0123456789", begin);
+  if (end == begin || end == name.npos || name[end] != '.') return name;
+  return name.substr(0, begin) + "N" + name.substr(end);
 }
 
 double error_of(const Dump& dump, const std::string& name, const std::vector<float>& got) {

@@ -69,16 +69,29 @@ class Checker {
     report(name, message.find(expected) != std::string::npos, message);
   }
 
-  int passed() const { return passed_; }
-  int failures() const { return failures_; }
+  // All that another device's checker found, as one check.
+  void all_of(const std::string& name, const Checker& other) {
+    failures_.insert(failures_.end(), other.failures_.begin(), other.failures_.end());
+    report(name, other.failures_.empty() && other.passed_, other.counts());
+  }
+
+  // The lines of what failed once more, since a check prints hundreds, and the counts. The program's exit code.
+  int finish() const {
+    if (!failures_.empty()) printf("\nFailed:\n");
+    for (const std::string& line : failures_) printf("%s\n", line.c_str());
+    printf("%s\n", counts().c_str());
+    return !failures_.empty() || !passed_;
+  }
 
  private:
+  std::string counts() const { return format("%d passed, %zu failed", passed_, failures_.size()); }
   void failed(const std::string& name, const std::string& details) { report(name, false, details); }
   void report(const std::string& name, bool ok, const std::string& details) {
-    ++(ok ? passed_ : failures_);
-    std::string line = details;  // an error's text may have several
-    std::replace(line.begin(), line.end(), '\n', ';');
-    printf("%s %s: %s\n", ok ? "ok  " : "FAIL", name.c_str(), line.c_str());
+    std::string line = (ok ? "ok   " : "FAIL ") + name + ": " + details;
+    std::replace(line.begin(), line.end(), '\n', ';');  // an error's text may have several lines
+    printf("%s\n", line.c_str());
+    if (ok) ++passed_;
+    else failures_.push_back(line);
   }
   static std::string coordinates(size_t index, const std::vector<int>& shape) {
     std::string text;
@@ -89,7 +102,8 @@ class Checker {
     return "[" + text + "]";
   }
 
-  int passed_ = 0, failures_ = 0;
+  int passed_ = 0;
+  std::vector<std::string> failures_;  // their lines
 };
 
 void check(Checker& checker);
@@ -107,8 +121,7 @@ int main(int argc, char** argv) try {
   }
   Checker checker(device);
   check(checker);
-  printf("%d passed, %d failed\n", checker.passed(), checker.failures());
-  return checker.failures() || !checker.passed();
+  return checker.finish();
 } catch (const Error& error) {
   fprintf(stderr, "error: %s\n", error.what());
   return 1;

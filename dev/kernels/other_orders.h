@@ -92,6 +92,6 @@ inline void check_in_other_worlds(Checker& checker, void (*check_everything)(Che
     Device device(0, cpu);
     Checker other(device);
     check_everything(other);
-    checker.that(world.name, other.failures() == 0, format("%d failed", other.failures()));
+    checker.all_of(world.name, other);
   }
 }

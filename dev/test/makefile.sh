@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: the Makefile: new files are found, only what changed is rebuilt, variants side by side, make without news < 1 s
+# Covers: the Makefile: new files are found, only what changed is rebuilt, variants side by side, make without news < 1 s,
+# a failed build leaves no old program, warnings end the build with WERROR=1 alone
 # Timeout: 120
 #
 # Works on a copy of the Makefile in a small tree of its own.
@@ -64,6 +65,7 @@ echo '#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "llmc/base/answer.h"
 TEST_CASE("the answer") { CHECK(answer() == 42); }' >dev/test/test_answer.cpp
 export DEVICE=cpu
+unset WERROR # CI's
 
 makes 0
 check "it says for which device" says 'Building for the CPU in build/cpu'
@@ -100,6 +102,31 @@ rm llmc/kernels/other.cu
 makes 0
 check "a deleted file leaves the library" prints 0 grep -c other build/cpu/libllmc.a
 
+# What is broken leaves no program behind that holds the older code, and no other goes.
+makes 0 all kernels tests
+good=$(<llmc/kernels/twice.cu)
+echo "wrong" >>llmc/kernels/twice.cu
+makes 2
+check "a library file that does not compile: train_llama is gone" eval '! ./train_llama 2>/dev/null'
+check "and the kernel's program, which this make did not build" [ ! -e build/cpu/kernels/twice ]
+check "and each test" [ ! -e build/cpu/test/test_answer ]
+echo "$good" >llmc/kernels/twice.cu
+makes 0 all kernels tests
+check "mended, one file is compiled again" compiled "llmc/kernels/twice.cu"
+check "and the programs are back" prints "cpu 43" ./train_llama
+echo "wrong" >>dev/kernels/twice.cu
+makes 2 kernels
+check "a kernel's checks that do not compile: their program is gone" [ ! -e build/cpu/kernels/twice ]
+check "and no other" prints "cpu 43" ./train_llama
+cp train_llama.cu dev/kernels/twice.cu
+good=$(<llmc/base/answer.cpp)
+echo 'int another() { return 43; }' >llmc/base/answer.cpp
+makes 2
+check "a program that does not link" says 'undefined reference'
+check "is gone, too" eval '! ./train_llama 2>/dev/null'
+echo "$good" >llmc/base/answer.cpp
+makes 0 all kernels tests
+
 makes 0 FAULTS=1
 check "variants stand side by side" prints "faults cpu 43" build/cpu-faults/train_llama
 makes 0 EMULATOR=env
@@ -134,8 +161,14 @@ if command -v clang-format >/dev/null; then
   makes 0 format-check
 fi
 echo 'int answer() { int unused; return 43; }' >llmc/base/answer.cpp
-makes 2
-check "warnings are errors" says 'unused'
+makes 0
+check "a warning is seen" says 'unused variable'
+check "and the program is built" prints "cpu 43" ./train_llama
+makes 0 WERROR=1
+check "WERROR=1 compiles nothing again" compiled ""
+touch llmc/base/answer.cpp
+makes 2 WERROR=1
+check "but what it compiles must not warn" says 'error: unused variable'
 makes 0 -j2 -n test
 check "-j counts in the makes inside, too" says_not 'forced in makefile'
 makes 2 clean all

@@ -4,6 +4,7 @@
 # The script has `table`, lines of FILE # TEXT # INSTEAD # HOW, with HOW for its own use, or "survives: REASON" where
 # nothing notices; and `notices HOW`, which looks at what is built in $copy, says how it noticed and succeeds if it did.
 # shellcheck shell=bash
+unset WERROR # a wrong program may have a variable that nobody uses
 
 # copy_tree PROGRAM BUILT…: builds PROGRAM here, and $copy is a tree with that state, of build/cpu with BUILT besides the
 # library, in which make builds what a change asks for.

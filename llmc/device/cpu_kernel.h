@@ -19,6 +19,16 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+// Two names of CUDA's that kernels do not use: the compiler says what stands for them in both worlds.
+#define __shared__ _Pragma("GCC error \"shared memory is declared by shared_memory<T>() (llmc/device/kernel.cuh)\"")
+template <class T>
+T atomicAdd(T*, std::type_identity_t<T>) {
+  static_assert(!std::is_integral_v<T>, "integers are added by atomic_add (llmc/device/kernel.cuh)");
+  static_assert(std::is_integral_v<T>,
+                "the order in which atomicAdd adds floats is not deterministic, so results would differ from run to "
+                "run: add with block_sum (llmc/device/kernel.cuh), whose order is fixed; atomic_add is for integers");
+  return {};
+}
 
 using dim3 = CpuExtent;
 

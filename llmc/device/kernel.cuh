@@ -1,10 +1,11 @@
 // What a kernel is written with, in both worlds: CUDA's own names, and these wrappers.
 //
 //   shared_memory<T>()            the block's dynamic shared memory as one T (a struct of arrays), 1024-byte aligned;
-//                                 kernels declare no __shared__ variables of their own
+//                                 kernels declare no __shared__ variables of their own (a CPU build refuses them)
 //   named_barrier_sync            a barrier for some of a block's warps
 //   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
 //   atomic_max, atomic_min, atomic_add  of integers in device memory, whose result does not depend on the order
+//                                 (a CPU build refuses atomicAdd)
 //   load_vector, store_vector     several neighbours at once, in 16-byte accesses, as fp32
 //   exp_f32, exp2_f32, rsqrt_f32, reciprocal_f32, max_f32  fp32 functions that become vector code on the CPU
 //   VECTOR_LOOP                   before a loop over a thread's few elements: `VECTOR_LOOP for (int i = 0; i < 8; ++i)`
