@@ -267,6 +267,24 @@ void check_orders(Checker& checker) {
   }
 }
 
+// What is said of all numbers of rows is the most that any of them needs.
+void check_scratch(Checker& checker) {
+  for (const Pair& pair : kPairs)
+    for (const int columns : {16, 97, 128, 4096, 5000}) {
+      size_t most = 0;
+      int wrong = 0;
+      for (int rows = 1; rows <= 300; ++rows) {
+        QuantizedTensor a, b;
+        a.rows = rows, b.rows = columns, a.columns = b.columns = 64;
+        a.scaling = pair.a.scaling, b.scaling = pair.b.scaling;
+        most = std::max(most, quantized_product_scratch(a, b, 2));
+        wrong += quantized_product_most_scratch(a, b, 2) != most;
+      }
+      checker.that(format("%s, %d columns: scratch of up to 1 .. 300 rows", pair.name, columns), wrong == 0,
+                   format("%d wrong, most %zu bytes", wrong, most));
+    }
+}
+
 void check_refusals(Checker& checker, Matmul& matmul) {
   Stream& stream = checker.stream;
   const Kind tensor{e4, Scaling::tensor}, small{e4, Scaling::block_1x128};
@@ -335,6 +353,9 @@ void check(Checker& checker) {
   for (const auto& [N, OC, IC] : std::vector<std::tuple<int, int, int>>{
            {1, 16, 16}, {16, 32, 48}, {37, 24, 40}, {128, 256, 128}, {130, 97, 200}, {200, 136, 392}})
     check_sizes(checker, matmul, N, OC, IC);
+  check_scratch(checker);
+  // Wider than what is in the padded buffer at once, and the last part padded.
+  for (const int M : {3, 256}) check_product(checker, matmul, "wide", kPairs[5], M, 4500, 150, false, false);
   check_product(checker, matmul, "long sums", kPairs[0], 24, 40, 4100, false, false);
   check_any_bytes(checker, matmul);
   check_orders(checker);

@@ -1,6 +1,8 @@
 // Products of FP8 operands of any size (contract: quantized_product.h).
 #include "llmc/kernels/quantized_product.h"
 
+#include <algorithm>
+
 #include "llmc/device/launch.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -9,14 +11,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// `out` has rows of `stride` numbers, of which `columns` are taken from `padded`, with rows of `padded_stride`.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    unpad_kernel(T* __restrict__ out, const T* __restrict__ padded, int rows, int columns, int stride, bool add) {
+__global__ void __launch_bounds__(kThreads) unpad_kernel(T* __restrict__ out, const T* __restrict__ padded, int rows,
+                                                         int columns, int stride, int padded_stride, bool add) {
   const size_t i = size_t(blockIdx.x) * kThreads + threadIdx.x;
   const size_t row = i / columns, column = i % columns;
   if (row >= size_t(rows)) return;
-  const float x = to_float(padded[row * stride + column]);
-  out[i] = from_float<T>(add ? to_float(out[i]) + x : x);
+  const float x = to_float(padded[row * padded_stride + column]);
+  T& to = out[row * stride + column];
+  to = from_float<T>(add ? to_float(to) + x : x);
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -24,11 +28,23 @@ __global__ void __launch_bounds__(kThreads)
 // Rows of `a` are rows of the output, which products take as they are but for blocks of 128.
 int output_rows(const QuantizedTensor& a) { return a.padding() == 16 ? a.rows : a.padded_rows(); }
 
+// Columns of the output that are in the padded buffer at once. Weights in blocks of 128 x 128 can be cut between them,
+// at every 16th so that their factors stay 256-byte aligned: a whole output can take hundreds of megabytes.
+int columns_at_once(const QuantizedTensor& b) {
+  return b.scaling == Scaling::block_128x128 ? std::min(b.padded_rows(), 16 * QuantizedTensor::kBlock)
+                                             : b.padded_rows();
+}
+
 }  // namespace
 
 size_t quantized_product_scratch(const QuantizedTensor& a, const QuantizedTensor& b, size_t element_bytes) {
   if (output_rows(a) == a.rows && b.padded_rows() == b.rows) return 0;
-  return size_t(output_rows(a)) * size_t(b.padded_rows()) * element_bytes;
+  return size_t(output_rows(a)) * size_t(columns_at_once(b)) * element_bytes;
+}
+
+size_t quantized_product_most_scratch(const QuantizedTensor& a, const QuantizedTensor& b, size_t element_bytes) {
+  if (a.padding() == 16) return quantized_product_scratch(a, b, element_bytes);
+  return size_t(output_rows(a)) * size_t(columns_at_once(b)) * element_bytes;
 }
 
 template <class T>
@@ -39,11 +55,20 @@ void quantized_product(Stream& stream, Matmul& matmul, const char* name, T* out,
   T* larger = reinterpret_cast<T*>(padded);
   const int rows = a.rows, columns = b.rows;
   a.rows = output_rows(a);
-  b.rows = b.padded_rows();
-  matmul.multiply(name, larger, a, b, false, fast);
-  const size_t size = size_t(rows) * size_t(columns);
-  launch<unpad_kernel<T>>({stream, "unpad", {updates(out, size), reads(larger, size_t(a.rows) * size_t(b.rows))}},
-                          blocks_for(size, kThreads), kThreads, 0, out, larger, rows, columns, b.rows, accumulate);
+  for (int first = 0; first < columns; first += columns_at_once(b)) {
+    QuantizedTensor part = b;
+    part.rows = std::min(columns_at_once(b), b.padded_rows() - first);
+    part.data += size_t(first) * size_t(b.stride());
+    part.factors += first ? b.factor_at(first, 0) : 0;
+    matmul.multiply(name, larger, a, part, false, fast);
+    const int count = std::min(part.rows, columns - first);
+    launch<unpad_kernel<T>>(
+        {stream,
+         "unpad",
+         {updates(out, size_t(rows) * size_t(columns)), reads(larger, size_t(a.rows) * size_t(part.rows))}},
+        blocks_for(size_t(rows) * size_t(count), kThreads), kThreads, 0, out + first, larger, rows, count, columns,
+        part.rows, accumulate);
+  }
 }
 
 #define INSTANTIATE(T)                                                                                             \

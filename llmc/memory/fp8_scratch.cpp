@@ -12,14 +12,14 @@ struct Sizes {
   size_t by_rows = 0, by_columns = 0, row_factors = 0, column_factors = 0, columns = 0, padded = 0;
 };
 
-// `bytes`: of a number of the product.
+// `bytes`: of a number of the product. Forward may be asked for fewer rows: by samples, and by questions.
 void add_forward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
   const QuantizedTensor x = settings.operand(Role::input, false, N, shape.IC);
   const QuantizedTensor w = settings.operand(Role::weight, false, shape.OC, shape.IC);
   sizes.by_rows = std::max(sizes.by_rows, x.bytes());
   sizes.row_factors = std::max(sizes.row_factors, x.factor_count());
   sizes.columns = std::max(sizes.columns, size_t(shape.IC));
-  sizes.padded = std::max(sizes.padded, quantized_product_scratch(x, w, bytes));
+  sizes.padded = std::max(sizes.padded, quantized_product_most_scratch(x, w, bytes));
 }
 
 void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
