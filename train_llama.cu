@@ -104,7 +104,8 @@ struct Run {
   std::vector<int32_t> inputs_, labels_, positions_;
   std::optional<double> unigram_;               // loss of a model that knows only how often each token occurs
   std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
-  Tuning tuning_;                               // of the products
+  std::vector<std::string> data_remarks_;
+  Tuning tuning_;  // of the products
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
 };
@@ -129,6 +130,7 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     RunData opened = open_run_data(options, model, codec, ranks);
     data = std::move(opened.train), held_out = std::move(opened.held_out);
     documents_ = opened.documents, held_out_documents_ = opened.held_out_documents;
+    data_remarks_ = std::move(opened.remarks);
   }
   const int64_t data_tokens = data ? data->size() : 0;
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
@@ -185,6 +187,7 @@ void Run::banner() {
   if (data) console.item("data", describe_data(*data, documents_, options));
   if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, options));
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  for (const std::string& remark : data_remarks_) console.warning(remark);
   console.item("tokenizer", codec.description());
   if (trains())
     console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",

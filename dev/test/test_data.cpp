@@ -7,6 +7,8 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/base/json.h"
+#include "llmc/train/shard_manifest.h"
 #include "llmc/train/token_dataset.h"
 
 namespace {
@@ -342,4 +344,71 @@ TEST_CASE("the bundled text is the one that the figures were measured on") {
   CHECK(unigram_cross_entropy(train, *held_out) == doctest::Approx(3.347495370799465).epsilon(1e-12));
   CHECK(open_error(path, 123) == "");
   CHECK(has(open_error(path, 122), "is 122"));  // 'z'
+}
+
+namespace {
+
+// What dev/data writes about shards "x_train_000001.bin", …: names, tokens and whether they have masks.
+void write_manifest(const std::string& folder, const std::vector<std::pair<std::string, int64_t>>& shards, bool masks) {
+  Json entries = Json::array();
+  for (const auto& [name, tokens] : shards) {
+    Json entry =
+        Json::object().set("name", name + ".bin").set("split", name.find("val") == std::string::npos ? "train" : "val");
+    entry.set("tokens", tokens).set("sha256", "sha256 of " + name);
+    if (masks) entry.set("mask", Json::object().set("name", name + ".mask").set("sha256", "sha256 of its mask"));
+    entries.push_back(entry);
+  }
+  write_file(folder + "/manifest.json",
+             Json::object().set("format", "train_llama shards 1").set("shards", entries).dump());
+}
+
+}  // namespace
+
+TEST_CASE("shards and masks that the manifest lists and that are not there") {
+  TemporaryFolder folder;
+  const std::vector<uint16_t> tokens = {1, 2, 3};
+  const auto mask = [&](const std::string& name) {
+    return write_file(folder / name, header_bytes(20241121, 1, 3) + std::string("\1\0\1", 3));
+  };
+  std::vector<std::pair<std::string, int64_t>> listed = {{"x_val_0", 3}};
+  for (const char* name : {"x_train_1", "x_train_2", "x_train_3", "x_train_4", "x_train_5"}) {
+    listed.push_back({name, 3});
+    write_shard(folder / name + ".bin", tokens);
+    mask(name + std::string(".mask"));
+  }
+  write_shard(folder / "x_val_0.bin", tokens);
+  mask("x_val_0.mask");
+  write_manifest(folder / "", listed, true);
+  const auto compared = [&](const std::string& pattern) {
+    return compare_with_manifests(TokenDataset::open(folder / pattern, 10));
+  };
+  CHECK(compared("x_train_*.bin").empty());
+  CHECK(compared("x_val_*.bin").empty());
+  CHECK(compared("*.bin").empty());
+  const auto in_folder = [&](const std::string& pattern) {
+    std::string all;
+    for (const std::string& remark : compared(pattern)) all += remark + "\n";
+    return all;
+  };
+  const std::string manifest = folder / "manifest.json";
+  CHECK(in_folder("x_train_1.bin") == "4 of the 5 train shards that " + manifest +
+                                          " lists are left out by the pattern: x_train_2.bin, x_train_3.bin, "
+                                          "x_train_4.bin, …\n");
+  for (const char* name : {"x_train_2.bin", "x_train_4.bin"}) std::filesystem::remove(folder / name);
+  CHECK(in_folder("x_train_*.bin") ==
+        "2 of the 5 train shards that " + manifest + " lists are not there: x_train_2.bin, x_train_4.bin\n");
+  CHECK(in_folder("x_val_*.bin").empty());
+
+  write_shard(folder / "x_train_3.bin", std::vector<uint16_t>{1, 2, 3, 4});
+  write_file(folder / "x_train_3.mask", header_bytes(20241121, 1, 4) + std::string("\1\1\1\1", 4));
+  check_message(error_of([&] { compared("x_train_*.bin"); }),
+                "shard " + (folder / "x_train_3.bin") + " has 4 tokens, and " + manifest + " lists 3",
+                {"fetch both again"});
+  for (const auto& [name, count] : listed) std::filesystem::remove(folder / name + ".mask");
+  check_message(
+      error_of([&] { compared("x_train_1.bin"); }),
+      "shard " + (folder / "x_train_1.bin") + " has no mask beside it, and " + manifest + " lists x_train_1.mask",
+      {"fetch the .mask files too", "move manifest.json away"});
+  std::filesystem::remove(manifest);
+  CHECK(compared("*.bin").empty());
 }
