@@ -8,6 +8,7 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/json.h"
+#include "llmc/train/data_identity.h"
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/token_dataset.h"
 
@@ -411,4 +412,62 @@ TEST_CASE("shards and masks that the manifest lists and that are not there") {
       {"fetch the .mask files too", "move manifest.json away"});
   std::filesystem::remove(manifest);
   CHECK(compared("*.bin").empty());
+}
+
+namespace {
+
+std::string changed(const Json& was, const TokenDataset& data) {
+  return error_of([&] { changed_data("run", was, data_identity(data, 1, nullptr)); });
+}
+
+void write_token(const std::string& path, int64_t at, uint16_t token) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(1024 + 2 * at).write(reinterpret_cast<const char*>(&token), 2);
+}
+
+}  // namespace
+
+TEST_CASE("data that is too large to be read is known by pieces of each file and by its manifest") {
+  TemporaryFolder folder;
+  const int64_t size = int64_t(1) << 24;  // of each of three shards: holes, but for their headers
+  for (const char* name : {"x_train_1.bin", "x_train_2.bin", "x_train_3.bin"}) {
+    write_file(folder / name, header_bytes(20240520, 1, int32_t(size)));
+    std::filesystem::resize_file(folder / name, uintmax_t(1024 + 2 * size));
+  }
+  const std::string second = folder / "x_train_2.bin";
+  const TokenDataset data = TokenDataset::open(folder / "*.bin", 10);
+  const Json was = data_identity(data, 1, nullptr);
+  CHECK(was.at("train").at("listed").is_null());
+  for (const int64_t at : {int64_t(0), size - 1, (size - (1 << 14)) * 5 / 63}) {
+    CAPTURE(at);
+    write_token(second, at, 1);
+    check_message(changed(was, data),
+                  "--resume run: the training data is not what it was: x_train_2.bin has other tokens",
+                  {"name the same --train-data"});
+    write_token(second, at, 0);
+  }
+  CHECK(changed(was, data) == "");
+  write_token(second, 1 << 15, 1);
+  CHECK(changed(was, data) == "");  // between the pieces
+  write_manifest(folder / "", {{"x_train_1", size}, {"x_train_2", size}, {"x_train_3", size}}, false);
+  CHECK(changed(was, data) == "");  // there was none before
+  const Json listed = data_identity(data, 1, nullptr);
+  write_manifest(folder / "", {{"x_train_2", size}, {"x_train_1", size}, {"x_train_3", size}}, false);
+  CHECK(changed(listed, data) == "");
+  std::string manifest = Json::read(folder / "manifest.json").dump();
+  write_file(folder / "manifest.json", manifest.replace(manifest.find("of x_train_2"), 5, "other"));
+  CHECK(has(changed(listed, data), "manifest.json lists other checksums of its files"));
+}
+
+TEST_CASE("of thousands of files the checkpoint keeps a few checksums") {
+  TemporaryFolder folder;
+  for (int i = 0; i < 3000; ++i) write_file(folder / format("%04d.txt", i), format("file %04d", i));
+  const auto open = [&] { return TokenDataset::open(folder / "*.txt", 256); };
+  const Json was = data_identity(open(), 1, nullptr);
+  CHECK(was.dump().size() < 400);
+  CHECK(changed(was, open()) == "");
+  write_file(folder / "1234.txt", "file 12E4");
+  CHECK(has(changed(was, open()), "one of its files has other tokens"));
+  write_file(folder / "1234.txt", "file 12345");
+  CHECK(has(changed(was, open()), "one of its files has another number of tokens"));
 }
