@@ -1,9 +1,11 @@
 // train_llama: trains Llama-3-class models. `./train_llama --help` lists the options.
 //
 // The program reads like a recipe: options, ranks, device, model, data, settings, trainer, the loop, the export.
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 #include <span>
 
@@ -19,6 +21,7 @@
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
+#include "llmc/train/data_identity.h"
 #include "llmc/train/description.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/evaluation.h"
@@ -82,7 +85,8 @@ struct Run {
   void enqueue_step(int64_t step);
   void finish_step();
   bool saves_at(int64_t step) const;
-  Json state_after(int64_t step) const;
+  const Json& identity();
+  Json state_after(int64_t step);
   void report_checkpoints();
   std::span<const int32_t> cut_rows();
   std::string about_data() const;
@@ -104,9 +108,11 @@ struct Run {
   std::vector<int32_t> inputs_, labels_, positions_;
   std::optional<double> unigram_;               // loss of a model that knows only how often each token occurs
   std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
-  Tuning tuning_;                               // of the products
+  std::vector<std::string> data_remarks_;
+  Tuning tuning_;  // of the products
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
+  Json identity_;                // of the data, when it was asked for
 };
 
 Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
@@ -129,6 +135,7 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     RunData opened = open_run_data(options, model, codec, ranks);
     data = std::move(opened.train), held_out = std::move(opened.held_out);
     documents_ = opened.documents, held_out_documents_ = opened.held_out_documents;
+    data_remarks_ = std::move(opened.remarks);
   }
   const int64_t data_tokens = data ? data->size() : 0;
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
@@ -158,6 +165,9 @@ void Run::go_on_from(const ResumePoint& resume) {
           "--resume: after %s %lld steps are done, and the run has %lld\n  make it longer: --steps N",
           start->path().c_str(), (long long)start->step(), (long long)settings.steps);
   changes_ = require_same_run(*start, asked, data->size());
+  std::ranges::move(require_same_data(
+                        *start, [&] { return identity(); }, *communicator, stream),
+                    std::back_inserter(changes_));
   training_seconds_ = start->state().get_double("seconds");
   last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");
 }
@@ -185,6 +195,7 @@ void Run::banner() {
   if (data) console.item("data", describe_data(*data, documents_, options));
   if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, options));
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  for (const std::string& remark : data_remarks_) console.warning(remark);
   console.item("tokenizer", codec.description());
   if (trains())
     console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",
@@ -315,9 +326,17 @@ bool Run::saves_at(int64_t step) const {
   return options.checkpoint_every && (step % options.checkpoint_every == 0 || step == settings.steps);
 }
 
-Json Run::state_after(int64_t step) const {
+// Found out once, and by the first rank alone: it reads a part of the data.
+const Json& Run::identity() {
+  if (identity_.is_null() && ranks.rank == 0)
+    identity_ = data_identity(*data, sampler_->samples_per_epoch(), held_out ? &*held_out : nullptr);
+  return identity_;
+}
+
+Json Run::state_after(int64_t step) {
   Json state = resume_state(step, ranks.size, asked, settings, model.config, data->size());
   return state.set("data", about_data())
+      .set("data_identity", identity())
       .set("seconds", training_seconds_)
       .set("tuning", tuning_.empty() ? Json() : tuning_.to_json())
       .set("last_step", last_step_)

@@ -7,6 +7,9 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/base/json.h"
+#include "llmc/train/data_identity.h"
+#include "llmc/train/shard_manifest.h"
 #include "llmc/train/token_dataset.h"
 
 namespace {
@@ -342,4 +345,129 @@ TEST_CASE("the bundled text is the one that the figures were measured on") {
   CHECK(unigram_cross_entropy(train, *held_out) == doctest::Approx(3.347495370799465).epsilon(1e-12));
   CHECK(open_error(path, 123) == "");
   CHECK(has(open_error(path, 122), "is 122"));  // 'z'
+}
+
+namespace {
+
+// What dev/data writes about shards "x_train_000001.bin", …: names, tokens and whether they have masks.
+void write_manifest(const std::string& folder, const std::vector<std::pair<std::string, int64_t>>& shards, bool masks) {
+  Json entries = Json::array();
+  for (const auto& [name, tokens] : shards) {
+    Json entry =
+        Json::object().set("name", name + ".bin").set("split", name.find("val") == std::string::npos ? "train" : "val");
+    entry.set("tokens", tokens).set("sha256", "sha256 of " + name);
+    if (masks) entry.set("mask", Json::object().set("name", name + ".mask").set("sha256", "sha256 of its mask"));
+    entries.push_back(entry);
+  }
+  write_file(folder + "/manifest.json",
+             Json::object().set("format", "train_llama shards 1").set("shards", entries).dump());
+}
+
+}  // namespace
+
+TEST_CASE("shards and masks that the manifest lists and that are not there") {
+  TemporaryFolder folder;
+  const std::vector<uint16_t> tokens = {1, 2, 3};
+  const auto mask = [&](const std::string& name) {
+    return write_file(folder / name, header_bytes(20241121, 1, 3) + std::string("\1\0\1", 3));
+  };
+  std::vector<std::pair<std::string, int64_t>> listed = {{"x_val_0", 3}};
+  for (const char* name : {"x_train_1", "x_train_2", "x_train_3", "x_train_4", "x_train_5"}) {
+    listed.push_back({name, 3});
+    write_shard(folder / name + ".bin", tokens);
+    mask(name + std::string(".mask"));
+  }
+  write_shard(folder / "x_val_0.bin", tokens);
+  mask("x_val_0.mask");
+  write_manifest(folder / "", listed, true);
+  const auto compared = [&](const std::string& pattern) {
+    return compare_with_manifests(TokenDataset::open(folder / pattern, 10));
+  };
+  CHECK(compared("x_train_*.bin").empty());
+  CHECK(compared("x_val_*.bin").empty());
+  CHECK(compared("*.bin").empty());
+  const auto in_folder = [&](const std::string& pattern) {
+    std::string all;
+    for (const std::string& remark : compared(pattern)) all += remark + "\n";
+    return all;
+  };
+  const std::string manifest = folder / "manifest.json";
+  CHECK(in_folder("x_train_1.bin") == "4 of the 5 train shards that " + manifest +
+                                          " lists are left out by the pattern: x_train_2.bin, x_train_3.bin, "
+                                          "x_train_4.bin, …\n");
+  for (const char* name : {"x_train_2.bin", "x_train_4.bin"}) std::filesystem::remove(folder / name);
+  CHECK(in_folder("x_train_*.bin") ==
+        "2 of the 5 train shards that " + manifest + " lists are not there: x_train_2.bin, x_train_4.bin\n");
+  CHECK(in_folder("x_val_*.bin").empty());
+
+  write_shard(folder / "x_train_3.bin", std::vector<uint16_t>{1, 2, 3, 4});
+  write_file(folder / "x_train_3.mask", header_bytes(20241121, 1, 4) + std::string("\1\1\1\1", 4));
+  check_message(error_of([&] { compared("x_train_*.bin"); }),
+                "shard " + (folder / "x_train_3.bin") + " has 4 tokens, and " + manifest + " lists 3",
+                {"fetch both again"});
+  for (const auto& [name, count] : listed) std::filesystem::remove(folder / name + ".mask");
+  check_message(
+      error_of([&] { compared("x_train_1.bin"); }),
+      "shard " + (folder / "x_train_1.bin") + " has no mask beside it, and " + manifest + " lists x_train_1.mask",
+      {"fetch the .mask files too", "move manifest.json away"});
+  std::filesystem::remove(manifest);
+  CHECK(compared("*.bin").empty());
+}
+
+namespace {
+
+std::string changed(const Json& was, const TokenDataset& data) {
+  return error_of([&] { changed_data("run", was, data_identity(data, 1, nullptr)); });
+}
+
+void write_token(const std::string& path, int64_t at, uint16_t token) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(1024 + 2 * at).write(reinterpret_cast<const char*>(&token), 2);
+}
+
+}  // namespace
+
+TEST_CASE("data that is too large to be read is known by pieces of each file and by its manifest") {
+  TemporaryFolder folder;
+  const int64_t size = int64_t(1) << 24;  // of each of three shards: holes, but for their headers
+  for (const char* name : {"x_train_1.bin", "x_train_2.bin", "x_train_3.bin"}) {
+    write_file(folder / name, header_bytes(20240520, 1, int32_t(size)));
+    std::filesystem::resize_file(folder / name, uintmax_t(1024 + 2 * size));
+  }
+  const std::string second = folder / "x_train_2.bin";
+  const TokenDataset data = TokenDataset::open(folder / "*.bin", 10);
+  const Json was = data_identity(data, 1, nullptr);
+  CHECK(was.at("train").at("listed").is_null());
+  for (const int64_t at : {int64_t(0), size - 1, (size - (1 << 14)) * 5 / 63}) {
+    CAPTURE(at);
+    write_token(second, at, 1);
+    check_message(changed(was, data),
+                  "--resume run: the training data is not what it was: x_train_2.bin has other tokens",
+                  {"name the same --train-data"});
+    write_token(second, at, 0);
+  }
+  CHECK(changed(was, data) == "");
+  write_token(second, 1 << 15, 1);
+  CHECK(changed(was, data) == "");  // between the pieces
+  write_manifest(folder / "", {{"x_train_1", size}, {"x_train_2", size}, {"x_train_3", size}}, false);
+  CHECK(changed(was, data) == "");  // there was none before
+  const Json listed = data_identity(data, 1, nullptr);
+  write_manifest(folder / "", {{"x_train_2", size}, {"x_train_1", size}, {"x_train_3", size}}, false);
+  CHECK(changed(listed, data) == "");
+  std::string manifest = Json::read(folder / "manifest.json").dump();
+  write_file(folder / "manifest.json", manifest.replace(manifest.find("of x_train_2"), 5, "other"));
+  CHECK(has(changed(listed, data), "manifest.json lists other checksums of its files"));
+}
+
+TEST_CASE("of thousands of files the checkpoint keeps a few checksums") {
+  TemporaryFolder folder;
+  for (int i = 0; i < 3000; ++i) write_file(folder / format("%04d.txt", i), format("file %04d", i));
+  const auto open = [&] { return TokenDataset::open(folder / "*.txt", 256); };
+  const Json was = data_identity(open(), 1, nullptr);
+  CHECK(was.dump().size() < 400);
+  CHECK(changed(was, open()) == "");
+  write_file(folder / "1234.txt", "file 12E4");
+  CHECK(has(changed(was, open()), "one of its files has other tokens"));
+  write_file(folder / "1234.txt", "file 12345");
+  CHECK(has(changed(was, open()), "one of its files has another number of tokens"));
 }

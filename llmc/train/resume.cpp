@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "llmc/base/error.h"
+#include "llmc/train/data_identity.h"
 
 namespace fs = std::filesystem;
 
@@ -112,15 +113,15 @@ void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communic
 
 namespace {
 
-// This rank's part of the files; "" if they are as they were written. The ranks speak to each other meanwhile: one that
-// reads for long is not taken for lost.
-std::string verify_together(const Checkpoint& checkpoint, Communicator& communicator, Stream& stream) {
+// Runs `read` on each rank; returns what it threw, or "". The ranks speak to each other meanwhile: one that reads for
+// long is not taken for lost.
+template <class F>
+std::string read_together(Communicator& communicator, Stream& stream, F&& read) {
   std::string why;
   std::atomic<bool> done = false;
   std::thread reader([&] {
     try {
-      for (int file = communicator.rank(); file < checkpoint.files(); file += communicator.size())
-        checkpoint.verify(file);
+      read();
     } catch (const std::exception& error) {
       why = error.what();
     }
@@ -148,7 +149,11 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
     } catch (const Error& error) {
       why = error.what();
     }
-    if (sum_number(communicator, stream, !checkpoint) == 0) why = verify_together(*checkpoint, communicator, stream);
+    if (sum_number(communicator, stream, !checkpoint) == 0)
+      why = read_together(communicator, stream, [&] {  // each rank its part of the files
+        for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size())
+          checkpoint->verify(file);
+      });
     if (checkpoint && sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
     REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
             why.empty() ? "" : ":\n  ", why.c_str());
@@ -224,4 +229,17 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
     changed.push_back(text);
   }
   return changed;
+}
+
+std::vector<std::string> require_same_data(const Checkpoint& checkpoint, const std::function<Json()>& identity,
+                                           Communicator& communicator, Stream& stream) {
+  const Json* was = checkpoint.state().find("data_identity");
+  if (!was) return {"the checkpoint says only how many tokens its data had: no more was compared"};
+  std::string text;
+  const std::string why = read_together(communicator, stream, [&] {
+    if (communicator.rank() == 0) text = identity().dump();
+  });
+  REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",
+          checkpoint.path().c_str(), why.empty() ? "the first rank says why" : why.c_str());
+  return changed_data(checkpoint.path(), *was, Json::parse(broadcast_text(communicator, stream, text), "the data"));
 }

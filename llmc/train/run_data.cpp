@@ -1,6 +1,10 @@
 #include "llmc/train/run_data.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "llmc/base/error.h"
+#include "llmc/train/shard_manifest.h"
 
 RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Ranks& ranks) {
   RunData data;
@@ -20,6 +24,8 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
             "%s has a vocabulary of %d, and a text is read byte by byte: these are not its tokens\n"
             "  name token files that were made with its tokenizer: --%s 'DIR/*.bin'",
             options.model.c_str(), V, tokens == &data.train ? "train-data" : "val-data");
+  for (const auto* tokens : {&data.train, &data.held_out})
+    if (*tokens) std::ranges::move(compare_with_manifests(**tokens), std::back_inserter(data.remarks));
   codec.require_made(options.train_data);
   codec.require_made(options.val_data);
   if (!options.packed_documents) return data;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "llmc/base/options.h"
 #include "llmc/comm/ranks.h"
@@ -13,6 +15,7 @@
 struct RunData {
   std::optional<TokenDataset> train, held_out;
   std::optional<DocumentRule> documents, held_out_documents;  // if rows are packed with several
+  std::vector<std::string> remarks;                           // what the user should know of it, a sentence each
 };
 
 // To be measured only, a model of text needs no data to train on. Throws on data that are no tokens of the model's.

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Covers: data that is not what it was: masks and shards that the manifest lists and that are gone, before a start; masks,
+# shards, contents and held-out data that were swapped before a resume: each told or refused, on one rank and on two
+# Timeout: 120
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$scratch"
+cat >write.py <<'END'
+"""write.py FOLDER SEED [masks]: shards of bytes as dev/data/prepare writes them: 5 of 3000 tokens to train on, one held out."""
+import hashlib, json, pathlib, random, struct, sys
+folder, seed, masks = pathlib.Path(sys.argv[1]), int(sys.argv[2]), "masks" in sys.argv
+folder.mkdir()
+shards = []
+for number in range(6):
+    numbers, split = random.Random(f"{seed} {number}"), "train" if number else "val"
+    path = folder / f"x_{split}_{number:06d}.bin"
+    def write(path, magic, data):
+        path.write_bytes(struct.pack("<3i", magic, 1, 3000).ljust(1024, b"\0") + data)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    entry = {"name": path.name, "split": split, "tokens": 3000}
+    entry["sha256"] = write(path, 20240520, struct.pack("<3000H", *(numbers.randrange(97, 123) for _ in range(3000))))
+    if masks:
+        mask = path.with_suffix(".mask")
+        entry["mask"] = {"name": mask.name, "learnt": 2000, "sha256": write(mask, 20241121, b"\1\1\0" * 1000)}
+    shards.append(entry)
+manifest = {"format": "train_llama shards 1", "delimiter": None, "shards": shards}
+(folder / "manifest.json").write_text(json.dumps(manifest))
+END
+short=(--layers 1 --seq-len 16 --global-batch 2 --val-every 0 --sample-every 0 --export off)
+data=(--train-data 'data/x_train_*.bin' --val-data 'data/x_val_*.bin')
+says() { grep -qF -- "$2" "$1" || { cat "$1" && return 1; }; }
+
+echo "-- what the manifest lists, and what is there"
+python3 write.py data 1 masks
+for n in 1 2; do
+  ranks $n "$train" --dry-run "${short[@]}" "${data[@]}" >whole.txt
+  check "$n rank(s): all shards and masks: no warning" eval '! grep -q "^warning: [0-9]* of the" whole.txt'
+  mkdir part && cp data/manifest.json data/x_train_00000[145].* data/x_val* part
+  ranks $n "$train" --dry-run "${short[@]}" --train-data 'part/*train*.bin' --val-data 'part/*val*.bin' >part.txt
+  check "  two of five shards are gone: told" says part.txt \
+    "warning: 2 of the 5 train shards that part/manifest.json lists are not there: x_train_000002.bin, x_train_000003.bin"
+  rm part/*.mask
+  refused "  the masks are gone" "part/x_train_000001.bin has no mask beside it" \
+    ranks $n "$train" --dry-run "${short[@]}" --train-data 'part/*train*.bin'
+  rm -r part
+done
+
+echo "-- swapped before a resume"
+# change WHAT FOLDER: what was done to the data meanwhile.
+change() {
+  case $1 in
+    contents) python3 write.py other 2 && mv other/*_train_*.bin "$2" ;;
+    one-token) printf b | dd of="$2/x_train_000003.bin" bs=1 seek=3000 conv=notrunc status=none ;;
+    order) mv "$2/x_train_000002.bin" "$2/t" && mv "$2/x_train_000004.bin" "$2/x_train_000002.bin" && mv "$2/t" "$2/x_train_000004.bin" ;;
+    cut) python3 -c '
+import struct, sys
+a, b = (open(f"{sys.argv[1]}/x_train_00000{i}.bin", "rb").read()[1024:] for i in (1, 2))
+for i, part in enumerate((a[:-200], a[-200:] + b), 1):
+    open(f"{sys.argv[1]}/x_train_00000{i}.bin", "wb").write(struct.pack("<3i", 20240520, 1, len(part) // 2).ljust(1024, b"\0") + part)
+' "$2" ;;
+    joined) python3 -c '
+import struct, sys
+a, b = (open(f"{sys.argv[1]}/x_train_00000{i}.bin", "rb").read()[1024:] for i in (1, 2))
+open(f"{sys.argv[1]}/x_train_000001.bin", "wb").write(struct.pack("<3i", 20240520, 1, 6000).ljust(1024, b"\0") + a + b)
+' "$2" && rm "$2/x_train_000002.bin" ;;
+    mask) python3 write.py other 1 masks && cp other/*_train_*.mask "$2" ;;
+    mask-gone) rm "$2"/*.mask ;;
+    other-mask) printf '\0' | dd of="$2/x_train_000003.mask" bs=1 seek=2000 conv=notrunc status=none ;;
+    held-out) python3 write.py other 2 && mv other/*_val_*.bin "$2" ;;
+    more-held-out) cp "$2/x_val_000000.bin" "$2/x_val_000001.bin" ;;
+    nothing) : ;;
+  esac
+  rm -rf other
+}
+# begun NAME FOLDER: two steps of training in run-NAME, on one rank, with a checkpoint.
+begun() {
+  "$train" "${short[@]}" --train-data "$2/x_train_*.bin" --val-data "$2/x_val_*.bin" --steps 2 --checkpoint-every 2 \
+    --out "run-$1" >begun.txt 2>&1 || { cat begun.txt && fail "the run $1"; }
+}
+python3 write.py plain 1
+begun plain plain
+begun masked data
+# go_on RANKS RUN: one step more, with the data in `here`.
+go_on() {
+  rm -rf on
+  ranks "$1" "$train" --resume "run-$2" --out on --steps 3 --train-data 'here/x_train_*.bin' --val-data 'here/x_val_*.bin' \
+    </dev/null # mpirun reads it
+}
+while IFS='|' read -r what from text; do
+  for n in 1 2; do
+    rm -rf here && cp -r $from here && rm -f here/manifest.json && run=plain
+    if [ $from = data ]; then run=masked; fi
+    change "$what" here
+    refused "$what, $n rank(s)" "the training data is not what it was: $text" go_on $n $run
+    check "  and no run began" [ ! -e on ]
+  done
+done <<'END'
+contents|plain|x_train_000001.bin has other tokens
+one-token|plain|x_train_000003.bin has other tokens
+order|plain|x_train_000002.bin has other tokens
+cut|plain|x_train_000001.bin has another number of tokens
+joined|plain|it has 4 files, and there were 5
+mask|plain|it has masks, and had none
+mask-gone|data|its masks are gone: every token is learnt
+other-mask|data|the mask of x_train_000003.bin is another
+END
+while IFS='|' read -r what text; do
+  for n in 1 2; do
+    rm -rf here && cp -r plain here && change "$what" here
+    go_on $n plain >on.txt 2>&1 || { cat on.txt && fail "$what"; }
+    check "$what, $n rank(s): it goes on, and $text" says on.txt "$text"
+  done
+done <<'END'
+held-out|the held-out data is not what it was: x_val_000000.bin has other tokens
+more-held-out|the held-out data is not what it was: it has 2 files, and there were 1
+nothing|step 3/3
+END
+check "the same data in another folder: no word of it" eval '! grep -q "not what it was" on.txt'
+
+echo "-- what a checkpoint says is kept, and one of an older version says nothing"
+cp on/checkpoints/step-00000003/state.json state.json 2>/dev/null || { find on && fail "no checkpoint of the resumed run"; }
+identity() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["data_identity"])' "$1"; }
+check "the resumed run's checkpoint names the same data" cmp <(identity state.json) <(identity run-plain/checkpoints/step-00000002/state.json)
+python3 - run-plain/checkpoints/step-00000002 <<'END'
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
+del state["data_identity"], manifest["files"]["state.json"]
+(folder / "state.json").write_text(json.dumps(state))
+(folder / "manifest.json").write_text(json.dumps(manifest))
+END
+rm -rf here && cp -r plain here
+go_on 1 plain >on.txt 2>&1 || { cat on.txt && fail "a checkpoint without it"; }
+check "a checkpoint without it: gone on from, with a remark" says on.txt "the checkpoint says only how many tokens its data had"
+echo "$checks checks passed"
