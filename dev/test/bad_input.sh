@@ -32,6 +32,7 @@ cp -r good/export missing && rm missing/model.safetensors
 cp -r good/export shape && sed -i 's/"intermediate_size": 384/"intermediate_size": 385/' shape/config.json
 cp -r good/export heads && sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' heads/config.json
 cp -r good/export dropout && sed -i 's/"attention_bias": false/"attention_dropout": 0.1, &/' dropout/config.json
+sed 's/"attention_bias": false/"sliding_window": 64, &/' good/export/config.json >window.json
 sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 "$train" --model large.json $short --seq-len 16 --global-batch 1 --train-data good.bin --out large \
   >large.txt 2>&1 || { cat large.txt && fail "a model of 300 tokens"; }
@@ -71,6 +72,7 @@ for n in 1 2; do
   refused "wrong shapes" "gate_proj" "${on[@]}" --model shape
   refused "an impossible model" "not a multiple of 3" "${on[@]}" --model heads
   refused "dropout" "attention_dropout is 0.1" "${on[@]}" --model dropout
+  refused "a model that attends to a window" "sliding_window is 64" "${on[@]}" --model window.json
   refused "text for weights of another vocabulary" "vocabulary of 300" "${on[@]}" --model large/export
   refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
   refused "a tokenizer of another vocabulary" "tokens, the model tiny 256" "${on[@]}" --tokenizer other_vocabulary
