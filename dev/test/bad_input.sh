@@ -120,6 +120,17 @@ refused "an export that the disk does not take" "limited/export/model.safetensor
 check "nothing is left under the export's name" eval '[ ! -e limited/export/model.safetensors ]'
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
 
+# What somebody has in the folder that a checkpoint is to become.
+"$train" --layers 1 $short --seq-len 16 --global-batch 1 --checkpoint-every 1 --out saved >saved.txt 2>&1 || { cat saved.txt && fail "a run with a checkpoint"; }
+mkdir mine
+for file in README.md config.json generation_config.json tokenizer.json; do
+  echo mine >mine/$file
+  refused "$file of somebody's own" "mine/$file is there already" "$train" --resume saved --consolidate mine
+  check "  stays, and nothing comes beside it" [ "$(cat mine/*)" = mine ]
+  rm mine/$file
+done
+check "into an empty folder it goes" eval '"$train" --resume saved --consolidate mine >consolidated.txt && cmp mine/model.safetensors saved/export/model.safetensors'
+
 refused "a recipe that the rehearsed GPU has not" "those that can: --fp8 tensorwise, delayed" \
   "$train" --dry-run --nodes 1 --gpu B200 --model llama3.2-1b --fp8 blockwise
 
