@@ -189,7 +189,7 @@ void Run::banner() {
   console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
   if (ranks.size > 1) console.item("", describe_sharing(mesh, options, model.config));
-  console.item("model", describe_model(model));
+  console.item("model", describe_model(model, trains()));
   if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
   for (const std::string& change : changes_) console.item("", change);
   if (data) console.item("data", describe_data(*data, documents_, options));

@@ -32,6 +32,7 @@ cp -r good/export missing && rm missing/model.safetensors
 cp -r good/export shape && sed -i 's/"intermediate_size": 384/"intermediate_size": 385/' shape/config.json
 cp -r good/export heads && sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' heads/config.json
 cp -r good/export dropout && sed -i 's/"attention_bias": false/"attention_dropout": 0.1, &/' dropout/config.json
+sed 's/"attention_bias": false/"sliding_window": 64, &/' good/export/config.json >window.json
 sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 "$train" --model large.json $short --seq-len 16 --global-batch 1 --train-data good.bin --out large \
   >large.txt 2>&1 || { cat large.txt && fail "a model of 300 tokens"; }
@@ -71,6 +72,7 @@ for n in 1 2; do
   refused "wrong shapes" "gate_proj" "${on[@]}" --model shape
   refused "an impossible model" "not a multiple of 3" "${on[@]}" --model heads
   refused "dropout" "attention_dropout is 0.1" "${on[@]}" --model dropout
+  refused "a model that attends to a window" "sliding_window is 64" "${on[@]}" --model window.json
   refused "text for weights of another vocabulary" "vocabulary of 300" "${on[@]}" --model large/export
   refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
   refused "a tokenizer of another vocabulary" "tokens, the model tiny 256" "${on[@]}" --tokenizer other_vocabulary
@@ -117,6 +119,17 @@ limited() { (ulimit -f 500 && "$train" --layers 1 $short --seq-len 16 --global-b
 refused "an export that the disk does not take" "limited/export/model.safetensors" limited
 check "nothing is left under the export's name" eval '[ ! -e limited/export/model.safetensors ]'
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
+
+# What somebody has in the folder that a checkpoint is to become.
+"$train" --layers 1 $short --seq-len 16 --global-batch 1 --checkpoint-every 1 --out saved >saved.txt 2>&1 || { cat saved.txt && fail "a run with a checkpoint"; }
+mkdir mine
+for file in README.md config.json generation_config.json tokenizer.json; do
+  echo mine >mine/$file
+  refused "$file of somebody's own" "mine/$file is there already" "$train" --resume saved --consolidate mine
+  check "  stays, and nothing comes beside it" [ "$(cat mine/*)" = mine ]
+  rm mine/$file
+done
+check "into an empty folder it goes" eval '"$train" --resume saved --consolidate mine >consolidated.txt && cmp mine/model.safetensors saved/export/model.safetensors'
 
 refused "a recipe that the rehearsed GPU has not" "those that can: --fp8 tensorwise, delayed" \
   "$train" --dry-run --nodes 1 --gpu B200 --model llama3.2-1b --fp8 blockwise

@@ -1,6 +1,7 @@
-// Covers: the model's shape: presets against their published sizes, Hugging Face's configs old and new, the table of
-// tensors
+// Covers: the model's shape: presets against their published sizes, Hugging Face's configs old and new, those of 38
+// public models, keys that ask for what is not computed, the table of tensors
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -22,6 +23,10 @@ Json newest() {
 }
 
 Json with(Json json, const char* key, Json value) { return json.set(key, std::move(value)); }
+
+std::string refusal(const Json& json) {
+  return error_of([&] { LlamaConfig::from_json(json, "test"); });
+}
 
 }  // namespace
 
@@ -93,7 +98,6 @@ TEST_CASE("the model that benchmarks give to PyTorch is the preset") {
 }
 
 TEST_CASE("what the trainer would compute differently is refused") {
-  const auto refusal = [](Json json) { return error_of([&] { LlamaConfig::from_json(json, "test"); }); };
   CHECK(refusal(with(newest(), "hidden_act", "gelu")).find("gelu") != std::string::npos);
   CHECK(refusal(with(newest(), "attention_bias", true)).find("attention_bias") != std::string::npos);
   CHECK(refusal(with(newest(), "model_type", "mistral")).find("mistral") != std::string::npos);
@@ -103,6 +107,68 @@ TEST_CASE("what the trainer would compute differently is refused") {
   Json yarn = newest();
   yarn.set("rope_parameters", Json::object().set("rope_type", "yarn").set("rope_theta", 1e4));
   CHECK(refusal(yarn).find("yarn") != std::string::npos);
+}
+
+TEST_CASE("a key that asks for what is not computed is refused by name, and passes with a value that switches it off") {
+  const auto json = [](const char* text) { return Json::parse(text, "value"); };
+  struct Key {
+    const char *name, *on;
+    std::vector<const char*> off;
+  };
+  const Key keys[] = {
+      {"sliding_window", "4096", {"null"}},
+      {"is_causal", "false", {"true", "null"}},
+      {"layer_types",
+       R"(["full_attention", "sliding_attention"])",
+       {R"(["full_attention", "full_attention"])", "null"}},
+      {"per_layer_config", R"({"1": {"num_attention_heads": 2}})", {"{}", "null"}},
+      {"final_logit_softcapping", "30.0", {"null"}},
+      {"use_qk_norm", "true", {"false", "null"}},
+      {"qk_layernorm", "true", {"false", "null"}},
+      {"no_rope_layers", "[1, 0]", {"[1, 1]", "[]", "null"}},
+      {"logit_scale", "0.0625", {"1", "1.0", "null"}},
+      {"partial_rotary_factor", "0.5", {"1.0", "null"}},
+      {"rope_interleaved", "true", {"false"}},
+      {"use_mrope", "true", {"false"}},
+      {"attention_bias", "true", {"false"}},
+      {"mlp_bias", "true", {"false"}},
+      {"attention_dropout", "0.1", {"0", "0.0", "null"}},
+      {"hidden_act", "\"gelu\"", {"\"silu\""}},
+      {"quantization_config", R"({"quant_method": "gptq"})", {"null", "{}"}},
+      {"a_key_of_tomorrow", "0", {"false", "null", "[]"}},
+  };
+  for (const Key& key : keys) {
+    CAPTURE(key.name);
+    const std::string refused = refusal(with(newest(), key.name, json(key.on)));
+    CHECK(refused.find(std::string(key.name) + " is " + json(key.on).dump()) != std::string::npos);
+    CHECK(refused.find("remove it from the file") != std::string::npos);
+    for (const char* off : key.off) CHECK(refusal(with(newest(), key.name, json(off))) == "");
+  }
+  const auto rope = [&](const char* text) { return refusal(with(newest(), "rope_parameters", json(text))); };
+  CHECK(rope(R"({"rope_type": "default", "partial_rotary_factor": 0.5})").find("partial_rotary_factor is 0.5") !=
+        std::string::npos);
+  CHECK(rope(R"({"rope_type": "default", "mrope_section": [1, 2]})").find("mrope_section") != std::string::npos);
+  CHECK(rope(R"({"rope_type": "linear", "factor": 4.0})").find("rope_type \"linear\"") != std::string::npos);
+  CHECK(rope(R"({"rope_type": "linear", "factor": 1.0, "partial_rotary_factor": 1})") == "");
+}
+
+TEST_CASE("public models' configs are taken") {
+  std::ifstream lines("dev/test/configs/llama.jsonl");
+  int taken = 0;
+  for (std::string line; std::getline(lines, line); ++taken) {
+    const Json model = Json::parse(line, "dev/test/configs/llama.jsonl");
+    CAPTURE(model.get_string("name"));
+    CHECK(refusal(model.at("config")) == "");
+    // What a user's fine-tuning tool adds.
+    CHECK(refusal(with(with(model.at("config"), "use_mrope", false), "temperature", 0.6)) == "");
+    CHECK(LlamaConfig::from_json(model.at("config"), "public").parameters() == model.get_int("parameters"));
+  }
+  CHECK(taken == 38);
+}
+
+TEST_CASE("pad_token_id is kept") {
+  CHECK(!LlamaConfig::from_json(newest(), "test").to_json().contains("pad_token_id"));
+  CHECK(LlamaConfig::from_json(with(newest(), "pad_token_id", 7), "test").to_json().get_int("pad_token_id") == 7);
 }
 
 TEST_CASE("the layout places every weight once, fused ones side by side") {

@@ -106,3 +106,33 @@ TEST_CASE("weights that do not fit are refused by name") {
   shallower.L = 1;
   CHECK(refusal(shallower).empty());
 }
+
+TEST_CASE("a head that is stored in a tied model is the embedding, or refused") {
+  Device device;
+  SingleCommunicator communicator;
+  const LlamaConfig untied = small(false), tied = small(true);
+  auto trainer = trainer_for(device, communicator, untied, DType::fp32);
+  trainer->initialize(Init::normal, 1);
+  std::vector<float> embedding = trainer->weights("model.embed_tokens.weight");
+  // What an untied model exports, with this as the head.
+  const auto stored = [&](const std::string& directory, const std::vector<float>& head) {
+    std::vector<TensorSpec> specs;
+    for (const Tensor& t : trainer->layout().tensors) {
+      const std::vector<int64_t> shape = t.whole_shape();
+      specs.push_back({t.name, StoredType::F32, {shape.begin(), shape.end()}});
+    }
+    SafetensorsDirectoryWriter writer(directory, specs);
+    for (const TensorSpec& spec : specs) {
+      const std::vector<float> numbers = spec.name == "lm_head.weight" ? head : trainer->weights(spec.name);
+      writer.write(spec.name, numbers.data(), spec.bytes());
+    }
+    writer.finish();
+    return error_of([&] { trainer_for(device, communicator, tied, DType::fp32)->load(Safetensors(directory)); });
+  };
+  Scratch scratch;
+  CHECK(stored(scratch.at("same"), embedding) == "");
+  embedding[40 * 96 + 7] += 1;
+  const std::string refusal = stored(scratch.at("other"), embedding);
+  CHECK(refusal.find("lm_head.weight differs from model.embed_tokens.weight") != std::string::npos);
+  CHECK(refusal.find("in row 96") != std::string::npos);
+}

@@ -4,6 +4,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/model/config_keys.h"
 
 namespace {
 
@@ -42,7 +43,10 @@ RopeScaling read_rope(const Json& json) {
   rope.theta = parameters->get_double("rope_theta", rope.theta);
   const std::string type = parameters->get_string("rope_type", parameters->get_string("type", "default"));
   if (type == "default") return rope;
-  REQUIRE(type == "llama3", "%s: rope_type \"%s\" is not known here\n  expected \"default\" or \"llama3\"",
+  // These stretch the positions by a factor, as far as it is not 1.
+  const bool stretches = type == "linear" || type == "dynamic" || type == "yarn";
+  if (stretches && parameters->get_double("factor", 0) == 1) return rope;
+  REQUIRE(type == "llama3", "%s: rope_type \"%s\" is not computed here\n  expected \"default\" or \"llama3\"",
           parameters->where().c_str(), type.c_str());
   rope.llama3 = true;
   rope.factor = parameters->get_double("factor");
@@ -58,11 +62,6 @@ int read_size(const Json& json, const char* key, int64_t fallback) {
   REQUIRE(value > 0 && value <= 0x7fffffff, "%s: %s is %lld, expected 1 to 2^31-1", json.where().c_str(), key,
           (long long)value);
   return int(value);
-}
-
-void refuse_unlike(const Json& json, const char* key, bool expected) {
-  REQUIRE(json.get_bool(key, expected) == expected, "%s: \"%s\" is %s: this trainer has no such model",
-          json.where().c_str(), key, expected ? "false" : "true");
 }
 
 }  // namespace
@@ -94,13 +93,6 @@ std::vector<std::string> LlamaConfig::presets() {
 LlamaConfig LlamaConfig::from_json(const Json& json, const std::string& name) {
   const std::string type = json.get_string("model_type", "llama");
   REQUIRE(type == "llama", "%s: model_type is \"%s\", expected \"llama\"", json.where().c_str(), type.c_str());
-  const std::string activation = json.get_string("hidden_act", "silu");
-  REQUIRE(activation == "silu", "%s: hidden_act is \"%s\", expected \"silu\"", json.where().c_str(),
-          activation.c_str());
-  refuse_unlike(json, "attention_bias", false);
-  refuse_unlike(json, "mlp_bias", false);
-  const double dropout = json.get_double("attention_dropout", 0.0);
-  REQUIRE(dropout == 0, "%s: attention_dropout is %g, expected 0", json.where().c_str(), dropout);
   LlamaConfig config;
   config.name = name;
   config.C = read_size(json, "hidden_size", 0);
@@ -116,11 +108,13 @@ LlamaConfig LlamaConfig::from_json(const Json& json, const std::string& name) {
   config.tied = json.get_bool("tie_word_embeddings", false);
   config.rope = read_rope(json);
   config.bos = int(json.get_int("bos_token_id", -1));
+  config.pad = int(json.get_int("pad_token_id", -1));
   if (const Json* eos = json.find("eos_token_id"); eos && !eos->is_null()) {
     if (eos->is_array())
       for (const Json& e : eos->elements()) config.eos.push_back(int(e.as_int()));
     else config.eos.push_back(int(eos->as_int()));
   }
+  require_known_keys(json);
   config.check();
   return config;
 }
@@ -157,6 +151,7 @@ Json LlamaConfig::to_json() const {
   // Older versions of transformers read the scaling here.
   if (rope.llama3) json.set("rope_scaling", rope_parameters);
   json.set("bos_token_id", bos >= 0 ? Json(bos) : Json());
+  if (pad >= 0) json.set("pad_token_id", pad);
   Json eos_json;
   for (int e : eos) eos_json.push_back(e);
   json.set("eos_token_id", eos.size() == 1 ? Json(eos[0]) : eos_json);

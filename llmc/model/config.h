@@ -23,6 +23,7 @@ struct LlamaConfig {
   int max_positions = 0;
   RopeScaling rope;
   int bos = -1;          // -1: none
+  int pad = -1;          // pad_token_id, an ordinary token here: its embedding is trained wherever the token occurs
   std::vector<int> eos;  // Hugging Face has one or a list
 
   int q_width() const { return NH * HD; }
@@ -43,8 +44,7 @@ struct LlamaConfig {
   static LlamaConfig preset(const std::string& name);
   static std::vector<std::string> presets();
   // Hugging Face's config.json, in today's names (rope_parameters, dtype) or the older ones (rope_theta, rope_scaling,
-  // torch_dtype). Refuses what this trainer would compute differently: another activation, biases, dropout, other
-  // kinds of RoPE.
+  // torch_dtype). Refuses what this program would compute differently: see config_keys.h, and other kinds of RoPE.
   static LlamaConfig from_json(const Json& json, const std::string& name);
   Json to_json() const;
 

@@ -1,11 +1,29 @@
 #include "llmc/train/consolidate.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "llmc/base/error.h"
 #include "llmc/train/export_folder.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/weights_io.h"
+
+namespace {
+
+// The weights' own files are the writer's to look for.
+void require_nothing_there(const std::string& directory, const TokenizerFiles& tokenizer_files) {
+  std::vector<std::string> names = tokenizer_files.names();
+  names.insert(names.end(), {"README.md", "config.json", "generation_config.json"});
+  for (const std::string& name : names) {
+    const std::filesystem::path path = std::filesystem::path(directory) / name;
+    std::error_code error;
+    REQUIRE(!std::filesystem::exists(path, error),
+            "--consolidate %s: %s is there already, and would be written over\n  name a new folder, or remove the file",
+            directory.c_str(), path.c_str());
+  }
+}
+
+}  // namespace
 
 void consolidate(const Options& options, const ResumePoint& resume) {
   REQUIRE(!resume.checkpoints.empty(), "--consolidate %s: --resume %s has no checkpoint", options.consolidate.c_str(),
@@ -18,6 +36,7 @@ void consolidate(const Options& options, const ResumePoint& resume) {
   const TextCodec codec =
       TextCodec::open(options.tokenizer, source.weights ? options.model : "", options.train_data, config);
   const TokenizerFiles tokenizer_files(codec, config);
+  require_nothing_there(options.consolidate, tokenizer_files);
 
   const int64_t tokens = state.get_int("sequences") * state.at("options").get_int("seq_len");
   Options trained = options;

@@ -5,5 +5,6 @@
 #include "llmc/base/options.h"
 #include "llmc/train/resume.h"
 
-// --consolidate: the newest of `resume`'s checkpoints, of which every byte is looked at. Throws if it is not intact.
+// --consolidate: the newest of `resume`'s checkpoints, of which every byte is looked at. Throws if it is not intact,
+// and if a file that it would write is there already.
 void consolidate(const Options& options, const ResumePoint& resume);

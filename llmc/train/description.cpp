@@ -22,12 +22,15 @@ std::string describe_held_out(const TokenDataset& held_out, const Options& optio
                 options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
 }
 
-std::string describe_model(const ModelSource& model) {
+std::string describe_model(const ModelSource& model, bool trains) {
   const LlamaConfig& c = model.config;
-  return format(
-      "%s: %s parameters\n%d layers, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
-      model.description.c_str(), human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF, c.V,
-      c.tied ? " (tied)" : "");
+  std::string text =
+      format("%s: %s parameters\n%d layers, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
+             model.description.c_str(), human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF,
+             c.V, c.tied ? " (tied)" : "");
+  if (trains && c.pad >= 0)
+    text += format("\npad_token_id %d is a token as others: its embedding learns, which PyTorch keeps from it", c.pad);
+  return text;
 }
 
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config) {

@@ -15,8 +15,8 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
                           const Options& options);
 // "held out: 112k tokens, the last tenth"
 std::string describe_held_out(const TokenDataset& held_out, const Options& options);
-// Two lines: where it is from and its size; its shape.
-std::string describe_model(const ModelSource& model);
+// Two lines: where it is from and its size; its shape. A third for a run that trains a model with a padding token.
+std::string describe_model(const ModelSource& model, bool trains);
 // How several ranks share the state.
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config);

@@ -89,6 +89,12 @@ void TokenizerFiles::write(const std::string& directory) const {
   for (const auto& [name, content] : files_) write_file(fs::path(directory) / name, content);
 }
 
+std::vector<std::string> TokenizerFiles::names() const {
+  std::vector<std::string> names;
+  for (const auto& file : files_) names.push_back(file.first);
+  return names;
+}
+
 void export_model_card(const ModelCard& card, const LlamaConfig& c, const std::string& directory) {
   std::string text = format(
       "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [llama, train_llama]\n---\n# %s\n\n",

@@ -19,6 +19,7 @@ class TokenizerFiles {
   // Throws on a file that cannot be read, and on a tokenizer_config.json that is no JSON object.
   TokenizerFiles(const TextCodec& codec, const LlamaConfig& config);
   void write(const std::string& directory) const;
+  std::vector<std::string> names() const;
 
  private:
   std::vector<std::pair<std::string, std::string>> files_;  // name, content

@@ -55,6 +55,32 @@ void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, fl
   }
 }
 
+namespace {
+
+// A head that is stored beside the embedding it is said to be: training the embedding alone would lose it.
+void require_same_numbers(const StoredTensor& head, const StoredTensor& embedding) {
+  REQUIRE(head.shape == embedding.shape, "%s: %s is %s, and %s, to which config.json ties it, is %s", head.file.c_str(),
+          head.name.c_str(), text_of(head.shape).c_str(), embedding.name.c_str(), text_of(embedding.shape).c_str());
+  const uint64_t size = head.elements();
+  std::vector<float> a, b;
+  for (uint64_t first = 0; first < size; first += a.size()) {
+    const uint64_t count = std::min<uint64_t>(kPieceElements, size - first);
+    a.resize(count), b.resize(count);
+    read_as_fp32(head, first, count, a.data());
+    read_as_fp32(embedding, first, count, b.data());
+    if (memcmp(a.data(), b.data(), count * sizeof(float)) == 0) continue;
+    size_t i = 0;
+    while (float_to_bits(a[i]) == float_to_bits(b[i])) ++i;
+    fail(
+        "%s: %s differs from %s (%g and %g in row %llu), and config.json says \"tie_word_embeddings\": true\n"
+        "  set it to false to train both, or take the head out of the file to train the embedding as the head",
+        head.file.c_str(), head.name.c_str(), embedding.name.c_str(), double(a[i]), double(b[i]),
+        (unsigned long long)((first + i) / head.shape[1]));
+  }
+}
+
+}  // namespace
+
 void require_weights_fit(const TensorLayout& layout, const Safetensors& weights, bool shortened) {
   std::unordered_set<std::string> known;
   for (const Tensor& t : layout.tensors) {
@@ -71,6 +97,8 @@ void require_weights_fit(const TensorLayout& layout, const Safetensors& weights,
     REQUIRE(harmless || known.count(stored.name), "%s: the model has no place for tensor %s %s", stored.file.c_str(),
             stored.name.c_str(), text_of(stored.shape).c_str());
   }
+  const StoredTensor* head = weights.find("lm_head.weight");
+  if (head && !known.count(head->name)) require_same_numbers(*head, weights.at("model.embed_tokens.weight"));
 }
 
 void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors& weights) {

@@ -13,7 +13,8 @@
 void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, float* out);
 
 // Throws on a tensor of the layout that `weights` does not have, or has in another shape, and on one that the model has
-// no place for; but a head that is tied, and layers beyond a model that was `shortened` are passed over.
+// no place for. Layers beyond a model that was `shortened` are passed over, and so is the head of a tied model if its
+// numbers are the embedding's; else it is refused.
 void require_weights_fit(const TensorLayout& layout, const Safetensors& weights, bool shortened = false);
 
 // A piece of a tensor, from `weights`, which fit, to the device. Reads no more of them.
