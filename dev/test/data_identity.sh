@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: data that is not what it was: masks and shards that the manifest lists and that are gone, before a start; masks,
+# Covers: data that is not what it should be: documents that nothing tells apart; masks and shards that the manifest lists and that are gone, before a start; masks,
 # shards, contents and held-out data that were swapped before a resume: each told or refused, on one rank and on two
 # Timeout: 120
 set -euo pipefail
@@ -44,6 +44,18 @@ for n in 1 2; do
   refused "  the masks are gone" "part/x_train_000001.bin has no mask beside it" \
     ranks $n "$train" --dry-run "${short[@]}" --train-data 'part/*train*.bin'
   rm -r part
+done
+
+echo "-- packed documents that nothing tells apart"
+printf 'a\nb\n%.0s' {1..500} >lines.txt
+tr '\n' ' ' <lines.txt >words.txt
+for n in 1 2; do
+  packed=(ranks $n "$train" "${short[@]}" --packed-documents --document-token 10)
+  refused "the token is not in the training data, $n rank(s)" "--packed-documents: token 10, which should begin each document, is not among" \
+    "${packed[@]}" --dry-run --train-data words.txt --val-data lines.txt
+  refused "  in all that is measured" "leave --packed-documents away" "${packed[@]}" --eval-only --val-data words.txt
+  "${packed[@]}" --dry-run --train-data lines.txt --val-data words.txt >packed.txt
+  check "  in the held-out data alone: told" says packed.txt "warning: --packed-documents changes nothing of the held-out loss: token 10,"
 done
 
 echo "-- swapped before a resume"

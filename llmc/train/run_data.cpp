@@ -29,10 +29,21 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   codec.require_made(options.train_data);
   codec.require_made(options.val_data);
   if (!options.packed_documents) return data;
+  constexpr const char* way_out =
+      ": it would change nothing\n  name the token that begins each document with --document-token, or leave "
+      "--packed-documents away";
   const auto rule = [&](const std::string& pattern) {
     return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config);
   };
   if (data.train) data.documents = rule(options.train_data);
   if (data.held_out) data.held_out_documents = options.val_data.empty() ? data.documents : rule(options.val_data);
+  if (data.held_out)
+    if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
+      REQUIRE(trains, "--packed-documents: %s%s", missing.c_str(), way_out);
+      data.remarks.push_back("--packed-documents changes nothing of the held-out loss: " + missing);
+    }
+  if (trains)
+    if (const std::string missing = missing_documents(*data.documents, *data.train); !missing.empty())
+      fail("--packed-documents: %s%s", missing.c_str(), way_out);
   return data;
 }
