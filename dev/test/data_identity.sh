@@ -93,11 +93,11 @@ begun() {
 python3 write.py plain 1
 begun plain plain
 begun masked data
-# go_on RANKS RUN: one step more, with the data in `here`.
+# go_on RANKS RUN OPTIONS…: one step more, with the data in `here`.
 go_on() {
   rm -rf on
   ranks "$1" "$train" --resume "run-$2" --out on --steps 3 --train-data 'here/x_train_*.bin' --val-data 'here/x_val_*.bin' \
-    </dev/null # mpirun reads it
+    "${@:3}" </dev/null # mpirun reads it
 }
 while IFS='|' read -r what from text; do
   for n in 1 2; do
@@ -143,6 +143,7 @@ del state["data_identity"], manifest["files"]["state.json"]
 (folder / "manifest.json").write_text(json.dumps(manifest))
 END
 rm -rf here && cp -r plain here
-go_on 1 plain >on.txt 2>&1 || { cat on.txt && fail "a checkpoint without it"; }
+go_on 1 plain --val-tokens 100 >on.txt 2>&1 || { cat on.txt && fail "a checkpoint without it"; }
 check "a checkpoint without it: gone on from, with a remark" says on.txt "the checkpoint says only how many tokens its data had"
+check "how much is measured may change" says on.txt '--val-tokens 100 (was "auto")'
 echo "$checks checks passed"
