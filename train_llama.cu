@@ -47,7 +47,6 @@
 namespace {
 
 constexpr const char* kVersion = "0.1.0";
-constexpr int64_t kValidationTokens = 16384;
 constexpr int64_t kTracedStep = 2;  // those before it still warm up
 
 // Everything that a run consists of, in the order in which it is built.
@@ -174,7 +173,7 @@ void Run::go_on_from(const ResumePoint& resume) {
 
 std::string Run::about_data() const {
   const std::string about = describe_data(*data, documents_, options);
-  return held_out ? about + "; " + describe_held_out(*held_out, options) : about;
+  return held_out ? about + "; " + describe_held_out(*held_out, evaluation_->measured_text(), options) : about;
 }
 
 void Run::banner() {
@@ -193,7 +192,7 @@ void Run::banner() {
   if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
   for (const std::string& change : changes_) console.item("", change);
   if (data) console.item("data", describe_data(*data, documents_, options));
-  if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, options));
+  if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, evaluation_->measured_text(), options));
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
   for (const std::string& remark : data_remarks_) console.warning(remark);
   console.item("tokenizer", codec.description());
@@ -238,9 +237,8 @@ void Run::write_sample(const std::string& when, int64_t step) {
 void Run::prepare_evaluation() {
   evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T);
   if (held_out && (settings.val_every || options.eval_only)) {
-    evaluation_->measure_loss(
-        ValidationWindows(*held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T)),
-        held_out_documents_, codec);
+    evaluation_->measure_loss(ValidationWindows(*held_out, settings.T, windows_to_measure(options, settings.T)),
+                              held_out_documents_, codec);
     // Of all tokens: beside the loss of those that masks choose it would mislead.
     if (data && !held_out->has_masks()) unigram_ = unigram_cross_entropy(*data, *held_out);
   }
@@ -253,7 +251,7 @@ void Run::prepare_evaluation() {
 }
 
 void Run::report_evaluation(int64_t step) {
-  const EvaluationResult result = evaluation_->run(*trainer);
+  const EvaluationResult result = evaluation_->run(*trainer, options.eval_only ? progress_lines(console) : nullptr);
   const std::string when =
       options.eval_only ? "" : format("step %lld/%lld | ", (long long)step, (long long)settings.steps);
   console.line(when + evaluation_text(result, model.config.V, unigram_));

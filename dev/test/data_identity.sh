@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: data that is not what it was: masks and shards that the manifest lists and that are gone, before a start; masks,
+# Covers: data that is not what it should be: documents that nothing tells apart; masks and shards that the manifest lists and that are gone, before a start; masks,
 # shards, contents and held-out data that were swapped before a resume: each told or refused, on one rank and on two
 # Timeout: 120
 set -euo pipefail
@@ -46,6 +46,18 @@ for n in 1 2; do
   rm -r part
 done
 
+echo "-- packed documents that nothing tells apart"
+printf 'a\nb\n%.0s' {1..500} >lines.txt
+tr '\n' ' ' <lines.txt >words.txt
+for n in 1 2; do
+  packed=(ranks $n "$train" "${short[@]}" --packed-documents --document-token 10)
+  refused "the token is not in the training data, $n rank(s)" "--packed-documents: token 10, which should begin each document, is not among" \
+    "${packed[@]}" --dry-run --train-data words.txt --val-data lines.txt
+  refused "  in all that is measured" "leave --packed-documents away" "${packed[@]}" --eval-only --val-data words.txt
+  "${packed[@]}" --dry-run --train-data lines.txt --val-data words.txt >packed.txt
+  check "  in the held-out data alone: told" says packed.txt "warning: --packed-documents changes nothing of the held-out loss: token 10,"
+done
+
 echo "-- swapped before a resume"
 # change WHAT FOLDER: what was done to the data meanwhile.
 change() {
@@ -81,11 +93,11 @@ begun() {
 python3 write.py plain 1
 begun plain plain
 begun masked data
-# go_on RANKS RUN: one step more, with the data in `here`.
+# go_on RANKS RUN OPTIONS…: one step more, with the data in `here`.
 go_on() {
   rm -rf on
   ranks "$1" "$train" --resume "run-$2" --out on --steps 3 --train-data 'here/x_train_*.bin' --val-data 'here/x_val_*.bin' \
-    </dev/null # mpirun reads it
+    "${@:3}" </dev/null # mpirun reads it
 }
 while IFS='|' read -r what from text; do
   for n in 1 2; do
@@ -131,6 +143,7 @@ del state["data_identity"], manifest["files"]["state.json"]
 (folder / "manifest.json").write_text(json.dumps(manifest))
 END
 rm -rf here && cp -r plain here
-go_on 1 plain >on.txt 2>&1 || { cat on.txt && fail "a checkpoint without it"; }
+go_on 1 plain --val-tokens 100 >on.txt 2>&1 || { cat on.txt && fail "a checkpoint without it"; }
 check "a checkpoint without it: gone on from, with a remark" says on.txt "the checkpoint says only how many tokens its data had"
+check "how much is measured may change" says on.txt '--val-tokens 100 (was "auto")'
 echo "$checks checks passed"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: evaluation: held-out loss, bits a byte and multiple choice are the same numbers on 1, 2 and 4 ranks and for any
-# micro-batch; --eval-only measures what the run measured at its end; data and questions that are none are refused
+# micro-batch; --eval-only measures what the run measured at its end, or all held-out tokens, with progress; how many are
+# measured, and files that are trained on as well, are told; data and questions that are none are refused
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -13,9 +14,9 @@ grep '"val_loss"' "$scratch/run/train.jsonl" | tail -n 1 >"$scratch/end.json"
 check "the log has the loss, bits a byte and three accuracies" grep -q \
   '"val_loss":[0-9.]*,"val_bits_per_byte":[0-9.]*,"choices_acc":[0-9.]*,"choices_acc_norm":[0-9.]*,"choices_acc_norm_tokens":' "$scratch/end.json"
 
-# measure RANKS OPTIONS…: the figures of --eval-only.
+# measure RANKS OPTIONS…: the figures of --eval-only, of as many tokens as the run's.
 measure() {
-  ranks "$1" "$train" --model "$scratch/run/export" --eval-only --seq-len 160 --eval-choices $items "${@:2}" 2>&1 |
+  ranks "$1" "$train" --model "$scratch/run/export" --eval-only --seq-len 160 --val-tokens 16384 --eval-choices $items "${@:2}" 2>&1 |
     grep -aE 'held-out loss|choices \|' | grep -v -e '--' >"$scratch/figures" || true
   cat "$scratch/figures"
 }
@@ -38,6 +39,40 @@ check "llm.c's way to build the text" grep -q "40 choices | acc 0" "$scratch/mor
 printf '{"activity_label": "x", "ctx_a": "y", "ctx_b": "", "ctx": "y", "endings": ["[%090d] z", "and so it goes on"], "label": 0}\n' 0 >"$scratch/marked.jsonl"
 marked() { "$train" --model "$scratch/run/export" --eval-only --seq-len 160 --eval-choices "$scratch/marked.jsonl" --eval-format "$1" | tail -n 1; }
 check "  with the marks that lm-eval's leaves out" eval '[[ $(marked lm-eval) == *"acc 1.0000 "* && $(marked llm.c) == *"acc 0.0000 "* ]]'
+
+# --val-tokens: the windows are spread over the held-out text, so each number of them has a loss of its own.
+head -c 6400 dev/data/tinyshakespeare.txt >"$scratch/short.txt"
+head -c 30000 dev/data/tinyshakespeare.txt >"$scratch/held.txt"
+# val_tokens RANKS OPTIONS…: --eval-only of a text of 6400 bytes.
+val_tokens() {
+  ranks "$1" "$train" --model "$scratch/run/export" --eval-only --seq-len 16 --micro-batch 8 --val-data "$scratch/short.txt" "${@:2}" >"$scratch/all.txt" 2>&1 ||
+    { cat "$scratch/all.txt" && fail "--val-tokens"; }
+}
+says() { grep -qE -- "$1" "$scratch/all.txt" || { cat "$scratch/all.txt" && return 1; }; }
+loss_of() { grep -o 'held-out loss [0-9.]* nats a token | [0-9.]* bits a byte' "$scratch/all.txt"; }
+val_tokens 1
+all=$(loss_of)
+check "--eval-only measures all held-out tokens" says "held out: 6\.40k tokens, of which 6\.[34][0-9]k are measured \(all whole sequences\)"
+check "  with progress" says "^measured [1-9][0-9]% of 6\.[34][0-9]k held-out tokens \| eta "
+val_tokens 2
+check "  the same on 2 ranks ($all)" [ "$(loss_of)" = "$all" ]
+val_tokens 1 --val-tokens 0
+check "  and with --val-tokens 0" [ "$(loss_of)" = "$all" ]
+val_tokens 1 --val-tokens 1000
+check "--val-tokens 1000: as many whole sequences" says "of which 992 are measured \(--val-tokens\)"
+check "  have another loss" [ "$(loss_of)" != "$all" ]
+val_tokens 1 --val-tokens 1
+check "--val-tokens 1: one sequence" says "of which 16 are measured"
+train_on() { "$train" --dry-run --seq-len 16 --val-data "$scratch/held.txt" "$@" >"$scratch/all.txt"; }
+train_on --train-data "$scratch/held.txt"
+check "a run measures 16384 tokens" says "held out: 30\.0k tokens, of which 16\.4k are measured \(--val-tokens\)"
+check "  and says that they are trained on" says "^warning: 1 of the 1 held-out files, $scratch/held.txt, is also trained on"
+ln -s held.txt "$scratch/link.txt"
+train_on --train-data "$scratch/link.txt"
+check "  also by another name" says "is also trained on"
+train_on --val-every 0
+check "without validation none is measured" says "held out: 30\.0k tokens, none of which are measured"
+check "  and other files are not trained on" eval '! grep -q "trained on" "$scratch/all.txt"'
 
 # The export of a model of bytes has a tokenizer that reads them; named as a file it goes along by its usual name.
 cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"

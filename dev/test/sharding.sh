@@ -141,7 +141,7 @@ check "another seed is seen" eval 'run other 2 --zero-stage 3 --seed 5 && ! agre
 # What is measured and sampled of a model is the same where its weights are shared out.
 look() { # RANKS ARGUMENTS…
   ranks "$1" "$train" --model "$scratch/true-one/export" --seq-len 32 --temperature 0 --prompt '5 9 20' --sample-tokens 12 \
-    --val-data "$scratch/letters.txt" "${@:2}" 2>&1 | grep -aE '^held-out|^5 9 20'
+    --val-data "$scratch/letters.txt" --val-tokens 16384 "${@:2}" 2>&1 | grep -aE '^held-out|^5 9 20'
 }
 for what in --eval-only --sample-only; do
   look 1 $what >"$scratch/one.txt"

@@ -82,6 +82,30 @@ TEST_CASE("the token that tells documents apart: asked for, the shards' manifest
   CHECK(document_rule(other / "b.bin", -1, config).token == 3);
 }
 
+TEST_CASE("the token that tells documents apart is looked for") {
+  TemporaryFolder folder;
+  std::vector<uint16_t> tokens(3000, 1);
+  write_shard(folder / "a.bin", tokens);
+  tokens[2999] = 7;
+  write_shard(folder / "b.bin", tokens);
+  const auto missing = [&](int64_t token, const std::string& pattern) {
+    return missing_documents({token, true}, TokenDataset::open(folder / pattern, 10));
+  };
+  CHECK(missing(7, "a.bin") ==
+        "token 7, which should begin each document, is not among the 3.00k tokens that were looked at in " +
+            (folder / "a.bin"));
+  CHECK(missing(7, "*.bin") == "");
+  CHECK(has(missing(8, "*.bin"),
+            "6.00k tokens that were looked at in " + (folder / "a.bin") + " and the files after it"));
+  CHECK(has(missing_documents({7, false}, TokenDataset::open(folder / "a.bin", 10)), "which should end each"));
+  // Documents of more than a million tokens, far from the start.
+  tokens.assign(3 << 20, 1);
+  for (size_t i = 0; i < tokens.size(); i += 6143) tokens[tokens.size() - 1 - i / 4] = 7;
+  write_shard(folder / "c.bin", tokens);
+  CHECK(missing(7, "c.bin") == "");
+  CHECK(has(missing(8, "c.bin"), "token 8"));
+}
+
 TEST_CASE("shards in several folders are told apart in the same way") {
   TemporaryFolder folder;
   LlamaConfig config = LlamaConfig::preset("tiny");

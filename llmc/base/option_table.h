@@ -33,6 +33,7 @@
   X("Run", Text, eval_choices, "", "FILE", "questions to answer at each validation, as HellaSwag's JSON lines") \
   X("Run", Choice, eval_format, "lm-eval", "lm-eval|llm.c", "how their text is built and cut into tokens") \
   X("Run", Count, val_every, kAuto, "[0, inf)", "steps between validations (0: never)") \
+  X("Run", Count, val_tokens, kAuto, "[0, inf)", "held-out tokens that a validation measures (auto: 16384 or 16 sequences, whichever is more; all with --eval-only; 0: all)") \
   X("Run", Count, sample_every, kAuto, "[0, inf)", "steps between samples (auto: start, half, end; 0: never)") \
   X("Run", Switch, eval_only, false, "", "train nothing: measure the held-out loss, answer --eval-choices, and end") \
   X("Run", Switch, sample_only, false, "", "train nothing: continue --prompt and end") \

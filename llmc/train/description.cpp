@@ -17,9 +17,9 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
   return text;
 }
 
-std::string describe_held_out(const TokenDataset& held_out, const Options& options) {
-  return format("held out: %s tokens, %s", human_count(double(held_out.size())).c_str(),
-                options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
+std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options) {
+  return format("held out: %s tokens, %s: %s", human_count(double(held_out.size())).c_str(), measured.c_str(),
+                options.val_data.empty() ? "the last tenth" : options.val_data.c_str());
 }
 
 std::string describe_model(const ModelSource& model, bool trains) {

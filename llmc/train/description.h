@@ -13,8 +13,8 @@
 // "1.00M tokens of the bundled text (TinyShakespeare), byte by byte"
 std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
                           const Options& options);
-// "held out: 112k tokens, the last tenth"
-std::string describe_held_out(const TokenDataset& held_out, const Options& options);
+// "held out: 112k tokens, of which 16.4k are measured (--val-tokens): the last tenth"
+std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options);
 // Two lines: where it is from and its size; its shape. A third for a run that trains a model with a padding token.
 std::string describe_model(const ModelSource& model, bool trains);
 // How several ranks share the state.

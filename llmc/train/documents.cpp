@@ -1,8 +1,11 @@
 #include "llmc/train/documents.h"
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "llmc/base/error.h"
+#include "llmc/base/text.h"
 #include "llmc/kernels/classifier.h"
 #include "llmc/train/shard_manifest.h"
 
@@ -31,6 +34,22 @@ std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& fo
   return rule;
 }
 
+// Whether the token is in stretches of the data whose starts are `stride` apart, of which at most `most` tokens are
+// read. Adds those that were read to `read`.
+bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t most, int64_t& read) {
+  constexpr int64_t kStretch = 4096;
+  std::vector<int32_t> tokens(kStretch);
+  for (int shard = 0; shard < data.shards(); ++shard)
+    for (int64_t start = 0; start < data.shard_size(shard); start += std::max(stride, kStretch)) {
+      if (most <= 0) return false;
+      const int64_t count = std::min(kStretch, data.shard_size(shard) - start);
+      data.read(shard, start, count, tokens.data());
+      most -= count, read += count;
+      if (std::find(tokens.begin(), tokens.begin() + count, int32_t(token)) != tokens.begin() + count) return true;
+    }
+  return false;
+}
+
 }  // namespace
 
 DocumentRule document_rule(const std::string& pattern, int64_t token, const LlamaConfig& config) {
@@ -46,6 +65,16 @@ DocumentRule document_rule(const std::string& pattern, int64_t token, const Llam
           "--packed-documents: token %lld tells the documents of %s apart, and the model has %d",
           (long long)rule->token, pattern.c_str(), config.V);
   return *rule;
+}
+
+std::string missing_documents(const DocumentRule& rule, const TokenDataset& data) {
+  constexpr int64_t kFirst = 1 << 20, kSpread = 1 << 22;
+  int64_t read = 0;
+  if (occurs(rule.token, data, 1, kFirst, read)) return "";
+  if (data.size() > kFirst && occurs(rule.token, data, data.size() / (kSpread / 4096), kSpread, read)) return "";
+  return format("token %lld, which should %s each document, is not among the %s tokens that were looked at in %s%s",
+                (long long)rule.token, rule.begins ? "begin" : "end", human_count(double(read)).c_str(),
+                data.shard_path(0).c_str(), data.shards() > 1 ? " and the files after it" : "");
 }
 
 void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "llmc/model/config.h"
+#include "llmc/train/token_dataset.h"
 
 // How a stream's documents are told apart: by a token that begins each, or ends it.
 struct DocumentRule {
@@ -17,6 +18,10 @@ struct DocumentRule {
 // manifest.json beside the shards says, which dev/data writes; else the model's begin-of-text. Throws if none is known,
 // or if the shards lie in folders that say different things.
 DocumentRule document_rule(const std::string& pattern, int64_t token, const LlamaConfig& config);
+
+// Looks for the rule's token in the first 2^20 tokens of the data and in 2^22 that are spread over the rest: "" if it
+// is there, else a sentence that says so. Without it no document is told apart.
+std::string missing_documents(const DocumentRule& rule, const TokenDataset& data);
 
 // A row of T tokens: positions (T) =, and labels across a border = -100. What the row begins with is a document's rest,
 // at position 0.

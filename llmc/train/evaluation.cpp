@@ -2,29 +2,58 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
+#include "llmc/base/text.h"
 #include "llmc/kernels/classifier.h"
-#include "llmc/train/report.h"
+
+int64_t windows_to_measure(const Options& options, int T) {
+  constexpr int64_t kValidationTokens = 16384, kValidationWindows = 16, kAll = std::numeric_limits<int64_t>::max();
+  if (!is_auto(options.val_tokens)) return options.val_tokens ? std::max<int64_t>(1, options.val_tokens / T) : kAll;
+  return options.eval_only ? kAll : std::max(kValidationWindows, kValidationTokens / T);
+}
+
+EvaluationProgress progress_lines(Console& console) {
+  struct Shown {
+    std::string what;
+    double begin, time;
+    int tenths = 0;
+  };
+  return [&console, shown = Shown()](const std::string& what, double fraction) mutable {
+    const double now = seconds();
+    if (what != shown.what) shown = {what, now, now};
+    const int tenths = int(fraction * 10);
+    if (fraction >= 1 || (tenths == shown.tenths && now - shown.time < 30)) return;
+    shown.time = now, shown.tenths = tenths;
+    console.progress(format("measured %2.0f%% of %s | eta %s", fraction * 100, what.c_str(),
+                            human_duration((now - shown.begin) / fraction * (1 - fraction)).c_str()),
+                     fraction);
+  };
+}
 
 void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents,
                               const TextCodec& codec) {
   windows_ = std::move(windows);
   documents_ = documents;
-  predicted_bytes_ = 0;
-  int64_t predicted = 0;
-  for (int64_t k = 0; k < windows_->micro_steps(1, B_); ++k) {
+  codec_ = &codec;
+  predicted_bytes_.reset();
+  bool predicts = false;
+  for (int64_t k = 0; !predicts && k < windows_->micro_steps(1, B_); ++k) {
     fill_windows(k, -1);
-    for (const int32_t label : labels_) {
-      if (label == kIgnoredLabel) continue;
-      predicted_bytes_ += codec.bytes_of(label);
-      ++predicted;
-    }
+    predicts = std::any_of(labels_.begin(), labels_.end(), [](int32_t label) { return label != kIgnoredLabel; });
   }
-  REQUIRE(predicted > 0,
+  REQUIRE(predicts,
           "the %lld windows of %d held-out tokens have no token to learn: their masks are 0\n  name other "
           "data with --val-data",
           (long long)windows_->count(), T_);
+}
+
+std::string Evaluation::measured_text() const {
+  if (!windows_) return "none of which are measured (--val-every 0)";
+  return format("of which %s are measured (%s)", human_count(double(windows_->count()) * T_).c_str(),
+                windows_->all() ? "all whole sequences" : "--val-tokens");
 }
 
 // Micro-step k of a rank, or of one that has all windows (-1).
@@ -37,19 +66,26 @@ void Evaluation::fill_windows(int64_t k, int rank) {
     cut_documents(*documents_, &inputs_[row], &labels_[row], &positions_[row], T_);
 }
 
-LossSum Evaluation::held_out_loss(Trainer& trainer) {
+LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& progress) {
   LossSum sum;
-  for (int64_t k = 0; k < windows_->micro_steps(ranks_, B_); ++k) {
+  int64_t bytes = 0;
+  const int64_t micro_steps = windows_->micro_steps(ranks_, B_);
+  const std::string what = human_count(double(windows_->count()) * T_) + " held-out tokens";
+  for (int64_t k = 0; k < micro_steps; ++k) {
     fill_windows(k, rank_);
     const LossSum part = trainer.evaluate(inputs_, labels_, positions_);
     sum.nats += part.nats;
     sum.labels += part.labels;
+    for (size_t i = 0; !predicted_bytes_ && trainer.speaks() && i < labels_.size(); ++i)
+      if (labels_[i] != kIgnoredLabel) bytes += codec_->bytes_of(labels_[i]);
+    if (progress) progress(what, double(k + 1) / double(micro_steps));
   }
+  if (!predicted_bytes_) predicted_bytes_ = trainer.sum_over_ranks({0, bytes}).labels;
   return trainer.sum_over_ranks(sum);
 }
 
 // A row of a micro-batch is an item's ending. Every rank computes as many micro-batches as the one that has most.
-std::vector<std::vector<float>> Evaluation::log_likelihoods(Trainer& trainer) {
+std::vector<std::vector<float>> Evaluation::log_likelihoods(Trainer& trainer, const EvaluationProgress& progress) {
   std::vector<const ChoiceItem::Ending*> rows;
   std::vector<size_t> rows_of_rank(static_cast<size_t>(ranks_));
   for (size_t i = 0; i < items_.size(); ++i) {
@@ -74,6 +110,7 @@ std::vector<std::vector<float>> Evaluation::log_likelihoods(Trainer& trainer) {
       for (size_t t = 0; t < T; ++t) sum -= losses[b * T + t];
       sums.push_back(sum);
     }
+    if (progress) progress(format("%zu questions", items_.size()), double(std::min(first + B, most)) / double(most));
   }
   std::vector<std::vector<float>> of_items;
   auto next = sums.begin();
@@ -85,10 +122,10 @@ std::vector<std::vector<float>> Evaluation::log_likelihoods(Trainer& trainer) {
   return of_items;
 }
 
-ChoiceScore Evaluation::choices(Trainer& trainer) {
+ChoiceScore Evaluation::choices(Trainer& trainer, const EvaluationProgress& progress) {
   ChoiceScore score;
   size_t i = size_t(rank_);
-  for (const std::vector<float>& of_item : log_likelihoods(trainer)) {
+  for (const std::vector<float>& of_item : log_likelihoods(trainer, progress)) {
     score.add(items_[i], of_item);
     i += size_t(ranks_);
   }
@@ -98,14 +135,14 @@ ChoiceScore Evaluation::choices(Trainer& trainer) {
   return {two.labels, int64_t(one.nats), one.labels, int64_t(two.nats)};
 }
 
-EvaluationResult Evaluation::run(Trainer& trainer) {
+EvaluationResult Evaluation::run(Trainer& trainer, const EvaluationProgress& progress) {
   EvaluationResult result;
   if (windows_) {
-    const LossSum sum = held_out_loss(trainer);
+    const LossSum sum = held_out_loss(trainer, progress);
     result.loss = sum.mean();
-    if (predicted_bytes_ > 0) result.bits_per_byte = sum.nats / std::log(2.0) / double(predicted_bytes_);
+    if (*predicted_bytes_ > 0) result.bits_per_byte = sum.nats / std::log(2.0) / double(*predicted_bytes_);
   }
-  if (!items_.empty()) result.choices = choices(trainer);
+  if (!items_.empty()) result.choices = choices(trainer, progress);
   return result;
 }
 

@@ -2,11 +2,15 @@
 // answers. The figures do not depend on the number of ranks.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "llmc/base/options.h"
 #include "llmc/train/choices.h"
 #include "llmc/train/documents.h"
+#include "llmc/train/report.h"
 #include "llmc/train/sampler.h"
 #include "llmc/train/trainer.h"
 
@@ -22,30 +26,42 @@ std::string evaluation_text(const EvaluationResult& result, int V, std::optional
 // step, val_loss, val_bits_per_byte, choices_acc, …: those that were asked for.
 Json evaluation_json(int64_t step, const EvaluationResult& result);
 
+// How many windows of T held-out tokens --val-tokens asks for.
+int64_t windows_to_measure(const Options& options, int T);
+
+// Called as an evaluation goes on, with what it measures and how much of that is done.
+using EvaluationProgress = std::function<void(const std::string& what, double fraction)>;
+// Lines on the console: one for each tenth, and one each half minute.
+EvaluationProgress progress_lines(Console& console);
+
 class Evaluation {
  public:
   // This rank's part, in micro-batches of B sequences of T tokens.
   Evaluation(int rank, int ranks, int B, int T) : rank_(rank), ranks_(ranks), B_(B), T_(T) {}
 
-  // Throws if no token of them is to be predicted.
+  // Throws if no token of them is to be predicted. The codec outlives this.
   void measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents, const TextCodec& codec);
   void ask_choices(std::vector<ChoiceItem> items) { items_ = std::move(items); }
   bool empty() const { return !windows_ && items_.empty(); }
 
+  // " of which 16.4k are measured (--val-tokens)": of the held-out data, for people.
+  std::string measured_text() const;
+
   // All ranks call; all get the same.
-  EvaluationResult run(Trainer& trainer);
+  EvaluationResult run(Trainer& trainer, const EvaluationProgress& progress = {});
   // Of each ending of this rank's items, which are i = rank, rank + ranks, …; all ranks call.
-  std::vector<std::vector<float>> log_likelihoods(Trainer& trainer);
+  std::vector<std::vector<float>> log_likelihoods(Trainer& trainer, const EvaluationProgress& progress = {});
 
  private:
-  LossSum held_out_loss(Trainer& trainer);
-  ChoiceScore choices(Trainer& trainer);
+  LossSum held_out_loss(Trainer& trainer, const EvaluationProgress& progress);
+  ChoiceScore choices(Trainer& trainer, const EvaluationProgress& progress);
   void fill_windows(int64_t micro_step, int rank);
 
   const int rank_, ranks_, B_, T_;
+  const TextCodec* codec_ = nullptr;
   std::optional<ValidationWindows> windows_;
   std::optional<DocumentRule> documents_;
-  int64_t predicted_bytes_ = 0;
+  std::optional<int64_t> predicted_bytes_;  // of the windows' labels; counted as they are first measured
   std::vector<ChoiceItem> items_;
   std::vector<int32_t> inputs_, labels_, positions_;
 };

@@ -101,6 +101,7 @@ class ValidationWindows {
   ValidationWindows(TokenDataset data, int T, int64_t count);
 
   int64_t count() const { return count_; }  // the smaller of the requested count and what the dataset has
+  bool all() const { return count_ == windows_.count(); }  // of what the dataset has
   Windows::Place place(int64_t i) const;
 
   // Micro-steps in which R ranks of B rows see all windows once; some rows of the last may have none.
