@@ -124,7 +124,7 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
       device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, options.rendezvous, options.comm_timeout)),
       model(open_model(options)),
-      codec(TextCodec::open(options.tokenizer, model.weights ? options.model : "",
+      codec(TextCodec::open(options.tokenizer, model.directory,
                             options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
   {
     Stream stream(device, "resume");

@@ -37,6 +37,12 @@ sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 "$train" --model large.json $short --seq-len 16 --global-batch 1 --train-data good.bin --out large \
   >large.txt 2>&1 || { cat large.txt && fail "a model of 300 tokens"; }
 mkdir full && touch full/something
+cp good/export/model.safetensors lonely.safetensors
+cp -r good/export named && cp named/model.safetensors named/other.safetensors
+mkdir begun && touch begun/train.jsonl
+# Shards of a vocabulary of their own, as dev/data/prepare leaves them.
+mkdir own && cp good.bin own/train_000000.bin
+printf '{"format": "train_llama shards 1", "tokenizer": {"file": null, "vocabulary": 300}}' >own/manifest.json
 mkdir -p tiny other_vocabulary
 printf '{"model": {"type": "BPE"}}' >tiny/tokenizer.json
 cp "$root/dev/test/tokenizers/llama3.json" other_vocabulary/tokenizer.json
@@ -74,6 +80,12 @@ for n in 1 2; do
   refused "dropout" "attention_dropout is 0.1" "${on[@]}" --model dropout
   refused "a model that attends to a window" "sliding_window is 64" "${on[@]}" --model window.json
   refused "text for weights of another vocabulary" "vocabulary of 300" "${on[@]}" --model large/export
+  refused "weights without a config.json" "there is no config.json beside it" "${on[@]}" --model lonely.safetensors
+  refused "weights that are not the folder's" "other.safetensors is none of the weights of named" "${on[@]}" --model named/other.safetensors
+  refused "a run that has no weights" "neither an export nor a checkpoint" "${on[@]}" --model begun
+  refused "shards with more tokens than the model" "\"vocab_size\": 300}" "${on[@]}" --train-data 'own/*.bin'
+  refused "held-out shards with more tokens than the weights" "own have a vocabulary of 300 tokens" "${on[@]}" --model good/export --val-data 'own/*.bin'
+  refused "a vocabulary for weights" "--vocab-size 300: the weights of good/export have 256 tokens" "${on[@]}" --model good --vocab-size 300
   refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
   refused "a tokenizer of another vocabulary" "tokens, the model tiny 256" "${on[@]}" --tokenizer other_vocabulary
   refused "a tokenizer that is none" "tiny/tokenizer.json" "${on[@]}" --tokenizer tiny
@@ -120,8 +132,20 @@ refused "an export that the disk does not take" "limited/export/model.safetensor
 check "nothing is left under the export's name" eval '[ ! -e limited/export/model.safetensors ]'
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
 
+# Models by other names.
+takes() { "$train" --dry-run --model "$1" >took.txt && grep -q "weights of good/export: " took.txt; }
+check "a run's folder is its export" takes good
+check "a file of weights is its folder" takes good/export/model.safetensors
+"$train" --dry-run --train-data 'own/*.bin' --seq-len 16 --global-batch 1 >advice.txt 2>&1 || true
+grep -o '{"hidden_size.*}' advice.txt >advised.json
+check "the model that is advised for shards is one" "$train" --dry-run --train-data 'own/*.bin' --seq-len 16 --global-batch 1 --model advised.json
+check "--vocab-size makes a preset one" "$train" $short --layers 1 --train-data 'own/*.bin' --seq-len 16 --global-batch 1 --vocab-size 300 --out own_run
+check "  which its export says" grep -q '"vocab_size": 300' own_run/export/config.json
+check "--vocab-size drops tokens that are no longer there" eval '"$train" --dry-run --model llama3.2-1b --layers 1 --vocab-size 500 --seq-len 16 --global-batch 1 | grep -q "vocabulary 500"'
+
 # What somebody has in the folder that a checkpoint is to become.
 "$train" --layers 1 $short --seq-len 16 --global-batch 1 --checkpoint-every 1 --out saved >saved.txt 2>&1 || { cat saved.txt && fail "a run with a checkpoint"; }
+refused "a run with checkpoints alone" "scripts/consolidate unexported DIR" eval 'cp -r saved unexported && rm -r unexported/export && "$train" --model unexported'
 mkdir mine
 for file in README.md config.json generation_config.json tokenizer.json; do
   echo mine >mine/$file

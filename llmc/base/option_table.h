@@ -14,9 +14,10 @@
 
 // clang-format off
 #define OPTION_TABLE(X) \
-  X("Model", Text, model, "tiny", "NAME", "preset, directory of safetensors, or a config.json alone: random weights") \
+  X("Model", Text, model, "tiny", "NAME", "preset, directory of safetensors, a run that has an export, or a config.json alone: random weights") \
   X("Model", Text, tokenizer, "", "DIR", "where tokenizer.json is (none: beside the weights, or beside the shards)") \
   X("Model", Count, layers, kAuto, "[1, 100000]", "shorten or lengthen the model to N layers (auto: its own)") \
+  X("Model", Count, vocab_size, kAuto, "[1, 1e9]", "give a model with random weights N tokens (auto: its own)") \
   X("Model", Choice, init, "normal", "normal|depth-scaled", "the config's std (0.02); or residual projections by 1/sqrt(2L)") \
   \
   X("Data", Text, train_data, "", "FILES", "a .bin or .txt file, or a pattern of them (none: the bundled text)") \

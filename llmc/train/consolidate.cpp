@@ -33,8 +33,7 @@ void consolidate(const Options& options, const ResumePoint& resume) {
   const Json& state = checkpoint.state();
   const ModelSource source = open_model(options);
   const LlamaConfig config = LlamaConfig::from_json(state.at("model"), source.config.name);
-  const TextCodec codec =
-      TextCodec::open(options.tokenizer, source.weights ? options.model : "", options.train_data, config);
+  const TextCodec codec = TextCodec::open(options.tokenizer, source.directory, options.train_data, config);
   const TokenizerFiles tokenizer_files(codec, config);
   require_nothing_there(options.consolidate, tokenizer_files);
 

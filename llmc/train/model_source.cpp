@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "llmc/base/error.h"
+#include "llmc/train/checkpoint.h"
+#include "llmc/train/shard_manifest.h"
 
 namespace fs = std::filesystem;
 
@@ -15,20 +17,86 @@ void require_enough_layers(const Safetensors& weights, const LlamaConfig& config
   REQUIRE(weights.find(last), "--layers %d: %s has no layer %d", config.L, weights.path().c_str(), config.L - 1);
 }
 
+// The directory of weights that a run's folder, or a file of weights, stands for; any other name as it is.
+std::string weights_directory(const std::string& name) {
+  const fs::path path(name);
+  std::error_code error;
+  if (path.extension() == ".safetensors" && fs::is_regular_file(path, error)) {
+    const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+    REQUIRE(fs::exists(folder / "config.json", error),
+            "--model %s: a file of weights does not say the model's shape, and there is no config.json beside it\n"
+            "  put the model's config.json there, or name a folder that has both",
+            name.c_str());
+    return folder.string();
+  }
+  if (!fs::exists(path / "train.jsonl", error)) return name;
+  if (fs::exists(path / "export" / "config.json", error)) return (path / "export").string();
+  REQUIRE(checkpoints_in((path / "checkpoints").string()).empty(),
+          "--model %s: this run has no export, but checkpoints\n"
+          "  make its newest one a model: scripts/consolidate %s DIR, then --model DIR",
+          name.c_str(), name.c_str());
+  fail(
+      "--model %s: this run has neither an export nor a checkpoint, so there are no weights\n"
+      "  name a folder with config.json and model.safetensors",
+      name.c_str());
+}
+
+// A file that was named must be what its folder is read for.
+void require_own_file(const Safetensors& weights, const std::string& named) {
+  const fs::path file = fs::path(named).filename();
+  const auto in_file = [&](const StoredTensor& t) { return fs::path(t.file).filename() == file; };
+  REQUIRE(
+      file.extension() != ".safetensors" || std::any_of(weights.tensors().begin(), weights.tensors().end(), in_file),
+      "--model %s: %s is none of the weights of %s, which are model.safetensors or the shards of its index\n"
+      "  give it that name in a folder of its own, with config.json",
+      named.c_str(), file.c_str(), weights.path().c_str());
+}
+
+// Shards of a larger vocabulary than the model's, as dev/data wrote it beside them.
+void require_vocabulary(const Options& options, const ModelSource& source) {
+  for (const std::string& pattern : {options.train_data, options.val_data})
+    for (const ShardFolder& folder : shard_folders(pattern)) {
+      const Json* tokenizer = folder.manifest.is_null() ? nullptr : folder.manifest.find("tokenizer");
+      const int64_t vocabulary = tokenizer ? tokenizer->get_int("vocabulary", 0) : 0;
+      if (vocabulary <= source.config.V) continue;
+      const std::string found =
+          format("the shards in %s have a vocabulary of %lld tokens, the model %s one of %d", folder.path.c_str(),
+                 (long long)vocabulary, source.config.name.c_str(), source.config.V);
+      REQUIRE(!source.weights, "%s\n  name shards that were made with its tokenizer: dev/data/prepare --tokenizer",
+              found.c_str());
+      fail(
+          "%s\n  name a model of that vocabulary with --model: a folder of weights, or for random weights a file as\n"
+          "    {\"hidden_size\": 512, \"intermediate_size\": 1536, \"num_hidden_layers\": 8, \"num_attention_heads\": "
+          "8, "
+          "\"vocab_size\": %lld}\n  or give this model so many tokens: --vocab-size %lld",
+          found.c_str(), (long long)vocabulary, (long long)vocabulary);
+    }
+}
+
+// Of random weights: another number of tokens. Those that have a meaning stay if there still are such tokens.
+void set_vocabulary(LlamaConfig& config, int V) {
+  config.V = V;
+  for (int* token : {&config.bos, &config.pad})
+    if (*token >= V) *token = -1;
+  std::erase_if(config.eos, [V](int token) { return token >= V; });
+}
+
 }  // namespace
 
 ModelSource open_model(const Options& options) {
   ModelSource source;
   std::error_code error;
-  const std::string& name = options.model;
   // A preset's name means the preset, whatever lies in the working directory: ./tiny is a directory.
   const auto presets = LlamaConfig::presets();
-  const bool preset = std::find(presets.begin(), presets.end(), name) != presets.end();
+  const bool preset = std::find(presets.begin(), presets.end(), options.model) != presets.end();
+  const std::string name = preset ? options.model : weights_directory(options.model);
   const bool directory = !preset && fs::is_directory(name, error);
   if (directory) {
     const std::string config = (fs::path(name) / "config.json").string();
-    source.config = LlamaConfig::from_json(Json::read(config), name);
+    source.config = LlamaConfig::from_json(Json::read(config), options.model);
     source.weights.emplace(name);
+    source.directory = name;
+    require_own_file(*source.weights, options.model);
     source.description = "weights of " + name;
   } else if (!preset && (name.ends_with(".json") || fs::is_regular_file(name, error))) {
     source.config = LlamaConfig::from_json(Json::read(name), fs::path(name).stem().string());
@@ -42,5 +110,11 @@ ModelSource open_model(const Options& options) {
     source.config.L = int(options.layers);
     if (source.weights) require_enough_layers(*source.weights, source.config);
   }
+  if (!is_auto(options.vocab_size)) {
+    REQUIRE(!source.weights, "--vocab-size %lld: the weights of %s have %d tokens\n  leave the option away",
+            (long long)options.vocab_size, name.c_str(), source.config.V);
+    set_vocabulary(source.config, int(options.vocab_size));
+  }
+  require_vocabulary(options, source);
   return source;
 }
