@@ -2,7 +2,8 @@
 # Covers: promise 3: on ranks that share products and sequences, recompute, offload, graphs, sharding's prefetch, other
 # schedules of the streams: the same bits of weights and log
 # Covers: promise 2: so do runs of the program: packed documents, held-out loss, samples and exports are
-# one rank's; sequences and heads that cannot be shared out are refused with what would do
+# one rank's, also where hidden_size is even or odd alone; sequences and heads that cannot be shared out are refused with
+# what would do
 # Timeout: 900
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -23,12 +24,12 @@ same() {
   cmp "$scratch/$1/export/model.safetensors" "$scratch/$2/export/model.safetensors" &&
     cmp <(without_times "$scratch/$1/train.jsonl") <(without_times "$scratch/$2/train.jsonl")
 }
-# near A B KEY: the numbers of that name in the logs, within 1e-5 of each other, as in ranks_agree.sh.
+# near A B KEY [LIMIT]: the numbers of that name in the logs, within 1e-5 of each other, as in ranks_agree.sh, or LIMIT.
 near() {
   numbers() { sed -n "s/.*\"$2\":\([0-9.e+-]*\).*/\1/p" "$scratch/$1/train.jsonl"; }
-  paste -d' ' <(numbers "$1" "$3") <(numbers "$2" "$3") | awk -v key="$3" '
+  paste -d' ' <(numbers "$1" "$3") <(numbers "$2" "$3") | awk -v key="$3" -v limit="${4:-1e-5}" '
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d; ++n }
-    END { printf "     %s: %d numbers, differ by %.1e\n", key, n, worst; exit !(n >= 2 && worst <= 1e-5) }'
+    END { printf "     %s: %d numbers, differ by %.1e\n", key, n, worst; exit !(n >= 2 && worst <= limit) }'
 }
 sampled() { sed -n '/^sample/{n;p}' "$scratch/$1.txt"; }
 same_samples() { cmp <(sampled "$1") <(sampled "$2") && [ "$(sampled "$1" | wc -l)" = 3 ]; }
@@ -42,6 +43,25 @@ for kind in rows packed; do
   for key in loss grad_norm val_loss; do check "$kind: $key" near $kind $kind-mesh $key; done
   check "$kind: greedy samples" same_samples $kind $kind-mesh
 done
+
+# Norms of 66 or 65 numbers, which one rank of the group squares alone; of six ranks three share keys and values, too. In
+# bf16, whose partial sums are rounded, gradients' norms differ by 2e-4 here.
+echo "-- sizes that are no multiple of 4"
+sizes() { # HIDDEN TYPE RANKS
+  odd_model layers=2 hidden="$1" ffn=90
+  limit=60 ranks "$3" "$train" --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --dtype "$2" --steps 3 --seq-len 32 \
+    --global-batch 4 --micro-batch 4 --tensor-parallel-degree "$3" --lr 1e-3 --val-every 0 --sample-every 0 --export off --out "$scratch/$1-$2-$3" \
+    >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "hidden_size $1, $2, $3 rank(s)"; }
+}
+for words in "66 fp32 2" "66 bf16 2" "65 fp32 6"; do
+  read -r hidden type n <<<"$words"
+  sizes "$hidden" "$type" 1
+  sizes "$hidden" "$type" "$n"
+  for key in loss grad_norm; do
+    check "hidden_size $hidden, $type, tensor $n: $key" near "$hidden-$type-1" "$hidden-$type-$n" $key "$([ "$type" = fp32 ] || echo 2e-3)"
+  done
+done
+odd_model ffn=56
 
 echo "-- the same bits"
 run two 4 "${mesh[@]}" --zero-stage 3

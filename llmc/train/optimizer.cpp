@@ -29,7 +29,7 @@ void Optimizer::plan_squares(int unit) {
   const size_t size = layout_.part_size(unit);
   std::vector<Squared>& stretches = squared_stretches_.emplace_back();
   const auto add = [&](size_t begin, size_t end) {
-    if (begin == end) return;
+    if (begin >= end) return;
     stretches.push_back({begin, end - begin, partials_count_});
     partials_count_ += global_norm_partials(end - begin);
   };
@@ -37,7 +37,8 @@ void Optimizer::plan_squares(int unit) {
   for (const Piece& piece : layout_.pieces(unit, sharding_.part(layout_, unit), size)) {
     if (piece.tensor->copy == 0) continue;
     add(begin, piece.at);
-    begin = piece.at + piece.count;
+    // Behind such a tensor another one or padding follows, which is 0: what is squared begins 16-byte aligned.
+    begin = (piece.at + piece.count + 3) / 4 * 4;
   }
   add(begin, size);
 }
