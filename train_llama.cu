@@ -1,11 +1,9 @@
 // train_llama: trains Llama-3-class models. `./train_llama --help` lists the options.
 //
 // The program reads like a recipe: options, ranks, device, model, data, settings, trainer, the loop, the export.
-#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <iterator>
 #include <optional>
 #include <span>
 
@@ -84,7 +82,6 @@ struct Run {
   void enqueue_step(int64_t step);
   void finish_step();
   bool saves_at(int64_t step) const;
-  const Json& identity();
   Json state_after(int64_t step);
   void report_checkpoints();
   std::span<const int32_t> cut_rows();
@@ -97,6 +94,7 @@ struct Run {
   bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
 
   std::optional<Sampler> sampler_;
+  std::optional<DataIdentity> identity_;
   std::optional<Evaluation> evaluation_;
   std::vector<int32_t> prompt_;
   std::optional<StopRequests> stop_requests_;  // from the first step on
@@ -111,7 +109,6 @@ struct Run {
   Tuning tuning_;  // of the products
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
-  Json identity_;                // of the data, when it was asked for
 };
 
 Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
@@ -142,7 +139,10 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
   prompt_ = codec.prompt(options.prompt);
-  if (trains()) sampler_.emplace(*data, settings.T, uint64_t(options.seed));
+  if (trains()) {
+    sampler_.emplace(*data, settings.T, uint64_t(options.seed));
+    identity_.emplace(*data, sampler_->samples_per_epoch(), held_out ? &*held_out : nullptr);
+  }
   prepare_evaluation();
 
   if (resume && !options.dry_run) go_on_from(*resume);
@@ -164,9 +164,7 @@ void Run::go_on_from(const ResumePoint& resume) {
           "--resume: after %s %lld steps are done, and the run has %lld\n  make it longer: --steps N",
           start->path().c_str(), (long long)start->step(), (long long)settings.steps);
   changes_ = require_same_run(*start, asked, data->size());
-  std::ranges::move(require_same_data(
-                        *start, [&] { return identity(); }, *communicator, stream),
-                    std::back_inserter(changes_));
+  require_same_data(*start, *identity_, *communicator, stream, changes_);
   training_seconds_ = start->state().get_double("seconds");
   last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");
 }
@@ -324,17 +322,10 @@ bool Run::saves_at(int64_t step) const {
   return options.checkpoint_every && (step % options.checkpoint_every == 0 || step == settings.steps);
 }
 
-// Found out once, and by the first rank alone: it reads a part of the data.
-const Json& Run::identity() {
-  if (identity_.is_null() && ranks.rank == 0)
-    identity_ = data_identity(*data, sampler_->samples_per_epoch(), held_out ? &*held_out : nullptr);
-  return identity_;
-}
-
 Json Run::state_after(int64_t step) {
   Json state = resume_state(step, ranks.size, asked, settings, model.config, data->size());
   return state.set("data", about_data())
-      .set("data_identity", identity())
+      .set("data_identity", ranks.rank == 0 ? identity_->json() : Json())
       .set("seconds", training_seconds_)
       .set("tuning", tuning_.empty() ? Json() : tuning_.to_json())
       .set("last_step", last_step_)

@@ -416,8 +416,10 @@ TEST_CASE("shards and masks that the manifest lists and that are not there") {
 
 namespace {
 
+Json identity(const TokenDataset& data) { return DataIdentity(data, 1, nullptr).json(); }
+
 std::string changed(const Json& was, const TokenDataset& data) {
-  return error_of([&] { changed_data("run", was, data_identity(data, 1, nullptr)); });
+  return error_of([&] { changed_data("run", was, identity(data)); });
 }
 
 void write_token(const std::string& path, int64_t at, uint16_t token) {
@@ -436,7 +438,7 @@ TEST_CASE("data that is too large to be read is known by pieces of each file and
   }
   const std::string second = folder / "x_train_2.bin";
   const TokenDataset data = TokenDataset::open(folder / "*.bin", 10);
-  const Json was = data_identity(data, 1, nullptr);
+  const Json was = identity(data);
   CHECK(was.at("train").at("listed").is_null());
   for (const int64_t at : {int64_t(0), size - 1, (size - (1 << 14)) * 5 / 63}) {
     CAPTURE(at);
@@ -451,7 +453,7 @@ TEST_CASE("data that is too large to be read is known by pieces of each file and
   CHECK(changed(was, data) == "");  // between the pieces
   write_manifest(folder / "", {{"x_train_1", size}, {"x_train_2", size}, {"x_train_3", size}}, false);
   CHECK(changed(was, data) == "");  // there was none before
-  const Json listed = data_identity(data, 1, nullptr);
+  const Json listed = identity(data);
   write_manifest(folder / "", {{"x_train_2", size}, {"x_train_1", size}, {"x_train_3", size}}, false);
   CHECK(changed(listed, data) == "");
   std::string manifest = Json::read(folder / "manifest.json").dump();
@@ -463,7 +465,7 @@ TEST_CASE("of thousands of files the checkpoint keeps a few checksums") {
   TemporaryFolder folder;
   for (int i = 0; i < 3000; ++i) write_file(folder / format("%04d.txt", i), format("file %04d", i));
   const auto open = [&] { return TokenDataset::open(folder / "*.txt", 256); };
-  const Json was = data_identity(open(), 1, nullptr);
+  const Json was = identity(open());
   CHECK(was.dump().size() < 400);
   CHECK(changed(was, open()) == "");
   write_file(folder / "1234.txt", "file 12E4");

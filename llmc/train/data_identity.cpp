@@ -102,10 +102,12 @@ std::string difference(const Json& was, const Json& is) {
 
 }  // namespace
 
-Json data_identity(const TokenDataset& train, int64_t windows, const TokenDataset* held_out) {
-  return Json::object()
-      .set("train", identity_of(train, windows))
-      .set("held_out", held_out ? identity_of(*held_out, 0) : Json());
+const Json& DataIdentity::json() {
+  if (json_.is_null())
+    json_ = Json::object()
+                .set("train", identity_of(train_, windows_))
+                .set("held_out", held_out_ ? identity_of(*held_out_, 0) : Json());
+  return json_;
 }
 
 std::vector<std::string> changed_data(const std::string& checkpoint, const Json& was, const Json& is) {

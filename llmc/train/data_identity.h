@@ -20,9 +20,21 @@
 #include "llmc/base/json.h"
 #include "llmc/train/token_dataset.h"
 
-// Reads at most some 2^25 tokens of each data set, from at most 2^11 places of one that has more. held_out: may be
-// null.
-Json data_identity(const TokenDataset& train, int64_t windows, const TokenDataset* held_out);
+// Reads at most some 2^25 tokens of each data set, from at most 2^11 places of one that has more, when it is first
+// asked for.
+class DataIdentity {
+ public:
+  // Both data sets outlive it; held_out may be null.
+  DataIdentity(const TokenDataset& train, int64_t windows, const TokenDataset* held_out)
+      : train_(train), windows_(windows), held_out_(held_out) {}
+  const Json& json();
+
+ private:
+  const TokenDataset& train_;
+  const int64_t windows_;
+  const TokenDataset* const held_out_;
+  Json json_;
+};
 
 // Throws if the training data of `is` is not what it was: `checkpoint` is what was to be resumed. Returns a sentence if
 // the held-out data is another.

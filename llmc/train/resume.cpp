@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <thread>
 
 #include "llmc/base/error.h"
-#include "llmc/train/data_identity.h"
 
 namespace fs = std::filesystem;
 
@@ -231,15 +231,19 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
   return changed;
 }
 
-std::vector<std::string> require_same_data(const Checkpoint& checkpoint, const std::function<Json()>& identity,
-                                           Communicator& communicator, Stream& stream) {
+void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Communicator& communicator, Stream& stream,
+                       std::vector<std::string>& changes) {
   const Json* was = checkpoint.state().find("data_identity");
-  if (!was) return {"the checkpoint says only how many tokens its data had: no more was compared"};
+  if (!was) {
+    changes.push_back("the checkpoint says only how many tokens its data had: no more was compared");
+    return;
+  }
   std::string text;
   const std::string why = read_together(communicator, stream, [&] {
-    if (communicator.rank() == 0) text = identity().dump();
+    if (communicator.rank() == 0) text = identity.json().dump();
   });
   REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",
           checkpoint.path().c_str(), why.empty() ? "the first rank says why" : why.c_str());
-  return changed_data(checkpoint.path(), *was, Json::parse(broadcast_text(communicator, stream, text), "the data"));
+  const Json is = Json::parse(broadcast_text(communicator, stream, text), "the data");
+  std::ranges::move(changed_data(checkpoint.path(), *was, is), std::back_inserter(changes));
 }

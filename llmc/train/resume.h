@@ -1,7 +1,6 @@
 // Where a run goes on from (--resume).
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "llmc/base/options.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/train/checkpoint.h"
+#include "llmc/train/data_identity.h"
 #include "llmc/train/settings.h"
 
 struct ResumePoint {
@@ -46,7 +46,7 @@ void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model);
 // Throws where training would go on with other data than the run would have had: their order follows from seed, batch
 // and sequence length. Returns what differs in the other options, "--lr 0.001 (was 0.002)".
 std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens);
-// Throws where the training data is not what it was; returns what else of the data changed, a sentence each. Only the
-// first rank asks for the `identity` (see data_identity.h). All ranks call, and all throw alike.
-std::vector<std::string> require_same_data(const Checkpoint& checkpoint, const std::function<Json()>& identity,
-                                           Communicator& communicator, Stream& stream);
+// Throws where the training data is not what it was, on all ranks, which all call; the first one alone reads the data.
+// Adds what else of the data changed to `changes`, a sentence each.
+void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Communicator& communicator, Stream& stream,
+                       std::vector<std::string>& changes);
