@@ -18,6 +18,7 @@ from llmc_data.sources import Source
 from llmc_data.split import HELD_OUT, TRAIN, SplitWriter
 from llmc_data.tokenizer import BESIDE, ByteTokenizer, Tokenizer
 from llmc_data.tokenizer import FILE as TOKENIZER_FILE
+from llmc_data.unchanged import BytesRead
 
 WARNINGS = 5  # that are printed; the rest is counted
 LARGE_BYTES = 200_000_000  # for a document that is tokenized whole
@@ -46,11 +47,15 @@ class Conversion:
             split: SplitWriter(self.folder, self.name, split, self.layout, self.shard_tokens, masked)
             for split in (HELD_OUT, TRAIN)
         }
+        self.bytes_read, self.source_bytes = BytesRead(self.sources), 0
         self.sizes = [source.path.stat().st_size for source in self.sources]
 
     def run(self) -> dict:
         """Writes what is missing. Returns the manifest."""
         self.progress = progress.load(self.folder, self.command) or progress.Progress(self.command)
+        if self.progress.read:
+            self.bytes_read.restore(self.progress.read)
+            self.source_bytes = self.progress.read["bytes"]
         for split, saved in self.progress.splits.items():
             self.writers[split].restore(saved)
         self.note_large_documents()
@@ -92,7 +97,7 @@ class Conversion:
         """Appends a batch's tokens; the progress is then behind it."""
         complete = [self.writers[split].append(part) for split, part in encoded.splits.items()]
         here = self.progress
-        here.source, here.after = source, batch.after
+        here.source, here.after, self.source_bytes = source, batch.after, batch.source_bytes
         here.document = batch.first_document + len(batch.pieces) - (not batch.ends)
         here.replaced += encoded.replaced
         if any(complete) or time.monotonic() - self.saved_at >= self.save_every:
@@ -107,6 +112,8 @@ class Conversion:
 
     def save(self) -> None:
         """First the tokens are on disk, then the progress says so, then complete shards get their names."""
+        self.bytes_read.advance(self.progress.source, self.source_bytes)
+        self.progress.read = self.bytes_read.saved()
         self.progress.splits = {split: writer.save() for split, writer in self.writers.items()}
         self.progress.save(self.folder)
         for writer in self.writers.values():

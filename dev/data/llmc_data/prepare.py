@@ -16,6 +16,7 @@ from llmc_data.readers import READERS, Reading
 from llmc_data.shards import MAX_TOKENS
 from llmc_data.sources import Source, resolve
 from llmc_data.tokenizer import open_tokenizer
+from llmc_data.unchanged import refuse_changed
 
 
 def number_of_tokens(text: str) -> int:
@@ -217,6 +218,7 @@ def main() -> None:
         content = manifest.read(options.out)
         if content:
             progress.refuse_other_command(options.out, content["command"], conversion.command)
+            refuse_changed(options.out, content, conversion.sources)
             (options.out / progress.FILE).unlink(missing_ok=True)
             print(f"{options.out} is complete already")
         else:

@@ -25,6 +25,7 @@ class Progress:
     document: int = 0  # the next one's number
     replaced: int = 0  # characters that were not UTF-8
     splits: dict = field(default_factory=dict)  # SplitWriter.save()
+    read: dict | None = None  # BytesRead.saved()
 
     def save(self, folder: Path) -> None:
         write_whole(folder / FILE, json.dumps(asdict(self)).encode())

@@ -263,6 +263,31 @@ def format_of(path: Path) -> str:
     return "text"
 
 
+UNPACK = {"gzip": "gunzip", "zstd": "unzstd", "xz": "unxz", "bzip2": "bunzip2", "zip": "unzip"}
+PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"PK\x03\x04": "zip"}
+
+
+def refuse_binary(path: Path) -> None:
+    """What is to be read as text or JSON lines looks like it. The trainer asks the same of texts."""
+    with open(path, "rb") as file:
+        first = file.read(4096)
+    packed = next((name for start, name in PACKED.items() if first.startswith(start)), None)
+    if packed or first[4:10] == b"1AY&SY":
+        packed = packed or "bzip2"
+        raise DataError(f"{path} is compressed with {packed}\n  unpack it: {UNPACK[packed]}")
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path} is UTF-16\n  write it as UTF-8: iconv -f utf-16 -t utf-8")
+    if b"\0" in first:
+        where = f"byte {first.index(0)} is 0"
+        raise DataError(f"{path} is binary: {where}\n  leave it out, or write its text as UTF-8 (without bytes of 0)")
+    broken = first.decode(errors="replace").count("\ufffd") - first.count("\ufffd".encode())
+    if len(first) >= 64 and broken > len(first) / 4:
+        raise DataError(
+            f"{path} is binary, or text in another encoding: {broken} of its first {len(first)} bytes begin no"
+            " character of UTF-8\n  leave it out, or write it as UTF-8: iconv"
+        )
+
+
 def batches(
     path: Path, label: str, format: str, reading: Reading, after: list | None, document: int
 ) -> Iterator[Batch]:

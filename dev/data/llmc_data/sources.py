@@ -8,7 +8,7 @@ from pathlib import Path
 from llmc_data.download import download_url
 from llmc_data.errors import DataError
 from llmc_data.hub import NOT_DATA, DataSet
-from llmc_data.readers import FORMATS, format_of
+from llmc_data.readers import FORMATS, format_of, refuse_binary
 
 BUNDLED_TEXT = Path(__file__).parent.parent / "tinyshakespeare.txt"
 NAMED_DATA_SETS = {
@@ -16,6 +16,7 @@ NAMED_DATA_SETS = {
     "fineweb-edu": "HuggingFaceFW/fineweb-edu:sample/10BT/*.parquet",
 }
 SUFFIXES = (*FORMATS, ".txt")
+NAMED = 8  # of the files that are left out
 
 
 @dataclass
@@ -38,6 +39,8 @@ def resolve(arguments: list[str], cache: Path, format: str | None) -> list[Sourc
     for source in sources:
         if source.path.stat().st_size == 0:
             raise DataError(f"{source.path} is empty\n  leave it out, or look what became of it")
+        if source.format in ("text", "jsonl"):
+            refuse_binary(source.path)
     return sources
 
 
@@ -70,9 +73,16 @@ def local(path: Path, format: str | None) -> Source:
 
 
 def files_of_folder(folder: Path) -> list[Path]:
-    """All files of a known format below it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() in SUFFIXES)
-    files = [path for path in files if path.name not in NOT_DATA]
+    """All files of a known format below it; what is left out is named."""
+    all_files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [path for path in all_files if path.suffix.lower() in SUFFIXES and path.name not in NOT_DATA]
+    taken = set(files)
+    others = [path.relative_to(folder) for path in all_files if path not in taken]
+    others = [path for path in others if not any(part.startswith(".") for part in path.parts)]
+    left_out = ", ".join(map(str, others[:NAMED])) + (f" and {len(others) - NAMED} more" if others[NAMED:] else "")
     if not files:
-        raise DataError(f"the folder {folder} has no file that ends in {' '.join(SUFFIXES)}")
+        has = f"\n  it has {left_out}: unpack what is compressed, or name the files" if others else ""
+        raise DataError(f"the folder {folder} has no file that ends in {' '.join(SUFFIXES)}{has}")
+    if others:
+        print(f"{folder}: left out {left_out}: no data by their names; unpack or name what is meant to be read")
     return files

@@ -1,6 +1,9 @@
 """Bad input: a message that names file and place, an exit code, and nothing under a final name."""
 
+import bz2
+import gzip
 import json
+import lzma
 import shutil
 
 import numpy as np
@@ -60,6 +63,15 @@ BAD = {  # name: (content or what writes it, message)
     "null.arrow": (arrow({"text": ["x", None]}), "null.arrow: row 1: text is null"),
     "cut.arrow": (arrow({"text": ["x" * 100] * 99}, 3000), "cut.arrow: no arrow file, or a damaged one"),
     "text.arrow": (b"this is no arrow file", "text.arrow: no arrow file, or a damaged one"),
+    "gzip.txt.gz": (gzip.compress(b"text " * 99), "is compressed with gzip\n  unpack it: gunzip"),
+    "gzip.jsonl": (gzip.compress(GOOD), "is compressed with gzip\n  unpack it: gunzip"),
+    "bzip2.txt": (bz2.compress(b"text " * 99), "is compressed with bzip2\n  unpack it: bunzip2"),
+    "xz.txt": (lzma.compress(b"text " * 99), "is compressed with xz\n  unpack it: unxz"),
+    "zstd.txt": (b"\x28\xb5\x2f\xfd" + b"x" * 99, "is compressed with zstd\n  unpack it: unzstd"),
+    "zip.txt": (b"PK\x03\x04" + b"x" * 99, "is compressed with zip\n  unpack it: unzip"),
+    "utf16.txt": ("text".encode("utf-16"), "is UTF-16\n  write it as UTF-8: iconv"),
+    "zero.txt": (b"text\0" * 99, "is binary: byte 4 is 0"),
+    "cyrillic.txt": ("Текст в другой кодировке. ".encode("cp1251") * 9, "is binary, or text in another encoding"),
 }
 
 
@@ -192,6 +204,53 @@ def test_which_python():
     assert "SOURCE" in prepare("--help", env={"PYTHON": "/none"}).stdout
     refused = prepare("--help", env={"LLMC_DATA_PYTHON": "/none"}, code=1).stderr
     assert "there is no Python /none; first: make data-environment, or name one with LLMC_DATA_PYTHON" in refused
+
+
+def test_a_folder_tells_what_it_leaves_out(tmp_path):
+    source = tmp_path / "texts"
+    (source / "deeper").mkdir(parents=True)
+    (source / "a.txt").write_text("text")
+    assert "left out" not in prepare(source, "--out", tmp_path / "all", *COMMON).stdout
+    for name in ("b.txt.gz", "c.pdf", "deeper/d.text", "README.txt", ".hidden"):
+        (source / name).write_text("text")
+    said = prepare(source, "--out", tmp_path / "o", *COMMON).stdout
+    assert f"{source}: left out README.txt, b.txt.gz, c.pdf, deeper/d.text: no data by their names" in said
+    assert shards_of(tmp_path / "o") == shards_of(tmp_path / "all")
+    (source / "a.txt").unlink()
+    assert "it has README.txt, b.txt.gz" in prepare(source, "--out", tmp_path / "p", *COMMON, code=1).stderr
+    for n in range(20):
+        (source / f"{n:02}.gz").write_text("x")
+    assert "07.gz and 16 more: unpack" in prepare(source, "--out", tmp_path / "p", *COMMON, code=1).stderr
+
+
+def test_a_source_that_changed_at_equal_size(tmp_path):
+    """The shards that are complete were made of other bytes."""
+    source, arguments = tmp_path / "d.txt", (tmp_path / "d.txt", "--out", tmp_path / "o", *COMMON)
+    source.write_text("text of before")
+    prepare(*arguments)
+    assert "is complete already" in prepare(*arguments).stdout
+    source.write_text("text of now...")
+    assert "d.txt changed after the shards" in prepare(*arguments, code=1).stderr
+    prepare(*arguments, "--restart")
+    assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *b"text of now..."]], 10**8, 0)
+
+
+def test_a_source_that_changed_where_it_was_read(tmp_path):
+    """A command that ended in the middle does not go on from other bytes; those it has not read may change."""
+    line, bad = b'{"text": "' + b"x" * 999 + b'"}\n', b"{bad\n"
+    other = line.replace(b"x", b"y")
+    sources = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    arguments = (*sources, "--out", tmp_path / "o", "--shard-tokens", 400_000, "--save-every", 0, *COMMON)
+    for contents in ([other + line * 9, line * 3000 + bad], [line * 10, other + line * 2999 + bad]):
+        for path, content in zip(sources, [line * 10, line * 3000 + bad], strict=True):
+            path.write_bytes(content)
+        assert "line 3001: not JSON" in prepare(*arguments, "--restart", code=1).stderr
+        for path, content in zip(sources, contents, strict=True):
+            path.write_bytes(content)
+        assert "jsonl changed after this command had read of it" in prepare(*arguments, code=1).stderr
+    sources[1].write_bytes(line * 3000 + b"\n" * len(bad))
+    prepare(*arguments)
+    assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *b"x" * 999]] * 3010, 400_000, 0)
 
 
 def test_few_documents_say_so(tmp_path):
