@@ -19,6 +19,7 @@
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
+#include "llmc/train/data_check.h"
 #include "llmc/train/data_identity.h"
 #include "llmc/train/description.h"
 #include "llmc/train/documents.h"
@@ -77,8 +78,8 @@ struct Run {
   void end(int64_t steps);
 
  private:
-  void go_on_from(const ResumePoint& resume);
-  void prepare_evaluation();
+  void go_on_from_start();
+  void prepare_evaluation(WindowRule rule);
   void enqueue_step(int64_t step);
   void finish_step();
   bool saves_at(int64_t step) const;
@@ -103,7 +104,7 @@ struct Run {
   std::optional<DocumentRule> documents_, held_out_documents_;  // if rows are packed with several
   std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
-  std::optional<double> unigram_;               // loss of a model that knows only how often each token occurs
+  std::optional<Unigram> unigram_;              // loss of a model that knows only how often each token occurs
   std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
   std::vector<std::string> data_remarks_;
   Tuning tuning_;  // of the products
@@ -128,7 +129,8 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     require_same_on_all_ranks(resume, *communicator, stream);
   }
   if (!options.sample_only) {
-    RunData opened = open_run_data(options, model, codec, ranks);
+    RunData opened = open_run_data(options, model, codec);
+    if (options.check_data) check_data(opened, *communicator, device, console);
     data = std::move(opened.train), held_out = std::move(opened.held_out);
     documents_ = opened.documents, held_out_documents_ = opened.held_out_documents;
     data_remarks_ = std::move(opened.remarks);
@@ -139,13 +141,18 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
   prompt_ = codec.prompt(options.prompt);
-  if (trains()) {
-    sampler_.emplace(*data, settings.T, uint64_t(options.seed));
-    identity_.emplace(*data, sampler_->samples_per_epoch(), held_out ? &*held_out : nullptr);
+  if (resume && !options.dry_run) {
+    Stream stream(device, "resume");
+    start = resume->open(*communicator, stream, refused_);
+    if (start) require_same_model(*start, model.config);
   }
-  prepare_evaluation();
-
-  if (resume && !options.dry_run) go_on_from(*resume);
+  const WindowRule rule = trains() && start ? window_rule_of(*start) : WindowRule::concatenation;
+  if (trains()) {
+    sampler_.emplace(*data, settings.T, uint64_t(options.seed), rule);
+    identity_.emplace(*data, sampler_->samples_per_epoch(), held_out ? &*held_out : nullptr);
+    if (start) go_on_from_start();
+  }
+  prepare_evaluation(rule);
   if (!options.dry_run) tuning_ = open_tuning(options, start ? &*start : nullptr, *communicator, device);
   REQUIRE(options.trace.empty() || (trains() && settings.steps - first_step() > kTracedStep),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
@@ -154,16 +161,13 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   if (model.weights && !start) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
 
-void Run::go_on_from(const ResumePoint& resume) {
-  Stream stream(device, "resume");
-  start = resume.open(*communicator, stream, refused_);
-  if (!start) return;
-  require_same_model(*start, model.config);
-  if (!trains()) return;
+// The run's place in what `start` saved; its data must be what it was.
+void Run::go_on_from_start() {
   REQUIRE(start->step() <= settings.steps,
           "--resume: after %s %lld steps are done, and the run has %lld\n  make it longer: --steps N",
           start->path().c_str(), (long long)start->step(), (long long)settings.steps);
   changes_ = require_same_run(*start, asked, data->size());
+  Stream stream(device, "resume");
   require_same_data(*start, *identity_, *communicator, stream, changes_);
   training_seconds_ = start->state().get_double("seconds");
   last_step_ = start->state().at("last_step"), last_score_ = start->state().at("last_score");
@@ -192,6 +196,7 @@ void Run::banner() {
   if (data) console.item("data", describe_data(*data, documents_, options));
   if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, evaluation_->measured_text(), options));
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  if (sampler_) console.item("", describe_epochs(sampler_->windows(), settings.steps * settings.G));
   for (const std::string& remark : data_remarks_) console.warning(remark);
   console.item("tokenizer", codec.description());
   if (trains())
@@ -232,13 +237,13 @@ void Run::write_sample(const std::string& when, int64_t step) {
   if (folder) folder->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
 }
 
-void Run::prepare_evaluation() {
+void Run::prepare_evaluation(WindowRule rule) {
   evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T);
   if (held_out && (settings.val_every || options.eval_only)) {
-    evaluation_->measure_loss(ValidationWindows(*held_out, settings.T, windows_to_measure(options, settings.T)),
+    evaluation_->measure_loss(ValidationWindows(*held_out, settings.T, windows_to_measure(options, settings.T), rule),
                               held_out_documents_, codec);
-    // Of all tokens: beside the loss of those that masks choose it would mislead.
-    if (data && !held_out->has_masks()) unigram_ = unigram_cross_entropy(*data, *held_out);
+    // Of all tokens: beside the loss of those that masks choose it would mislead. Only the first rank prints it.
+    if (ranks.rank == 0 && data && !held_out->has_masks()) unigram_ = unigram_cross_entropy(*data, *held_out);
   }
   if (!options.eval_choices.empty()) {
     const ChoiceFormat format = options.eval_format == "llm.c" ? ChoiceFormat::llmc : ChoiceFormat::lm_eval;
@@ -326,6 +331,7 @@ Json Run::state_after(int64_t step) {
   Json state = resume_state(step, ranks.size, asked, settings, model.config, data->size());
   return state.set("data", about_data())
       .set("data_identity", ranks.rank == 0 ? identity_->json() : Json())
+      .set("windows", name_of(sampler_->windows().rule()))
       .set("seconds", training_seconds_)
       .set("tuning", tuning_.empty() ? Json() : tuning_.to_json())
       .set("last_step", last_step_)

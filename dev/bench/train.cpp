@@ -125,7 +125,7 @@ class Batches {
   Batches(const Options& options, const RunSettings& s, int V, const Ranks& ranks)
       : s_(s), V_(uint64_t(V)), seed_(uint64_t(options.seed)), ranks_(ranks) {
     if (options.train_data.empty()) return;
-    data_.emplace(open_training_data(options.train_data, "", V, ranks.rank, ranks.size).train, s.T, seed_);
+    data_.emplace(open_training_data(options.train_data, "", V).train, s.T, seed_);
   }
   void fill(int64_t step) {
     const size_t micro_tokens = size_t(s_.B) * size_t(s_.T);

@@ -70,7 +70,13 @@ for n in 1 2; do
   echo "-- on $n rank(s)"
   refused "truncated shard" "header says 5000 tokens" "${on[@]}" --train-data truncated.bin
   refused "wrong magic" "20240599" "${on[@]}" --train-data magic.bin
-  refused "token beyond the vocabulary" "300" "${on[@]}" --train-data token.bin
+  refused "token beyond the vocabulary, read at the start" "token.bin: token 999 is 300" "${on[@]}" --train-data token.bin --check-data
+  refused "  and when its turn comes" "token.bin: token 999 is 300" "${on[@]}" --train-data token.bin --out token_run
+  check "  in the first step, which has all tokens, and not before" eval '[ -e token_run/config.json ] && [ ! -s token_run/train.jsonl ]'
+  rm -rf token_run
+  refused "held-out data with such a token" "token.bin: token 999 is 300" "${on[@]}" --val-data token.bin --train-data good.bin --check-data
+  "${on[@]}" --train-data good.bin --val-data 'silent/*.bin' --check-data --dry-run >checked.txt
+  check "good data is read to its end before a dry run ends" grep -q "checked 2.00k tokens and their masks in 2 files in .*: each is below the vocabulary" checked.txt
   refused "empty text" "empty.txt" "${on[@]}" --train-data empty.txt
   refused "no such data" "nothing" "${on[@]}" --train-data nothing.bin
   refused "missing safetensors" "safetensors" "${on[@]}" --model missing
@@ -157,6 +163,18 @@ check "into an empty folder it goes" eval '"$train" --resume saved --consolidate
 
 refused "a recipe that the rehearsed GPU has not" "those that can: --fp8 tensorwise, delayed" \
   "$train" --dry-run --nodes 1 --gpu B200 --model llama3.2-1b --fp8 blockwise
+
+# A mapped file that shrinks would end the run with a bus error.
+head -c 300000 "$root/dev/data/tinyshakespeare.txt" >shrinking.txt
+LLMC_THREADS=1 timeout 100 "$train" --layers 1 --seq-len 16 --global-batch 4 --steps 100000 --val-every 0 --sample-every 0 \
+  --train-data shrinking.txt --out shrinking >shrinking.out 2>&1 &
+pid=$!
+wait_for shrinking.out "step  *3/"
+truncate -s 1000 shrinking.txt
+code=0
+wait $pid || code=$?
+check "a file that shrinks while it is trained on ends the run by a message ($code)" eval '[ "$code" -gt 0 ] && [ "$code" -lt 124 ]'
+check "  with its sizes" grep -q "of shrinking.txt: it had 300000 bytes when it was opened and has 1000 now" shrinking.out
 
 # Runs that start in the same second.
 pids=() codes=""

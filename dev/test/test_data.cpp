@@ -1,4 +1,8 @@
 // Covers: data: token files of both formats and text, every check of a header, size and token, the held-out split
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -8,6 +12,7 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/json.h"
+#include "llmc/base/text.h"
 #include "llmc/train/data_identity.h"
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/token_dataset.h"
@@ -32,6 +37,14 @@ std::string text_of(const TokenDataset& data) {
 
 std::string open_error(const std::string& pattern, int vocab_size = 50257) {
   return error_of([&] { TokenDataset::open(pattern, vocab_size); });
+}
+
+// Of reading everything, as --check-data does.
+std::string check_error(const std::string& pattern, int vocab_size = 50257) {
+  return error_of([&] {
+    const TokenDataset data = TokenDataset::open(pattern, vocab_size);
+    data.check(0, data.size());
+  });
 }
 
 // The message starts with `first`, and every part stands in it.
@@ -189,50 +202,126 @@ TEST_CASE("a token that the vocabulary does not have, wherever it stands") {
     std::vector<uint16_t> narrow(10000, 50256);
     narrow[at] = 50257;
     write_shard(path, narrow);
-    check_message(open_error(path), "shard " + path + ": token " + std::to_string(at) + " is 50257",
+    const std::string message = check_error(path);
+    check_message(message, "shard " + path + ": token " + std::to_string(at) + " is 50257",
                   {"below the model's vocabulary of 50257", "tokenizer"});
-    CHECK(open_error(path, 50258) == "");
+    CHECK(check_error(path, 50258) == "");
+
+    // Opening finds nothing; the token does when its turn comes, and not before.
+    const TokenDataset data = TokenDataset::open(path, 50257);
+    std::vector<int32_t> out(10000);
+    std::vector<int64_t> counts(50257);
+    CHECK(error_of([&] { data.read(0, int64_t(at), out.data()); }) == "");
+    CHECK(error_of([&] { data.read(int64_t(at), 1, out.data()); }) == message);
+    CHECK(error_of([&] { data.read(0, 0, 10000, out.data()); }) == message);
+    CHECK(error_of([&] { data.count(0, 10000, counts); }) == message);
+    CHECK(error_of([&] { unigram_cross_entropy(data, data); }) == message);
+    if (at > 5) CHECK(error_of([&] { data.split(5).second.read(0, 9995, out.data()); }) == message);
 
     std::vector<uint32_t> wide(10000, 128255);
     wide[at] = 0xfffffff0;  // negative, had it been read as a signed number
     write_shard(path, wide);
-    check_message(open_error(path, 128256), "shard " + path + ": token " + std::to_string(at) + " is 4294967280",
+    check_message(check_error(path, 128256), "shard " + path + ": token " + std::to_string(at) + " is 4294967280",
                   {"below the model's vocabulary of 128256"});
   }
   const std::string text = write_file(folder / "t.txt", "abcz\xc3\xa9");
-  check_message(open_error(text, 128), "text " + text + ": token 4 is 195",
+  check_message(check_error(text, 128), "text " + text + ": token 4 is 195",
                 {"vocabulary of 128", "a model of 256 tokens"});
-  CHECK(open_error(text, 196) == "");
+  CHECK(check_error(text, 196) == "");
   check_message(open_error(text, 0), "cannot open '" + text + "' for a vocabulary of 0 tokens", {});
 }
 
-TEST_CASE("several ranks share the scan; what a rank did not scan it refuses when it reads it") {
+TEST_CASE("reads over the concatenation cross from file to file, of all sizes and kinds, and so do masks") {
   TemporaryFolder folder;
-  write_shard(folder / "0.bin", std::vector<uint16_t>{1, 2, 99, 4});
-  write_shard(folder / "1.bin", std::vector<uint16_t>{1, 2, 3});
-  const std::string pattern = folder / "*.bin";
-  const std::string expected = "shard " + (folder / "0.bin") + ": token 2 is 99";
-  CHECK(error_of([&] { TokenDataset::open(pattern, 50, 0, 2); }).starts_with(expected));
-
-  const TokenDataset data = TokenDataset::open(pattern, 50, 1, 2);
-  int32_t out[3];
-  CHECK(error_of([&] { data.read(0, 0, 2, out); }) == "");
-  CHECK(error_of([&] { data.read(0, 1, 2, out); }).starts_with(expected));
-  CHECK(error_of([&] { unigram_cross_entropy(data, data); }).starts_with(expected));
-  // Each rank scans every second shard from its own number on.
-  for (int bad = 0; bad < 4; bad++) {
-    for (int i = 0; i < 4; i++)
-      write_shard(folder / ("of_four_" + std::to_string(i) + ".bin"),
-                  std::vector<uint16_t>{uint16_t(i == bad ? 50 : 49)});
-    for (int scanning = 0; scanning < 2; scanning++) {
-      CAPTURE(bad);
-      CAPTURE(scanning);
-      const std::string message = error_of([&] { TokenDataset::open(folder / "of_four_*.bin", 50, scanning, 2); });
-      CHECK(has(message, "token 0 is 50") == (bad % 2 == scanning));
-    }
+  bool masks = false;
+  SUBCASE("without masks") {}
+  SUBCASE("with masks") { masks = true; }
+  std::vector<int32_t> all;
+  std::vector<uint8_t> learnt;
+  for (int file = 0; file < 40; file++) {
+    std::vector<uint16_t> narrow;
+    for (int i = 0; i <= file % 7; i++) narrow.push_back(uint16_t(all.size())), all.push_back(int32_t(all.size()));
+    const std::string name = folder / std::to_string(100 + file);
+    if (file % 3) write_shard(name + ".bin", narrow);
+    else write_shard(name + ".bin", std::vector<uint32_t>(narrow.begin(), narrow.end()));
+    std::string mask;
+    for (uint16_t token : narrow) mask += char(token % 3 == 0), learnt.push_back(token % 3 == 0);
+    if (masks) write_file(name + ".mask", header_bytes(20241121, 1, int32_t(narrow.size())) + mask);
   }
-  CHECK(error_of([&] { TokenDataset::open(pattern, 50, 2, 2); }) ==
-        "cannot open '" + pattern + "' as rank 2 of 2\n  expected a rank from 0 to 1");
+  const auto size = int64_t(all.size());
+  const TokenDataset data = TokenDataset::open(folder / "*.bin", 1000);
+  const auto [head, tail] = data.split(50);  // within a file
+  for (int64_t start = 0; start <= size; start++)
+    for (const int64_t count : {0, 1, 2, 5, 9, 30, 100}) {
+      if (start + count > size) continue;
+      std::vector<int32_t> out(static_cast<size_t>(count)), part(static_cast<size_t>(count));
+      data.read(start, count, out.data());
+      CHECK(std::equal(out.begin(), out.end(), all.begin() + start));
+      if (start >= 50) tail.read(start - 50, count, part.data());
+      if (start >= 50) CHECK(part == out);
+      if (!masks) continue;
+      std::vector<uint8_t> bytes(static_cast<size_t>(count));
+      data.read_mask(start, count, bytes.data());
+      CHECK(std::equal(bytes.begin(), bytes.end(), learnt.begin() + start));
+    }
+  CHECK(data.shard_begin(3) == 1 + 2 + 3);
+  int32_t out[4];
+  CHECK(error_of([&] { data.read(size - 1, 2, out); }) ==
+        format("2 tokens from token %lld of a dataset of %lld", (long long)size - 1, (long long)size));
+  CHECK(error_of([&] { data.read(-1, 2, out); }) != "");
+  CHECK(error_of([&] { data.read(1, -2, out); }) != "");
+  CHECK(error_of([&] { data.read(1, INT64_MAX, out); }) != "");
+  CHECK(error_of([&] { head.read(49, 2, out); }) != "");
+}
+
+TEST_CASE("a file that shrinks after it was opened is an error with its name and sizes") {
+  TemporaryFolder folder;
+  // One file stays open between its reads; of very many, each is opened for a read.
+  for (const int files : {1, 300}) {
+    CAPTURE(files);
+    for (int i = 0; i < files; i++)
+      write_shard(folder / (std::to_string(1000 + i) + ".bin"), std::vector<uint16_t>(10000, uint16_t(7)));
+    const TokenDataset data = TokenDataset::open(folder / "*.bin", 50);
+    const std::string path = data.shard_path(files - 1);
+    std::filesystem::resize_file(path, 5000);
+    std::vector<int32_t> out(10000);
+    CHECK(error_of([&] { data.read(files - 1, 0, 1988, out.data()); }) == "");
+    check_message(
+        error_of([&] { data.read(files - 1, 1900, 89, out.data()); }),
+        "cannot read bytes 4824 to 5002 of " + path + ": it had 21024 bytes when it was opened and has 5000 now",
+        {"fetch it again"});
+    std::filesystem::remove(path);
+    const std::string message = error_of([&] { data.read(files - 1, 0, 10, out.data()); });
+    if (files == 1) CHECK(message == "");
+    else check_message(message, "cannot open " + path + ": No such file", {"check the path"});
+  }
+}
+
+TEST_CASE("ten thousand files of two terabytes open without being read; a bad token in the last is found") {
+  TemporaryFolder folder;
+  const int32_t tokens = 100000000;
+  const std::string header = header_bytes(20240520, 1, tokens);
+  std::string last;
+  for (int i = 0; i < 10000; i++) {
+    last = folder / format("%05d.bin", i);
+    const int fd = open(last.c_str(), O_CREAT | O_WRONLY, 0600);
+    CHECK(write(fd, header.data(), header.size()) == ssize_t(header.size()));
+    CHECK(ftruncate(fd, 1024 + 2 * off_t(tokens)) == 0);
+    const uint16_t bad = 300;
+    if (i == 9999) CHECK(pwrite(fd, &bad, 2, 1024 + 2 * off_t(tokens - 1)) == 2);
+    close(fd);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const TokenDataset data = TokenDataset::open(folder / "*.bin", 300);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  CAPTURE(seconds);
+  CHECK(seconds < 20);  // 0.1 s on an idle machine; reading all takes an hour
+  CHECK(data.size() == 10000 * int64_t(tokens));
+  int32_t out[16];
+  CHECK(error_of([&] { data.read(data.size() - 17, 16, out); }) == "");
+  const std::string message = "shard " + last + ": token 99999999 is 300";
+  CHECK(error_of([&] { data.read(data.size() - 16, 16, out); }).starts_with(message));
+  CHECK(error_of([&] { data.check(data.size() - tokens, tokens); }).starts_with(message));
 }
 
 TEST_CASE("shards and text under one pattern are refused") {
@@ -292,7 +381,7 @@ TEST_CASE("validation data that is named is taken as it is, and shards have noth
   CHECK(both.train.size() == 10);
   CHECK(tokens_of(*both.held_out, 0) == std::vector<int32_t>{11, 12});
   CHECK(has(error_of([&] { open_training_data(folder / "train.bin", folder / "nothing.bin", 100); }), "nothing.bin"));
-  CHECK(has(error_of([&] { open_training_data(folder / "train.bin", folder / "val.bin", 12); }), "token 1 is 12"));
+  CHECK(has(check_error(folder / "val.bin", 12), "token 1 is 12"));
 
   // The whole text is trained on where validation data is named.
   write_file(folder / "t.txt", "0123456789");
@@ -320,13 +409,23 @@ TEST_CASE("unigram cross entropy") {
   SUBCASE("by hand, with one added to every count") {
     const TokenDataset train = text("train.txt", "aaab", 256), held_out = text("held.txt", "abc", 256);
     const double expected = -(std::log(4.0 / 260) + std::log(2.0 / 260) + std::log(1.0 / 260)) / 3;
-    CHECK(unigram_cross_entropy(train, held_out) == doctest::Approx(expected).epsilon(1e-12));
+    CHECK(unigram_cross_entropy(train, held_out).nats == doctest::Approx(expected).epsilon(1e-12));
+    CHECK(unigram_cross_entropy(train, held_out).tokens == 0);  // all of them
   }
   SUBCASE("a large dataset is represented by stretches from all of it") {
     // 8 MiB of a, then 8 MiB of b: stretches from the beginning alone would know nothing of b.
     const TokenDataset data = text("half.txt", std::string(8 << 20, 'a') + std::string(8 << 20, 'b'), 256);
-    CHECK(unigram_cross_entropy(data, data) == doctest::Approx(std::log(2.0)).epsilon(1e-4));
-    CHECK(unigram_cross_entropy(data, data, 1 << 18) == doctest::Approx(std::log(2.0)).epsilon(1e-2));
+    const Unigram most = unigram_cross_entropy(data, data);
+    CHECK(most.nats == doctest::Approx(std::log(2.0)).epsilon(1e-4));
+    CHECK(most.tokens <= 10'000'000);
+    CHECK(most.tokens > 9'900'000);
+    for (const int64_t limit : {1, 1000, 16384, 16385, 1 << 18}) {
+      CAPTURE(limit);
+      const Unigram part = unigram_cross_entropy(data, data, limit);
+      CHECK(part.tokens <= limit);
+      CHECK(part.tokens >= limit / 2);
+      if (limit > 100000) CHECK(part.nats == doctest::Approx(std::log(2.0)).epsilon(1e-2));
+    }
   }
   SUBCASE("two vocabularies are refused") {
     const TokenDataset a = text("a.txt", "aaab", 256), b = text("b.txt", "aaab", 200);
@@ -342,9 +441,9 @@ TEST_CASE("the bundled text is the one that the figures were measured on") {
   CHECK(held_out->size() == 111539);
   CHECK(text_of(train).starts_with("First Citizen:\nBefore we proceed any further, hear me speak."));
   // Counted by an independent script.
-  CHECK(unigram_cross_entropy(train, *held_out) == doctest::Approx(3.347495370799465).epsilon(1e-12));
-  CHECK(open_error(path, 123) == "");
-  CHECK(has(open_error(path, 122), "is 122"));  // 'z'
+  CHECK(unigram_cross_entropy(train, *held_out).nats == doctest::Approx(3.347495370799465).epsilon(1e-12));
+  CHECK(check_error(path, 123) == "");
+  CHECK(has(check_error(path, 122), "is 122"));  // 'z'
 }
 
 namespace {

@@ -132,10 +132,10 @@ TEST_CASE("what a mask beside a shard says is not learnt has no label") {
   TokenDataset data = TokenDataset::open(shard, 10);
   CHECK(data.has_masks());
   Tokens inputs(3), labels(3);
-  Windows(data, 3).read({0, 2}, inputs.data(), labels.data());
+  Windows(data, 3).read({2, 3}, inputs.data(), labels.data());
   CHECK(inputs == Tokens{3, 4, 5});
   CHECK(labels == Tokens{kNo, kNo, 6});
-  Windows(data.split(4).second, 3).read({0, 0}, inputs.data(), labels.data());
+  Windows(data.split(4).second, 3).read({0, 3}, inputs.data(), labels.data());
   CHECK(labels == Tokens{6, kNo, 8});
 
   mask({0, 1, 1, 0, 0, 1, 0}, 7);
@@ -143,7 +143,10 @@ TEST_CASE("what a mask beside a shard says is not learnt has no label") {
   mask({0, 1, 1, 0, 0, 1, 0});
   CHECK(has(error(), "a.mask: header says 8 tokens, file holds 7"));
   mask({0, 1, 1, 0, 0, 2, 0, 1});
-  CHECK(has(error(), "a.mask: token 5 has the byte 2"));
+  data = TokenDataset::open(shard, 10);  // masks are checked where they are read
+  CHECK(has(error_of([&] { data.check(0, 8); }), "a.mask: token 5 has the byte 2"));
+  CHECK(has(error_of([&] { Windows(data, 3).read({2, 3}, inputs.data(), labels.data()); }), "token 5 has the byte 2"));
+  CHECK(has(error_of([&] { data.split(4).second.check(0, 4); }), "token 5 has the byte 2"));
   write_file(folder / "a.mask", std::string(""));
   CHECK(has(error(), "a.mask"));
   write_file(folder / "a.mask", std::string("short"));

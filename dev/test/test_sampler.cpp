@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -28,6 +29,18 @@ TokenDataset counting_dataset(const TemporaryFolder& folder, const std::vector<s
   for (size_t i = 0; i < sizes.size(); i++)
     write_shard(folder / (std::to_string(100 + i) + ".bin"), counting(uint32_t(i) * 1000000, sizes[i]));
   return TokenDataset::open(folder / "*.bin", 1 << 30);
+}
+
+// The file of a place, and the place in it.
+struct InFile {
+  int shard;
+  int64_t start;
+};
+
+InFile in_file(const TokenDataset& data, Windows::Place place) {
+  int shard = 0;
+  while (place.start >= data.shard_begin(shard) + data.shard_size(shard)) shard++;
+  return {shard, place.start - data.shard_begin(shard)};
 }
 
 std::vector<int64_t> order_of(int64_t size, uint64_t seed, uint64_t stream) {
@@ -122,13 +135,110 @@ TEST_CASE("a permutation refuses what it does not permute") {
   CHECK(error_of([&] { permutation(-1); }) == "number -1 of a permutation of 10");
 }
 
-TEST_CASE("windows never overlap, never leave their shard, and are as many for every shift") {
+TEST_CASE("an epoch's windows hold each token once, with the next one as its label, for every shift") {
+  for (const std::vector<size_t>& sizes :
+       std::vector<std::vector<size_t>>{{16}, {17}, {23}, {24}, {9}, {1, 2, 3, 4, 5, 6}, {30, 1, 50, 8}})
+    for (const int T : {1, 2, 8}) {
+      TemporaryFolder folder;
+      const Windows windows(counting_dataset(folder, sizes), T);
+      const TokenDataset& data = windows.data();
+      std::vector<int32_t> all(size_t(data.size()));
+      data.read(0, data.size(), all.data());
+      CAPTURE(all.size());
+      CAPTURE(T);
+      CHECK(windows.count() == (data.size() + T - 1) / T);
+      CHECK(windows.reached() == data.size());
+      std::set<int64_t> first_starts;
+      for (int step = 0; step <= 100; step++) {
+        const uint64_t shift = step == 100 ? UINT64_MAX : uint64_t(step) * (UINT64_MAX / 100);
+        first_starts.insert(windows.place(0, shift).start);
+        std::map<int32_t, int32_t> label_of;  // by input
+        int64_t padding = 0;
+        for (int64_t i = 0; i < windows.count(); i++) {
+          const Windows::Place place = windows.place(i, shift);
+          std::vector<int32_t> inputs(size_t(T) + 1, -7), labels(size_t(T) + 1, -7);
+          windows.read(place, inputs.data(), labels.data());
+          CHECK(inputs.back() == -7);
+          CHECK(labels.back() == -7);
+          for (int t = 0; t < place.tokens; t++) CHECK(label_of.emplace(inputs[size_t(t)], labels[size_t(t)]).second);
+          for (int t = place.tokens; t < T; t++, padding++) CHECK(inputs[size_t(t)] == 0);
+          for (int t = place.tokens; t < T; t++) CHECK(labels[size_t(t)] == -100);
+        }
+        CHECK(padding == windows.count() * T - data.size());
+        CHECK(label_of.size() == all.size());
+        for (size_t i = 0; i < all.size(); i++) CHECK(label_of.at(all[i]) == (i + 1 < all.size() ? all[i + 1] : -100));
+      }
+      CHECK(first_starts.size() == size_t(T));  // each of 0 .. T-1
+      CHECK(*first_starts.rbegin() == T - 1);
+      CHECK(has(error_of([&] { windows.place(windows.count(), 0); }), "of " + std::to_string(windows.count())));
+      CHECK(error_of([&] { windows.place(-1, 0); }) != "");
+    }
+}
+
+TEST_CASE("each token of 890 short files once an epoch, on 1, 2 and 4 ranks and over a resume") {
+  TemporaryFolder folder;
+  const int T = 128;
+  std::mt19937 random(3);
+  uint32_t next = 0;
+  for (int file = 0; file < 890; file++) {
+    const uint32_t size = 100 + random() % 281;  // most hold no window of their own
+    write_shard(folder / (std::to_string(1000 + file) + ".bin"), counting(next, size));
+    next += size;
+  }
+  const TokenDataset data = TokenDataset::open(folder / "*.bin", 1 << 30);
+  CHECK(data.size() == next);
+  const int64_t W = Sampler(data, T, 1).samples_per_epoch(), G = 8;
+  constexpr int64_t epochs = 2;
+  CHECK(W == (int64_t(next) + T - 1) / T);
+  CHECK(Sampler(data, T, 1, WindowRule::per_file).windows().reached() < int64_t(next) / 2);
+  for (const int R : {1, 2, 4}) {
+    CAPTURE(R);
+    const BatchLayout layout{G, R, 2};
+    std::vector<std::vector<int>> inputs_seen(epochs, std::vector<int>(next)), labels_seen = inputs_seen;
+    std::vector<std::optional<Sampler>> ranks(static_cast<size_t>(R));
+    const int64_t steps = (epochs * W + G - 1) / G;
+    for (int64_t step = 0; step < steps; step++)
+      for (int rank = 0; rank < R; rank++) {
+        auto& sampler = ranks[size_t(rank)];
+        if (step == 0 || step == steps / 3) sampler.emplace(TokenDataset::open(folder / "*.bin", 1 << 30), T, 1);
+        for (int64_t k = 0; k < layout.micro_steps(); k++) {
+          std::vector<int32_t> inputs(2 * T), labels(2 * T);
+          sampler->fill(layout, step, k, rank, inputs.data(), labels.data());
+          for (int row = 0; row < 2; row++) {
+            const int64_t epoch = layout.sample(step, k, rank, row) / W;
+            if (epoch >= epochs) continue;
+            const int tokens = sampler->place(layout.sample(step, k, rank, row)).tokens;
+            for (int t = 0; t < T; t++) {
+              const int32_t input = inputs[size_t(row * T + t)], label = labels[size_t(row * T + t)];
+              if (t < tokens) inputs_seen[size_t(epoch)][size_t(input)]++;
+              if (label != -100) labels_seen[size_t(epoch)][size_t(label)]++;
+            }
+          }
+        }
+      }
+    for (int64_t epoch = 0; epoch < epochs; epoch++) {
+      CHECK(inputs_seen[size_t(epoch)] == std::vector<int>(next, 1));
+      std::vector<int> all_but_the_first(next, 1);
+      all_but_the_first[0] = 0;
+      CHECK(labels_seen[size_t(epoch)] == all_but_the_first);
+    }
+  }
+}
+
+TEST_CASE("a rule of windows has a name that a checkpoint keeps") {
+  for (const WindowRule rule : {WindowRule::concatenation, WindowRule::per_file})
+    CHECK(window_rule_named(name_of(rule)) == rule);
+  CHECK(has(error_of([] { window_rule_named("spiral"); }), "rule 'spiral'"));
+}
+
+TEST_CASE("per file: windows never overlap, never leave their file, and are as many for every shift") {
   TemporaryFolder folder;
   const int T = 8;
   // Too short; exactly one; one with some room; just below and at two windows' tokens; several.
   const std::vector<size_t> sizes = {8, 9, 12, 15, 16, 17, 24, 100, 1};
   const std::vector<int64_t> expected = {0, 1, 1, 1, 1, 1, 2, 11, 0};
-  const Windows windows(counting_dataset(folder, sizes), T);
+  const Windows windows(counting_dataset(folder, sizes), T, WindowRule::per_file);
+  CHECK(windows.reached() == 18 * T);
   CHECK(windows.count() == std::accumulate(expected.begin(), expected.end(), int64_t(0)));
 
   std::set<int64_t> starts_of_last;  // of the last shard with room for all T shifts
@@ -138,7 +248,8 @@ TEST_CASE("windows never overlap, never leave their shard, and are as many for e
     int64_t end = 0;
     int shard = 0;
     for (int64_t i = 0; i < windows.count(); i++) {
-      const Windows::Place place = windows.place(i, shift);
+      CHECK(windows.place(i, shift).tokens == T);
+      const InFile place = in_file(windows.data(), windows.place(i, shift));
       if (place.shard != shard) end = 0, shard = place.shard;
       CHECK(place.start >= end);
       CHECK(place.start + T + 1 <= int64_t(sizes[size_t(place.shard)]));
@@ -153,20 +264,21 @@ TEST_CASE("windows never overlap, never leave their shard, and are as many for e
   CHECK(has(error_of([&] { windows.place(-1, 0); }), "window -1 of 18"));
 }
 
-TEST_CASE("labels are the inputs one token further on") {
+TEST_CASE("per file: labels are the inputs one token further on") {
   TemporaryFolder folder;
-  const Windows windows(counting_dataset(folder, {100, 50}), 8);
+  const Windows windows(counting_dataset(folder, {100, 50}), 8, WindowRule::per_file);
   std::vector<int32_t> inputs(8), labels(8);
   for (int64_t i = 0; i < windows.count(); i++) {
     const Windows::Place place = windows.place(i, uint64_t(1) << 63);
     windows.read(place, inputs.data(), labels.data());
+    const InFile at = in_file(windows.data(), place);
     for (int t = 0; t < 8; t++) {
-      CHECK(inputs[size_t(t)] == place.shard * 1000000 + place.start + t);
+      CHECK(inputs[size_t(t)] == at.shard * 1000000 + at.start + t);
       CHECK(labels[size_t(t)] == inputs[size_t(t)] + 1);
     }
   }
   // T = 1: a label of its own, no inputs to shift.
-  const Windows single(counting_dataset(folder, {3, 2}), 1);
+  const Windows single(counting_dataset(folder, {3, 2}), 1, WindowRule::per_file);
   CHECK(single.count() == 3);
   single.read(single.place(2, 0), inputs.data(), labels.data());
   CHECK(inputs[0] == 1000000);
@@ -176,11 +288,16 @@ TEST_CASE("labels are the inputs one token further on") {
 TEST_CASE("data that is too short for a window is refused") {
   TemporaryFolder folder;
   const TokenDataset data = counting_dataset(folder, {10, 64, 20});
-  CHECK(error_of([&] { Windows(data, 63); }) == "");
-  const std::string message = error_of([&] { Windows(data, 64); });
-  CAPTURE(message);
-  CHECK(has(message, "no sequence of 64 tokens and a label fits: the longest of 3 shards has 64 tokens"));
-  CHECK(has(message, "expected 65: lower --seq-len"));
+  for (const WindowRule rule : {WindowRule::concatenation, WindowRule::per_file}) {
+    const int longest = rule == WindowRule::concatenation ? 93 : 63;
+    CHECK(error_of([&] { Windows(data, longest, rule); }) == "");
+    const std::string message = error_of([&] { Windows(data, longest + 1, rule); });
+    CAPTURE(message);
+    CHECK(has(message, format("no sequence of %d tokens and a label fits: the data has 94 tokens in 3 files, the first "
+                              "is %s",
+                              longest + 1, data.shard_path(0).c_str())));
+    CHECK(has(message, format("expected %d: lower --seq-len", longest + 2)));
+  }
   CHECK(has(error_of([&] { Windows(data, 0); }), "windows of 0 tokens"));
 }
 
@@ -189,19 +306,20 @@ TEST_CASE("every window comes once an epoch, in another order and at other borde
   const int T = 4;
   const Sampler sampler(counting_dataset(folder, {103, 57, 4, 5}), T, 1234);
   const int64_t W = sampler.samples_per_epoch();
-  CHECK(W == 24 + 13 + 0 + 1);
-  std::vector<std::vector<std::pair<int, int64_t>>> orders;
+  CHECK(W == 43);  // 169 tokens
+  std::vector<std::vector<int64_t>> orders;
   std::set<int64_t> borders;
   for (int64_t epoch = 0; epoch < 40; epoch++) {
-    std::vector<std::pair<int, int64_t>> order;  // shard, number in the shard
+    std::vector<int64_t> order;
     std::set<int64_t> residues;
     for (int64_t i = 0; i < W; i++) {
-      const Windows::Place place = sampler.place(epoch * W + i);
-      order.emplace_back(place.shard, place.start / T);
-      if (place.shard == 0) residues.insert(place.start % T);
+      const int64_t start = sampler.place(epoch * W + i).start;
+      order.push_back(start);
+      if (start >= T) residues.insert(start % T);  // those before may have gone past the end
     }
     CHECK(residues.size() == 1);  // one shift an epoch
     borders.insert(*residues.begin());
+    for (int64_t& start : order) start = (start - *residues.begin() + 169) % 169 / T;  // the number of its window
     CHECK(std::set(order.begin(), order.end()).size() == size_t(W));
     CHECK(std::find(orders.begin(), orders.end(), order) == orders.end());
     orders.push_back(order);
@@ -210,10 +328,10 @@ TEST_CASE("every window comes once an epoch, in another order and at other borde
   CHECK(has(error_of([&] { sampler.place(-1); }), "sample -1"));
 }
 
-TEST_CASE("datasets of one, two and three windows work") {
+TEST_CASE("per file: datasets of one, two and three windows work") {
   TemporaryFolder folder;
   for (int64_t W : {1, 2, 3}) {
-    const Sampler sampler(counting_dataset(folder, {size_t(5 * (W + (W > 1))) + (W == 1)}), 5, 8);
+    const Sampler sampler(counting_dataset(folder, {size_t(5 * (W + (W > 1))) + (W == 1)}), 5, 8, WindowRule::per_file);
     CAPTURE(W);
     CHECK(sampler.samples_per_epoch() == W);
     std::set<std::vector<int64_t>> orders;
@@ -251,7 +369,9 @@ TEST_CASE("ranks and micro-steps together compute exactly the step's samples, wh
             CHECK(g == step * G + k * (R * B) + rank * B + b);
             const auto row = inputs.begin() + b * T;
             CHECK(rows.emplace(g, std::vector<int32_t>(row, row + T)).second);
-            for (int t = 0; t < T; t++) CHECK(labels[size_t(b * T + t)] == row[t] + 1);
+            for (int t = 0; t < T; t++)
+              if (const int32_t label = labels[size_t(b * T + t)]; label != row[t] + 1)
+                CHECK((row[t] == 202 ? label == 1000000 : row[t] == 1000156 && label == -100));
           }
         }
       CHECK(rows.size() == size_t(G));
@@ -263,8 +383,8 @@ TEST_CASE("ranks and micro-steps together compute exactly the step's samples, wh
       }
     }
   }
-  // 192 samples of an epoch of 87: the third began.
-  CHECK(sampler.samples_per_epoch() == 49 + 38);
+  // 192 samples of an epoch of 90: the third began.
+  CHECK(sampler.samples_per_epoch() == 360 / T);
 }
 
 TEST_CASE("a layout that does not divide the batch is refused with what to do") {
@@ -300,23 +420,42 @@ TEST_CASE("the seed decides") {
 TEST_CASE("validation windows are evenly spread and belong to no layout") {
   TemporaryFolder folder;
   const int T = 4;
-  const TokenDataset data = counting_dataset(folder, {T * 101, T * 51});  // 100 and 50 windows
+  const TokenDataset data = counting_dataset(folder, {T * 100, T * 50});
   SUBCASE("evenly") {
     const ValidationWindows windows(data, T, 15);
     CHECK(windows.count() == 15);
     for (int64_t i = 0; i < 15; i++) {
-      CHECK(windows.place(i).shard == (i < 10 ? 0 : 1));
-      CHECK(windows.place(i).start == (i < 10 ? i : i - 10) * 10 * T);
+      CHECK(windows.place(i).start == i * 10 * T);
+      CHECK(windows.place(i).tokens == T);
     }
     CHECK(has(error_of([&] { windows.place(15); }), "validation window 15 of 15"));
   }
   SUBCASE("at most what there is, each once") {
     const ValidationWindows windows(data, T, 1000);
     CHECK(windows.count() == 150);
-    std::set<std::pair<int, int64_t>> places;
-    for (int64_t i = 0; i < 150; i++) places.emplace(windows.place(i).shard, windows.place(i).start);
+    std::set<int64_t> places;
+    for (int64_t i = 0; i < 150; i++) places.insert(windows.place(i).start);
     CHECK(places.size() == 150);
+    CHECK(*places.rbegin() == 149 * T);  // the last whole window, too
     CHECK(has(error_of([&] { ValidationWindows(data, T, 0); }), "0 validation windows"));
+  }
+  SUBCASE("whatever their number, all windows together measure each token but the first once") {
+    for (const size_t size : {9, 10, 11, 12, 13, 14, 16, 17}) {
+      TemporaryFolder own;
+      const ValidationWindows windows(counting_dataset(own, {size}), T, 1000);
+      CAPTURE(size);
+      std::vector<int32_t> predicted;
+      for (int64_t k = 0; k < windows.micro_steps(1, 1); k++) {
+        std::vector<int32_t> inputs(T), labels(T);
+        CHECK(windows.fill(1, 1, k, 0, inputs.data(), labels.data()) == 1);
+        for (int32_t label : labels)
+          if (label != -100) predicted.push_back(label);
+        CHECK(labels[0] != -100);  // no row without any
+      }
+      std::vector<int32_t> expected(size - 1);
+      std::iota(expected.begin(), expected.end(), 1);
+      CHECK(predicted == expected);
+    }
   }
   SUBCASE("each once over ranks and micro-steps; rows beyond the last are ignored") {
     const ValidationWindows windows(data, T, 15);
@@ -333,7 +472,7 @@ TEST_CASE("validation windows are evenly spread and belong to no layout") {
           for (int b = 0; b < B; b++)
             for (int t = 0; t < T; t++) {
               const int32_t input = inputs[size_t(b * T + t)], label = labels[size_t(b * T + t)];
-              if (b < rows) CHECK(label == input + 1);
+              if (b < rows) CHECK((label == input + 1 || (input == 399 && label == 1000000)));
               if (b >= rows) CHECK(label == -100);
               if (b >= rows) CHECK(input == 0);
               if (b < rows && t == 0) first_tokens.insert(input);
@@ -366,10 +505,11 @@ TEST_CASE("files beyond 2 GiB and positions beyond 2^31: sparse files that take 
     const std::string path = write_file(folder / "big.bin", header_bytes(20240520, 1, tokens));
     std::filesystem::resize_file(path, 1024 + 2 * uintmax_t(tokens));
     write_at(path, 1024 + 2 * (int64_t(tokens) - 3), bytes_of(std::vector<uint16_t>{7, 8, 9}));
-    const std::string message = error_of([&] { TokenDataset::open(path, 9); });
-    CHECK(has(message, "token 1099999999 is 9"));
-    const TokenDataset data = TokenDataset::open(path, 10, 1, 2);  // the scan is the other rank's
     int32_t out[3];
+    const TokenDataset narrow = TokenDataset::open(path, 9);
+    CHECK(has(error_of([&] { narrow.read(0, tokens - 3, 3, out); }), "token 1099999999 is 9"));
+    CHECK(has(error_of([&] { narrow.check(tokens - 100000000, 100000000); }), "token 1099999999 is 9"));
+    const TokenDataset data = TokenDataset::open(path, 10);
     data.read(0, tokens - 3, 3, out);
     CHECK(out[0] == 7);
     CHECK(out[2] == 9);
@@ -381,14 +521,13 @@ TEST_CASE("files beyond 2 GiB and positions beyond 2^31: sparse files that take 
       std::filesystem::resize_file(folder / name, uintmax_t(size));
       write_at(folder / name, (int64_t(1) << 31) + 100, "beyond");
     }
-    const TokenDataset data = TokenDataset::open(folder / "*.txt", 256, 2, 3);  // neither file is this rank's to scan
+    const TokenDataset data = TokenDataset::open(folder / "*.txt", 256);
     CHECK(data.size() == 2 * size);
     const int T = 1;
     const Windows windows(data, T);
-    CHECK(windows.count() == 2 * (size - 1));
-    const Windows::Place place = windows.place(size - 1 + (int64_t(1) << 31) + 100, 0);
-    CHECK(place.shard == 1);
-    CHECK(place.start == (int64_t(1) << 31) + 100);
+    CHECK(windows.count() == 2 * size);
+    const Windows::Place place = windows.place(size + (int64_t(1) << 31) + 100, 0);
+    CHECK(place.start == size + (int64_t(1) << 31) + 100);
     int32_t input = 0, label = 0;
     windows.read(place, &input, &label);
     CHECK(input == 'b');
@@ -400,19 +539,17 @@ TEST_CASE("files beyond 2 GiB and positions beyond 2^31: sparse files that take 
     CHECK(std::string(out, out + 4) == "yond");
 
     const Sampler sampler(data, 1024, 3);
-    std::set<std::pair<int, int64_t>> places;
-    bool high = false;
+    std::set<int64_t> places;
     for (int64_t g = 0; g < 20000; g++) {
-      const Windows::Place at = sampler.place((int64_t(1) << 45) + g);
-      CHECK(at.start + 1025 <= size);
-      high = high || at.start > (int64_t(1) << 30);
-      places.emplace(at.shard, at.start);
+      const int64_t start = sampler.place((int64_t(1) << 45) + g).start;
+      CHECK(start >= 0);
+      CHECK(start < 2 * size);
+      places.insert(start);
     }
-    CHECK(high);
+    CHECK(*places.rbegin() > size + (int64_t(1) << 30));
     CHECK(places.size() == 20000);
     const ValidationWindows spread(data, 1024, 1000);
-    CHECK(spread.place(999).shard == 1);
-    CHECK(spread.place(999).start > (int64_t(1) << 31) - 5000000);
+    CHECK(spread.place(999).start > 2 * size - 5000000);
   }
 }
 

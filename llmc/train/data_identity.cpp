@@ -21,7 +21,7 @@ void add_piece(const TokenDataset& data, int shard, int64_t start, int64_t count
   std::vector<uint8_t> learnt(data.has_masks() ? size_t(count) : 0);
   try {
     data.read(shard, start, count, tokens.data());
-    if (!learnt.empty()) data.read_mask(shard, start, count, learnt.data());
+    if (!learnt.empty()) data.read_mask(data.shard_begin(shard) + start, count, learnt.data());
   } catch (const Error&) {
     return;  // what cannot be read ends the run when its turn comes
   }

@@ -22,6 +22,18 @@ std::string describe_held_out(const TokenDataset& held_out, const std::string& m
                 options.val_data.empty() ? "the last tenth" : options.val_data.c_str());
 }
 
+std::string describe_epochs(const Windows& windows, int64_t sequences) {
+  const int64_t all = windows.data().size(), reached = windows.reached();
+  return format("an epoch: %lld sequences, %s; the run: %.3g epochs", (long long)windows.count(),
+                reached == all
+                    ? "each token once"
+                    : format("%s of the tokens: the checkpoint's program cut each file by itself and left "
+                             "%s out",
+                             human_count(double(reached)).c_str(), human_count(double(all - reached)).c_str())
+                          .c_str(),
+                double(sequences) / double(windows.count()));
+}
+
 std::string describe_model(const ModelSource& model, bool trains) {
   const LlamaConfig& c = model.config;
   std::string text =

@@ -8,6 +8,7 @@
 #include "llmc/comm/mesh.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/model_source.h"
+#include "llmc/train/sampler.h"
 #include "llmc/train/token_dataset.h"
 
 // "1.00M tokens of the bundled text (TinyShakespeare), byte by byte"
@@ -15,6 +16,8 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
                           const Options& options);
 // "held out: 112k tokens, of which 16.4k are measured (--val-tokens): the last tenth"
 std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options);
+// "an epoch: 7843 sequences, each token once; the run: 0.33 epochs", and what is not reached by an older rule.
+std::string describe_epochs(const Windows& windows, int64_t sequences);
 // Two lines: where it is from and its size; its shape. A third for a run that trains a model with a padding token.
 std::string describe_model(const ModelSource& model, bool trains);
 // How several ranks share the state.

@@ -158,13 +158,15 @@ void for_each_rate(const ChoiceScore& c, F f) {
 
 }  // namespace
 
-std::string evaluation_text(const EvaluationResult& result, int V, std::optional<double> unigram) {
+std::string evaluation_text(const EvaluationResult& result, int V, const std::optional<Unigram>& unigram) {
   std::string text;
   if (result.loss) {
     text += format("held-out loss %.4f nats a token", *result.loss);
     if (result.bits_per_byte) text += format(" | %.4f bits a byte", *result.bits_per_byte);
     text += format(" | uniform %.4f", std::log(double(V)));
-    if (unigram) text += format(" | unigram %.4f", *unigram);
+    if (unigram) text += format(" | unigram %.4f", unigram->nats);
+    if (unigram && unigram->tokens)
+      text += format(" (counted in %s tokens)", human_count(double(unigram->tokens)).c_str());
   }
   if (!result.choices) return text;
   text += format("%s%lld choices", result.loss ? "\n  " : "", (long long)result.choices->items);

@@ -22,7 +22,7 @@ struct EvaluationResult {
 
 // "held-out loss 1.2345 nats a token | 1.78 bits a byte | uniform 5.5452 | unigram 3.3", and what choices score. Beside
 // the loss stand those of a model that knows nothing of V tokens, and of one that knows only how often each occurs.
-std::string evaluation_text(const EvaluationResult& result, int V, std::optional<double> unigram);
+std::string evaluation_text(const EvaluationResult& result, int V, const std::optional<Unigram>& unigram);
 // step, val_loss, val_bits_per_byte, choices_acc, …: those that were asked for.
 Json evaluation_json(int64_t step, const EvaluationResult& result);
 

@@ -18,9 +18,9 @@ namespace {
 
 // Orders to one process, its place among others, its machine: no part of what is gone on with.
 constexpr const char* kNotSaved[] = {
-    "out",   "resume",        "rendezvous", "dry_run", "eval_only",    "sample_only",       "consolidate",
-    "nodes", "gpus_per_node", "gpu",        "trace",   "memory_limit", "host_memory_limit", "tune_products",
-    "tuning"};
+    "out",           "resume", "rendezvous",    "dry_run", "eval_only", "sample_only",  "consolidate",
+    "check_data",    "nodes",  "gpus_per_node", "gpu",     "trace",     "memory_limit", "host_memory_limit",
+    "tune_products", "tuning"};
 // How many ranks there are decides what these may be.
 constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
                                           "tensor_parallel_overlap", "context_parallel_degree"};
@@ -196,6 +196,10 @@ Json resume_state(int64_t step, int ranks, const Options& options, const RunSett
       .set("data_tokens", data_tokens)
       .set("model", model.to_json())
       .set("options", saved);
+}
+
+WindowRule window_rule_of(const Checkpoint& checkpoint) {
+  return window_rule_named(checkpoint.state().get_string("windows", name_of(WindowRule::per_file)));
 }
 
 void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model) {

@@ -9,6 +9,7 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/data_identity.h"
+#include "llmc/train/sampler.h"
 #include "llmc/train/settings.h"
 
 struct ResumePoint {
@@ -40,6 +41,9 @@ void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communic
 // What a checkpoint says of the run: all that ResumePoint, the consolidation and a person want to know.
 Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,
                   const LlamaConfig& model, int64_t data_tokens);
+
+// How the checkpoint's run cuts its data. One that does not say was written before the concatenation was cut.
+WindowRule window_rule_of(const Checkpoint& checkpoint);
 
 // Throws if the checkpoint is of another model.
 void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model);

@@ -32,18 +32,17 @@ std::string files_in_both(const TokenDataset& train, const TokenDataset& held_ou
 
 }  // namespace
 
-RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Ranks& ranks) {
+RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec) {
   RunData data;
   const int V = model.config.V;
   const bool named = !options.train_data.empty(), by_bytes = V <= 256 || !model.weights;
   const bool trains = !options.sample_only && !options.eval_only;
   if (named || trains || (options.val_data.empty() && by_bytes)) {
-    TrainingData both =
-        open_training_data(named ? options.train_data : bundled_text(), options.val_data, V, ranks.rank, ranks.size);
+    TrainingData both = open_training_data(named ? options.train_data : bundled_text(), options.val_data, V);
     data.train = std::move(both.train);
     data.held_out = std::move(both.held_out);
   } else if (!options.val_data.empty()) {
-    data.held_out = TokenDataset::open(options.val_data, V, ranks.rank, ranks.size);
+    data.held_out = TokenDataset::open(options.val_data, V);
   }
   for (const auto* tokens : {&data.train, &data.held_out})
     REQUIRE(by_bytes || !*tokens || !(*tokens)->is_text(),

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "llmc/base/options.h"
-#include "llmc/comm/ranks.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/text_codec.h"
@@ -19,4 +18,4 @@ struct RunData {
 };
 
 // To be measured only, a model of text needs no data to train on. Throws on data that are no tokens of the model's.
-RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Ranks& ranks);
+RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec);

@@ -23,16 +23,19 @@ int64_t scale(uint64_t shift, int64_t room) {
   return int64_t((unsigned __int128)shift * (unsigned __int128)room >> 64);
 }
 
-// The windows of a shard, and at how many tokens the first may start. A shard of 2T tokens or more leaves room for T.
-struct Cut {
+// Under WindowRule::per_file: the windows of a file, and at how many tokens the first may start. A file of 2T tokens or
+// more leaves room for T.
+struct FileCut {
   int64_t windows, room;
 };
 
-Cut cut(int64_t tokens, int T) {
+FileCut cut_file(int64_t tokens, int T) {
   if (tokens < int64_t(T) + 1) return {0, 0};
   const int64_t windows = std::max<int64_t>(1, tokens / T - 1);
   return {windows, std::min<int64_t>(T, tokens - windows * T)};
 }
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t sample_in_step(int64_t micro_step, int R, int rank, int B, int row) {
   return micro_step * (int64_t(R) * B) + int64_t(rank) * B + row;
@@ -64,36 +67,66 @@ int64_t Permutation::operator()(int64_t index) const {
   return int64_t(x);
 }
 
-Windows::Windows(TokenDataset data, int T) : data_(std::move(data)), T_(T), first_{0} {
-  REQUIRE(T >= 1, "windows of %d tokens\n  expected at least 1", T);
-  int64_t longest = 0;
-  for (int shard = 0; shard < data_.shards(); shard++) {
-    longest = std::max(longest, data_.shard_size(shard));
-    first_.push_back(first_.back() + cut(data_.shard_size(shard), T).windows);
-  }
-  REQUIRE(count() > 0,
-          "no sequence of %d tokens and a label fits: the longest of %d shards has %lld tokens, the first is %s\n  "
-          "expected "
-          "%d: lower --seq-len, or give more data",
-          T, data_.shards(), (long long)longest, data_.shards() ? data_.shard_path(0).c_str() : "missing", T + 1);
+std::string name_of(WindowRule rule) { return rule == WindowRule::per_file ? "per_file" : "concatenation"; }
+
+WindowRule window_rule_named(const std::string& name) {
+  for (const WindowRule rule : {WindowRule::concatenation, WindowRule::per_file})
+    if (name == name_of(rule)) return rule;
+  fail("windows by the rule '%s'\n  expected concatenation or per_file: the checkpoint is of a newer program",
+       name.c_str());
 }
+
+Windows::Windows(TokenDataset data, int T, WindowRule rule) : data_(std::move(data)), T_(T), rule_(rule) {
+  REQUIRE(T >= 1, "windows of %d tokens\n  expected at least 1", T);
+  if (rule == WindowRule::concatenation) {
+    count_ = data_.size() < int64_t(T) + 1 ? 0 : ceil_divide(data_.size(), T);
+  } else {
+    first_in_file_ = {0};
+    for (int shard = 0; shard < data_.shards(); shard++)
+      first_in_file_.push_back(first_in_file_.back() + cut_file(data_.shard_size(shard), T).windows);
+    count_ = first_in_file_.back();
+  }
+  REQUIRE(
+      count_ > 0,
+      "no sequence of %d tokens and a label fits: the data has %lld tokens in %d file%s, the first is %s\n  expected "
+      "%d: lower --seq-len, or give more data",
+      T, (long long)data_.size(), data_.shards(), data_.shards() == 1 ? "" : "s",
+      data_.shards() ? data_.shard_path(0).c_str() : "missing", T + 1);
+}
+
+int64_t Windows::reached() const { return rule_ == WindowRule::concatenation ? data_.size() : count_ * T_; }
 
 Windows::Place Windows::place(int64_t index, uint64_t shift) const {
   REQUIRE(index >= 0 && index < count(), "window %lld of %lld", (long long)index, (long long)count());
-  const auto shard = int(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
-  const int64_t room = cut(data_.shard_size(shard), T_).room;
-  return {shard, (index - first_[size_t(shard)]) * T_ + scale(shift, room)};
+  if (rule_ == WindowRule::per_file) return place_in_file(index, shift);
+  const int64_t before = index * T_;
+  return {(before + scale(shift, T_)) % data_.size(), int(std::min<int64_t>(T_, data_.size() - before))};
+}
+
+Windows::Place Windows::place_in_file(int64_t index, uint64_t shift) const {
+  const auto& first = first_in_file_;
+  const auto file = int(std::upper_bound(first.begin(), first.end(), index) - first.begin()) - 1;
+  const int64_t room = cut_file(data_.shard_size(file), T_).room;
+  return {data_.shard_begin(file) + (index - first[size_t(file)]) * T_ + scale(shift, room), T_};
 }
 
 void Windows::read(Place place, int32_t* inputs, int32_t* labels) const {
-  data_.read(place.shard, place.start, T_, inputs);
-  data_.read(place.shard, place.start + T_, 1, labels + T_ - 1);
-  std::copy_n(inputs + 1, T_ - 1, labels);
-  if (!data_.has_masks()) return;
-  std::vector<uint8_t> learnt(static_cast<size_t>(T_));
-  data_.read_mask(place.shard, place.start + 1, T_, learnt.data());
-  for (int t = 0; t < T_; ++t)
-    if (!learnt[size_t(t)]) labels[t] = kIgnoredLabel;
+  std::fill_n(inputs, T_, 0);
+  std::fill_n(labels, T_, kIgnoredLabel);
+  std::vector<int32_t> tokens(size_t(T_) + 1);
+  std::vector<uint8_t> learnt(data_.has_masks() ? size_t(T_) : 0);
+  int64_t start = place.start;
+  for (int64_t done = 0; done < place.tokens; start = 0) {
+    const int64_t left = data_.size() - start;
+    const int64_t with_input = std::min(place.tokens - done, left), with_label = std::min(with_input, left - 1);
+    data_.read(start, with_label + 1, tokens.data());
+    std::copy_n(tokens.data(), with_input, inputs + done);
+    std::copy_n(tokens.data() + 1, with_label, labels + done);
+    if (data_.has_masks()) data_.read_mask(start + 1, with_label, learnt.data());
+    for (int64_t t = 0; data_.has_masks() && t < with_label; ++t)
+      if (!learnt[size_t(t)]) labels[done + t] = kIgnoredLabel;
+    done += with_input;
+  }
 }
 
 int64_t BatchLayout::micro_steps() const {
@@ -134,20 +167,22 @@ void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_step, 
   }
 }
 
-ValidationWindows::ValidationWindows(TokenDataset data, int T, int64_t count) : windows_(std::move(data), T) {
+ValidationWindows::ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule)
+    : windows_(std::move(data), T, rule),
+      labelled_(std::min(windows_.count(), ceil_divide(windows_.data().size() - 1, T))) {
   REQUIRE(count >= 1, "%lld validation windows\n  expected at least 1", (long long)count);
-  count_ = std::min(count, windows_.count());
+  count_ = std::min(count, labelled_);
 }
 
 Windows::Place ValidationWindows::place(int64_t i) const {
   REQUIRE(i >= 0 && i < count_, "validation window %lld of %lld", (long long)i, (long long)count_);
-  return windows_.place(int64_t((__int128)i * windows_.count() / count_), 0);
+  return windows_.place(int64_t((__int128)i * labelled_ / count_), 0);
 }
 
 int64_t ValidationWindows::micro_steps(int R, int B) const {
   REQUIRE(R >= 1 && B >= 1, "validation on %d data ranks with micro-batch %d\n  expected at least 1 of each", R, B);
   const int64_t together = int64_t(R) * B;
-  return (count_ + together - 1) / together;
+  return ceil_divide(count_, together);
 }
 
 int ValidationWindows::fill(int R, int B, int64_t micro_step, int rank, int32_t* inputs, int32_t* labels) const {

@@ -1,15 +1,20 @@
 // Which tokens a training step sees: a pure function of (seed, sample number), without state, the same for any number
 // of ranks.
 //
-//   windows   Each shard is cut into windows of T tokens that do not overlap; a sample is a window's T tokens and, as
-//             labels, the T tokens one further on. No sample crosses from one shard to the next.
+//   windows   The concatenation of the dataset's files, in the order of their names, is cut into windows of T tokens
+//   that
+//             do not overlap; a sample is a window's T tokens and, as labels, the T tokens one further on. The last
+//             token of all has no label.
 //   epochs    With W windows in all, sample g (from 0, over the whole run) is number g % W of epoch g / W. Each epoch
-//             visits each window once, in a pseudo-random order of its own, and starts the windows of a shard at a
-//             point of its own in [0, T), so that the borders between samples move from epoch to epoch.
+//             visits each window once, in a pseudo-random order of its own. It starts the first window at a token of
+//             its own in [0, T) and goes on with the first token after the last one, so that the borders between
+//             samples move from epoch to epoch. Each token is an input exactly once an epoch: n tokens are
+//             W = ceil(n / T) windows, of which one has fewer than T tokens if n is not a multiple of T.
 //   steps     Step s trains on the samples s G to s G + G-1, whoever computes them: see BatchLayout.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,34 +37,47 @@ class Permutation {
   uint64_t keys_[kRounds];
 };
 
-// The windows of T tokens in a dataset, numbered through its shards.
+// How a dataset is cut into windows. `per_file` is the rule of checkpoints that do not name theirs: each file has
+// windows of its own, one fewer than would fit if it has several, which are shifted within the room that is left; the
+// rest of its tokens, and files of up to T tokens, are not reached in that epoch.
+enum class WindowRule { concatenation, per_file };
+
+// "concatenation", "per_file", as a checkpoint's state.json says.
+std::string name_of(WindowRule rule);
+WindowRule window_rule_named(const std::string& name);
+
+// The windows of T tokens in a dataset, numbered.
 class Windows {
  public:
-  // Fails on T < 1 and where no shard has a sample's T+1 tokens.
-  Windows(TokenDataset data, int T);
+  // Fails on T < 1 and where the data have fewer than a sample's T+1 tokens; under per_file, where every file has.
+  Windows(TokenDataset data, int T, WindowRule rule = WindowRule::concatenation);
 
-  // One window fewer in a shard than would fit is counted, if it has several: there is room then to shift them by up to
-  // T-1 tokens, and the count is the same for every shift.
-  int64_t count() const { return first_.back(); }
+  int64_t count() const { return count_; }  // the same in every epoch
+  int64_t reached() const;                  // tokens that are inputs in an epoch
   int T() const { return T_; }
   const TokenDataset& data() const { return data_; }
+  WindowRule rule() const { return rule_; }
 
   struct Place {
-    int shard;
-    int64_t start;  // first token in the shard
+    int64_t start;  // first token, in the concatenation
+    int tokens;     // up to T; those beyond the dataset's end are its first ones
   };
-  // Window `index` with all windows of its shard shifted by the fraction shift / 2^64 of the room that they have.
-  // Fails on an index outside [0, count).
+  // Window `index` with all windows shifted by the fraction shift / 2^64 of T tokens, or of the room that a file's
+  // windows have. Fails on an index outside [0, count).
   Place place(int64_t index, uint64_t shift) const;
 
   // The tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t], or -100 if its mask
-  // says that it is not learnt.
+  // says that it is not learnt. A place of fewer tokens is filled up with inputs 0 and labels -100.
   void read(Place place, int32_t* inputs, int32_t* labels) const;
 
  private:
+  Place place_in_file(int64_t index, uint64_t shift) const;
+
   TokenDataset data_;
   int T_;
-  std::vector<int64_t> first_;  // (shards+1): number of each shard's first window; last, the count
+  WindowRule rule_;
+  int64_t count_;
+  std::vector<int64_t> first_in_file_;  // per_file: (shards+1), number of each file's first window; last, the count
 };
 
 // How a step's G samples are spread: micro-step k of data rank r computes rows b = 0 .. B-1, and row b is sample
@@ -77,7 +95,8 @@ struct BatchLayout {
 class Sampler {
  public:
   // Fails where Windows does.
-  Sampler(TokenDataset data, int T, uint64_t seed) : windows_(std::move(data), T), seed_(seed) {}
+  Sampler(TokenDataset data, int T, uint64_t seed, WindowRule rule = WindowRule::concatenation)
+      : windows_(std::move(data), T, rule), seed_(seed) {}
 
   int64_t samples_per_epoch() const { return windows_.count(); }
   const Windows& windows() const { return windows_; }
@@ -93,12 +112,12 @@ class Sampler {
   uint64_t seed_;
 };
 
-// A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset. Window i of n
-// is the same for any number of ranks and any micro-batch.
+// A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset, none of them
+// shifted. Window i of n is the same for any number of ranks and any micro-batch.
 class ValidationWindows {
  public:
   // Fails on count < 1 and where Windows does.
-  ValidationWindows(TokenDataset data, int T, int64_t count);
+  ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule = WindowRule::concatenation);
 
   int64_t count() const { return count_; }  // the smaller of the requested count and what the dataset has
   bool all() const { return count_ == windows_.count(); }  // of what the dataset has
@@ -112,6 +131,7 @@ class ValidationWindows {
 
  private:
   Windows windows_;
+  int64_t labelled_;  // windows with a label: one that holds the dataset's last token alone has none
   int64_t count_;
 };
 

@@ -86,14 +86,14 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
 }
 
 void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens) {
-  const double tokens_a_step = double(s.step_tokens());
-  const auto steps_for = [&](double tokens) {
-    return std::max<int64_t>(1, int64_t(std::ceil(tokens / tokens_a_step)));
+  const auto steps_for = [&](double sequences) {
+    return std::max<int64_t>(1, int64_t(std::ceil(std::min(sequences, 1e18) / double(s.G))));
   };
+  const double epoch = std::ceil(double(data_tokens) / s.T);  // sequences, as Windows cuts them
   if (!is_auto(o.steps)) s.steps = o.steps;
-  else if (!is_auto(o.train_tokens)) s.steps = steps_for(double(o.train_tokens));
-  else if (!is_auto(o.epochs)) s.steps = steps_for(std::min(o.epochs * double(data_tokens), 1e18));
-  else s.steps = defaults.steps ? defaults.steps : std::max<int64_t>(1, int64_t(double(data_tokens) / tokens_a_step));
+  else if (!is_auto(o.train_tokens)) s.steps = steps_for(double(o.train_tokens) / s.T);
+  else if (!is_auto(o.epochs)) s.steps = steps_for(o.epochs * epoch);
+  else s.steps = defaults.steps ? defaults.steps : steps_for(epoch);
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
     s.reasons.push_back(format("%lld steps: %s", (long long)s.steps,
                                defaults.steps ? "the default for a small model" : "one pass over the training data"));

@@ -42,6 +42,6 @@ struct RunSettings {
 TrainerSettings trainer_settings(const Options& options, const RunSettings& settings);
 
 // Batch and precision, which the memory plan needs. `data_ranks` share the global batch: an indivisible one is an error
-// that names what would do. `data_tokens` of training data decide the length under --epochs.
+// that names what would do. `data_tokens` of training data decide the length under --epochs, which counts windows.
 RunSettings resolve_settings(const Options& options, const LlamaConfig& config, const DeviceInfo& device,
                              int data_ranks, int64_t data_tokens);

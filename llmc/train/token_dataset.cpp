@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 
-static_assert(std::endian::native == std::endian::little, "shards are little-endian and are read in place");
+static_assert(std::endian::native == std::endian::little, "shards are little-endian and are read as they are");
 
 namespace {
 
 constexpr size_t kHeaderBytes = 1024;
+// Of a dataset of more files, each is open only while it is read: a process may have 1024 of them on most machines.
+constexpr size_t kMostOpenFiles = 256;
+constexpr int64_t kCheckedTogether = 1 << 18;  // tokens: a buffer that stays in the cache
 constexpr int32_t kMagic16 = 20240520, kVersion16 = 1;
 constexpr int32_t kMagic32 = 20240801, kVersion32 = 7;
 constexpr int32_t kMagicMask = 20241121, kVersionMask = 1;
@@ -23,20 +25,33 @@ std::string mask_path(const std::string& path) { return path.substr(0, path.size
 
 bool ends_with_bin(const std::string& path) { return path.ends_with(".bin"); }
 
+// A file's first bytes, 0 beyond its end.
+struct Header {
+  int32_t magic, version, tokens;
+  unsigned char rest[kHeaderBytes - 12];
+};
+
+Header read_header(const InputFile& file) {
+  Header header = {};
+  file.read(0, std::min(file.size(), kHeaderBytes), &header);
+  return header;
+}
+
 // Printable ASCII, white space and bytes of UTF-8 only: a header, whose unused words are zero, never looks like that.
-bool looks_like_text(const MappedFile& file) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(file.data());
+bool looks_like_text(const InputFile& file, const Header& header) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&header);
   return std::all_of(bytes, bytes + std::min(file.size(), kHeaderBytes),
                      [](unsigned char c) { return c >= 32 ? c != 127 : (c >= '\t' && c <= '\r'); });
 }
 
-[[noreturn]] void fail_magic(const MappedFile& file, int32_t magic) {
+[[noreturn]] void fail_magic(const InputFile& file, const Header& header) {
+  const int32_t magic = header.magic;
   const auto expected = format("expected %d (uint16 tokens) or %d (uint32 tokens)", kMagic16, kMagic32);
   const int32_t swapped = int32_t(__builtin_bswap32(uint32_t(magic)));
   if (swapped == kMagic16 || swapped == kMagic32)
     fail("shard %s: magic %d is %d with its bytes swapped\n  %s: the shard is big-endian; write it again little-endian",
          file.path().c_str(), magic, swapped, expected.c_str());
-  if (looks_like_text(file))
+  if (looks_like_text(file, header))
     fail("shard %s: magic %d, and the file looks like plain text\n  %s: rename it to .txt to train on its bytes",
          file.path().c_str(), magic, expected.c_str());
   fail("shard %s: wrong magic %d\n  %s: this is no shard of llm.c's; write it with llm.c's dev/data scripts",
@@ -67,9 +82,10 @@ int64_t find_not_below(const Token* tokens, int64_t count, uint32_t limit) {
 
 }  // namespace
 
-TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<const MappedFile> file) {
+TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file) {
   const char* path = file->path().c_str();
-  if (file->size() < kHeaderBytes && looks_like_text(*file))
+  const Header header = read_header(*file);
+  if (file->size() < kHeaderBytes && looks_like_text(*file, header))
     fail(
         "shard %s: %zu bytes of what looks like plain text\n  expected a header of %zu bytes: rename it to .txt to "
         "train on "
@@ -80,10 +96,8 @@ TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<const MappedFile> fil
       "shard %s: the file has %zu bytes\n  expected a header of %zu bytes and tokens: the copy was cut short; fetch it "
       "again",
       path, file->size(), kHeaderBytes);
-  int32_t header[3];
-  std::memcpy(header, file->data(), sizeof header);
-  const auto [magic, version, tokens] = header;
-  if (magic != kMagic16 && magic != kMagic32) fail_magic(*file, magic);
+  const int32_t magic = header.magic, version = header.version, tokens = header.tokens;
+  if (magic != kMagic16 && magic != kMagic32) fail_magic(*file, header);
 
   const int known_version = magic == kMagic16 ? kVersion16 : kVersion32;
   REQUIRE(version == known_version,
@@ -99,14 +113,13 @@ TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<const MappedFile> fil
          (found - kHeaderBytes) / size_t(token_bytes), expected, found,
          found < expected ? "the copy was cut short; fetch it again"
                           : "the file is longer than its header says; write or fetch it again");
-  return {std::move(file), kHeaderBytes, tokens, token_bytes};
+  return {std::move(file), kHeaderBytes, token_bytes, tokens};
 }
 
 void TokenDataset::open_mask(Shard& shard, const std::string& path) {
-  auto file = std::make_shared<const MappedFile>(path);
-  int32_t header[3] = {};
-  std::memcpy(header, file->data(), std::min(sizeof header, file->size()));
-  const auto [magic, version, tokens] = header;
+  auto file = std::make_shared<InputFile>(path);
+  const Header header = read_header(*file);
+  const int32_t magic = header.magic, version = header.version, tokens = header.tokens;
   REQUIRE(file->size() >= kHeaderBytes && magic == kMagicMask && version == kVersionMask,
           "mask %s: %zu bytes, magic %d, version %d\n  expected a header of %zu bytes with magic %d, version %d: write "
           "it again with dev/data, or move it away to learn every token",
@@ -115,39 +128,44 @@ void TokenDataset::open_mask(Shard& shard, const std::string& path) {
           "mask %s: header says %d tokens, file holds %zu\n  expected %lld, as %s has: they were not written together",
           path.c_str(), tokens, file->size() - kHeaderBytes, (long long)shard.tokens, shard.file->path().c_str());
   shard.mask = std::move(file);
-  shard.first_mask_byte = kHeaderBytes;
 }
 
-const uint8_t* TokenDataset::checked_mask(const Shard& shard, int64_t start, int64_t count) {
-  const auto* mask = reinterpret_cast<const uint8_t*>(shard.mask->data()) + shard.first_mask_byte + start;
-  const int64_t at = find_not_below(mask, count, 2);
+void TokenDataset::read_checked_mask(const Shard& shard, int64_t start, int64_t count, uint8_t* out) {
+  shard.mask->read(kHeaderBytes + size_t(shard.first + start), size_t(count), out);
+  const int64_t at = find_not_below(out, count, 2);
   REQUIRE(at == count, "mask %s: token %lld has the byte %d\n  expected 1 (learnt) or 0", shard.mask->path().c_str(),
-          (long long)(start + at), mask[at]);
-  return mask;
+          (long long)(shard.first + start + at), out[at]);
 }
 
 void TokenDataset::fail_token(const Shard& shard, int64_t at, int64_t token) const {
   fail("%s %s: token %lld is %lld\n  expected tokens below the model's vocabulary of %d: %s",
-       is_text_ ? "text" : "shard", shard.file->path().c_str(), (long long)at, (long long)token, vocab_size_,
+       is_text_ ? "text" : "shard", shard.file->path().c_str(), (long long)(shard.first + at), (long long)token,
+       vocab_size_,
        is_text_ ? "bytes need a model of 256 tokens; choose one, or tokenize the text"
                 : "train a model with a larger vocabulary, or tokenize the data with this model's tokenizer");
 }
 
-// One pass over tokens [start, start+count), and only then f: what it gets can be an index.
+// Reads tokens [start, start+count), and only then calls f with them: each can be an index.
 template <class F>
 void TokenDataset::with_checked_tokens(const Shard& shard, int64_t start, int64_t count, F&& f) const {
-  with_tokens(shard.file->data() + shard.first_byte, shard.token_bytes, [&](const auto* tokens) {
-    const int64_t at = start + find_not_below(tokens + start, count, uint32_t(vocab_size_));
-    if (at < start + count) fail_token(shard, at, tokens[at]);
-    f(tokens + start);
+  std::vector<std::byte> bytes(size_t(count) * size_t(shard.token_bytes));
+  shard.file->read(shard.header_bytes + size_t(shard.first + start) * size_t(shard.token_bytes), bytes.size(),
+                   bytes.data());
+  with_tokens(bytes.data(), shard.token_bytes, [&](const auto* tokens) {
+    const int64_t at = find_not_below(tokens, count, uint32_t(vocab_size_));
+    if (at < count) fail_token(shard, start + at, tokens[at]);
+    f(tokens);
   });
 }
 
-TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size, int rank, int ranks) {
+void TokenDataset::add(Shard shard) {
+  begins_.push_back(begins_.back() + shard.tokens);
+  shards_.push_back(std::move(shard));
+}
+
+TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size) {
   REQUIRE(vocab_size >= 1, "cannot open '%s' for a vocabulary of %d tokens\n  expected at least 1", pattern.c_str(),
           vocab_size);
-  REQUIRE(ranks >= 1 && rank >= 0 && rank < ranks, "cannot open '%s' as rank %d of %d\n  expected a rank from 0 to %d",
-          pattern.c_str(), rank, ranks, ranks - 1);
   const std::vector<std::string> paths = glob(pattern);
   REQUIRE(!paths.empty(),
           "no data: nothing matches '%s'\n  expected at least one file: check the path, and quote a pattern "
@@ -157,66 +175,86 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size, int 
   TokenDataset data;
   data.vocab_size_ = vocab_size;
   data.is_text_ = !ends_with_bin(paths[0]);
+  const auto masked = [&](const std::string& path) {
+    return !data.is_text_ && std::filesystem::exists(mask_path(path));
+  };
+  const bool first_masked = masked(paths[0]);
   for (const std::string& path : paths) {
     REQUIRE(ends_with_bin(path) == !data.is_text_,
             "'%s' matches shards and text: %s and %s\n  expected only .bin files or none: their tokens mean different "
             "things; name one kind ('*.bin')",
             pattern.c_str(), paths[0].c_str(), path.c_str());
-    auto file = std::make_shared<const MappedFile>(path);
-    data.shards_.push_back(data.is_text_ ? Shard{file, 0, int64_t(file->size()), 1} : open_bin(file));
-  }
-  if (!data.is_text_) {
-    const auto masked = [](const std::string& path) { return std::filesystem::exists(mask_path(path)); };
-    for (size_t i = 0; i < paths.size(); ++i) {
-      REQUIRE(masked(paths[i]) == masked(paths[0]),
-              "%s has no .mask beside it, and %s has one\n  write the missing one with dev/data, or name the two kinds "
-              "apart",
-              (masked(paths[i]) ? paths[0] : paths[i]).c_str(), (masked(paths[i]) ? paths[i] : paths[0]).c_str());
-      if (masked(paths[i])) open_mask(data.shards_[i], mask_path(paths[i]));
+    auto file = std::make_shared<InputFile>(path);
+    Shard shard = data.is_text_ ? Shard{file, 0, 1, int64_t(file->size())} : open_bin(file);
+    const bool has_mask = masked(path);
+    REQUIRE(has_mask == first_masked,
+            "%s has no .mask beside it, and %s has one\n  write the missing one with dev/data, or name the two kinds "
+            "apart",
+            (has_mask ? paths[0] : path).c_str(), (has_mask ? path : paths[0]).c_str());
+    if (has_mask) open_mask(shard, mask_path(path));
+    if (paths.size() * (has_mask ? 2 : 1) > kMostOpenFiles) {
+      shard.file->close();
+      if (has_mask) shard.mask->close();
     }
-  }
-  // After all headers: a wrong one shows at once, not after minutes of scanning its predecessors.
-  for (size_t i = size_t(rank); i < data.shards_.size(); i += size_t(ranks)) {
-    const Shard& shard = data.shards_[i];
-    data.with_checked_tokens(shard, 0, shard.tokens, [](const auto*) {});
-    if (shard.mask) checked_mask(shard, 0, shard.tokens);
+    data.add(std::move(shard));
   }
   return data;
 }
 
-int64_t TokenDataset::size() const {
-  int64_t tokens = 0;
-  for (const Shard& shard : shards_) tokens += shard.tokens;
-  return tokens;
-}
-
-void TokenDataset::check_range(int shard, int64_t start, int64_t count) const {
+void TokenDataset::read(int shard, int64_t start, int64_t count, int32_t* out) const {
   REQUIRE(shard >= 0 && shard < shards(), "shard %d of a dataset of %d shards", shard, shards());
   REQUIRE(start >= 0 && count >= 0 && start <= shard_size(shard) && count <= shard_size(shard) - start,
           "%lld tokens from token %lld of %s, of which %lld are in this dataset", (long long)count, (long long)start,
           shard_path(shard).c_str(), (long long)shard_size(shard));
+  with_checked_tokens(shards_[size_t(shard)], start, count,
+                      [&](const auto* tokens) { std::copy_n(tokens, count, out); });
 }
 
-void TokenDataset::read(int shard, int64_t start, int64_t count, int32_t* out) const {
-  check_range(shard, start, count);
-  with_checked_tokens(shards_[size_t(shard)], start, count, [&](const auto* tokens) {
-    for (int64_t i = 0; i < count; i++) out[i] = int32_t(tokens[i]);
+// Calls f(shard, start in it, count) for each shard's part of tokens [start, start+count) of the concatenation.
+template <class F>
+void TokenDataset::for_each_part(int64_t start, int64_t count, F&& f) const {
+  REQUIRE(start >= 0 && count >= 0 && start <= size() && count <= size() - start,
+          "%lld tokens from token %lld of a dataset of %lld", (long long)count, (long long)start, (long long)size());
+  auto shard = size_t(std::upper_bound(begins_.begin(), begins_.end(), start) - begins_.begin()) - 1;
+  for (; count > 0; shard++) {
+    const int64_t part = std::min(count, begins_[shard + 1] - start);
+    f(shards_[shard], start - begins_[shard], part);
+    start += part, count -= part;
+  }
+}
+
+void TokenDataset::read(int64_t start, int64_t count, int32_t* out) const {
+  for_each_part(start, count, [&](const Shard& shard, int64_t at, int64_t part) {
+    with_checked_tokens(shard, at, part, [&](const auto* tokens) { out = std::copy_n(tokens, part, out); });
   });
 }
 
-void TokenDataset::read_mask(int shard, int64_t start, int64_t count, uint8_t* out) const {
-  check_range(shard, start, count);
-  const Shard& s = shards_[size_t(shard)];
-  REQUIRE(s.mask, "%s has no mask", s.file->path().c_str());
-  std::memcpy(out, checked_mask(s, start, count), size_t(count));
+void TokenDataset::read_mask(int64_t start, int64_t count, uint8_t* out) const {
+  for_each_part(start, count, [&](const Shard& shard, int64_t at, int64_t part) {
+    REQUIRE(shard.mask, "%s has no mask", shard.file->path().c_str());
+    read_checked_mask(shard, at, part, out);
+    out += part;
+  });
 }
 
-void TokenDataset::count(int shard, int64_t start, int64_t count, std::vector<int64_t>& counts) const {
-  check_range(shard, start, count);
+void TokenDataset::count(int64_t start, int64_t count, std::vector<int64_t>& counts) const {
   REQUIRE(counts.size() == size_t(vocab_size_), "counts for %zu tokens of a vocabulary of %d", counts.size(),
           vocab_size_);
-  with_checked_tokens(shards_[size_t(shard)], start, count, [&](const auto* tokens) {
-    for (int64_t i = 0; i < count; i++) counts[tokens[i]]++;
+  for_each_part(start, count, [&](const Shard& shard, int64_t at, int64_t part) {
+    with_checked_tokens(shard, at, part, [&](const auto* tokens) {
+      for (int64_t i = 0; i < part; i++) counts[tokens[i]]++;
+    });
+  });
+}
+
+void TokenDataset::check(int64_t start, int64_t count) const {
+  std::vector<uint8_t> learnt(has_masks() ? size_t(std::min(count, kCheckedTogether)) : 0);
+  for_each_part(start, count, [&](const Shard& shard, int64_t first, int64_t part) {
+    for (int64_t done = 0; done < part; done += kCheckedTogether) {
+      const int64_t now = std::min(kCheckedTogether, part - done);
+      with_checked_tokens(shard, first + done, now, [](const auto*) {});
+      if (shard.mask) read_checked_mask(shard, first + done, now, learnt.data());
+    }
   });
 }
 
@@ -236,18 +274,16 @@ std::pair<TokenDataset, TokenDataset> TokenDataset::split(int64_t first_tokens) 
     Shard first = shard, second = shard;
     first.tokens = head;
     second.tokens -= head;
-    second.first_byte += size_t(head) * size_t(shard.token_bytes);
-    second.first_mask_byte += size_t(head);
-    if (first.tokens) parts.first.shards_.push_back(first);
-    if (second.tokens) parts.second.shards_.push_back(second);
+    second.first += head;
+    if (first.tokens) parts.first.add(std::move(first));
+    if (second.tokens) parts.second.add(std::move(second));
   }
   return parts;
 }
 
-TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size,
-                                int rank, int ranks) {
-  TokenDataset train = TokenDataset::open(train_pattern, vocab_size, rank, ranks);
-  if (!val_pattern.empty()) return {std::move(train), TokenDataset::open(val_pattern, vocab_size, rank, ranks)};
+TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size) {
+  TokenDataset train = TokenDataset::open(train_pattern, vocab_size);
+  if (!val_pattern.empty()) return {std::move(train), TokenDataset::open(val_pattern, vocab_size)};
   if (!train.is_text()) return {std::move(train), std::nullopt};
 
   const int64_t size = train.size();
@@ -260,26 +296,25 @@ TrainingData open_training_data(const std::string& train_pattern, const std::str
 
 namespace {
 
-// How often each token occurs in `data`, or in evenly spread stretches of about max_tokens tokens together; and how
+// How often each token occurs in `data`, or in evenly spread stretches of at most max_tokens tokens together; and how
 // many tokens were counted.
 std::pair<std::vector<int64_t>, int64_t> count_tokens(const TokenDataset& data, int64_t max_tokens) {
-  constexpr int64_t kStretch = 4096;
+  const int64_t size = data.size(), length = std::min<int64_t>(16384, max_tokens);
+  const int64_t stretches = max_tokens / length;
+  const int64_t stride = size <= max_tokens ? length : (size + stretches - 1) / stretches;
   std::vector<int64_t> counts(size_t(data.vocab_size()));
-  const int64_t size = data.size();
-  const int64_t stride = size <= max_tokens ? kStretch : int64_t(double(size) / double(max_tokens) * kStretch);
   int64_t counted = 0;
-  for (int shard = 0; shard < data.shards(); shard++)
-    for (int64_t start = 0; start < data.shard_size(shard); start += stride) {
-      const int64_t count = std::min(kStretch, data.shard_size(shard) - start);
-      data.count(shard, start, count, counts);
-      counted += count;
-    }
+  for (int64_t start = 0; start < size; start += stride) {
+    const int64_t count = std::min(length, size - start);
+    data.count(start, count, counts);
+    counted += count;
+  }
   return {std::move(counts), counted};
 }
 
 }  // namespace
 
-double unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held_out, int64_t max_tokens) {
+Unigram unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held_out, int64_t max_tokens) {
   REQUIRE(max_tokens >= 1, "a unigram from %lld tokens\n  expected at least 1", (long long)max_tokens);
   REQUIRE(
       train.vocab_size() == held_out.vocab_size(),
@@ -292,7 +327,8 @@ double unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held
     const double p = double(train_counts[token] + 1) / double(train_tokens + train.vocab_size());
     if (held_counts[token] > 0) nats -= double(held_counts[token]) * std::log(p);
   }
-  return nats / double(held_tokens);
+  const bool all = train_tokens == train.size() && held_tokens == held_out.size();
+  return {nats / double(held_tokens), all ? 0 : train_tokens};
 }
 
 std::string bundled_text() {

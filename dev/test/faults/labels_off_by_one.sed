@@ -3,4 +3,4 @@
 # Builds: test/test_sampler
 # Caught by: build/cpu/test/test_sampler
 # Says: ERROR
-s/std::copy_n\(inputs \+ 1, T_ - 1, labels\)/std::copy_n(inputs, T_ - 1, labels)/
+s/std::copy_n\(tokens\.data\(\) \+ 1, with_label, labels \+ done\)/std::copy_n(tokens.data(), with_label, labels + done)/

@@ -1,0 +1,51 @@
+#include "llmc/train/data_check.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+
+namespace {
+
+constexpr int64_t kPiece = 1 << 24;  // tokens that a rank reads between two sums: less than a second on most disks
+constexpr double kSecondsBetweenLines = 10;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+void check_data(const RunData& run, Communicator& communicator, Device& device, Console& console) {
+  std::vector<const TokenDataset*> datasets;
+  if (run.train) datasets.push_back(&*run.train);
+  if (run.held_out) datasets.push_back(&*run.held_out);
+  Stream stream(device, "check data");
+  const auto start = std::chrono::steady_clock::now();
+  double told = 0;
+  int64_t all = 0, done = 0;
+  int files = 0;
+  bool masks = false;
+  for (const TokenDataset* data : datasets) all += data->size(), files += data->shards(), masks |= data->has_masks();
+  for (const TokenDataset* data : datasets) {
+    for (int64_t round = 0; round < data->size(); round += kPiece * communicator.size()) {
+      const int64_t first = std::min(data->size(), round + kPiece * communicator.rank());
+      const int64_t mine = std::min(kPiece, data->size() - first);
+      data->check(first, mine);
+      done += sum_number(communicator, stream, mine);  // also a sign of life
+      const double seconds = seconds_since(start);
+      if (seconds - told < kSecondsBetweenLines) continue;
+      told = seconds;
+      const double fraction = double(done) / double(all);
+      console.progress(
+          format("checking the data: %s of %s tokens, eta %s", human_count(double(done)).c_str(),
+                 human_count(double(all)).c_str(), human_duration(seconds * (1 - fraction) / fraction).c_str()),
+          fraction);
+    }
+  }
+  console.line(format("checked %s tokens%s in %d file%s in %s: each is below the vocabulary",
+                      human_count(double(done)).c_str(), masks ? " and their masks" : "", files, files == 1 ? "" : "s",
+                      human_duration(seconds_since(start)).c_str()));
+}
