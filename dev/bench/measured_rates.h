@@ -14,14 +14,14 @@
 #include "llmc/base/philox.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/device/device.h"
+#include "llmc/device/rates.h"
 #include "llmc/kernels/initialize.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/kernels/quantize.h"
-#include "llmc/train/roofline.h"
 
 struct MeasuredRates {
-  Ceilings ceilings;  // attention's are the product's
-  std::string text;   // a line each
+  ReplayRates ceilings;  // attention's are the product's
+  std::string text;      // a line each
 };
 
 // "1755 MHz, 2619 MHz, 690.1 W, 61": of a GPU its clocks, power and temperature as the driver says; else "".
@@ -130,11 +130,12 @@ inline MeasuredRates measure_rates(Device& device, Communicator& communicator, D
   Stream stream(device, "rates");
   const CopyRates copies = copy_rates(stream, communicator, copied, wanted);
   const ProductRates products = product_rates(stream, dtype, tf32, fp8, n, k, wanted);
-  Ceilings c{"measured", {}, products.wide, products.wide};
-  c.rates.flops = products.wide, c.rates.fp8_flops = fp8 ? products.fp8 : products.wide;
-  c.rates.memory_bytes = copies.within, c.rates.host_bytes = copies.to_host;
-  c.rates.kernel_seconds = c.rates.node_hop_seconds = c.rates.network_hop_seconds = 0;
-  if (copies.to_ranks > 0) c.rates.node_bytes = c.rates.network_bytes = copies.to_ranks;
+  ReplayRates c{};
+  c.name = "measured";
+  c.set_all(products.wide, fp8 ? products.fp8 : products.wide, "measured: products, now");
+  c.memory_bytes = copies.within, c.host_bytes = copies.to_host;
+  c.kernel_seconds = c.node_hop_seconds = c.network_hop_seconds = 0;
+  if (copies.to_ranks > 0) c.node_bytes = c.network_bytes = copies.to_ranks;
   std::string text = format("measured now: copy of %zu MiB %.1f GB/s read plus written, to the host %.1f GB/s",
                             copied >> 20, copies.within * 1e-9, copies.to_host * 1e-9);
   if (copies.to_ranks > 0) text += format(", gather %.2f GB/s sent by a rank", copies.to_ranks * 1e-9);

@@ -1,7 +1,8 @@
 // Which mesh trains a model fastest on 8 to 512 nodes of 8 H100, at a fixed number of tokens a step: of all that fit
 // the fastest by replay, a model, beside the fastest with sharding alone.
 //
-//   build/cpu/bench/meshes
+//   build/cpu/bench/meshes          all
+//   build/cpu/bench/meshes 8b       the figure that --dry-run, roofline and scale have, too
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -50,12 +51,12 @@ struct Steps {
 // So many nodes with a model and sequences of T tokens.
 class Cluster {
  public:
-  Cluster(const std::string& model, int T, int nodes, double network)
-      : T(T), world(nodes * kGpus), device_(modelled_device("H100")), config_(LlamaConfig::preset(model)) {
+  Cluster(const std::string& model, int T, int nodes, double network, bool fp8 = false)
+      : T(T), world(nodes * kGpus), fp8_(fp8), device_(modelled_device("H100")), config_(LlamaConfig::preset(model)) {
     config_.max_positions = std::max(config_.max_positions, T);
-    rates_ = training_rates(device_, config_.HD, T, true);
-    public_rates_ = training_rates(device_, config_.HD, T, false);
-    rates_.rates.network_bytes = public_rates_.rates.network_bytes = network;
+    rates_ = ReplayRates::of(device_);
+    rates_.network_bytes = network;
+    public_rates_ = ::with_public_attention(rates_, config_.HD, T);
   }
 
   const int T, world;
@@ -75,18 +76,19 @@ class Cluster {
     return config_.flops_per_token(T, true) * tokens_per_second(G, step);
   }
   double peak() const { return device_.bf16_flops; }
+  Replay whole(const Way& way, int64_t micro_steps);
 
  private:
   std::optional<Weighed> with_least_recompute(Way way, int64_t G) const;
   Replay estimated(const Way& way, int64_t micro_steps);
-  Replay whole(const Way& way, int64_t micro_steps);
-  Replay replayed(const Way& way, int layers, int64_t micro_steps, const Ceilings& rates) const;
+  Replay replayed(const Way& way, int layers, int64_t micro_steps, const ReplayRates& rates) const;
   static Replay step_of(int64_t micro_steps, Steps& known, const std::function<Replay(int64_t)>& replayed);
   TrainerSettings settings_of(const Way& way, int64_t micro_steps) const;
 
+  const bool fp8_;  // tensorwise, and weights gathered in it
   const DeviceInfo device_;
   LlamaConfig config_;
-  Ceilings rates_, public_rates_;
+  ReplayRates rates_, public_rates_;
   std::map<Way, Steps> estimates_, wholes_;
 };
 
@@ -95,16 +97,17 @@ TrainerSettings Cluster::settings_of(const Way& way, int64_t micro_steps) const 
   o.tensor_parallel_degree = way.tensor, o.context_parallel_degree = way.context;
   o.hybrid_shard_degree = way.shard, o.zero_stage = way.zero, o.recompute = kRecompute[way.recompute];
   o.seq_len = T, o.micro_batch = way.B;
+  if (fp8_) o.fp8 = "tensorwise", o.fp8_all_gather = true;
   const int data_ranks = mesh_of(way).data_ranks();
   o.global_batch = micro_steps * way.B * data_ranks;
   return trainer_settings(o, resolve_settings(o, config_, device_, data_ranks, 0));
 }
 
-Replay Cluster::replayed(const Way& way, int layers, int64_t micro_steps, const Ceilings& rates) const {
+Replay Cluster::replayed(const Way& way, int layers, int64_t micro_steps, const ReplayRates& rates) const {
   LlamaConfig config = config_;
   config.L = layers;
   const TrainerSettings settings = settings_of(way, micro_steps);
-  return rates.replayed(record_step(config, settings, mesh_of(way), device_, micro_steps, false).record);
+  return replay(record_step(config, settings, mesh_of(way), device_, micro_steps, false).record, rates);
 }
 
 // Of as many micro-batches, by what is known of a step of one and of two, and what `replayed` says of the rest.
@@ -288,7 +291,7 @@ void print_published() {
       "131072\n"
       "attention takes long enough); a pipeline's stages keep their weights. Where the model is faster than what was\n"
       "measured: it has nothing of what a pipeline costs (it idles at a step's ends, and its stages differ), of late\n"
-      "ranks, of a network that is narrower somewhere, and every product at 70%% of the data sheet.\n\n");
+      "ranks, of a network that is narrower somewhere, and every product at the rate of its class.\n\n");
 }
 
 void print_assumptions() {
@@ -296,15 +299,12 @@ void print_assumptions() {
   printf("A model, not a measurement: the recorded step of rank 0, each piece of work at named rates.\n%s\n",
          rates.text().c_str());
   printf(
-      "That is 70%% of the data sheet's products, 85%% of its memory, 80%% of 50 GB/s of network and of 450 GB/s of\n"
-      "NVLink a GPU; attention %.0f TFLOP/s forward and %.0f backward (ours, a limit that is not measured yet), or "
-      "what\n"
-      "FlashAttention-3 reaches (public). train_llama --dry-run --nodes has attention at the products' rate, and so\n"
-      "prints shorter steps. Hops have a latency, rings as many hops as ranks; what travels at once shares its links.\n"
+      "Public attention: what FlashAttention-3 reaches. Hops have a latency, rings as many hops as ranks; what "
+      "travels\n"
+      "at once shares its links.\n"
       "Not modelled: ranks that are late, NCCL's kernels taking multiprocessors and the memory's rate from compute,\n"
       "messages too short for the full rate, a network that is narrower somewhere or shared with others, and NCCL's\n"
-      "buffers beyond the 1.5 GiB that are kept free for it and the driver.\n\n",
-      kPortableForward * 1e-12, kPortableBackward * 1e-12);
+      "buffers beyond the 1.5 GiB that are kept free for it and the driver.\n\n");
   printf(
       "bf16, fp32 state, gradients summed in fp32, nothing offloaded. Of tensor 1 to 8 x context 1 to 16 (1024 tokens "
       "of\n"
@@ -328,7 +328,13 @@ void print_assumptions() {
 
 }  // namespace
 
-int main() try {
+int main(int argc, char** argv) try {
+  const auto predicted_8b = [](bool fp8) {
+    Cluster node("llama3-8b", 8192, 1, kNetwork, fp8);
+    return node.tokens_per_second(kGpus, node.whole({1, 1, kGpus, 3, 1, 0}, 1));
+  };
+  print_8b(predicted_8b(false), predicted_8b(true));
+  if (wants_8b_alone(argc, argv)) return 0;
   print_assumptions();
   constexpr const char* models[] = {"llama3-8b", "llama3-70b", "llama3-405b"};
   for (const char* model : models) print_table(model, 8192, kNetwork, {8, 32, 128, 256, 512});

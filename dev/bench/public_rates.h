@@ -1,10 +1,14 @@
-// What kernels of other projects reach on Hopper, in public: to compare with, where nothing of ours was measured.
+// What kernels of other projects reach on Hopper, in public: to stand beside the rates that ours are predicted with
+// (llmc/device/rates.cpp).
 #pragma once
 
+#include <cstdio>
 #include <string>
+#include <utility>
 
 #include "llmc/base/error.h"
-#include "llmc/train/roofline.h"
+#include "llmc/base/text.h"
+#include "llmc/device/rates.h"
 
 // Products: cuBLAS, the best of all shapes, bf16 and FP8. Memory: of 4.3 TB/s that an H200 reads plus writes at best
 // (90% of its data sheet; the same is taken for others) good kernels reach 90 to 97%.
@@ -21,34 +25,38 @@ inline constexpr AttentionRate kFlashAttention3[] = {{64, 2048, 371e12, 422e12},
                                                      {128, 2048, 521e12, 501e12}, {128, 4096, 579e12, 542e12},
                                                      {128, 8192, 602e12, 559e12}, {128, 16384, 616e12, 561e12}};
 
-// Ours on mma.sync: what it is to reach at least at head size 128 and T = 8192, not measured; taken for other sizes
-// too.
-inline constexpr double kPortableForward = 280e12, kPortableBackward = 220e12;
-
-// Of the row that is next to T from below.
-inline Ceilings public_rates(const DeviceInfo& device, int HD, int T) {
+// These rates with public ones of attention: of the row that is next to T from below.
+inline ReplayRates with_public_attention(ReplayRates rates, int HD, int T) {
   const AttentionRate* attention = nullptr;
   for (const AttentionRate& rate : kFlashAttention3)
     if (rate.HD == HD && (!attention || rate.T <= T)) attention = &rate;
   REQUIRE(attention, "no public rate of attention is known here for head size %d: 64 and 128 are", HD);
-  Ceilings c = Ceilings::data_sheet(device);
-  c.name = "public rates";
-  c.rates.flops = kPublicProducts, c.rates.fp8_flops = kPublicFp8Products;
-  c.rates.memory_bytes = kPublicMemory * device.memory_bytes_per_second;
-  c.rates.kernel_seconds = ReplayRates{}.kernel_seconds;
-  c.attention_forward = attention->forward, c.attention_backward = attention->backward;
-  return c;
+  rates.name += ", public attention";
+  rates.set(kAttentionForward, attention->forward, "published: FlashAttention-3");
+  rates.set(kAttentionBackward, attention->backward, "published: FlashAttention-3");
+  return rates;
 }
 
-inline Ceilings with_portable_attention(Ceilings c) {
-  c.name += ", our attention";
-  c.attention_forward = kPortableForward, c.attention_backward = kPortableBackward;
-  return c;
+inline ReplayRates public_rates(const DeviceInfo& device, int HD, int T) {
+  ReplayRates rates = ReplayRates::data_sheet(device);
+  rates.set({RateClass::product_bf16}, kPublicProducts, "published: cuBLAS");
+  rates.set(kFp8Products, kPublicFp8Products, "published: cuBLAS");
+  rates.memory_bytes = kPublicMemory * device.memory_bytes_per_second;
+  rates.bytes_source = "published: memory as good kernels reach on an H200; links are assumed to reach 80%";
+  rates.kernel_seconds = ReplayRates{}.kernel_seconds;
+  rates = with_public_attention(std::move(rates), HD, T);
+  rates.name = "public rates";
+  return rates;
 }
 
-// ReplayRates::of, and attention's: ours, or the public ones.
-inline Ceilings training_rates(const DeviceInfo& device, int HD, int T, bool portable) {
-  Ceilings c = public_rates(device, HD, T);
-  c.rates = ReplayRates::of(device);
-  return portable ? with_portable_attention(c) : c;
+inline std::string attention_text(const ReplayRates& rates, int HD) {
+  return format("%.0f forward, %.0f backward", rates.flops(RateClass::attention_hopper_forward, HD) * 1e-12,
+                rates.flops(RateClass::attention_hopper_backward, HD) * 1e-12);
 }
+
+// One setup that several benchmarks and --dry-run predict, each in its own way: `NAME 8b` prints this alone.
+inline void print_8b(double bf16, double fp8) {
+  printf("llama3-8b, T = 8192, 8 H100, ZeRO-3, a sequence each: predicted %s tokens/s a GPU in bf16, %s in FP8\n",
+         human_count(bf16).c_str(), human_count(fp8).c_str());
+}
+inline bool wants_8b_alone(int argc, char** argv) { return argc == 2 && std::string(argv[1]) == "8b"; }

@@ -4,7 +4,8 @@
 //   build/cpu/bench/replay offload                          what activation offload exposes, Llama-8B on one H200
 //   build/cpu/bench/replay --nodes 4 --model llama3-8b --zero-stage 3 --network-bandwidth 25e9 …
 //
-// Takes train_llama's options and, of the model: --flops, --fp8-flops, --memory-bandwidth, --host-bandwidth (of copies
+// Takes train_llama's options and, of the model: --flops (of bf16 products), --fp8-flops (whatever shares a factor),
+// --attention-flops (backward as 5 products), --memory-bandwidth, --host-bandwidth (of copies
 // to the host and back), --kernel-latency; and a rank sends --node-bandwidth and --network-bandwidth, a hop takes
 // --node-latency and --network-latency. Bytes, FLOPs and seconds.
 #include <cstdio>
@@ -35,19 +36,18 @@ ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Cha
   ReplayRates rates = ReplayRates::of(device);
   rates.ranks_per_node = int(options.gpus_per_node);
   const std::map<std::string, double*> names = {
-      {"--flops", &rates.flops},
-      {"--fp8-flops", &rates.fp8_flops},
-      {"--memory-bandwidth", &rates.memory_bytes},
-      {"--host-bandwidth", &rates.host_bytes},
-      {"--kernel-latency", &rates.kernel_seconds},
-      {"--node-bandwidth", &rates.node_bytes},
-      {"--network-bandwidth", &rates.network_bytes},
-      {"--node-latency", &rates.node_hop_seconds},
+      {"--memory-bandwidth", &rates.memory_bytes},       {"--host-bandwidth", &rates.host_bytes},
+      {"--kernel-latency", &rates.kernel_seconds},       {"--node-bandwidth", &rates.node_bytes},
+      {"--network-bandwidth", &rates.network_bytes},     {"--node-latency", &rates.node_hop_seconds},
       {"--network-latency", &rates.network_hop_seconds},
   };
   for (const auto& [name, value] : changes) {
     REQUIRE(value > 0, "%s %g: expected a number above 0", name.c_str(), value);
-    *names.at(name) = value;
+    if (name == "--flops") rates.set({RateClass::product_bf16}, value, "given");
+    else if (name == "--fp8-flops") rates.set(kFp8Products, value, "given");
+    else if (name == "--attention-flops")
+      rates.set(kAttentionForward, value, "given"), rates.set(kAttentionBackward, value, "given");
+    else *names.at(name) = value;
   }
   return rates;
 }
@@ -182,10 +182,11 @@ int main(int argc, char** argv) {
     bool table = false, offload = false;
     for (int i = 1; i < argc; ++i) {
       const std::string argument = argv[i];
-      const bool rate = argument == "--flops" || argument == "--fp8-flops" || argument == "--kernel-latency" ||
-                        argument == "--memory-bandwidth" || argument == "--host-bandwidth" ||
-                        argument == "--node-bandwidth" || argument == "--network-bandwidth" ||
-                        argument == "--node-latency" || argument == "--network-latency";
+      const bool rate = argument == "--flops" || argument == "--fp8-flops" || argument == "--attention-flops" ||
+                        argument == "--kernel-latency" || argument == "--memory-bandwidth" ||
+                        argument == "--host-bandwidth" || argument == "--node-bandwidth" ||
+                        argument == "--network-bandwidth" || argument == "--node-latency" ||
+                        argument == "--network-latency";
       if (argument == "table") table = true;
       else if (argument == "offload") offload = true;
       else if (rate && i + 1 < argc) changes[argument] = atof(argv[++i]);
@@ -196,7 +197,7 @@ int main(int argc, char** argv) {
     if (table || offload) return 0;
     Options options = parse_options(arguments);
     if (options.nodes == 0) options.nodes = 1;
-    printf("a model: %s\n", rates_of(modelled_device(options.gpu), options, changes).text().c_str());
+    printf("a model, at\n%s\n", rates_of(modelled_device(options.gpu), options, changes).text().c_str());
     print(format("%s, %lld nodes of %lld %s", options.model.c_str(), (long long)options.nodes,
                  (long long)options.gpus_per_node, options.gpu.c_str()),
           figures_of(options, changes));

@@ -1,8 +1,9 @@
 // What one H100 or H200 could train, before anything has run on one: microseconds a token of a step by class of work,
-// at the data sheet's rates, at rates that other projects reach in public, and at those with our attention; beside what
-// other trainers were measured with. A model: see llmc/device/replay.h and llmc/train/roofline.h.
+// at the data sheet's rates, at rates that other projects reach in public, and at those that are predicted for ours;
+// beside what other trainers were measured with. A model: see llmc/device/rates.h and llmc/train/roofline.h.
 //
-//   build/cpu/bench/roofline
+//   build/cpu/bench/roofline          all
+//   build/cpu/bench/roofline 8b       the figure that --dry-run, scale and meshes have, too
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/rehearsal.h"
+#include "llmc/train/roofline.h"
 #include "llmc/train/settings.h"
 
 namespace {
@@ -65,8 +67,8 @@ struct Prediction {
   double tokens_per_second;
   StepSplit split;
 };
-Prediction predict(const RecordedStep& step, const Asked& a, const Ceilings& rates) {
-  const Replay replayed = rates.replayed(step.record);
+Prediction predict(const RecordedStep& step, const Asked& a, const ReplayRates& rates) {
+  const Replay replayed = replay(step.record, rates);
   const double tokens = double(a.settings.step_tokens()) / a.mesh.world_size;
   return {tokens / replayed.seconds, split_step(step.record, replayed.spans, rates)};
 }
@@ -91,8 +93,8 @@ void print_rows(const Setup& s, int B) {
   const Asked a = asked(s, device, B);
   const RecordedStep step = record_step(a.config, a.trainer, a.mesh, device, 1);
   printf("%s, B = %d: %s a device\n", name_of(s).c_str(), B, human_bytes(step.plan.device_bytes()).c_str());
-  const Ceilings best = public_rates(device, a.config.HD, s.T);
-  for (const Ceilings& rates : {Ceilings::data_sheet(device), best, with_portable_attention(best)}) {
+  for (const ReplayRates& rates :
+       {ReplayRates::data_sheet(device), public_rates(device, a.config.HD, s.T), ReplayRates::of(device)}) {
     const auto [tokens_per_second, split] = predict(step, a, rates);
     const double tokens = double(B) * s.T;
     const auto us = [&](WorkClass c) { return split[c].alone / tokens * 1e6; };
@@ -131,8 +133,9 @@ void print_published() {
       node{"llama3-8b", 8192, "H100", 8};
   printf(
       "Measured by others, tokens a second and GPU; beside them this model of ours in the same place, one sequence a "
-      "GPU, at\npublic rates, and with our attention. Their micro-batches, recomputation and versions differ; "
-      "torchtitan's benchmarks of\n12/2024 name H100 of 500 W with memory of 2.4 TB/s.\n\n"
+      "GPU, at\npublic rates, and at those that are predicted for ours. Their micro-batches, recomputation and "
+      "versions "
+      "differ;\ntorchtitan's benchmarks of 12/2024 name H100 of 500 W with memory of 2.4 TB/s.\n\n"
       "%-66s %9s %9s %9s %9s\n",
       "Llama-3-8B, T = 8192", "measured", "public", "ours", "of that");
   struct Line {
@@ -154,9 +157,8 @@ void print_published() {
     const DeviceInfo device = modelled_device(s.gpu);
     const Asked a = asked(s, device, 1);
     const RecordedStep step = record_step(a.config, a.trainer, a.mesh, device, 1);
-    const Ceilings best = public_rates(device, a.config.HD, s.T);
-    const double there = predict(step, a, best).tokens_per_second,
-                 ours = predict(step, a, with_portable_attention(best)).tokens_per_second;
+    const double there = predict(step, a, public_rates(device, a.config.HD, s.T)).tokens_per_second,
+                 ours = predict(step, a, ReplayRates::of(device)).tokens_per_second;
     printf("%-66s %9.0f %9.0f %9.0f %8.0f%%\n", line.who, line.tokens, there, ours, 100 * line.tokens / ours);
   }
   printf(
@@ -165,25 +167,35 @@ void print_published() {
       "(dev/bench/results/scale.txt).\n");
 }
 
+// The figure that --dry-run, scale and meshes have, too.
+double tokens_per_second_8b(const char* fp8) {
+  const Setup s{"llama3-8b", 8192, "H100", 8, fp8, std::string(fp8) != "off"};
+  const DeviceInfo device = modelled_device(s.gpu);
+  const Asked a = asked(s, device, 1);
+  return predict(record_step(a.config, a.trainer, a.mesh, device, 1), a, ReplayRates::of(device)).tokens_per_second;
+}
+
 }  // namespace
 
-int main() try {
+int main(int argc, char** argv) try {
+  print_8b(tokens_per_second_8b("off"), tokens_per_second_8b("tensorwise"));
+  if (wants_8b_alone(argc, argv)) return 0;
   printf(
       "A model, not a measurement: a recorded step of one micro-batch, each piece of it as long as its FLOPs or its "
       "bytes take,\nwhichever is longer. FP8 is tensorwise; state in fp32 unless it says otherwise; as many sequences "
       "(B) as fit.\n\n");
   for (const char* gpu : {"H100", "H200"}) {
     const DeviceInfo device = modelled_device(gpu);
-    for (const int HD : {64, 128}) {
-      const Ceilings best = public_rates(device, HD, HD == 64 ? 4096 : 8192);
-      if (HD == 64)
-        printf("%s: data sheet %.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s; public %.0f (FP8 %.0f), %.2f TB/s\n", gpu,
-               device.bf16_flops * 1e-12, 2 * device.bf16_flops * 1e-12, device.memory_bytes_per_second * 1e-12,
-               best.rates.flops * 1e-12, best.rates.fp8_flops * 1e-12, best.rates.memory_bytes * 1e-12);
-      printf("  attention, head size %d: public %.0f forward, %.0f backward; ours (limits, not measured) %.0f, %.0f\n",
-             HD, best.attention_forward * 1e-12, best.attention_backward * 1e-12, kPortableForward * 1e-12,
-             kPortableBackward * 1e-12);
-    }
+    const ReplayRates rates = ReplayRates::of(device), best = public_rates(device, 128, 8192);
+    printf("%s: data sheet %.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s; public %.0f (FP8 %.0f), %.2f TB/s\n", gpu,
+           device.bf16_flops * 1e-12, 2 * device.bf16_flops * 1e-12, device.memory_bytes_per_second * 1e-12,
+           best.flops(RateClass::product_bf16) * 1e-12, best.flops(RateClass::product_fp8_tensor) * 1e-12,
+           best.memory_bytes * 1e-12);
+    for (const int HD : {64, 128})
+      printf("  attention, head size %d: public %s; predicted %s\n", HD,
+             attention_text(public_rates(device, HD, HD == 64 ? 4096 : 8192), HD).c_str(),
+             attention_text(rates, HD).c_str());
+    printf("predicted:\n%s\n", rates.text().c_str());
   }
   for (const char* gpu : {"H100", "H200"}) {
     printf("\n");

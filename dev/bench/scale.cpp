@@ -1,7 +1,8 @@
 // How a training scales from 1 to 256 nodes of 8 GPUs: records of the step of one rank, replayed with named rates; a
 // model, beside what others measured.
 //
-//   build/cpu/bench/scale
+//   build/cpu/bench/scale          all
+//   build/cpu/bench/scale 8b       the figure that --dry-run, roofline and meshes have, too
 #include <cstdio>
 #include <string>
 
@@ -36,8 +37,9 @@ constexpr Way kWays[] = {{"bf16, ZeRO-3", false, false, false},
                          {"FP8 and gathered, ZeRO-3", true, true, false},
                          {"FP8 and gathered, hybrid", true, true, true}};
 
-Ceilings rates_of(const std::string& gpu, const Model& model, bool portable) {
-  return training_rates(modelled_device(gpu), LlamaConfig::preset(model.name).HD, int(model.T), portable);
+ReplayRates rates_of(const std::string& gpu, const Model& model, bool ours) {
+  const ReplayRates rates = ReplayRates::of(modelled_device(gpu));
+  return ours ? rates : with_public_attention(rates, LlamaConfig::preset(model.name).HD, int(model.T));
 }
 
 // Rank 0 of so many nodes.
@@ -57,16 +59,16 @@ Record record_of(const std::string& gpu, const Model& model, const Way& way, int
 struct Point {
   double tokens_per_second, exposed;  // of a GPU; share of the step that compute waits
 };
-Point point_of(const Record& record, const Model& model, const Ceilings& rates) {
-  const Replay replayed = rates.replayed(record);
+Point point_of(const Record& record, const Model& model, const ReplayRates& rates) {
+  const Replay replayed = replay(record, rates);
   return {double(model.B * model.T) / replayed.seconds, replayed.exposed / replayed.seconds};
 }
 
-void print_table(const std::string& gpu, const Model& model, bool portable) {
-  const Ceilings rates = rates_of(gpu, model, portable);
-  printf("%s, %lld x %lld tokens a GPU, %s, attention %.0f forward, %.0f backward%s\n%-26s", model.title,
-         (long long)model.B, (long long)model.T, gpu.c_str(), rates.attention_forward * 1e-12,
-         rates.attention_backward * 1e-12, portable ? " (ours, a limit that is not measured yet)" : " (public)", "");
+void print_table(const std::string& gpu, const Model& model, bool ours) {
+  const ReplayRates rates = rates_of(gpu, model, ours);
+  printf("%s, %lld x %lld tokens a GPU, %s, attention %s%s\n%-26s", model.title, (long long)model.B, (long long)model.T,
+         gpu.c_str(), attention_text(rates, LlamaConfig::preset(model.name).HD).c_str(),
+         ours ? " (ours, predicted)" : " (public)", "");
   for (const int nodes : kNodes) printf(" %18s", format("%d node%s", nodes, nodes == 1 ? "" : "s").c_str());
   printf("\n");
   for (const Way& way : kWays) {
@@ -118,8 +120,8 @@ void print_published() {
       const bool again = first > 0;
       if (again && p.from_nodes == p.to_nodes) break;
       const Record record = record_of(p.gpu, p.model, p.way, nodes);
-      const auto predicted = [&](bool portable) {
-        return point_of(record, p.model, rates_of(p.gpu, p.model, portable)).tokens_per_second;
+      const auto predicted = [&](bool ours) {
+        return point_of(record, p.model, rates_of(p.gpu, p.model, ours)).tokens_per_second;
       };
       const double measured = again ? p.to : p.from, ours = predicted(true);
       printf("%-46s %4s %7d %9.0f %9.0f %8.0f%% %9.0f", again ? "" : p.who, again ? "" : p.gpu, nodes, measured, ours,
@@ -133,31 +135,31 @@ void print_published() {
 
 // Bytes a second and GPU that the network would have to be down to, for the model to keep no more than was measured.
 double explaining_network(const Published& p) {
-  Ceilings rates = rates_of(p.gpu, p.model, true);
+  ReplayRates rates = rates_of(p.gpu, p.model, true);
   const Record one = record_of(p.gpu, p.model, p.way, p.from_nodes),
                many = record_of(p.gpu, p.model, p.way, p.to_nodes);
   const double wanted = p.to / p.from * point_of(one, p.model, rates).tokens_per_second;
   double low = 0.1e9, high = kLink;
   for (int i = 0; i < 30; ++i) {
-    rates.rates.network_bytes = (low + high) / 2;
-    (point_of(many, p.model, rates).tokens_per_second < wanted ? low : high) = rates.rates.network_bytes;
+    rates.network_bytes = (low + high) / 2;
+    (point_of(many, p.model, rates).tokens_per_second < wanted ? low : high) = rates.network_bytes;
   }
   return high;
 }
 
 void print_disagreement() {
-  const Ceilings ours = rates_of("H100", k1B, true);
+  const ReplayRates ours = rates_of("H100", k1B, true);
   const auto exposed = [&](const Way& way) {
     return 100 * point_of(record_of("H100", k1B, way, 256), k1B, ours).exposed;
   };
   printf(
       "\nWhere this model disagrees, and why. Level: it is faster than TransformerEngine on P5 and torchtitan, by what "
-      "the table\nshows. It has every product at 70%% of the data sheet and every pass at 85%% of the memory's rate. "
+      "the table\nshows. It has every product at the rate of its class and every pass at 85%% of the memory's. "
       "Theirs have launches from\nPython and passes that are not fused (quantization by itself takes about 17%% of "
       "TransformerEngine's FP8 linear layers);\ntorchtitan's H100 of 12/2024 had 500 W and 2.4 TB/s, and it took 2 "
       "sequences and computed some activations again; the\nmicro-batch and sequence of TransformerEngine's runs and "
-      "the shape of its 1B are not known here. Megatron-Bridge is faster\nthan this model with our attention and "
-      "slower than with the public one: attention can be all of that difference.\n");
+      "the shape of its 1B are not known here. Megatron-Bridge is as fast\nas this model with our attention, and "
+      "slower than with the public one.\n");
   printf(
       "Scaling: the model hides nearly all communication to 32 nodes. torchtitan kept 97 to 98%% over 16 times the "
       "nodes, on 400\nGb/s a GPU; what the model keeps stands beside it. TransformerEngine on P5 lost 7 to 17%% to 32 "
@@ -177,7 +179,12 @@ void print_disagreement() {
 
 }  // namespace
 
-int main() try {
+int main(int argc, char** argv) try {
+  const auto predicted_8b = [](const Way& way) {
+    return point_of(record_of("H100", k8B, way, 1), k8B, rates_of("H100", k8B, true)).tokens_per_second;
+  };
+  print_8b(predicted_8b(kBf16), predicted_8b(kFp8Gathered));
+  if (wants_8b_alone(argc, argv)) return 0;
   const ReplayRates links = ReplayRates::of(modelled_device("H100"));
   printf(
       "A model, not a measurement: the recorded step of rank 0, each piece of work at named rates. Of one micro-batch "
@@ -185,17 +192,17 @@ int main() try {
       "a "
       "node, the nodes being\nreplicas (hybrid). Weights gathered in bf16 or FP8, gradients summed in fp32.\n");
   for (const char* gpu : {"H100", "H200"})
-    printf("%s: %s\n", gpu, ReplayRates::of(modelled_device(gpu)).text().c_str());
+    printf("%s:\n%s\n", gpu, ReplayRates::of(modelled_device(gpu)).text().c_str());
   printf(
-      "That is 70%% of the data sheet's products, 85%% of its memory, %.0f%% of %.0f GB/s of network and %.0f%% of "
-      "%.0f GB/s of NVLink\na GPU. Gathers and scatters go around all ranks in a ring, as NCCL's: each hop costs its "
+      "That is %.0f%% of %.0f GB/s of network and %.0f%% of %.0f GB/s of NVLink a GPU. Gathers and scatters go around "
+      "all ranks in a ring, as NCCL's: each hop costs its "
       "latency.\n"
       "Columns: tokens a second and GPU; share of the step that compute waits for communication; speed beside one "
       "node's\n\n",
       100 * links.network_bytes / kLink, kLink * 1e-9, 100 * links.node_bytes / kNvlink, kNvlink * 1e-9);
   for (const char* gpu : {"H100", "H200"})
     for (const Model& model : {k1B, k7B})
-      for (const bool portable : {true, false}) print_table(gpu, model, portable);
+      for (const bool ours : {true, false}) print_table(gpu, model, ours);
   print_published();
   print_disagreement();
   return 0;

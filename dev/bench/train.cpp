@@ -28,6 +28,7 @@
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/rehearsal.h"
+#include "llmc/train/roofline.h"
 #include "llmc/train/sampler.h"
 #include "llmc/train/settings.h"
 #include "llmc/train/token_dataset.h"
@@ -104,14 +105,13 @@ void predict(const Options& options) {
   printf("memory: %s of a device, %s\n", human_bytes(step.plan.device_bytes()).c_str(),
          step.plan.device_bytes() <= room ? "which fits" : "which does not fit");
   const double tokens = double(settings.step_tokens()) / world;
-  const Ceilings sheet = Ceilings::data_sheet(device), best = public_rates(device, config.HD, settings.T);
-  for (Ceilings rates : {sheet, best, with_portable_attention(best)}) {
-    rates.rates.ranks_per_node = int(options.gpus_per_node);
-    const Replay replayed = rates.replayed(step.record);
-    printf("\nat the %s%s: %s tokens/s a GPU, %s\n%s; attention %.0f forward, %.0f backward\n\n", rates.name.c_str(),
-           &rates == &sheet ? "'s rates" : "", human_count(tokens / replayed.seconds).c_str(),
+  const ReplayRates sheet = ReplayRates::data_sheet(device);
+  for (ReplayRates rates : {sheet, public_rates(device, config.HD, settings.T), ReplayRates::of(device)}) {
+    rates.ranks_per_node = int(options.gpus_per_node);
+    const Replay replayed = replay(step.record, rates);
+    printf("\n%s: %s tokens/s a GPU, %s\n%s\n\n", rates.name.c_str(), human_count(tokens / replayed.seconds).c_str(),
            mfu_text(config, settings.T, tokens / replayed.seconds, device.bf16_flops).c_str(),
-           rates.rates.text().c_str(), rates.attention_forward * 1e-12, rates.attention_backward * 1e-12);
+           rates.table(rates.used_by(step.record)).c_str());
     printf("%s", split_step(step.record, replayed.spans, sheet).table(tokens).c_str());
   }
   printf("\nroofline: the least at the data sheet's rates\n");
@@ -188,7 +188,8 @@ void report(const Measured& m, const LlamaConfig& config, const RunSettings& s, 
          human_count(tokens / mean * ranks).c_str(), m.loss);
   const bool known = device.bf16_flops > 0 && s.dtype == DType::bf16;
   printf("%s, %s\n",
-         mfu_text(config, s.T, tokens / mean, known ? device.bf16_flops : rates.ceilings.rates.flops).c_str(),
+         mfu_text(config, s.T, tokens / mean, known ? device.bf16_flops : rates.ceilings.flops(RateClass::product_bf16))
+             .c_str(),
          known ? "the data sheet's for bf16" : "the measured product");
   if (!m.state.empty()) printf("GPU, while it trains: %s\n", m.state.c_str());
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: memory that is not there: a run that does not fit ends at its start with what takes most and what would save
 # most; --plan auto chooses of what fits the fastest, on all ranks the same, and with the same micro-batch changes no bit
+# Covers: a dry run's predicted speed is that of the benchmarks, and names the rates that no GPU has confirmed
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -69,6 +70,24 @@ check "  with what each waits for" grep -q "it waits .* for tensor parallelism" 
 "$train" "${cluster[@]/llama3-8b/llama3-405b}" --tensor-parallel-degree 2 >large.txt
 check "what is too large is told what would choose" grep -q -- "--plan auto chooses" large.txt
 check "  and that it is more" grep -q "it does not fit: .*, more than the 77.6 GiB of NVIDIA H100" large.txt
+
+echo "-- one predicted speed: 8B on 8 H100"
+node=(--dry-run --nodes 1 --model llama3-8b --seq-len 8192 --zero-stage 3 --micro-batch 1 --global-batch 8)
+"$train" "${node[@]}" >bf16.txt
+"$train" "${node[@]}" --fp8 tensorwise --fp8-all-gather >fp8.txt
+speed() { sed -n 's/^ *predicted  *\([^ ]*\) tokens\/s a GPU.*/\1/p' "$1"; }
+for file in bf16 fp8; do
+  check "$file: $(speed $file.txt) tokens/s" [ -n "$(speed $file.txt)" ]
+  check "  by rates with their sources" grep -q "^ *attention (hopper) backward, head size 128: .* TFLOP/s (assumption: " $file.txt
+  check "  that no GPU has confirmed" grep -q "(rates that no GPU has confirmed: products in bf16; .*attention (hopper) forward, head size 128; .*links)" $file.txt
+done
+check "  of FP8 products, too" grep -q "rates that no GPU has confirmed: .*FP8 products, one factor a tensor" fp8.txt
+for bench in roofline scale meshes; do
+  timeout 100 "$build/bench/$bench" 8b >$bench.txt
+  check "$bench says the same: $(cat $bench.txt)" \
+    grep -qF "predicted $(speed bf16.txt) tokens/s a GPU in bf16, $(speed fp8.txt) in FP8" $bench.txt
+done
+check "--plan auto names them, too" grep -q "(rates that no GPU has confirmed: products in bf16; .*links)" mesh.txt
 
 for n in 1 2; do
   sharing=$([ $n = 1 ] || echo --zero-stage 3)

@@ -18,7 +18,8 @@ void require_alike(const Record& executed, const Record& recorded) {
   for (size_t i = 0; i < executed.entries.size(); ++i) {
     const Record::Entry &a = executed.entries[i], &b = recorded.entries[i];
     bool alike = a.kind == b.kind && a.stream == b.stream && a.name == b.name && a.place == b.place &&
-                 a.flops == b.flops && a.sent == b.sent && a.ranks == b.ranks && a.accesses.size() == b.accesses.size();
+                 a.flops == b.flops && a.rate == b.rate && a.head_size == b.head_size && a.sent == b.sent &&
+                 a.ranks == b.ranks && a.accesses.size() == b.accesses.size();
     for (size_t k = 0; alike && k < a.accesses.size(); ++k)
       alike = a.accesses[k].bytes == b.accesses[k].bytes && a.accesses[k].write == b.accesses[k].write;
     REQUIRE(alike, "entry %zu: %s (%s), %zu bytes sent, was executed; %s (%s), %zu bytes, recorded", i, a.name.c_str(),

@@ -198,6 +198,8 @@ TEST_CASE("the record of a device that executes nothing is that of one that does
       CHECK(a.name == b.name);
       CHECK(a.place == b.place);
       CHECK(a.flops == b.flops);
+      CHECK(a.rate == b.rate);
+      CHECK(a.head_size == b.head_size);
       CHECK(a.sent == b.sent);
       CHECK(a.accesses.size() == b.accesses.size());
       for (size_t k = 0; k < a.accesses.size(); ++k) CHECK(a.accesses[k].bytes == b.accesses[k].bytes);
@@ -285,13 +287,15 @@ TEST_CASE("a replay: what is independent overlaps, what is ordered does not") {
 
   // Twice the rates: half the time, but for what does not depend on them.
   ReplayRates twice = rates;
-  twice.flops *= 2, twice.memory_bytes *= 2, twice.node_bytes *= 2, twice.network_bytes *= 2;
+  for (Rate& rate : twice.compute) rate.flops *= 2;
+  twice.memory_bytes *= 2, twice.node_bytes *= 2, twice.network_bytes *= 2;
   CHECK(replay(step.record, twice).seconds < 0.55 * replayed.seconds);
 }
 
 TEST_CASE("replayed times by hand") {
   ReplayRates rates{};
-  rates.flops = 100, rates.memory_bytes = 10, rates.kernel_seconds = 0.5, rates.ranks_per_node = 4;
+  rates.set_all(100, 100, "by hand");
+  rates.memory_bytes = 10, rates.kernel_seconds = 0.5, rates.ranks_per_node = 4;
   rates.node_bytes = 8, rates.network_bytes = 1, rates.node_hop_seconds = rates.network_hop_seconds = 0;
   static char memory[100];
   const auto work = [&](double flops, size_t bytes, size_t sent, std::vector<int> ranks) {
@@ -317,7 +321,8 @@ TEST_CASE("replayed times by hand") {
 
 TEST_CASE("collectives that travel at once share the links that both use, and waits are told by stream") {
   ReplayRates rates{};
-  rates.flops = 1, rates.memory_bytes = 1, rates.kernel_seconds = 0, rates.ranks_per_node = 2;
+  rates.set_all(1, 1, "by hand");
+  rates.memory_bytes = 1, rates.kernel_seconds = 0, rates.ranks_per_node = 2;
   rates.node_bytes = 4, rates.network_bytes = 1, rates.node_hop_seconds = rates.network_hop_seconds = 0;
   // Compute of a second, then it waits for the first collective, then for the second one.
   const auto replayed = [&](std::vector<int> first, size_t first_sent, std::vector<int> second, size_t second_sent) {

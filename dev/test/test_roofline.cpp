@@ -1,5 +1,6 @@
 // Covers: a step by class of work: all of it is in a class, its FLOPs are those of the formulas on paper, and the
 // optimizer's bytes those of the state
+// Covers: each kernel, head size and FP8 recipe is charged with a rate of its own, from one table with sources
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -36,9 +37,9 @@ Step step_of(const std::vector<std::string>& words, int ranks = 1) {
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   const Record record =
       record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps).record;
-  const Ceilings rates = Ceilings::data_sheet(device);
+  const ReplayRates rates = ReplayRates::data_sheet(device);
   return {config, settings, record, double(settings.step_tokens()) / ranks,
-          split_step(record, rates.replayed(record).spans, rates)};
+          split_step(record, replay(record, rates).spans, rates)};
 }
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -152,22 +153,25 @@ TEST_CASE("the optimizer's bytes are those of the state") {
 }
 
 TEST_CASE("a step by hand") {
-  const auto work = [](const char* name, int stream, double flops, size_t bytes) {
+  const auto work = [](const char* name, int stream, double flops, size_t bytes,
+                       RateClass rate = RateClass::product_bf16) {
     Entry entry{Kind::work, stream};
-    entry.name = name, entry.flops = flops;
+    entry.name = name, entry.flops = flops, entry.rate = rate;
     entry.accesses = {{nullptr, bytes, true}};
     return entry;
   };
-  Ceilings rates{};
-  rates.rates.flops = 100, rates.rates.fp8_flops = 200, rates.rates.memory_bytes = 10, rates.rates.host_bytes = 4;
-  rates.rates.node_bytes = 2, rates.rates.kernel_seconds = rates.rates.node_hop_seconds = 0;
-  rates.attention_forward = 50, rates.attention_backward = 25;
-  CHECK(rates.seconds(work("matmul_forward", 0, 300, 10)) == 3);
-  CHECK(rates.seconds(work("matmul_forward", 0, 100, 20)) == 2);  // its bytes take longer
-  CHECK(rates.seconds(work("attention_mma, forward", 0, 100, 0)) == 2);
-  CHECK(rates.seconds(work("attention_mma, dq", 0, 105, 0)) == 3);  // 75 of them count
-  CHECK(rates.seconds(work("attention_mma, dk and dv", 0, 140, 0)) == 4);
-  CHECK(rates.seconds(work("attention_new, backward", 0, 100, 0)) == 4);
+  ReplayRates rates{};
+  rates.set_all(100, 200, "by hand");
+  rates.set(kAttentionForward, 50, "by hand"), rates.set(kAttentionBackward, 25, "by hand");
+  rates.memory_bytes = 10, rates.host_bytes = 4, rates.node_bytes = 2;
+  rates.kernel_seconds = rates.node_hop_seconds = 0;
+  const auto seconds = [&](const Entry& entry) { return replayed_seconds(entry, rates); };
+  CHECK(seconds(work("matmul_forward", 0, 300, 10)) == 3);
+  CHECK(seconds(work("matmul_forward", 0, 100, 20)) == 2);  // its bytes take longer
+  CHECK(seconds(work("matmul_forward", 0, 300, 10, RateClass::product_fp8_row)) == 1.5);
+  CHECK(seconds(work("attention_mma, forward", 0, 100, 0, RateClass::attention_mma_forward)) == 2);
+  CHECK(seconds(work("attention_mma, dq", 0, 105, 0, RateClass::attention_mma_backward)) == 3);  // 75 of them count
+  CHECK(seconds(work("attention_mma, dk and dv", 0, 140, 0, RateClass::attention_mma_backward)) == 4);
 
   Record record;
   record.streams = {"compute", "gather", "out"};
@@ -198,4 +202,92 @@ TEST_CASE("a step by hand") {
   CHECK(class_of(work("something else", 0, 0, 0)) == WorkClass::other);
   CHECK(split.table(2).find("communication                      1 1000.00 ms    10.0% 500000.000 4000.00 ms") !=
         std::string::npos);
+}
+
+TEST_CASE("each kernel, head size and recipe is charged with its own rate") {
+  const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
+  const auto used = [&](const std::string& options) {
+    std::vector<std::string> names;
+    for (const Rate& rate : rates.used_by(
+             step_of(words_of("--seq-len 256 --micro-batch 1 --global-batch 1 --layers 2 " + options)).record))
+      names.push_back(rate.name());
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const std::string hopper = "attention (hopper) forward, head size ",
+                    backward = "attention (hopper) backward, head size ";
+  CHECK(used("--model llama3-8b") == Names{"products in bf16", hopper + "128", backward + "128"});
+  CHECK(used("--model llama3.2-1b") == Names{"products in bf16", hopper + "64", backward + "64"});
+  CHECK(used("--model llama3-8b --attention mma") ==
+        Names{"products in bf16", "attention (mma) forward", "attention (mma) backward"});
+  CHECK(used("--model llama3-8b --attention plain") ==
+        Names{"products in bf16", "attention (plain) forward", "attention (plain) backward"});
+  CHECK(used("--model llama3-8b --dtype fp32") ==
+        Names{"products in fp32", "attention (plain) forward", "attention (plain) backward"});
+  CHECK(used("--model llama3-8b --dtype fp32 --tf32") ==
+        Names{"products in tf32", "attention (plain) forward", "attention (plain) backward"});
+  for (const auto& [recipe, shared] : std::vector<std::pair<std::string, std::string>>{{"tensorwise", "tensor"},
+                                                                                       {"delayed", "tensor"},
+                                                                                       {"rowwise", "row"},
+                                                                                       {"rowwise-hp-wgrad", "row"},
+                                                                                       {"blockwise", "block"}})
+    CHECK(used("--model llama3-8b --fp8 " + recipe) ==
+          Names{"products in bf16", "FP8 products, one factor a " + shared, hopper + "128", backward + "128"});
+}
+
+TEST_CASE("the table of rates: sources, order and what is confirmed") {
+  for (const char* name : {"A100", "H100", "H200", "B200"}) {
+    CAPTURE(name);
+    const DeviceInfo device = modelled_device(name);
+    const ReplayRates rates = ReplayRates::of(device), sheet = ReplayRates::data_sheet(device);
+    using enum RateClass;
+    for (const Rate& rate : rates.compute) {
+      const std::string source = rate.source, name = rate.name();
+      CAPTURE(name);
+      CHECK((source.starts_with("assumption: ") || source.starts_with("published: ") ||
+             source.starts_with("measured: ")));
+      CHECK(rate.confirmed == source.starts_with("measured: "));
+      CHECK(rate.flops > 0);
+      CHECK(rate.flops < sheet.flops(rate.of));
+    }
+    const double bf16 = rates.flops(product_bf16);
+    CHECK(rates.flops(product_fp8_tensor) > rates.flops(product_fp8_row));
+    CHECK(rates.flops(product_fp8_row) > rates.flops(product_fp8_block));
+    CHECK(rates.flops(product_fp8_block) > bf16);
+    CHECK(rates.flops(product_fp32) < rates.flops(product_tf32));
+    for (const auto of : {attention_mma_forward, attention_hopper_forward})
+      for (const int HD : {64, 128}) {
+        const auto back = RateClass(int(of) + 1);
+        CHECK(rates.flops(of, HD) < bf16);
+        CHECK(rates.flops(back, HD) < rates.flops(of, HD));
+        CHECK(rates.flops(attention_plain_forward, HD) < rates.flops(of, HD));
+      }
+  }
+  const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
+  CHECK(rates.unconfirmed({rates.rate(RateClass::product_bf16, 0)}) ==
+        "rates that no GPU has confirmed: products in bf16; memory; links");
+  ReplayRates confirmed = rates;
+  confirmed.bytes_confirmed = true;
+  CHECK(confirmed.unconfirmed({}).empty());
+  CHECK(error_of([&] {
+          rates.rate(RateClass::attention_hopper_forward, 96);
+        }).find("no rate is known for attention (hopper) forward, head size 96") != std::string::npos);
+}
+
+TEST_CASE("no step is predicted to be faster than its kernels' rates allow") {
+  const DeviceInfo device = modelled_device("H100");
+  const ReplayRates rates = ReplayRates::of(device);
+  double before = INFINITY;
+  for (const char* recipe : {"off", "blockwise", "rowwise", "tensorwise"}) {  // from the slowest products on
+    CAPTURE(recipe);
+    const Step step = step_of(words_of(std::string("--model llama3-8b --layers 4 --seq-len 8192 --micro-batch 1 "
+                                                   "--global-batch 8 --zero-stage 3 --fp8 ") +
+                                       recipe),
+                              8);
+    const double seconds = replay(step.record, rates).seconds,
+                 flops = step.config.flops_per_token(step.settings.T, true) * step.tokens;
+    CHECK(flops / seconds < (std::string(recipe) == "off" ? 0.7 : 1.0) * device.bf16_flops);
+    CHECK(seconds < before);
+    before = seconds;
+  }
 }

@@ -5,7 +5,7 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.name = work.name;
   entry.place = format("%s:%d", work.file, work.line);
   entry.flops = work.flops;
-  entry.fp8 = work.fp8;
+  entry.rate = work.rate, entry.head_size = work.head_size;
   entry.accesses.assign(work.accesses, work.accesses + work.access_count);
   entry.sent = work.traffic.sent;
   entry.tree = work.traffic.tree;

@@ -25,7 +25,8 @@ struct Record {
     // Of work:
     std::string name = {}, place = {};  // "matmul_forward", "llmc/model/block.cpp:31"
     double flops = 0;
-    bool fp8 = false;  // they are those of FP8 tensor cores
+    RateClass rate = RateClass::product_bf16;
+    int head_size = 0;  // of attention
     std::vector<Access> accesses = {};
     size_t sent = 0;              // bytes that this rank sends to others
     bool tree = false;            // of a collective that need not go from rank to rank

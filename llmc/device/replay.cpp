@@ -51,30 +51,12 @@ double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(c
 
 }  // namespace
 
-ReplayRates ReplayRates::of(const DeviceInfo& device) {
-  REQUIRE(device.bf16_flops > 0 && device.memory_bytes_per_second > 0, "the rates of %s are not known",
-          device.name.c_str());
-  ReplayRates rates{};
-  rates.flops = 0.7 * device.bf16_flops;
-  rates.fp8_flops = 2 * rates.flops;
-  rates.memory_bytes = 0.85 * device.memory_bytes_per_second;
-  return rates;
-}
-
-std::string ReplayRates::text() const {
-  return format(
-      "%.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of "
-      "%d and %.0f GB/s to others, a hop takes %.1f and %.1f us; %.0f GB/s to the host and back",
-      flops * 1e-12, fp8_flops * 1e-12, memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node,
-      network_bytes * 1e-9, node_hop_seconds * 1e6, network_hop_seconds * 1e6, host_bytes * 1e-9);
-}
-
 // NCCL has trees for sums that all ranks get; what it gathers and scatters goes around, from rank to rank.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
-    return std::max({rates.kernel_seconds, work.flops / (work.fp8 ? rates.fp8_flops : rates.flops),
-                     double(work.bytes()) / rates.memory_bytes});
+    return std::max({rates.kernel_seconds, double(work.bytes()) / rates.memory_bytes,
+                     work.flops > 0 ? counted_flops(work) / rates.flops(work.rate, work.head_size) : 0});
   const Way way = way_of(work.ranks, rates);
   const double node_hops = work.tree ? log2_hops(way.in_node) : double(work.ranks.size() - way.nodes),
                network_hops = work.tree ? log2_hops(way.nodes) : double(way.nodes - 1);

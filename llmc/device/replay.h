@@ -11,25 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "llmc/device/device.h"
+#include "llmc/device/rates.h"
 #include "llmc/device/record.h"
-
-struct ReplayRates {
-  double flops;                  // of products and attention, a second
-  double fp8_flops;              // of products in FP8
-  double memory_bytes;           // a second
-  double kernel_seconds = 2e-6;  // of the shortest kernel
-  int ranks_per_node = 8;
-  double node_bytes = 360e9;          // a second that a rank sends within a node
-  double network_bytes = 40e9;        // a second that a rank sends to other nodes
-  double node_hop_seconds = 1.5e-6;   // from a rank to the next
-  double network_hop_seconds = 6e-6;  // from a node to the next
-  double host_bytes = 55e9;  // a second between the device and pinned memory, in each direction: PCIe 5, 16 lanes
-
-  // 70% of a GPU's products' peak (FP8 has twice that of bf16) and 85% of its memory's: what large kernels reach.
-  static ReplayRates of(const DeviceInfo& device);
-  std::string text() const;  // "692 TFLOP/s, 2.85 TB/s, …"
-};
 
 struct Replay {
   // The first stream waits for another, which last did the work of an entry.

@@ -49,6 +49,22 @@ struct Traffic {
   bool tree = false;
 };
 
+// What kind of operations they are: a device has a rate for each (rates.h).
+enum class RateClass : uint8_t {
+  product_bf16,
+  product_tf32,
+  product_fp32,
+  product_fp8_tensor,  // products in FP8, by what shares a factor: a tensor, a row, a block of 128
+  product_fp8_row,
+  product_fp8_block,
+  attention_hopper_forward,  // attention by its kernel (attention.h)
+  attention_hopper_backward,
+  attention_mma_forward,
+  attention_mma_backward,
+  attention_plain_forward,
+  attention_plain_backward
+};
+
 struct Work {
   static constexpr size_t kMaxAccesses = 16;
 
@@ -60,7 +76,8 @@ struct Work {
   const char* file;
   int line;
   Traffic traffic = {};
-  bool fp8 = false;    // the operations are those of FP8 tensor cores
+  RateClass rate = RateClass::product_bf16;
+  int head_size = 0;   // of attention
   size_t crossed = 0;  // bytes that a copy moves between the device and pinned memory of the host
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
@@ -78,7 +95,8 @@ struct Work {
         file(other.file),
         line(other.line),
         traffic(other.traffic),
-        fp8(other.fp8),
+        rate(other.rate),
+        head_size(other.head_size),
         crossed(other.crossed) {
     std::copy(other.accesses, other.accesses + access_count, accesses);
   }

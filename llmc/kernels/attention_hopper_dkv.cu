@@ -304,15 +304,15 @@ void hopper_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
-    launch<attention_hopper_dkv_kernel<kHD>>(dkv_work(stream, who, dk, dv, delta, dout, lse, q, k, v, shape),
-                                             blocks_for(size_t(Tk), Shared::kKeys) * unsigned(NKV * B),
-                                             Shared::kThreads, sizeof(Shared),
-                                             map_of_rows(device, dk, shape.k, B, Tk, NKV, HD, kGroupRows, who),
-                                             map_of_rows(device, dv, shape.v, B, Tk, NKV, HD, kGroupRows, who),
-                                             map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
-                                             map_of_rows(device, dout, shape.out, B, Tq, NH, HD, Shared::kQueries, who),
-                                             map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
-                                             map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), dk,
-                                             dv, lse, delta, shape, 1 / std::sqrt(float(HD)), accumulate);
+    launch<attention_hopper_dkv_kernel<kHD>>(
+        dkv_work(stream, who, RateClass::attention_hopper_backward, dk, dv, delta, dout, lse, q, k, v, shape),
+        blocks_for(size_t(Tk), Shared::kKeys) * unsigned(NKV * B), Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, dk, shape.k, B, Tk, NKV, HD, kGroupRows, who),
+        map_of_rows(device, dv, shape.v, B, Tk, NKV, HD, kGroupRows, who),
+        map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
+        map_of_rows(device, dout, shape.out, B, Tq, NH, HD, Shared::kQueries, who),
+        map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
+        map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), dk, dv, lse, delta, shape,
+        1 / std::sqrt(float(HD)), accumulate);
   });
 }

@@ -240,8 +240,9 @@ void hopper_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dou
     Device& device = stream.device();
     const unsigned ranges = blocks_for(size_t(Tq), Shared::kQueries);
     launch<attention_hopper_dq_kernel<kHD>>(
-        dq_work(stream, who, dq, delta, dout, out, lse, q, k, v, shape), ranges * unsigned(NH * B), Shared::kThreads,
-        sizeof(Shared), map_of_rows(device, dq, shape.q, B, Tq, NH, HD, kGroupRows, who),
+        dq_work(stream, who, RateClass::attention_hopper_backward, dq, delta, dout, out, lse, q, k, v, shape),
+        ranges * unsigned(NH * B), Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, dq, shape.q, B, Tq, NH, HD, kGroupRows, who),
         map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
         map_of_rows(device, dout, shape.out, B, Tq, NH, HD, Shared::kQueries, who),
         map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),

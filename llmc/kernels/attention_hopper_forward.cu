@@ -239,12 +239,13 @@ void hopper_attention_forward(Stream& stream, bf16* out, float* lse, const bf16*
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
     const unsigned ranges = blocks_for(size_t(Tq), Shared::kQueries);
-    launch<attention_hopper_forward_kernel<kHD>>(forward_work(stream, who, out, lse, q, k, v, shape, amax),
-                                                 ranges * unsigned(NH * B), Shared::kThreads, sizeof(Shared),
-                                                 map_of_rows(device, out, shape.out, B, Tq, NH, HD, kGroupRows, who),
-                                                 map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
-                                                 map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
-                                                 map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who),
-                                                 lse, shape, 1 / std::sqrt(float(HD)), int(ranges), amax);
+    launch<attention_hopper_forward_kernel<kHD>>(
+        forward_work(stream, who, RateClass::attention_hopper_forward, out, lse, q, k, v, shape, amax),
+        ranges * unsigned(NH * B), Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, out, shape.out, B, Tq, NH, HD, kGroupRows, who),
+        map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
+        map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
+        map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), lse, shape, 1 / std::sqrt(float(HD)),
+        int(ranges), amax);
   });
 }

@@ -224,7 +224,8 @@ void mma_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, c
   const auto launch_with = [&]<int kHD, int kWarps, int kQueries>(std::integer_sequence<int, kHD, kWarps, kQueries>) {
     using Shared = Tiles<kHD, kWarps, kQueries>;
     launch<attention_mma_dkv_kernel<kHD, kWarps, kQueries>>(
-        dkv_work(stream, "attention_mma, dk and dv", dk, dv, delta, dout, lse, q, k, v, shape),
+        dkv_work(stream, "attention_mma, dk and dv", RateClass::attention_mma_backward, dk, dv, delta, dout, lse, q, k,
+                 v, shape),
         blocks_for(size_t(Tk), Shared::kRows) * unsigned(NKV * B), 32 * kWarps, sizeof(Shared), dk, dv, dout, lse,
         delta, q, k, v, shape, 1 / std::sqrt(float(HD)), accumulate);
   };

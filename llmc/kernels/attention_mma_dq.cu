@@ -154,9 +154,10 @@ void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, 
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     const unsigned ranges = blocks_for(size_t(Tq), Shared::kRows);
-    launch<attention_mma_dq_kernel<kHD>>(
-        dq_work(stream, "attention_mma, dq", dq, delta, dout, out, lse, q, k, v, shape), ranges * unsigned(NH * B),
-        32 * Shared::kWarps, sizeof(Shared), dq, delta, dout, out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)),
-        int(ranges), accumulate);
+    launch<attention_mma_dq_kernel<kHD>>(dq_work(stream, "attention_mma, dq", RateClass::attention_mma_backward, dq,
+                                                 delta, dout, out, lse, q, k, v, shape),
+                                         ranges * unsigned(NH * B), 32 * Shared::kWarps, sizeof(Shared), dq, delta,
+                                         dout, out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges),
+                                         accumulate);
   });
 }

@@ -173,8 +173,10 @@ void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q,
     constexpr int kHD = decltype(constant)::value;
     const auto start = [&](auto finds_amax) {
       launch<attention_mma_forward_kernel<kHD, decltype(finds_amax)::value>>(
-          forward_work(stream, "attention_mma, forward", out, lse, q, k, v, shape, amax), ranges * unsigned(NH * B),
-          kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), amax);
+          forward_work(stream, "attention_mma, forward", RateClass::attention_mma_forward, out, lse, q, k, v, shape,
+                       amax),
+          ranges * unsigned(NH * B), kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)),
+          int(ranges), amax);
     };
     if (amax) start(std::true_type{});
     else start(std::false_type{});

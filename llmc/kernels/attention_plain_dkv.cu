@@ -114,7 +114,8 @@ void plain_attention_dkv(Stream& stream, T* dk, T* dv, const float* delta, const
     const size_t row_bytes = in_turn ? rows_bytes : transposed_bytes + rows_bytes;
     const int chunks = chunks_of_tile(row_bytes);
     launch<attention_dkv_kernel<T, kHD>>(
-        dkv_work(stream, "attention_backward, dk and dv", dk, dv, delta, dout, lse, q, k, v, shape),
+        dkv_work(stream, "attention_backward, dk and dv", RateClass::attention_plain_backward, dk, dv, delta, dout, lse,
+                 q, k, v, shape),
         ranges * unsigned(NKV * B), threads, sizeof(QueryRows) + chunks * kChunk * row_bytes, dk, dv, dout, lse, delta,
         q, k, v, shape, 1 / std::sqrt(float(HD)), chunks, in_turn, accumulate);
   });

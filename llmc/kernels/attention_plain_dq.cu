@@ -89,10 +89,11 @@ void plain_attention_dq(Stream& stream, T* dq, float* delta, const T* dout, cons
     constexpr int kHD = decltype(constant)::value;
     const size_t row_bytes = size_t(2 * HD + row_stride<kHD>(HD)) * sizeof(float);
     const int chunks = chunks_of_tile(row_bytes);
-    launch<attention_dq_kernel<T, kHD>>(
-        dq_work(stream, "attention_backward, dq", dq, delta, dout, out, lse, q, k, v, shape),
-        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, dq, delta, dout, out, lse, q, k, v, shape,
-        1 / std::sqrt(float(HD)), int(ranges), chunks, accumulate);
+    launch<attention_dq_kernel<T, kHD>>(dq_work(stream, "attention_backward, dq", RateClass::attention_plain_backward,
+                                                dq, delta, dout, out, lse, q, k, v, shape),
+                                        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, dq, delta,
+                                        dout, out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), chunks,
+                                        accumulate);
   });
 }
 

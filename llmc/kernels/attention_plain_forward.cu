@@ -111,9 +111,10 @@ void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, con
     constexpr int kHD = decltype(constant)::value;
     const size_t row_bytes = size_t(HD + row_stride<kHD>(HD)) * sizeof(float);
     const int chunks = chunks_of_tile(row_bytes);
-    launch<attention_forward_kernel<T, kHD>>(forward_work(stream, "attention_forward", out, lse, q, k, v, shape, amax),
-                                             ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, out, lse,
-                                             q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), chunks, amax);
+    launch<attention_forward_kernel<T, kHD>>(
+        forward_work(stream, "attention_forward", RateClass::attention_plain_forward, out, lse, q, k, v, shape, amax),
+        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, out, lse, q, k, v, shape,
+        1 / std::sqrt(float(HD)), int(ranges), chunks, amax);
   });
 }
 

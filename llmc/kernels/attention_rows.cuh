@@ -122,48 +122,55 @@ void with_tensor_core_head_size(int HD, const Body& body) {
   else body(std::integral_constant<int, 128>{});
 }
 
-// What each pass says of itself before it is enqueued, whichever kernel computes it.
-template <class T>
-Work forward_work(Stream& stream, const char* name, T* out, float* lse, const T* q, const T* k, const T* v,
-                  const AttentionShape& s, float* amax, const char* file = __builtin_FILE(),
-                  int line = __builtin_LINE()) {
-  return {
-      stream,
-      name,
-      {writes(out, span_of(s.out, s.B, s.Tq, s.NH, s.HD)), writes(lse, size_t(s.B) * s.NH * s.Tq),
-       reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
-       reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq), updates(amax, 1)},
-      4.0 * s.HD * s.B * s.NH * attention_pairs(s),
-      file,
-      line};
+// What each pass says of itself before it is enqueued, whichever kernel computes it: `rate` says which one.
+inline Work attention_work(Work work, RateClass rate, const AttentionShape& s) {
+  work.rate = rate, work.head_size = s.HD;
+  return work;
 }
 template <class T>
-Work dq_work(Stream& stream, const char* name, T* dq, float* delta, const T* dout, const T* out, const float* lse,
-             const T* q, const T* k, const T* v, const AttentionShape& s, const char* file = __builtin_FILE(),
-             int line = __builtin_LINE()) {
+Work forward_work(Stream& stream, const char* name, RateClass rate, T* out, float* lse, const T* q, const T* k,
+                  const T* v, const AttentionShape& s, float* amax, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
+  return attention_work(
+      {stream,
+       name,
+       {writes(out, span_of(s.out, s.B, s.Tq, s.NH, s.HD)), writes(lse, size_t(s.B) * s.NH * s.Tq),
+        reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
+        reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq), updates(amax, 1)},
+       4.0 * s.HD * s.B * s.NH * attention_pairs(s),
+       file,
+       line},
+      rate, s);
+}
+template <class T>
+Work dq_work(Stream& stream, const char* name, RateClass rate, T* dq, float* delta, const T* dout, const T* out,
+             const float* lse, const T* q, const T* k, const T* v, const AttentionShape& s,
+             const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   const size_t queries = span_of(s.q, s.B, s.Tq, s.NH, s.HD), outputs = span_of(s.out, s.B, s.Tq, s.NH, s.HD);
   const size_t rows = size_t(s.B) * s.NH * s.Tq;
-  return {stream,
-          name,
-          {updates(dq, queries), writes(delta, rows), reads(dout, outputs), reads(out, outputs), reads(lse, rows),
-           reads(q, queries), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
-           reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq)},
-          6.0 * s.HD * s.B * s.NH * attention_pairs(s),
-          file,
-          line};
+  return attention_work({stream,
+                         name,
+                         {updates(dq, queries), writes(delta, rows), reads(dout, outputs), reads(out, outputs),
+                          reads(lse, rows), reads(q, queries), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
+                          reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq)},
+                         6.0 * s.HD * s.B * s.NH * attention_pairs(s),
+                         file,
+                         line},
+                        rate, s);
 }
 template <class T>
-Work dkv_work(Stream& stream, const char* name, T* dk, T* dv, const float* delta, const T* dout, const float* lse,
-              const T* q, const T* k, const T* v, const AttentionShape& s, const char* file = __builtin_FILE(),
-              int line = __builtin_LINE()) {
+Work dkv_work(Stream& stream, const char* name, RateClass rate, T* dk, T* dv, const float* delta, const T* dout,
+              const float* lse, const T* q, const T* k, const T* v, const AttentionShape& s,
+              const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   const size_t keys = span_of(s.k, s.B, s.Tk, s.NKV, s.HD), values = span_of(s.v, s.B, s.Tk, s.NKV, s.HD);
   const size_t rows = size_t(s.B) * s.NH * s.Tq;
-  return {stream,
-          name,
-          {updates(dk, keys), updates(dv, values), reads(dout, span_of(s.out, s.B, s.Tq, s.NH, s.HD)), reads(lse, rows),
-           reads(delta, rows), reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)), reads(k, keys), reads(v, values),
-           reads(s.document_start, size_t(s.B) * s.Tq)},
-          8.0 * s.HD * s.B * s.NH * attention_pairs(s),
-          file,
-          line};
+  return attention_work({stream,
+                         name,
+                         {updates(dk, keys), updates(dv, values), reads(dout, span_of(s.out, s.B, s.Tq, s.NH, s.HD)),
+                          reads(lse, rows), reads(delta, rows), reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)),
+                          reads(k, keys), reads(v, values), reads(s.document_start, size_t(s.B) * s.Tq)},
+                         8.0 * s.HD * s.B * s.NH * attention_pairs(s),
+                         file,
+                         line},
+                        rate, s);
 }

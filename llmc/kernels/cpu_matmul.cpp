@@ -182,6 +182,7 @@ void require_sizes(const char* name, int N, int OC, int IC, int stride) {
 
 struct Matmul::State {
   Stream& stream;
+  const Options options;       // of a GPU that is modelled: products are declared with their rate there
   std::vector<float> a, b, c;  // fp32 copies of bf16 operands
   ProductTuner tuner;
   std::map<MatmulShape, Cut> plans;
@@ -207,7 +208,7 @@ struct Matmul::State {
   }
 };
 
-Matmul::Matmul(Stream& stream, std::byte*, Options) : state_(new State{stream, {}, {}, {}, {}, {}}) {
+Matmul::Matmul(Stream& stream, std::byte*, Options options) : state_(new State{stream, options, {}, {}, {}, {}, {}}) {
 #if LLMC_OPENBLAS
   openblas_set_num_threads(1);  // our threads share out the pieces
 #endif
@@ -276,7 +277,7 @@ void Matmul::forward(Out* out, const T* in, const T* weight, int N, int OC, int 
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
   const MatmulShape shape = shape_of(false, true, N, OC, IC, IC, IC, stride, kDType<T>, kDType<Out>);
-  s.run(forward_work(s.stream, out, in, weight, n, oc, ic, ld), shape, [=, &s](Cut cut) {
+  s.run(forward_work(s.stream, out, in, weight, n, oc, ic, ld, s.options.tf32), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, in, n, ic, ic);
     const float* b = widened(device, s.b, weight, oc, ic, ic);
@@ -293,7 +294,7 @@ void Matmul::dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int 
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
   const MatmulShape shape = shape_of(false, false, N, IC, OC, stride, IC, IC, kDType<T>, kDType<Out>);
-  s.run(dgrad_work(s.stream, din, dout, weight, n, oc, ic, ld), shape, [=, &s](Cut cut) {
+  s.run(dgrad_work(s.stream, din, dout, weight, n, oc, ic, ld, s.options.tf32), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, dout, n, oc, ld);
     const float* b = widened(device, s.b, weight, oc, ic, ic);
@@ -311,7 +312,7 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
   State& s = *state_;
   const MatmulShape shape = shape_of(true, false, OC, IC, N, stride, IC, IC, kDType<T>, DType::fp32, accumulate);
-  s.run(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld, accumulate), shape, [=, &s](Cut cut) {
+  s.run(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld, accumulate, s.options.tf32), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
     const float* a = widened(device, s.a, dout, n, oc, ld);
     const float* b = widened(device, s.b, in, n, ic, ic);

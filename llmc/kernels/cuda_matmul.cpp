@@ -323,7 +323,7 @@ void Matmul::forward(Out* out, const T* in, const T* weight, int N, int OC, int 
   require_operand("forward", "weight", weight);
   const int64_t stride = out_stride ? out_stride : OC;
   // outᵀ[OC,N] = W[OC,IC] inᵀ[IC,N]
-  state_->run(forward_work(state_->stream, out, in, weight, N, OC, IC, stride),
+  state_->run(forward_work(state_->stream, out, in, weight, N, OC, IC, stride, state_->options.tf32),
               state_->shape_of(true, false, OC, N, IC, IC, IC, stride, kDType<T>, kDType<Out>), weight, in, out);
 }
 
@@ -334,7 +334,7 @@ void Matmul::dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int 
   require_operand("dgrad", "weight", weight);
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dinᵀ[IC,N] = Wᵀ[IC,OC] doutᵀ[OC,N]
-  state_->run(dgrad_work(state_->stream, din, dout, weight, N, OC, IC, stride),
+  state_->run(dgrad_work(state_->stream, din, dout, weight, N, OC, IC, stride, state_->options.tf32),
               state_->shape_of(false, false, IC, N, OC, IC, stride, IC, kDType<T>, kDType<Out>), weight, dout, din);
 }
 
@@ -346,7 +346,7 @@ void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, in
   require_operand("wgrad", "in", in);
   const int64_t stride = dout_stride ? dout_stride : OC;
   // dWᵀ[IC,OC] = inᵀ[IC,N] dout[N,OC]
-  state_->run(wgrad_work(state_->stream, dweight, dout, in, N, OC, IC, stride, accumulate),
+  state_->run(wgrad_work(state_->stream, dweight, dout, in, N, OC, IC, stride, accumulate, state_->options.tf32),
               state_->shape_of(false, true, IC, OC, N, IC, stride, IC, kDType<T>, DType::fp32, accumulate), in, dout,
               dweight);
 }

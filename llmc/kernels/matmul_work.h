@@ -6,28 +6,40 @@
 #include "llmc/device/work.h"
 #include "llmc/kernels/quantized_tensor.h"
 
+// `work` with the rate of products of T; `tf32`: fp32 operands are rounded to it.
+template <class T>
+Work with_rate_of(Work work, bool tf32) {
+  if (sizeof(T) == sizeof(float)) work.rate = tf32 ? RateClass::product_tf32 : RateClass::product_fp32;
+  return work;
+}
+
 template <class T, class Out>
-Work forward_work(Stream& stream, Out* out, const T* in, const T* weight, size_t n, size_t oc, size_t ic, size_t ld) {
-  return {stream,
-          "matmul_forward",
-          {reads(in, n * ic), reads(weight, oc * ic), writes(out, (n - 1) * ld + oc)},
-          2.0 * double(n) * double(oc) * double(ic)};
+Work forward_work(Stream& stream, Out* out, const T* in, const T* weight, size_t n, size_t oc, size_t ic, size_t ld,
+                  bool tf32) {
+  Work work{stream,
+            "matmul_forward",
+            {reads(in, n * ic), reads(weight, oc * ic), writes(out, (n - 1) * ld + oc)},
+            2.0 * double(n) * double(oc) * double(ic)};
+  return with_rate_of<T>(work, tf32);
 }
 template <class T, class Out>
-Work dgrad_work(Stream& stream, Out* din, const T* dout, const T* weight, size_t n, size_t oc, size_t ic, size_t ld) {
-  return {stream,
-          "matmul_dgrad",
-          {reads(dout, (n - 1) * ld + oc), reads(weight, oc * ic), writes(din, n * ic)},
-          2.0 * double(n) * double(oc) * double(ic)};
+Work dgrad_work(Stream& stream, Out* din, const T* dout, const T* weight, size_t n, size_t oc, size_t ic, size_t ld,
+                bool tf32) {
+  Work work{stream,
+            "matmul_dgrad",
+            {reads(dout, (n - 1) * ld + oc), reads(weight, oc * ic), writes(din, n * ic)},
+            2.0 * double(n) * double(oc) * double(ic)};
+  return with_rate_of<T>(work, tf32);
 }
 template <class T>
 Work wgrad_work(Stream& stream, float* dweight, const T* dout, const T* in, size_t n, size_t oc, size_t ic, size_t ld,
-                bool adds) {
-  return {
+                bool adds, bool tf32) {
+  Work work{
       stream,
       "matmul_wgrad",
       {reads(dout, (n - 1) * ld + oc), reads(in, n * ic), adds ? updates(dweight, oc * ic) : writes(dweight, oc * ic)},
       2.0 * double(n) * double(oc) * double(ic)};
+  return with_rate_of<T>(work, tf32);
 }
 template <class T>
 Work quantized_work(Stream& stream, const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b,
@@ -38,7 +50,10 @@ Work quantized_work(Stream& stream, const char* name, T* out, const QuantizedTen
             {reads(a.data, a.bytes()), reads(a.factors, a.factor_count()), reads(b.data, b.bytes()),
              reads(b.factors, b.factor_count()), adds ? updates(out, size) : writes(out, size)},
             2.0 * double(a.rows) * double(b.rows) * double(a.columns)};
-  work.fp8 = true;
+  const auto either = [&](Scaling scaling) { return a.scaling == scaling || b.scaling == scaling; };
+  work.rate = either(Scaling::block_1x128) || either(Scaling::block_128x128) ? RateClass::product_fp8_block
+              : either(Scaling::row)                                         ? RateClass::product_fp8_row
+                                                                             : RateClass::product_fp8_tensor;
   return work;
 }
 inline void require_operands(const char* name, const QuantizedTensor& a, const QuantizedTensor& b) {

@@ -96,7 +96,10 @@ void Planner::predict(Way& way) const {
   ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
   rates.ranks_per_node = limits_.ranks_on_node;
   const Replay step = replay_step(config_, trainer_settings(way.options, settings), mesh_, device_,
-                                  settings.micro_steps, [&](const Record& record) { return replay(record, rates); });
+                                  settings.micro_steps, [&](const Record& record) {
+                                    way.unconfirmed = rates.unconfirmed(rates.used_by(record));
+                                    return replay(record, rates);
+                                  });
   way.tokens_per_second = double(settings.step_tokens()) / mesh_.world_size / step.seconds;
 }
 
@@ -129,10 +132,11 @@ std::string Planner::words(const Options& options) const {
 Options Planner::choose(Console& console) const {
   const std::vector<Way> ways = weigh_all();
   const auto best = std::find_if(ways.begin(), ways.end(), [&](const Way& way) { return fits(way); });
-  console.heading(format(
-      "--plan auto: within %s of the device and %s of the host (%d rank%s a node), tokens/s of a rank by a model",
-      human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
-      limits_.ranks_on_node == 1 ? "" : "s"));
+  console.heading(
+      format("--plan auto: within %s of the device and %s of the host (%d rank%s a node), predicted tokens/s of a rank",
+             human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
+             limits_.ranks_on_node == 1 ? "" : "s"));
+  if (!ways[0].unconfirmed.empty()) console.line("(" + ways[0].unconfirmed + ")");
   console.line(format("%10s %10s %10s %7s", "device", "host", "tokens/s", "slower"));
   std::vector<Way> told;
   for (auto way = ways.begin(); way != ways.end(); ++way) {

@@ -1,5 +1,5 @@
 // Memory against speed: what the ways to need less memory would give and cost, for --plan auto and for runs that do not
-// fit. Times are a model's (replay.h), with a GPU's known rates; where the device has none, with an H100's.
+// fit. Times are a model's (replay.h), with the table's rates (rates.h); where the device has none, with an H100's.
 #pragma once
 
 #include <cstddef>
@@ -50,6 +50,7 @@ class Planner {
     Options options;
     size_t device, pinned;
     double tokens_per_second = 0;  // of a rank; 0: not asked for
+    std::string unconfirmed = {};  // rates that this prediction rests on
   };
   Way needs(const Options& options) const;
   void predict(Way& way) const;

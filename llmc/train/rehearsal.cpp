@@ -8,6 +8,7 @@
 #include "llmc/train/description.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
+#include "llmc/train/roofline.h"
 #include "llmc/train/settings.h"
 #include "llmc/train/tuner.h"
 
@@ -106,11 +107,15 @@ void rehearse(const Options& asked, Console& console) {
   ReplayRates rates = ReplayRates::of(device);
   rates.ranks_per_node = ranks;
   Replay replayed;
+  std::vector<Rate> used;
   if (options.trace.empty()) {
-    replayed = replay_step(config, asked_of_rank, mesh, device, settings.micro_steps,
-                           [&](const Record& record) { return replay(record, rates); });
+    replayed = replay_step(config, asked_of_rank, mesh, device, settings.micro_steps, [&](const Record& record) {
+      used = rates.used_by(record);
+      return replay(record, rates);
+    });
   } else {
     const Record record = record_step(config, asked_of_rank, mesh, device, settings.micro_steps).record;
+    used = rates.used_by(record);
     replayed = replay(record, rates);
     write_trace(options.trace, record, replayed.spans);
   }
@@ -130,15 +135,15 @@ void rehearse(const Options& asked, Console& console) {
     console.item("", "--plan auto chooses of recompute, offload and micro-batch the fastest that fits");
   console.item("sent", traffic_of(replayed));
   if (const std::string ignored = ignored_tuning(options); !ignored.empty()) console.item("", ignored);
-  console.item("rates", rates.text());
-  const double tokens = double(settings.step_tokens());
-  const double mfu = config.flops_per_token(settings.T, false) * tokens / world / replayed.seconds / device.bf16_flops;
-  console.item("replayed",
-               format("%s a step, of which %s compute and %s waiting for communication and copies: %s tokens/s a GPU, "
-                      "MFU %.1f%%",
-                      time_text(replayed.seconds, replayed).c_str(), time_text(replayed.compute, replayed).c_str(),
-                      time_text(replayed.exposed, replayed).c_str(),
-                      human_count(tokens / replayed.seconds / world).c_str(), mfu * 100));
+  console.item("rates", rates.table(used));
+  const double tokens_per_second = double(settings.step_tokens()) / replayed.seconds / world;
+  console.item("predicted",
+               format("%s tokens/s a GPU: %s a step, of which %s compute and %s waiting for communication and copies",
+                      human_count(tokens_per_second).c_str(), time_text(replayed.seconds, replayed).c_str(),
+                      time_text(replayed.compute, replayed).c_str(), time_text(replayed.exposed, replayed).c_str()));
+  if (const std::string unconfirmed = rates.unconfirmed(used); !unconfirmed.empty())
+    console.item("", "(" + unconfirmed + ")");
+  console.item("", mfu_text(config, settings.T, tokens_per_second, device.bf16_flops));
   if (const std::string waits = waits_of(replayed); !waits.empty()) console.item("", "it waits " + waits);
   if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
 }

@@ -41,12 +41,6 @@ const ClassOfNames kNames[] = {
       "broadcast"}},
 };
 
-// The part of the declared FLOPs that counts where a backward is 5 products: its two kernels both compute the scores'
-// and their gradients'.
-double counted_part(const std::string& name) {
-  return name.ends_with(", dq") || name.ends_with(", dk and dv") ? 5.0 / 7 : 1;
-}
-
 double bytes_of(const Record::Entry& work, WorkClass work_class) {
   return double(work_class == WorkClass::communication ? work.sent
                 : work_class == WorkClass::host_copy   ? work.crossed
@@ -72,33 +66,14 @@ const char* work_class_name(WorkClass work_class) {
 WorkClass class_of(const Record::Entry& work) {
   if (work.crossed) return WorkClass::host_copy;
   if (work.ranks.size() > 1) return WorkClass::communication;
-  if (work.fp8) return WorkClass::fp8_product;
+  if (is_one_of(work.rate, kFp8Products)) return WorkClass::fp8_product;
   for (const ClassOfNames& c : kNames)
     for (const std::string& name : c.names)
       if (work.name.starts_with(name)) return c.work_class;
   return WorkClass::other;
 }
 
-Ceilings Ceilings::data_sheet(const DeviceInfo& device) {
-  Ceilings c{"data sheet", ReplayRates::of(device), device.bf16_flops, device.bf16_flops};
-  c.rates.flops = device.bf16_flops, c.rates.fp8_flops = 2 * device.bf16_flops;
-  c.rates.memory_bytes = device.memory_bytes_per_second;
-  c.rates.kernel_seconds = 0;
-  return c;
-}
-
-double Ceilings::seconds(const Record::Entry& work) const {
-  if (class_of(work) != WorkClass::attention) return replayed_seconds(work, rates);
-  const double rate = work.name.ends_with("forward") ? attention_forward : attention_backward;
-  return std::max(
-      {rates.kernel_seconds, work.flops * counted_part(work.name) / rate, double(work.bytes()) / rates.memory_bytes});
-}
-
-Replay Ceilings::replayed(const Record& record) const {
-  return replay(record, rates, [this](const Record::Entry& work) { return seconds(work); });
-}
-
-StepSplit split_step(const Record& record, const std::vector<Record::Span>& spans, const Ceilings& ceilings) {
+StepSplit split_step(const Record& record, const std::vector<Record::Span>& spans, const ReplayRates& ceilings) {
   StepSplit split;
   std::vector<Turn> turns;
   for (const Record::Span& span : spans) {
@@ -106,8 +81,8 @@ StepSplit split_step(const Record& record, const std::vector<Record::Span>& span
     const WorkClass work_class = class_of(work);
     StepSplit::Part& part = split.parts[size_t(work_class)];
     ++part.pieces;
-    part.flops += work.flops * counted_part(work.name), part.bytes += bytes_of(work, work_class);
-    part.least += ceilings.seconds(work);
+    part.flops += counted_flops(work), part.bytes += bytes_of(work, work_class);
+    part.least += replayed_seconds(work, ceilings);
     turns.push_back({span.begin, size_t(work_class), 1}), turns.push_back({span.end, size_t(work_class), -1});
   }
   if (turns.empty()) return split;

@@ -1,9 +1,9 @@
 // How far a step is from the limits of its device (Williams et al. 2009, the roofline model): its work by class, with
 // the time that each class takes in the step beside the least that its FLOPs and bytes allow.
 //
-//   const Ceilings ceilings = Ceilings::data_sheet(modelled_device("H100"));
+//   const ReplayRates ceilings = ReplayRates::data_sheet(modelled_device("H100"));
 //   split_step(record, record.spans, ceilings).table(tokens)                        // of a step that ran
-//   split_step(record, ceilings.replayed(record).spans, ceilings).table(tokens)     // of one that did not
+//   split_step(record, replay(record, ceilings).spans, ceilings).table(tokens)      // of one that did not
 #pragma once
 
 #include <array>
@@ -22,25 +22,10 @@ const char* work_class_name(WorkClass work_class);  // "products", …
 // `other`: of a name that no class lists, which a test forbids.
 WorkClass class_of(const Record::Entry& work);
 
-// Rates that limit work, in FLOPs and bytes (read plus written) a second.
-struct Ceilings {
-  std::string name;
-  ReplayRates rates;  // of products, memory and links
-  // Of attention, whose backward counts as 5 products of the size of forward's 2, as is usual: a backward in two
-  // kernels computes 7.
-  double attention_forward, attention_backward;
-
-  static Ceilings data_sheet(const DeviceInfo& device);
-  // The least that this work takes.
-  double seconds(const Record::Entry& work) const;
-  // The step, if each piece of work took no longer than that.
-  Replay replayed(const Record& record) const;
-};
-
 struct StepSplit {
   struct Part {
     int pieces = 0;
-    double flops = 0;  // of attention as Ceilings count
+    double flops = 0;  // as rates count them
     double bytes = 0;  // read plus written; of communication and copies what leaves or crosses
     double busy = 0;   // seconds in which the class works
     double alone = 0;  // those in which no class before it does: they add up to the step, with idle
@@ -55,7 +40,7 @@ struct StepSplit {
 };
 
 // `spans`: when the record's work ran, or would run.
-StepSplit split_step(const Record& record, const std::vector<Record::Span>& spans, const Ceilings& ceilings);
+StepSplit split_step(const Record& record, const std::vector<Record::Span>& spans, const ReplayRates& ceilings);
 
 // "MFU 41.2% (attention in full: 6 N + 12 L C T), 38.0% (causal: 6 N + 6 L C T) of 989 TFLOP/s"; `peak`: of one rank,
 // whose rate in tokens a second this is.

@@ -1,0 +1,175 @@
+#include "llmc/device/rates.h"
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+
+namespace {
+
+// FLOPs of kernels as a part of the device's peak in bf16, by its data sheet: so a row serves all GPUs of an
+// architecture. The first row that fits counts. A figure that was measured with this program replaces its row here:
+// source "measured: …", confirmed true.
+struct Row {
+  int compute_capability;  // 0: any
+  RateClass of;
+  int head_size;  // 0: any
+  double part;
+  const char* source;
+  bool confirmed = false;
+};
+constexpr double kHopper = 989, kBlackwell = 2250;  // TFLOP/s of bf16, H100 and H200 (SXM), B200
+using enum RateClass;
+constexpr Row kRows[] = {
+    {0, product_bf16, 0, 0.70, "assumption: 70% of the data sheet; published: cuBLAS at best 795 of 989 on an H200"},
+    {0, product_tf32, 0, 0.35, "assumption: half of bf16's, as on the data sheet"},
+    {0, product_fp32, 0, 53.6 / kHopper,
+     "assumption: 80% of the data sheet's fp32 without tensor cores, 67 on an H100"},
+    {0, product_fp8_tensor, 0, 1.40,
+     "assumption: 70% of the data sheet; published: cuBLAS at best 1453 of 1979 on an H200"},
+    {0, product_fp8_row, 0, 0.70 * 1.75,
+     "published: cuBLAS 12.9 on Hopper, factors of rows or blocks, up to 1.75 times bf16's (here: of 70%)"},
+    {0, product_fp8_block, 0, 0.70 * 1.5,
+     "assumption: 1.5 times bf16's; published: cuBLAS 12.9 on Hopper 1.25 to 1.75 times, with rows or blocks"},
+    {0, attention_hopper_forward, 128, 400 / kHopper,
+     "assumption: 2/3 of FlashAttention-3's published 602 at T = 8192"},
+    {0, attention_hopper_backward, 128, 300 / kHopper,
+     "assumption: 54% of FlashAttention-3's published 559 at T = 8192, since S and dP are computed twice"},
+    {0, attention_hopper_forward, 64, 330 / kHopper, "assumption: 79% of FlashAttention-3's published 420 at T = 4096"},
+    {0, attention_hopper_backward, 64, 280 / kHopper,
+     "assumption: 62% of FlashAttention-3's published 453 at T = 4096, since S and dP are computed twice"},
+    {90, attention_mma_forward, 0, 280 / kHopper, "assumption: 5/6 of FlashAttention-2's published 335 on an H100"},
+    {90, attention_mma_backward, 0, 220 / kHopper,
+     "assumption: 69% of FlashAttention-2's published 320 on an H100, since S and dP are computed twice"},
+    {100, attention_mma_forward, 0, 280 / kBlackwell, "assumption: mma.sync is as fast as on an H100"},
+    {100, attention_mma_backward, 0, 220 / kBlackwell, "assumption: mma.sync is as fast as on an H100"},
+    {0, attention_mma_forward, 0, 0.50, "assumption: half of the data sheet"},
+    {0, attention_mma_backward, 0, 0.35, "assumption: 70% of forward's, since S and dP are computed twice"},
+    {0, attention_plain_forward, 0, 13.4 / kHopper, "assumption: a fifth of the data sheet's fp32, 67 on an H100"},
+    {0, attention_plain_backward, 0, 9.4 / kHopper, "assumption: 70% of forward's, since S and dP are computed twice"},
+};
+
+// Bytes a second: 80% of NVLink's data sheet (PCIe where there is none) and 85% of PCIe's, each way.
+struct Links {
+  int compute_capability;
+  double node_bytes, host_bytes;
+};
+constexpr Links kLinks[] = {{80, 240e9, 27e9}, {90, 360e9, 55e9}, {100, 720e9, 55e9}, {0, 25e9, 27e9}};
+constexpr double kMemoryPart = 0.85;  // of the data sheet
+constexpr const char* kBytesSource =
+    "assumption: 85% of the data sheet's memory, 80% of NVLink and of a network card of 400 Gb/s a GPU";
+
+// What is the same of all kinds of device.
+ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
+  REQUIRE(device.bf16_flops > 0 && device.memory_bytes_per_second > 0, "the rates of %s are not known",
+          device.name.c_str());
+  ReplayRates rates{};
+  rates.name = name;
+  rates.memory_bytes = kMemoryPart * device.memory_bytes_per_second;
+  rates.bytes_source = kBytesSource;
+  const Links& links = *std::find_if(std::begin(kLinks), std::end(kLinks), [&](const Links& l) {
+    return l.compute_capability == device.compute_capability || l.compute_capability == 0;
+  });
+  rates.node_bytes = links.node_bytes, rates.host_bytes = links.host_bytes;
+  return rates;
+}
+
+constexpr const char* kNames[] = {"products in bf16",
+                                  "products in tf32",
+                                  "products in fp32",
+                                  "FP8 products, one factor a tensor",
+                                  "FP8 products, one factor a row",
+                                  "FP8 products, one factor a block",
+                                  "attention (hopper) forward",
+                                  "attention (hopper) backward",
+                                  "attention (mma) forward",
+                                  "attention (mma) backward",
+                                  "attention (plain) forward",
+                                  "attention (plain) backward"};
+
+}  // namespace
+
+std::string Rate::name() const {
+  return kNames[size_t(of)] + (head_size ? format(", head size %d", head_size) : std::string());
+}
+
+bool is_one_of(RateClass rate, std::initializer_list<RateClass> classes) {
+  return std::find(classes.begin(), classes.end(), rate) != classes.end();
+}
+
+double counted_flops(const Record::Entry& work) {
+  return is_one_of(work.rate, kAttentionBackward) ? work.flops * 5 / 7 : work.flops;
+}
+
+ReplayRates ReplayRates::of(const DeviceInfo& device) {
+  ReplayRates rates = rates_of_bytes(device, "predicted");
+  const auto is_there = [&](const Row& row) {
+    return std::any_of(rates.compute.begin(), rates.compute.end(),
+                       [&](const Rate& rate) { return rate.of == row.of && rate.head_size == row.head_size; });
+  };
+  for (const Row& row : kRows)
+    if ((row.compute_capability == 0 || row.compute_capability == device.compute_capability) && !is_there(row))
+      rates.compute.push_back({row.of, row.head_size, row.part * device.bf16_flops, row.source, row.confirmed});
+  return rates;
+}
+
+ReplayRates ReplayRates::data_sheet(const DeviceInfo& device) {
+  ReplayRates rates = rates_of_bytes(device, "data sheet");
+  rates.set_all(device.bf16_flops, 2 * device.bf16_flops, "published: data sheet");
+  rates.memory_bytes = device.memory_bytes_per_second;
+  rates.bytes_source = "published: data sheet's memory; links are assumed to reach 80%";
+  rates.kernel_seconds = 0;
+  return rates;
+}
+
+void ReplayRates::set_all(double flops, double fp8_flops, const char* source) {
+  compute.clear();
+  for (size_t of = 0; of < std::size(kNames); ++of)
+    compute.push_back({RateClass(of), 0, is_one_of(RateClass(of), kFp8Products) ? fp8_flops : flops, source});
+}
+
+void ReplayRates::set(std::initializer_list<RateClass> classes, double flops, const char* source) {
+  std::erase_if(compute, [&](const Rate& rate) { return is_one_of(rate.of, classes); });
+  for (const RateClass of : classes) compute.push_back({of, 0, flops, source});
+}
+
+const Rate& ReplayRates::rate(RateClass of, int head_size) const {
+  for (const Rate& rate : compute)
+    if (rate.of == of && (rate.head_size == 0 || rate.head_size == head_size)) return rate;
+  fail("no rate is known for %s: the table of llmc/device/rates.cpp needs a row",
+       Rate{of, head_size, 0, ""}.name().c_str());
+}
+
+std::vector<Rate> ReplayRates::used_by(const Record& record) const {
+  std::vector<bool> used(compute.size());
+  for (const Record::Entry& work : record.entries)
+    if (work.flops > 0) used[size_t(&rate(work.rate, work.head_size) - compute.data())] = true;
+  std::vector<Rate> rates;
+  for (size_t i = 0; i < used.size(); ++i)
+    if (used[i]) rates.push_back(compute[i]);
+  return rates;
+}
+
+std::string ReplayRates::table(const std::vector<Rate>& rates) const {
+  std::string text;
+  for (const Rate& rate : rates)
+    text += format("%s: %.4g TFLOP/s (%s)\n", rate.name().c_str(), rate.flops * 1e-12, rate.source);
+  return text + format(
+                    "memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of %d and %.0f "
+                    "GB/s to others, a hop takes %.1f and %.1f us; %.0f GB/s to the host and back (%s)",
+                    memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node, network_bytes * 1e-9,
+                    node_hop_seconds * 1e6, network_hop_seconds * 1e6, host_bytes * 1e-9, bytes_source);
+}
+
+std::string ReplayRates::unconfirmed(const std::vector<Rate>& rates) const {
+  std::string text;
+  for (const Rate& rate : rates)
+    if (!rate.confirmed) text += (text.empty() ? "" : "; ") + rate.name();
+  if (!bytes_confirmed) text += text.empty() ? "memory; links" : "; memory; links";
+  return text.empty() ? "" : "rates that no GPU has confirmed: " + text;
+}
+
+std::string ReplayRates::text() const {
+  const std::string open = unconfirmed(compute);
+  return table(compute) + (open.empty() ? "" : "\n(" + open + ")");
+}
