@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: data that is not what it should be: documents that nothing tells apart; masks and shards that the manifest lists and that are gone, before a start; masks,
 # shards, contents and held-out data that were swapped before a resume: each told or refused, on one rank and on two
-# Timeout: 120
+# Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -50,7 +50,7 @@ echo "-- packed documents that nothing tells apart"
 printf 'a\nb\n%.0s' {1..500} >lines.txt
 tr '\n' ' ' <lines.txt >words.txt
 for n in 1 2; do
-  packed=(ranks $n "$train" "${short[@]}" --packed-documents --document-token 10)
+  packed=(ranks "$n" "$train" "${short[@]}" --packed-documents --document-token 10)
   refused "the token is not in the training data, $n rank(s)" "--packed-documents: token 10, which should begin each document, is not among" \
     "${packed[@]}" --dry-run --train-data words.txt --val-data lines.txt
   refused "  in all that is measured" "leave --packed-documents away" "${packed[@]}" --eval-only --val-data words.txt
@@ -101,10 +101,10 @@ go_on() {
 }
 while IFS='|' read -r what from text; do
   for n in 1 2; do
-    rm -rf here && cp -r $from here && rm -f here/manifest.json && run=plain
-    if [ $from = data ]; then run=masked; fi
+    rm -rf here && cp -r "$from" here && rm -f here/manifest.json && run=plain
+    if [ "$from" = data ]; then run=masked; fi
     change "$what" here
-    refused "$what, $n rank(s)" "the training data is not what it was: $text" go_on $n $run
+    refused "$what, $n rank(s)" "the training data is not what it was: $text" go_on "$n" "$run"
     check "  and no run began" [ ! -e on ]
   done
 done <<'END'
