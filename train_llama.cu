@@ -19,6 +19,7 @@
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
+#include "llmc/train/context.h"
 #include "llmc/train/description.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/evaluation.h"
@@ -78,7 +79,7 @@ struct Run {
 
  private:
   void go_on_from(const ResumePoint& resume);
-  void prepare_evaluation();
+  void prepare_evaluation(bool asked_length);
   void enqueue_step(int64_t step);
   void finish_step();
   bool saves_at(int64_t step) const;
@@ -134,10 +135,11 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
                   MemoryLimits::here(options, device.info(), ranks.local_size));
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
-  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
+  settings =
+      resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.weights.has_value());
   prompt_ = codec.prompt(options.prompt);
   if (trains()) sampler_.emplace(*data, settings.T, uint64_t(options.seed));
-  prepare_evaluation();
+  prepare_evaluation(resume ? resume->own_length : !is_auto(options.seq_len));
 
   if (resume && !options.dry_run) go_on_from(*resume);
   if (!options.dry_run) tuning_ = open_tuning(options, start ? &*start : nullptr, *communicator, device);
@@ -211,7 +213,7 @@ void Run::write_sample(const std::string& when, int64_t step) {
   };
   for (int32_t token : prompt_) add(writer.take(token));
   SamplingSettings s{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
-                     settings.T};
+                     std::min(settings.context, model.config.max_positions)};
   Stream stream(device, "sample");
   if (mesh.tensor_degree * mesh.context_degree > 1)
     s.agree = [&](int32_t token) { return int32_t(broadcast_number(*communicator, stream, token)); };
@@ -224,8 +226,10 @@ void Run::write_sample(const std::string& when, int64_t step) {
   if (folder) folder->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
 }
 
-void Run::prepare_evaluation() {
-  evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T);
+void Run::prepare_evaluation(bool asked_length) {
+  std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt_.size(), options, model.config, codec,
+                                                   mesh, *planner, *communicator, device, console);
+  evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context);
   if (held_out && (settings.val_every || options.eval_only)) {
     evaluation_->measure_loss(
         ValidationWindows(*held_out, settings.T, std::max<int64_t>(16, kValidationTokens / settings.T)),
@@ -233,10 +237,7 @@ void Run::prepare_evaluation() {
     // Of all tokens: beside the loss of those that masks choose it would mislead.
     if (data && !held_out->has_masks()) unigram_ = unigram_cross_entropy(*data, *held_out);
   }
-  if (!options.eval_choices.empty()) {
-    const ChoiceFormat format = options.eval_format == "llm.c" ? ChoiceFormat::llmc : ChoiceFormat::lm_eval;
-    evaluation_->ask_choices(read_choices(options.eval_choices, format, codec, settings.T));
-  }
+  evaluation_->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation_->empty(),
           "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
 }

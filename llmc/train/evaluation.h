@@ -24,8 +24,10 @@ Json evaluation_json(int64_t step, const EvaluationResult& result);
 
 class Evaluation {
  public:
-  // This rank's part, in micro-batches of B sequences of T tokens.
-  Evaluation(int rank, int ranks, int B, int T) : rank_(rank), ranks_(ranks), B_(B), T_(T) {}
+  // This rank's part, in micro-batches of B sequences: of T tokens where the loss is measured, of the trainer's
+  // `context` (0: T) where questions are answered.
+  Evaluation(int rank, int ranks, int B, int T, int context = 0)
+      : rank_(rank), ranks_(ranks), B_(B), T_(T), context_(context ? context : T) {}
 
   // Throws if no token of them is to be predicted.
   void measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents, const TextCodec& codec);
@@ -42,7 +44,7 @@ class Evaluation {
   ChoiceScore choices(Trainer& trainer);
   void fill_windows(int64_t micro_step, int rank);
 
-  const int rank_, ranks_, B_, T_;
+  const int rank_, ranks_, B_, T_, context_;
   std::optional<ValidationWindows> windows_;
   std::optional<DocumentRule> documents_;
   int64_t predicted_bytes_ = 0;
