@@ -19,6 +19,7 @@
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
+#include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
 #include "llmc/train/data_identity.h"
 #include "llmc/train/description.h"
@@ -79,7 +80,7 @@ struct Run {
 
  private:
   void go_on_from_start();
-  void prepare_evaluation(WindowRule rule);
+  void prepare_evaluation(WindowRule rule, bool asked_length);
   void enqueue_step(int64_t step);
   void finish_step();
   bool saves_at(int64_t step) const;
@@ -139,7 +140,8 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
                   MemoryLimits::here(options, device.info(), ranks.local_size));
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
-  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens);
+  settings =
+      resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.weights.has_value());
   prompt_ = codec.prompt(options.prompt);
   if (resume && !options.dry_run) {
     Stream stream(device, "resume");
@@ -152,7 +154,7 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     identity_.emplace(*data, sampler_->samples_per_epoch(), held_out ? &*held_out : nullptr);
     if (start) go_on_from_start();
   }
-  prepare_evaluation(rule);
+  prepare_evaluation(rule, resume ? resume->own_length : !is_auto(options.seq_len));
   if (!options.dry_run) tuning_ = open_tuning(options, start ? &*start : nullptr, *communicator, device);
   REQUIRE(options.trace.empty() || (trains() && settings.steps - first_step() > kTracedStep),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
@@ -224,7 +226,7 @@ void Run::write_sample(const std::string& when, int64_t step) {
   };
   for (int32_t token : prompt_) add(writer.take(token));
   SamplingSettings s{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
-                     settings.T};
+                     std::min(settings.context, model.config.max_positions)};
   Stream stream(device, "sample");
   if (mesh.tensor_degree * mesh.context_degree > 1)
     s.agree = [&](int32_t token) { return int32_t(broadcast_number(*communicator, stream, token)); };
@@ -237,18 +239,17 @@ void Run::write_sample(const std::string& when, int64_t step) {
   if (folder) folder->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
 }
 
-void Run::prepare_evaluation(WindowRule rule) {
-  evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T);
+void Run::prepare_evaluation(WindowRule rule, bool asked_length) {
+  std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt_.size(), options, model.config, codec,
+                                                   mesh, *planner, *communicator, device, console);
+  evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context);
   if (held_out && (settings.val_every || options.eval_only)) {
     evaluation_->measure_loss(ValidationWindows(*held_out, settings.T, windows_to_measure(options, settings.T), rule),
                               held_out_documents_, codec);
     // Of all tokens: beside the loss of those that masks choose it would mislead. Only the first rank prints it.
     if (ranks.rank == 0 && data && !held_out->has_masks()) unigram_ = unigram_cross_entropy(*data, *held_out);
   }
-  if (!options.eval_choices.empty()) {
-    const ChoiceFormat format = options.eval_format == "llm.c" ? ChoiceFormat::llmc : ChoiceFormat::lm_eval;
-    evaluation_->ask_choices(read_choices(options.eval_choices, format, codec, settings.T));
-  }
+  evaluation_->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation_->empty(),
           "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
 }

@@ -14,7 +14,9 @@ namespace {
 
 Json measured(Trainer& trainer, const std::string& items, ChoiceFormat format, const TextCodec& codec, int B, int T) {
   Evaluation evaluation(0, 1, B, T);
-  evaluation.ask_choices(read_choices(items, format, codec, T));
+  std::vector<ChoiceItem> choices = read_choices(items, format, codec);
+  cut_choices(choices, items, T);
+  evaluation.ask_choices(std::move(choices));
   Json all = Json::array();
   for (const std::vector<float>& of_item : evaluation.log_likelihoods(trainer)) {
     Json one = Json::array();

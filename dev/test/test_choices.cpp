@@ -19,8 +19,10 @@ struct Texts {
 };
 Texts read_one(const std::string& line, ChoiceFormat format, int T = 1000) {
   TemporaryFolder folder;
-  const auto items = read_choices(write_file(folder / "one.jsonl", line + "\n"), format, byte_codec(), T);
+  auto items = read_choices(write_file(folder / "one.jsonl", line + "\n"), format, byte_codec());
   CHECK(items.size() == 1);
+  const int64_t longest = items[0].longest();
+  CHECK(cut_choices(items, "one.jsonl", T) == (longest > T + 1));
   Texts texts;
   for (const auto& e : items[0].endings) {
     texts.context = text_of(e.tokens, 0, e.first);
@@ -32,7 +34,10 @@ Texts read_one(const std::string& line, ChoiceFormat format, int T = 1000) {
 std::string refusal(const std::string& lines, int T = 1000) {
   TemporaryFolder folder;
   const std::string path = write_file(folder / "c.jsonl", lines);
-  return error_of([&] { read_choices(path, ChoiceFormat::lm_eval, byte_codec(), T); });
+  return error_of([&] {
+    auto items = read_choices(path, ChoiceFormat::lm_eval, byte_codec());
+    cut_choices(items, path, T);
+  });
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -61,7 +66,10 @@ TEST_CASE("an item without HellaSwag's own fields: its ctx, whose last spaces be
 TEST_CASE("what is longer than the model's sequence loses its beginning") {
   const Texts texts = read_one(R"({"ctx": "abcdefgh", "endings": ["xyz", "z"], "label": 0})", kLlmc, 6);
   CHECK(texts.context == "defgh");
-  CHECK(has(refusal(R"({"ctx": "a", "endings": ["123456", "z"], "label": 0})", 6), "an ending of 1 to 6 tokens"));
+  CHECK(has(refusal("\n"
+                    R"({"ctx": "a", "endings": ["123456", "z"], "label": 0})",
+                    6),
+            "c.jsonl:2: an ending of 7 tokens"));
 }
 
 TEST_CASE("scores: by the sum, by characters, by tokens; of equals the first counts") {
@@ -95,14 +103,14 @@ TEST_CASE("a file that is none says where") {
   CHECK(has(refusal(R"({"ctx": "", "endings": ["b", "c"], "label": 0})"), "c.jsonl:1: "));
   CHECK(has(refusal("{\"ctx\": \"a\", "), "c.jsonl:1"));
   CHECK(has(refusal(""), "has no items"));
-  CHECK(has(error_of([] { read_choices("/nowhere.jsonl", kLlmc, byte_codec(), 8); }), "cannot read the choices"));
+  CHECK(has(error_of([] { read_choices("/nowhere.jsonl", kLlmc, byte_codec()); }), "cannot read the choices"));
 }
 
 TEST_CASE("a model without a tokenizer is not asked") {
   LlamaConfig config = LlamaConfig::preset("tiny");
   config.V = 50257;
   const TextCodec numbers = TextCodec::open("", "", "", config);
-  CHECK(has(error_of([&] { read_choices("x", kLlmc, numbers, 8); }), "the model has no tokenizer here"));
+  CHECK(has(error_of([&] { read_choices("x", kLlmc, numbers); }), "the model has no tokenizer here"));
   CHECK(numbers.encode("17 50256", true) == std::vector<int32_t>{17, 50256});
   CHECK(has(error_of([&] { numbers.encode("17 50257", true); }), "\"50257\" is no token's number"));
   CHECK(has(error_of([&] { numbers.encode("a", true); }), "\"a\" is no token's number"));

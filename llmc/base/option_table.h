@@ -60,11 +60,11 @@
   X("Checkpoints", Text, resume, "none", "none|auto|DIR", "go on: auto: --out's run, else runs/latest, in its folder; a run or checkpoint DIR, in a new one") \
   X("Checkpoints", Text, consolidate, "", "DIR", "train nothing: write --resume's checkpoint as a model directory; needs no GPU") \
   \
-  X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T)") \
+  X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T); those of a sample or a question at most, if given") \
   X("Batch", Count, micro_batch, kAuto, "[1, 1e9]", "sequences a rank takes at once (B)") \
   X("Batch", Count, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps") \
   \
-  X("Optimizer", Real, lr, kAuto, "(0, inf)", "peak learning rate") \
+  X("Optimizer", Real, lr, kAuto, "(0, inf)", "peak learning rate (auto: 3e-4, below 10M parameters 4e-3, and a tenth of it where weights are loaded)") \
   X("Optimizer", Real, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)") \
   X("Optimizer", Count, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up") \
   X("Optimizer", Choice, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)") \

@@ -64,6 +64,15 @@ int read_size(const Json& json, const char* key, int64_t fallback) {
   return int(value);
 }
 
+// Nothing, one or a list.
+std::vector<int> read_tokens(const Json* json) {
+  if (!json || json->is_null()) return {};
+  if (!json->is_array()) return {int(json->as_int())};
+  std::vector<int> tokens;
+  for (const Json& token : json->elements()) tokens.push_back(int(token.as_int()));
+  return tokens;
+}
+
 }  // namespace
 
 LlamaConfig LlamaConfig::preset(const std::string& name) {
@@ -109,11 +118,7 @@ LlamaConfig LlamaConfig::from_json(const Json& json, const std::string& name) {
   config.rope = read_rope(json);
   config.bos = int(json.get_int("bos_token_id", -1));
   config.pad = int(json.get_int("pad_token_id", -1));
-  if (const Json* eos = json.find("eos_token_id"); eos && !eos->is_null()) {
-    if (eos->is_array())
-      for (const Json& e : eos->elements()) config.eos.push_back(int(e.as_int()));
-    else config.eos.push_back(int(eos->as_int()));
-  }
+  config.eos = read_tokens(json.find("eos_token_id"));
   require_known_keys(json);
   config.check();
   return config;
@@ -161,6 +166,11 @@ Json LlamaConfig::to_json() const {
 int64_t LlamaConfig::parameters() const {
   const int64_t block = int64_t(qkv_width()) * C + int64_t(C) * q_width() + int64_t(3) * FF * C + 2 * C;
   return int64_t(V) * C * (tied ? 1 : 2) + L * block + C;
+}
+
+std::vector<int> LlamaConfig::end_tokens() const {
+  const std::vector<int> own = generation.is_null() ? std::vector<int>() : read_tokens(generation.find("eos_token_id"));
+  return own.empty() ? eos : own;
 }
 
 void LlamaConfig::check() const {

@@ -25,11 +25,14 @@ struct LlamaConfig {
   int bos = -1;          // -1: none
   int pad = -1;          // pad_token_id, an ordinary token here: its embedding is trained wherever the token occurs
   std::vector<int> eos;  // Hugging Face has one or a list
+  Json generation;       // generation_config.json as it was beside the weights; null: there was none
 
   int q_width() const { return NH * HD; }
   int kv_width() const { return NKV * HD; }
   int qkv_width() const { return (NH + 2 * NKV) * HD; }
   int64_t parameters() const;
+  // What ends a text that is sampled: generation_config.json's, or if it names none the config's.
+  std::vector<int> end_tokens() const;
 
   // Throws with the values if no such model can exist or our kernels cannot take it.
   void check() const;

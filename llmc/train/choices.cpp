@@ -102,7 +102,7 @@ ChoiceText read_item(const Json& json, ChoiceFormat format) {
 }
 
 ChoiceItem::Ending tokens_of(std::u32string context, const std::u32string& ending, ChoiceFormat format,
-                             const TextCodec& codec, int T) {
+                             const TextCodec& codec) {
   ChoiceItem::Ending result;
   result.characters = int64_t(ending.size());
   if (format == ChoiceFormat::llmc) {
@@ -116,18 +116,16 @@ ChoiceItem::Ending tokens_of(std::u32string context, const std::u32string& endin
     result.first = int(codec.encode(utf8(stripped), true).size());
   }
   const int count = int(result.tokens.size());
-  REQUIRE(result.first >= 1 && result.first < count && count - result.first <= T,
-          "%d tokens, of which the ending begins with number %d\n  expected a context and an ending of 1 to %d tokens",
-          count, result.first, T);
-  const int dropped = std::max(0, count - (T + 1));
-  result.tokens.erase(result.tokens.begin(), result.tokens.begin() + dropped);
-  result.first -= dropped;
+  REQUIRE(
+      result.first >= 1 && result.first < count,
+      "%d tokens, of which the ending begins with number %d\n  expected a context and an ending of at least 1 token",
+      count, result.first);
   return result;
 }
 
 }  // namespace
 
-std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec, int T) {
+std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec) {
   REQUIRE(codec.reads_text(), "--eval-choices %s: the model has no tokenizer here\n  name it: --tokenizer DIR",
           path.c_str());
   std::ifstream file(path);
@@ -140,10 +138,10 @@ std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat forma
     if (text.find_first_not_of(" \t\r") == text.npos) continue;
     const std::string place = path + ":" + std::to_string(line);
     const ChoiceText item = read_item(Json::parse(text, place), format);
-    ChoiceItem choice{{}, item.gold};
+    ChoiceItem choice{{}, item.gold, line};
     try {
       for (const std::u32string& ending : item.endings)
-        choice.endings.push_back(tokens_of(item.context, ending, format, codec, T));
+        choice.endings.push_back(tokens_of(item.context, ending, format, codec));
     } catch (const Error& error) {
       fail("%s: %s", place.c_str(), error.what());
     }
@@ -151,6 +149,27 @@ std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat forma
   }
   REQUIRE(!items.empty(), "%s has no items", path.c_str());
   return items;
+}
+
+int64_t ChoiceItem::longest() const {
+  int64_t tokens = 0;
+  for (const Ending& ending : endings) tokens = std::max(tokens, int64_t(ending.tokens.size()));
+  return tokens;
+}
+
+int64_t cut_choices(std::vector<ChoiceItem>& items, const std::string& path, int T) {
+  int64_t cut = 0;
+  for (ChoiceItem& item : items) {
+    cut += item.longest() > T + 1;
+    for (auto& [tokens, first, characters] : item.endings) {
+      const int count = int(tokens.size()), dropped = std::max(0, count - (T + 1));
+      REQUIRE(count - first <= T, "%s:%d: an ending of %d tokens\n  expected an ending of 1 to %d tokens: --seq-len N",
+              path.c_str(), item.line, count - first, T);
+      tokens.erase(tokens.begin(), tokens.begin() + dropped);
+      first -= dropped;
+    }
+  }
+  return cut;
 }
 
 void ChoiceScore::add(const ChoiceItem& item, const std::vector<float>& log_likelihoods) {

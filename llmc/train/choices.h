@@ -18,16 +18,23 @@ enum class ChoiceFormat { lm_eval, llmc };
 
 struct ChoiceItem {
   struct Ending {
-    std::vector<int32_t> tokens;  // of context and ending, the last T+1 if they are more
+    std::vector<int32_t> tokens;  // of context and ending
     int first;                    // which of them the ending begins with, at least 1
     int64_t characters;           // Unicode's, of the ending's text
   };
   std::vector<Ending> endings;
   int gold;
+  int line = 0;  // of the file
+
+  // Tokens of the longest context with its ending, of which the last is predicted only.
+  int64_t longest() const;
 };
 
-// Throws with file and line on a line that is no item. T: the longest sequence of the model.
-std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec, int T);
+// Throws with file and line on a line that is no item.
+std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec);
+// Leaves of each context with its ending the last T+1 tokens, and returns how many items had more. Throws on an ending
+// of more than T tokens, with its line.
+int64_t cut_choices(std::vector<ChoiceItem>& items, const std::string& path, int T);
 
 // Items answered rightly, by the likeliest ending: the sum of its tokens' log-likelihoods, that sum by its characters
 // (lm-eval's acc_norm), or by its tokens (llm.c's). Of equals the first counts.

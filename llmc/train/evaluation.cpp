@@ -73,7 +73,7 @@ LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& pr
   const std::string what = human_count(double(windows_->count()) * T_) + " held-out tokens";
   for (int64_t k = 0; k < micro_steps; ++k) {
     fill_windows(k, rank_);
-    const LossSum part = trainer.evaluate(inputs_, labels_, positions_);
+    const LossSum part = trainer.evaluate(inputs_, labels_, positions_, T_);
     sum.nats += part.nats;
     sum.labels += part.labels;
     for (size_t i = 0; !predicted_bytes_ && trainer.speaks() && i < labels_.size(); ++i)
@@ -94,7 +94,7 @@ std::vector<std::vector<float>> Evaluation::log_likelihoods(Trainer& trainer, co
     if (owner == size_t(rank_))
       for (const ChoiceItem::Ending& ending : items_[i].endings) rows.push_back(&ending);
   }
-  const size_t B = size_t(B_), T = size_t(T_), most = *std::max_element(rows_of_rank.begin(), rows_of_rank.end());
+  const size_t B = size_t(B_), T = size_t(context_), most = *std::max_element(rows_of_rank.begin(), rows_of_rank.end());
   std::vector<float> sums;
   for (size_t first = 0; first < most; first += B) {
     inputs_.assign(B * T, 0);

@@ -36,8 +36,10 @@ EvaluationProgress progress_lines(Console& console);
 
 class Evaluation {
  public:
-  // This rank's part, in micro-batches of B sequences of T tokens.
-  Evaluation(int rank, int ranks, int B, int T) : rank_(rank), ranks_(ranks), B_(B), T_(T) {}
+  // This rank's part, in micro-batches of B sequences: of T tokens where the loss is measured, of the trainer's
+  // `context` (0: T) where questions are answered.
+  Evaluation(int rank, int ranks, int B, int T, int context = 0)
+      : rank_(rank), ranks_(ranks), B_(B), T_(T), context_(context ? context : T) {}
 
   // Throws if no token of them is to be predicted. The codec outlives this.
   void measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents, const TextCodec& codec);
@@ -57,7 +59,7 @@ class Evaluation {
   ChoiceScore choices(Trainer& trainer, const EvaluationProgress& progress);
   void fill_windows(int64_t micro_step, int rank);
 
-  const int rank_, ranks_, B_, T_;
+  const int rank_, ranks_, B_, T_, context_;
   const TextCodec* codec_ = nullptr;
   std::optional<ValidationWindows> windows_;
   std::optional<DocumentRule> documents_;

@@ -94,6 +94,9 @@ ModelSource open_model(const Options& options) {
   if (directory) {
     const std::string config = (fs::path(name) / "config.json").string();
     source.config = LlamaConfig::from_json(Json::read(config), options.model);
+    const std::string generation = (fs::path(name) / "generation_config.json").string();
+    if (fs::exists(generation, error)) source.config.generation = Json::read(generation);
+    source.config.end_tokens();  // throws on a file without sense
     source.weights.emplace(name);
     source.directory = name;
     require_own_file(*source.weights, options.model);

@@ -179,6 +179,10 @@ bool Planner::fits(const MemoryPlan& plan) const {
   return fits(Way{options_, plan.device_bytes(), plan.bytes(Segment::pinned)});
 }
 
+bool Planner::fits(const RunSettings& settings) const {
+  return fits(plan_memory(config_, trainer_settings(options_, settings), mesh_, device_));
+}
+
 std::string Planner::verdict(const MemoryPlan& plan) const {
   const Way way{options_, plan.device_bytes(), plan.bytes(Segment::pinned)};
   std::string host =

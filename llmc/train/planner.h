@@ -13,6 +13,7 @@
 #include "llmc/memory/plan.h"
 #include "llmc/model/config.h"
 #include "llmc/train/report.h"
+#include "llmc/train/settings.h"
 
 struct MemoryLimits {
   size_t device;  // of one rank
@@ -39,6 +40,7 @@ class Planner {
   // The same on all ranks: the first one chooses.
   Options choose(Communicator& communicator, Device& device, Console& console) const;
   bool fits(const MemoryPlan& plan) const;
+  bool fits(const RunSettings& settings) const;
   // "it fits: ..." or "it does not fit: ...", with the sizes.
   std::string verdict(const MemoryPlan& plan) const;
   // Throws if the plan does not fit, with its largest categories and the options that would save the most.

@@ -54,6 +54,7 @@ std::string spelled(std::string key) {
 std::optional<ResumePoint> ResumePoint::find(const Options& options) {
   std::error_code error;
   ResumePoint point;
+  point.own_length = !is_auto(options.seq_len);
   if (options.resume == "none") return {};
   if (options.resume == "auto") {
     if (options.out.empty()) {

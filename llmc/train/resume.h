@@ -15,6 +15,7 @@
 struct ResumePoint {
   std::string run_folder;                // in which the run goes on; "" where it starts a new one
   std::vector<std::string> checkpoints;  // to try, newest first; none: the run had no checkpoint yet
+  bool own_length = false;               // --seq-len was asked for, and is not the checkpoint's
 
   // Nothing where the run starts anew. Every rank finds the same, if all see the same files. Throws on a DIR that is no
   // run and no checkpoint.

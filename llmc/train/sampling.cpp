@@ -47,6 +47,7 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
   REQUIRE(!tokens.empty(), "a sample needs at least one token to begin with");
   const uint64_t key = philox_key("sample", settings.seed);
   const size_t window = size_t(settings.window);
+  const std::vector<int> ends = config.end_tokens();
   size_t begin = tokens.size() > window ? tokens.size() - window : 0, cached = begin;  // in tokens
   for (int i = 0; i < settings.tokens; ++i) {
     if (tokens.size() - begin > window) begin = cached = tokens.size() - std::max<size_t>(1, window / 2);
@@ -57,6 +58,6 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
     const int32_t own = draw(logits, settings, u), token = settings.agree ? settings.agree(own) : own;
     tokens.push_back(token);
     if (!emit(token)) return;
-    if (std::find(config.eos.begin(), config.eos.end(), token) != config.eos.end()) return;
+    if (std::find(ends.begin(), ends.end(), token) != ends.end()) return;
   }
 }

@@ -16,7 +16,7 @@ struct Defaults {
 };
 
 Defaults defaults_of(const LlamaConfig& config) {
-  if (config.parameters() < 10'000'000) return {128, 16, 160, 4e-3};
+  if (config.parameters() < 10'000'000) return {std::min<int64_t>(config.max_positions, 128), 16, 160, 4e-3};
   return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
 }
 
@@ -54,7 +54,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
   const int64_t T = is_auto(o.seq_len) ? defaults.T : o.seq_len;
   REQUIRE(T <= config.max_positions, "--seq-len %lld: model %s has at most %d positions", (long long)T,
           config.name.c_str(), config.max_positions);
-  s.T = int(T);
+  s.T = s.context = int(T);
   if (is_auto(o.global_batch)) {
     const int64_t unit = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
     s.G = (std::max(defaults.G, unit) + unit - 1) / unit * unit;
@@ -175,7 +175,7 @@ bool RunSettings::samples_at(int64_t step) const {
 bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && step % val_every == 0; }
 
 RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const DeviceInfo& device, int data_ranks,
-                             int64_t data_tokens) {
+                             int64_t data_tokens, bool loaded) {
   RunSettings s{};
   const Defaults defaults = defaults_of(config);
   resolve_fp8(s, o, config, data_ranks);
@@ -197,14 +197,15 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
           "  use --dtype bf16, or leave it out");
   resolve_batch(s, o, defaults, config, data_ranks);
   resolve_length(s, o, defaults, data_tokens);
-  s.lr = is_auto(o.lr) ? defaults.lr : o.lr;
+  s.lr = is_auto(o.lr) ? defaults.lr / (loaded ? 10 : 1) : o.lr;
   s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
   REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
   if (is_auto(o.lr))
-    s.reasons.push_back(format("learning rate %g, warm-up %lld steps: the default", s.lr, (long long)s.warmup_steps));
+    s.reasons.push_back(format("learning rate %g, warm-up %lld steps: %s", s.lr, (long long)s.warmup_steps,
+                               loaded ? "a tenth of the default, for the weights are trained already" : "the default"));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
   const int64_t chunk = is_auto(o.head_chunk) ? (config.V > 4096 ? 1024 : 8192) : o.head_chunk;
@@ -222,7 +223,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   TrainerSettings t;
   t.dtype = s.dtype;
   t.B = o.sample_only ? 1 : s.B;
-  t.T = s.T;
+  t.T = s.context;
   t.head_chunk = s.head_chunk;
   t.tf32 = o.tf32;
   t.attention = s.attention;

@@ -15,9 +15,10 @@
 
 struct RunSettings {
   DType dtype;
-  int T;      // tokens a sequence
-  int B;      // sequences of a micro-batch
-  int64_t G;  // sequences of a step, over all data ranks
+  int T;        // tokens a sequence
+  int context;  // tokens that the model can look at together: T, or what a run needs that does not train
+  int B;        // sequences of a micro-batch
+  int64_t G;    // sequences of a step, over all data ranks
   int64_t micro_steps;
   int64_t steps;
   double lr, min_lr;
@@ -43,5 +44,6 @@ TrainerSettings trainer_settings(const Options& options, const RunSettings& sett
 
 // Batch and precision, which the memory plan needs. `data_ranks` share the global batch: an indivisible one is an error
 // that names what would do. `data_tokens` of training data decide the length under --epochs, which counts windows.
+// `loaded` weights have a lower learning rate by default.
 RunSettings resolve_settings(const Options& options, const LlamaConfig& config, const DeviceInfo& device,
-                             int data_ranks, int64_t data_tokens);
+                             int data_ranks, int64_t data_tokens, bool loaded = false);

@@ -253,14 +253,16 @@ class LlamaTrainer : public Trainer {
   }
 
   LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
-                   std::span<const int32_t> positions) override {
+                   std::span<const int32_t> positions, int seq_len) override {
+    if (seq_len == 0) seq_len = settings_.T;
+    const int B = int(inputs.size()) / seq_len;
     StepState state{};
     states_.send(compute_, state);
     REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %zu tokens", positions.size(),
             inputs.size());
-    batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(),
-                  int(inputs.size()) / settings_.T, settings_.T, whole_config_.V);
-    walk_.forward_loss(batches_.device_batch(), int(inputs.size()) / settings_.T, settings_.T, states_.on_device());
+    batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(), B, seq_len,
+                  whole_config_.V);
+    walk_.forward_loss(batches_.device_batch(), B, seq_len, states_.on_device());
     states_.fetch(compute_);
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
     const StepState end = states_.wait_for_oldest(communicator_).state;
@@ -269,7 +271,7 @@ class LlamaTrainer : public Trainer {
   }
 
   std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
-    evaluate(inputs, labels, {});
+    evaluate(inputs, labels, {}, 0);
     return read_losses(walk_, compute_, groups_.computing.get(), int(inputs.size()) / settings_.T, settings_.T);
   }
 

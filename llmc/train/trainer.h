@@ -137,9 +137,9 @@ class Trainer {
   // The votes of all ranks, beside steps: all call.
   virtual Votes count_votes(const Votes& own) = 0;
 
-  // Adds up the losses of sequences (B, T) over this rank; the caller sums over ranks.
+  // Adds up the losses of sequences (B, seq_len) over this rank, seq_len <= T, 0 for T; the caller sums over ranks.
   virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
-                           std::span<const int32_t> positions = {}) = 0;
+                           std::span<const int32_t> positions = {}, int seq_len = 0) = 0;
   // The losses (B, T) themselves, in nats; 0 where a label is ignored.
   virtual std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) = 0;
   virtual LossSum sum_over_ranks(LossSum sum) = 0;

@@ -141,8 +141,9 @@ void WeightsWriter::write_unit(int unit, const Read& read) {
 void WeightsWriter::finish() {
   const std::filesystem::path folder(directory_);
   const Json json = config_.to_json();
-  Json generation = Json::object();
-  generation.set("bos_token_id", json.at("bos_token_id")).set("eos_token_id", json.at("eos_token_id"));
+  Json generation = config_.generation.is_null() ? Json::object() : config_.generation;
+  for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (json.contains(token) && !generation.contains(token)) generation.set(token, json.at(token));
   write_file((folder / "config.json").string(), json.dump(2) + "\n");
   write_file((folder / "generation_config.json").string(), generation.dump(2) + "\n");
   writer_.finish();

@@ -20,7 +20,8 @@ void require_weights_fit(const TensorLayout& layout, const Safetensors& weights,
 // A piece of a tensor, from `weights`, which fit, to the device. Reads no more of them.
 void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors& weights);
 
-// config.json, generation_config.json and the fp32 weights, unit by unit in their order, as a directory that Hugging
+// config.json, generation_config.json (as it was beside the weights that were loaded, or made of config.json's tokens)
+// and the fp32 weights, unit by unit in their order, as a directory that Hugging
 // Face's AutoModelForCausalLM.from_pretrained reads. The weights get their final names last, when all is on disk.
 class WeightsWriter {
  public:
