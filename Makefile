@@ -9,8 +9,9 @@
 ## make test-checkpoints   every pair of meshes, and kills all through the saves
 ## make test-memory     recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 ## make test-meshes     every mesh of tensor, context and data ranks beside one rank: losses, memory, PyTorch's dumps, FP8
-## make test-recipes   each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
+## make test-recipes    each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
 ## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
+## make test-options    random combinations of options on 1 to 6 ranks, each beside one rank  [T="3 7": those numbers]
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make mutate          skip each synchronisation of the code in turn: which check notices?
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
@@ -36,7 +37,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -61,7 +62,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -135,6 +136,10 @@ test-attention:
 	@$(MAKE) DEVICE=cpu programs kernels
 	@LLMC_SIZES=every dev/test/run --only kernels/attention_hopper build/$$($(PROBE) configure)
 	@dev/test/attention_losses
+test-options:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs
+	@dev/test/random_options build/$$($(PROBE) configure) $(T)
 test-fp8:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
