@@ -103,6 +103,7 @@ struct Run {
   std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
   std::optional<double> unigram_;               // loss of a model that knows only how often each token occurs
+  std::vector<std::string> about_text_;         // that was cut into tokens
   std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
   Tuning tuning_;                               // of the products
   double training_seconds_ = 0;
@@ -126,9 +127,10 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     require_same_on_all_ranks(resume, *communicator, stream);
   }
   if (!options.sample_only) {
-    RunData opened = open_run_data(options, model, codec, ranks);
+    RunData opened = open_run_data(options, model, codec, *communicator, device, console);
     data = std::move(opened.train), held_out = std::move(opened.held_out);
     documents_ = opened.documents, held_out_documents_ = opened.held_out_documents;
+    about_text_ = std::move(opened.about_text);
   }
   const int64_t data_tokens = data ? data->size() : 0;
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
@@ -185,6 +187,8 @@ void Run::banner() {
   if (data) console.item("data", describe_data(*data, documents_, options));
   if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, options));
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  for (const std::string& how : about_text_) console.item("", how);
+  if (data && data->is_text() && model.config.V > 256) console.warning(describe_bytes(model));
   console.item("tokenizer", codec.description());
   if (trains())
     console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",

@@ -22,6 +22,11 @@ std::string describe_held_out(const TokenDataset& held_out, const Options& optio
                 options.val_data.empty() ? "the last tenth" : ("of " + options.val_data).c_str());
 }
 
+std::string describe_bytes(const ModelSource& model) {
+  return format("the bytes of the text are the tokens, and the model has %d: name its tokenizer with --tokenizer DIR",
+                model.config.V);
+}
+
 std::string describe_model(const ModelSource& model) {
   const LlamaConfig& c = model.config;
   return format(

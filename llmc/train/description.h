@@ -15,6 +15,8 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
                           const Options& options);
 // "held out: 112k tokens, the last tenth"
 std::string describe_held_out(const TokenDataset& held_out, const Options& options);
+// That a text's bytes are the tokens of a model that has more.
+std::string describe_bytes(const ModelSource& model);
 // Two lines: where it is from and its size; its shape.
 std::string describe_model(const ModelSource& model);
 // How several ranks share the state.

@@ -1,13 +1,10 @@
 #include "llmc/train/resume.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include "llmc/base/error.h"
 
@@ -112,28 +109,12 @@ void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communic
 
 namespace {
 
-// This rank's part of the files; "" if they are as they were written. The ranks speak to each other meanwhile: one that
-// reads for long is not taken for lost.
+// This rank's part of the files; "" if they are as they were written.
 std::string verify_together(const Checkpoint& checkpoint, Communicator& communicator, Stream& stream) {
-  std::string why;
-  std::atomic<bool> done = false;
-  std::thread reader([&] {
-    try {
-      for (int file = communicator.rank(); file < checkpoint.files(); file += communicator.size())
-        checkpoint.verify(file);
-    } catch (const std::exception& error) {
-      why = error.what();
-    }
-    done = true;
+  return work_beside_signs_of_life(communicator, stream, [&] {
+    for (int file = communicator.rank(); file < checkpoint.files(); file += communicator.size())
+      checkpoint.verify(file);
   });
-  try {
-    while (sum_number(communicator, stream, !done) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  } catch (...) {
-    reader.join();
-    throw;
-  }
-  reader.join();
-  return why;
 }
 
 }  // namespace
