@@ -106,6 +106,7 @@ struct Run {
   std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
   std::optional<Unigram> unigram_;              // loss of a model that knows only how often each token occurs
+  std::vector<std::string> about_text_;         // that was cut into tokens
   std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
   std::vector<std::string> data_remarks_;
   Tuning tuning_;  // of the products
@@ -130,11 +131,12 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
     require_same_on_all_ranks(resume, *communicator, stream);
   }
   if (!options.sample_only) {
-    RunData opened = open_run_data(options, model, codec);
+    RunData opened = open_run_data(options, model, codec, *communicator, device, console);
     if (options.check_data) check_data(opened, *communicator, device, console);
     data = std::move(opened.train), held_out = std::move(opened.held_out);
     documents_ = opened.documents, held_out_documents_ = opened.held_out_documents;
     data_remarks_ = std::move(opened.remarks);
+    about_text_ = std::move(opened.about_text);
   }
   const int64_t data_tokens = data ? data->size() : 0;
   planner.emplace(options, model.config, device.info(), mesh, data_tokens,
@@ -198,8 +200,10 @@ void Run::banner() {
   if (data) console.item("data", describe_data(*data, documents_, options));
   if (held_out) console.item(data ? "" : "data", describe_held_out(*held_out, evaluation_->measured_text(), options));
   else if (data) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  for (const std::string& how : about_text_) console.item("", how);
   if (sampler_) console.item("", describe_epochs(sampler_->windows(), settings.steps * settings.G));
   for (const std::string& remark : data_remarks_) console.warning(remark);
+  if (data && data->is_text() && model.config.V > 256) console.warning(describe_bytes(model));
   console.item("tokenizer", codec.description());
   if (trains())
     console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",

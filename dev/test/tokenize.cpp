@@ -1,6 +1,7 @@
 // The tokenizer on files, for comparison with another program's:
 //
 //   tokenize encode TOKENIZER DOCUMENTS IDS [special]   with "special" the begin and end tokens too
+//   tokenize parts TOKENIZER DOCUMENTS IDS              with special tokens as letters, cut wherever a text can be cut
 //   tokenize decode TOKENIZER IDS DOCUMENTS [skip]      with "skip" without special tokens
 //   tokenize stream TOKENIZER IDS DOCUMENTS [skip]      the same, token by token
 //   tokenize unassigned                                 the code points that the linked PCRE2 does not know, a line
@@ -64,6 +65,22 @@ void encode(const Tokenizer& tokenizer, const std::string& from, const std::stri
   write(to, ids);
 }
 
+void encode_parts(const Tokenizer& tokenizer, const std::string& from, const std::string& to) {
+  std::vector<std::vector<int32_t>> ids;
+  TextEncoder encoder(tokenizer, true);
+  size_t parts = 0;
+  for (const std::vector<char>& document : read<char>(from)) {
+    ids.emplace_back();
+    for (std::string_view left(document.data(), document.size()); !left.empty(); ++parts) {
+      const size_t bytes = tokenizer.next_cut(left, 0);
+      encoder.encode(left.substr(0, bytes), false, ids.back());
+      left.remove_prefix(bytes);
+    }
+  }
+  printf("parts %zu\n", parts);
+  write(to, ids);
+}
+
 void decode(const Tokenizer& tokenizer, const std::string& from, const std::string& to, bool streaming, bool skip) {
   std::vector<std::string> documents;
   StreamingDecoder decoder(tokenizer, skip);
@@ -89,13 +106,15 @@ void unassigned() {
 int run(const std::vector<std::string>& words) {
   const std::string verb = words.empty() ? "" : words[0];
   if (verb == "unassigned") return unassigned(), 0;
-  REQUIRE(words.size() >= 4, "usage: tokenize encode|decode|stream TOKENIZER FROM TO [special|skip]");
+  REQUIRE(words.size() >= 4, "usage: tokenize encode|parts|decode|stream TOKENIZER FROM TO [special|skip]");
   const double begin = seconds();
   const Tokenizer tokenizer = Tokenizer::open(words[1]);
   const bool flag = words.size() > 4;
   printf("opened %.6f\n", seconds() - begin);
   if (verb == "encode") {
     encode(tokenizer, words[2], words[3], flag);
+  } else if (verb == "parts") {
+    encode_parts(tokenizer, words[2], words[3]);
   } else {
     decode(tokenizer, words[2], words[3], verb == "stream", flag);
   }

@@ -69,6 +69,11 @@ size_t valid_prefix(std::string_view text) {
 
 }  // namespace
 
+bool is_white_space(char32_t c) {
+  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
 bool is_utf8(std::string_view text) { return valid_prefix(text) == text.size(); }
 
 std::string repaired_utf8(std::string_view text) {

@@ -26,6 +26,9 @@ std::string_view last_character(std::string_view text);
 char32_t code_point(std::string_view character);
 void append_utf8(std::string& text, char32_t code_point);
 
+// Unicode's White_Space, which the patterns of tokenizers call \s.
+bool is_white_space(char32_t code_point);
+
 bool is_utf8(std::string_view text);
 
 // The text with U+FFFD for what is no UTF-8, a maximal subpart each: Python's bytes.decode("utf-8", errors="replace").

@@ -1,8 +1,11 @@
 #include "llmc/comm/communicator.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "llmc/base/error.h"
 #include "llmc/comm/backends.h"
@@ -230,3 +233,28 @@ int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
 }
 
 void barrier(Communicator& communicator, Stream& stream) { sum_number(communicator, stream, 0); }
+
+std::string work_beside_signs_of_life(Communicator& communicator, Stream& stream, const std::function<void()>& work,
+                                      const std::function<void()>& meanwhile) {
+  std::string why;
+  std::atomic<bool> done = false;
+  std::thread worker([&] {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    done = true;
+  });
+  try {
+    while (sum_number(communicator, stream, !done) > 0) {
+      if (meanwhile) meanwhile();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  } catch (...) {
+    worker.join();
+    throw;
+  }
+  worker.join();
+  return why;
+}

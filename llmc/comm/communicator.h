@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -139,3 +140,9 @@ std::string broadcast_text(Communicator& communicator, Stream& stream, std::stri
 int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t number_of_root, int root = 0);
 int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number);
 void barrier(Communicator& communicator, Stream& stream);
+
+// Long work of the host that has no collectives: it runs in a thread of its own, and the ranks exchange signs of life
+// until that of all has ended, so that one that works for long is not taken for lost. The caller's thread calls
+// `meanwhile` some 50 times a second. Returns what this rank's work threw, "" if nothing.
+std::string work_beside_signs_of_life(Communicator& communicator, Stream& stream, const std::function<void()>& work,
+                                      const std::function<void()>& meanwhile = {});

@@ -13,11 +13,6 @@ namespace {
 constexpr char kWordCharacter[] =
     R"([\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])";
 
-bool is_white_space(char32_t c) {
-  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
 std::string_view character_at(std::string_view text, size_t at) {
   return text.substr(at, utf8_start(text.substr(at)).bytes);
 }
@@ -77,6 +72,7 @@ AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normal
     if (token.normalized) normalizer.apply(token.text, scratch);
     const AddedToken* kept = &by_id_.emplace(token.id, std::move(token)).first->second;
     by_content_[kept->content] = kept;
+    all_special_ = all_special_ && kept->special;
     (kept->normalized ? normalized_ : as_given_).add(kept);
     end_ = std::max(end_, kept->id + 1);
   }
@@ -121,7 +117,7 @@ bool AddedTokens::is_single_word(std::string_view text, size_t begin, size_t end
 }
 
 // A token that takes white space on its right may reach into the next one, which counts all the same.
-void AddedTokens::sections(const Finder& finder, std::string_view text, PatternScratch& scratch,
+void AddedTokens::sections(const Finder& finder, std::string_view text, bool special_too, PatternScratch& scratch,
                            const SectionVisitor& visit) const {
   size_t done = 0;
   for (size_t at = 0, bytes = 0; at < text.size();) {
@@ -132,6 +128,7 @@ void AddedTokens::sections(const Finder& finder, std::string_view text, PatternS
     }
     size_t begin = at, end = at + bytes;
     at = end;
+    if (token->special && !special_too) continue;
     if (token->single_word && !is_single_word(text, begin, end, scratch)) continue;
     if (token->lstrip) begin = skip_space_left(text, begin, std::min(done, begin));
     if (token->rstrip) end = skip_space_right(text, end);

@@ -43,13 +43,17 @@ class AddedTokens {
     const AddedToken* token;  // nullptr: text
   };
   using SectionVisitor = std::function<void(Section)>;
-  void visit_as_given(std::string_view text, PatternScratch& scratch, const SectionVisitor& visit) const {
-    sections(as_given_, text, scratch, visit);
+  // Special tokens that the text spells are letters in it, unless `special_too`.
+  void visit_as_given(std::string_view text, bool special_too, PatternScratch& scratch,
+                      const SectionVisitor& visit) const {
+    sections(as_given_, text, special_too, scratch, visit);
   }
-  void visit_normalized(std::string_view text, PatternScratch& scratch, const SectionVisitor& visit) const {
-    sections(normalized_, text, scratch, visit);
+  void visit_normalized(std::string_view text, bool special_too, PatternScratch& scratch,
+                        const SectionVisitor& visit) const {
+    sections(normalized_, text, special_too, scratch, visit);
   }
   bool any_normalized() const { return !normalized_.tokens.empty(); }
+  bool all_special() const { return all_special_; }
 
   const AddedToken* find(int64_t id) const;
   const AddedToken* find(const std::string& content) const;
@@ -64,7 +68,7 @@ class AddedTokens {
     const AddedToken* longest_at(std::string_view text, size_t at, size_t* bytes) const;
   };
 
-  void sections(const Finder& finder, std::string_view text, PatternScratch& scratch,
+  void sections(const Finder& finder, std::string_view text, bool special_too, PatternScratch& scratch,
                 const SectionVisitor& visit) const;
   bool is_single_word(std::string_view text, size_t begin, size_t end, PatternScratch& scratch) const;
 
@@ -73,4 +77,5 @@ class AddedTokens {
   Finder as_given_, normalized_;
   Pattern word_character_;
   int32_t end_ = 0;
+  bool all_special_ = true;
 };

@@ -81,6 +81,18 @@ void split_at(const Pattern& pattern, Behavior behavior, bool invert, Piece piec
   words.flush();
 }
 
+// The expressions of Llama 3 and Qwen 2 differ in the length of numbers. Of the alternatives that match a newline,
+// ` ?[^\s\p{L}\p{N}]+[\r\n]*` and `\s*[\r\n]+` come first, both take all newlines that follow, and no character behind.
+bool is_words_of_llama3_or_qwen2(const Json& pattern) {
+  const Json* regex = pattern.find("Regex");
+  for (const char* numbers : {"{1,3}", ""})
+    if (regex && regex->is_string() &&
+        regex->as_string() == R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" + std::string(numbers) +
+                                  R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)")
+      return true;
+  return false;
+}
+
 class Split : public Splitter {
  public:
   explicit Split(const Json& json)
@@ -88,7 +100,10 @@ class Split : public Splitter {
         behavior_(behavior_of(json.at("behavior"))),
         invert_(json.get_bool("invert", false)) {
     only_keys(json, {"type", "pattern", "behavior", "invert"});
+    if (behavior_ == Behavior::kIsolated && !invert_ && is_words_of_llama3_or_qwen2(json.at("pattern")))
+      newline_ = Newline::kEndsWord;
   }
+  Newline newline() const override { return newline_; }
   void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
     split_at(pattern_, behavior_, invert_, piece, scratch, visit);
   }
@@ -97,6 +112,25 @@ class Split : public Splitter {
   Pattern pattern_;
   Behavior behavior_;
   bool invert_;
+  Newline newline_ = Newline::kUnknown;
+};
+
+// Numbers become words of their own, or each of their characters does.
+class Digits : public Splitter {
+ public:
+  explicit Digits(const Json& json)
+      : pattern_("\\p{N}", json.where()),
+        behavior_(json.get_bool("individual_digits", false) ? Behavior::kIsolated : Behavior::kContiguous) {
+    only_keys(json, {"type", "individual_digits"});
+  }
+  Newline newline() const override { return Newline::kAnyWord; }
+  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
+    split_at(pattern_, behavior_, false, piece, scratch, visit);
+  }
+
+ private:
+  Pattern pattern_;
+  Behavior behavior_;
 };
 
 constexpr char kGpt2Words[] = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -108,6 +142,10 @@ class ByteLevel : public Splitter {
     only_keys(json, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
     const std::string name = json.where();
     if (json.get_bool("use_regex", true)) pattern_.emplace(pcre2_expression(kGpt2Words, name), name);
+  }
+  Newline newline() const override {
+    if (prefix_space_) return Newline::kUnknown;
+    return pattern_ ? Newline::kOwnWord : Newline::kAnyWord;
   }
   void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
     std::string with_space;
@@ -176,14 +214,26 @@ void PreTokenizer::add(const Json& json) {
     for (const Json& step : json.at("pretokenizers").elements()) add(step);
   } else if (type == "Split") {
     steps_.push_back(std::make_unique<Split>(json));
+  } else if (type == "Digits") {
+    steps_.push_back(std::make_unique<Digits>(json));
   } else if (type == "ByteLevel") {
     steps_.push_back(std::make_unique<ByteLevel>(json));
     byte_level_ = true;
   } else if (type == "Metaspace") {
     steps_.push_back(std::make_unique<Metaspace>(json));
   } else {
-    refuse_type(json, "Sequence, Split, ByteLevel, Metaspace");
+    refuse_type(json, "Sequence, Split, Digits, ByteLevel, Metaspace");
   }
+}
+
+Newline PreTokenizer::newline() const {
+  Newline all = Newline::kAnyWord;
+  for (const auto& step : steps_) {
+    if (step->newline() == Newline::kAnyWord) continue;
+    if (all != Newline::kAnyWord) return Newline::kUnknown;
+    all = step->newline();
+  }
+  return all == Newline::kAnyWord ? Newline::kUnknown : all;
 }
 
 void PreTokenizer::split_from(size_t step, Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const {

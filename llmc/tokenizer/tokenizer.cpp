@@ -25,13 +25,17 @@ struct Tokenizer::Parts {
   TokenTemplate around;
   Decoder decoder;
 
+  Newline newline = Newline::kUnknown;  // where a long text can be cut
+
   explicit Parts(const Json& json)
       : bpe(json.at("model")),
         normalizer(json.find("normalizer")),
         pre_tokenizer(json.find("pre_tokenizer")),
         added(json.find("added_tokens"), bpe.vocabulary(), normalizer),
         around(json.find("post_processor")),
-        decoder(json.find("decoder")) {}
+        decoder(json.find("decoder")) {
+    if (normalizer.changes_nothing() && added.all_special()) newline = pre_tokenizer.newline();
+  }
 
   const std::string* token_of(int32_t id) const {
     const AddedToken* token = added.find(id);
@@ -101,6 +105,35 @@ int64_t Tokenizer::bytes_of(int32_t id) const {
 const std::vector<int32_t>& Tokenizer::begin_tokens() const { return parts_->around.before; }
 const std::vector<int32_t>& Tokenizer::end_tokens() const { return parts_->around.behind; }
 
+namespace {
+
+// The text ends in white space. Bytes of no character become U+FFFD, which is none.
+bool ends_in_white_space(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && text.size() - begin < 4 && (text[begin] & 0xc0) == 0x80) --begin;
+  const Utf8Start start = utf8_start(text.substr(begin));
+  return start.kind == Utf8Start::kCharacter && begin + start.bytes == text.size() &&
+         is_white_space(code_point(text.substr(begin)));
+}
+
+}  // namespace
+
+// GPT-2's `\s+(?!\S)` leaves the last character of white space before another to `\s+`: a part that ended behind it
+// would have all of them in one word. So the cut is before a newline that has white space on its left. Where digits are
+// split off first, it would be otherwise before one: there is no cut then, nor before what may be one beyond ASCII.
+size_t Tokenizer::next_cut(std::string_view text, size_t from) const {
+  if (parts_->newline == Newline::kUnknown) return text.size();
+  for (size_t at = from; (at = text.find('\n', at)) != text.npos && at + 1 < text.size(); ++at) {
+    const std::string_view behind = text.substr(at + 1, 4);
+    const Utf8Start start = utf8_start(behind);
+    if (start.kind == Utf8Start::kCharacter && is_white_space(code_point(behind.substr(0, start.bytes)))) continue;
+    const bool before = parts_->newline == Newline::kOwnWord && at > 0 && ends_in_white_space(text.substr(0, at));
+    if (before && ((behind[0] & 0x80) || (behind[0] >= '0' && behind[0] <= '9'))) continue;
+    if (const size_t cut = before ? at : at + 1; cut > from) return cut;
+  }
+  return text.size();
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   return TextEncoder(*this).encode(text, add_special_tokens);
 }
@@ -145,7 +178,8 @@ struct TextEncoder::Work {
   WordCache cache;
 };
 
-TextEncoder::TextEncoder(const Tokenizer& tokenizer) : parts_(tokenizer.parts_), work_(std::make_unique<Work>()) {}
+TextEncoder::TextEncoder(const Tokenizer& tokenizer, bool special_as_letters)
+    : parts_(tokenizer.parts_), special_too_(!special_as_letters), work_(std::make_unique<Work>()) {}
 TextEncoder::~TextEncoder() = default;
 TextEncoder::TextEncoder(TextEncoder&&) noexcept = default;
 
@@ -160,7 +194,7 @@ void TextEncoder::encode(std::string_view text, bool add_special_tokens, std::ve
   if (!is_utf8(text)) text = repaired = repaired_utf8(text);
   const auto append = [&](const std::vector<int32_t>& more) { ids.insert(ids.end(), more.begin(), more.end()); };
   if (add_special_tokens) append(parts_->around.before);
-  parts_->added.visit_as_given(text, work_->pattern, [&](AddedTokens::Section part) {
+  parts_->added.visit_as_given(text, special_too_, work_->pattern, [&](AddedTokens::Section part) {
     if (part.token) {
       ids.push_back(part.token->id);
     } else {
@@ -179,7 +213,7 @@ void TextEncoder::section(std::string_view text, bool at_start, std::vector<int3
     text = normal;
   }
   if (!parts_->added.any_normalized()) return words(text, at_start, ids);
-  parts_->added.visit_normalized(text, work_->pattern, [&](AddedTokens::Section part) {
+  parts_->added.visit_normalized(text, special_too_, work_->pattern, [&](AddedTokens::Section part) {
     if (part.token) {
       ids.push_back(part.token->id);
     } else {

@@ -34,6 +34,11 @@ std::string describe_epochs(const Windows& windows, int64_t sequences) {
                 double(sequences) / double(windows.count()));
 }
 
+std::string describe_bytes(const ModelSource& model) {
+  return format("the bytes of the text are the tokens, and the model has %d: name its tokenizer with --tokenizer DIR",
+                model.config.V);
+}
+
 std::string describe_model(const ModelSource& model, bool trains) {
   const LlamaConfig& c = model.config;
   std::string text =

@@ -18,6 +18,8 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
 std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options);
 // "an epoch: 7843 sequences, each token once; the run: 0.33 epochs", and what is not reached by an older rule.
 std::string describe_epochs(const Windows& windows, int64_t sequences);
+// That a text's bytes are the tokens of a model that has more.
+std::string describe_bytes(const ModelSource& model);
 // Two lines: where it is from and its size; its shape. A third for a run that trains a model with a padding token.
 std::string describe_model(const ModelSource& model, bool trains);
 // How several ranks share the state.

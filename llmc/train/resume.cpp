@@ -1,14 +1,11 @@
 #include "llmc/train/resume.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <thread>
 
 #include "llmc/base/error.h"
 
@@ -112,34 +109,6 @@ void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communic
           resume ? resume->checkpoints.size() : 0);
 }
 
-namespace {
-
-// Runs `read` on each rank; returns what it threw, or "". The ranks speak to each other meanwhile: one that reads for
-// long is not taken for lost.
-template <class F>
-std::string read_together(Communicator& communicator, Stream& stream, F&& read) {
-  std::string why;
-  std::atomic<bool> done = false;
-  std::thread reader([&] {
-    try {
-      read();
-    } catch (const std::exception& error) {
-      why = error.what();
-    }
-    done = true;
-  });
-  try {
-    while (sum_number(communicator, stream, !done) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  } catch (...) {
-    reader.join();
-    throw;
-  }
-  reader.join();
-  return why;
-}
-
-}  // namespace
-
 std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream,
                                             std::vector<std::string>& refused) const {
   for (const std::string& path : checkpoints) {
@@ -151,7 +120,7 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
       why = error.what();
     }
     if (sum_number(communicator, stream, !checkpoint) == 0)
-      why = read_together(communicator, stream, [&] {  // each rank its part of the files
+      why = work_beside_signs_of_life(communicator, stream, [&] {  // each rank its part of the files
         for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size())
           checkpoint->verify(file);
       });
@@ -244,7 +213,7 @@ void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Com
     return;
   }
   std::string text;
-  const std::string why = read_together(communicator, stream, [&] {
+  const std::string why = work_beside_signs_of_life(communicator, stream, [&] {
     if (communicator.rank() == 0) text = identity.json().dump();
   });
   REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",

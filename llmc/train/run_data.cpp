@@ -9,6 +9,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/train/shard_manifest.h"
+#include "llmc/train/text_shards.h"
 
 namespace {
 
@@ -32,23 +33,47 @@ std::string files_in_both(const TokenDataset& train, const TokenDataset& held_ou
 
 }  // namespace
 
-RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec) {
+RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec,
+                      Communicator& communicator, Device& device, Console& console) {
   RunData data;
   const int V = model.config.V;
-  const bool named = !options.train_data.empty(), by_bytes = V <= 256 || !model.weights;
+  const bool named = !options.train_data.empty(), cuts = codec.cuts_text(), by_bytes = V <= 256 || !model.weights;
   const bool trains = !options.sample_only && !options.eval_only;
-  if (named || trains || (options.val_data.empty() && by_bytes)) {
-    TrainingData both = open_training_data(named ? options.train_data : bundled_text(), options.val_data, V);
+  // Shards as they are named; of text, its tokens.
+  bool train_was_cut = false, held_out_was_cut = false;
+  const auto shards_of = [&](const std::string& pattern, bool& was_cut) {
+    was_cut = is_text(pattern, cuts) && cuts;
+    if (!was_cut) return pattern;
+    const TextShards shards = cut_text(pattern, codec, communicator, device, console);
+    data.about_text.push_back(shards.about);
+    return shards.pattern;
+  };
+  std::string train = options.train_data, held_out = options.val_data;
+  if (named || trains || (held_out.empty() && by_bytes)) {
+    train = shards_of(named ? train : bundled_text(), train_was_cut);
+    if (!held_out.empty()) held_out = shards_of(held_out, held_out_was_cut);
+    TrainingData both = open_training_data(train, held_out, V);
     data.train = std::move(both.train);
     data.held_out = std::move(both.held_out);
-  } else if (!options.val_data.empty()) {
-    data.held_out = TokenDataset::open(options.val_data, V);
+    if (train_was_cut && held_out.empty()) {
+      // The last tenth, as of bytes.
+      const int64_t size = data.train->size();
+      REQUIRE(size >= 10, "the text '%s' has %lld tokens\n  expected at least 10, a tenth of which is held out",
+              options.train_data.c_str(), (long long)size);
+      auto [first, last] = data.train->split(size - size / 10);
+      data.train = std::move(first);
+      data.held_out = std::move(last);
+    }
+  } else if (!held_out.empty()) {
+    held_out = shards_of(held_out, held_out_was_cut);
+    data.held_out = TokenDataset::open(held_out, V);
   }
   for (const auto* tokens : {&data.train, &data.held_out})
     REQUIRE(by_bytes || !*tokens || !(*tokens)->is_text(),
-            "%s has a vocabulary of %d, and a text is read byte by byte: these are not its tokens\n"
-            "  name token files that were made with its tokenizer: --%s 'DIR/*.bin'",
-            options.model.c_str(), V, tokens == &data.train ? "train-data" : "val-data");
+            "%s has a vocabulary of %d and no tokenizer that cuts a text into its tokens\n"
+            "  name its tokenizer: --tokenizer DIR; or token files that were made with it: --%s 'DIR/*.bin'%s%s",
+            options.model.c_str(), V, tokens == &data.train ? "train-data" : "val-data",
+            codec.why_not().empty() ? "" : "\n  the one that was found: ", codec.why_not().c_str());
   for (const auto* tokens : {&data.train, &data.held_out})
     if (*tokens) std::ranges::move(compare_with_manifests(**tokens), std::back_inserter(data.remarks));
   if (trains && !options.val_data.empty())
@@ -60,11 +85,14 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   constexpr const char* way_out =
       ": it would change nothing\n  name the token that begins each document with --document-token, or leave "
       "--packed-documents away";
-  const auto rule = [&](const std::string& pattern) {
+  const auto rule = [&](const std::string& pattern, bool was_cut) {
+    if (options.document_token < 0 && was_cut && codec.document_token())
+      return DocumentRule{*codec.document_token(), true};
     return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config);
   };
-  if (data.train) data.documents = rule(options.train_data);
-  if (data.held_out) data.held_out_documents = options.val_data.empty() ? data.documents : rule(options.val_data);
+  if (data.train) data.documents = rule(options.train_data, train_was_cut);
+  if (data.held_out)
+    data.held_out_documents = options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut);
   if (data.held_out)
     if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
       REQUIRE(trains, "--packed-documents: %s%s", missing.c_str(), way_out);

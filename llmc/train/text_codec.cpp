@@ -6,6 +6,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/tokenizer/byte_level.h"
 #include "llmc/train/shard_manifest.h"
 
 namespace fs = std::filesystem;
@@ -39,6 +40,41 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
   }
   codec.bytes_ = config.V <= 256 && codec.file_.empty();
   return codec;
+}
+
+bool TextCodec::cuts_text() const {
+  if (!tokenizer_) return false;
+  std::string ascii;
+  for (int32_t b = 0; b < std::min(tokenizer_->vocabulary_size(), 256); ++b) {
+    if (tokenizer_->token_of(b) != byte_level(std::string(1, char(b)))) return true;
+    if (b < 128) ascii += char(b);
+  }
+  std::vector<int32_t> bytes(ascii.begin(), ascii.end());
+  return tokenizer_->vocabulary_size() > 256 || tokenizer_->encode(ascii, true) != bytes;
+}
+
+std::optional<int32_t> TextCodec::document_token() const {
+  Json begin, end;
+  bool named = false;
+  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {  // of both, the latter counts
+    const fs::path beside = fs::path(file_).parent_path() / name;
+    std::error_code error;
+    if (!fs::is_regular_file(beside, error)) continue;
+    const Json config = Json::read(beside.string());
+    for (auto& [key, token] : {std::pair<const char*, Json&>{"bos_token", begin}, {"eos_token", end}}) {
+      if (!config.is_object() || !config.contains(key)) continue;
+      named = true;
+      token = config.at(key).is_object() ? config.at(key).at("content") : config.at(key);
+    }
+  }
+  if (named) {
+    const Json& token = begin.is_null() ? end : begin;
+    return token.is_null() ? std::nullopt : tokenizer_->id_of(token.as_string());
+  }
+  for (const char* usual :
+       {"<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"})
+    if (const std::optional<int32_t> id = tokenizer_->id_of(usual)) return id;
+  return {};
 }
 
 std::string TextCodec::description() const {

@@ -21,9 +21,17 @@ class TextCodec {
 
   bool reads_text() const { return tokenizer_ || bytes_; }
   bool has_tokenizer() const { return bool(tokenizer_); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }  // only with one
+  // A text's tokens are other numbers than its bytes: there is a tokenizer, and it is not that of an export of bytes.
+  bool cuts_text() const;
+  // What begins each document where text is cut into tokens, as in dev/data/prepare: the begin-of-text that the files
+  // beside the tokenizer name, else their end-of-text; where they name neither, the usual one that it has.
+  std::optional<int32_t> document_token() const;
   // The tokenizer.json, by that or another name; empty without one.
   const std::string& file() const { return file_; }
   std::string description() const;
+  // Of a tokenizer.json that was found and is not supported; empty otherwise.
+  const std::string& why_not() const { return why_not_; }
   // Throws if the shards that match `data` were made with another tokenizer: their numbers stand for other text.
   void require_made(const std::string& data) const;
 

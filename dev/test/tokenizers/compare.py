@@ -3,7 +3,8 @@
     build/tokenizer/bin/python dev/test/tokenizers/compare.py build/cpu/test/tokenize
 
 Files in the style of Llama 3, GPT-2, Qwen and Llama 2 are trained on the bundled text and on texts.py, and varied. For
-each: encode short pieces, whole documents and byte strings without sense; decode what came out, and ids by chance, whole
+each: encode short pieces, whole documents and byte strings without sense, also with special tokens as letters and in as
+many parts as a text can be cut into; decode what came out, and ids by chance, whole
 and token by token, with and without special tokens. Patterns are tried on code points in company, with a vocabulary whose
 ids show where each word ends. Code points that one of the two Unicode versions knows and the other does not are left out, counted, and compared by
 themselves. Ends with "N passed, N failed".
@@ -102,6 +103,14 @@ def variants(lines):
     yield "cl100k's pattern", changed(llama3, **split(words(CL100K)))
     yield "o200k's pattern", changed(llama3, **split(words(O200K)))
     yield "qwen2's pattern", changed(plain, **split(words(QWEN2)))
+    all_special = changed(plain, added_tokens=[token | {"special": True, "normalized": False} for token in plain["added_tokens"]])
+    digits = lambda single: {"type": "Digits", "individual_digits": single}
+    for single in [True, False]:
+        yield f"digits {'one by one' if single else 'together'}, gpt2", changed(
+            all_special, pre_tokenizer=sequence("pretokenizers", digits(single), level()))
+    yield "digits one by one, llama3", changed(all_special, **split(digits(True), words(files.LLAMA3_WORDS)))
+    yield "gpt2, all special", changed(all_special, pre_tokenizer=level())
+    yield "llama3, all special", all_special
     yield "folding a class", changed(plain, **split(words(SHORT_FOLDS)))
     yield "several splits", changed(plain, **split(words(r"\p{N}{1,3}"), words("[一-龥぀-ゟ゠-ヿ]+"), words(QWEN2)))
     yield "prefix space each", changed(
@@ -173,9 +182,9 @@ class Ours:
         self.seconds = float(said[said.index("seconds") + 1]) if "seconds" in said else 0.0
         return result
 
-    def encode(self, documents, special):
+    def encode(self, documents, special, verb="encode"):
         write_documents(self.scratch / "in", documents, 1)
-        result = read_documents(self.run("encode", *(["special"] if special else [])), 4)
+        result = read_documents(self.run(verb, *(["special"] if special else [])), 4)
         return [list(struct.unpack(f"<{len(ids) // 4}i", ids)) for ids in result]
 
     def decode(self, verb, documents, skip):
@@ -207,6 +216,10 @@ class Comparison:
             for special in [False, True] if kind == "pieces" else [True]:
                 ids = [library.encode(text, add_special_tokens=special).ids for text in decoded]
                 self.check(f"{name}: encode {kind}", documents, ours.encode(documents, special), ids)
+            library.encode_special_tokens = True
+            letters = [library.encode(text, add_special_tokens=False).ids for text in decoded]
+            library.encode_special_tokens = False
+            self.check(f"{name}: parts of {kind}", documents, ours.encode(documents, False, "parts"), letters)
             bytes_, tokens = bytes_ + sum(map(len, documents)), tokens + sum(map(len, ids))
             for verb in ["decode", "stream"]:
                 for skip in [False, True] if kind == "pieces" else [False]:
@@ -283,7 +296,8 @@ def main():
         for name, file in variants(lines):
             files_by_name[name] = file
             comparison.variant(name, file, more if name in ["llama3", "gpt2", "llama2"] else sets)
-        for name in ["llama3", "gpt2", "cl100k's pattern", "o200k's pattern", "qwen2's pattern", "folding a class"]:
+        for name in ["llama3", "gpt2", "cl100k's pattern", "o200k's pattern", "qwen2's pattern", "folding a class",
+                     "digits one by one, gpt2", "digits together, gpt2", "digits one by one, llama3"]:
             comparison.variant(f"word ends: {name}", word_ends(files_by_name[name]), every)
         compare_newer(program, scratch, word_ends(files_by_name["llama3"]), newer)
         print("encoding speed, a thread each:")

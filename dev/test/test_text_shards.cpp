@@ -1,0 +1,218 @@
+// Covers: text as shards of a tokenizer's tokens: the same for any number of threads and parts, cached under a checksum
+// of text and tokenizer, begun by the token that dev/data puts there; files that are no text
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "dev/test/test.h"
+#include "dev/test/token_files.h"
+#include "llmc/train/export_folder.h"
+#include "llmc/train/text_shards.h"
+#include "llmc/train/token_dataset.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kTokenizers = "dev/test/tokenizers/";
+
+LlamaConfig config_of(int V) {
+  LlamaConfig config = LlamaConfig::preset("tiny");
+  config.V = V;
+  return config;
+}
+
+// A folder with Llama 3's tokenizer, with its first four added tokens, which are special; `more` is put into the vocabulary.
+std::string write_tokenizer(const std::string& folder, int64_t more = 0) {
+  fs::create_directories(folder);
+  Json file = Json::read(kTokenizers + "llama3.json"), added = Json::array();
+  for (size_t i = 0; i < 4; ++i) added.push_back(file.at("added_tokens").at(i));
+  if (more) {
+    Json model = file.at("model");
+    model.set("vocab", Json(model.at("vocab")).set("zzzz", more));
+    file.set("model", model);
+    added = Json::array();
+  }
+  write_file(folder + "/tokenizer.json", file.set("added_tokens", added).set("post_processor", Json()).dump());
+  return folder;
+}
+
+std::string shakespeare(size_t bytes) {
+  std::ifstream file(bundled_text(), std::ios::binary);
+  std::string text(bytes, '\0');
+  file.read(text.data(), std::streamsize(bytes));
+  return text;
+}
+
+std::vector<int32_t> tokens_in(const std::string& folder, int V, int* shards = nullptr) {
+  const TokenDataset data = TokenDataset::open(folder + "/text_*.bin", V);
+  std::vector<int32_t> tokens;
+  for (int shard = 0; shard < data.shards(); ++shard) {
+    std::vector<int32_t> part(size_t(data.shard_size(shard)));
+    data.read(shard, 0, data.shard_size(shard), part.data());
+    tokens.insert(tokens.end(), part.begin(), part.end());
+  }
+  if (shards) *shards = data.shards();
+  return tokens;
+}
+
+std::map<std::string, std::string> files_in(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    files[entry.path().filename()] = {std::istreambuf_iterator<char>(file), {}};
+  }
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("the tokens of texts are those of each whole text, whatever the threads, parts and shards") {
+  TemporaryFolder folder;
+  const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer"), "", "", config_of(2000));
+  const std::string texts[] = {shakespeare(60'000), "short", shakespeare(9'000) + "\xff and <|end_of_text|>\n"};
+  std::vector<int32_t> want;
+  std::vector<std::string> paths;
+  for (const std::string& text : texts) {
+    paths.push_back(write_file(folder / std::to_string(paths.size()) + ".txt", text));
+    want.push_back(*codec.tokenizer().id_of("<|begin_of_text|>"));
+    TextEncoder(codec.tokenizer(), true).encode(text, false, want);
+  }
+  CHECK(std::count(want.begin(), want.end(), *codec.tokenizer().id_of("<|end_of_text|>")) == 0);
+  std::atomic<int64_t> done = 0;
+  const std::string one = cut_into_cache(paths, codec, folder / "one", 1, done);
+  CHECK(done == 2 * (60'000 + 5 + int64_t(texts[2].size())));
+  int shards = 0;
+  CHECK(tokens_in(one, 2000, &shards) == want);
+  CHECK(shards == 1);
+  CHECK(files_in(one).at("text_000001.bin") ==
+        header_bytes(20240520, 1, int32_t(want.size())) + bytes_of(std::vector<uint16_t>(want.begin(), want.end())));
+  for (const int threads : {1, 4})
+    for (const size_t part : {1, 1000, 100'000}) {
+      const std::string cut =
+          cut_into_cache(paths, codec, folder / format("%d_%zu", threads, part), threads, done, 1000, part);
+      CHECK(tokens_in(cut, 2000, &shards) == want);
+      CHECK(shards == int((want.size() + 999) / 1000));
+    }
+}
+
+TEST_CASE("the cache is used for the same text and tokenizer, and only if it is whole") {
+  TemporaryFolder folder;
+  const auto codec_of = [&](const std::string& at) { return TextCodec::open(at, "", "", config_of(2000)); };
+  const std::string tokenizer = write_tokenizer(folder / "tokenizer"), text = shakespeare(20'000);
+  const std::vector<std::string> paths = {write_file(folder / "t.txt", text)};
+  std::atomic<int64_t> done = 0;
+  const auto cut = [&] { return cut_into_cache(paths, codec_of(tokenizer), folder / "cache", 2, done, 1000); };
+  const std::string first = cut();
+  const auto made = files_in(first);
+  CHECK(fs::exists(first + "/made_of.json"));
+  done = 0;
+  CHECK(cut() == first);
+  CHECK(done == 20'000);  // read for the checksum, not cut
+  fs::remove(first + "/text_000002.bin");
+  CHECK(cut() == first);
+  CHECK(files_in(first) == made);
+  fs::remove(first + "/made_of.json");
+  CHECK(cut() == first);
+  CHECK(files_in(first) == made);
+
+  std::string changed = text;
+  changed[10'000] ^= 1;
+  write_file(paths[0], changed);
+  const std::string second = cut();
+  CHECK(second != first);
+  write_file(paths[0], text);
+  CHECK(cut() == first);
+  write_file(tokenizer + "/tokenizer_config.json", R"({"bos_token": null, "eos_token": "<|end_of_text|>"})");
+  CHECK(cut() != first);
+  CHECK(std::distance(fs::directory_iterator(folder / "cache"), {}) == 3);  // nothing is left of what was not whole
+  const std::string in_the_way = write_file(folder / "file", "x");
+  CHECK(
+      error_of([&] { cut_into_cache(paths, codec_of(tokenizer), in_the_way, 1, done); }).starts_with("cannot create "));
+}
+
+TEST_CASE("a vocabulary of more than 65,536 tokens has wide shards") {
+  TemporaryFolder folder;
+  const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer", 70'000), "", "", config_of(70'001));
+  const std::vector<std::string> paths = {write_file(folder / "t.txt", "zzzz of text")};
+  std::atomic<int64_t> done = 0;
+  const std::string cut = cut_into_cache(paths, codec, folder / "cache", 1, done);
+  const std::vector<int32_t> tokens = tokens_in(cut, 70'001);
+  CHECK(tokens == codec.tokenizer().encode("zzzz of text", false));
+  CHECK(tokens[0] == 70'000);
+  CHECK(files_in(cut).at("text_000001.bin").starts_with(header_bytes(20240801, 7, int32_t(tokens.size()))));
+}
+
+TEST_CASE("what begins a document is what the files beside the tokenizer name") {
+  TemporaryFolder folder;
+  const std::string at = write_tokenizer(folder / "tokenizer");
+  const auto token = [&]() -> std::string {
+    const TextCodec codec = TextCodec::open(at, "", "", config_of(2000));
+    return codec.document_token() ? *codec.tokenizer().token_of(*codec.document_token()) : "none";
+  };
+  CHECK(token() == "<|begin_of_text|>");  // a usual one that it has
+  write_file(at + "/special_tokens_map.json", R"({"bos_token": {"content": "a"}, "eos_token": "b"})");
+  CHECK(token() == "a");
+  write_file(at + "/tokenizer_config.json", R"({"bos_token": null})");
+  CHECK(token() == "b");
+  write_file(at + "/tokenizer_config.json", R"({"bos_token": "<|end_of_text|>"})");
+  CHECK(token() == "<|end_of_text|>");
+  write_file(at + "/tokenizer_config.json", R"({"bos_token": null, "eos_token": null})");
+  CHECK(token() == "none");
+}
+
+TEST_CASE("the tokenizer of an exported model of bytes leaves text as bytes") {
+  TemporaryFolder folder;
+  for (const int V : {97, 256}) {
+    const LlamaConfig config = config_of(V);
+    const std::string at = folder / std::to_string(V);
+    fs::create_directories(at);
+    TokenizerFiles(TextCodec::open("", "", "", config), config).write(at);
+    const TextCodec codec = TextCodec::open(at, "", "", config);
+    CHECK(codec.has_tokenizer());
+    CHECK(!codec.cuts_text());
+  }
+  CHECK(!TextCodec::open("", "", "", config_of(256)).cuts_text());
+  CHECK(TextCodec::open(kTokenizers + "llama3.json", "", "", config_of(2000)).cuts_text());
+}
+
+TEST_CASE("files that are no text are refused with what they are and a way out") {
+  TemporaryFolder folder;
+  const auto refusal = [&](const std::string& bytes, bool as_utf8) {
+    const std::string path = write_file(folder / "file.txt", bytes);
+    const std::string message = error_of([&] { is_text(path, as_utf8); });
+    if (message.empty()) return message;
+    CHECK(message.starts_with(path));
+    return message.substr(path.size() + 1);
+  };
+  using namespace std::string_literals;
+  const std::string rest = " and what follows";
+  for (const auto& [bytes, what] : {std::pair{"\x1f\x8b\x08"s, "is compressed with gzip\n"},
+                                    {"\x28\xb5\x2f\xfd"s, "is compressed with zstd\n"},
+                                    {"\xfd"s + "7zXZ\0"s, "is compressed with xz\n"},
+                                    {"BZh91AY&SY"s, "is compressed with bzip2\n"},
+                                    {"PK\x03\x04"s, "is a zip archive\n"},
+                                    {"PAR1\x15"s, "is a parquet file\n"},
+                                    {"ARROW1\0\0"s, "is an arrow file\n"},
+                                    {"\xff\xfet\0"s, "is UTF-16\n"},
+                                    {"%PDF-1.5"s, "is a PDF\n"},
+                                    {"text\0"s, "is binary: byte 4 is 0\n"}})
+    for (const bool as_utf8 : {false, true}) {
+      const std::string message = refusal(bytes + rest, as_utf8);
+      CAPTURE(message);
+      CHECK(message.starts_with(what));
+      CHECK(message.find("expected plain text, or shards (*.bin): ") != message.npos);
+    }
+  CHECK(refusal("BZh1 and ARROW2, PAR1 and PK", true).empty());
+  const std::string latin1(1000, '\xe9');
+  CHECK(refusal(latin1, true).starts_with("is binary, or text in another encoding"));
+  CHECK(refusal(latin1, false).empty());  // bytes are tokens
+  CHECK(refusal(std::string(900, 'a') + std::string(100, '\xe9'), true).empty());
+  CHECK(refusal(std::string(5000, 'a') + "\0"s, true).empty());  // only the beginning is looked at
+
+  CHECK(is_text(write_file(folder / "a.txt", "text"), true));
+  write_shard(folder / "a.bin", std::vector<uint16_t>{1});
+  CHECK(!is_text(folder / "a.bin", true));
+  CHECK(!is_text(folder / "nothing", true));
+}

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Covers: text with a tokenizer: the trainer cuts it into tokens, once for all ranks and later runs, and trains as on
+# shards of the same tokens; an export of bytes reads bytes; compressed and binary files are refused
+# Timeout: 300
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$scratch"
+
+head -c 60000 "$root/dev/data/tinyshakespeare.txt" >text.txt
+tail -c 20000 "$root/dev/data/tinyshakespeare.txt" >other.txt
+mkdir tokenizer && cp "$root/dev/test/tokenizers/llama3.json" tokenizer/tokenizer.json
+heads_model | sed 's/"vocab_size": 256/"vocab_size": 1514/' >model.json
+few="--model model.json --steps 3 --seq-len 32 --global-batch 4 --sample-every 0 --val-every 3"
+cut="$few --tokenizer tokenizer --train-data text.txt"
+quick() { "$train" "$@" >log 2>&1 || { cat log && fail "$*"; }; }
+val_loss() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$1/train.jsonl"; }
+
+# shellcheck disable=SC2086  # words
+quick $cut --export off --out first
+cache=$(ls -d runs/cache/*)
+check "the banner says how the text was cut, and where its tokens are" \
+  grep -qE "text.txt: text, cut into [0-9.]+k tokens by tokenizer/tokenizer.json \(cached in $cache\)" log
+check "nothing says that bytes are tokens" eval '! grep -q "byte by byte\|the bytes of the text" log'
+check "the last tenth is held out" grep -qE "held out: [0-9.]+k tokens, the last tenth" log
+tokens=$(sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$cache/made_of.json")
+shown=$(sed -n 's/^  data  *\([0-9.]*\)k tokens of text.txt.*/\1/p' log)
+check "nine tenths of $tokens tokens are trained on: ${shown}k" \
+  eval 'awk "BEGIN { exit !($tokens * 0.9 / 1000 - $shown < 0.1 && $shown - $tokens * 0.9 / 1000 < 0.1) }"'
+
+mkdir before && cp "$cache"/* before
+# shellcheck disable=SC2086  # words
+quick $cut --export off --out again
+check "a second run takes the same tokens, and has the same losses" \
+  eval 'diff -r before "$cache" && [ "$(losses first/train.jsonl)" = "$(losses again/train.jsonl)" ] && [ "$(ls runs/cache | wc -l)" = 1 ]'
+rm -r runs
+# shellcheck disable=SC2086  # words
+ranks 2 "$train" $cut --export off --out two >log 2>&1 || { cat log && fail "two ranks"; }
+check "two ranks cut it into the same tokens" diff -r before "$cache"
+
+# The tokens as shards, with the text's other part as held-out data.
+# shellcheck disable=SC2086  # words
+quick $cut --val-data other.txt --out text_run
+[ "$(ls runs/cache | wc -l)" = 2 ] || fail "two texts are cut"
+other=$(ls -d runs/cache/* | grep -v "$cache")
+cp "$cache"/text_000001.bin train.bin && cp "$other"/text_000001.bin val.bin
+# shellcheck disable=SC2086  # words
+quick $few --tokenizer tokenizer --train-data train.bin --val-data val.bin --export off --out shards_run
+check "text trains and validates as its tokens in shards do" \
+  eval '[ -n "$(losses text_run/train.jsonl)" ] && diff <(without_times text_run/train.jsonl) <(without_times shards_run/train.jsonl)'
+check "also in bits a byte" grep -q val_bits_per_byte text_run/train.jsonl
+# shellcheck disable=SC2086  # words
+quick $cut --packed-documents --dry-run
+check "packed documents begin with the token that is put before each text" grep -q "each begins with token 1505" log
+
+# Weights with a tokenizer beside them: one command.
+quick --model text_run/export --train-data text.txt --steps 2 --seq-len 32 --sample-every 0 --export off --out tuned
+check "an export goes on from text" grep -q "cut into .* tokens by text_run/export/tokenizer.json" log
+quick --model text_run/export --eval-only --val-data other.txt --seq-len 32
+check "and is measured with text" grep -qE "held-out loss .* bits a byte" log
+
+# Without a tokenizer bytes are tokens, as before.
+rm -r runs
+# shellcheck disable=SC2086  # words
+quick $few --train-data text.txt --dry-run
+check "without a tokenizer the banner warns that bytes are tokens" \
+  grep -q "warning: the bytes of the text are the tokens, and the model has 1514: name its tokenizer" log
+byte="--train-data text.txt --steps 2 --seq-len 32 --global-batch 4 --layers 1 --sample-every 0"
+# shellcheck disable=SC2086  # words
+quick $byte --out bytes
+quick --model bytes/export ${byte/--layers 1/} --export off --out bytes_on
+check "an export of bytes reads bytes, of which the last tenth is held out" grep -q "54.0k tokens of text.txt, byte by byte" log
+check "and goes on where it was: $(val_loss bytes | tail -1)" [ "$(val_loss bytes | tail -1)" = "$(val_loss bytes_on | head -1)" ]
+check "bytes need no cache" eval '[ ! -e runs ]'
+rm bytes/export/tokenizer.json && sed 's/"vocab_size": 256/"vocab_size": 300/' bytes/export/config.json >300.json
+quick --model 300.json --train-data text.txt --steps 1 --seq-len 32 --global-batch 1 --sample-every 0 --val-every 0 --out v300
+
+gzip -k text.txt && mv text.txt.gz packed.txt
+head -c 5000 /dev/zero >zeros.txt
+iconv -f utf-8 -t utf-16 text.txt >utf16.txt
+printf 'x' >blocked
+for n in 1 2; do
+  # shellcheck disable=SC2086  # words
+  with=(ranks "$n" "$train" $few --tokenizer tokenizer) without=(ranks "$n" "$train" --steps 1)
+  echo "-- on $n rank(s)"
+  for kind in with without; do
+    declare -n on=$kind
+    refused "a compressed text, $kind a tokenizer" "packed.txt is compressed with gzip" "${on[@]}" --train-data packed.txt
+    refused "a binary one, $kind a tokenizer" "zeros.txt is binary: byte 0 is 0" "${on[@]}" --train-data zeros.txt
+    refused "UTF-16 to measure with, $kind a tokenizer" "utf16.txt is UTF-16" "${on[@]}" --train-data text.txt --val-data utf16.txt
+  done
+  refused "weights of many tokens without a tokenizer" "vocabulary of 300 and no tokenizer" ranks "$n" "$train" --model v300/export --train-data text.txt
+  mv runs kept 2>/dev/null || true
+  cp blocked runs
+  refused "tokens that cannot be kept" "cannot create runs/cache" "${with[@]}" --train-data text.txt
+  check "  is said once" [ "$(grep -c "cannot create runs/cache" refused)" = 1 ]
+  rm runs
+  rm -rf kept
+done
+echo "$checks checks passed"

@@ -1,0 +1,334 @@
+#include "llmc/train/text_shards.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "llmc/base/checksum.h"
+#include "llmc/base/clock.h"
+#include "llmc/base/error.h"
+#include "llmc/base/mapped_file.h"
+#include "llmc/base/new_file.h"
+#include "llmc/base/text.h"
+#include "llmc/base/utf8.h"
+#include "llmc/device/thread_pool.h"
+#include "llmc/tokenizer/pattern.h"
+
+namespace fs = std::filesystem;
+
+// ---- what is text -------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct Signature {
+  std::string_view bytes;
+  const char *name, *remedy;
+  size_t place = 0;
+};
+using namespace std::string_view_literals;
+constexpr const char* kPrepare = "dev/data/prepare writes shards of what is in it";
+constexpr Signature kSignatures[] = {
+    {"\x1f\x8b"sv, "is compressed with gzip", "unpack it: gunzip"},
+    {"\x28\xb5\x2f\xfd"sv, "is compressed with zstd", "unpack it: unzstd"},
+    {"\xfd"
+     "7zXZ\0"sv,
+     "is compressed with xz", "unpack it: unxz"},
+    {"1AY&SY"sv, "is compressed with bzip2", "unpack it: bunzip2", 4},
+    {"PK\x03\x04"sv, "is a zip archive", "unpack it: unzip"},
+    {"PAR1\x15"sv, "is a parquet file", kPrepare},
+    {"ARROW1"sv, "is an arrow file", kPrepare},
+    {"\xff\xfe"sv, "is UTF-16", "write it as UTF-8: iconv -f utf-16 -t utf-8"},
+    {"\xfe\xff"sv, "is UTF-16", "write it as UTF-8: iconv -f utf-16 -t utf-8"},
+    {"%PDF-"sv, "is a PDF", "take the text out of it: pdftotext"},
+};
+
+// Latin-1 has few bytes that begin no character of UTF-8, most other encodings and binary files have many.
+bool is_mostly_utf8(std::string_view text) {
+  size_t broken = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Start start = utf8_start(text.substr(at));
+    broken += start.kind == Utf8Start::kBroken;
+    at += start.bytes;
+  }
+  return text.size() < 64 || broken <= text.size() / 4;
+}
+
+void require_text(const std::string& path, bool as_utf8) {
+  const MappedFile file(path);
+  const std::string_view start(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 4096));
+  for (const Signature& signature : kSignatures)
+    REQUIRE(start.size() < signature.place || !start.substr(signature.place).starts_with(signature.bytes),
+            "%s %s\n  expected plain text, or shards (*.bin): %s", path.c_str(), signature.name, signature.remedy);
+  const size_t zero = start.find('\0');
+  REQUIRE(zero == start.npos,
+          "%s is binary: byte %zu is 0\n  expected plain text, or shards (*.bin): leave it out, or write its text as "
+          "UTF-8 (without bytes of 0)",
+          path.c_str(), zero);
+  REQUIRE(!as_utf8 || is_mostly_utf8(start),
+          "%s is binary, or text in another encoding: more than a quarter of its first %zu bytes begin no character of "
+          "UTF-8\n  expected plain text, or shards (*.bin): leave it out, or write it as UTF-8: iconv",
+          path.c_str(), start.size());
+}
+
+}  // namespace
+
+bool is_text(const std::string& pattern, bool as_utf8) {
+  const std::vector<std::string> paths = glob(pattern);
+  if (paths.empty() || std::any_of(paths.begin(), paths.end(), [](const auto& path) { return path.ends_with(".bin"); }))
+    return false;
+  for (const std::string& path : paths) require_text(path, as_utf8);
+  return true;
+}
+
+// ---- the shards ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr char kMadeOf[] = "made_of.json";
+
+class ShardWriter {
+ public:
+  ShardWriter(const fs::path& folder, bool wide, int64_t tokens_per_shard)
+      : folder_(folder), wide_(wide), tokens_per_shard_(tokens_per_shard) {}
+
+  void write(const std::vector<int32_t>& ids) {
+    for (const int32_t id : ids) {
+      tokens_.append(reinterpret_cast<const char*>(&id), wide_ ? 4 : 2);
+      if (++count_ == tokens_per_shard_) finish_shard();
+    }
+  }
+  void finish() {
+    if (count_ > 0) finish_shard();
+  }
+  int64_t tokens() const { return total_; }
+  int shards() const { return shards_; }
+
+ private:
+  void finish_shard() {
+    NewFile file(folder_ / format("text_%06d.bin", ++shards_));
+    int32_t header[256] = {wide_ ? 20240801 : 20240520, wide_ ? 7 : 1, int32_t(count_)};
+    file.write(header, sizeof header);
+    file.write(tokens_);
+    file.publish();
+    tokens_.clear();
+    total_ += std::exchange(count_, 0);
+  }
+
+  fs::path folder_;
+  bool wide_;
+  int64_t tokens_per_shard_, count_ = 0, total_ = 0;  // of a shard at most; of the one begun; of those written
+  int shards_ = 0;
+  std::string tokens_;
+};
+
+// A folder that is removed unless it took its place.
+class NewFolder {
+ public:
+  explicit NewFolder(const fs::path& path) : path_(path), partial_(path.string() + ".XXXXXX") {
+    std::error_code error;
+    fs::create_directories(path.parent_path(), error);
+    REQUIRE(!error && mkdtemp(partial_.data()), "cannot create %s: %s\n  the tokens of a text are kept there",
+            partial_.c_str(), error ? error.message().c_str() : strerror(errno));
+    fs::permissions(partial_, fs::perms(0755), error);  // mkdtemp's are for the owner alone
+  }
+  ~NewFolder() {
+    std::error_code error;
+    fs::remove_all(partial_, error);
+  }
+  NewFolder(const NewFolder&) = delete;
+
+  fs::path path() const { return partial_; }
+  // Another run may have made the same meanwhile: then that one stays.
+  void publish() {
+    Disk& disk = Disk::real();
+    const bool took_place = disk.rename(partial_, path_) == 0;
+    REQUIRE(took_place || errno == EEXIST || errno == ENOTEMPTY, "cannot rename %s to %s: %s", partial_.c_str(),
+            path_.c_str(), strerror(errno));
+    disk.sync_folder(path_.parent_path());
+  }
+
+ private:
+  fs::path path_;
+  std::string partial_;
+};
+
+std::string_view text_of(const MappedFile& file) { return {reinterpret_cast<const char*>(file.data()), file.size()}; }
+
+// Of all that decides about the tokens.
+std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec, int64_t tokens_per_shard,
+                   std::atomic<int64_t>& done) {
+  constexpr size_t kStretch = size_t(16) << 20;
+  Checksum sum;
+  const auto add = [&](const MappedFile& file, std::atomic<int64_t>* count) {
+    const uint64_t size = file.size();
+    sum.add(&size, sizeof size);
+    for (size_t at = 0; at < size; at += kStretch) {
+      const size_t bytes = std::min<size_t>(kStretch, size - at);
+      sum.add(file.data() + at, bytes);
+      if (count) *count += int64_t(bytes);
+    }
+  };
+  const std::string rules =
+      format("text shards 1, Unicode %s, token %d before each document, %lld tokens a shard",
+             pattern_unicode_version().c_str(), codec.document_token().value_or(-1), (long long)tokens_per_shard);
+  sum.add(rules.data(), rules.size());
+  add(MappedFile(codec.file()), nullptr);
+  for (const std::string& path : paths) add(MappedFile(path), &done);
+  return sum.text();
+}
+
+// A stretch of a file, encoded by itself.
+struct Part {
+  std::shared_ptr<const MappedFile> file;
+  std::string_view text;
+  bool begins;  // the file
+  std::vector<int32_t> ids = {};
+  std::string error = {};
+};
+
+// Gives the parts of all files in their order.
+class Parts {
+ public:
+  Parts(const std::vector<std::string>& paths, const Tokenizer& tokenizer, size_t bytes)
+      : paths_(paths), tokenizer_(tokenizer), bytes_(bytes) {}
+
+  std::optional<Part> next() {
+    if (!file_ && next_path_ == paths_.size()) return {};
+    const bool begins = !file_;
+    if (begins) {
+      file_ = std::make_shared<const MappedFile>(paths_[next_path_++]);
+      left_ = text_of(*file_);
+    }
+    // No small rest is left for a part of its own.
+    const size_t bytes = left_.size() < 2 * bytes_ ? left_.size() : tokenizer_.next_cut(left_, bytes_);
+    Part part{file_, left_.substr(0, bytes), begins};
+    left_.remove_prefix(bytes);
+    if (left_.empty()) file_.reset();
+    return part;
+  }
+
+ private:
+  const std::vector<std::string>& paths_;
+  const Tokenizer& tokenizer_;
+  size_t bytes_, next_path_ = 0;
+  std::shared_ptr<const MappedFile> file_;  // of which `left_` is left
+  std::string_view left_;
+};
+
+// Round by round: the threads encode a few parts each, which are then written in order.
+class TextCutter {
+ public:
+  TextCutter(const TextCodec& codec, int threads) : begin_(codec.document_token()), pool_(threads) {
+    for (int i = 0; i < threads; ++i) encoders_.emplace_back(codec.tokenizer(), true);
+  }
+
+  void cut(Parts parts, size_t bytes_per_part, ShardWriter& writer, std::atomic<int64_t>& done) {
+    const size_t bytes_per_round = 4 * size_t(pool_.size()) * bytes_per_part;
+    for (std::optional<Part> next = parts.next(); next;) {
+      std::vector<Part> round;
+      for (size_t bytes = 0; next && bytes < bytes_per_round; next = parts.next()) {
+        bytes += next->text.size();
+        round.push_back(std::move(*next));
+      }
+      pool_.run(round.size(), [&](size_t i, int worker) {
+        encode(round[i], encoders_[size_t(worker)]);
+        done += int64_t(round[i].text.size());
+      });
+      for (const Part& part : round) {
+        REQUIRE(part.error.empty(), "%s: %s", part.file->path().c_str(), part.error.c_str());
+        writer.write(part.ids);
+      }
+    }
+    writer.finish();
+  }
+
+ private:
+  void encode(Part& part, TextEncoder& encoder) const {
+    try {
+      if (part.begins && begin_) part.ids.push_back(*begin_);
+      encoder.encode(part.text, false, part.ids);
+    } catch (const std::exception& error) {
+      part.error = error.what();
+    }
+  }
+
+  std::optional<int32_t> begin_;  // of a document
+  ThreadPool pool_;
+  std::vector<TextEncoder> encoders_;  // one a thread: each remembers the words it has seen
+};
+
+bool is_complete(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder / kMadeOf, error)) return false;
+  const Json made_of = Json::read(folder / kMadeOf);
+  return int64_t(glob(folder / "text_*.bin").size()) == made_of.get_int("shards");
+}
+
+}  // namespace
+
+std::string cut_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, const std::string& cache,
+                           int threads, std::atomic<int64_t>& done, int64_t tokens_per_shard, size_t bytes_per_part) {
+  const fs::path folder = fs::path(cache) / key_of(paths, codec, tokens_per_shard, done);
+  if (is_complete(folder)) return folder;
+  std::error_code error;
+  fs::remove_all(folder, error);  // a shard of it was removed
+  NewFolder made(folder);
+  ShardWriter writer(made.path(), codec.tokenizer().vocabulary_size() > 65536, tokens_per_shard);
+  TextCutter(codec, threads).cut(Parts(paths, codec.tokenizer(), bytes_per_part), bytes_per_part, writer, done);
+  REQUIRE(writer.tokens() > 0, "%s has no tokens", paths[0].c_str());
+  Json files = Json::array();
+  for (const std::string& path : paths) files.push_back(path);
+  write_file(made.path() / kMadeOf, Json::object()
+                                            .set("text", files)
+                                            .set("tokenizer", codec.file())
+                                            .set("shards", writer.shards())
+                                            .set("tokens", writer.tokens())
+                                            .dump(1) +
+                                        "\n");
+  made.publish();
+  return folder;
+}
+
+TextShards cut_text(const std::string& pattern, const TextCodec& codec, Communicator& communicator, Device& device,
+                    Console& console) {
+  const std::vector<std::string> paths = glob(pattern);
+  double total = 0;
+  for (const std::string& path : paths) total += double(fs::file_size(path));
+  std::atomic<int64_t> done = 0;
+  std::string folder;
+  const double begin = seconds();
+  double shown = begin;
+  const auto show = [&] {
+    if (seconds() - shown < 2) return;
+    shown = seconds();
+    const double bytes = double(done);
+    const bool cuts = bytes > total;  // the first time it was read for the checksum
+    console.progress(
+        format("%s text: %s of %s", cuts ? "cutting the" : "reading the",
+               human_bytes(uint64_t(cuts ? bytes - total : bytes)).c_str(), human_bytes(uint64_t(total)).c_str()),
+        bytes / (2 * total));
+  };
+  Stream stream(device, "text");
+  const auto cut = [&] {
+    const int threads = std::max(1, int(std::thread::hardware_concurrency()));
+    if (communicator.rank() == 0) folder = cut_into_cache(paths, codec, "runs/cache", threads, done);
+  };
+  const std::string why =
+      broadcast_text(communicator, stream, work_beside_signs_of_life(communicator, stream, cut, show));
+  REQUIRE(why.empty(), "%s", why.c_str());
+  folder = broadcast_text(communicator, stream, folder);
+  std::error_code error;
+  const bool here = fs::exists(fs::path(folder) / kMadeOf, error);
+  REQUIRE(sum_number(communicator, stream, !here) == 0,
+          "%s is %s\n  the first rank writes the tokens of a text there: runs must be a folder that all machines share",
+          folder.c_str(), here ? "not there for other ranks" : "not there");
+  const auto tokens = double(Json::read(fs::path(folder) / kMadeOf).get_int("tokens"));
+  return {folder + "/text_*.bin", format("%s: text, cut into %s tokens by %s (cached in %s)", pattern.c_str(),
+                                         human_count(tokens).c_str(), codec.file().c_str(), folder.c_str())};
+}
