@@ -24,10 +24,9 @@ std::string describe_held_out(const TokenDataset& held_out, const Options& optio
 
 std::string describe_model(const ModelSource& model) {
   const LlamaConfig& c = model.config;
-  return format(
-      "%s: %s parameters\n%d layers, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
-      model.description.c_str(), human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF, c.V,
-      c.tied ? " (tied)" : "");
+  return format("%s: %s parameters\n%s, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
+                model.description.c_str(), human_count(double(c.parameters())).c_str(), counted(c.L, "layer").c_str(),
+                c.C, c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? " (tied)" : "");
 }
 
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
@@ -47,6 +46,11 @@ std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaC
 
 std::string describe_data_ranks(const Mesh& mesh) {
   const int groups = mesh.data_ranks(), each = mesh.tensor_degree * mesh.context_degree;
-  if (each == 1) return format("%d rank%s", groups, groups == 1 ? "" : "s");
-  return format("%d group%s of %d ranks", groups, groups == 1 ? "" : "s", each);
+  return each == 1 ? counted(groups, "rank") : counted(groups, "group") + format(" of %d ranks", each);
+}
+
+std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
+  return format("%s of %d tokens: %s x %s of %d", counted(settings.G, "sequence").c_str(), settings.T,
+                describe_data_ranks(mesh).c_str(), counted(settings.micro_steps, "micro-batch", "es").c_str(),
+                settings.B);
 }
