@@ -27,6 +27,7 @@
 #include "llmc/train/evaluation.h"
 #include "llmc/train/export_folder.h"
 #include "llmc/train/fp8_report.h"
+#include "llmc/train/idle_options.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
@@ -51,8 +52,9 @@ constexpr int64_t kTracedStep = 2;  // those before it still warm up
 
 // Everything that a run consists of, in the order in which it is built.
 struct Run {
-  const Options asked;
-  Options options;  // with what --plan chose
+  const Options given;  // by the command line and its --config
+  const Options asked;  // and by the checkpoint
+  Options options;      // and what --plan chose
   const Ranks& ranks;
   Console console;
   Mesh mesh;
@@ -67,7 +69,7 @@ struct Run {
   std::optional<Checkpoint> start;  // where it goes on from
   std::optional<RunFolder> folder;  // of the first rank
 
-  Run(const Options& given, const Ranks& ranks, const ResumePoint* resume);
+  Run(const Options& given, const Options& asked, const Ranks& ranks, const ResumePoint* resume);
   void banner();
   bool trains() const { return !options.sample_only && !options.eval_only; }
   void open_folder(const ResumePoint* resume);
@@ -77,6 +79,7 @@ struct Run {
   void report_evaluation(int64_t step);
   void write_sample(const std::string& when, int64_t step);
   void end(int64_t steps);
+  void give_up();  // on an error, by any rank
 
  private:
   void go_on_from_start();
@@ -107,6 +110,8 @@ struct Run {
   std::vector<int32_t> inputs_, labels_, positions_;
   std::optional<Unigram> unigram_;              // loss of a model that knows only how often each token occurs
   std::vector<std::string> about_text_;         // that was cut into tokens
+  std::string started_;                         // the folder of a run without a finished step
+  bool made_folder_ = true;                     // it was not there before
   std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
   std::vector<std::string> data_remarks_;
   Tuning tuning_;  // of the products
@@ -114,11 +119,12 @@ struct Run {
   Json last_step_, last_score_;  // as they were logged
 };
 
-Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
-    : asked(given),
-      options(given),
+Run::Run(const Options& given, const Options& asked, const Ranks& ranks, const ResumePoint* resume)
+    : given(given),
+      asked(asked),
+      options(asked),
       ranks(ranks),
-      console(ranks.rank == 0),
+      console(ranks.rank == 0, asked.quiet),
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
                         int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
       device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
@@ -168,8 +174,8 @@ Run::Run(const Options& given, const Ranks& ranks, const ResumePoint* resume)
 // The run's place in what `start` saved; its data must be what it was.
 void Run::go_on_from_start() {
   REQUIRE(start->step() <= settings.steps,
-          "--resume: after %s %lld steps are done, and the run has %lld\n  make it longer: --steps N",
-          start->path().c_str(), (long long)start->step(), (long long)settings.steps);
+          "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
+          counted(start->step(), "step").c_str(), (long long)settings.steps);
   changes_ = require_same_run(*start, asked, data->size());
   Stream stream(device, "resume");
   require_same_data(*start, *identity_, *communicator, stream, changes_);
@@ -195,6 +201,7 @@ void Run::banner() {
   console.item("ranks", format("%d (%s); %s", ranks.size, ranks.how.c_str(), communicator->description().c_str()));
   if (ranks.size > 1) console.item("", describe_sharing(mesh, options, model.config));
   console.item("model", describe_model(model, trains()));
+  if (const std::string text = nothing_to_resume(options, start); !text.empty()) console.warning(text);
   if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
   for (const std::string& change : changes_) console.item("", change);
   if (data) console.item("data", describe_data(*data, documents_, options));
@@ -206,17 +213,19 @@ void Run::banner() {
   if (data && data->is_text() && model.config.V > 256) console.warning(describe_bytes(model));
   console.item("tokenizer", codec.description());
   if (trains())
-    console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d; %lld steps, %s tokens",
-                                (long long)settings.G, settings.T, describe_data_ranks(mesh).c_str(),
-                                (long long)settings.micro_steps, settings.micro_steps == 1 ? "" : "es", settings.B,
-                                (long long)settings.steps,
+    console.item("step", format("%s; %s, %s tokens", describe_step(settings, mesh).c_str(),
+                                counted(settings.steps, "step").c_str(),
                                 human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
-  for (const std::string& reason : settings.reasons) console.item("", reason);
+  if (!settings.precision.empty()) console.item(trains() ? "" : "precision", settings.precision);
+  for (const std::string& reason : trains() ? settings.reasons : std::vector<std::string>()) console.item("", reason);
   if (trains())
     console.item("activations",
                  describe_activations(settings.activations, model.config, settings.fp8, mesh.tensor_degree));
   console.item("memory", trainer->plan().table());
   for (const std::string& option : changed_options(options)) console.item("option", "--" + option);
+  const bool measures = held_out || !options.eval_choices.empty(), loads = model.weights.has_value();
+  for (const std::string& remark : idle_options(given, {options, settings, model.config, info, mesh, loads, measures}))
+    console.item("", remark);
 }
 
 // Every rank takes the tokens that the first one draws; it prints and keeps them.
@@ -224,8 +233,9 @@ void Run::write_sample(const std::string& when, int64_t step) {
   console.heading(format("sample %s:", when.c_str()));
   std::string text;
   TextCodec::Writer writer(codec);
+  const bool shown = options.sample_only || !options.quiet;
   const auto add = [&](const std::string& piece) {
-    console.piece(piece);
+    if (shown) console.piece(piece);
     text += piece;
   };
   for (int32_t token : prompt_) add(writer.take(token));
@@ -239,7 +249,7 @@ void Run::write_sample(const std::string& when, int64_t step) {
     return !stop_now();
   });
   add(writer.finish());
-  console.piece("\n");
+  if (shown) console.piece("\n");
   if (folder) folder->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
 }
 
@@ -260,9 +270,9 @@ void Run::prepare_evaluation(WindowRule rule, bool asked_length) {
 
 void Run::report_evaluation(int64_t step) {
   const EvaluationResult result = evaluation_->run(*trainer, options.eval_only ? progress_lines(console) : nullptr);
-  const std::string when =
-      options.eval_only ? "" : format("step %lld/%lld | ", (long long)step, (long long)settings.steps);
-  console.line(when + evaluation_text(result, model.config.V, unigram_));
+  const std::string text = evaluation_text(result, model.config.V, unigram_);
+  if (options.eval_only) console.result(text);
+  else console.line(format("step %lld/%lld | ", (long long)step, (long long)settings.steps) + text);
   if (folder) folder->log(last_score_ = evaluation_json(step, result));
 }
 
@@ -319,9 +329,12 @@ void Run::finish_step() {
   report_checkpoints();
   console.progress(step_line(r), double(done) / double(settings.steps));
   if (folder) folder->log(last_step_ = step_json(r));
-  if (result.step == first_step())
+  if (result.step == first_step()) {
+    started_.clear();
+    if (folder) folder->become_latest();
     if (const std::string unneeded = unneeded_choices(trainer->products(), tuning_); !unneeded.empty())
       console.warning(unneeded);
+  }
   if (folder && counts_fp8(result.step)) folder->log(fp8_json(done, trainer->fp8_statistics(result.step)));
   REQUIRE((std::isfinite(result.loss) || r.labels == 0) && std::isfinite(result.grad_norm),
           "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
@@ -384,7 +397,8 @@ int64_t Run::train() {
         format("asked to stop: ending after step %lld of %lld", (long long)finished, (long long)settings.steps));
     if (options.checkpoint_on_signal)
       REQUIRE(checkpointer_->save(finished, state_after(finished)),
-              "asked to stop after step %lld, and its state could not be saved", (long long)finished);
+              "asked to stop after step %lld, and its state could not be saved: %s", (long long)finished,
+              checkpointer_->what_remains().c_str());
   }
   report_checkpoints();
   if (!stop && !evaluation_->empty()) report_evaluation(finished);
@@ -396,12 +410,14 @@ void Run::open_folder(const ResumePoint* resume) {
   if (ranks.rank == 0) {
     if (options.export_) tokenizer_files_.emplace(codec, model.config);
     if (resume && !resume->run_folder.empty()) folder = RunFolder::reopen(resume->run_folder, first_step());
-    else folder.emplace(options.out, model.config.name);
+    else folder.emplace(options.out, model.config.name), started_ = folder->path(), made_folder_ = folder->was_made();
     folder->write_about(options_json(asked), trainer->plan().table());
     if (options.export_)
       folder->require_room(sizeof(float) * uint64_t(model.config.parameters()), "the exported weights");
   }
   Stream stream(device, "folder");
+  started_ = broadcast_text(*communicator, stream, started_);
+  made_folder_ = broadcast_number(*communicator, stream, folder && folder->was_made());
   const std::string checkpoints = broadcast_text(*communicator, stream, folder ? folder->file("checkpoints") : "");
   if (folder && resume && !resume->run_folder.empty())
     if (const std::string left = make_room(checkpoints, refused_); !left.empty()) console.warning(left);
@@ -440,17 +456,29 @@ void Run::end(int64_t steps) {
   }
   if (settings.sample_every && steps == settings.steps) write_sample("after training", steps);
   if (steps > 0)
-    console.line(format("trained %lld steps in %s, %s tokens/s", (long long)steps,
+    console.line(format("trained %s in %s, %s tokens/s", counted(steps, "step").c_str(),
                         human_duration(training_seconds_).c_str(),
                         human_count(double(steps) * double(settings.step_tokens()) / training_seconds_).c_str()));
   if (folder) console.line("the run is in " + folder->path());
+  if (folder && steps < settings.steps && !checkpointer_->newest().empty())
+    console.result("to go on: " + resume_command(ranks, folder->path()));
+  REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
 }
 
-void run(Run& run, const ResumePoint* resume) {
+// A start that failed leaves nothing of its own. The first rank may be ended before it can tidy up, so each rank does.
+void Run::give_up() {
+  console.end_line();
+  if (!started_.empty()) RunFolder::remove_start(started_, made_folder_);
+}
+
+// Returns the program's exit code.
+int run(Run& run, const ResumePoint* resume) {
   if (run.options.dry_run) {
     run.banner();
-    run.console.line(run.planner->verdict(run.trainer->plan()));
-    return;
+    run.console.result(run.planner->verdict(run.trainer->plan()));
+    Stream stream(run.device, "verdict");
+    const bool fits = sum_number(*run.communicator, stream, !run.planner->fits(run.trainer->plan())) == 0;
+    return fits ? 0 : DoesNotFit::kExitCode;
   }
   run.planner->require_fits(run.trainer->plan());
   run.trainer->allocate();
@@ -462,6 +490,7 @@ void run(Run& run, const ResumePoint* resume) {
   if (run.options.sample_only) run.write_sample("of the model", 0);
   else if (run.options.eval_only) run.report_evaluation(0);
   else run.end(run.train());
+  return 0;
 }
 
 std::string help() {
@@ -475,15 +504,16 @@ std::string help() {
 
 int main(int argc, char** argv) {
   Ranks ranks;
+  int code = 0;
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may grow no more is an error of the write, told with its path
   try {
     ranks = Ranks::start(&argc, &argv);
-    Options options = parse_options(argc, argv);
-    if (options.help || options.version) {
-      if (ranks.rank == 0) printf("%s", options.help ? help().c_str() : format("train_llama %s\n", kVersion).c_str());
+    const Options given = parse_options(argc, argv);
+    if (given.help || given.version) {
+      if (ranks.rank == 0) printf("%s", given.help ? help().c_str() : format("train_llama %s\n", kVersion).c_str());
     } else {
-      const std::optional<ResumePoint> resume = ResumePoint::find(options);
-      if (resume) options = parse_options(argc, argv, resume->saved_options(ranks.size));
+      const std::optional<ResumePoint> resume = ResumePoint::find(given);
+      const Options options = resume ? parse_options(argc, argv, resume->saved_options(ranks.size)) : given;
       if (!options.consolidate.empty()) {
         REQUIRE(resume && ranks.size == 1,
                 "--consolidate %s: name a run or a checkpoint with --resume, and start one process",
@@ -495,20 +525,20 @@ int main(int argc, char** argv) {
         REQUIRE(options.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
                 (long long)options.nodes);
         Console console(true);
-        rehearse(options, console);
-        return 0;
+        return rehearse(options, console) ? 0 : DoesNotFit::kExitCode;
       }
       const ResumePoint* from = resume ? &*resume : nullptr;
-      Run whole(options, ranks, from);
+      Run whole(given, options, ranks, from);
       try {
-        run(whole, from);
+        code = run(whole, from);
       } catch (const std::exception& error) {
-        end_all_ranks(ranks, error);  // before a save that is under way is waited for
+        whole.give_up();
+        end_all_ranks(ranks, error, exit_code(error));  // before a save that is under way is waited for
       }
     }
   } catch (const std::exception& error) {
-    end_all_ranks(ranks, error);
+    end_all_ranks(ranks, error, exit_code(error));
   }
   ranks.finish();
-  return 0;
+  return code;
 }

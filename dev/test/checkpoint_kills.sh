@@ -8,9 +8,9 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 kills=${KILLS:-6}
-shift_by=$((16#$(git rev-parse HEAD 2>/dev/null | head -c 4 || echo 0)))
+shift_by=$((16#$(git -C "$root" rev-parse HEAD 2>/dev/null | head -c 4 || echo 0)))
 
 ${CC:-cc} -shared -fPIC -O1 -o "$scratch/disk.so" dev/test/disk_preload.c
 options=(--layers 1 --seq-len 32 --global-batch 8 --micro-batch 2 --steps 10 --val-every 0 --sample-every 0 --export off

@@ -6,7 +6,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 items=dev/test/choices/items.jsonl
 "$train" --steps 12 --seq-len 160 --global-batch 4 --val-every 12 --sample-every 0 --eval-choices $items \
   --out "$scratch/run" >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "training"; }

@@ -7,7 +7,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 limit=300
 
 for n in 2 4; do check "$n ranks: bytes of one rank" ranks "$n" "$build/test/fp8_gathered"; done

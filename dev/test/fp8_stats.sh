@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Covers: FP8: --fp8-stats counts each step with all it quantizes, weights too, whichever steps are counted, whatever is
-# validated or sampled between them, and where weights travel in FP8
+# validated or sampled between them, where weights travel in FP8, and over a resume
 # Timeout: 120
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 export LLMC_THREADS=1
 
 odd_model layers=2 tied=false
@@ -45,4 +45,12 @@ gathered() { # NAME ARGUMENTS…
 }
 gathered tensorwise-gathered --fp8 tensorwise --zero-stage 1
 gathered delayed-gathered --fp8 delayed --zero-stage 3 --fp8-precompute-scales off
+
+# Gone on from step 4, whose log lacks its last newline: the lines of that step stay, and each step's are there once.
+run kept 1 --fp8 tensorwise --fp8-stats 1 --checkpoint-every 2 "${quiet[@]}"
+rm -r "$scratch/kept/checkpoints/step-00000005"
+cp "$scratch/kept/train.jsonl" "$scratch/whole.jsonl"
+head -n 8 "$scratch/whole.jsonl" | head -c -1 >"$scratch/kept/train.jsonl"
+ranks 1 "$train" --out "$scratch/kept" --resume auto >"$scratch/kept.txt" 2>&1
+check "gone on: each line is there, once" cmp <(without_times "$scratch/whole.jsonl") <(without_times "$scratch/kept/train.jsonl")
 echo "$checks checks passed"

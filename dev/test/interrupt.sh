@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Covers: Ctrl-C finishes the step, exports the weights and says where; a second one ends at once; the same under
+# Covers: Ctrl-C finishes the step, saves, and says where and how to go on; a second one ends at once; the same under
 # scripts/run with steps longer than 2 s
 # Timeout: 240
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 export LLMC_PROGRAM=$train
 
 ends_within() { # SECONDS: sets code
@@ -33,6 +33,14 @@ ends_within 20
 after=$(losses "$scratch/once/train.jsonl" | wc -l)
 check "Ctrl-C: no step is begun after it ($before steps were done, $after are)" [ $((after - before)) -le 3 ]
 check "Ctrl-C: the step is finished, the state is saved, the code is 0 (it is $code)" stopped_well
+latest() { [ "$(readlink -f runs/latest)" = "$scratch/$1" ]; }
+check "runs/latest is this run" latest once
+how=$(sed -n 's/^to go on: //p' "$scratch/once.txt")
+check "it ends with the command that goes on: $how" [ "$how" = "./train_llama --out $scratch/once --resume auto" ]
+step=$(losses "$scratch/once/train.jsonl" | tail -n 1 | cut -d' ' -f1)
+gone_on() { ${how/#.\/train_llama/$train} --steps $((step + 2)) >"$scratch/on.txt" 2>&1 && [ "$(losses "$scratch/once/train.jsonl" | wc -l)" = $((step + 2)) ]; }
+check "which does" gone_on
+check "a run that is done has no such line" eval '! grep "^to go on" "$scratch/on.txt"'
 start unsaved "$train" --layers 1 --seq-len 32 --checkpoint-on-signal off
 kill -INT "$child"
 ends_within 20
@@ -63,6 +71,7 @@ sleep 0.5
 kill -INT "$child"
 ends_within 60
 check "scripts/run: Ctrl-C in a long step ends well on 2 ranks (the code is $code)" stopped_well
+check "  with the command for 2 ranks" grep -qx "to go on: scripts/run -n 2 --out $scratch/slow --resume auto" "$scratch/slow.txt"
 longest=$(sed -n 's/.*"step_ms":\([0-9]*\).*/\1/p' "$scratch/slow/train.jsonl" | sort -n | tail -n 1)
 check "its longest step took over 2 s ($longest ms)" [ "$longest" -gt 2000 ]
 echo "$checks checks passed"

@@ -11,7 +11,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 unset MPIRUN_FLAGS CUDA_VISIBLE_DEVICES "${!LLMC_@}" "${!SLURM_@}" "${!NCCL_@}"
 export LLMC_PROGRAM=$train
 run=(--layers 1 --seq-len 64 --val-every 0 --sample-every 0 --steps 100)

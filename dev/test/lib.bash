@@ -8,6 +8,16 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yi
 train=$build/train_llama
 checks=0
 
+# in_own_tree: goes to a folder that looks like the tree and has a runs/ of its own: every run moves runs/latest.
+in_own_tree() {
+  local entry
+  mkdir "$scratch/.tree"
+  for entry in "$root"/*; do
+    if [ "$entry" != "$root/runs" ]; then ln -s "$entry" "$scratch/.tree"; fi
+  done
+  cd "$scratch/.tree"
+}
+
 # fail MESSAGE…: ends the test.
 fail() {
   echo "FAIL: $*"

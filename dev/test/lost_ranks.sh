@@ -5,7 +5,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 
 start() { # NAME RANKS ARGUMENTS…: until it trains
   LLMC_THREADS=1 mpirun --oversubscribe --bind-to none -n "$2" "$train" --layers 2 --seq-len 32 --global-batch 12 --micro-batch 1 \

@@ -8,7 +8,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 odd_model ffn=56
 
 run() { # NAME RANKS ARGUMENTS…, with variables of the environment in `with`

@@ -7,7 +7,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 export LLMC_THREADS=1
 
 choices=some

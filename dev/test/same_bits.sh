@@ -19,7 +19,7 @@ same() { # A B
     cmp <(without_times "$scratch/$1/train.jsonl") <(without_times "$scratch/$2/train.jsonl")
 }
 
-cd "$root"
+in_own_tree
 for dtype in fp32 bf16; do
   run a-$dtype 1
   run b-$dtype 1

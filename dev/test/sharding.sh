@@ -10,7 +10,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 
 # A short steep run on an odd vocabulary (letters of the text, as tokens below 97).
 for tied in false true; do

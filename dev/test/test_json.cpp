@@ -289,6 +289,9 @@ TEST_CASE("text: sizes, counts, durations") {
                                                       {-1, "?"},
                                                       {0.0 / 0.0, "?"}};
   for (const auto& [seconds, text] : durations) CHECK(human_duration(seconds) == text);
+  CHECK(counted(1, "step") == "1 step");
+  CHECK(counted(0, "step") == "0 steps");
+  CHECK(counted(2, "micro-batch", "es") == "2 micro-batches");
   CHECK(shortest(0.1) == "0.1");
   CHECK(shortest(1e-8) == "1e-08");
   CHECK(shortest(1) == "1");

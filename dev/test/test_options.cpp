@@ -1,4 +1,4 @@
-// Covers: options: parser, config files, help, refusals with the nearest name
+// Covers: options: parser, config files, help, refusals with the nearest name; those that change nothing in a run
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,6 +9,9 @@
 #include "dev/test/test.h"
 #include "llmc/base/options.h"
 #include "llmc/base/text.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/idle_options.h"
+#include "llmc/train/model_source.h"
 
 namespace fs = std::filesystem;
 
@@ -58,7 +61,87 @@ std::string plain(const Json& value) {
   return value.is_int() ? std::to_string(value.as_int()) : shortest(value.as_double());
 }
 
+// The remarks on options of a run of `tiny` by so many ranks.
+Words remarks(const Words& arguments, int ranks = 1, const char* gpu = "H100") {
+  const Options options = parse_options(arguments);
+  const DeviceInfo device = gpu ? modelled_device(gpu) : DeviceInfo();
+  const Mesh mesh = Mesh::create(ranks, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
+                                 int(options.hybrid_shard_degree));
+  const LlamaConfig config = open_model(options).config;
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 100000);
+  return idle_options(options, {options, settings, config, device, mesh});
+}
+
 }  // namespace
+
+TEST_CASE("options that change nothing get a remark, and no others do") {
+  const auto lone = [](const Words& arguments, int ranks = 1) {
+    const Words lines = remarks(arguments, ranks);
+    CHECK(lines.size() == 1);
+    return lines.empty() ? std::string() : lines[0];
+  };
+  CHECK(remarks({}).empty());
+  CHECK(lone({"--recompute-every", "2"}) == "--recompute-every changes nothing: --recompute is none");
+  CHECK(remarks({"--recompute-every", "2", "--recompute", "mlp"}).empty());
+  CHECK(lone({"--activation-loading-horizon", "1"}) ==
+        "--activation-loading-horizon changes nothing: --activation-offload is none");
+  CHECK(lone({"--activation-offload", "all", "--activation-loading-horizon", "9"}) ==
+        "--activation-offload changes nothing: all 4 blocks are within the horizon of 9");
+  CHECK(lone({"--fp8-precompute-scales", "off"}) == "--fp8-precompute-scales changes nothing: --fp8 is off");
+  CHECK(lone({"--fp8-precompute-scales", "off", "--fp8", "tensorwise"}) ==
+        "--fp8-precompute-scales changes nothing: --fp8-all-gather is off");
+  CHECK(lone({"--zero-stage", "3"}) == "--zero-stage changes nothing: there is one rank");
+  CHECK(remarks({"--zero-stage", "3"}, 2).empty());
+  CHECK(lone({"--reduce-dtype", "bf16"}) == "--reduce-dtype changes nothing: there is one rank");
+  CHECK(remarks({"--reduce-dtype", "bf16"}, 2).empty());
+  CHECK(lone({"--reduce-dtype", "bf16", "--hybrid-shard-degree", "1"}, 2) ==
+        "--reduce-dtype changes nothing: each rank keeps a whole copy");
+  CHECK(lone({"--prefetch", "2", "--zero-stage", "2"}, 2) == "--prefetch changes nothing: --zero-stage is not 3");
+  CHECK(remarks({"--prefetch", "2", "--zero-stage", "3"}, 2).empty());
+  CHECK(lone({"--tensor-parallel-overlap", "1"}, 2) ==
+        "--tensor-parallel-overlap changes nothing: --tensor-parallel-degree is 1");
+  CHECK(lone({"--gpu", "A100"}) == "--gpu changes nothing: it is for --dry-run --nodes");
+  CHECK(remarks({"--gpu", "A100", "--nodes", "1", "--dry-run"}).empty());
+  CHECK(lone({"--tf32"}) == "--tf32 changes nothing: products are bf16");
+  CHECK(remarks({"--tf32", "--dtype", "fp32"}).empty());
+  CHECK(remarks({"--tf32"}, 1, nullptr) == Words{"--tf32 changes nothing: a CPU has none"});
+  CHECK(lone({"--checkpoint-async", "off"}) == "--checkpoint-async changes nothing: --checkpoint-every is 0");
+  CHECK(lone({"--min-lr", "0", "--schedule", "constant"}) == "--min-lr changes nothing: --schedule is constant");
+  CHECK(lone({"--document-token", "0"}) == "--document-token changes nothing: --packed-documents is off");
+  CHECK(lone({"--top-p", "0.5", "--temperature", "0"}) == "--top-p changes nothing: --temperature is 0");
+  CHECK(lone({"--prompt", "x", "--top-p", "0.5", "--sample-every", "0"}) ==
+        "--prompt, --top-p change nothing: --sample-every is 0");
+  CHECK(lone({"--sample-only", "--lr", "1", "--steps", "3", "--prompt", "x"}) ==
+        "--steps, --lr change nothing: --sample-only trains nothing");
+}
+
+TEST_CASE("each word that an option needs is a condition of the trainer's") {
+  const Options options;
+  const LlamaConfig config = open_model(options).config;
+  const DeviceInfo device = modelled_device("H100");
+  const RunSettings settings = resolve_settings(options, config, device, 1, 100000);
+  const Mesh mesh;
+  const RunFacts run{options, settings, config, device, mesh};
+  Options changed;  // each option has another value than its default
+  const auto change = [](auto& value) {
+    using T = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<T, std::string>) value += "other";
+    else value = value == T(1) ? T(0) : T(1);
+  };
+#define CHANGE(group, kind, name, ...) change(changed.name);
+  OPTION_TABLE(CHANGE)
+#undef CHANGE
+  size_t asked = 0;
+  const auto met = [&](const std::string& need) {
+    ++asked;
+    unmet_need(need, run);  // throws if it is none
+    return std::string();   // so that the next one is asked for, too
+  };
+  CHECK(idle_options(changed, met).empty());
+  CHECK(asked > 40);
+  CHECK(error_of([&] { unmet_need("moonlight", run); }).find("\"moonlight\", which is no condition") !=
+        std::string::npos);
+}
 
 TEST_CASE("defaults") {
   const Options o = parse_options(Words{});
@@ -102,7 +185,8 @@ TEST_CASE("the ways to write an option") {
   CHECK(parse_options({"--dtype", "bf16"}).dtype == "bf16");
   CHECK(parse_options({"--grad-clip", "0"}).grad_clip == 0);
   CHECK(parse_options({"--lr", "0.1", "--min-lr", "0.1"}).min_lr == 0.1);
-  for (const Words& words : {Words{"--help"}, Words{"--lr", "abc", "--help"}, Words{"--nonsense", "--help", "--x"}}) {
+  for (const Words& words : {Words{"--help"}, Words{"-h"}, Words{"--lr", "abc", "-h"}, Words{"--lr", "abc", "--help"},
+                             Words{"--nonsense", "--help", "--x"}}) {
     CHECK(parse_options(words).help);
   }
   CHECK(parse_options({"--version"}).version);
@@ -120,7 +204,6 @@ TEST_CASE("names that nobody knows") {
       "--context-parallel-degree?");
   CHECK(refusal({"--qwertyuiop"}) == "unknown option --qwertyuiop\n  --help lists all options");
   CHECK(refusal({"--q"}) == "unknown option --q\n  --help lists all options");
-  has(refusal({"-h"}), "did you mean --help?");
   has(refusal({"lr=3e-4"}), "unexpected argument \"lr=3e-4\"\n  expected --name value; did you mean --lr?");
   has(refusal({"--dry-run", "on", "off"}), "unexpected argument \"off\"");
   has(refusal({"--"}), "unexpected argument \"--\"");

@@ -5,7 +5,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
-cd "$root"
+in_own_tree
 
 odd_model
 others=(--model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 24 --seq-len 32 --steps 4 --lr 6e-3
@@ -91,7 +91,7 @@ check "--dry-run --tune-products" says dry "--tune-products changes nothing: a d
 "$train" --model "$scratch/odd.json" --dry-run --nodes 1 --dtype bf16 --tune-products >"$scratch/cluster.txt"
 check "a cluster that is not here" says cluster "--tune-products changes nothing: a dry run computes nothing"
 "$train" --model "$scratch/one/export" --sample-only --sample-tokens 5 --prompt '1 2' --tune-products >"$scratch/sample.txt"
-check "--sample-only --tune-products" says sample "--tune-products changes nothing: it times training steps, and there are none"
+check "--sample-only --tune-products" says sample "--tune-products changes nothing: --sample-only trains nothing"
 
 echo "-- what is refused"
 retuned() { "$build/test/retune" "$(file one)" "$1" "$2" >"$scratch/$1.json"; }
@@ -113,7 +113,7 @@ for n in 1 2; do
   refused_file "another library" "chosen on CPU with OpenBLAS 9" library.json
   check "  these made no folder" [ ! -e "$scratch/refused-run" ]
   refused_file "a choice that the library has not" "--tune-products writes a new one" choice.json
-  rm -r "$scratch/refused-run"
+  check "  nor did this" [ ! -e "$scratch/refused-run" ]
 done
 refused "a name that mpirun takes for itself" "did you mean --tune-products?" "$train" --tune
 refused "both at once" "leave one of the two away" "$train" --tune-products --tuning x.json

@@ -20,6 +20,7 @@ struct OptionInfo {
   std::variant<int64_t Options::*, double Options::*, bool Options::*, std::string Options::*> field;
   std::string limits;
   std::string help;
+  std::string needs = "";
 };
 
 using Table = std::vector<OptionInfo>;
@@ -32,8 +33,8 @@ std::string spelled(std::string name) {
 }
 
 const Table& table() {
-#define OPTION_INFO(group, kind, name, standard, limits, help) \
-  {group, Kind::kind, spelled(#name), &Options::name, limits, help},
+#define OPTION_INFO(group, kind, name, standard, limits, help, ...) \
+  {group, Kind::kind, spelled(#name), &Options::name, limits, help __VA_OPT__(, ) __VA_ARGS__},
   static const Table options = {OPTION_TABLE(OPTION_INFO)};
 #undef OPTION_INFO
   return options;
@@ -135,10 +136,10 @@ std::string did_you_mean(const std::string& name, const std::string& dashes) {
   return list.empty() ? "" : "did you mean " + list + "? ";
 }
 
-std::vector<std::string> words_of(const std::string& choices) {
+std::vector<std::string> words_of(const std::string& choices, char border = '|') {
   std::vector<std::string> words;
   for (size_t begin = 0; begin <= choices.size();) {
-    const size_t end = std::min(choices.find('|', begin), choices.size());
+    const size_t end = std::min(choices.find(border, begin), choices.size());
     words.push_back(choices.substr(begin, end - begin));
     begin = end + 1;
   }
@@ -360,7 +361,7 @@ std::string placeholder(const OptionInfo& info) {
 Options parse_options(const std::vector<std::string>& arguments, const Json* saved) {
   Options options;
   for (const std::string& argument : arguments) {
-    options.help |= argument == "--help";
+    options.help |= argument == "--help" || argument == "-h";
     options.version |= argument == "--version";
   }
   if (options.help || options.version) return options;
@@ -512,4 +513,27 @@ std::string changed_options_line(const Options& options, const Options& since) {
   std::string line;
   for (const std::string& option : changed_options(options, since)) line += (line.empty() ? "--" : " --") + option;
   return line;
+}
+
+std::vector<std::string> idle_options(const Options& options,
+                                      const std::function<std::string(const std::string&)>& unmet) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
+  for (const OptionInfo& info : table()) {
+    if (info.needs.empty() || text_of(options, info) == default_of(info)) continue;
+    for (const std::string& need : words_of(info.needs, ' ')) {
+      const std::string reason = unmet(need);
+      if (reason.empty()) continue;
+      const auto same = std::find_if(by_reason.begin(), by_reason.end(), [&](auto& it) { return it.first == reason; });
+      if (same != by_reason.end()) same->second.push_back(info.name);
+      else by_reason.push_back({reason, {info.name}});
+      break;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [reason, names] : by_reason) {
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "--" : ", --") + name;
+    lines.push_back(list + (names.size() == 1 ? " changes" : " change") + " nothing: " + reason);
+  }
+  return lines;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ struct Options {
   using Choice = std::string;
   using Text = std::string;
 
-#define OPTION_FIELD(group, kind, name, standard, limits, help) kind name = standard;
+#define OPTION_FIELD(group, kind, name, standard, limits, help, ...) kind name = standard;
   OPTION_TABLE(OPTION_FIELD)
 #undef OPTION_FIELD
 
@@ -60,3 +61,9 @@ std::string options_markdown();
 std::vector<std::string> changed_options(const Options& options, const Options& since = Options());
 // The same in one line, as the command line would have them.
 std::string changed_options_line(const Options& options, const Options& since = Options());
+
+// "--fp8-skip changes nothing: --fp8 is off": of the options that are not at their default, those that need what is not
+// so. `unmet` says of a word in the table's `needs` why it is not so, "" if it is. Options with the same reason share a
+// line.
+std::vector<std::string> idle_options(const Options& options,
+                                      const std::function<std::string(const std::string&)>& unmet);

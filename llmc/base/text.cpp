@@ -101,6 +101,10 @@ std::string PrintableText::take(std::string_view bytes) {
   return text;
 }
 
+std::string counted(int64_t count, const std::string& noun, const char* plural) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : plural);
+}
+
 std::string shortest(double value) {
   char text[64];
   const auto result = std::to_chars(text, text + sizeof text, value);

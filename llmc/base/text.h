@@ -29,6 +29,9 @@ class PrintableText {
   std::string waiting_;
 };
 
+// "1 step", "2 steps".
+std::string counted(int64_t count, const std::string& noun, const char* plural = "s");
+
 // A double's shortest text that reads back as the same bits: "0.1", "1e-08", "1".
 std::string shortest(double value);
 

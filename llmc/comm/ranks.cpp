@@ -128,7 +128,7 @@ class Ranks::Session {
 
   // Each failing rank tells the lower ones its words; who hears of a lower failing rank leaves it to that one to speak.
   // The lowest waits a moment for the others' words, prints all, and ends every rank.
-  [[noreturn]] void end(const Ranks& ranks, const std::string& text) {
+  [[noreturn]] void end(const Ranks& ranks, const std::string& text, int code) {
     std::map<int, std::string> words{{ranks.rank, text}};
     std::vector<MPI_Request> requests;
     const auto send = [&](int to, int tag, const std::string& message) {
@@ -160,8 +160,8 @@ class Ranks::Session {
       if (const std::vector<int>& from = by_text[message]; from[0] == rank)
         all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, ranks.size)) + ": " + message;
     print_error(all);
-    MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
-    _exit(EXIT_FAILURE);
+    MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
   }
 
  private:
@@ -241,11 +241,11 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
 
 void Ranks::finish() noexcept { session_.reset(); }
 
-void end_all_ranks(Ranks& ranks, const std::exception& error) {
+void end_all_ranks(Ranks& ranks, const std::exception& error, int code) {
 #if LLMC_MPI
-  if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what());
+  if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what(), code);
 #endif
   print_error((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what());
   ranks.finish();
-  std::exit(EXIT_FAILURE);
+  std::exit(code);
 }

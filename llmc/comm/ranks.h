@@ -23,10 +23,10 @@
 
 struct Ranks;
 
-// Prints the error to stderr and ends this rank and all others with an exit code other than 0. Where MPI connects the
+// Prints the error to stderr and ends this rank and all others with this exit code. Where MPI connects the
 // ranks, an error that several of them have (a wrong option, say) is printed once, by the lowest of them, with the
 // ranks that it is from. Ranks without MPI each print theirs; their launcher ends the others.
-[[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error);
+[[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error, int code = 1);
 
 struct Ranks {
   int rank = 0, size = 1;
@@ -55,5 +55,5 @@ struct Ranks {
  private:
   class Session;
   std::unique_ptr<Session> session_;
-  friend void end_all_ranks(Ranks& ranks, const std::exception& error);
+  friend void end_all_ranks(Ranks& ranks, const std::exception& error, int code);
 };

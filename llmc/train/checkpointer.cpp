@@ -135,14 +135,14 @@ void Checkpointer::count(const Votes& votes) {
     });
     outcome_ = Outcome::none;  // what could not be removed goes when the run is resumed
     enter(Phase::idle);
-    saved_ = false;
+    saved_ = false, failed_ = true;
   } else if (phase_ == Phase::writing) {
     enter(Phase::publishing);
     if (ranks_.rank == 0) in_thread([this] { publish(); });
     else outcome_ = Outcome::done;
   } else {
     enter(Phase::idle);
-    saved_ = true;
+    saved_ = succeeded_ = true;
     news_.push_back({path, seconds() - begun_});
   }
 }
@@ -155,6 +155,11 @@ void Checkpointer::finish() {
     count(trainer_.count_votes(votes()));
     if (under_way()) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+}
+
+std::string Checkpointer::newest() const {
+  const std::vector<int64_t> steps = checkpoints_in(root_);
+  return steps.empty() ? "" : checkpoint_path(root_, steps[0]);
 }
 
 std::vector<Checkpointer::Saved> Checkpointer::news() { return std::exchange(news_, {}); }

@@ -46,6 +46,15 @@ class Checkpointer {
   // Returns when nothing is under way. If something is, all steps must have ended.
   void finish();
 
+  // Whether saves were tried and none came to be; the same on all ranks.
+  bool all_failed() const { return failed_ && !succeeded_; }
+  // The newest complete one below root, whoever wrote it; "" if there is none.
+  std::string newest() const;
+  // "the newest checkpoint is X", "no checkpoint exists"
+  std::string what_remains() const {
+    return newest().empty() ? "no checkpoint exists" : "the newest one is " + newest();
+  }
+
   struct Saved {
     std::string path;
     double seconds;  // from its begin
@@ -87,7 +96,8 @@ class Checkpointer {
   int64_t asked_ = 0, counted_ = 0;  // votes
   int64_t stale_ = 0;                // as many of them were asked for before the phase began
   int64_t step_ = 0;
-  bool saved_ = false;  // the last one
+  bool saved_ = false;                       // the last one
+  bool succeeded_ = false, failed_ = false;  // any
   Json state_;
   std::atomic<Outcome> outcome_ = Outcome::none;
   std::string error_;

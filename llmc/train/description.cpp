@@ -42,9 +42,9 @@ std::string describe_bytes(const ModelSource& model) {
 std::string describe_model(const ModelSource& model, bool trains) {
   const LlamaConfig& c = model.config;
   std::string text =
-      format("%s: %s parameters\n%d layers, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
-             model.description.c_str(), human_count(double(c.parameters())).c_str(), c.L, c.C, c.NH, c.NKV, c.HD, c.FF,
-             c.V, c.tied ? " (tied)" : "");
+      format("%s: %s parameters\n%s, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
+             model.description.c_str(), human_count(double(c.parameters())).c_str(), counted(c.L, "layer").c_str(), c.C,
+             c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? " (tied)" : "");
   if (trains && c.pad >= 0)
     text += format("\npad_token_id %d is a token as others: its embedding learns, which PyTorch keeps from it", c.pad);
   return text;
@@ -67,6 +67,11 @@ std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaC
 
 std::string describe_data_ranks(const Mesh& mesh) {
   const int groups = mesh.data_ranks(), each = mesh.tensor_degree * mesh.context_degree;
-  if (each == 1) return format("%d rank%s", groups, groups == 1 ? "" : "s");
-  return format("%d group%s of %d ranks", groups, groups == 1 ? "" : "s", each);
+  return each == 1 ? counted(groups, "rank") : counted(groups, "group") + format(" of %d ranks", each);
+}
+
+std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
+  return format("%s of %d tokens: %s x %s of %d", counted(settings.G, "sequence").c_str(), settings.T,
+                describe_data_ranks(mesh).c_str(), counted(settings.micro_steps, "micro-batch", "es").c_str(),
+                settings.B);
 }

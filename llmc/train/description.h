@@ -9,6 +9,7 @@
 #include "llmc/train/documents.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/sampler.h"
+#include "llmc/train/settings.h"
 #include "llmc/train/token_dataset.h"
 
 // "1.00M tokens of the bundled text (TinyShakespeare), byte by byte"
@@ -22,6 +23,8 @@ std::string describe_epochs(const Windows& windows, int64_t sequences);
 std::string describe_bytes(const ModelSource& model);
 // Two lines: where it is from and its size; its shape. A third for a run that trains a model with a padding token.
 std::string describe_model(const ModelSource& model, bool trains);
+// "16 sequences of 128 tokens: 2 ranks x 1 micro-batch of 8"
+std::string describe_step(const RunSettings& settings, const Mesh& mesh);
 // How several ranks share the state.
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config);

@@ -13,7 +13,7 @@ void on_signal(int signal) {
   const bool first = !received[signal];
   received[signal] = 1;
   if (first) return;
-  constexpr char kText[] = "second signal: ending at once, nothing is saved\n";
+  constexpr char kText[] = "\nsecond signal: ending at once, nothing is saved\n";
   const auto ignored = write(STDERR_FILENO, kText, sizeof kText - 1);
   (void)ignored;
   _exit(130);

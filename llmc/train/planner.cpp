@@ -58,6 +58,10 @@ std::vector<Options> micro_batch_ways(const Options& from, int B) {
 
 }  // namespace
 
+int exit_code(const std::exception& error) {
+  return dynamic_cast<const DoesNotFit*>(&error) ? DoesNotFit::kExitCode : 1;
+}
+
 MemoryLimits MemoryLimits::here(const Options& options, const DeviceInfo& device, int ranks_on_node) {
   const auto limit = [](const char* option, const std::string& text, size_t there_is) {
     return text.empty() ? there_is : std::min<size_t>(parse_bytes(option, text), there_is);
@@ -151,11 +155,12 @@ Options Planner::choose(Console& console) const {
                         words(way->options).c_str()));
   }
   console.line("! does not fit; what is slower than another and saves less than 1% of its memory is left out");
-  REQUIRE(best != ways.end(),
-          "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a larger --tensor-parallel-degree or "
-          "--context-parallel-degree, a shorter --seq-len or fewer --layers would need less; --moment-dtype bf16 and "
-          "--master-dtype bf16 change the training's numbers, and save half "
-          "of the state");
+  if (best == ways.end())
+    throw DoesNotFit(
+        "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a larger --tensor-parallel-degree or "
+        "--context-parallel-degree, a shorter --seq-len or fewer --layers would need less; --moment-dtype bf16 and "
+        "--master-dtype bf16 change the training's numbers, and save half "
+        "of the state");
   console.line("chosen: " + words(best->options));
   return best->options;
 }
@@ -164,11 +169,14 @@ Options Planner::choose(Communicator& communicator, Device& device, Console& con
   Json outcome = Json::object();
   if (mesh_.rank == 0) try {
       outcome.set("options", options_json(choose(console)));
+    } catch (const DoesNotFit& error) {
+      outcome.set("does_not_fit", error.what());
     } catch (const Error& error) {
       outcome.set("error", error.what());
     }
   Stream stream(device, "plan");
   outcome = Json::parse(broadcast_text(communicator, stream, outcome.dump()), "the first rank's plan");
+  if (const Json* error = outcome.find("does_not_fit")) throw DoesNotFit(error->as_string());
   if (const Json* error = outcome.find("error")) fail("%s", error->as_string().c_str());
   Options options = options_;
   apply_config(options, outcome.at("options"));
@@ -235,9 +243,9 @@ void Planner::require_fits(const MemoryPlan& plan) const {
     advice += format("\n  %10s of the device and %10s of the host%s with %s", human_bytes(ways[i].device).c_str(),
                      human_bytes(ways[i].pinned).c_str(), fits(ways[i]) ? ", which fits," : "",
                      words(ways[i].options).c_str());
-  fail("%s\n%s%s\n  a shorter --seq-len or fewer --layers need less, too%s", verdict(plan).c_str(),
-       plan.table().c_str(), advice.empty() ? "" : ("\n  a rank would need" + advice).c_str(),
-       options_.plan == "auto" || options_.sample_only || options_.eval_only
-           ? ""
-           : "; --plan auto chooses of recompute, offload and micro-batch the fastest that fits");
+  throw DoesNotFit(format("%s\n%s%s\n  a shorter --seq-len or fewer --layers need less, too%s", verdict(plan).c_str(),
+                          plan.table().c_str(), advice.empty() ? "" : ("\n  a rank would need" + advice).c_str(),
+                          options_.plan == "auto" || options_.sample_only || options_.eval_only
+                              ? ""
+                              : "; --plan auto chooses of recompute, offload and micro-batch the fastest that fits"));
 }

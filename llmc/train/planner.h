@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "llmc/base/error.h"
 #include "llmc/base/options.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
@@ -27,6 +28,13 @@ struct MemoryLimits {
   // options say.
   static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
 };
+
+// What does not fit ends with an exit code of its own.
+struct DoesNotFit : Error {
+  using Error::Error;
+  static constexpr int kExitCode = 2;
+};
+int exit_code(const std::exception& error);  // that, or 1
 
 class Planner {
  public:

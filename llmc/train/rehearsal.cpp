@@ -6,11 +6,11 @@
 #include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/train/description.h"
+#include "llmc/train/idle_options.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/roofline.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/tuner.h"
 
 RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, const Mesh& mesh,
                          const DeviceInfo& modelled, int64_t micro_steps, bool checks_order) {
@@ -92,7 +92,7 @@ std::string waits_of(const Replay& step) {
 
 }  // namespace
 
-void rehearse(const Options& asked, Console& console) {
+bool rehearse(const Options& asked, Console& console) {
   const DeviceInfo device = modelled_device(asked.gpu);
   const int world = int(asked.nodes * asked.gpus_per_node);
   const Mesh mesh = Mesh::create(world, 0, int(asked.tensor_parallel_degree), int(asked.context_parallel_degree),
@@ -125,16 +125,15 @@ void rehearse(const Options& asked, Console& console) {
   console.item("model",
                format("%s: %s parameters", config.name.c_str(), human_count(double(config.parameters())).c_str()));
   console.item("ranks", describe_mesh(mesh, options, config));
-  console.item("step", format("%lld sequences of %d tokens: %s x %lld micro-batch%s of %d, %s", (long long)settings.G,
-                              settings.T, describe_data_ranks(mesh).c_str(), (long long)settings.micro_steps,
-                              settings.micro_steps == 1 ? "" : "es", settings.B, dtype_name(settings.dtype)));
+  console.item("step", format("%s, %s", describe_step(settings, mesh).c_str(), dtype_name(settings.dtype)));
   console.item("activations", describe_activations(settings.activations, config, settings.fp8, mesh.tensor_degree));
   console.item("memory", plan.table());
   console.item("", planner.verdict(plan));
   if (!planner.fits(plan) && options.plan != "auto")
     console.item("", "--plan auto chooses of recompute, offload and micro-batch the fastest that fits");
   console.item("sent", traffic_of(replayed));
-  if (const std::string ignored = ignored_tuning(options); !ignored.empty()) console.item("", ignored);
+  for (const std::string& remark : idle_options(asked, {options, settings, config, device, mesh}))
+    console.item("", remark);
   console.item("rates", rates.table(used));
   const double tokens_per_second = double(settings.step_tokens()) / replayed.seconds / world;
   console.item("predicted",
@@ -146,4 +145,5 @@ void rehearse(const Options& asked, Console& console) {
   console.item("", mfu_text(config, settings.T, tokens_per_second, device.bf16_flops));
   if (const std::string waits = waits_of(replayed); !waits.empty()) console.item("", "it waits " + waits);
   if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
+  return planner.fits(plan);
 }

@@ -28,5 +28,5 @@ MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& setting
                        const DeviceInfo& device);
 
 // --dry-run --nodes: prints the memory of a rank, the bytes of a step by link, and the replayed step; --trace writes
-// it.
-void rehearse(const Options& options, Console& console);
+// it. Returns whether it fits.
+bool rehearse(const Options& options, Console& console);

@@ -36,18 +36,25 @@ Json step_json(const StepReport& r) {
   return json;
 }
 
-Console::Console(bool speaks) : speaks_(speaks), terminal_(isatty(STDOUT_FILENO) && !getenv("NO_COLOR")) {}
+Console::Console(bool speaks, bool quiet)
+    : speaks_(speaks), quiet_(quiet), terminal_(isatty(STDOUT_FILENO) && !getenv("NO_COLOR")) {}
 
-void Console::clear_bar() {
-  if (has_bar_) printf("\r\033[K");
-  has_bar_ = false;
+void Console::end_line() {
+  if (has_bar_) printf("\033[K");  // the cursor stands at its beginning
+  else if (in_line_) fputc('\n', speaks_ ? stdout : stderr);
+  has_bar_ = in_line_ = false;
+  fflush(stdout);
+}
+
+void Console::print(FILE* file, const std::string& text) {
+  if (!speaks_) return;
+  end_line();
+  fprintf(file, "%s\n", text.c_str());
+  fflush(file);
 }
 
 void Console::line(const std::string& text) {
-  if (!speaks_) return;
-  clear_bar();
-  printf("%s\n", text.c_str());
-  fflush(stdout);
+  if (!quiet_) print(stdout, text);
 }
 
 void Console::item(const char* name, const std::string& text) {
@@ -57,22 +64,28 @@ void Console::item(const char* name, const std::string& text) {
 }
 
 void Console::heading(const std::string& text) { line(terminal_ ? "\033[1m" + text + "\033[0m" : text); }
-void Console::warning(const std::string& text) { line((terminal_ ? "\033[33mwarning:\033[0m " : "warning: ") + text); }
+void Console::result(const std::string& text) { print(stdout, text); }
+void Console::warning(const std::string& text) {
+  print(quiet_ ? stderr : stdout, (terminal_ ? "\033[33mwarning:\033[0m " : "warning: ") + text);
+}
 
 void Console::piece(const std::string& text) {
-  if (!speaks_) return;
-  clear_bar();
   const std::string printable = printable_.take(text);
+  if (printable.empty()) return;
+  if (has_bar_) end_line();
+  in_line_ = printable.back() != '\n';
+  if (!speaks_) return;
   fwrite(printable.data(), 1, printable.size(), stdout);
   fflush(stdout);
 }
 
 void Console::progress(const std::string& text, double fraction) {
   line(text);
-  if (!speaks_ || !terminal_) return;
+  if (!speaks_ || !terminal_ || quiet_) return;
   constexpr int kWidth = 40;
   const int filled = int(fraction * kWidth + 0.5);
-  printf("\033[2m[%s%s] %3.0f%%\033[0m", std::string(size_t(filled), '#').c_str(),
+  // Back to its beginning, so that an error of the system or of another rank has no bar before it.
+  printf("\033[2m[%s%s] %3.0f%%\033[0m\r", std::string(size_t(filled), '#').c_str(),
          std::string(size_t(kWidth - filled), '.').c_str(), fraction * 100);
   fflush(stdout);
   has_bar_ = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,23 +35,29 @@ Json json_number(double x);
 std::string plain_number(double x);
 
 // Lines for people: colour and a progress bar only where standard output is a terminal. Silent on all ranks but the
-// first.
+// first. A quiet one prints no banner and no progress: results to standard output, warnings to standard error.
 class Console {
  public:
-  explicit Console(bool speaks);
+  explicit Console(bool speaks, bool quiet = false);
 
   void line(const std::string& text);
   // "name   text" of the start banner, text continued on further lines if it has any.
   void item(const char* name, const std::string& text);
   void heading(const std::string& text);
   void warning(const std::string& text);
-  // Part of a line, as samples come in: whatever bytes a model says.
+  // A line for which the program was started: a quiet console prints it, too.
+  void result(const std::string& text);
+  // Part of a line, as samples come in: whatever bytes a model says. A quiet console prints it, too.
   void piece(const std::string& text);
   // A line, and below it the bar, until the next line.
   void progress(const std::string& text, double fraction);
+  // Ends a line that is begun and takes the bar away. Any rank calls it before it reports an error: each has seen the
+  // pieces that the first one printed.
+  void end_line();
 
  private:
-  void clear_bar();
-  bool speaks_, terminal_, has_bar_ = false;
+  void print(FILE* file, const std::string& text);
+  const bool speaks_, quiet_, terminal_;
+  bool has_bar_ = false, in_line_ = false;
   PrintableText printable_;
 };

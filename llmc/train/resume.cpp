@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kNotSaved[] = {
     "out",           "resume", "rendezvous",    "dry_run", "eval_only", "sample_only",  "consolidate",
     "check_data",    "nodes",  "gpus_per_node", "gpu",     "trace",     "memory_limit", "host_memory_limit",
-    "tune_products", "tuning"};
+    "tune_products", "tuning", "quiet"};
 // How many ranks there are decides what these may be.
 constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
                                           "tensor_parallel_overlap", "context_parallel_degree"};
@@ -55,9 +55,9 @@ std::optional<ResumePoint> ResumePoint::find(const Options& options) {
   if (options.resume == "none") return {};
   if (options.resume == "auto") {
     if (options.out.empty()) {
-      const fs::path latest = fs::read_symlink("runs/latest", error);
+      const fs::path latest = fs::canonical("runs/latest", error);
       if (error) return {};
-      point.run_folder = (fs::path("runs") / latest).string();
+      point.run_folder = fs::proximate(latest, error).string();
       point.checkpoints = checkpoints_of(point.run_folder);
       if (point.checkpoints.empty()) return {};
       return point;
@@ -134,6 +134,20 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
     refused.push_back(path);
   }
   return {};
+}
+
+std::string nothing_to_resume(const Options& options, const std::optional<Checkpoint>& start) {
+  if (options.resume != "auto" || start || options.dry_run) return "";
+  return format(
+      "--resume auto: no checkpoint in %s: %s", options.out.empty() ? "runs/latest" : options.out.c_str(),
+      options.sample_only || options.eval_only ? "takes the weights of --model" : "starts from the beginning");
+}
+
+std::string resume_command(const Ranks& ranks, const std::string& run_folder) {
+  const std::string how = ranks.size == 1                  ? "./train_llama"
+                          : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
+                                                           : "the same start, with";
+  return format("%s --out %s --resume auto", how.c_str(), run_folder.c_str());
 }
 
 std::string make_room(const std::string& root, const std::vector<std::string>& refused) {

@@ -7,6 +7,7 @@
 
 #include "llmc/base/options.h"
 #include "llmc/comm/communicator.h"
+#include "llmc/comm/ranks.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/data_identity.h"
 #include "llmc/train/sampler.h"
@@ -31,6 +32,12 @@ struct ResumePoint {
   // error.
   std::optional<Checkpoint> open(Communicator& communicator, Stream& stream, std::vector<std::string>& refused) const;
 };
+
+// What a --resume auto that begins without a checkpoint says: "no checkpoint in X: starts from the beginning"; else "".
+std::string nothing_to_resume(const Options& options, const std::optional<Checkpoint>& start);
+
+// The command that goes on with the run in this folder; its other options are in its checkpoints.
+std::string resume_command(const Ranks& ranks, const std::string& run_folder);
 
 // What stands in the way of checkpoints to come below `root`: refused ones are renamed to *.refused, what was never
 // completed is removed. Returns what could not be removed, and why.

@@ -1,7 +1,9 @@
 #include "llmc/train/run_folder.h"
 
 #include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -35,16 +37,36 @@ std::string as_file_name(std::string model) {
 bool happened_by(const std::string& line, int64_t step) {
   try {
     const Json json = Json::parse(line, "a line of train.jsonl");
-    return json.get_int("step") < step + json.contains("loss");
+    return json.get_int("step") < step + (json.contains("loss") || json.contains("fp8"));
   } catch (const Error&) {  // cut off, when the process was killed
     return false;
   }
+}
+
+// What a start writes before its first step has ended.
+constexpr const char* kOfAStart[] = {"config.json", "memory.txt", "tuning.json", "train.jsonl"};
+
+// Whether a run was started in this folder, and no step was finished.
+bool holds_only_a_start(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path + "/train.jsonl", error)) return false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    const fs::path name = entry.path().filename();
+    const std::string whole = name.extension() == ".partial" ? name.stem() : name;
+    if (std::find(std::begin(kOfAStart), std::end(kOfAStart), whole) == std::end(kOfAStart)) return false;
+  }
+  std::ifstream log(path + "/train.jsonl");
+  std::string line;
+  while (std::getline(log, line))
+    if (!happened_by(line, 1) || Json::parse(line, "a line of train.jsonl").contains("loss")) return false;
+  return !error;
 }
 
 }  // namespace
 
 RunFolder::RunFolder(const std::string& out, const std::string& model) {
   std::error_code error;
+  bool takes = false;
   if (out.empty()) {
     const std::string base = "runs/" + today() + "-" + as_file_name(model);
     path_ = base;
@@ -53,18 +75,36 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
     for (int i = 2; !error && !fs::create_directory(path_, error); ++i) path_ = format("%s-%d", base.c_str(), i);
   } else {
     path_ = out;
-    REQUIRE(!fs::exists(path_, error) || (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
+    takes = holds_only_a_start(path_);
+    REQUIRE(takes || !fs::exists(path_, error) || (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
             "--out %s exists and is not an empty directory\n  a run never writes over another: name a new one",
             path_.c_str());
-    fs::create_directories(path_, error);
+    made_ = fs::create_directories(path_, error);
   }
   REQUIRE(!error, "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
           error.message().c_str());
-  open_log("wx");     // only if it is not there
-  if (out.empty()) {  // a convenience: a run goes on without it
-    fs::remove("runs/latest", error);
-    fs::create_directory_symlink(fs::path(path_).filename(), "runs/latest", error);
-  }
+  const bool locked = open_log(takes ? "a" : "wx");  // x: only if it is not there
+  REQUIRE(!takes || (locked && holds_only_a_start(path_)),
+          "--out %s: a run was started there and has no step yet, and this file system does not tell whether it has "
+          "ended\n  remove the folder, or name a new one",
+          path_.c_str());
+  REQUIRE(!takes || ftruncate(fileno(log_.get()), 0) == 0, "cannot empty %s: %s", file("train.jsonl").c_str(),
+          strerror(errno));
+}
+
+void RunFolder::remove_start(const std::string& path, bool with_folder) {
+  if (!holds_only_a_start(path)) return;
+  for (const char* name : kOfAStart) unlink((path + "/" + name).c_str());
+  if (with_folder) rmdir(path.c_str());
+}
+
+void RunFolder::become_latest() const {
+  std::error_code error;
+  fs::create_directories("runs", error);
+  const fs::path link = format("runs/.latest.%d", int(getpid()));
+  fs::create_directory_symlink(fs::relative(path_, "runs", error), link, error);
+  if (!error) fs::rename(link, "runs/latest", error);
+  if (error) unlink(link.c_str());
 }
 
 RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
@@ -72,6 +112,7 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
   folder.path_ = path;
   const std::string log = folder.file("train.jsonl"), set_aside = folder.file("train.rolled-back.jsonl");
   folder.open_log("a");
+  std::error_code error;
   std::ifstream lines(log);
   std::string kept, rolled_back;
   for (std::string line; std::getline(lines, line);) (happened_by(line, step) ? kept : rolled_back) += line + "\n";
@@ -79,10 +120,11 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
     std::ofstream aside(set_aside, std::ios::app);
     REQUIRE(aside << rolled_back << std::flush, "cannot write %s: %s\n  is the disk full?", set_aside.c_str(),
             strerror(errno));
+  }
+  if (kept.size() != fs::file_size(log, error)) {  // or its last line lacks its end
     write_file(log, kept);
     folder.open_log("a");
   }
-  std::error_code error;
   const std::string exported = folder.file("export"),
                     before = format("%s.before-step-%lld", exported.c_str(), (long long)step);
   if (fs::exists(exported, error)) fs::rename(exported, before, error);
@@ -91,13 +133,14 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
   return folder;
 }
 
-void RunFolder::open_log(const char* mode) {
+bool RunFolder::open_log(const char* mode) {
   log_.reset(fopen(file("train.jsonl").c_str(), mode));
   REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
           strerror(errno));
   const int result = flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
   REQUIRE(result == 0 || errno != EWOULDBLOCK,
           "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
+  return result == 0;
 }
 
 void RunFolder::write_about(const Json& config, const std::string& memory_plan) const {

@@ -1,5 +1,5 @@
-// Where a run writes: runs/<date>-<model>/, to the newest of which runs/latest points, or --out; never over another
-// run's files.
+// Where a run writes: runs/<date>-<model>/ or --out, never over another run's files. runs/latest points to the run
+// whose first step has ended last.
 //
 // train.jsonl has one object a line, each with a "step" (how many are done): of a training step (step_json), of a
 // validation ("val_loss"), or of a sample ("sample": its text; bytes that are no UTF-8 are U+FFFD). As long as the run
@@ -15,15 +15,21 @@
 
 class RunFolder {
  public:
-  // Makes the folder. Throws if it cannot be made or written, or if it already holds files. Of several runs that start
-  // at once no two get the same.
+  // Makes the folder. Throws if it cannot be made or written, or if it already holds files; but a folder in which a run
+  // was started and no step was finished is taken. Several runs that start at once get different folders.
   RunFolder(const std::string& out, const std::string& model);
+  // Removes what a start wrote into the folder `path`, unless a step was finished there; and the folder itself if it
+  // is empty then and the start made it.
+  static void remove_start(const std::string& path, bool with_folder);
   // The folder of a run that goes on from the state after `step` steps: what its train.jsonl tells of later ones moves
   // to train.rolled-back.jsonl, an export of before to export.before-step-N. Throws if another process still runs
   // there.
   static RunFolder reopen(const std::string& path, int64_t step);
 
   const std::string& path() const { return path_; }
+  bool was_made() const { return made_; }  // by this process
+  // runs/latest points here from now on: a convenience, without which a run goes on.
+  void become_latest() const;
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   // config.json, and memory.txt: the plan as the banner prints it.
   void write_about(const Json& config, const std::string& memory_plan) const;
@@ -34,11 +40,12 @@ class RunFolder {
 
  private:
   RunFolder() = default;
-  void open_log(const char* mode);
+  bool open_log(const char* mode);  // whether it is locked, too: some file systems know no locks
 
   struct Close {
     void operator()(FILE* f) const { fclose(f); }
   };
   std::string path_;
+  bool made_ = true;
   std::unique_ptr<FILE, Close> log_;
 };

@@ -20,7 +20,8 @@ Defaults defaults_of(const LlamaConfig& config) {
   return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
 }
 
-constexpr int64_t kMicroBatchTokens = 8192;  // enough to keep products busy
+constexpr int64_t kStepsToSampleHalfWay = 20;  // half a shorter run has learnt nothing worth reading
+constexpr int64_t kMicroBatchTokens = 8192;    // enough to keep products busy
 
 int64_t largest_divisor(int64_t number, int64_t limit) {
   for (int64_t d = std::min(number, limit); d > 1; --d)
@@ -58,7 +59,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
   if (is_auto(o.global_batch)) {
     const int64_t unit = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
     s.G = (std::max(defaults.G, unit) + unit - 1) / unit * unit;
-    s.reasons.push_back(format("global batch %lld sequences: the default%s", (long long)s.G,
+    s.reasons.push_back(format("global batch %s: the default%s", counted(s.G, "sequence").c_str(),
                                s.G == defaults.G ? "" : ", rounded up to what the ranks can share"));
   } else {
     s.G = o.global_batch;
@@ -72,8 +73,9 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
   if (is_auto(o.micro_batch)) {
     const int64_t tokens = kMicroBatchTokens * together;  // of which each has its part
     s.B = int(largest_divisor(share, std::max<int64_t>(1, tokens / T)));
-    s.reasons.push_back(format("micro-batch %d: the largest divisor of %lld sequences a %s within %lld tokens", s.B,
-                               (long long)share, together == 1 ? "rank" : "group", (long long)tokens));
+    s.reasons.push_back(format("micro-batch %d: the largest divisor of %s a %s within %lld tokens", s.B,
+                               counted(share, "sequence").c_str(), together == 1 ? "rank" : "group",
+                               (long long)tokens));
   } else {
     REQUIRE(share % o.micro_batch == 0,
             "--global-batch %lld over %d data ranks is %lld sequences a rank: not a multiple of --micro-batch %lld\n"
@@ -95,7 +97,7 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
   else if (!is_auto(o.epochs)) s.steps = steps_for(o.epochs * epoch);
   else s.steps = defaults.steps ? defaults.steps : steps_for(epoch);
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
-    s.reasons.push_back(format("%lld steps: %s", (long long)s.steps,
+    s.reasons.push_back(format("%s: %s", counted(s.steps, "step").c_str(),
                                defaults.steps ? "the default for a small model" : "one pass over the training data"));
 }
 
@@ -149,15 +151,9 @@ void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config, in
   if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config, data_ranks));
 }
 
-void resolve_activations(RunSettings& s, const Options& o, const LlamaConfig& config) {
+void resolve_activations(RunSettings& s, const Options& o) {
   s.activations = {recompute_named(o.recompute), int(o.recompute_every), offload_named(o.activation_offload),
                    int(o.activation_loading_horizon)};
-  const ActivationPolicy& policy = s.activations;
-  if (policy.recompute == Recompute::none && policy.recompute_every > 1)
-    s.reasons.push_back("--recompute-every changes nothing: --recompute is none");
-  if (policy.offload != Offload::none && !policy.offloads(config))
-    s.reasons.push_back(format("--activation-offload changes nothing: all %d blocks are within the horizon of %d",
-                               config.L, policy.horizon));
 }
 
 }  // namespace
@@ -168,7 +164,7 @@ double RunSettings::learning_rate_at(int64_t step) const {
 
 bool RunSettings::samples_at(int64_t step) const {
   if (sample_every == 0) return false;
-  if (sample_every < 0) return step == 0 || step == steps / 2;
+  if (sample_every < 0) return steps >= kStepsToSampleHalfWay && step == steps / 2;
   return step % sample_every == 0;
 }
 
@@ -181,13 +177,13 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   resolve_fp8(s, o, config, data_ranks);
   if (is_auto(o.dtype)) {
     s.dtype = device.gpu || s.fp8.on() ? DType::bf16 : DType::fp32;
-    s.reasons.push_back(s.fp8.on()   ? "bf16: around FP8 products"
-                        : device.gpu ? "bf16: a GPU's tensor cores want it"
-                                     : "fp32: a CPU has no bf16 arithmetic");
+    s.precision = s.fp8.on()   ? "bf16: around FP8 products"
+                  : device.gpu ? "bf16: a GPU's tensor cores want it"
+                               : "fp32: a CPU has no bf16 arithmetic";
   } else {
     s.dtype = o.dtype == "bf16" ? DType::bf16 : DType::fp32;
   }
-  resolve_activations(s, o, config);
+  resolve_activations(s, o);
   REQUIRE(
       o.master_dtype == "fp32" || s.dtype == DType::bf16,
       "--master-dtype bf16: the products compute with the master weights themselves, which --dtype fp32 has in fp32\n"
@@ -204,7 +200,7 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
   if (is_auto(o.lr))
-    s.reasons.push_back(format("learning rate %g, warm-up %lld steps: %s", s.lr, (long long)s.warmup_steps,
+    s.reasons.push_back(format("learning rate %g, warm-up %s: %s", s.lr, counted(s.warmup_steps, "step").c_str(),
                                loaded ? "a tenth of the default, for the weights are trained already" : "the default"));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
@@ -213,9 +209,6 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   REQUIRE(!o.tune_products || o.tuning == "auto",
           "--tune-products chooses algorithms, and --tuning %s names chosen ones\n  leave one of the two away",
           o.tuning.c_str());
-  if (const std::string ignored = ignored_tuning(o); !ignored.empty()) s.reasons.push_back(ignored);
-  if (o.tf32 && !device.gpu) s.reasons.push_back("--tf32 changes nothing: a CPU has none");
-  if (o.tf32 && s.dtype == DType::bf16) s.reasons.push_back("--tf32 changes nothing: products are bf16");
   return s;
 }
 

@@ -25,13 +25,14 @@ struct RunSettings {
   int64_t warmup_steps;
   Schedule schedule;
   int64_t val_every;     // 0: never
-  int64_t sample_every;  // 0: never; -1: at the start, half way and at the end
+  int64_t sample_every;  // 0: never; -1: half way, unless it is short, and at the end
   int head_chunk;
   AttentionKernel attention;
   Fp8Settings fp8;
   ActivationPolicy activations;
   std::vector<std::string> products;  // which of them run in FP8, for the banner
-  std::vector<std::string> reasons;   // "micro-batch 8: …", for the banner
+  std::string precision;              // why it was chosen, "fp32: …", for the banner; "": it was asked for
+  std::vector<std::string> reasons;   // of a training's numbers, "micro-batch 8: …", for the banner
 
   int64_t step_tokens() const { return G * T; }
   double learning_rate_at(int64_t step) const;

@@ -86,13 +86,3 @@ std::string unneeded_choices(const Matmul& products, const Tuning& tuning) {
       "  another batch, model or precision was tuned; --tune-products chooses for this one",
       unused, tuning.products().size());
 }
-
-std::string ignored_tuning(const Options& options) {
-  if (!options.tune_products && !names_file(options)) return "";
-  if (options.dry_run)
-    return format("%s changes nothing: a dry run computes nothing",
-                  options.tune_products ? "--tune-products" : "--tuning");
-  if (options.tune_products && (options.sample_only || options.eval_only))
-    return "--tune-products changes nothing: it times training steps, and there are none";
-  return "";
-}

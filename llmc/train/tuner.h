@@ -34,5 +34,3 @@ std::string describe_products(const Tuning& tuning);
 std::string changed_tuning(const Tuning& tuning, const Checkpoint& start);
 // Choices that the steps do not need: the tuning is of another batch, model or precision. "" if it needs all.
 std::string unneeded_choices(const Matmul& products, const Tuning& tuning);
-// Why the options for it do nothing; "" if they do or are not given.
-std::string ignored_tuning(const Options& options);

@@ -1,7 +1,7 @@
 """TensorBoard event files of a run: one event for each line of train.jsonl, in its order.
 
 So the number of events says how many lines are written, and a new start goes on with the next, however the last one
-ended. Values are float32, as TensorBoard's are. An event's time is the run's start plus its seconds of training.
+ended. If the run has taken lines back since, all files are written anew. Values are float32, as TensorBoard's are. An event's time is the run's start plus its seconds of training.
 """
 
 import glob
@@ -15,7 +15,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from llmc_runs.files import lock_folder
+from llmc_runs.files import LinesWritten, lock_folder
 
 
 class EventFiles:
@@ -26,12 +26,22 @@ class EventFiles:
         self._lock = lock_folder(folder, f"{folder} is being written by another scripts/tensorboard\n"
                                  "  let that one go on, or name another folder with --logdir")
         self._folder = folder
+        self._seen = LinesWritten(os.path.join(folder, "lines"))
         self._written = count_events(folder)
         self._writer = None  # makes a file, so only once there is something to write
+        self._read = run.read()
+        if not self._seen.agree(self._read):
+            print(f"{run.name} went on from a checkpoint before its last lines: its event files are written anew")
+            for path in event_paths(folder):
+                os.remove(path)
+            self._seen.clear()
+            self._written = 0
 
     def update(self):
         """Writes what is new in the run, to the disk; says how many lines that was."""
-        lines = [line for line in self.run.read() if line.number > self._written]
+        read, self._read = self._read + self.run.read(), []
+        self._seen.add(read)
+        lines = [line for line in read if line.number > self._written]
         if lines and not self._writer:
             self._writer = EventFileWriter(self._folder)
         for line in lines:
@@ -57,9 +67,13 @@ def text_value(tag, text):
                          tensor=make_tensor_proto([indented.encode()]))
 
 
+def event_paths(folder):
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "events.out.tfevents.*")))
+
+
 def count_events(folder):
     """How many events with values are in the event files; a record that was cut short does not count."""
     count = 0
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "events.out.tfevents.*"))):
+    for path in event_paths(folder):
         count += sum(Event.FromString(record).HasField("summary") for record in RawEventFileLoader(path).Load())
     return count

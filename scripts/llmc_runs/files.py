@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, and folders that one program writes at a time."""
 
 import fcntl
+import hashlib
 import os
 
 from llmc_runs.run import RunError
@@ -40,3 +41,37 @@ def lock_folder(folder, message):
     except OSError:
         pass  # a file system without locks
     return lock
+
+
+class LinesWritten:
+    """Which lines of a train.jsonl were written elsewhere: their digests, in a file that is ahead of what was written.
+
+    A run that goes on from a checkpoint takes lines back, which number and step alone do not tell.
+    """
+
+    def __init__(self, path):
+        self._path = path
+        with open(path, "a+", encoding="ascii") as file:
+            file.seek(0)
+            self._digests = file.read().split("\n")[:-1]
+
+    def agree(self, lines):
+        """Whether all that were written are the first of these lines. Without a record (of an older version): yes."""
+        return self._digests == [digest(line) for line in lines[:len(self._digests)]]
+
+    def add(self, lines):
+        """Before these are written; the ones that are recorded already are passed over."""
+        new = [digest(line) for line in lines if line.number > len(self._digests)]
+        if new:
+            with open(self._path, "a", encoding="ascii") as file:
+                file.writelines(text + "\n" for text in new)
+            self._digests += new
+
+    def clear(self):
+        """Nothing is written any more."""
+        self._digests = []
+        os.truncate(self._path, 0)
+
+
+def digest(line):
+    return hashlib.blake2b(line.text, digest_size=8).hexdigest()

@@ -23,6 +23,7 @@ class Line:
     """One line of train.jsonl, and how far training had come with it."""
 
     number: int  # from 1
+    text: bytes  # as it stands there
     step: int
     scalars: dict  # name → float
     sample: str | None
@@ -42,6 +43,7 @@ class Run:
         if not os.path.isfile(self.log):
             raise RunError(f"{folder} has no train.jsonl: not the folder of a run")
         self._offset = self._number = 0
+        self._file = None  # its inode: a run that goes on from a checkpoint before its last lines replaces the file
         self._step, self._tokens, self._seconds = None, 0.0, 0.0
 
     def config(self):
@@ -78,8 +80,10 @@ class Run:
     def read(self):
         """The lines that are complete and were not read before. A line that is still being written waits."""
         with self._open() as log:
-            if log.seek(0, os.SEEK_END) < self._offset:
-                raise RunError(f"{self.log} has become shorter: it is another run's now; start again")
+            file, size = os.fstat(log.fileno()).st_ino, log.seek(0, os.SEEK_END)
+            if size < self._offset or self._file not in (None, file):
+                raise RunError(f"{self.log} has lost lines that were read: its run went on from a checkpoint; start again")
+            self._file = file
             log.seek(self._offset)
             whole, newline, _ = log.read().rpartition(b"\n")
         self._offset += len(whole) + len(newline)
@@ -110,7 +114,7 @@ class Run:
         scalars = {name: float(value) for name, value in fields.items() if is_scalar(value)}
         self._advance(step, scalars)
         sample = fields.get("sample")
-        return Line(self._number, step, scalars, sample if isinstance(sample, str) else None, self._tokens,
+        return Line(self._number, text, step, scalars, sample if isinstance(sample, str) else None, self._tokens,
                     self._seconds)
 
     def _advance(self, step, scalars):

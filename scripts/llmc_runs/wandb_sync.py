@@ -2,7 +2,7 @@
 
 The x axis of every chart is the run's own "step". The id of the run there is kept in RUN/wandb/run_id. A second call
 goes on with the same run after the last line that the server has; offline, after the last one in wandb's files in
-RUN/wandb/.
+RUN/wandb/. What is logged there stays: if the run has taken lines back since, it is logged anew, under another id.
 """
 
 import argparse
@@ -11,9 +11,8 @@ import secrets
 import sys
 import time
 from contextlib import contextmanager
-from itertools import chain
 
-from llmc_runs.files import lock_folder, write_whole
+from llmc_runs.files import LinesWritten, lock_folder, write_whole
 from llmc_runs.run import RunError, command, open_runs
 
 PACKAGE = "wandb==0.31.0"
@@ -66,11 +65,12 @@ def values(wandb, line):
 
 
 def follow(run, seconds=1.0):
-    """The run's lines as they come, until it has ended."""
+    """The run's lines as they come, those together that are there at once, until it has ended."""
     live = True
     while live:
         live = run.is_live()  # asked first: what an ended run wrote last is still read
-        yield from run.read()
+        if lines := run.read():
+            yield lines
         if live:
             time.sleep(seconds)
 
@@ -96,22 +96,30 @@ def opened(wandb, **options):
 def main():
     arguments = parse_arguments()
     run = open_runs([arguments.run])[0]
-    lines = follow(run)
-    first = next(lines, None)  # with it config.json is there
-    if first is None:
+    parts = follow(run)
+    lines = next(parts, None)  # with them config.json is there
+    if lines is None:
         raise RunError(f"{run.log} has no line, and its run has ended: there is nothing to log")
     wandb = import_wandb()
     folder = os.path.join(run.folder, "wandb")
     lock = lock_folder(folder, f"{folder} is being written by another scripts/wandb_sync: let that one go on")
     config = {**run.config(), "memory_plan": run.memory_plan()}
+    seen = LinesWritten(os.path.join(folder, "lines"))
+    if not seen.agree(lines):
+        print(f"{run.name} went on from a checkpoint before its last lines: it is logged anew, as another run")
+        write_whole(os.path.join(folder, "run_id"), "")
+        seen.clear()
     with lock, opened(wandb, project=arguments.project, id=run_id(folder), name=run.name, resume="allow",
                       dir=run.folder, config=config) as log:
         log.define_metric("*", step_metric="step")
         before = count = lines_logged(folder, log)
-        for line in chain([first], lines):
-            if line.number > before:
-                log.log(values(wandb, line), step=line.number, commit=True)
-                count = line.number
+        while lines:
+            seen.add(lines)
+            for line in lines:
+                if line.number > before:
+                    log.log(values(wandb, line), step=line.number, commit=True)
+                    count = line.number
+            lines = next(parts, None)
     print(f"{run.name} has ended: {count} lines are logged" + f", {before} of them by earlier calls" * (before > 0))
 
 

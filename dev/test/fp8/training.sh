@@ -7,7 +7,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
-cd "$root"
+in_own_tree
 runs=$scratch/runs
 short() { dev/bench/fp8_losses --steps 100 --seeds 1 --jobs 2 --build "$build" --runs "$runs" "$@" >"$scratch/out.txt" 2>&1; }
 

@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname "$0")/../lib.bash"
 # shellcheck source=dev/test/pytorch/model.bash
 source "$(dirname "$0")/model.bash"
-cd "$root"
+in_own_tree
 T=64
 model_with_tokenizer llama3 "$scratch/model"
 # Speeches in turn, "NAME:" and the text: a conversation of two to six messages each.

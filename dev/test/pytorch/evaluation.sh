@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "$0")/../lib.bash"
 # shellcheck source=dev/test/pytorch/model.bash
 source "$(dirname "$0")/model.bash"
-cd "$root"
+in_own_tree
 items=dev/test/choices/items.jsonl prompt='KING RICHARD:'
 head -c 20000 dev/data/tinyshakespeare.txt >"$scratch/held_out.txt"
 

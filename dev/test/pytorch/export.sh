@@ -4,7 +4,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
-cd "$root"
+in_own_tree
 compare() { # MODEL_DIR
   "$build/test/export_logits" "$1" "$scratch/logits.safetensors" &&
     "$PYTHON" dev/reference/compare_export.py "$1" --logits "$scratch/logits.safetensors"

@@ -7,7 +7,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
-cd "$root"
+in_own_tree
 run=(--steps 30 --val-every 10 --sample-every 10 --export off)
 "$train" "${run[@]}" --out "$scratch/base" >"$scratch/out.txt" 2>&1 &
 until grep -q '"step":5,' "$scratch/base/train.jsonl" 2>/dev/null; do sleep 0.1; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: scripts/tensorboard follows a real run: TensorBoard's own reader has exactly the values of train.jsonl, within
-# seconds, once each also after kill -9 and torn files; the server shows them
+# seconds, once each also after kill -9, torn files and a rollback; the server shows them
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -41,6 +41,19 @@ printf 'ss":1.25}\n' >>torn/train.jsonl
 sleep 1.1
 check "its rest comes" follow torn
 check "then it counts" compare equal torn
+
+# A run that went on from a checkpoint has taken lines back, and has others of the same steps.
+back=(--layers 1 --seq-len 16 --global-batch 2 --val-every 0 --sample-every 0 --export off)
+"$train" "${back[@]}" --steps 8 --checkpoint-every 4 --out back >back.txt 2>&1
+check "a run with checkpoints" follow back
+rm -r back/checkpoints/step-00000008
+"$train" "${back[@]}" --out back --resume auto --steps 8 --lr 1e-3 >back.txt 2>&1
+check "went on from the one before" eval '[ "$(wc -l <back/train.jsonl)" = 8 ] && [ -s back/train.rolled-back.jsonl ]'
+check "another start" follow back
+check "shows what stands in train.jsonl, and nothing else" compare equal back
+"$train" "${back[@]}" --out back --resume auto --steps 10 --lr 1e-3 >back.txt 2>&1
+check "one that took nothing back" follow back
+check "goes on with its new lines" [ "$(tail -n 1 follow.txt)" = "back has ended: 2 new lines written" ]
 
 # Several runs into one folder; the server; two writers.
 check "--logdir" follow run torn --logdir all

@@ -7,7 +7,7 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
-cd "$root"
+in_own_tree
 scripts/python_environment watch-wandb dev/test/watch/requirements.txt 1
 package=$(cat dev/test/watch/requirements.txt)
 check "the package is the one that the script names" grep -qF "\"$package\"" scripts/llmc_runs/wandb_sync.py
@@ -34,6 +34,12 @@ check "logs nothing" compare run
 lines 21 30 >>run/train.jsonl
 check "a third call" sync run
 check "logs the new lines, and no other" compare run
+
+# After a rollback what is logged there stays, and the run is logged anew.
+{ sed -n 1,25p run/train.jsonl && for i in 26 27 28; do echo "{\"step\":$i,\"loss\":7.5}"; done; } >lines && mv lines run/train.jsonl
+mv run/wandb/run_id first_id && cp first_id run/wandb/run_id
+check "a call after a rollback" sync run
+check "logs each line of train.jsonl, as another run" eval 'compare run && ! cmp -s first_id run/wandb/run_id'
 
 # A run under way, whose follower is killed, and another ended by SIGTERM.
 mkdir cut && lines 1 100 >cut/train.jsonl && mkdir cut/wandb && : >cut/wandb/run_id # as if cut short by an older kill

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Covers: what a start leaves when it fails or is killed; --resume auto without a checkpoint; --quiet; what runs print that
+# train nothing, or one step; an error in the middle of a sample; a disk that is full at every save; exit code 2 of a dry
+# run that does not fit
+# Timeout: 200
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
+cd "$scratch"
+export LLMC_THREADS=1
+
+model=(--layers 1 --seq-len 16)
+short=("${model[@]}" --global-batch 2 --val-every 0)
+says() { grep -qF -- "$2" "$1.txt"; }
+silent_on() { ! says "$@"; }
+run() { # NAME RANKS ARGUMENTS…
+  ranks "$2" "$train" "${@:3}" --out "$1" >"$1.txt" 2>&1 || { cat "$1.txt" && fail "the run $1"; }
+}
+
+echo "-- a start that fails, or is killed"
+limited() { (ulimit -f 1 && "$train" "${short[@]}" --steps 1 "$@"); } # files of at most 1 KiB: no config.json
+refused "the folder cannot be written" "config.json" limited --out failed
+check "  and nothing of it is left" [ ! -e failed ]
+mkdir own
+refused "the same in an empty folder" "config.json" limited --out own
+check "  which stays" rmdir own
+"$train" --layers 1 --seq-len 1024 --global-batch 512 --micro-batch 8 --steps 1 --val-every 0 --out killed >killed.txt 2>&1 &
+child=$!
+wait_for killed.txt "^  memory"
+refused "a folder in which a run starts" "its run has not ended" "$train" "${short[@]}" --steps 1 --out killed
+kill -KILL "$child"
+wait "$child" || true
+check "kill -9 leaves a folder" [ -e killed/train.jsonl ]
+run killed 1 "${short[@]}" --steps 1
+check "which the next start takes" [ "$(losses killed/train.jsonl | wc -l)" = 1 ]
+refused "a folder with a finished step" "exists and is not an empty directory" "$train" "${short[@]}" --steps 1 --out killed
+mkdir own && echo "{}" >own/config.json && : >own/train.jsonl && echo 1 >own/results.csv
+refused "a folder with a file of somebody's" "exists and is not an empty directory" "$train" "${short[@]}" --steps 1 --out own
+check "  which is left as it is" [ "$(cat own/*)" = "$(printf '{}\n1')" ]
+
+echo "-- runs/latest, --resume auto"
+latest() { [ "$(readlink -f runs/latest)" = "$scratch/$1" ]; }
+check "runs/latest is the run whose first step ended last" latest killed
+run fresh 2 "${short[@]}" --steps 2 --checkpoint-every 1 --resume auto
+check "--resume auto says that it begins" says fresh "no checkpoint in fresh: starts from the beginning"
+check "a run with --out becomes runs/latest" latest fresh
+ranks 1 "$train" --resume auto --steps 3 >latest.txt 2>&1
+check "--resume auto follows it" says latest "goes on    after step 2 of fresh/checkpoints/step-00000002"
+check "  and says nothing else" silent_on latest "no checkpoint in"
+rm runs/latest
+ranks 1 "$train" "${short[@]}" --steps 1 --resume auto >none.txt 2>&1
+check "without runs/latest it begins, and says so" says none "no checkpoint in runs/latest: starts from the beginning"
+
+echo "-- what is printed"
+run one 1 "${model[@]}" --val-every 0 --steps 1 --global-batch 1
+plural() { ! grep -E "(^|[^0-9])1 (steps|sequences|layers|ranks|micro-batches)" "$1.txt"; }
+check "one step is no steps" plural one
+check "a short run samples at its end alone" [ "$(grep -c '"sample"' one/train.jsonl)" = 1 ]
+check "  which is after training" says one "sample after training"
+run asked 1 "${short[@]}" --steps 2 --sample-every 1 --sample-tokens 3
+check "where it is asked for, it samples before its first step" says asked "sample before training"
+run longer 1 "${short[@]}" --steps 20 --sample-tokens 3
+check "20 steps sample half way" says longer "sample after step 10"
+check "  and not before" silent_on longer "sample before training"
+for only in --sample-only --eval-only; do
+  "$train" "${model[@]}" $only --sample-tokens 3 --steps 7 --lr 3 >only.txt 2>&1
+  check "$only prints nothing of training" eval '! grep -E "warm-up|global batch|micro-batch|^  step" only.txt'
+  check "  but what changes nothing" says only "--steps, --lr change nothing: $only trains nothing"
+done
+quiet() { # RANKS ARGUMENTS…: standard output and error
+  ranks "$1" "$train" "${model[@]}" --quiet "${@:2}" >quiet.txt 2>error.txt
+}
+quiet 1 --global-batch 2 --steps 2 --out silent --resume auto
+check "--quiet: a training prints nothing" [ ! -s quiet.txt ]
+check "  but warnings, to standard error" says error "warning: --resume auto: no checkpoint in silent"
+check "  and writes its log" [ "$(losses silent/train.jsonl | wc -l)" = 2 ]
+quiet 1 --sample-only --sample-tokens 20 --prompt 'To be'
+"$train" "${model[@]}" --sample-only --sample-tokens 20 --prompt 'To be' | sed -n '/^sample of the model:/,$p' | tail -n +2 >expected.txt
+check "--quiet --sample-only: the text alone" cmp quiet.txt expected.txt
+quiet 1 --eval-only
+check "--quiet --eval-only: the loss alone" eval '[ "$(wc -l <quiet.txt)" = 1 ] && grep -q "^held-out loss" quiet.txt'
+"$train" -h >h.txt
+check "-h is --help" cmp h.txt <("$train" --help)
+
+echo "-- exit code 2: it does not fit"
+ends_with_2() { # ARGUMENTS…
+  local code=0
+  "$@" >fit.txt 2>&1 || code=$?
+  [ "$code" = 2 ] || { cat fit.txt && fail "code $code"; }
+  grep -qE "does not fit|nothing of this fits" fit.txt
+}
+for n in 1 2; do
+  check "$n: a dry run" ends_with_2 ranks $n "$train" "${short[@]}" --dry-run --memory-limit 1MiB
+  check "$n: with --plan auto" ends_with_2 ranks $n "$train" "${short[@]}" --dry-run --memory-limit 1MiB --plan auto
+  check "$n: a run" ends_with_2 ranks $n "$train" "${short[@]}" --memory-limit 1MiB
+done
+check "a cluster" ends_with_2 "$train" --dry-run --nodes 1 --gpus-per-node 1 --model llama3-8b --seq-len 8192
+check "what fits ends with 0" "$train" "${short[@]}" --dry-run --quiet
+
+echo "-- an error in the middle of a sample"
+mpirun --oversubscribe --bind-to none -n 2 "$train" --layers 1 --sample-only --sample-tokens 100000000 --temperature 0 --prompt abc \
+  --tensor-parallel-degree 2 --comm-timeout 2 >sample.txt 2>&1 &
+child=$!
+wait_for sample.txt "^abc"
+for pid in $(pgrep -P "$child"); do
+  if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx OMPI_COMM_WORLD_RANK=1; then kill -STOP "$pid"; fi
+done
+wait "$child" || true
+check "it begins on a line of its own" grep -aq "^error on rank 0 of 2: " sample.txt
+
+echo "-- a disk that is full at every save"
+${CC:-cc} -shared -fPIC -O1 -o disk.so "$root/dev/test/disk_preload.c"
+full() { LD_PRELOAD=$scratch/disk.so DISK_DOES=full DISK_RANK=0 DISK_CALL=1 ranks "$@"; }
+for n in 1 2; do
+  refused "$n: the end says so" "no checkpoint could be saved: no checkpoint exists" \
+    full $n "$train" "${short[@]}" --steps 4 --checkpoint-every 2 --out full-$n
+  check "  after its last step" [ "$(losses full-$n/train.jsonl | wc -l)" = 4 ]
+  check "  and its export" [ -s full-$n/export/model.safetensors ]
+done
+echo "$checks checks passed"

@@ -1,0 +1,50 @@
+#include "llmc/train/idle_options.h"
+
+#include "llmc/base/error.h"
+
+std::string unmet_need(const std::string& need, const RunFacts& run) {
+  const Options& o = run.options;
+  const RunSettings& s = run.settings;
+  const int sharing = run.mesh.shard_degree * run.mesh.context_degree;  // ranks that share a copy of the state
+  const bool trains = !o.sample_only && !o.eval_only;
+  const std::string no_training = o.sample_only ? "--sample-only trains nothing" : "--eval-only trains nothing";
+  const std::string one_rank = run.mesh.world_size == 1 ? "there is one rank" : "each rank keeps a whole copy";
+  struct Condition {
+    const char* need;
+    bool holds;
+    std::string otherwise;
+  };
+  const Condition conditions[] = {
+      {"trains", trains, no_training},
+      {"measures", run.measures, "nothing is held out, and there are no questions"},
+      {"choices", !o.eval_choices.empty(), "there are no questions: --eval-choices"},
+      {"samples", o.sample_only || (trains && s.sample_every != 0),
+       o.eval_only ? "--eval-only takes no samples" : "--sample-every is 0"},
+      {"temperature", o.temperature > 0, "--temperature is 0"},
+      {"computes", !o.dry_run, "a dry run computes nothing"},
+      {"nodes", o.nodes > 0, "it is for --dry-run --nodes"},
+      {"random-weights", !run.loads_weights, "the weights are loaded"},
+      {"documents", o.packed_documents, "--packed-documents is off"},
+      {"checkpoints", o.checkpoint_every > 0, "--checkpoint-every is 0"},
+      {"falling", s.schedule != Schedule::kConstant, "--schedule is constant"},
+      {"fp8", s.fp8.on(), "--fp8 is off"},
+      {"fp8-gather", o.fp8_all_gather, "--fp8-all-gather is off"},
+      {"tf32", run.device.gpu && s.dtype == DType::fp32, run.device.gpu ? "products are bf16" : "a CPU has none"},
+      {"recompute", o.recompute != "none", "--recompute is none"},
+      {"offload", o.activation_offload != "none", "--activation-offload is none"},
+      {"beyond-horizon", s.activations.offloads(run.config),
+       format("all %d blocks are within the horizon of %d", run.config.L, s.activations.horizon)},
+      {"ranks", run.mesh.world_size > 1, "there is one rank"},
+      {"data-ranks", run.mesh.data_ranks() > 1, "no two ranks train on sequences of their own"},
+      {"sharing", sharing > 1, one_rank},
+      {"stage-3", o.zero_stage == 3 && sharing > 1, o.zero_stage == 3 ? one_rank : "--zero-stage is not 3"},
+      {"tensor", run.mesh.tensor_degree > 1, "--tensor-parallel-degree is 1"},
+  };
+  for (const Condition& condition : conditions)
+    if (need == condition.need) return condition.holds ? "" : condition.otherwise;
+  fail("option table: an option needs \"%s\", which is no condition\n  add it to train/idle_options.cpp", need.c_str());
+}
+
+std::vector<std::string> idle_options(const Options& given, const RunFacts& run) {
+  return idle_options(given, [&](const std::string& need) { return unmet_need(need, run); });
+}
