@@ -2,7 +2,7 @@
 # Covers: FP8 with default options: each recipe trains, measures held-out data and questions, samples before, during and
 # after, exports, and continues prompts of any length from its export, on 1 and 2 ranks, in ZeRO stages 0 and 3; delayed
 # scales of tensors that begin with zeros follow from the running pass until there is another number
-# Timeout: 900
+# Timeout: 1500
 #
 # RECIPES=every: all 20 combinations; else two, one of them of the recipe whose blocks pad most, with fewer prompts.
 set -euo pipefail
@@ -91,10 +91,8 @@ zeroed zero-tensorwise 1 --fp8 tensorwise
 zeroed zero-delayed 1 --fp8 delayed --checkpoint-every 1 --keep-checkpoints 0
 check "delayed keeps to tensorwise" near zero-tensorwise zero-delayed
 check "  no tensor underflows" [ "$(counts zero-delayed)" = "0 0 0 0 0 " ]
-for step in 1 2; do
-  zeroed resumed-$step 1 --fp8 delayed --resume "$scratch/zero-delayed/checkpoints/step-0000000$step"
-  check "  resumed behind step $step: the same bits" same_losses zero-delayed resumed-$step $((5 - step))
-done
+zeroed resumed 1 --fp8 delayed --resume "$scratch/zero-delayed/checkpoints/step-00000001"
+check "  resumed behind the first step: the same bits" same_losses zero-delayed resumed 4
 zeroed zero-shared 2 --fp8 delayed --zero-stage 3 --fp8-all-gather
 check "  on 2 ranks whose weights travel in FP8" near zero-tensorwise zero-shared
 zeroed zero-tensor 2 --fp8 delayed --tensor-parallel-degree 2
