@@ -324,7 +324,7 @@ void Run::finish_step() {
     r.mfu = model.config.flops_per_token(settings.T, false) * r.tokens / result.seconds /
             (device.info().bf16_flops * ranks.size);
   r.memory_bytes = trainer->plan().device_bytes();
-  if (settings.fp8.delayed()) r.fp8_overflows = result.fp8_overflows;
+  if (settings.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
   r.eta_seconds = training_seconds_ / double(done) * double(settings.steps - done);
   report_checkpoints();
   console.progress(step_line(r), double(done) / double(settings.steps));

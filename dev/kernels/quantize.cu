@@ -307,6 +307,28 @@ void check_orders(Checker& checker) {
     }
 }
 
+// A scale that may be none: where it is 0 as without it, else as with it, but that the largest number was looked for.
+void check_uncertain_scales(Checker& checker) {
+  const int rows = 130, columns = 264;
+  Generator generator(4);
+  const Array<bf16> x(checker.stream, random_normal<bf16>(generator, size_t(rows) * size_t(columns)));
+  Tally none, given;
+  for (Case c : recipes()) {
+    if (!c.given) continue;
+    const auto run_it = [&](std::optional<float> uncertain) {
+      return run(checker.stream, PlainSource{x.data()}, rows, columns, c, true, uncertain);
+    };
+    const Outputs zero = run_it(0.0f), certain = run_it(std::nullopt);
+    Outputs some = run_it(kGiven);
+    std::get<4>(some)[0] = std::get<4>(certain)[0];
+    given.compare(c.name(), some, certain);
+    c.given = false;
+    none.compare(c.name(), zero, run_it(std::nullopt));
+  }
+  none.report(checker, "a scale of 0 is none");
+  given.report(checker, "a scale that might have been none");
+}
+
 // ---------------------------------------------------------------------------------------------- delayed scaling
 
 struct Delayed {
@@ -314,8 +336,7 @@ struct Delayed {
   bool latest, power_of_two;
 };
 
-using DelayedOutputs =
-    std::tuple<std::vector<float>, std::vector<double>>;  // scales of all steps, overflows and the rest
+using DelayedOutputs = std::tuple<std::vector<float>, std::vector<double>>;  // scales of all steps, counts and the rest
 
 std::vector<float> largest_of(int tensors) {
   std::vector<float> largest;
@@ -325,10 +346,10 @@ std::vector<float> largest_of(int tensors) {
 
 DelayedOutputs run(Stream& stream, const Delayed& d, const std::vector<std::vector<float>>& steps) {
   const size_t tensors = size_t(d.tensors);
-  Array<float> amax(stream, tensors), scale(stream, std::vector<float>(tensors, 1.0f)),
+  Array<float> amax(stream, tensors), scale(stream, std::vector<float>(tensors, 0.0f)),
       history(stream, tensors * size_t(d.length)), largest(stream, largest_of(d.tensors));
   Array<uint32_t> entries(stream, std::vector<uint32_t>(tensors, 0u));
-  Array<int64_t> overflows(stream, std::vector{int64_t(100)});
+  Array<Fp8Counts> counts(stream, std::vector{Fp8Counts{100, 200, 300}});
   std::vector<float> scales;
   std::vector<double> rest;
   for (const auto& step : steps) {
@@ -336,10 +357,11 @@ DelayedOutputs run(Stream& stream, const Delayed& d, const std::vector<std::vect
     update_delayed_scales(stream,
                           {amax.data(), scale.data(), history.data(), entries.data(), largest.data(), d.tensors,
                            d.length, d.latest, d.power_of_two, d.margin},
-                          overflows.data());
+                          counts.data());
     const std::vector<float> now = scale.download();
     scales.insert(scales.end(), now.begin(), now.end());
-    rest.push_back(double(overflows.download()[0]));
+    const Fp8Counts c = counts.download()[0];
+    for (const int64_t count : {c.overflows, c.underflows, c.no_scale}) rest.push_back(double(count));
     for (const float x : amax.download()) rest.push_back(double(x));
     for (const uint32_t x : entries.download()) rest.push_back(double(x));
   }
@@ -350,15 +372,18 @@ DelayedOutputs run(Stream& stream, const Delayed& d, const std::vector<std::vect
 DelayedOutputs expected(const Delayed& d, const std::vector<std::vector<float>>& steps) {
   const size_t tensors = size_t(d.tensors);
   const std::vector<float> largest = largest_of(d.tensors);
-  std::vector<float> scale(tensors, 1.0f), scales;
+  std::vector<float> scale(tensors, 0.0f), scales;
   std::vector<double> rest;
   std::vector<std::deque<float>> newest(tensors);
-  double overflows = 100;
+  double overflows = 100, underflows = 200, no_scale = 300;
   for (size_t n = 0; n < steps.size(); ++n) {
     for (size_t t = 0; t < tensors; ++t) {
       const float amax = steps[n][t];
       // 1e-6: the old scale may be its own amax's, rounded.
-      if (n > 0 && double(amax) * double(scale[t]) > double(largest[t]) * (1 + 1e-6)) ++overflows;
+      if (scale[t] != 0 && double(amax) * double(scale[t]) > double(largest[t]) * (1 + 1e-6)) ++overflows;
+      const Fp8Format format = largest[t] == 448 ? Fp8Format::e4m3 : Fp8Format::e5m2;
+      const uint8_t byte = fp8_bits(amax * scale[t], format == Fp8Format::e4m3 ? 4 : 5, Overflow::saturate);
+      if (scale[t] != 0 && amax != 0 && (byte & 0x7f) == 0) ++underflows;
       newest[t].push_back(amax);
       if (newest[t].size() > size_t(d.length)) newest[t].pop_front();
       float most = 0;
@@ -368,7 +393,10 @@ DelayedOutputs expected(const Delayed& d, const std::vector<std::vector<float>>&
         finite = finite && std::isfinite(x);
         most = std::max(most, x);
       }
-      if (!finite || most == 0) continue;
+      if (!finite || most == 0) {
+        no_scale += scale[t] == 0;
+        continue;
+      }
       const double exact = double(largest[t]) * std::pow(2.0, -d.margin) / double(most);
       scale[t] = float(
           std::clamp(exact, double(std::numeric_limits<float>::min()), double(std::numeric_limits<float>::max())));
@@ -376,7 +404,7 @@ DelayedOutputs expected(const Delayed& d, const std::vector<std::vector<float>>&
       if (d.power_of_two) std::frexp(scale[t], &exponent), scale[t] = std::ldexp(1.0f, exponent - 1);
     }
     scales.insert(scales.end(), scale.begin(), scale.end());
-    rest.push_back(overflows);
+    for (const double count : {overflows, underflows, no_scale}) rest.push_back(count);
     for (size_t t = 0; t < tensors; ++t) rest.push_back(0);
     for (size_t t = 0; t < tensors; ++t) rest.push_back(double(n + 1));
   }
@@ -397,13 +425,15 @@ void check_delayed(Checker& checker) {
             for (auto& step : steps)
               for (int t = 0; t < tensors; ++t) {
                 const int kind = generator.integer(0, 40);
-                // The same number for some tensors all the time: a scale of its own amax is no overflow.
-                step.push_back(t % 5 == 4  ? 0.1f + float(t)
-                               : kind == 0 ? 0.0f
-                               : kind == 1 ? 1e-41f
-                               : kind == 2 ? 3e38f
-                               : kind == 3 ? INFINITY
-                               : kind == 4 ? std::bit_cast<float>(0x7fff0000u)
+                // The same number for some tensors all the time: a scale of its own amax is no overflow. Others begin
+                // with zeros.
+                step.push_back(t % 5 == 4                               ? 0.1f + float(t)
+                               : t % 5 == 3 && &step - steps.data() < t ? 0.0f
+                               : kind == 0                              ? 0.0f
+                               : kind == 1                              ? 1e-41f
+                               : kind == 2                              ? 3e38f
+                               : kind == 3                              ? INFINITY
+                               : kind == 4                              ? std::bit_cast<float>(0x7fff0000u)
                                            : std::ldexp(1 + float(generator.uniform()), generator.integer(-5, 5)));
               }
             const std::string name =
@@ -411,7 +441,7 @@ void check_delayed(Checker& checker) {
                        length, latest ? "the latest" : "the largest", power_of_two ? ", powers of two" : "", margin);
             const DelayedOutputs want = expected(d, steps), got = run(checker.stream, d, steps);
             checker.same_bits(name, std::get<0>(got), std::get<0>(want));
-            checker.same_bits(name + ", overflows, entries and amax", std::get<1>(got), std::get<1>(want));
+            checker.same_bits(name + ", counts, entries and amax", std::get<1>(got), std::get<1>(want));
             if (tensors == 70 && margin == 0 && length == 16)
               orders.same_bits(checker, name, want, [&](Stream& stream) { return run(stream, d, steps); });
           }
@@ -477,12 +507,12 @@ void check_refusals(Checker& checker) {
 
   Array<float> f(stream, std::vector<float>(8));
   Array<uint32_t> entries(stream, std::vector<uint32_t>(8));
-  Array<int64_t> overflows(stream, std::vector{int64_t(0)});
+  Array<Fp8Counts> counts(stream, std::vector{Fp8Counts{}});
   const auto delayed = [&](int tensors, int length) {
     checker.refused(format("delayed scales of %d tensors, %d long", tensors, length), "expected at least 1", [&] {
       update_delayed_scales(stream,
                             {f.data(), f.data(), f.data(), entries.data(), f.data(), tensors, length, false, false, 0},
-                            overflows.data());
+                            counts.data());
     });
   };
   delayed(0, 4), delayed(4, 0);
@@ -540,6 +570,7 @@ void check(Checker& checker) {
   check_unknown_position(checker);
   check_wide_norm(checker);
   check_orders(checker);
+  check_uncertain_scales(checker);
   check_delayed(checker);
   check_refusals(checker);
 }

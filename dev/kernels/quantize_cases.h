@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "dev/kernels/check.h"
@@ -267,11 +268,12 @@ struct Room {
   }
 };
 
-inline Outputs run(Stream& stream, const QuantizeSource& source, int rows, int columns, const Case& c,
-                   bool statistics) {
+// `uncertain`: a given scale that may be 0, and so none.
+inline Outputs run(Stream& stream, const QuantizeSource& source, int rows, int columns, const Case& c, bool statistics,
+                   std::optional<float> uncertain = {}) {
   Room by_rows(stream, c.by_rows, rows, columns), by_columns(stream, c.by_columns, columns, rows);
   Array<float> amax(stream, std::vector{0.0f}), seen(stream, std::vector{0.0f}), row_amax(stream, size_t(rows)),
-      column_amax(stream, size_t(columns)), scale(stream, std::vector{kGiven});
+      column_amax(stream, size_t(columns)), scale(stream, std::vector{uncertain.value_or(kGiven)});
   QuantizeStatistics empty{};
   empty.smallest_scale = ~0u;
   Array<QuantizeStatistics> counts(stream, std::vector{empty});
@@ -279,13 +281,14 @@ inline Outputs run(Stream& stream, const QuantizeSource& source, int rows, int c
   Quantization q;
   q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
   q.power_of_two = c.power_of_two;
-  if (c.given) q.scale = scale.data();
-  else q.amax = amax.data();
+  if (c.given || uncertain) q.scale = scale.data();
+  if (!c.given || uncertain) q.amax = amax.data();
+  q.may_lack_scale = uncertain.has_value();
   q.row_amax = row_amax.data(), q.column_amax = column_amax.data();
   q.seen = seen.data();
   q.not_finite = not_finite.data();
   if (statistics) q.statistics = counts.data();
-  const bool expected = c.any(&Asked::of_rows) || (c.any(&Asked::single) && !c.given);
+  const bool expected = c.any(&Asked::of_rows) || (c.any(&Asked::single) && (!c.given || uncertain));
   REQUIRE(q.needs_amax() == expected, "%s: needs_amax() = %d", c.name().c_str(), q.needs_amax());
   if (q.needs_amax()) quantize_amax(stream, source, rows, columns, q);
   quantize(stream, source, rows, columns, q);

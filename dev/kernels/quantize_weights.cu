@@ -27,9 +27,12 @@ struct Cut {
   int rows, columns;
   bool power_of_two, given;
   std::vector<size_t> cuts;  // where stretches end
+  bool lacks = false;        // the given scale is 0, and so it follows from the largest number
   std::string name() const {
     return format("%d x %d in %zu stretches%s%s", rows, columns, cuts.size(), power_of_two ? ", powers of two" : "",
-                  given ? ", a given scale" : "");
+                  lacks   ? ", a given scale that is none"
+                  : given ? ", a given scale"
+                          : "");
   }
   QuantizedTensor operand(bool by_columns) const {
     QuantizedTensor t;
@@ -52,7 +55,7 @@ struct Memory {
         by_columns(c.operand(true)),
         rows(stream, by_rows.bytes()),
         columns(stream, by_columns.bytes()),
-        words(stream, std::vector<float>{0, 0, 0, 0, kGivenScale}),
+        words(stream, std::vector<float>{0, 0, 0, 0, c.lacks ? 0 : kGivenScale}),
         not_finite(stream, std::vector<uint32_t>{~0u}),
         statistics(stream, std::vector<QuantizeStatistics>{{0, ~0u, 0, 0, 0, 0, 0}}) {
     by_rows.data = rows.data(), by_columns.data = columns.data();
@@ -90,7 +93,7 @@ Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values
   const Array<bf16> x(stream, values);
   Memory m(stream, c);
   const Array<uint8_t> q(stream, values.size());
-  const WeightWords words{m.scale(c), m.seen(), m.statistics.data(), m.not_finite.data(), c.power_of_two};
+  const WeightWords words{m.scale(c), m.seen(), m.statistics.data(), m.not_finite.data(), c.power_of_two, c.lacks};
   std::vector<WeightStretch> stretches;
   size_t begin = 0;
   for (const size_t end : c.cuts)
@@ -100,7 +103,7 @@ Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values
     for (int i = 0; i < int(stretches.size()); i += together)
       f(table.all().part(i, std::min(together, int(stretches.size()) - i)));
   };
-  if (!c.given) each([&](const WeightStretches& part) { largest_magnitudes(stream, part); });
+  if (words.needs_amax()) each([&](const WeightStretches& part) { largest_magnitudes(stream, part); });
   each([&](const WeightStretches& part) { quantize(stream, part, words); });
   const bool in_place = m.by_rows.bytes() == values.size();
   if (in_place) m.by_rows.data = q.data();
@@ -126,7 +129,11 @@ Whole at_once(Stream& stream, const Cut& c, const std::vector<bf16>& values) {
 void check_case(Checker& checker, OtherOrders& orders, const Cut& c, const std::vector<bf16>& values,
                 const std::string& what) {
   const std::string name = c.name() + what;
-  const Whole whole = at_once(checker.stream, c, values), cut = in_stretches(checker.stream, c, values);
+  Cut reference = c;
+  reference.given = c.given && !c.lacks;
+  Whole whole = at_once(checker.stream, reference, values);
+  const Whole cut = in_stretches(checker.stream, c, values);
+  if (c.lacks) whole.words[4] = 0;  // the scale that was given
   checker.that(name + ": bytes by rows", cut.by_rows == whole.by_rows, format("%zu bytes", whole.by_rows.size()));
   checker.that(name + ": bytes by columns", cut.by_columns == whole.by_columns,
                format("%zu bytes", whole.by_columns.size()));
@@ -345,6 +352,7 @@ void check(Checker& checker) {
       check_case(checker, orders, {rows, columns, power_of_two, false, cuts}, values, "");
     }
     check_case(checker, orders, {rows, columns, false, true, cuts}, random_normal<bf16>(generator, n, 5), "");
+    check_case(checker, orders, {rows, columns, false, true, cuts, true}, values, "");
     for (const float odd : {0.0f, -0.0f, 1e-40f, 1.0f, 3e38f, INFINITY, NAN}) {
       std::vector<bf16> hostile(n, from_float<bf16>(odd == 1.0f ? 1e-3f : odd));
       if (odd == 1.0f) hostile[n / 2] = from_float<bf16>(-1024.0f);

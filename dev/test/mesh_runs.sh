@@ -2,7 +2,7 @@
 # Covers: promise 3: on ranks that share products and sequences, recompute, offload, graphs, sharding's prefetch, other
 # schedules of the streams: the same bits of weights and log
 # Covers: promise 2: so do runs of the program: packed documents, held-out loss, samples and exports are
-# one rank's, also where hidden_size is even or odd alone; sequences and heads that cannot be shared out are refused with
+# one rank's, also for hidden sizes that are no multiple of 4; sequences and heads that cannot be shared out are refused with
 # what would do
 # Timeout: 900
 set -euo pipefail

@@ -1,4 +1,5 @@
-// Covers: ranks without MPI find each other through a file, whatever an earlier run left there
+// Covers: ranks without MPI find each other through a file, whatever an earlier run left there; NCCL starts with NVLS
+// off, unless the user has asked for it
 #include "llmc/comm/rendezvous.h"
 
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "dev/test/test.h"
+#include "llmc/comm/backends.h"
 
 namespace fs = std::filesystem;
 
@@ -103,4 +105,20 @@ TEST_CASE("a file that cannot be written is an error at once") {
   CHECK(message.find("cannot write /nowhere/at/all.rank1") != std::string::npos);
   CHECK(message.find("No such file or directory") != std::string::npos);
   CHECK(error_of([] { rendezvous("", 1, 2, "", 30); }) == "rendezvous of rank 1 of 2 at ''");
+}
+
+TEST_CASE("NCCL's sums keep their order unless the user gives it up") {
+  unsetenv("NCCL_NVLS_ENABLE");
+  const std::string kept = settle_order_of_sums();
+  CHECK(std::string(getenv("NCCL_NVLS_ENABLE")) == "0");
+  CHECK(kept.find("the same in each run") != std::string::npos);
+  CHECK(settle_order_of_sums() == kept);
+  for (const char* value : {"1", "2"}) {
+    setenv("NCCL_NVLS_ENABLE", value, 1);
+    const std::string given_up = settle_order_of_sums();
+    CHECK(std::string(getenv("NCCL_NVLS_ENABLE")) == value);
+    CHECK(given_up.find("may change from run to run") != std::string::npos);
+    CHECK(given_up.find(std::string("NCCL_NVLS_ENABLE=") + value) != std::string::npos);
+  }
+  unsetenv("NCCL_NVLS_ENABLE");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -173,6 +174,15 @@ void SingleCommunicator::enqueue(const Work& work, const Collective& c) {
 }
 
 // ---------------------------------------------------------------------------------------------- which one
+
+std::string settle_order_of_sums() {
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
+  const std::string nvls = getenv("NCCL_NVLS_ENABLE");
+  if (nvls == "0") return "sums in its own order, the same in each run (NVLS is off)";
+  return "sums in an order that may change from run to run, and so may the last bits of every loss, since "
+         "NCCL_NVLS_ENABLE=" +
+         nvls + " lets NVLS add them: unset it for runs that repeat to the bit";
+}
 
 std::unique_ptr<Communicator> make_communicator([[maybe_unused]] Device& device, const Ranks& ranks,
                                                 [[maybe_unused]] const std::string& rendezvous,

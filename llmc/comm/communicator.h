@@ -7,7 +7,7 @@
 //
 // Sums: for one rank and over MPI they add in the order of the ranks, ((x0 + x1) + x2) + ..., so that their bits depend
 // on the number of ranks alone; those of bf16 add in fp32 and are rounded once. NCCL adds in an order of its own, which
-// is the same in each run with the same topology, algorithm and protocol.
+// is the same in each run with the same topology, algorithm and protocol, as long as NVLS is off (backends.h).
 #pragma once
 
 #include <cstddef>

@@ -87,9 +87,10 @@ struct Family {
 
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds)
+  NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds, std::string order)
       : Communicator(ranks.rank, first_ranks(ranks.size)),
         timeout_seconds_(timeout_seconds),
+        order_of_sums_(std::move(order)),
         family_(std::make_shared<Family>()) {
     ncclConfig_t config = polled();
     const ncclResult_t begun = ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config);
@@ -98,8 +99,12 @@ class NcclCommunicator : public Communicator {
   }
   // Takes `comm`, which is ready and of the family.
   NcclCommunicator(ncclComm_t comm, int rank, const std::vector<int>& world_ranks, double timeout_seconds,
-                   std::shared_ptr<Family> family)
-      : Communicator(rank, world_ranks), timeout_seconds_(timeout_seconds), family_(std::move(family)), comm_(comm) {}
+                   std::string order, std::shared_ptr<Family> family)
+      : Communicator(rank, world_ranks),
+        timeout_seconds_(timeout_seconds),
+        order_of_sums_(std::move(order)),
+        family_(std::move(family)),
+        comm_(comm) {}
   ~NcclCommunicator() override {
     // After an error the others may never come to their end.
     if (std::uncaught_exceptions() > 0) family_->abandon();
@@ -141,7 +146,7 @@ class NcclCommunicator : public Communicator {
   std::string description() const override {
     int version = 0;
     ncclGetVersion(&version);
-    return format("NCCL %d.%d.%d, sums in its own order", version / 10000, version / 100 % 100, version % 100);
+    return format("NCCL %d.%d.%d, %s", version / 10000, version / 100 % 100, version % 100, order_of_sums_.c_str());
   }
 
  private:
@@ -154,7 +159,7 @@ class NcclCommunicator : public Communicator {
       family_->comms.push_back(group);
       settle(group, ncclInProgress, "the start of a group of NCCL's ranks");
     });
-    return std::make_unique<NcclCommunicator>(group, rank, ranks, timeout_seconds_, family_);
+    return std::make_unique<NcclCommunicator>(group, rank, ranks, timeout_seconds_, order_of_sums_, family_);
   }
 
   // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
@@ -240,6 +245,7 @@ class NcclCommunicator : public Communicator {
   }
 
   const double timeout_seconds_;
+  const std::string order_of_sums_;
   const std::shared_ptr<Family> family_;
   ncclComm_t comm_ = nullptr;
 };
@@ -248,7 +254,9 @@ class NcclCommunicator : public Communicator {
 
 std::unique_ptr<Communicator> make_nccl_communicator(Device&, const Ranks& ranks, const std::string& rendezvous_file,
                                                      double timeout_seconds) {
-  return std::make_unique<NcclCommunicator>(ranks, common_id(ranks, rendezvous_file, timeout_seconds), timeout_seconds);
+  std::string order = settle_order_of_sums();
+  return std::make_unique<NcclCommunicator>(ranks, common_id(ranks, rendezvous_file, timeout_seconds), timeout_seconds,
+                                            std::move(order));
 }
 
 #endif

@@ -43,7 +43,7 @@ struct HistoryMaxima {
   uint32_t part[kParts][kTensors];
 };
 
-__global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScaling d, unsigned long long* overflows) {
+__global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScaling d, Fp8Counts* counts) {
   auto& maxima = shared_memory<HistoryMaxima>();
   const int tensor = blockIdx.x * kTensors + threadIdx.x;
   const bool here = tensor < d.tensors;
@@ -62,9 +62,13 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
   d.history[size_t(newest) * d.tensors + tensor] = bits_to_float(amax);
   d.entries[tensor] = entries + 1;
   d.amax[tensor] = 0;
-  if (entries > 0 && is_beyond(bits_to_float(amax) * d.scale[tensor], d.largest[tensor])) atomic_add(overflows, 1ull);
-  if (largest == 0 || largest >= kInfinity) return;
-  d.scale[tensor] = delayed_scale_of(bits_to_float(largest), d.largest[tensor], d.margin, d.power_of_two);
+  const float scale = d.scale[tensor], scaled = bits_to_float(amax) * scale, format = d.largest[tensor];
+  const auto count = [](int64_t& tensors) { atomic_add(reinterpret_cast<unsigned long long*>(&tensors), 1ull); };
+  if (scale != 0 && is_beyond(scaled, format)) count(counts->overflows);
+  if (scale != 0 && amax != 0 && becomes_zero(scaled, format)) count(counts->underflows);
+  if (largest != 0 && largest < kInfinity)
+    d.scale[tensor] = delayed_scale_of(bits_to_float(largest), format, d.margin, d.power_of_two);
+  else if (scale == 0 && format != 0) count(counts->no_scale);
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -134,6 +138,7 @@ void require_quantization(const char* who, int rows, int columns, const Quantiza
   REQUIRE(!has_rows_scales(q.by_columns) || q.column_amax, "%s: no room for the columns' largest numbers", who);
   REQUIRE(!(has_one_scale(q.by_rows) || has_one_scale(q.by_columns)) || q.amax || q.scale,
           "%s: a tensor with one scale needs it, or its largest number", who);
+  REQUIRE(!q.may_lack_scale || q.amax, "%s: a tensor that may lack a scale has no largest number", who);
 }
 
 // Calls `body` with the source and its vector width as a constant.
@@ -157,7 +162,7 @@ float fp8_scale(float amax, Fp8Format format, bool power_of_two) {
 
 bool Quantization::needs_amax() const {
   return has_rows_scales(by_rows) || has_rows_scales(by_columns) ||
-         (!scale && (has_one_scale(by_rows) || has_one_scale(by_columns)));
+         ((!scale || may_lack_scale) && (has_one_scale(by_rows) || has_one_scale(by_columns)));
 }
 
 void quantize_amax(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& q) {
@@ -186,7 +191,7 @@ void quantize(Stream& stream, const QuantizeSource& source, int rows, int column
   const auto factors = [](const QuantizedTensor& t) {
     return t ? writes(t.factors, t.factor_count()) : writes(t.factors, 0);
   };
-  const float* amax = q.scale ? nullptr : q.amax;
+  const float* amax = q.scale && !q.may_lack_scale ? nullptr : q.amax;
   const TileArguments a{q.by_rows, q.by_columns, q.power_of_two, amax,     q.row_amax,  q.column_amax,
                         q.scale,   q.seen,       q.not_finite,   q.number, q.statistics};
   const int padded_rows = std::max(q.by_rows ? q.by_rows.padded_rows() : 0, q.by_columns ? q.by_columns.stride() : 0);
@@ -224,7 +229,7 @@ float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two)
   return delayed_scale_of(amax, largest_fp8(format), margin, power_of_two);
 }
 
-void update_delayed_scales(Stream& stream, const DelayedScaling& d, int64_t* overflows) {
+void update_delayed_scales(Stream& stream, const DelayedScaling& d, Fp8Counts* counts) {
   REQUIRE(d.tensors >= 1 && d.length >= 1,
           "update_delayed_scales: %d tensors with a history of %d: expected at least 1", d.tensors, d.length);
   const size_t tensors = size_t(d.tensors);
@@ -232,7 +237,6 @@ void update_delayed_scales(Stream& stream, const DelayedScaling& d, int64_t* ove
       {stream,
        "update_delayed_scales",
        {updates(d.amax, tensors), updates(d.scale, tensors), updates(d.entries, tensors),
-        updates(d.history, tensors * size_t(d.length)), reads(d.largest, tensors), updates(overflows, 1)}},
-      blocks_for(tensors, kTensors), dim3(kTensors, kParts), sizeof(HistoryMaxima), d,
-      reinterpret_cast<unsigned long long*>(overflows));
+        updates(d.history, tensors * size_t(d.length)), reads(d.largest, tensors), updates(counts, 1)}},
+      blocks_for(tensors, kTensors), dim3(kTensors, kParts), sizeof(HistoryMaxima), d, counts);
 }

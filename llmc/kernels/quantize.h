@@ -17,6 +17,7 @@
 
 #include "llmc/device/device.h"
 #include "llmc/kernels/quantized_tensor.h"
+#include "llmc/kernels/step_state.h"
 
 // x itself.
 struct PlainSource {
@@ -68,6 +69,7 @@ struct Quantization {
   // Scaling::row: room for the largest |x| of each row and of each column, rows and columns floats.
   float *row_amax = nullptr, *column_amax = nullptr;
   const float* scale = nullptr;  // of operands with a single scale, known beforehand: these need no amax then
+  bool may_lack_scale = false;   // `scale` may be 0, which stands for none: it follows from amax then
   float* seen = nullptr;         // quantize raises it to the largest |x| of a tensor with a single scale
   // Becomes `number` if that is smaller than what is there and some x is infinite or NaN.
   uint32_t* not_finite = nullptr;
@@ -93,9 +95,10 @@ void transpose_quantized(Stream& stream, const QuantizedTensor& out, const Quant
 //   history[entries % length] = amax, ++entries, amax = 0
 //   scale = fp32(largest of the format * 2^-margin / (latest, or largest of the newest `length` entries))
 //
-// within the normal numbers of fp32. Where that largest is 0, or no number, the scale stays. overflows += the tensors,
-// but for their first entry, of which a value was beyond what the old scale could hold (by more than 2^-20 of it).
-// largest[tensors]: of each one's format.
+// within the normal numbers of fp32. Where that largest is 0, or no number, the scale stays. A scale of 0 stands for
+// none, with which a tensor begins. To `counts` are added tensors that had a scale, and of which a value was beyond
+// what that could hold (by more than 2^-20 of it), or all values became 0 and were not; and those that have none now.
+// largest[tensors]: of each one's format; 0 where nothing is quantized.
 struct DelayedScaling {
   float* amax;           // (tensors)
   float* scale;          // (tensors)
@@ -106,7 +109,7 @@ struct DelayedScaling {
   bool latest, power_of_two;
   int margin;
 };
-void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, int64_t* overflows);
+void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, Fp8Counts* counts);
 // Its formula, of a positive amax, on the host.
 float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two);
 

@@ -25,6 +25,11 @@ HOST_DEVICE inline float delayed_scale_of(float amax, float largest, int margin,
 // Whether |x| is beyond the largest number by more than the roundings of a scale, which its own amax may be too.
 __device__ __forceinline__ bool is_beyond(float x, float largest) { return fabsf(x) > largest * (1 + 0x1p-20f); }
 
+// Whether the magnitude becomes 0 in the format with that largest number: half of the smallest one does.
+__device__ __forceinline__ bool becomes_zero(float x, float largest) {
+  return x <= (largest == largest_fp8(Fp8Format::e4m3) ? 0x1p-10f : 0x1p-17f);
+}
+
 __device__ __forceinline__ void add_statistics(QuantizeStatistics& s, int values, int saturated, int underflowed) {
   if (values) atomic_add(&s.values, (unsigned long long)values);
   if (saturated) atomic_add(&s.saturated, (unsigned long long)saturated);

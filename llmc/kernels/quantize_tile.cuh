@@ -113,7 +113,7 @@ struct TileArguments {
 __device__ __forceinline__ float scale_of_row(const TileArguments& a, const QuantizedTensor& operand, int row,
                                               const float* rows_amax, uint32_t part_amax, uint32_t tile_amax) {
   const bool single = operand.scaling == Scaling::tensor || operand.one_scale;
-  if (single && a.scale) return *a.scale;
+  if (single && a.scale && *a.scale != 0) return *a.scale;
   const uint32_t amax = single                                      ? bits_at(a.amax)
                         : operand.scaling == Scaling::row           ? bits_at(rows_amax + row)
                         : operand.scaling == Scaling::block_128x128 ? tile_amax

@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __device__ __forceinline__ float scale_from(const float* amax, int tensor, const WeightWords& words) {
-  return words.scale ? words.scale[tensor] : scale_of(bits_at(amax), largest_fp8(Fp8Format::e4m3), words.power_of_two);
+  if (words.scale && words.scale[tensor] != 0) return words.scale[tensor];
+  return scale_of(bits_at(amax), largest_fp8(Fp8Format::e4m3), words.power_of_two);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -259,7 +260,7 @@ void require_entries(const char* who, const TablePart<Entry>& part) {
 template <class Entry>
 void require_scales(const char* who, const TablePart<Entry>& part, const WeightWords& words) {
   for (int i = 0; i < part.count; ++i)
-    REQUIRE(words.scale || part.on_host[i].amax, "%s: tensor %d has neither a scale nor a largest number", who,
+    REQUIRE(!words.needs_amax() || part.on_host[i].amax, "%s: tensor %d has neither a scale nor a largest number", who,
             part.on_host[i].tensor);
 }
 
@@ -345,7 +346,7 @@ void quantize(Stream& stream, const WeightStretches& part, const WeightWords& wo
   const Span x = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.x, s.count); });
   const Span q = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.q, s.count); });
   const Span amax =
-      span_of(part, [&](Span& span, const WeightStretch& s) { span.add(words.scale ? nullptr : s.amax, 1); });
+      span_of(part, [&](Span& span, const WeightStretch& s) { span.add(words.needs_amax() ? s.amax : nullptr, 1); });
   launch<quantize_stretches_kernel>({stream,
                                      "quantize_stretches",
                                      {q.written(), x.read(), amax.read(), words_of(part, words.scale).read(),
@@ -358,7 +359,7 @@ void quantize(Stream& stream, const WeightStretches& part, const WeightWords& wo
 bool needs_amax(const WeightMatrices& part, const WeightWords& words) {
   return std::any_of(part.on_host, part.on_host + part.count, [&](const WeightMatrix& m) {
     return m.by_rows.has_row_scales() || m.by_columns.has_row_scales() ||
-           (!words.scale && (m.by_rows.has_one_scale() || m.by_columns.has_one_scale()));
+           (words.needs_amax() && (m.by_rows.has_one_scale() || m.by_columns.has_one_scale()));
   });
 }
 
@@ -403,7 +404,7 @@ void arrange_quantized(Stream& stream, const WeightMatrices& part, const WeightW
     launch<arrange_kernel<decltype(width)::value>>(
         {stream,
          "arrange_quantized",
-         {q.read(), operands_of(part).written(), (words.scale ? Span{} : maxima_of(part)).read(),
+         {q.read(), operands_of(part).written(), (words.needs_amax() ? maxima_of(part) : Span{}).read(),
           words_of(part, words.scale).read(), reads(part.on_device, size_t(part.count))}},
         tiles_of(part), kTileThreads, sizeof(ByteTile), part.on_device, part.count, part.on_host[0].first_tile, words);
   });

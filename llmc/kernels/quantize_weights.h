@@ -24,6 +24,8 @@ struct WeightWords {
   QuantizeStatistics* statistics = nullptr;
   uint32_t* not_finite = nullptr;
   bool power_of_two = false;
+  bool may_lack_scale = false;  // some scale may be 0, which stands for none: it follows from amax then
+  bool needs_amax() const { return !scale || may_lack_scale; }
 };
 
 // `count` numbers at x, 16-byte aligned, whose bytes are at q, 8-byte aligned.

@@ -4,6 +4,13 @@
 
 #include <cstdint>
 
+// Tensors, after a step with delayed FP8 scales.
+struct Fp8Counts {
+  int64_t overflows;   // with a number beyond what their scale could hold
+  int64_t underflows;  // all of whose numbers became 0 at their scale, and were not
+  int64_t no_scale;    // that have had no number but 0 so far: their scale is 0, and stands for none
+};
+
 struct StepState {
   // From the host.
   float learning_rate;
@@ -17,11 +24,11 @@ struct StepState {
   int64_t saved, not_saved;  // ranks that are done with their part of a checkpoint, and that failed to write it
 
   // From the step itself.
-  double loss_sum;                        // sum of their losses in nats (this rank's until summed over ranks)
-  double square_sum;                      // of all gradients (this rank's until summed over ranks)
-  float grad_norm;                        // L2 over all gradients, before clipping
-  float clip_factor;                      // min(1, grad_clip / grad_norm)
-  int64_t fp8_overflows;                  // tensors that a delayed scale was too large for
+  double loss_sum;    // sum of their losses in nats (this rank's until summed over ranks)
+  double square_sum;  // of all gradients (this rank's until summed over ranks)
+  float grad_norm;    // L2 over all gradients, before clipping
+  float clip_factor;  // min(1, grad_clip / grad_norm)
+  Fp8Counts fp8;
   uint32_t fp8_not_finite = ~0u;          // of a tensor with an infinity or NaN, the smallest
   uint32_t fp8_weights_not_finite = ~0u;  // the same of weights on their way to other ranks
 };

@@ -98,7 +98,7 @@ WeightStretches Fp8Gather::stretches(int first, int count) const {
 
 // The largest numbers of the blocks' products, as all ranks have them, unless scales are known beforehand.
 void Fp8Gather::find_scales(int first, int count) {
-  if (scales_.weight_words().scale) return;
+  if (!scales_.weight_words().needs_amax()) return;
   float* largest = largest_ + first * kProducts;
   if (!found_) {
     clear(communication_, largest, size_t(count * kProducts));
@@ -111,7 +111,8 @@ void Fp8Gather::quantize(int first, int count) {
   const ScaleWords words = scales_.weight_words();
   if (stretches(first, count).count)
     ::quantize(communication_, stretches(first, count),
-               {words.scale, words.seen, words.statistics, scales_.weights_not_finite(), settings_.power_of_two});
+               {words.scale, words.seen, words.statistics, scales_.weights_not_finite(), settings_.power_of_two,
+                words.may_lack_scale});
   std::fill_n(quantized_.begin() + first, count, true);
 }
 

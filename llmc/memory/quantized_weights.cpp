@@ -103,7 +103,8 @@ void QuantizedWeights::make(Stream& stream, int layer, bool found, const Agree& 
   const WeightMatrices block =
       table_.part(*std::find_if(begin, begin + kProducts, [](int i) { return i >= 0; }), count);
   const ScaleWords words = scales_.weight_words();
-  const WeightWords common{words.scale, words.seen, words.statistics, scales_.not_finite(), settings_.power_of_two};
+  const WeightWords common{
+      words.scale, words.seen, words.statistics, scales_.not_finite(), settings_.power_of_two, words.may_lack_scale};
   if (block.on_host[0].q) return arrange_quantized(stream, block, common);
   if (!found && needs_amax(block, common)) {
     if (largest_) clear(stream, largest_ + layer * kProducts, kProducts);

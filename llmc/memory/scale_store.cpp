@@ -65,7 +65,7 @@ size_t ScaleStore::state_size() const {
   return settings_.delayed() ? size_t(tensors_) * (size_t(settings_.history) + 1) : 0;
 }
 
-void ScaleStore::reset() { restore({std::vector<float>(size_t(tensors_), 1.0f), {}, {}}); }
+void ScaleStore::reset() { restore({std::vector<float>(size_t(tensors_), 0.0f), {}, {}}); }
 
 // Of each tensor the largest number of its format, or 0 where it is not in FP8; and what the scale is made with.
 std::vector<float> ScaleStore::settings_numbers() const {
@@ -89,14 +89,14 @@ void ScaleStore::adopt(History& history) const {
     const float before = history.settings.size() == now.size() ? history.settings[i] : 0;
     if (now[i] == 0) continue;
     if (before == 0) {
-      history = {std::vector<float>(tensors, 1.0f), {}, {}};
+      history = {std::vector<float>(tensors, 0.0f), {}, {}};
       return;
     }
     float amax = 0;
     for (size_t s = steps - remembered; s < steps; ++s) amax = std::max(amax, history.amax[s * tensors + i]);
     if (amax > 0 && std::isfinite(amax))
       history.scales[i] = delayed_scale(amax, format_of(int(i)), settings_.margin, settings_.power_of_two);
-    else if (now[i] != before) history.scales[i] = 1;
+    else if (now[i] != before) history.scales[i] = 0;
   }
 }
 
@@ -116,8 +116,11 @@ void ScaleStore::restore(History history) {
   if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_, kFiniteByte, sizeof(uint32_t));
   compute_.synchronize();
   if (!settings_.delayed()) return;
-  std::vector<float> largest(tensors);
-  for (int i = 0; i < tensors_; ++i) largest[size_t(i)] = largest_fp8(format_of(i));
+  const std::vector<float> largest = settings_numbers();
+  // A device that executes nothing finds no scale.
+  may_lack_scale_ = false;
+  for (size_t i = 0; i < tensors && device_.executes(); ++i)
+    may_lack_scale_ = may_lack_scale_ || (largest[i] != 0 && history.scales[i] == 0);
   const std::vector<uint32_t> entries(tensors, uint32_t(steps));
   clear(compute_, seen_, tensors);
   clear(compute_, history_, tensors * size_t(settings_.history));
@@ -129,8 +132,7 @@ void ScaleStore::restore(History history) {
 }
 
 ScaleWords ScaleStore::weight_words() const {
-  return {nullptr, settings_.delayed() && recorded_ > 0 ? scale_ : nullptr, seen_,
-          counts_weights_ ? statistics_ : nullptr};
+  return {nullptr, scales(), may_lack_scale_, seen_, counts_weights_ ? statistics_ : nullptr};
 }
 
 void ScaleStore::begin_step(int64_t step) {
@@ -139,11 +141,10 @@ void ScaleStore::begin_step(int64_t step) {
 }
 
 void ScaleStore::begin_pass(bool training) {
-  const bool known = settings_.delayed() && recorded_ > 0;
-  if (!known) clear(compute_, amax_, size_t(tensors_));
-  words_ = {amax_, known ? scale_ : nullptr, settings_.delayed() && training ? seen_ : nullptr,
+  words_ = {amax_, scales(), may_lack_scale_, settings_.delayed() && training ? seen_ : nullptr,
             counts_ && training ? statistics_ : nullptr};
-  agrees_ = training && settings_.delayed() && !known && data_ranks_.size() > 1;
+  if (words_.needs_amax()) clear(compute_, amax_, size_t(tensors_));
+  agrees_ = training && settings_.delayed() && words_.needs_amax() && data_ranks_.size() > 1;
 }
 
 void ScaleStore::start_comparing() {
@@ -159,7 +160,7 @@ void ScaleStore::finish_step() {
   update_delayed_scales(compute_,
                         {seen_, scale_, history_, entries_, largest_, tensors_, settings_.history, settings_.latest,
                          settings_.power_of_two, settings_.margin},
-                        &state_->fp8_overflows);
+                        &state_->fp8);
 }
 
 void ScaleStore::end_step() {

@@ -4,6 +4,10 @@
 // What is counted of a step is of all that it computes with: of weights that is what was quantized since the update
 // before it.
 //
+// A delayed scale of 0 stands for none: of a tensor that has had no number but 0. Its scale follows from the running
+// pass, as all do in the first step. The host learns a step later whether there is such a tensor, and until then asks
+// for the largest numbers of a pass; the scales on the device decide whether they are used.
+//
 // Ranks share a delayed scale: the largest numbers of a step are compared over all of them once, after its last
 // backward; while there is no history yet, each tensor's as it is quantized. Scales of the running pass are a rank's
 // own.
@@ -38,9 +42,12 @@ class ScaleStore {
   void finish_step();
   // Behind finish_step(), or in place of it where the step repeats what was captured: the step leaves its traces.
   void end_step();
-  // Whether the step asks for the work that others do: nothing is counted, and the history has begun.
+  // What the last step that the host has waited for counted.
+  void learn(const Fp8Counts& counts) { may_lack_scale_ = counts.no_scale > 0; }
+  // Whether the step asks for the work that others do: nothing is counted, and each tensor has a scale.
   bool is_regular(int64_t step) const {
-    return !counts_weights_ && !counted(step) && !counted(step + 1) && (!settings_.delayed() || recorded_ > 0);
+    return !counts_weights_ && !counted(step) && !counted(step + 1) && !may_lack_scale_ &&
+           (!settings_.delayed() || recorded_ > 0);
   }
 
   const ScaleWords& words() const { return words_; }
@@ -74,6 +81,7 @@ class ScaleStore {
  private:
   bool counted(int64_t step) const { return count_every_ && step % count_every_ == 0; }
   Fp8Format format_of(int number) const { return settings_.format(Role(number % kRoles)); }
+  const float* scales() const { return settings_.delayed() && recorded_ > 0 ? scale_ : nullptr; }
   std::vector<float> settings_numbers() const;
   void adopt(History& history) const;
   size_t slot_of(int64_t step) const { return size_t(step % kCountedSteps) * size_t(tensors_); }
@@ -100,4 +108,5 @@ class ScaleStore {
   int64_t step_ = 0;  // the running one
   bool counts_ = false, counts_weights_ = false;
   int64_t recorded_ = 0;  // steps whose largest numbers went into the history
+  bool may_lack_scale_ = false;
 };

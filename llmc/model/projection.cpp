@@ -20,7 +20,7 @@ bool wants_wide(const BlockContext& context, Product product) {
 }
 
 float* wanted_amax(const Fp8Settings& settings, const ScaleWords& words, int layer, Product product, Role role) {
-  if (!settings.quantizes(layer, product) || !settings.has_one_scale() || words.scale) return nullptr;
+  if (!settings.quantizes(layer, product) || !settings.has_one_scale() || !words.needs_amax()) return nullptr;
   return words.amax + fp8_number(layer, product, role);
 }
 

@@ -25,8 +25,10 @@ struct QuantizedWeight {
 struct ScaleWords {
   float* amax = nullptr;                     // of the running pass; cleared at its begin
   const float* scale = nullptr;              // delayed: the step's; null: it follows from amax
+  bool may_lack_scale = false;               // some scale may be 0: it follows from amax, too
   float* seen = nullptr;                     // delayed: largest of the step so far; null: not recorded
   QuantizeStatistics* statistics = nullptr;  // null: not counted
+  bool needs_amax() const { return !scale || may_lack_scale; }
 };
 
 struct ObservedProduct;

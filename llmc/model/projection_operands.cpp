@@ -10,6 +10,7 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
   q.amax = f.words.amax + number;
   q.row_amax = f.row_amax, q.column_amax = f.column_amax;
   if (f.words.scale) q.scale = f.words.scale + number;
+  q.may_lack_scale = f.words.may_lack_scale;
   if (f.words.seen && !again) q.seen = f.words.seen + number;
   if (f.words.statistics && !again) q.statistics = f.words.statistics + number;
   q.not_finite = f.not_finite;

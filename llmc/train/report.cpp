@@ -19,6 +19,7 @@ std::string step_line(const StepReport& r) {
                             human_count(r.tokens / r.seconds).c_str());
   if (r.mfu > 0) line += format(" | MFU %.1f%%", r.mfu * 100);
   if (r.fp8_overflows > 0) line += format(" | %lld FP8 overflows", (long long)r.fp8_overflows);
+  if (r.fp8_underflows > 0) line += format(" | %lld FP8 underflows", (long long)r.fp8_underflows);
   line += format(" | %s | eta %s", human_bytes(r.memory_bytes).c_str(), human_duration(r.eta_seconds).c_str());
   return line;
 }
@@ -32,7 +33,7 @@ Json step_json(const StepReport& r) {
       .set("step_ms", r.seconds * 1e3)
       .set("tokens_per_s", r.tokens / r.seconds);
   if (r.mfu > 0) json.set("mfu", r.mfu);
-  if (r.fp8_overflows >= 0) json.set("fp8_overflows", r.fp8_overflows);
+  if (r.fp8_overflows >= 0) json.set("fp8_overflows", r.fp8_overflows).set("fp8_underflows", r.fp8_underflows);
   return json;
 }
 

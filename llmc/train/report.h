@@ -21,13 +21,14 @@ struct StepReport {
   double mfu;           // model FLOPs / (time x peak of all devices); 0 where the peak is not known
   size_t memory_bytes;  // planned on a device
   double eta_seconds;
-  int64_t fp8_overflows = -1;  // tensors beyond what their delayed FP8 scale could hold; -1: there are no such scales
+  // Tensors beyond what their delayed FP8 scale could hold, and lost to it: all became 0; -1: there are no such scales.
+  int64_t fp8_overflows = -1, fp8_underflows = -1;
 };
 
 // "step 120/2000 | loss 3.1416 | norm 0.82 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 47.2% | 61.3 GiB | eta 13m"
 std::string step_line(const StepReport& report);
-// step, loss, grad_norm, lr, step_ms, tokens_per_s and, where known, mfu and fp8_overflows. A loss or norm that is not
-// finite is a string, since JSON has no number for it.
+// step, loss, grad_norm, lr, step_ms, tokens_per_s and, where known, mfu, fp8_overflows and fp8_underflows. A loss or
+// norm that is not finite is a string, since JSON has no number for it.
 Json step_json(const StepReport& report);
 
 // A number for JSON, which has none that is not finite: "nan", "inf", "-inf" then, and so does plain_number for people.

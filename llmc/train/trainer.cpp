@@ -239,8 +239,8 @@ class LlamaTrainer : public Trainer {
   StepResult wait_for_step() override {
     const auto [s, seconds] = states_.wait_for_oldest(communicator_);
     require_finite(s);
-    return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, votes_of(s), s.fp8_overflows,
-            seconds};
+    if (scales_) scales_->learn(s.fp8);
+    return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, votes_of(s), s.fp8, seconds};
   }
 
   Votes count_votes(const Votes& own) override {

@@ -80,8 +80,8 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
   float grad_norm;
   int64_t label_count;
-  Votes votes;            // of all ranks
-  int64_t fp8_overflows;  // tensors with a number beyond what their delayed scale could hold
+  Votes votes;     // of all ranks
+  Fp8Counts fp8;   // with delayed scales
   double seconds;  // from the end of the step before to this one's, if both were enqueued without a wait; else its own
 };
 
@@ -129,7 +129,8 @@ class Trainer {
 
   // The step's work is enqueued in several streams, which fork from that of compute and join it again. With `graphs` it
   // is captured behind the first step, and the later ones launch that: all but those that differ, which are enqueued as
-  // the first was: those behind a snapshot, with FP8 statistics, observed or piecewise. All ranks do the same, as NCCL
+  // the first was: those behind a snapshot, with FP8 statistics, observed or piecewise, and with delayed FP8 scales
+  // until the host knows that each tensor has one: the third step at the soonest. All ranks do the same, as NCCL
   // asks for: collectives of a graph meet those of a graph.
   virtual void enqueue_step(const StepInput& input) = 0;
   virtual size_t graph_pieces() const = 0;  // of what is launched as a whole; 0 if nothing was captured
