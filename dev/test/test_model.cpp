@@ -144,6 +144,8 @@ TEST_CASE("a key that asks for what is not computed is refused by name, and pass
     CHECK(refused.find("remove it from the file") != std::string::npos);
     for (const char* off : key.off) CHECK(refusal(with(newest(), key.name, json(off))) == "");
   }
+  CHECK(refusal(with(newest(), "quantization_config", json(R"({"quant_method": "gguf", "dequantize": false})"))) == "");
+  CHECK(refusal(with(newest(), "_model_name_or_path", "SmolLM2")) == "");
   const auto rope = [&](const char* text) { return refusal(with(newest(), "rope_parameters", json(text))); };
   CHECK(rope(R"({"rope_type": "default", "partial_rotary_factor": 0.5})").find("partial_rotary_factor is 0.5") !=
         std::string::npos);

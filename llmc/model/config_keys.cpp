@@ -54,8 +54,6 @@ constexpr ConfigKey kKeys[] = {
     {"max_window_layers", Use::harmless, "says which layers have sliding_window, if there is one"},
     {"is_decoder", Use::harmless, "does not change a Llama, which is always causal"},
     {"chunk_size_feed_forward", Use::harmless, "does not change a Llama"},
-    {"_name_or_path", Use::harmless, kProvenance},
-    {"_commit_hash", Use::harmless, kProvenance},
     {"transformers_version", Use::harmless, kProvenance},
     {"unsloth_version", Use::harmless, kProvenance},
     {"unsloth_fixed", Use::harmless, kProvenance},
@@ -66,15 +64,13 @@ constexpr ConfigKey kKeys[] = {
     {"use_cache", Use::harmless, kImplementation},
     {"gradient_checkpointing", Use::harmless, kImplementation},
     {"attn_implementation", Use::harmless, kImplementation},
-    {"_attn_implementation", Use::harmless, kImplementation},
-    {"_attn_implementation_autoset", Use::harmless, kImplementation},
-    {"_flash_attn_2_enabled", Use::harmless, kImplementation},
     {"torchscript", Use::harmless, kImplementation},
     {"tokenizer_class", Use::harmless, kTokenizer},
     {"tokenizer_model_max_length", Use::harmless, kTokenizer},
     {"tokenizer_padding_side", Use::harmless, kTokenizer},
     {"model_max_length", Use::harmless, kTokenizer},
     {"sep_token_id", Use::harmless, kTokenizer},
+    {"unk_token_id", Use::harmless, kTokenizer},
     {"return_dict", Use::harmless, kOutput},
     {"output_attentions", Use::harmless, kOutput},
     {"output_hidden_states", Use::harmless, kOutput},
@@ -153,6 +149,11 @@ constexpr ConfigKey kRopeKeys[] = {
     {"attention_factor", Use::switched, "1"},
 };
 
+// Of a model that transformers read from a GGUF file and wrote again: its tensors are wide ones since.
+bool was_gguf(const std::string& name, const Json& value) {
+  return name == "quantization_config" && value.is_object() && value.get_string("quant_method", "") == "gguf";
+}
+
 bool equal(const Json& a, const Json& b) {
   return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
 }
@@ -169,6 +170,7 @@ void require_known(const Json& object, std::span<const ConfigKey> keys) {
   for (const auto& [name, value] : object.items()) {
     const auto key = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.name == name; });
     const ConfigKey* known = key == keys.end() ? nullptr : &*key;
+    if (name.starts_with('_') || was_gguf(name, value)) continue;  // '_': private to the library that wrote it
     if (known && known->use != Use::switched) continue;
     std::string shown = value.dump();
     if (shown.size() > 80) shown = shown.substr(0, 77) + "...";
