@@ -463,6 +463,20 @@ const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
      [](Ranks& ranks, int) {
        printf("%s, local %d of %d, %s\n", ranks.name().c_str(), ranks.local_rank, ranks.local_size, ranks.how.c_str());
      }},
+    // Rank 0 works for longer than a collective may take; rank 1 cannot do its work.
+    {"long-work",
+     [](Ranks& ranks, int) {
+       Bench b(ranks, kPatienceSeconds);
+       int calls = 0;
+       const auto work = [&] {
+         if (ranks.rank == 0) sleep_ms(1500 * kPatienceSeconds);
+         REQUIRE(ranks.rank != 1, "trouble with the work");
+       };
+       const std::string why = work_beside_signs_of_life(*b.communicator, b.compute, work, [&] { ++calls; });
+       b.check(why == (ranks.rank == 1 ? "trouble with the work" : ""), "what the work threw: " + why);
+       b.check(calls > 2, "the caller is called meanwhile");
+       if (ranks.rank == 0) printf("%d checks passed on each of %d ranks\n", b.checks, ranks.size);
+     }},
     {"connect", [](Ranks& ranks, int) { Bench b(ranks); }},
     // Until it is ended from outside, or a collective takes longer than N seconds.
     {"work", [](Ranks& ranks, int n) { work_for_ever(ranks, n, [](int) {}); }},

@@ -23,6 +23,13 @@ passes() {
   return 1
 }
 
+# works RANKS SCENARIO: all checks of a scenario.
+works() {
+  if ranks "$1" "$comm" "$2" >"$scratch/out" 2>&1 && says "checks passed on each of $1 ranks"; then return; fi
+  cat "$scratch/out"
+  return 1
+}
+
 # ends RANKS ARGUMENTS…: must end within 15 s with a code other than 0.
 ends() {
   local code=0 begin
@@ -105,6 +112,7 @@ refused "mpirun of another MPI" "PMI_SIZE=2, but MPI does not see the other rank
 
 # ---- collectives ----
 for n in 2 3 4; do check "$n ranks" passes $n; done
+check "one rank works for longer than a collective may take, and none is lost" works 2 long-work
 for streams in lazy random; do
   for n in 2 3; do check "$n ranks, $streams streams" passes $n LLMC_CPU_STREAMS=$streams; done
 done

@@ -308,7 +308,7 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, Communic
     if (seconds() - shown < 2) return;
     shown = seconds();
     const double bytes = double(done);
-    const bool cuts = bytes > total;  // the first time it was read for the checksum
+    const bool cuts = bytes >= total;  // the first time it was read for the checksum
     console.progress(
         format("%s text: %s of %s", cuts ? "cutting the" : "reading the",
                human_bytes(uint64_t(cuts ? bytes - total : bytes)).c_str(), human_bytes(uint64_t(total)).c_str()),
