@@ -222,7 +222,7 @@ void Run::banner() {
     console.item("activations",
                  describe_activations(settings.activations, model.config, settings.fp8, mesh.tensor_degree));
   console.item("memory", trainer->plan().table());
-  for (const std::string& option : changed_options(options)) console.item("option", "--" + option);
+  for (const std::string& option : changed_options(trains() ? options : given)) console.item("option", "--" + option);
   const bool measures = held_out || !options.eval_choices.empty(), loads = model.weights.has_value();
   for (const std::string& remark : idle_options(given, {options, settings, model.config, info, mesh, loads, measures}))
     console.item("", remark);

@@ -170,7 +170,7 @@ check "it comes to the end" says "$scratch/out" "exported the weights to runs/sl
 check "and is not requeued" requeues 1
 check "the losses are those of a run that was never stopped" \
   diff <(losses straight/train.jsonl) <(losses runs/slurm-7/train.jsonl)
-check "nothing is left beside the run" [ "$(ls runs)" = slurm-7 ]
+check "nothing is left beside the run" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 " ]
 rm -r runs
 
 # Ends that are not requeued.

@@ -67,6 +67,8 @@ for only in --sample-only --eval-only; do
   check "$only prints nothing of training" eval '! grep -E "warm-up|global batch|micro-batch|^  step" only.txt'
   check "  but what changes nothing" says only "--steps, --lr change nothing: $only trains nothing"
 done
+"$train" --resume fresh --sample-only --sample-tokens 3 >only.txt 2>&1
+check "of a checkpoint, too" eval 'grep -q "option  *--resume fresh" only.txt && ! grep -E "option  *--(steps|checkpoint-every|lr)" only.txt'
 quiet() { # RANKS ARGUMENTS…: standard output and error
   ranks "$1" "$train" "${model[@]}" --quiet "${@:2}" >quiet.txt 2>error.txt
 }
