@@ -62,17 +62,17 @@ def choices(model, encode, items: list[dict], pair, T: int) -> dict:
 
 def held_out(model, ids: list[int], T: int, count: int = 16) -> tuple[float, list[int]]:
     """Mean loss over windows as ValidationWindows places them, and the tokens that they predict."""
-    windows = max(1, len(ids) // T - 1)
+    windows = (len(ids) - 1 + T - 1) // T  # side by side, the last may be shorter
     count = min(count, windows)
     nats, predicted = 0.0, []
     for i in range(count):
         start = i * windows // count * T
         labels = ids[start + 1:start + T + 1]
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([ids[start:start + T]])).logits[0]
+            logits = model(input_ids=torch.tensor([ids[start:start + len(labels)]])).logits[0]
         nats += torch.nn.functional.cross_entropy(logits.double(), torch.tensor(labels), reduction="sum").item()
         predicted += labels
-    return nats / (count * T), predicted
+    return nats / len(predicted), predicted
 
 
 def tokens_of(path: Path) -> list[int]:

@@ -164,6 +164,9 @@ check "into an empty folder it goes" eval '"$train" --resume saved --consolidate
 refused "a recipe that the rehearsed GPU has not" "those that can: --fp8 tensorwise, delayed" \
   "$train" --dry-run --nodes 1 --gpu B200 --model llama3.2-1b --fp8 blockwise
 
+"$train" --check-data --dry-run >checked.txt
+check "a text that is cut in two parts is one file" grep -q "checked 1.12M tokens in 1 file in" checked.txt
+
 # A mapped file that shrinks would end the run with a bus error.
 head -c 300000 "$root/dev/data/tinyshakespeare.txt" >shrinking.txt
 LLMC_THREADS=1 timeout 100 "$train" --layers 1 --seq-len 16 --global-batch 4 --steps 100000 --val-every 0 --sample-every 0 \

@@ -4,6 +4,7 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/train/choices.h"
+#include "llmc/train/evaluation.h"
 
 namespace {
 
@@ -44,6 +45,13 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 constexpr auto kLmEval = ChoiceFormat::lm_eval, kLlmc = ChoiceFormat::llmc;
 
 }  // namespace
+
+TEST_CASE("the line of a held-out loss says how many tokens the unigram was counted in, if that is not all") {
+  EvaluationResult result;
+  result.loss = 1.5;
+  CHECK(evaluation_text(result, 256, Unigram{3.25, 0}).ends_with("| unigram 3.2500"));
+  CHECK(evaluation_text(result, 256, Unigram{3.25, 9994240}).ends_with("| unigram 3.2500 (counted in 9.99M tokens)"));
+}
 
 TEST_CASE("lm-eval's text of HellaSwag's items, and llm.c's") {
   const std::string item =

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "llmc/base/error.h"
@@ -26,9 +28,12 @@ void check_data(const RunData& run, Communicator& communicator, Device& device, 
   const auto start = std::chrono::steady_clock::now();
   double told = 0;
   int64_t all = 0, done = 0;
-  int files = 0;
+  std::set<std::string> paths;  // a text's last tenth may lie in the file of the rest
   bool masks = false;
-  for (const TokenDataset* data : datasets) all += data->size(), files += data->shards(), masks |= data->has_masks();
+  for (const TokenDataset* data : datasets) {
+    all += data->size(), masks |= data->has_masks();
+    for (int shard = 0; shard < data->shards(); ++shard) paths.insert(data->shard_path(shard));
+  }
   for (const TokenDataset* data : datasets) {
     for (int64_t round = 0; round < data->size(); round += kPiece * communicator.size()) {
       const int64_t first = std::min(data->size(), round + kPiece * communicator.rank());
@@ -45,7 +50,7 @@ void check_data(const RunData& run, Communicator& communicator, Device& device, 
           fraction);
     }
   }
-  console.line(format("checked %s tokens%s in %d file%s in %s: each is below the vocabulary",
-                      human_count(double(done)).c_str(), masks ? " and their masks" : "", files, files == 1 ? "" : "s",
-                      human_duration(seconds_since(start)).c_str()));
+  console.line(format("checked %s tokens%s in %zu file%s in %s: each is below the vocabulary",
+                      human_count(double(done)).c_str(), masks ? " and their masks" : "", paths.size(),
+                      paths.size() == 1 ? "" : "s", human_duration(seconds_since(start)).c_str()));
 }

@@ -21,7 +21,8 @@ cat >"$scratch/template.jinja" <<'END'
 END
 LLMC_DATA_PYTHON=$PYTHON quietly dev/data/prepare "$scratch/talks.jsonl" --chat --template "$scratch/template.jinja" \
   --tokenizer "$scratch/model" --out "$scratch/shards" --val-fraction 0 --shard-tokens $((T + 1))
-windows=$(find "$scratch/shards" -name '*.bin' -size +$((1024 + 2 * T))c | wc -l)
+tokens=$(find "$scratch/shards" -name '*.bin' -printf '%s\n' | awk '{ n += ($1 - 1024) / 2 } END { print n }')
+windows=$(((tokens + T - 1) / T))
 check "several windows" [ "$windows" -ge 20 ]
 
 step() { # OUT OPTIONS…: a training that sees all windows in each step
@@ -30,7 +31,7 @@ step() { # OUT OPTIONS…: a training that sees all windows in each step
 }
 step trained --model "$scratch/model/config.json" --packed-documents on --steps 15 --lr 3e-3
 compare() { # OUT
-  "$PYTHON" dev/reference/compare_conversations.py "$scratch/trained/export" "$scratch/shards" "$scratch/$1/train.jsonl"
+  "$PYTHON" dev/reference/compare_conversations.py "$scratch/trained/export" "$scratch/shards" $T "$scratch/$1/train.jsonl"
 }
 same_weights=(--model "$scratch/trained/export" --steps 1)
 step packed "${same_weights[@]}" --packed-documents on
