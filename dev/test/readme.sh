@@ -24,7 +24,10 @@ while read -r command; do
       echo "     not here: $command" && continue
       ;;
   esac
-  if ! env -u LLMC_BUILD DEVICE=cpu bash -c "$command" >"$scratch/out.txt" 2>&1 </dev/null; then
+  code=0
+  env -u LLMC_BUILD DEVICE=cpu bash -c "$command" >"$scratch/out.txt" 2>&1 </dev/null || code=$?
+  # 2: a dry run of what this machine has no room for.
+  if [ "$code" != 0 ] && ! [[ $code == 2 && $command == *--dry-run* ]]; then
     tail -n 20 "$scratch/out.txt"
     fail "README: $command"
   fi
