@@ -407,7 +407,7 @@ TEST_CASE("help and the README's table") {
     CHECK(table.find("| `" + dashed(name)) != std::string::npos);
   }
   has(help, "Usage: train_llama ");
-  has(help, "\n\nOptimizer\n  --lr X                        peak learning rate [auto]\n");
+  has(help, "\n\nOptimizer\n  --lr X                        peak learning rate (auto: 3e-4, below 10M");
   has(help, "  --adam-eps X                  AdamW: added to the root of the second moment [1e-08]\n");
   has(help, "  --schedule cosine|linear|wsd|constant\n                                how");
   has(table, "| `--dtype auto\\|bf16\\|fp32` | `auto` |");
