@@ -23,7 +23,8 @@ LlamaConfig config_of(int V) {
   return config;
 }
 
-// A folder with Llama 3's tokenizer, with its first four added tokens, which are special; `more` is put into the vocabulary.
+// A folder with Llama 3's tokenizer, with its first four added tokens, which are special; `more` is put into the
+// vocabulary.
 std::string write_tokenizer(const std::string& folder, int64_t more = 0) {
   fs::create_directories(folder);
   Json file = Json::read(kTokenizers + "llama3.json"), added = Json::array();
