@@ -46,7 +46,9 @@ std::string describe_model(const ModelSource& model, bool trains) {
              model.description.c_str(), human_count(double(c.parameters())).c_str(), counted(c.L, "layer").c_str(), c.C,
              c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? " (tied)" : "");
   if (trains && c.pad >= 0)
-    text += format("\npad_token_id %d is a token as others: its embedding learns, which PyTorch keeps from it", c.pad);
+    text += format(
+        "\npad_token_id %d is an ordinary token here: its embedding learns where it occurs, which PyTorch prevents",
+        c.pad);
   return text;
 }
 
