@@ -411,6 +411,7 @@ void Run::open_folder(const ResumePoint* resume) {
     if (options.export_) tokenizer_files_.emplace(codec, model.config);
     if (resume && !resume->run_folder.empty()) folder = RunFolder::reopen(resume->run_folder, first_step());
     else folder.emplace(options.out, model.config.name), started_ = folder->path(), made_folder_ = folder->was_made();
+    for (const std::string& what : folder->moved()) console.line(what);
     folder->write_about(options_json(asked), trainer->plan().table());
     if (options.export_)
       folder->require_room(sizeof(float) * uint64_t(model.config.parameters()), "the exported weights");

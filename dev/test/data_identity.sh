@@ -45,6 +45,9 @@ for n in 1 2; do
     ranks $n "$train" --dry-run "${short[@]}" --train-data 'part/*train*.bin'
   rm -r part
 done
+mkdir bare && cp data/x_train_000001.bin bare && printf '\1' | dd of=bare/x_train_000001.bin bs=1 seek=12 conv=notrunc status=none
+refused "a shard that was written with a mask, without mask and manifest" "bare/x_train_000001.mask is not there" \
+  "$train" --dry-run "${short[@]}" --train-data 'bare/*.bin'
 
 echo "-- packed documents that nothing tells apart"
 printf 'a\nb\n%.0s' {1..500} >lines.txt
@@ -53,7 +56,7 @@ for n in 1 2; do
   packed=(ranks "$n" "$train" "${short[@]}" --packed-documents --document-token 10)
   refused "the token is not in the training data, $n rank(s)" "--packed-documents: token 10, which should begin each document, is not among" \
     "${packed[@]}" --dry-run --train-data words.txt --val-data lines.txt
-  refused "  in all that is measured" "leave --packed-documents away" "${packed[@]}" --eval-only --val-data words.txt
+  refused "  in all that is measured" "remove --packed-documents" "${packed[@]}" --eval-only --val-data words.txt
   "${packed[@]}" --dry-run --train-data lines.txt --val-data words.txt >packed.txt
   check "  in the held-out data alone: told" says packed.txt "warning: --packed-documents changes nothing of the held-out loss: token 10,"
 done
@@ -144,6 +147,6 @@ del state["data_identity"], manifest["files"]["state.json"]
 END
 rm -rf here && cp -r plain here
 go_on 1 plain --val-tokens 100 >on.txt 2>&1 || { cat on.txt && fail "a checkpoint without it"; }
-check "a checkpoint without it: gone on from, with a remark" says on.txt "the checkpoint says only how many tokens its data had"
+check "a checkpoint without it: gone on from, with a remark" says on.txt "stores only the number of its data's tokens"
 check "how much is measured may change" says on.txt '--val-tokens 100 (was "auto")'
 echo "$checks checks passed"

@@ -41,6 +41,16 @@ check "  which is left as it is" [ "$(cat own/*)" = "$(printf '{}\n1')" ]
 echo "-- runs/latest, --resume auto"
 latest() { [ "$(readlink -f runs/latest)" = "$scratch/$1" ]; }
 check "runs/latest is the run whose first step ended last" latest killed
+run ended 1 "${short[@]}" --steps 1
+cp ended/export/model.safetensors ended.safetensors
+refused "--resume auto into a run that has ended, without a checkpoint" "the run in ended has ended" \
+  "$train" "${short[@]}" --steps 1 --resume auto --out ended
+check "  whose weights stay" cmp ended/export/model.safetensors ended.safetensors
+run twice 1 "${short[@]}" --steps 3 --checkpoint-every 2 --keep-checkpoints 0
+rm -r twice/checkpoints/step-00000003
+run twice 1 --resume auto
+check "what a resumed run moves is told: the log" says twice "the lines of train.jsonl after step 2 are in twice/train.rolled-back.jsonl now"
+check "  and the export" says twice "the export of before is twice/export.before-step-2 now"
 run fresh 2 "${short[@]}" --steps 2 --checkpoint-every 1 --resume auto
 check "--resume auto says that it begins" says fresh "no checkpoint in fresh: starts from the beginning"
 check "a run with --out becomes runs/latest" latest fresh

@@ -513,6 +513,18 @@ TEST_CASE("shards and masks that the manifest lists and that are not there") {
   CHECK(compared("*.bin").empty());
 }
 
+TEST_CASE("a shard that was written with a mask is not read without it") {
+  TemporaryFolder folder;
+  std::string shard = header_bytes(20240520, 1, 2) + std::string(4, '\0');
+  shard[12] = 1;
+  write_file(folder / "a.bin", shard);
+  const auto opened = [&] { TokenDataset::open(folder / "*.bin", 10); };
+  check_message(error_of(opened), "shard " + (folder / "a.bin") + " was written with a mask",
+                {"a.mask is not there", "fetch the .mask files too"});
+  write_file(folder / "a.mask", header_bytes(20241121, 1, 2) + std::string(2, '\1'));
+  CHECK(error_of(opened) == "");
+}
+
 namespace {
 
 Json identity(const TokenDataset& data) { return DataIdentity(data, 1, nullptr).json(); }

@@ -98,6 +98,11 @@ TEST_CASE("the token that tells documents apart is looked for") {
   CHECK(has(missing(8, "*.bin"),
             "6.00k tokens that were looked at in " + (folder / "a.bin") + " and the files after it"));
   CHECK(has(missing_documents({7, false}, TokenDataset::open(folder / "a.bin", 10)), "which should end each"));
+  // One document, though a token begins it: nothing is told apart.
+  tokens.assign(3000, 1);
+  tokens[0] = 7;
+  write_shard(folder / "a.bin", tokens);
+  CHECK(has(missing(7, "a.bin"), "token 7"));
   // Documents of more than a million tokens, far from the start.
   tokens.assign(3 << 20, 1);
   for (size_t i = 0; i < tokens.size(); i += 6143) tokens[tokens.size() - 1 - i / 4] = 7;

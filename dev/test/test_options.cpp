@@ -95,7 +95,7 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
   CHECK(lone({"--reduce-dtype", "bf16"}) == "--reduce-dtype changes nothing: there is one rank");
   CHECK(remarks({"--reduce-dtype", "bf16"}, 2).empty());
   CHECK(lone({"--reduce-dtype", "bf16", "--hybrid-shard-degree", "1"}, 2) ==
-        "--reduce-dtype changes nothing: each rank keeps a whole copy");
+        "--reduce-dtype changes nothing: no two ranks share a copy of the state");
   CHECK(lone({"--prefetch", "2", "--zero-stage", "2"}, 2) == "--prefetch changes nothing: --zero-stage is not 3");
   CHECK(remarks({"--prefetch", "2", "--zero-stage", "3"}, 2).empty());
   CHECK(lone({"--tensor-parallel-overlap", "1"}, 2) ==

@@ -49,8 +49,10 @@ quick $few --tokenizer tokenizer --train-data train.bin --val-data val.bin --exp
 check "text trains and validates as its tokens in shards do" \
   eval '[ -n "$(losses text_run/train.jsonl)" ] && diff <(without_times text_run/train.jsonl) <(without_times shards_run/train.jsonl)'
 check "also in bits a byte" grep -q val_bits_per_byte text_run/train.jsonl
-# shellcheck disable=SC2086  # words
-quick $cut --packed-documents --dry-run
+refused "one text is one document: --packed-documents would change nothing" "would change nothing" \
+  "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data text.txt --packed-documents --dry-run
+mkdir texts && cp text.txt other.txt texts
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --packed-documents --dry-run
 check "packed documents begin with the token that is put before each text" grep -q "each begins with token 1505" log
 
 # Weights with a tokenizer beside them: one command.
@@ -77,6 +79,7 @@ quick --model 300.json --train-data text.txt --steps 1 --seq-len 32 --global-bat
 
 gzip -k text.txt && mv text.txt.gz packed.txt
 head -c 5000 /dev/zero >zeros.txt
+printf '{"text": "a line"}\n%.0s' {1..100} >lines.jsonl
 iconv -f utf-8 -t utf-16 text.txt >utf16.txt
 printf 'x' >blocked
 for n in 1 2; do
@@ -86,6 +89,7 @@ for n in 1 2; do
   for kind in with without; do
     declare -n on=$kind
     refused "a compressed text, $kind a tokenizer" "packed.txt is compressed with gzip" "${on[@]}" --train-data packed.txt
+    refused "JSON lines, $kind a tokenizer" "lines.jsonl holds JSON lines" "${on[@]}" --train-data lines.jsonl
     refused "a binary one, $kind a tokenizer" "zeros.txt is binary: byte 0 is 0" "${on[@]}" --train-data zeros.txt
     refused "UTF-16 to measure with, $kind a tokenizer" "utf16.txt is UTF-16" "${on[@]}" --train-data text.txt --val-data utf16.txt
   done

@@ -68,9 +68,8 @@ void InputFile::read(size_t offset, size_t bytes, void* out) const {
     struct stat status = {};
     fstat(fd, &status);
     fail(
-        "cannot read bytes %zu to %zu of %s: it had %zu bytes when it was opened and has %lld now\n  leave a file as "
-        "it "
-        "is while a run reads it: write or fetch it again, then resume",
+        "cannot read bytes %zu to %zu of %s: it had %zu bytes when it was opened and has %lld now\n  do not change a "
+        "file while a run reads it: write or fetch it again, then resume",
         offset, offset + bytes, path_.c_str(), size_, (long long)status.st_size);
   }
 }

@@ -51,7 +51,7 @@
   X("Run", Count, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
   X("Run", Count, gpus_per_node, 8, "[1, 1024]", "of such a cluster", "nodes") \
   X("Run", Choice, gpu, "H100", "A100|H100|H200|B200", "of such a cluster", "nodes") \
-  X("Run", Switch, quiet, false, "", "no banner and no progress: warnings, errors and what was asked for alone") \
+  X("Run", Switch, quiet, false, "", "prints only warnings, errors and the result") \
   X("Run", Switch, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on", "trains") \
   X("Run", Text, trace, "", "FILE", "write the streams of the run's third step, or of --nodes' step, as a trace for Perfetto") \
   X("Run", Switch, help, false, "", "print this text, as -h does") \
@@ -64,7 +64,7 @@
   X("Checkpoints", Text, resume, "none", "none|auto|DIR", "go on: auto: --out's run, else runs/latest, in its folder; a run or checkpoint DIR, in a new one") \
   X("Checkpoints", Text, consolidate, "", "DIR", "train nothing: write --resume's checkpoint as a model directory; needs no GPU") \
   \
-  X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T); those of a sample or a question at most, if given") \
+  X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T); if given, also the longest sample or question") \
   X("Batch", Count, micro_batch, kAuto, "[1, 1e9]", "sequences a rank takes at once (B)") \
   X("Batch", Count, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps") \
   \
@@ -95,7 +95,7 @@
   X("Precision", Choice, attention, "auto", "auto|plain|mma|hopper", "kernel of attention") \
   X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
   \
-  X("Memory", Choice, plan, "as-asked", "as-asked|auto", "auto: of recompute, offload and micro-batch what was not asked for, so that it fits and is fastest by a model", "trains") \
+  X("Memory", Choice, plan, "as-asked", "as-asked|auto", "auto: of recompute, offload and micro-batch what was not asked for, so that the run fits and its predicted speed is highest", "trains") \
   X("Memory", Text, memory_limit, "", "SIZE", "of a rank's device, as 70GiB (none: what it has free)") \
   X("Memory", Text, host_memory_limit, "", "SIZE", "pinned, of all ranks of a node together (none: 90% of what the machine has)") \
   X("Memory", Choice, recompute, "none", "none|norms|mlp|block", "what backward computes again: norms' and SwiGLU's outputs; the MLP; all but a block's input", "trains") \

@@ -176,7 +176,7 @@ void require_known(const Json& object, std::span<const ConfigKey> keys) {
     if (shown.size() > 80) shown = shown.substr(0, 77) + "...";
     REQUIRE(is_switched_off(value, known),
             "%s: %s is %s, which this program does not compute: it would be another model\n"
-            "  the key passes as %s; if it changes nothing in this model, remove it from the file",
+            "  if it changes nothing in this model, remove it from the file or set it to %s",
             object.where().c_str(), name.c_str(), shown.c_str(),
             known ? (std::string(known->text) + " or null").c_str() : "false or null");
   }

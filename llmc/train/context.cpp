@@ -70,8 +70,8 @@ std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t
                            (long long)unseen, (long long)prompt, limit.c_str()));
   else if (options.sample_only && wanted > window + 1)
     console.warning(
-        format("--sample-tokens %lld: with the prompt that is more than %s: whenever these are full, the "
-               "model forgets the older half",
+        format("--sample-tokens %lld: with the prompt that is more than %s: each time these are full, the model drops "
+               "the older half of them",
                (long long)options.sample_tokens, limit.c_str()));
   return choices;
 }

@@ -19,12 +19,8 @@ struct ShardSums {
 void add_piece(const TokenDataset& data, int shard, int64_t start, int64_t count, ShardSums& sums) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   std::vector<uint8_t> learnt(data.has_masks() ? size_t(count) : 0);
-  try {
-    data.read(shard, start, count, tokens.data());
-    if (!learnt.empty()) data.read_mask(data.shard_begin(shard) + start, count, learnt.data());
-  } catch (const Error&) {
-    return;  // what cannot be read ends the run when its turn comes
-  }
+  data.read(shard, start, count, tokens.data());
+  if (!learnt.empty()) data.read_mask(data.shard_begin(shard) + start, count, learnt.data());
   sums.contents.add(tokens.data(), tokens.size() * sizeof tokens[0]);
   sums.masks.add(learnt.data(), learnt.size());
 }

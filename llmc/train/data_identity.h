@@ -4,9 +4,8 @@
 //   {"train": {…}, "held_out": {…} or null}, each of
 //   files, windows        how many; windows is 0 for held-out data, of which a part is measured
 //   sizes                 checksum of the files' numbers of tokens
-//   contents, masks       checksums of the tokens, and of what the masks say (null without masks): of all where the
-//   data
-//                         has at most 2^25 tokens, else of pieces that are spread over the files
+//   contents, masks       checksums of the tokens, and of what the masks say (null without masks): of all tokens up to
+//                         2^25 of them, else of pieces that are spread over the files
 //   listed                checksum of the sha256 in the manifest.json of dev/data; null where a file is not listed
 //   shards                name, tokens, contents and masks of each file, if they are few: for messages and readers
 //

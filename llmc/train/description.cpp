@@ -24,14 +24,15 @@ std::string describe_held_out(const TokenDataset& held_out, const std::string& m
 
 std::string describe_epochs(const Windows& windows, int64_t sequences) {
   const int64_t all = windows.data().size(), reached = windows.reached();
-  return format("an epoch: %lld sequences, %s; the run: %.3g epochs", (long long)windows.count(),
+  const double epochs = double(sequences) / double(windows.count());
+  return format("an epoch: %lld sequences, %s; the run: %.3g epoch%s", (long long)windows.count(),
                 reached == all
                     ? "each token once"
                     : format("%s of the tokens: the checkpoint's program cut each file by itself and left "
                              "%s out",
                              human_count(double(reached)).c_str(), human_count(double(all - reached)).c_str())
                           .c_str(),
-                double(sequences) / double(windows.count()));
+                epochs, epochs == 1 ? "" : "s");
 }
 
 std::string describe_bytes(const ModelSource& model) {

@@ -35,7 +35,7 @@ std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& fo
 }
 
 // Whether the token is in stretches of the data whose starts are `stride` apart, of which at most `most` tokens are
-// read. Adds those that were read to `read`.
+// read, and the data's first token is none. Adds those that were read to `read`.
 bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t most, int64_t& read) {
   constexpr int64_t kStretch = 4096;
   std::vector<int32_t> tokens(kStretch);
@@ -45,7 +45,8 @@ bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t mos
       const int64_t count = std::min(kStretch, data.shard_size(shard) - start);
       data.read(shard, start, count, tokens.data());
       most -= count, read += count;
-      if (std::find(tokens.begin(), tokens.begin() + count, int32_t(token)) != tokens.begin() + count) return true;
+      const auto begin = tokens.begin() + (shard == 0 && start == 0), end = tokens.begin() + count;
+      if (std::find(begin, end, int32_t(token)) != end) return true;
     }
   return false;
 }

@@ -52,8 +52,8 @@ void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentR
 
 std::string Evaluation::measured_text() const {
   if (!windows_) return "none of which are measured (--val-every 0)";
-  return format("of which %s are measured (%s)", human_count(double(windows_->count()) * T_).c_str(),
-                windows_->all() ? "all whole sequences" : "--val-tokens");
+  if (windows_->all()) return "all of which are measured";
+  return format("of which %s are measured (--val-tokens)", human_count(double(windows_->count()) * T_).c_str());
 }
 
 // Micro-step k of a rank, or of one that has all windows (-1).

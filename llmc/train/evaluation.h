@@ -46,7 +46,7 @@ class Evaluation {
   void ask_choices(std::vector<ChoiceItem> items) { items_ = std::move(items); }
   bool empty() const { return !windows_ && items_.empty(); }
 
-  // " of which 16.4k are measured (--val-tokens)": of the held-out data, for people.
+  // "of which 16.4k are measured (--val-tokens)": of the held-out data, for people.
   std::string measured_text() const;
 
   // All ranks call; all get the same.

@@ -8,7 +8,8 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
   const int sharing = run.mesh.shard_degree * run.mesh.context_degree;  // ranks that share a copy of the state
   const bool trains = !o.sample_only && !o.eval_only;
   const std::string no_training = o.sample_only ? "--sample-only trains nothing" : "--eval-only trains nothing";
-  const std::string one_rank = run.mesh.world_size == 1 ? "there is one rank" : "each rank keeps a whole copy";
+  const std::string one_rank =
+      run.mesh.world_size == 1 ? "there is one rank" : "no two ranks share a copy of the state";
   struct Condition {
     const char* need;
     bool holds;

@@ -17,6 +17,14 @@ void require_enough_layers(const Safetensors& weights, const LlamaConfig& config
   REQUIRE(weights.find(last), "--layers %d: %s has no layer %d", config.L, weights.path().c_str(), config.L - 1);
 }
 
+// In any format: which of them can be read is the reader's to say.
+bool has_weights(const fs::path& folder) {
+  return std::any_of(fs::directory_iterator(folder), fs::directory_iterator(), [](const fs::directory_entry& file) {
+    const std::string name = file.path().filename();
+    return name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".index.json");
+  });
+}
+
 // The directory of weights that a run's folder, or a file of weights, stands for; any other name as it is.
 std::string weights_directory(const std::string& name) {
   const fs::path path(name);
@@ -29,7 +37,13 @@ std::string weights_directory(const std::string& name) {
             name.c_str());
     return folder.string();
   }
-  if (!fs::exists(path / "train.jsonl", error)) return name;
+  if (!fs::exists(path / "train.jsonl", error)) {
+    REQUIRE(!fs::exists(path / "config.json", error) || has_weights(path),
+            "--model %s: it has a config.json, and no weights (*.safetensors)\n"
+            "  for random weights name the file: --model %s; else put the weights there",
+            name.c_str(), (path / "config.json").c_str());
+    return name;
+  }
   if (fs::exists(path / "export" / "config.json", error)) return (path / "export").string();
   REQUIRE(checkpoints_in((path / "checkpoints").string()).empty(),
           "--model %s: this run has no export, but checkpoints\n"
@@ -114,7 +128,7 @@ ModelSource open_model(const Options& options) {
     if (source.weights) require_enough_layers(*source.weights, source.config);
   }
   if (!is_auto(options.vocab_size)) {
-    REQUIRE(!source.weights, "--vocab-size %lld: the weights of %s have %d tokens\n  leave the option away",
+    REQUIRE(!source.weights, "--vocab-size %lld: the weights of %s have %d tokens\n  remove the option",
             (long long)options.vocab_size, name.c_str(), source.config.V);
     set_vocabulary(source.config, int(options.vocab_size));
   }

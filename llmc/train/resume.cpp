@@ -68,6 +68,11 @@ std::optional<ResumePoint> ResumePoint::find(const Options& options) {
             options.out.c_str());
     point.run_folder = options.out;
     point.checkpoints = checkpoints_of(options.out);
+    REQUIRE(!point.checkpoints.empty() || options.sample_only || options.eval_only ||
+                !fs::exists(options.out + "/export", error),
+            "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
+            "  train its weights in a new folder: --model %s --out DIR, without --resume",
+            options.out.c_str(), options.out.c_str());
     return point;
   }
   const bool is_checkpoint = fs::exists(options.resume + "/manifest.json", error);
@@ -138,16 +143,21 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
 
 std::string nothing_to_resume(const Options& options, const std::optional<Checkpoint>& start) {
   if (options.resume != "auto" || start || options.dry_run) return "";
-  return format(
-      "--resume auto: no checkpoint in %s: %s", options.out.empty() ? "runs/latest" : options.out.c_str(),
-      options.sample_only || options.eval_only ? "takes the weights of --model" : "starts from the beginning");
+  return format("--resume auto: no checkpoint in %s: %s", options.out.empty() ? "runs/latest" : options.out.c_str(),
+                options.sample_only || options.eval_only ? "uses the weights of --model" : "starts from the beginning");
 }
 
 std::string resume_command(const Ranks& ranks, const std::string& run_folder) {
   const std::string how = ranks.size == 1                  ? "./train_llama"
                           : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
                                                            : "the same start, with";
-  return format("%s --out %s --resume auto", how.c_str(), run_folder.c_str());
+  std::string folder = run_folder;  // as a shell reads it
+  if (folder.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") !=
+      folder.npos) {
+    for (size_t at = 0; (at = folder.find('\'', at)) != folder.npos; at += 4) folder.replace(at, 1, "'\\''");
+    folder = "'" + folder + "'";
+  }
+  return format("%s --out %s --resume auto", how.c_str(), folder.c_str());
 }
 
 std::string make_room(const std::string& root, const std::vector<std::string>& refused) {
@@ -190,10 +200,11 @@ void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model) 
   const std::string& path = checkpoint.path();
   const Json now = model.to_json();
   for (const auto& [key, value] : checkpoint.state().at("model").items())
-    REQUIRE(
-        now.contains(key) && now.at(key) == value,
-        "--resume %s is of another model: its %s is %s, here it is %s\n  name the model that it was taken of: --model",
-        path.c_str(), key.c_str(), value.dump().c_str(), now.contains(key) ? now.at(key).dump().c_str() : "not there");
+    REQUIRE(now.contains(key) && now.at(key) == value,
+            "--resume %s is of another model: its %s is %s, here it is %s\n  name the model that it was taken of "
+            "(--model), or remove --layers and --vocab-size",
+            path.c_str(), key.c_str(), value.dump().c_str(),
+            now.contains(key) ? now.at(key).dump().c_str() : "not there");
 }
 
 std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens) {
@@ -201,7 +212,8 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
   const std::string& path = checkpoint.path();
   REQUIRE(state.get_int("data_tokens") == data_tokens,
           "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
-          "  name the same --train-data, or begin a new run with its weights (scripts/consolidate, then --model)",
+          "  name the same --train-data with the same content, or begin a new run with its weights "
+          "(scripts/consolidate, then --model)",
           path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   std::vector<std::string> changed;
   const Json current = options_json(options);
@@ -209,11 +221,10 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
     const Json* is = current.find(key);
     if (!is || *is == was) continue;
     const std::string text = format("--%s %s (was %s)", spelled(key).c_str(), is->dump().c_str(), was.dump().c_str());
-    REQUIRE(
-        std::find(std::begin(kDecidesOrder), std::end(kDecidesOrder), key) == std::end(kDecidesOrder),
-        "--resume %s: %s\n  the order of the data would be another one: leave the option away, or begin a new run with "
-        "its weights (scripts/consolidate, then --model)",
-        path.c_str(), text.c_str());
+    REQUIRE(std::find(std::begin(kDecidesOrder), std::end(kDecidesOrder), key) == std::end(kDecidesOrder),
+            "--resume %s: %s\n  the order of the data would be another one: remove the option, or begin a new run with "
+            "its weights (scripts/consolidate, then --model)",
+            path.c_str(), text.c_str());
     changed.push_back(text);
   }
   return changed;
@@ -223,7 +234,8 @@ void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Com
                        std::vector<std::string>& changes) {
   const Json* was = checkpoint.state().find("data_identity");
   if (!was) {
-    changes.push_back("the checkpoint says only how many tokens its data had: no more was compared");
+    changes.push_back(
+        "this checkpoint is of an older program and stores only the number of its data's tokens: no more was compared");
     return;
   }
   std::string text;

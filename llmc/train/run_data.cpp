@@ -83,8 +83,8 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   codec.require_made(options.val_data);
   if (!options.packed_documents) return data;
   constexpr const char* way_out =
-      ": it would change nothing\n  name the token that begins each document with --document-token, or leave "
-      "--packed-documents away";
+      ": it would change nothing\n  name the token that begins each document with --document-token, or remove "
+      "--packed-documents";
   const auto rule = [&](const std::string& pattern, bool was_cut) {
     if (options.document_token < 0 && was_cut && codec.document_token())
       return DocumentRule{*codec.document_token(), true};

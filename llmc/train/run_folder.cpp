@@ -120,6 +120,8 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
     std::ofstream aside(set_aside, std::ios::app);
     REQUIRE(aside << rolled_back << std::flush, "cannot write %s: %s\n  is the disk full?", set_aside.c_str(),
             strerror(errno));
+    folder.moved_.push_back(
+        format("the lines of train.jsonl after step %lld are in %s now", (long long)step, set_aside.c_str()));
   }
   if (kept.size() != fs::file_size(log, error)) {  // or its last line lacks its end
     write_file(log, kept);
@@ -127,7 +129,10 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
   }
   const std::string exported = folder.file("export"),
                     before = format("%s.before-step-%lld", exported.c_str(), (long long)step);
-  if (fs::exists(exported, error)) fs::rename(exported, before, error);
+  if (fs::exists(exported, error)) {
+    fs::rename(exported, before, error);
+    folder.moved_.push_back(format("the export of before is %s now", before.c_str()));
+  }
   REQUIRE(!error, "cannot move the export %s to %s: %s\n  move or remove one of them", exported.c_str(), before.c_str(),
           error.message().c_str());
   return folder;

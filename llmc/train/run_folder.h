@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "llmc/base/json.h"
 
@@ -27,7 +28,8 @@ class RunFolder {
   static RunFolder reopen(const std::string& path, int64_t step);
 
   const std::string& path() const { return path_; }
-  bool was_made() const { return made_; }  // by this process
+  bool was_made() const { return made_; }                           // by this process
+  const std::vector<std::string>& moved() const { return moved_; }  // by reopen(): what is where now, a sentence each
   // runs/latest points here from now on: a convenience, without which a run goes on.
   void become_latest() const;
   std::string file(const std::string& name) const { return path_ + "/" + name; }
@@ -47,5 +49,6 @@ class RunFolder {
   };
   std::string path_;
   bool made_ = true;
+  std::vector<std::string> moved_;
   std::unique_ptr<FILE, Close> log_;
 };

@@ -89,9 +89,10 @@ Windows::Windows(TokenDataset data, int T, WindowRule rule) : data_(std::move(da
   REQUIRE(
       count_ > 0,
       "no sequence of %d tokens and a label fits: the data has %lld tokens in %d file%s, the first is %s\n  expected "
-      "%d: lower --seq-len, or give more data",
+      "%d: lower --seq-len to %lld or less, or give more data",
       T, (long long)data_.size(), data_.shards(), data_.shards() == 1 ? "" : "s",
-      data_.shards() ? data_.shard_path(0).c_str() : "missing", T + 1);
+      data_.shards() ? data_.shard_path(0).c_str() : "missing", T + 1,
+      (long long)std::max<int64_t>(1, data_.size() - 1));
 }
 
 int64_t Windows::reached() const { return rule_ == WindowRule::concatenation ? data_.size() : count_ * T_; }

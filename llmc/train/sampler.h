@@ -2,9 +2,8 @@
 // of ranks.
 //
 //   windows   The concatenation of the dataset's files, in the order of their names, is cut into windows of T tokens
-//   that
-//             do not overlap; a sample is a window's T tokens and, as labels, the T tokens one further on. The last
-//             token of all has no label.
+//             that do not overlap. A sample is a window's T tokens and, as labels, the T tokens one further on. The
+//             last token of all has no label.
 //   epochs    With W windows in all, sample g (from 0, over the whole run) is number g % W of epoch g / W. Each epoch
 //             visits each window once, in a pseudo-random order of its own. It starts the first window at a token of
 //             its own in [0, T) and goes on with the first token after the last one, so that the borders between
@@ -119,8 +118,8 @@ class ValidationWindows {
   // Fails on count < 1 and where Windows does.
   ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule = WindowRule::concatenation);
 
-  int64_t count() const { return count_; }  // the smaller of the requested count and what the dataset has
-  bool all() const { return count_ == windows_.count(); }  // of what the dataset has
+  int64_t count() const { return count_; }          // the smaller of the requested count and what the dataset has
+  bool all() const { return count_ == labelled_; }  // of what the dataset has
   Windows::Place place(int64_t i) const;
 
   // Micro-steps in which R ranks of B rows see all windows once; some rows of the last may have none.

@@ -96,6 +96,9 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
   else if (!is_auto(o.train_tokens)) s.steps = steps_for(double(o.train_tokens) / s.T);
   else if (!is_auto(o.epochs)) s.steps = steps_for(o.epochs * epoch);
   else s.steps = defaults.steps ? defaults.steps : steps_for(epoch);
+  if (!is_auto(o.epochs))
+    s.reasons.push_back(format("%s: %g epochs of %.0f sequences, rounded up to whole steps of %lld",
+                               counted(s.steps, "step").c_str(), o.epochs, epoch, (long long)s.G));
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
     s.reasons.push_back(format("%s: %s", counted(s.steps, "step").c_str(),
                                defaults.steps ? "the default for a small model" : "one pass over the training data"));
@@ -200,7 +203,8 @@ RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const 
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
   if (is_auto(o.lr))
-    s.reasons.push_back(format("learning rate %g, warm-up %s: %s", s.lr, counted(s.warmup_steps, "step").c_str(),
+    s.reasons.push_back(format("learning rate %g%s: %s", s.lr,
+                               is_auto(o.warmup_steps) ? (", warm-up " + counted(s.warmup_steps, "step")).c_str() : "",
                                loaded ? "a tenth of the default, for the weights are trained already" : "the default"));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;

@@ -34,7 +34,9 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
       break;
     }
     REQUIRE(codec.tokenizer_->vocabulary_size() <= config.V,
-            "%s has %d tokens, the model %s %d\n  name the tokenizer that the model was made with: --tokenizer DIR",
+            "%s has %d tokens, the model %s %d\n  name the tokenizer that the model was made with: --tokenizer DIR; or "
+            "give a model with random weights as many "
+            "tokens: --vocab-size N",
             place.c_str(), codec.tokenizer_->vocabulary_size(), config.name.c_str(), config.V);
     return codec;
   }

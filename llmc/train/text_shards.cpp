@@ -60,6 +60,10 @@ bool is_mostly_utf8(std::string_view text) {
 }
 
 void require_text(const std::string& path, bool as_utf8) {
+  REQUIRE(!path.ends_with(".jsonl") && !path.ends_with(".ndjson"),
+          "%s holds JSON lines, whose braces and keys would be trained on\n  expected plain text, or shards (*.bin): "
+          "dev/data/prepare writes shards of the texts in it; to train on the file as it is, name it .txt",
+          path.c_str());
   const MappedFile file(path);
   const std::string_view start(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 4096));
   for (const Signature& signature : kSignatures)
@@ -230,9 +234,10 @@ class TextCutter {
 
   void cut(Parts parts, size_t bytes_per_part, ShardWriter& writer, std::atomic<int64_t>& done) {
     const size_t bytes_per_round = 4 * size_t(pool_.size()) * bytes_per_part;
+    constexpr size_t kMostParts = 4096;  // each maps its file, and a system lets a process map some 65,000
     for (std::optional<Part> next = parts.next(); next;) {
       std::vector<Part> round;
-      for (size_t bytes = 0; next && bytes < bytes_per_round; next = parts.next()) {
+      for (size_t bytes = 0; next && bytes < bytes_per_round && round.size() < kMostParts; next = parts.next()) {
         bytes += next->text.size();
         round.push_back(std::move(*next));
       }
@@ -326,8 +331,9 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, Communic
   std::error_code error;
   const bool here = fs::exists(fs::path(folder) / kMadeOf, error);
   REQUIRE(sum_number(communicator, stream, !here) == 0,
-          "%s is %s\n  the first rank writes the tokens of a text there: runs must be a folder that all machines share",
-          folder.c_str(), here ? "not there for other ranks" : "not there");
+          "%s: %s does not see the folder\n  the first rank writes a text's tokens there: all machines must share the "
+          "folder runs",
+          folder.c_str(), here ? "another rank" : "this rank");
   const auto tokens = double(Json::read(fs::path(folder) / kMadeOf).get_int("tokens"));
   return {folder + "/text_*.bin", format("%s: text, cut into %s tokens by %s (cached in %s)", pattern.c_str(),
                                          human_count(tokens).c_str(), codec.file().c_str(), folder.c_str())};

@@ -28,7 +28,8 @@ bool ends_with_bin(const std::string& path) { return path.ends_with(".bin"); }
 // A file's first bytes, 0 beyond its end.
 struct Header {
   int32_t magic, version, tokens;
-  unsigned char rest[kHeaderBytes - 12];
+  int32_t masked;  // dev/data: 1 if a mask belongs to the shard
+  unsigned char rest[kHeaderBytes - 16];
 };
 
 Header read_header(const InputFile& file) {
@@ -88,8 +89,7 @@ TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file) {
   if (file->size() < kHeaderBytes && looks_like_text(*file, header))
     fail(
         "shard %s: %zu bytes of what looks like plain text\n  expected a header of %zu bytes: rename it to .txt to "
-        "train on "
-        "its bytes",
+        "train on its bytes",
         path, file->size(), kHeaderBytes);
   REQUIRE(
       file->size() >= kHeaderBytes,
@@ -113,6 +113,10 @@ TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file) {
          (found - kHeaderBytes) / size_t(token_bytes), expected, found,
          found < expected ? "the copy was cut short; fetch it again"
                           : "the file is longer than its header says; write or fetch it again");
+  REQUIRE(!header.masked || std::filesystem::exists(mask_path(file->path())),
+          "shard %s was written with a mask, and %s is not there: every token would be learnt\n  fetch the .mask files "
+          "too, or write the shards again",
+          path, mask_path(file->path()).c_str());
   return {std::move(file), kHeaderBytes, token_bytes, tokens};
 }
 

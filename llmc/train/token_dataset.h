@@ -1,8 +1,8 @@
 // Tokens on disk: llm.c's `.bin` shards, or plain text read byte by byte, behind one interface.
 //
-//   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, rest unused; then the tokens, in
-//               little-endian. magic 20240520 version 1: uint16 tokens;  magic 20240801 version 7: uint32 tokens.  Both
-//               may be mixed.
+//   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, 1 if a mask belongs to it, rest
+//               unused; then the tokens, in little-endian. magic 20240520 version 1: uint16 tokens; magic 20240801
+//               version 7: uint32 tokens. Both may be mixed.
 //   .mask       beside NAME.bin, NAME.mask says which tokens are learnt: magic 20241121 version 1, the same number of
 //               tokens, then a byte for each, 1 or 0. All shards have one, or none.
 //   otherwise   text: each byte is a token, the vocabulary has 256 entries.

@@ -30,8 +30,9 @@ class Layout:
     def width(self) -> int:
         return self.dtype.itemsize
 
-    def header(self, tokens: int) -> bytes:
-        return struct.pack("<256i", self.magic, self.version, tokens, *[0] * 253)
+    def header(self, tokens: int, masked: bool = False) -> bytes:
+        """`masked`: a mask belongs to the shard, and without it every token would be learnt."""
+        return struct.pack("<256i", self.magic, self.version, tokens, int(masked), *[0] * 252)
 
 
 UINT16 = Layout("uint16", 20240520, 1, np.dtype("<u2"))
@@ -90,9 +91,9 @@ def write_all(file: io.RawIOBase, data: bytes, path: Path) -> None:
 class PartialFile:
     """A shard or mask that is being written, under its name with .partial."""
 
-    def __init__(self, path: Path, layout: Layout, tokens: int = 0):
+    def __init__(self, path: Path, layout: Layout, tokens: int = 0, masked: bool = False):
         """Goes on after the first `tokens` of what is there; what stands behind them is dropped."""
-        self.path, self.layout, self.tokens = path, layout, tokens
+        self.path, self.layout, self.tokens, self.masked = path, layout, tokens, masked
         self.partial = partial_name(path)
         self.file = open(self.partial, "r+b" if tokens else "wb", buffering=0)
         size = HEADER_BYTES + tokens * layout.width
@@ -113,7 +114,7 @@ class PartialFile:
     def finish(self) -> str:
         """Writes the header; everything is on disk, still under the name with .partial. Returns the sha256."""
         self.file.seek(0)
-        write_all(self.file, self.layout.header(self.tokens), self.partial)
+        write_all(self.file, self.layout.header(self.tokens, self.masked), self.partial)
         self.sync()
         self.file.close()
         return sha256_of(self.partial)

@@ -84,7 +84,7 @@ class SplitWriter:
         path = self.shard_path()
         if path.exists():
             raise DataError(f"{path} is there already, from elsewhere\n  give another --out or --name, or remove it")
-        self.shard = PartialFile(path, self.layout, tokens)
+        self.shard = PartialFile(path, self.layout, tokens, self.masked)
         self.mask = PartialFile(path.with_suffix(".mask"), MASK, tokens) if self.masked else None
 
     def finish_shard(self) -> None:
