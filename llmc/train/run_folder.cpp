@@ -93,8 +93,10 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
 }
 
 void RunFolder::remove_start(const std::string& path, bool with_folder) {
-  if (!holds_only_a_start(path)) return;
-  for (const char* name : kOfAStart) unlink((path + "/" + name).c_str());
+  if (holds_only_a_start(path))
+    for (const char* name : kOfAStart)
+      for (const char* end : {".partial", ""}) unlink((path + "/" + name + end).c_str());
+  // Each rank, since another one may have removed the files and been killed before it came here.
   if (with_folder) rmdir(path.c_str());
 }
 

@@ -48,10 +48,10 @@ def shards_of(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in files_of(folder).items() if name.endswith((".bin", ".mask"))}
 
 
-def shard(tokens, wide: bool = False) -> bytes:
+def shard(tokens, wide: bool = False, masked: bool = False) -> bytes:
     """llm.c's layout, once more."""
     magic, version, dtype = (20240801, 7, "<u4") if wide else (20240520, 1, "<u2")
-    return np.array([magic, version, len(tokens)] + [0] * 253, "<i4").tobytes() + np.array(tokens, dtype).tobytes()
+    return np.array([magic, version, len(tokens), int(masked)] + [0] * 252, "<i4").tobytes() + np.array(tokens, dtype).tobytes()
 
 
 def mask(values) -> bytes:

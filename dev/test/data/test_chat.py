@@ -80,7 +80,7 @@ def test_llama3(llama3, tmp_path):
                 )
                 ids, learnt = ids + parts[0], learnt + parts[1]
         for n, at in enumerate(range(0, len(ids), 40_000), first):
-            expected[f"x_{split}_{n:06d}.bin"] = shard(ids[at : at + 40_000])
+            expected[f"x_{split}_{n:06d}.bin"] = shard(ids[at : at + 40_000], masked=True)
             expected[f"x_{split}_{n:06d}.mask"] = mask(learnt[at : at + 40_000])
     assert shards_of(tmp_path / "o") == expected and len(expected) >= 6
     manifest = json.loads((tmp_path / "o/manifest.json").read_text())
