@@ -148,5 +148,6 @@ bool rehearse(const Options& asked, Console& console) {
   console.item("", mfu_text(config, settings.T, tokens_per_second, device.bf16_flops));
   if (const std::string waits = waits_of(replayed); !waits.empty()) console.item("", "it waits " + waits);
   if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
+  if (!planner.fits(plan)) console.warning("it does not fit (see memory above): such a step cannot run");
   return planner.fits(plan);
 }
