@@ -282,7 +282,7 @@ bool compare_all() {
   return near;
 }
 
-// What our rates are to reach.
+// The rates that our kernels aim at.
 struct Aim {
   int HD, T;
   double forward_goal, backward_goal;

@@ -1,4 +1,4 @@
-// What kernels of other projects reach on Hopper, in public: to stand beside the rates that ours are predicted with
+// Published rates of other projects' kernels on Hopper. They stand beside the rates that are predicted for ours
 // (llmc/device/rates.cpp).
 #pragma once
 

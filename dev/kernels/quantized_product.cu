@@ -267,7 +267,7 @@ void check_orders(Checker& checker) {
   }
 }
 
-// What is said of all numbers of rows is the most that any of them needs.
+// quantized_product_most_scratch() must be the largest scratch that any number of rows needs.
 void check_scratch(Checker& checker) {
   for (const Pair& pair : kPairs)
     for (const int columns : {16, 97, 128, 4096, 5000}) {

@@ -39,7 +39,7 @@ std::string open_error(const std::string& pattern, int vocab_size = 50257) {
   return error_of([&] { TokenDataset::open(pattern, vocab_size); });
 }
 
-// Of reading everything, as --check-data does.
+// Returns the error of reading everything, as --check-data does.
 std::string check_error(const std::string& pattern, int vocab_size = 50257) {
   return error_of([&] {
     const TokenDataset data = TokenDataset::open(pattern, vocab_size);
@@ -448,7 +448,7 @@ TEST_CASE("the bundled text is the one that the figures were measured on") {
 
 namespace {
 
-// What dev/data writes about shards "x_train_000001.bin", …: names, tokens and whether they have masks.
+// Writes the manifest that dev/data writes about such shards: names, tokens and whether they have masks.
 void write_manifest(const std::string& folder, const std::vector<std::pair<std::string, int64_t>>& shards, bool masks) {
   Json entries = Json::array();
   for (const auto& [name, tokens] : shards) {

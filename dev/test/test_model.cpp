@@ -161,7 +161,7 @@ TEST_CASE("public models' configs are taken") {
     const Json model = Json::parse(line, "dev/test/configs/llama.jsonl");
     CAPTURE(model.get_string("name"));
     CHECK(refusal(model.at("config")) == "");
-    // What a user's fine-tuning tool adds.
+    // Fine-tuning tools add keys like these.
     CHECK(refusal(with(with(model.at("config"), "use_mrope", false), "temperature", 0.6)) == "");
     CHECK(LlamaConfig::from_json(model.at("config"), "public").parameters() == model.get_int("parameters"));
   }

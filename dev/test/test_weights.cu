@@ -114,7 +114,7 @@ TEST_CASE("a head that is stored in a tied model is the embedding, or refused") 
   auto trainer = trainer_for(device, communicator, untied, DType::fp32);
   trainer->initialize(Init::normal, 1);
   std::vector<float> embedding = trainer->weights("model.embed_tokens.weight");
-  // What an untied model exports, with this as the head.
+  // Writes the tensors that an untied model exports, with `head` as lm_head.
   const auto stored = [&](const std::string& directory, const std::vector<float>& head) {
     std::vector<TensorSpec> specs;
     for (const Tensor& t : trainer->layout().tensors) {

@@ -59,7 +59,7 @@ constexpr double kMemoryPart = 0.85;  // of the data sheet
 constexpr const char* kBytesSource =
     "assumption: 85% of the data sheet's memory, 80% of NVLink and of a network card of 400 Gb/s a GPU";
 
-// What is the same of all kinds of device.
+// Returns the rates of memory and links, which every kind of device has.
 ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
   REQUIRE(device.bf16_flops > 0 && device.memory_bytes_per_second > 0, "the rates of %s are not known",
           device.name.c_str());

@@ -136,7 +136,7 @@ constexpr ConfigKey kKeys[] = {
     {"residual_dropout", Use::switched, "0"},
 };
 
-// Of rope_parameters and rope_scaling.
+// The keys of rope_parameters and rope_scaling.
 constexpr ConfigKey kRopeKeys[] = {
     {"rope_type", Use::used},
     {"type", Use::used},
@@ -149,7 +149,7 @@ constexpr ConfigKey kRopeKeys[] = {
     {"attention_factor", Use::switched, "1"},
 };
 
-// Of a model that transformers read from a GGUF file and wrote again: its tensors are wide ones since.
+// transformers keeps this entry when it reads a GGUF file and writes the model again with ordinary tensors.
 bool was_gguf(const std::string& name, const Json& value) {
   return name == "quantization_config" && value.is_object() && value.get_string("quant_method", "") == "gguf";
 }

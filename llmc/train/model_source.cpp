@@ -87,7 +87,7 @@ void require_vocabulary(const Options& options, const ModelSource& source) {
     }
 }
 
-// Of random weights: another number of tokens. Those that have a meaning stay if there still are such tokens.
+// Gives a model with random weights V tokens. bos, eos and pad stay if they are below V.
 void set_vocabulary(LlamaConfig& config, int V) {
   config.V = V;
   for (int* token : {&config.bos, &config.pad})
