@@ -358,6 +358,7 @@ inline std::string name_of(const Case& c, DType dtype) {
 template <class T>
 void check_case(Checker& checker, OtherOrders& orders, const Case& c, AttentionKernel kernel) {
   const std::string name = name_of(c, kDType<T>);
+  checker.trying(name);
   const Inputs<T> in(c, uint64_t(c.Tq) * 1000003 + uint64_t(c.Tk) * 1009 + c.HD);
   const Placement& place = in.place;
   const Outputs<T> outputs = run(checker.stream, in, kernel);

@@ -57,6 +57,9 @@ class Checker {
 
   void that(const std::string& name, bool ok, const std::string& details) { report(name, ok, details); }
 
+  // Names what is tried next, for whoever reads the last line after a hang.
+  void trying(const std::string& what) { printf("try  %s\n", what.c_str()); }
+
   // `call` must throw an Error whose text contains `expected`.
   void refused(const std::string& name, const std::string& expected, const std::function<void()>& call) {
     std::string message = "nothing was thrown";
@@ -112,6 +115,7 @@ void bench(Bencher& bencher);
 int main(int argc, char** argv) try {
   const std::string what = argc > 1 ? argv[1] : "";
   REQUIRE(argc == 2 && (what == "check" || what == "bench"), "usage: %s check|bench", argv[0]);
+  setvbuf(stdout, nullptr, _IOLBF, 0);  // after a crash or a hang the last line tells how far it came
   Device device(0);
   printf("%s on %s\n", argv[0], device.info().name.c_str());
   if (what == "bench") {

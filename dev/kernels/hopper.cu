@@ -188,6 +188,10 @@ void check_product(Checker& checker) {
     for (const bool boxes : {false, true})
       for (const bool whole : {true, false}) {
         const bool accumulate = whole == boxes;
+        const std::string title = format("multiply<%d>, A %s %s-major, B %s-major, lines of %u bytes, %s, %s numbers",
+                                         kN, kRegisters ? "in registers" : "shared", name(kMajorA), name(kMajorB),
+                                         line_bytes(swizzle), boxes ? "boxes" : "stores", whole ? "whole" : "normal");
+        checker.trying(title);
         const std::vector<bf16> a = numbers(generator, 64 * kDepth, whole), b = numbers(generator, kN * kDepth, whole);
         const Array<bf16> A(stream, kMajorA == Major::k ? a : transposed(a, 64, kDepth));
         const Array<bf16> B(stream, kMajorB == Major::k ? b : transposed(b, kN, kDepth));
@@ -201,10 +205,7 @@ void check_product(Checker& checker) {
             {stream, "product", {updates(D.data(), D.size()), reads(A.data(), A.size()), reads(B.data(), B.size())}}, 1,
             128, sizeof(Operands), D.data(), A.data(), B.data(), operand_map(stream, A.data(), kMajorA, 64, swizzle),
             operand_map(stream, B.data(), kMajorB, kN, swizzle), swizzle, boxes, accumulate);
-        checker.close(format("multiply<%d>, A %s %s-major, B %s-major, lines of %u bytes, %s, %s numbers", kN,
-                             kRegisters ? "in registers" : "shared", name(kMajorA), name(kMajorB), line_bytes(swizzle),
-                             boxes ? "boxes" : "stores", whole ? "whole" : "normal"),
-                      D.download(), want, {64, kN}, 0, whole ? 0 : rounding(kDepth));
+        checker.close(title, D.download(), want, {64, kN}, 0, whole ? 0 : rounding(kDepth));
       }
 }
 
@@ -262,6 +263,8 @@ __global__ void __launch_bounds__(128)
 }
 
 void check_box(Checker& checker, Swizzle swizzle, const BoxCorner& corner, const char* where) {
+  const std::string title = format("box %s, lines of %u bytes", where, line_bytes(swizzle));
+  checker.trying(title);
   Stream& stream = checker.stream;
   Generator generator(32);
   const int line = int(line_bytes(swizzle)) / 2;
@@ -302,7 +305,6 @@ void check_box(Checker& checker, Swizzle swizzle, const BoxCorner& corner, const
           want_out[next] = values[at];
           want_to[at] = from_float<bf16>(to_float(values[at]) + 1);
         }
-  const std::string title = format("box %s, lines of %u bytes", where, line_bytes(swizzle));
   checker.same_bits(title + ", loaded", out.download(), want_out);
   checker.same_bits(title + ", stored", to.download(), want_to);
 }
@@ -427,8 +429,9 @@ void check_pipeline(Checker& checker, OtherOrders& others) {
                                    matrix_map(stream, C.data(), M, N, 64, 64, swizzle), tiles_done.data(), K);
     return std::make_tuple(C.download(), tiles_done.download());
   };
-  const auto outputs = run(checker.stream);
   const std::string title = format("pipeline of warpgroups, B %s", kRows ? "(K,N)" : "(N,K)");
+  checker.trying(title);
+  const auto outputs = run(checker.stream);
   std::vector<double> want(size_t(M) * N, 0);
   add_product(want, a, b, size_t(M), size_t(N), size_t(K));
   // Rounded to bf16 once: half a unit of 8 bits.

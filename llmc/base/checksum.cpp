@@ -26,7 +26,7 @@ void Checksum::add_stripe(const unsigned char* stripe) {
 }
 
 void Checksum::add(const void* data, size_t bytes) {
-  if (!bytes) return; // An empty file has no memory, and memcpy takes no null pointer even for no bytes.
+  if (!bytes) return;  // An empty file has no memory, and memcpy takes no null pointer even for no bytes.
   auto* next = static_cast<const unsigned char*>(data);
   const auto* end = next + bytes;
   const size_t waiting = bytes_ % sizeof waiting_;

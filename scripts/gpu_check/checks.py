@@ -1,0 +1,247 @@
+"""The checks: functions of a Job (jobs.py). The order in which they are tried is in order.py."""
+
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+
+import figures
+from jobs import failed, last_line, skipped
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE_B, EIGHT_B = "dev/bench/llama3.2-1b.json", "dev/bench/llama3-8b.json"
+QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off")
+
+
+# ---- before anything runs ----------------------------------------------------------------------------------------------
+
+
+def needs(job):
+    """Everything that is missing at once, not one thing a build."""
+    device = "cuda" if job.machine.gpu or shutil.which("nvcc") else "cpu"
+    said = job.run("scripts/doctor", "configure", code=None, DEVICE=device, ARCH=job.machine.arch)
+    missing = [said[said.find("Cannot build"):].strip()] if "Cannot build" in said else []
+    if not missing and not (job.machine.builds / device / "config.mk").exists():
+        missing.append(f"scripts/doctor: {last_line(said)}")
+    free = shutil.disk_usage(ROOT).free / 2**30
+    if free < 4:
+        missing.append(f"{free:.1f} GiB of disk are free under {ROOT}: the build takes 4")
+    if job.machine.gpu and job.machine.torch is None:
+        job.say(f"{job.machine.python} has no torch with transformers: nothing will be compared with PyTorch")
+    if missing:
+        failed("; ".join(missing))
+
+
+def build(job):
+    goals = ("programs", "kernels")
+    cores = f"-j{os.cpu_count()}"
+    if job.machine.gpu or shutil.which("nvcc"):
+        job.run("make", "DEVICE=cuda", f"ARCH={job.machine.arch}", cores, *goals, "build/cuda/test/comm")
+    if not job.machine.gpu:
+        job.run("make", "DEVICE=cpu", cores, *goals, "build/cpu/test/comm")
+
+
+# ---- right numbers -----------------------------------------------------------------------------------------------------
+
+
+def kernel_check(name):
+    def does(job):
+        job.run(job.machine.programs / "kernels" / name, "check")
+
+    return does
+
+
+def parity(dump):
+    config = json.loads((dump / "config.json").read_text())
+    head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    fp8 = "quantization" in json.loads((dump / "recipe.json").read_text())
+
+    def does(job):
+        program, way = job.machine.programs / "test_llama", job.machine.detours.attention(head_size)
+        if not way:
+            job.run(program, dump)
+            return
+        for dtype in ("fp32", "bf16") + (("fp8",) if fp8 else ()):
+            job.run(program, dump, "--dtype", dtype, *(() if dtype == "fp32" else way))
+
+    return does
+
+
+def quickstart(job):
+    out = job.folder("quickstart")
+    job.run(job.machine.programs / "train_llama", "--steps", 200 if job.machine.gpu else 20, "--out", out)
+    losses = figures.column(out, "loss")
+    if not float(losses[-1]) < float(losses[0]):
+        failed(f"the loss went from {losses[0]} to {losses[-1]}")
+    job.figure("quickstart, last loss", float(losses[-1]), "nats")
+
+
+def small_training(job, name, *options):
+    """The losses of a few steps of the bundled model, as texts with all their digits."""
+    out = job.folder(name)
+    command = (job.machine.programs / "train_llama", "--steps", 6, *QUIET, "--dtype", "bf16", "--out", out, *options)
+    (job.run_ranks if "--rendezvous" in options else job.run)(*command)
+    return figures.column(out, "loss")
+
+
+def graphs(*options, ranks=1):
+    """A step that is launched as a whole has the bits of one that is enqueued piece by piece."""
+
+    def does(job):
+        batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(64))
+        share = ("--rendezvous", "RENDEZVOUS") if ranks > 1 else ()
+        off, on = (small_training(job, way, *batch, *share, "--cuda-graphs", way) for way in ("off", "on"))
+        if off != on:
+            failed(f"other losses with --cuda-graphs on: {on} instead of {off}")
+
+    return does
+
+
+def tuned(job):
+    """Choices that are read from a file are those that were found."""
+    found = small_training(job, "found", "--tune-products")
+    again = small_training(job, "again", "--tuning", job.folder("found") / "tuning.json")
+    if found != again:
+        failed(f"--tuning has the losses {again}, --tune-products {found}")
+
+
+# ---- several ranks on one GPU ------------------------------------------------------------------------------------------
+
+
+def collectives(job):
+    job.run_ranks(job.machine.programs / "test/comm")
+
+
+def fails_clearly(text, *scenario):
+    """Both ranks end, not with success, and one of them says why."""
+
+    def does(job):
+        said = job.run_ranks(job.machine.programs / "test/comm", *scenario, code=None)
+        if text not in said:
+            failed(f'comm {" ".join(map(str, scenario))} does not say "{text}"; {last_line(said)}')
+
+    return does
+
+
+def spread(job):
+    """The losses of one rank, and how much they differ by the order in which it adds its micro-batches.
+
+    In bf16 each order of a sum rounds otherwise, so the losses of two ranks may differ by as much.
+    """
+    runs = {B: small_training(job, f"one{B}", "--global-batch", 16, "--micro-batch", B) for B in (16, 8, 4)}
+    return runs[16], max(figures.largest_difference(runs[16], run) for run in runs.values())
+
+
+def two_ranks(*way):
+    def does(job):
+        alone, allowed = spread(job)
+        shared = small_training(job, "two", "--global-batch", 16, "--micro-batch", 8, "--rendezvous", "RENDEZVOUS", *way)
+        difference = figures.largest_difference(alone, shared)
+        job.say(f"the losses differ from one rank's by {difference:.3e}; other orders of its micro-batches do by {allowed:.3e}")
+        if not difference <= 3 * allowed:  # 3: a few orders were tried out of many
+            failed(f"losses differ from one rank's by {difference:.3e}, more than 3 x {allowed:.3e}")
+
+    return does
+
+
+# ---- speed -------------------------------------------------------------------------------------------------------------
+
+
+def one_b(*options, title):
+    """Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside what the model predicts."""
+
+    def does(job):
+        program, gpu = job.machine.programs / "bench/train", job.machine.gpu
+        if not gpu:
+            figures.training(job, title, job.run(program, "--seq-len", 64, "--micro-batch", 4, "--global-batch", 4, "--soak",
+                                                 2, "--steps", 3, *options), "")
+            return
+        whole = gpu.gib > 70  # GiB: 8 sequences of 4096 tokens take 61
+        batch = ("--micro-batch", 8, "--global-batch", 8) if whole else ("--fit", "--micro-batch", 1, "--global-batch", 1)
+        shape = ("--model", ONE_B, "--seq-len", 4096, *batch, *job.machine.detours.attention(64), *options)
+        said = job.run(program, *shape, "--soak", 3, "--steps", 10)
+        known = [name for name in ("H100", "H200", "A100", "B200") if name in gpu.name]
+        predicts = whole and known and "--tune-products" not in options
+        figures.training(job, title, said, job.run(program, "--predict", "--gpu", known[0], *shape) if predicts else "")
+
+    return does
+
+
+def eight_b(*options, title):
+    def does(job):
+        shape = ("--model", "llama3-8b", "--fit", "--seq-len", 8192, "--micro-batch", 1, "--global-batch", 1)
+        said = job.run(job.machine.programs / "bench/train", *shape, *job.machine.detours.attention(128), *options)
+        figures.training(job, title, said, "")
+
+    return does
+
+
+def beside_pytorch(title, least, *shape):
+    """Both programs in turn, in the same minutes; PyTorch compiled, with its fastest attention."""
+
+    def does(job):
+        if job.machine.torch is None:
+            skipped(f"{job.machine.python} has no torch with transformers")
+        ours = " ".join(job.machine.detours.attention(64, 128))
+        size = (*shape, "--compiled", "--steps", 25, "--rounds", 2) if job.machine.gpu else ("--steps", 10, "--rounds", 1)
+        said = job.run("dev/bench/pytorch_ratio", "--program", job.machine.programs / "train_llama", "--python",
+                       job.machine.python, f"--ours={ours}", *size)
+        job.figure(title, figures.number(r"([\d.]+) times as fast as PyTorch", said), "times PyTorch's rate", least=least)
+
+    return does
+
+
+def attention_rates(job):
+    if job.machine.torch is None:
+        skipped(f"{job.machine.python} has no torch: no flash and no cuDNN to compare with")
+    kernels = ("mma",) if job.machine.detours.attention(128) else ("mma", "hopper")
+    said = job.run("dev/bench/attention", job.machine.programs, *kernels, code=None, PYTHON=job.machine.python)
+    lines = [line for line in said.splitlines() if "TFLOP/s; limit" in line]
+    for line in lines:
+        least, goal = figures.number(r"limit (\d+)", line), figures.number(r"goal (\d+)", line)
+        title = "attention " + line.split(":")[0]
+        job.figure(title, figures.number(r": (\d+) TFLOP/s", line), "TFLOP/s", figures.number(r"predicted (\d+)", line), least)
+        job.say(f"{title}: the goal is {goal:.0f}")
+    if not lines and job.machine.hopper() and "hopper" in kernels:
+        failed(f"no rates: {last_line(said)}")
+
+
+def kernel_bench(name):
+    def does(job):
+        said = job.run(job.machine.programs / "kernels" / name, "bench")
+        for what in ("copy", "product"):
+            rate = figures.number(rf"^measured: a {what} of .* runs at ([\d.]+) G", said)
+            if rate and name == "rmsnorm":
+                job.figure(f"largest {what}", rate, "GB/s" if what == "copy" else "GFLOP/s")
+
+    return does
+
+
+def trace(job):
+    """The streams of a step, for ui.perfetto.dev."""
+    file = job.folder("trace.json")
+    shape = ("--model", ONE_B, "--seq-len", 2048, "--micro-batch", 4, "--global-batch", 4) if job.machine.gpu else ()
+    job.run(job.machine.programs / "train_llama", "--steps", 4, *QUIET, *shape, *job.machine.detours.attention(64), "--trace",
+            file, "--out", job.folder("run"))
+    with open(file, "rb") as plain, gzip.open(job.kept / "trace.json.gz", "wb") as packed:
+        shutil.copyfileobj(plain, packed)
+
+
+def host_copies(job):
+    said = job.run(job.machine.programs / "bench/host_copies")
+    for what in ("to the host", "from the host", "both at once"):
+        job.figure(f"copies {what}", figures.number(rf"^{what}\s+([\d.]+) GB/s", said), "GB/s",
+                   55 if job.machine.gpu else None)  # what the planner reckons with
+
+
+def memory_policies(job):
+    small = () if job.machine.gpu else ("--model", "tiny", "--layers", 4, "--seq-len", 64, "--steps", 4, "--dtype", "bf16")
+    job.run("python3", "-u", "dev/bench/memory_policies", "--program", job.machine.programs / "train_llama", *small)
+
+
+def ladder(job):
+    shape = ("--model", ONE_B, "--seq-len", 4096, "--micro-batch", 2, "--steps", 60) if job.machine.gpu else ("--steps", 20)
+    job.run("dev/bench/ladder", "--program", job.machine.programs / "train_llama", *shape)
+
+

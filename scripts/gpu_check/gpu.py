@@ -1,0 +1,47 @@
+"""The GPU that a program sees first, as nvidia-smi knows it."""
+
+import os
+import subprocess
+
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's order, so that both mean the same GPU by a number
+
+
+def number():
+    """What `nvidia-smi -i` takes: a number or a UUID; None if CUDA_VISIBLE_DEVICES hides all GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if visible in ("", "-1"):
+        return None
+    return "0" if visible.startswith("MIG") else visible  # nvidia-smi takes no slice of a GPU here: all of them are alike
+
+
+def query(*names):
+    """The values of these properties (`nvidia-smi --help-query-gpu`) as texts, or None without a GPU."""
+    if number() is None:
+        return None
+    try:
+        said = subprocess.run(["nvidia-smi", "-i", number(), "--query-gpu=" + ",".join(names), "--format=csv,noheader,nounits"],
+                              capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    values = [value.strip() for value in said.splitlines()[0].split(",")] if said.strip() else []
+    return values if len(values) == len(names) else None
+
+
+class Gpu:
+    """Name, architecture for make (90a), memory in GiB, driver."""
+
+    def __init__(self, values):
+        self.name, capability, memory, self.driver = values
+        self.capability = capability.replace(".", "")  # 90
+        self.arch = self.capability + ("a" if int(self.capability) >= 90 else "")  # code that only this generation runs
+        self.gib = float(memory) / 1024
+
+    def state(self):
+        """Clocks and power of this moment, for the page's heading."""
+        values = query("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+        return "clocks and power unknown" if values is None else "SM {} MHz, memory {} MHz, {} W, {} C".format(*values)
+
+
+def find():
+    values = query("name", "compute_cap", "memory.total", "driver_version")
+    return None if values is None else Gpu(values)

@@ -1,0 +1,89 @@
+"""What became of each check: a JSON file under build/ that each call goes on with, and what a call leaves in its folder."""
+
+import hashlib
+import json
+import os
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+BAD = ("failed", "crashed", "hung")
+AGAIN = ("skipped", "unfinished")  # tried again in the next call
+
+
+def sources(root):
+    """A short name for the sources: a check that has failed is tried again when they have changed."""
+    digest = hashlib.sha256()
+    for folder in ("llmc", "dev", "scripts"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and path.suffix not in (".pyc", ".md") and "results" not in path.parts:
+                digest.update(path.read_bytes())
+    for name in ("Makefile", "train_llama.cu", "test_llama.cu"):
+        digest.update((root / name).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def commit(folder):
+    try:
+        return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+class Records:
+    def __init__(self, work, out, machine, fresh):
+        self.work, self.out, self.file = work, out, work / "state.json"
+        work.mkdir(parents=True, exist_ok=True)
+        known = json.loads(self.file.read_text()) if self.file.exists() and not fresh else {}
+        if known.get("machine") != machine:
+            known = {"machine": machine, "calls": [], "checks": {}}
+        self.known, self.commit = known, commit(work)
+        self.of = known["checks"]
+
+    def begin_call(self, args):
+        self.out.mkdir(parents=True, exist_ok=True)
+        began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        self.known["calls"].append({"began": began, "asked": args.only, "limit": args.seconds, "seconds": None})
+        with tarfile.open(self.out / "gpu_check.tar", "w") as tar:
+            for folder in ("logs", "kept"):
+                if (self.work / folder).is_dir():
+                    tar.add(self.work / folder, folder)
+
+    def end_call(self, seconds):
+        self.known["calls"][-1]["seconds"] = round(seconds)
+        self._save()
+
+    def add(self, name, record, now):
+        """Keeps what became of a check, on disk before the next one is tried."""
+        record.update(sources=now, commit=self.commit, call=len(self.known["calls"]))
+        self.of[name] = record
+        self._save()
+        kept = [self.work / "logs" / record["log"]] if record.get("log") else []
+        with tarfile.open(self.out / "gpu_check.tar", "a") as tar:
+            for path in kept + sorted((self.work / "kept").glob("*")) * (name == "1b/trace"):
+                tar.add(path, f"{path.parent.name}/{path.name}")
+
+    def _save(self):
+        text = json.dumps(self.known, indent=1) + "\n"
+        for path in (self.file, self.out / "gpu_check.json"):
+            part = path.with_suffix(".part")
+            part.write_text(text)
+            os.replace(part, path)
+
+    def result(self, name):
+        return self.of[name]["result"] if name in self.of else "not reached"
+
+    def failed(self, name):
+        return self.result(name) in BAD
+
+    def due(self, check, now):
+        """Whether a call tries it: what works is not tried again, what does not only after a change of the sources."""
+        if check.name.startswith("machine/") or check.name not in self.of:
+            return True
+        record = self.of[check.name]
+        return record["result"] in AGAIN or (record["result"] in BAD and record["sources"] != now)
+
+    def broken(self, checks):
+        """Each fact that a check puts out of order which failed or did not come to its end, with that check's name."""
+        return {fact: check.name for check in checks if self.result(check.name) in (*BAD, "unfinished") for fact in check.breaks}
