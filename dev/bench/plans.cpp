@@ -63,7 +63,7 @@ int64_t longest(const char* model, const std::string& gpu, const Policy& policy,
   int64_t fits = 0;
   for (int64_t T = 1024; T <= kLongest; T *= 2) {
     const Asked a = asked(options_of(model, gpu, policy, T), device);
-    if (plan_memory(a.config, a.settings, Mesh{}, device).device_bytes() > room(device)) break;
+    if (plan_memory(a.config, a.settings, Mesh{}, device).needed_device_bytes() > room(device)) break;
     fits = T;
   }
   return fits;

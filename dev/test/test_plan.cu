@@ -1,4 +1,5 @@
-// Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit
+// Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit;
+// what is reserved beside the arena, on a GPU
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -6,7 +7,9 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/device/known_devices.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/reserve.h"
 
 TEST_CASE("buffers of a plan neither overlap nor leave the arena") {
   Device device;
@@ -49,6 +52,54 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
         "device, total       3.00 MiB\n"
         "host checkpoints    4.00 MiB\n"
         "pinned host         4.00 MiB");
+}
+
+TEST_CASE("a plan counts what is reserved beside the arena") {
+  MemoryPlan plan;
+  plan.add<float>(Segment::device, "activations", "a", 1 << 19);
+  plan.reserve("reserve for a library", 3 << 20);
+  plan.reserve("reserve for another", 1 << 20);
+  CHECK(plan.device_bytes() == 2 << 20);
+  CHECK(plan.needed_device_bytes() == 6 << 20);
+  CHECK(plan.table() ==
+        "activations             2.00 MiB\n"
+        "device, total           2.00 MiB\n"
+        "reserve for a library   3.00 MiB\n"
+        "reserve for another     1.00 MiB\n"
+        "device and reserve      6.00 MiB\n"
+        "pinned host                  0 B");
+}
+
+TEST_CASE("what is reserved follows from the device, the communicators and the attention kernel") {
+  const size_t MiB = 1 << 20, driver = 1536 * MiB, stack_of_a_byte = 132 * 2048;
+  DeviceInfo cpu;
+  cpu.shared_bytes_per_block = 227 << 10;
+  struct Kind {
+    DeviceInfo device;
+    int communicators;
+    AttentionOfRun attention;
+    size_t expected;
+  };
+  using enum AttentionKernel;
+  const DeviceInfo gpu = modelled_device("H100"), older = modelled_device("A100");
+  const Kind kinds[] = {{cpu, 3, {plain, DType::fp32, 64}, 0},
+                        {gpu, 0, {automatic, DType::bf16, 128}, driver},
+                        {gpu, 0, {mma, DType::bf16, 64}, driver},
+                        {gpu, 5, {automatic, DType::bf16, 128}, driver + 5 * 288 * MiB},
+                        {gpu, 0, {plain, DType::bf16, 64}, driver + 1536 * stack_of_a_byte},
+                        {gpu, 2, {plain, DType::bf16, 128}, driver + 2 * 288 * MiB + 3072 * stack_of_a_byte},
+                        {gpu, 0, {automatic, DType::fp32, 64}, driver + 1536 * stack_of_a_byte},  // no other takes it
+                        {gpu, 0, {automatic, DType::bf16, 80}, driver + 5120 * stack_of_a_byte},
+                        {older, 0, {automatic, DType::bf16, 128}, driver},
+                        {older, 0, {plain, DType::bf16, 128}, driver + 3072 * 108 * 2048}};
+  for (const Kind& kind : kinds) {
+    CAPTURE(kind.attention.HD);
+    CAPTURE(kind.communicators);
+    MemoryPlan plan;
+    add_reserve(plan, kind.device, kind.communicators, kind.attention);
+    CHECK(plan.reserved_bytes() == kind.expected);
+    CHECK(plan.device_bytes() == 0);
+  }
 }
 
 TEST_CASE("a host has what the least of its control groups lets it have") {
