@@ -17,6 +17,7 @@
 #include "llmc/device/replay.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/memory/activation_policy.h"
+#include "llmc/memory/reserve.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
 #include "llmc/train/context.h"
@@ -332,6 +333,9 @@ void Run::finish_step() {
   if (result.step == first_step()) {
     started_.clear();
     if (folder) folder->become_latest();
+    const std::string taken = describe_taken(trainer->plan(), device.info(), device.taken_bytes());
+    if (folder) folder->write_memory(trainer->plan().table() + "\n" + taken);
+    if (device.info().gpu) console.line(taken);
     if (const std::string unneeded = unneeded_choices(trainer->products(), tuning_); !unneeded.empty())
       console.warning(unneeded);
   }

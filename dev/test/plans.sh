@@ -123,6 +123,9 @@ for n in 1 2; do
   # shellcheck disable=SC2086  # words
   run() { ranks $n "$train" "${short[@]}" --micro-batch 2 $sharing --out "$1" "${@:2}" >"$1.txt" 2>&1 || { cat "$1.txt" && fail "the run $1"; }; }
   run plain-$n
+  planned=$(said plain-$n/memory.txt "device, total")
+  check "$n: the device holds what is planned, and nothing else: $planned" grep -qxF "after the first step $planned of the \
+device are taken: $planned are planned, and 0 B lie beside the plan, which reserves 0 B" plain-$n/memory.txt
   run block-$n --recompute block
   within=$(just block-$n.txt)
   run chosen-$n --plan auto --memory-limit "$within" --checkpoint-every 3

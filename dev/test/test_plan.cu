@@ -1,5 +1,5 @@
 // Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit;
-// what is reserved beside the arena, on a GPU
+// what is reserved beside the arena on a GPU, and what is taken of a device
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -100,6 +100,34 @@ TEST_CASE("what is reserved follows from the device, the communicators and the a
     CHECK(plan.reserved_bytes() == kind.expected);
     CHECK(plan.device_bytes() == 0);
   }
+}
+
+TEST_CASE("a device counts what is taken of its memory, and a sentence compares it with the plan") {
+  Device device;
+  if (device.info().gpu) return;  // whose driver counts in pages, and for all processes
+  CHECK(device.taken_bytes() == 0);
+  {
+    DeviceMemory kept(device, 1000);
+    const DeviceMemory moved = std::move(kept), more(device, 24);
+    const PinnedMemory of_the_host(device, 4096);
+    CHECK(device.taken_bytes() == 1024);
+  }
+  CHECK(device.taken_bytes() == 0);
+
+  MemoryPlan plan;
+  plan.add<float>(Segment::device, "weights", "w", 1 << 20);
+  plan.reserve("reserve for a library", 2 << 20);
+  DeviceInfo info;
+  info.memory_bytes = 10 << 20, info.free_bytes = 9 << 20;
+  CHECK(describe_taken(plan, info, 5 << 20) ==
+        "after the first step 5.00 MiB of the device are taken: 4.00 MiB are planned, and 1.00 MiB lie beside the "
+        "plan, which reserves "
+        "2.00 MiB; 1.00 MiB were in use when the run opened it, CUDA's context included");
+  info.free_bytes = info.memory_bytes;
+  CHECK(describe_taken(plan, info, 7 << 20) ==
+        "after the first step 7.00 MiB of the device are taken: 4.00 MiB are planned, and 3.00 MiB lie beside the "
+        "plan, which reserves "
+        "2.00 MiB; they are 1.00 MiB more than assumed: where memory runs out, let --memory-limit be that much less");
 }
 
 TEST_CASE("a host has what the least of its control groups lets it have") {

@@ -1,5 +1,8 @@
 #include "llmc/memory/reserve.h"
 
+#include <algorithm>
+
+#include "llmc/base/error.h"
 #include "llmc/base/text.h"
 
 namespace {
@@ -30,4 +33,19 @@ void add_reserve(MemoryPlan& plan, const DeviceInfo& device, int communicators, 
   if (choice.kernel == AttentionKernel::plain)
     plan.reserve("reserve for plain attention's stack",
                  plain_attention_stack(attention.HD) * kResidentThreads * size_t(device.multiprocessors));
+}
+
+std::string describe_taken(const MemoryPlan& plan, const DeviceInfo& device, size_t taken) {
+  const size_t planned = plan.device_bytes(), reserved = plan.reserved_bytes();
+  const size_t beside = taken - std::min(taken, planned), before = device.memory_bytes - device.free_bytes;
+  std::string text = format(
+      "after the first step %s of the device are taken: %s are planned, and %s lie beside the plan, which reserves %s",
+      human_bytes(taken).c_str(), human_bytes(planned).c_str(), human_bytes(beside).c_str(),
+      human_bytes(reserved).c_str());
+  if (beside > reserved)
+    text += format("; they are %s more than assumed: where memory runs out, let --memory-limit be that much less",
+                   human_bytes(beside - reserved).c_str());
+  if (before > 0)
+    text += format("; %s were in use when the run opened it, CUDA's context included", human_bytes(before).c_str());
+  return text;
 }

@@ -23,3 +23,8 @@ struct AttentionOfRun {
 //
 // On a CPU nothing is reserved.
 void add_reserve(MemoryPlan& plan, const DeviceInfo& device, int communicators, const AttentionOfRun& attention);
+
+// What of the device is `taken` after the first step (Device::taken_bytes), beside the plan and its reserve, in a
+// sentence. CUDA's context is not in it, since it is there before the device is opened: the sentence says what was in
+// use then.
+std::string describe_taken(const MemoryPlan& plan, const DeviceInfo& device, size_t taken);
