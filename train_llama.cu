@@ -146,8 +146,9 @@ Run::Run(const Options& given, const Options& asked, const Ranks& ranks, const R
     about_text_ = std::move(opened.about_text);
   }
   const int64_t data_tokens = data ? data->size() : 0;
-  planner.emplace(options, model.config, device.info(), mesh, data_tokens,
-                  MemoryLimits::here(options, device.info(), ranks.local_size));
+  const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
+  if (!limits.warning.empty()) console.warning(limits.warning);
+  planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
   settings =
       resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.weights.has_value());

@@ -56,11 +56,16 @@ int exit_code(const std::exception& error) {
 }
 
 MemoryLimits MemoryLimits::here(const Options& options, const DeviceInfo& device, int ranks_on_node) {
-  const auto limit = [](const char* option, const std::string& text, size_t there_is) {
-    return text.empty() ? there_is : std::min<size_t>(parse_bytes(option, text), there_is);
-  };
-  return {limit("--memory-limit", options.memory_limit, device.free_bytes),
-          limit("--host-memory-limit", options.host_memory_limit, host_memory_bytes() / 10 * 9), ranks_on_node};
+  const size_t host = host_memory_bytes();
+  MemoryLimits limits = elsewhere(options, device, ranks_on_node);
+  limits.device = std::min(limits.device, device.free_bytes);
+  if (options.host_memory_limit.empty()) limits.host = host / 10 * 9;
+  if (limits.host > host)
+    limits.warning = format(
+        "--host-memory-limit %s: the system says that this process can have %s of the host\n  the plan counts on %s; a "
+        "run that cannot have it ends as it pins its memory, or is killed",
+        options.host_memory_limit.c_str(), human_bytes(host).c_str(), human_bytes(limits.host).c_str());
+  return limits;
 }
 
 MemoryLimits MemoryLimits::elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node) {

@@ -20,9 +20,10 @@ struct MemoryLimits {
   size_t device;  // of one rank, the plan's reserve included
   size_t host;    // pinned, of all ranks of a node together; in the CPU world with what stands for devices
   int ranks_on_node;
+  std::string warning = {};
 
-  // Of this machine: what its device has free, and 90% of its memory; or less, by --memory-limit and
-  // --host-memory-limit.
+  // Of this machine: what its device has free, or less, by --memory-limit; and 90% of its memory, or what
+  // --host-memory-limit says. `warning` is for a limit beyond what the system says that the host has.
   static MemoryLimits here(const Options& options, const DeviceInfo& device, int ranks_on_node);
   // Of a node that is not here: what the device has, and 256 GiB of host memory for each; or what the options say.
   static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
