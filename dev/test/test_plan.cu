@@ -1,7 +1,12 @@
 // Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit;
 // what is reserved beside the arena on a GPU, and what is taken of a device
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -86,9 +91,9 @@ TEST_CASE("what is reserved follows from the device, the communicators and the a
                         {gpu, 0, {automatic, DType::bf16, 128}, driver},
                         {gpu, 0, {mma, DType::bf16, 64}, driver},
                         {gpu, 5, {automatic, DType::bf16, 128}, driver + 5 * 288 * MiB},
-                        {gpu, 0, {plain, DType::bf16, 64}, driver + 1536 * stack_of_a_byte},
+                        {gpu, 0, {plain, DType::bf16, 64}, driver + 1552 * stack_of_a_byte},
                         {gpu, 2, {plain, DType::bf16, 128}, driver + 2 * 288 * MiB + 3072 * stack_of_a_byte},
-                        {gpu, 0, {automatic, DType::fp32, 64}, driver + 1536 * stack_of_a_byte},  // no other takes it
+                        {gpu, 0, {automatic, DType::fp32, 64}, driver + 1552 * stack_of_a_byte},  // no other takes it
                         {gpu, 0, {automatic, DType::bf16, 80}, driver + 5120 * stack_of_a_byte},
                         {older, 0, {automatic, DType::bf16, 128}, driver},
                         {older, 0, {plain, DType::bf16, 128}, driver + 3072 * 108 * 2048}};
@@ -100,6 +105,23 @@ TEST_CASE("what is reserved follows from the device, the communicators and the a
     CHECK(plan.reserved_bytes() == kind.expected);
     CHECK(plan.device_bytes() == 0);
   }
+}
+
+TEST_CASE("plain attention's stack is the largest that its kernels were compiled with") {
+  std::ifstream baseline("dev/test/cuda_baseline.tsv");  // arch, kernel, registers, stack, ...
+  std::map<int, size_t> largest;                         // by head size; 0: the kernels that all others share
+  for (std::string line; std::getline(baseline, line);) {
+    char kernel[200];
+    size_t stack = 0;
+    if (line.find("attention_plain") == std::string::npos) continue;
+    CHECK(sscanf(line.c_str(), "%*s %199[^\t] %*u %zu", kernel, &stack) == 2);
+    size_t& most = largest[atoi(strrchr(kernel, ',') + 1)];
+    most = std::max(most, stack);
+  }
+  CHECK(largest.size() == 3);
+  CHECK(plain_attention_stack(64) == largest[64]);
+  CHECK(plain_attention_stack(128) == largest[128]);
+  CHECK(plain_attention_stack(256) == largest[0]);
 }
 
 TEST_CASE("a device counts what is taken of its memory, and a sentence compares it with the plan") {

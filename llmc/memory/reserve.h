@@ -1,5 +1,6 @@
 // Device memory that a run needs beside its plan: what the driver and the libraries take by themselves on a GPU. Every
-// figure is an assumption until a GPU has told better: a training prints what was really taken beside it.
+// figure is an assumption until a GPU has told better: a training prints what was really taken beside it. The context
+// is made before the run asks how much is free, so that on a GPU at hand its part is left unused.
 #pragma once
 
 #include <string>
