@@ -17,6 +17,7 @@
 #include "llmc/device/replay.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/memory/activation_policy.h"
+#include "llmc/memory/reserve.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/consolidate.h"
 #include "llmc/train/context.h"
@@ -145,8 +146,9 @@ Run::Run(const Options& given, const Options& asked, const Ranks& ranks, const R
     about_text_ = std::move(opened.about_text);
   }
   const int64_t data_tokens = data ? data->size() : 0;
-  planner.emplace(options, model.config, device.info(), mesh, data_tokens,
-                  MemoryLimits::here(options, device.info(), ranks.local_size));
+  const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
+  if (!limits.warning.empty()) console.warning(limits.warning);
+  planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
   settings =
       resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.weights.has_value());
@@ -332,6 +334,9 @@ void Run::finish_step() {
   if (result.step == first_step()) {
     started_.clear();
     if (folder) folder->become_latest();
+    const std::string taken = describe_taken(trainer->plan(), device.info(), device.taken_bytes());
+    if (folder) folder->write_memory(trainer->plan().table() + "\n" + taken);
+    if (device.info().gpu) console.line(taken);
     if (const std::string unneeded = unneeded_choices(trainer->products(), tuning_); !unneeded.empty())
       console.warning(unneeded);
   }

@@ -136,7 +136,7 @@ std::optional<Weighed> Cluster::with_least_recompute(Way way, int64_t G) const {
   const size_t limit = MemoryLimits::elsewhere({}, device_, kGpus).device;
   const auto bytes_with = [&](int recompute) {
     way.recompute = recompute;
-    return plan_memory(config_, settings_of(way, micro_steps), mesh, device_).device_bytes();
+    return plan_memory(config_, settings_of(way, micro_steps), mesh, device_).needed_device_bytes();
   };
   constexpr int most = int(std::size(kRecompute)) - 1;
   if (bytes_with(most) > limit) return {};
@@ -303,8 +303,8 @@ void print_assumptions() {
       "travels\n"
       "at once shares its links.\n"
       "Not modelled: ranks that are late, NCCL's kernels taking multiprocessors and the memory's rate from compute,\n"
-      "messages too short for the full rate, a network that is narrower somewhere or shared with others, and NCCL's\n"
-      "buffers beyond the 1.5 GiB that are kept free for it and the driver.\n\n");
+      "messages too short for the full rate, a network that is narrower somewhere or shared with others. Of a rank's\n"
+      "memory 1.5 GiB and 288 MiB for each of NCCL's communicators are kept free, by assumption.\n\n");
   printf(
       "bf16, fp32 state, gradients summed in fp32, nothing offloaded. Of tensor 1 to 8 x context 1 to 16 (1024 tokens "
       "of\n"
@@ -317,7 +317,8 @@ void print_assumptions() {
   printf(
       "Columns: nodes; GPUs; tokens a step; sequences a step and GPU; replicate x shard x context x tensor ranks; "
       "ZeRO\n"
-      "stage; micro-batches of a data rank x sequences; what backward computes again; memory of a rank; time of a "
+      "stage; micro-batches of a data rank x sequences; what backward computes again; memory of a rank, reserve "
+      "included; time of a "
       "step;\n"
       "share of it that compute waits for weights and gradients, for tensor and for context parallelism; tokens a "
       "second\n"

@@ -63,7 +63,7 @@ int64_t longest(const char* model, const std::string& gpu, const Policy& policy,
   int64_t fits = 0;
   for (int64_t T = 1024; T <= kLongest; T *= 2) {
     const Asked a = asked(options_of(model, gpu, policy, T), device);
-    if (plan_memory(a.config, a.settings, Mesh{}, device).device_bytes() > room(device)) break;
+    if (plan_memory(a.config, a.settings, Mesh{}, device).needed_device_bytes() > room(device)) break;
     fits = T;
   }
   return fits;
@@ -119,7 +119,8 @@ int main(int argc, char** argv) try {
   for (const std::string& gpu : gpus) {
     const DeviceInfo device = modelled_device(gpu);
     printf(
-        "\nWithin %s of one %s: of each model the longest sequence that trains (micro-batch 1, bf16, fp32 state), what "
+        "\nWithin %s of one %s, reserve included: of each model the longest sequence that trains (micro-batch 1, bf16, "
+        "fp32 state), what "
         "is pinned on\nthe host, and the share of a step that compute waits for copies at 35, 45 and 55 GB/s each "
         "way\n\n%-36s",
         human_bytes(room(device)).c_str(), device.name.c_str(), "recompute, offload, on the host");

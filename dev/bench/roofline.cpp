@@ -58,7 +58,7 @@ Asked asked(const Setup& s, const DeviceInfo& device, int B) {
 
 size_t bytes_needed(const Setup& s, const DeviceInfo& device, int B) {
   const Asked a = asked(s, device, B);
-  return plan_memory(a.config, a.trainer, a.mesh, device).device_bytes();
+  return plan_memory(a.config, a.trainer, a.mesh, device).needed_device_bytes();
 }
 
 size_t room(const DeviceInfo& device) { return MemoryLimits::elsewhere(Options(), device, 1).device; }

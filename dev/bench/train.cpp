@@ -103,7 +103,7 @@ void predict(const Options& options) {
   print_heading(config, settings, options, world);
   const size_t room = MemoryLimits::elsewhere(options, device, int(options.gpus_per_node)).device;
   printf("memory: %s of a device, %s\n", human_bytes(step.plan.device_bytes()).c_str(),
-         step.plan.device_bytes() <= room ? "which fits" : "which does not fit");
+         step.plan.needed_device_bytes() <= room ? "which fits" : "which does not fit");
   const double tokens = double(settings.step_tokens()) / world;
   const ReplayRates sheet = ReplayRates::data_sheet(device);
   for (ReplayRates rates : {sheet, public_rates(device, config.HD, settings.T), ReplayRates::of(device)}) {
@@ -227,7 +227,7 @@ int64_t fitting_layers(Options options, Device& device, Communicator& communicat
     options.layers = n;
     const LlamaConfig config = open_model(options).config;
     const RunSettings settings = resolve_settings(options, config, device.info(), mesh.data_ranks(), 0);
-    return plan_memory(config, trainer_settings(options, settings), mesh, device.info()).device_bytes() <= room;
+    return plan_memory(config, trainer_settings(options, settings), mesh, device.info()).needed_device_bytes() <= room;
   });
   layers = least_of_ranks(layers, device, communicator);
   REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),

@@ -34,6 +34,13 @@ ranks 1 "$train" "${host[@]}" >one.txt
 ranks 2 "$train" "${host[@]}" >two.txt || [ $? = 2 ]
 check "one rank fits the host" grep -q "^it fits" one.txt
 check "two ranks of a node together do not" grep -q "^it does not fit.*for 2 ranks" two.txt
+echo "-- a limit of the host that is not the system's"
+"$train" "${host[@]/40MiB/900TiB}" >beyond.txt
+check "a limit beyond what the host has is a warning" grep -q "^warning: --host-memory-limit 900TiB: the system says that this process can have [0-9.]* [GT]iB of the host" beyond.txt
+check "  and what the plan counts on" grep -q "^it fits: .* of the 900 TiB of the host" beyond.txt
+check "one within it is none" eval '! grep -q "^warning: --host-memory-limit" one.txt'
+ranks 2 "$train" "${short[@]}" --offload-optimizer --host-memory-limit 900TiB --out beyond >beyond.txt
+check "two ranks train with such a limit, and say so once" [ "$(grep -c "^warning: --host-memory-limit" beyond.txt)" = 1 ]
 for n in 1 2; do
   refused "$n: memory that cannot be pinned" "the host cannot pin" with_pinned 1000000 $n "$train" "${short[@]}" --activation-offload all --out unpinned
   check "  with the way out" grep -q "ulimit -l" refused
@@ -58,6 +65,34 @@ check "  others are said not to" grep -q " ! --recompute mlp$" tight.txt
 check "for a GPU that is not here, too: $(chosen rehearsed.txt)" grep -q "^chosen: .*--offload-optimizer" rehearsed.txt
 check "  and its plan" grep -q "host optimizer" rehearsed.txt
 
+echo "-- what the plan reserves for the driver and the libraries of a GPU"
+model=(--dry-run --nodes 1 --gpu H100 --model llama3.2-1b --seq-len 4096 --micro-batch 1)
+gpu=("${model[@]}" --gpus-per-node 1)
+said() { # FILE WHAT: the figure of a line of the plan
+  sed -n "s/^ *\(memory  *\)\?$2  *\([0-9.]* [KMGT]\?i\?B\)\$/\2/p" "$1"
+}
+reserves() { grep "reserve for" "$1" | sed 's/^ *//; s/   */: /' | paste -sd '|'; }
+"$train" "${gpu[@]}" >alone.txt
+check "a GPU by itself: $(reserves alone.txt)" [ "$(reserves alone.txt)" = "reserve for CUDA and cuBLASLt: 1.50 GiB" ]
+"$train" "${gpu[@]}" --attention plain >stack.txt
+check "plain attention: $(reserves stack.txt)" [ "$(reserves stack.txt)" = "$(reserves alone.txt)|reserve for plain attention's stack: 400 MiB" ]
+need=$(said alone.txt "device and reserve") total=$(said alone.txt "device, total")
+check "$total are planned, and $need needed" [ "$(said stack.txt "device, total")" = "$total" ]
+refused "  of which the reserve is a part" "(of which 1.50 GiB reserved), more than the $total of NVIDIA H100" "$train" "${gpu[@]}" --memory-limit "${total/ /}"
+"$train" "${gpu[@]}" --memory-limit "$(awk "BEGIN { print ${need% *} + 0.1 }")GiB" >within.txt
+check "  within it" grep -q "it fits: $need (of which 1.50 GiB reserved) of the " within.txt
+# Each rank of a node gathers and reduces its shards among all; in a group of tensor or context parallelism it has more.
+nccl() { # EXPECTED OPTION…
+  "$train" "${model[@]}" --gpus-per-node 8 --global-batch 8 "${@:2}" >nccl.txt
+  check "8 ranks ${*:2}: $(reserves nccl.txt)" [ "$(reserves nccl.txt)" = "$(reserves alone.txt)|reserve for NCCL, $1" ]
+}
+nccl "3 communicators: 864 MiB" --zero-stage 3
+nccl "4 communicators: 1.12 GiB" --zero-stage 3 --hybrid-shard-degree 4
+nccl "5 communicators: 1.41 GiB" --tensor-parallel-degree 8
+nccl "7 communicators: 1.97 GiB" --tensor-parallel-degree 4
+nccl "9 communicators: 2.53 GiB" --tensor-parallel-degree 2 --context-parallel-degree 2
+"$train" --dry-run "${short[@]}" >cpu.txt
+check "a CPU has no driver" eval '! grep -q reserve cpu.txt'
 
 echo "-- meshes that are not here"
 cluster=(--dry-run --model llama3-8b --nodes 128 --seq-len 8192 --zero-stage 3 --global-batch 512)
@@ -70,7 +105,7 @@ check "  in groups" grep -q "512 sequences of 8192 tokens: 128 groups of 8 ranks
 check "  with what each waits for" grep -q "it waits .* for tensor parallelism" mesh.txt
 "$train" "${cluster[@]/llama3-8b/llama3-405b}" --tensor-parallel-degree 2 >large.txt || [ $? = 2 ]
 check "what is too large is told what would choose" grep -q -- "--plan auto chooses" large.txt
-check "  and that it is more" grep -q "it does not fit: .*, more than the 77.6 GiB of NVIDIA H100" large.txt
+check "  and that it is more" grep -q "it does not fit: .*, more than the 79.1 GiB of NVIDIA H100" large.txt
 
 echo "-- one predicted speed: 8B on 8 H100"
 node=(--dry-run --nodes 1 --model llama3-8b --seq-len 8192 --zero-stage 3 --micro-batch 1 --global-batch 8)
@@ -95,6 +130,9 @@ for n in 1 2; do
   # shellcheck disable=SC2086  # words
   run() { ranks $n "$train" "${short[@]}" --micro-batch 2 $sharing --out "$1" "${@:2}" >"$1.txt" 2>&1 || { cat "$1.txt" && fail "the run $1"; }; }
   run plain-$n
+  planned=$(said plain-$n/memory.txt "device, total")
+  check "$n: the device holds what is planned, and nothing else: $planned" grep -qxF "after the first step $planned of the \
+device are taken: $planned are planned, and 0 B lie beside the plan, which reserves 0 B" plain-$n/memory.txt
   run block-$n --recompute block
   within=$(just block-$n.txt)
   run chosen-$n --plan auto --memory-limit "$within" --checkpoint-every 3

@@ -1,12 +1,20 @@
-// Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit
+// Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit;
+// what is reserved beside the arena on a GPU, and what is taken of a device
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/device/known_devices.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/reserve.h"
 
 TEST_CASE("buffers of a plan neither overlap nor leave the arena") {
   Device device;
@@ -49,6 +57,99 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
         "device, total       3.00 MiB\n"
         "host checkpoints    4.00 MiB\n"
         "pinned host         4.00 MiB");
+}
+
+TEST_CASE("a plan counts what is reserved beside the arena") {
+  MemoryPlan plan;
+  plan.add<float>(Segment::device, "activations", "a", 1 << 19);
+  plan.reserve("reserve for a library", 3 << 20);
+  plan.reserve("reserve for another", 1 << 20);
+  CHECK(plan.device_bytes() == 2 << 20);
+  CHECK(plan.needed_device_bytes() == 6 << 20);
+  CHECK(plan.table() ==
+        "activations             2.00 MiB\n"
+        "device, total           2.00 MiB\n"
+        "reserve for a library   3.00 MiB\n"
+        "reserve for another     1.00 MiB\n"
+        "device and reserve      6.00 MiB\n"
+        "pinned host                  0 B");
+}
+
+TEST_CASE("what is reserved follows from the device, the communicators and the attention kernel") {
+  const size_t MiB = 1 << 20, driver = 1536 * MiB, stack_of_a_byte = 132 * 2048;
+  DeviceInfo cpu;
+  cpu.shared_bytes_per_block = 227 << 10;
+  struct Kind {
+    DeviceInfo device;
+    int communicators;
+    AttentionOfRun attention;
+    size_t expected;
+  };
+  using enum AttentionKernel;
+  const DeviceInfo gpu = modelled_device("H100"), older = modelled_device("A100");
+  const Kind kinds[] = {{cpu, 3, {plain, DType::fp32, 64}, 0},
+                        {gpu, 0, {automatic, DType::bf16, 128}, driver},
+                        {gpu, 0, {mma, DType::bf16, 64}, driver},
+                        {gpu, 5, {automatic, DType::bf16, 128}, driver + 5 * 288 * MiB},
+                        {gpu, 0, {plain, DType::bf16, 64}, driver + 1552 * stack_of_a_byte},
+                        {gpu, 2, {plain, DType::bf16, 128}, driver + 2 * 288 * MiB + 3072 * stack_of_a_byte},
+                        {gpu, 0, {automatic, DType::fp32, 64}, driver + 1552 * stack_of_a_byte},  // no other takes it
+                        {gpu, 0, {automatic, DType::bf16, 80}, driver + 5120 * stack_of_a_byte},
+                        {older, 0, {automatic, DType::bf16, 128}, driver},
+                        {older, 0, {plain, DType::bf16, 128}, driver + 3072 * 108 * 2048}};
+  for (const Kind& kind : kinds) {
+    CAPTURE(kind.attention.HD);
+    CAPTURE(kind.communicators);
+    MemoryPlan plan;
+    add_reserve(plan, kind.device, kind.communicators, kind.attention);
+    CHECK(plan.reserved_bytes() == kind.expected);
+    CHECK(plan.device_bytes() == 0);
+  }
+}
+
+TEST_CASE("plain attention's stack is the largest that its kernels were compiled with") {
+  std::ifstream baseline("dev/test/cuda_baseline.tsv");  // arch, kernel, registers, stack, ...
+  std::map<int, size_t> largest;                         // by head size; 0: the kernels that all others share
+  for (std::string line; std::getline(baseline, line);) {
+    char kernel[200];
+    size_t stack = 0;
+    if (line.find("attention_plain") == std::string::npos) continue;
+    CHECK(sscanf(line.c_str(), "%*s %199[^\t] %*u %zu", kernel, &stack) == 2);
+    size_t& most = largest[atoi(strrchr(kernel, ',') + 1)];
+    most = std::max(most, stack);
+  }
+  CHECK(largest.size() == 3);
+  CHECK(plain_attention_stack(64) == largest[64]);
+  CHECK(plain_attention_stack(128) == largest[128]);
+  CHECK(plain_attention_stack(256) == largest[0]);
+}
+
+TEST_CASE("a device counts what is taken of its memory, and a sentence compares it with the plan") {
+  Device device;
+  if (device.info().gpu) return;  // whose driver counts in pages, and for all processes
+  CHECK(device.taken_bytes() == 0);
+  {
+    DeviceMemory kept(device, 1000);
+    const DeviceMemory moved = std::move(kept), more(device, 24);
+    const PinnedMemory of_the_host(device, 4096);
+    CHECK(device.taken_bytes() == 1024);
+  }
+  CHECK(device.taken_bytes() == 0);
+
+  MemoryPlan plan;
+  plan.add<float>(Segment::device, "weights", "w", 1 << 20);
+  plan.reserve("reserve for a library", 2 << 20);
+  DeviceInfo info;
+  info.memory_bytes = 10 << 20, info.free_bytes = 9 << 20;
+  CHECK(describe_taken(plan, info, 5 << 20) ==
+        "after the first step 5.00 MiB of the device are taken: 4.00 MiB are planned, and 1.00 MiB lie beside the "
+        "plan, which reserves "
+        "2.00 MiB; 1.00 MiB were in use when the run opened it, CUDA's context included");
+  info.free_bytes = info.memory_bytes;
+  CHECK(describe_taken(plan, info, 7 << 20) ==
+        "after the first step 7.00 MiB of the device are taken: 4.00 MiB are planned, and 3.00 MiB lie beside the "
+        "plan, which reserves "
+        "2.00 MiB; they are 1.00 MiB more than assumed: where memory runs out, let --memory-limit be that much less");
 }
 
 TEST_CASE("a host has what the least of its control groups lets it have") {

@@ -206,6 +206,7 @@ bool Device::records() const { return state_->record; }
 
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
+size_t Device::taken_bytes() const { return state_->device_bytes; }
 bool Device::executes() const { return state_->executes; }
 
 void Device::State::require_no_capture(const char* what) const {
@@ -341,8 +342,10 @@ void release(Device* device, std::byte* data, size_t bytes) {
 DeviceMemory::DeviceMemory(Device& device, size_t bytes)
     : device_(&device), data_(allocate(device, bytes, "device")), size_(bytes) {
   device.count_allocation();
+  device.state().device_bytes += bytes;
 }
 DeviceMemory::~DeviceMemory() {
+  if (data_ && !take_back_) device_->state().device_bytes -= size_;
   if (take_back_) take_back_();
   else release(device_, data_, size_);
 }

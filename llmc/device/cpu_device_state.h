@@ -57,6 +57,7 @@ struct Device::State {
   }
   CpuWorld world;
   DeviceInfo info;
+  size_t device_bytes = 0;  // of DeviceMemory
   Random random;
   ThreadPool pool;
   std::vector<std::unique_ptr<cpu_world::BlockRunner>> runners;

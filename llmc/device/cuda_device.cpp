@@ -1,6 +1,7 @@
 // The CUDA world's device: streams, events and memory are CUDA's own.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -91,6 +92,11 @@ bool RecordedWork::executes() const { return work_.stream.device().executes(); }
 
 Device::~Device() = default;
 const DeviceInfo& Device::info() const { return state_->info; }
+size_t Device::taken_bytes() const {
+  size_t free_bytes = state_->info.free_bytes, total_bytes = 0;
+  if (state_->executes) CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return state_->info.free_bytes - std::min(free_bytes, state_->info.free_bytes);
+}
 bool Device::executes() const { return state_->executes; }
 bool Device::records() const { return state_->record; }
 void Device::synchronize() {

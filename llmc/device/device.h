@@ -88,6 +88,9 @@ class Device {
   // How often device or pinned memory was allocated: a run allocates at its start only.
   size_t allocations() const { return allocations_; }
   void count_allocation() { ++allocations_; }
+  // Bytes of its memory that were taken since it was opened. On a GPU the driver says so: it counts what it and the
+  // libraries took, and what other processes did. In the CPU world it is what DeviceMemory holds.
+  size_t taken_bytes() const;
   // What is asked of the device from here on belongs to the next step.
   void begin_step() { ++step_; }
   int64_t step() const { return step_; }

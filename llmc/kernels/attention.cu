@@ -88,6 +88,8 @@ AttentionChoice choose_attention_kernel(AttentionKernel asked, const DeviceInfo&
   return {mma, "tensor cores, the fastest that takes " + what + "; not hopper: " + no_hopper};
 }
 
+size_t plain_attention_stack(int HD) { return HD == 64 ? 1552 : HD == 128 ? 3072 : 5120; }
+
 // ---------------------------------------------------------------------------------------------- checks
 
 namespace {

@@ -61,6 +61,10 @@ struct AttentionChoice {
 };
 AttentionChoice choose_attention_kernel(AttentionKernel asked, const DeviceInfo& device, DType dtype, int HD);
 
+// Bytes of local memory that a thread of plain attention has on a GPU: the largest of its kernels' stack frames, as
+// dev/test/cuda_baseline.tsv has them. Those of all other kernels are 64 bytes or less.
+size_t plain_attention_stack(int HD);
+
 // out =, lse (B,NH,Tq) =.  Pointers of T are 16-byte aligned. With `amax` the largest |out|, as rounded to T, goes into
 // it if it is larger than what is there.
 template <class T>

@@ -29,10 +29,17 @@ int MemoryPlan::add_bytes(Segment segment, const std::string& category, const st
   return int(buffers_.size()) - 1;
 }
 
+size_t MemoryPlan::reserved_bytes() const {
+  size_t sum = 0;
+  for (const auto& [what, bytes] : reserved_) sum += bytes;
+  return sum;
+}
+
 std::string MemoryPlan::table() const {
   constexpr size_t kWorthALine = 1 << 20;  // of the host's
   size_t width = 17;
   for (const Buffer& b : buffers_) width = std::max(width, b.category.size());
+  for (const auto& [what, bytes] : reserved_) width = std::max(width, what.size());
   std::string text;
   const auto line = [&](const std::string& name, size_t bytes) {
     text += format("%s%-*s %10s", text.empty() ? "" : "\n", int(width), name.c_str(), human_bytes(bytes).c_str());
@@ -40,6 +47,8 @@ std::string MemoryPlan::table() const {
   for (const auto& [bytes, category] : by_category(buffers_, false))
     if (bytes > 0) line(category, bytes);
   line("device, total", device_bytes());
+  for (const auto& [what, bytes] : reserved_) line(what, bytes);
+  if (!reserved_.empty()) line("device and reserve", needed_device_bytes());
   for (const auto& [bytes, category] : by_category(buffers_, true))
     if (bytes >= kWorthALine) line("host " + category, bytes);
   line("pinned host", bytes(Segment::pinned));

@@ -1,6 +1,7 @@
 // The memory plan: every buffer of a run is registered here before anything is allocated, so that what the run will
 // need is known, printed and allocated as one arena for each segment. The same registration makes the plan of
-// --dry-run.
+// --dry-run. Beside the buffers it counts the device memory that the driver and the libraries take by themselves
+// (reserve.h).
 //
 //   MemoryPlan plan;
 //   Planned<float> m = plan.add<float>(Segment::device, "optimizer", "first moments", n);
@@ -10,6 +11,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llmc/comm/communicator.h"
@@ -51,12 +53,18 @@ class MemoryPlan {
     return {add_bytes(segment, category, name, count * element_bytes, element_bytes), count * element_bytes};
   }
 
+  // Device memory that the run needs and that is no buffer: it counts, and the arena does not hold it.
+  void reserve(const std::string& what, size_t bytes) { reserved_.push_back({what, bytes}); }
+
   const std::vector<Buffer>& buffers() const { return buffers_; }
   size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
-  // Device and symmetric memory together: what has to fit on a GPU.
+  // Device and symmetric memory together: the arena's part of a GPU.
   size_t device_bytes() const { return bytes(Segment::device) + bytes(Segment::symmetric); }
-  // One line a category with its bytes, largest first, and the sums, for the device and for the host; no newline at the
-  // end.
+  size_t reserved_bytes() const;
+  // Both: what has to fit on a GPU.
+  size_t needed_device_bytes() const { return device_bytes() + reserved_bytes(); }
+  // One line a category with its bytes, largest first, and the sums, for the device and for the host; a line for each
+  // reserve behind the device's; no newline at the end.
   std::string table() const;
 
  private:
@@ -64,6 +72,7 @@ class MemoryPlan {
                 size_t element_bytes);
 
   std::vector<Buffer> buffers_;
+  std::vector<std::pair<std::string, size_t>> reserved_;
   size_t sizes_[3] = {0, 0, 0};
 };
 

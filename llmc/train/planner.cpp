@@ -12,15 +12,8 @@
 
 namespace {
 
-// What lies on a GPU beside the plan: its context, kernels' code and local memory, cuBLASLt, NCCL's buffers.
-constexpr size_t kReserve = size_t(3) << 29;
 // 2 TiB for 8 GPUs, as DGX and p5 nodes have.
 constexpr size_t kHostBytesPerGpu = size_t(256) << 30;
-
-size_t free_of(const DeviceInfo& device) {
-  const size_t reserve = device.gpu ? kReserve : 0;
-  return device.free_bytes - std::min(device.free_bytes, reserve);
-}
 
 // What backward computes again and what travels; what was asked for stays.
 std::vector<Options> activation_ways(const Options& from) {
@@ -63,18 +56,23 @@ int exit_code(const std::exception& error) {
 }
 
 MemoryLimits MemoryLimits::here(const Options& options, const DeviceInfo& device, int ranks_on_node) {
-  const auto limit = [](const char* option, const std::string& text, size_t there_is) {
-    return text.empty() ? there_is : std::min<size_t>(parse_bytes(option, text), there_is);
-  };
-  return {limit("--memory-limit", options.memory_limit, free_of(device)),
-          limit("--host-memory-limit", options.host_memory_limit, host_memory_bytes() / 10 * 9), ranks_on_node};
+  const size_t host = host_memory_bytes();
+  MemoryLimits limits = elsewhere(options, device, ranks_on_node);
+  limits.device = std::min(limits.device, device.free_bytes);
+  if (options.host_memory_limit.empty()) limits.host = host / 10 * 9;
+  if (limits.host > host)
+    limits.warning = format(
+        "--host-memory-limit %s: the system says that this process can have %s of the host\n  the plan counts on %s; a "
+        "run that cannot have it ends as it pins its memory, or is killed",
+        options.host_memory_limit.c_str(), human_bytes(host).c_str(), human_bytes(limits.host).c_str());
+  return limits;
 }
 
 MemoryLimits MemoryLimits::elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node) {
   const auto limit = [](const char* option, const std::string& text, size_t otherwise) {
     return text.empty() ? otherwise : size_t(parse_bytes(option, text));
   };
-  return {limit("--memory-limit", options.memory_limit, free_of(device)),
+  return {limit("--memory-limit", options.memory_limit, device.free_bytes),
           limit("--host-memory-limit", options.host_memory_limit, size_t(ranks_on_node) * kHostBytesPerGpu),
           ranks_on_node};
 }
@@ -91,8 +89,11 @@ bool Planner::fits(const Way& way) const { return way.device <= limits_.device &
 
 Planner::Way Planner::needs(const Options& options) const {
   const RunSettings settings = resolve_settings(options, config_, device_, mesh_.data_ranks(), data_tokens_);
-  const MemoryPlan plan = plan_memory(config_, trainer_settings(options, settings), mesh_, device_);
-  return {options, plan.device_bytes(), plan.bytes(Segment::pinned)};
+  return needs(options, plan_memory(config_, trainer_settings(options, settings), mesh_, device_));
+}
+
+Planner::Way Planner::needs(const Options& options, const MemoryPlan& plan) {
+  return {options, plan.needed_device_bytes(), plan.bytes(Segment::pinned)};
 }
 
 void Planner::predict(Way& way) const {
@@ -183,21 +184,21 @@ Options Planner::choose(Communicator& communicator, Device& device, Console& con
   return options;
 }
 
-bool Planner::fits(const MemoryPlan& plan) const {
-  return fits(Way{options_, plan.device_bytes(), plan.bytes(Segment::pinned)});
-}
+bool Planner::fits(const MemoryPlan& plan) const { return fits(needs(options_, plan)); }
 
 bool Planner::fits(const RunSettings& settings) const {
   return fits(plan_memory(config_, trainer_settings(options_, settings), mesh_, device_));
 }
 
 std::string Planner::verdict(const MemoryPlan& plan) const {
-  const Way way{options_, plan.device_bytes(), plan.bytes(Segment::pinned)};
+  const Way way = needs(options_, plan);
   std::string host =
       format("%s of the %s of the host", human_bytes(on_host(way)).c_str(), human_bytes(limits_.host).c_str());
   if (limits_.ranks_on_node > 1) host += format(", for %d ranks", limits_.ranks_on_node);
   if (!device_.gpu) host += ", where the device's lies too";
-  return format("it %s: %s%s the %s of %s, %s", fits(way) ? "fits" : "does not fit", human_bytes(way.device).c_str(),
+  std::string device = human_bytes(way.device);
+  if (plan.reserved_bytes()) device += format(" (of which %s reserved)", human_bytes(plan.reserved_bytes()).c_str());
+  return format("it %s: %s%s the %s of %s, %s", fits(way) ? "fits" : "does not fit", device.c_str(),
                 way.device <= limits_.device ? " of" : ", more than", human_bytes(limits_.device).c_str(),
                 device_.name.c_str(), host.c_str());
 }
@@ -232,7 +233,7 @@ std::vector<Planner::Way> Planner::savings() const {
 }
 
 void Planner::require_fits(const MemoryPlan& plan) const {
-  const Way now{options_, plan.device_bytes(), plan.bytes(Segment::pinned)};
+  const Way now = needs(options_, plan);
   if (fits(now)) return;
   const auto short_of = [&](const Way& way) { return now.device > limits_.device ? way.device : on_host(way); };
   std::vector<Way> ways = savings();

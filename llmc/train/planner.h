@@ -17,15 +17,15 @@
 #include "llmc/train/settings.h"
 
 struct MemoryLimits {
-  size_t device;  // of one rank
+  size_t device;  // of one rank, the plan's reserve included
   size_t host;    // pinned, of all ranks of a node together; in the CPU world with what stands for devices
   int ranks_on_node;
+  std::string warning = {};
 
-  // Of this machine: what its device has free, but for what a GPU's driver and libraries take, and 90% of its memory;
-  // or less, by --memory-limit and --host-memory-limit.
+  // Of this machine: what its device has free, or less, by --memory-limit; and 90% of its memory, or what
+  // --host-memory-limit says. `warning` is for a limit beyond what the system says that the host has.
   static MemoryLimits here(const Options& options, const DeviceInfo& device, int ranks_on_node);
-  // Of a node that is not here: what the device has, but for the same, and 256 GiB of host memory for each; or what the
-  // options say.
+  // Of a node that is not here: what the device has, and 256 GiB of host memory for each; or what the options say.
   static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
 };
 
@@ -55,7 +55,7 @@ class Planner {
   void require_fits(const MemoryPlan& plan) const;
 
  private:
-  // The options changed in one way, and what the run then needs of a rank.
+  // The options changed in one way, and what the run then needs of a rank; of its device, reserve included.
   struct Way {
     Options options;
     size_t device, pinned;
@@ -63,6 +63,7 @@ class Planner {
     std::string unconfirmed = {};  // rates that this prediction rests on
   };
   Way needs(const Options& options) const;
+  static Way needs(const Options& options, const MemoryPlan& plan);
   void predict(Way& way) const;
   bool fits(const Way& way) const;
   size_t on_host(const Way& way) const;  // of the node

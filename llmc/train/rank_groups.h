@@ -52,6 +52,15 @@ struct RankGroups {
     if (mesh.tensor_degree * mesh.context_degree > 1) computing = all.split(mesh.group({Axis::context, Axis::tensor}));
   }
 
+  // The communicators of several ranks, `all` included: those for which NCCL has buffers.
+  int communicators(const Communicator& all) const {
+    int count = all.size() > 1;
+    for (const Group* group : {&gather, &reduce, &replicate, &products, &tensor, &heads, &tensor_gather, &ascending,
+                               &descending, &computing})
+      count += *group && (*group)->size() > 1;
+    return count;
+  }
+
   Sharding sharding(int stage) const {
     return {
         gather->size() > 1 ? stage : 0, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};

@@ -152,8 +152,10 @@ bool RunFolder::open_log(const char* mode) {
 
 void RunFolder::write_about(const Json& config, const std::string& memory_plan) const {
   write_file(file("config.json"), config.dump(2) + "\n");
-  write_file(file("memory.txt"), memory_plan + "\n");
+  write_memory(memory_plan);
 }
+
+void RunFolder::write_memory(const std::string& text) const { write_file(file("memory.txt"), text + "\n"); }
 
 void RunFolder::require_room(uint64_t bytes, const char* what) const {
   std::error_code error;

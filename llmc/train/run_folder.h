@@ -35,6 +35,8 @@ class RunFolder {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   // config.json, and memory.txt: the plan as the banner prints it.
   void write_about(const Json& config, const std::string& memory_plan) const;
+  // memory.txt once more, with what is known by now.
+  void write_memory(const std::string& text) const;
   // Throws if the disk has less than `bytes` left for `what`.
   void require_room(uint64_t bytes, const char* what) const;
   // Appends one line to train.jsonl, handed to the system when it returns. Throws on a full disk.

@@ -11,6 +11,7 @@
 #include "llmc/kernels/initialize.h"
 #include "llmc/kernels/step_state.h"
 #include "llmc/kernels/tuning.h"
+#include "llmc/memory/reserve.h"
 #include "llmc/train/batch_feed.h"
 #include "llmc/train/logits.h"
 #include "llmc/train/optimizer.h"
@@ -72,6 +73,7 @@ class LlamaTrainer : public Trainer {
         to_communication_(device),
         to_compute_(device),
         forked_(device) {
+    add_reserve(plan_, device.info(), groups_.communicators(communicator), {settings.attention, kDType<T>, config_.HD});
     for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
     if (tensor_) whole_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.products, compute_);
     if (!settings.training) return;

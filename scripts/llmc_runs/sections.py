@@ -126,7 +126,8 @@ def memory(pages):
     names = list(dict.fromkeys(name for plan in plans for name in plan))
     if not names:
         return ""
-    parts = [name for name in names if name not in ("device, total", "pinned host") and not name.startswith("host ")]
+    sums = ("device, total", "device and reserve", "pinned host")
+    parts = [name for name in names if name not in sums and not name.startswith("host ")]
     parts.sort(key=lambda name: -max(plan.get(name, 0) for plan in plans))
     shade = {name: f"--share:{i / max(1, len(parts) - 1):.2f}" for i, name in enumerate(parts)}
     largest = max(sum(plan.get(name, 0) for name in parts) for plan in plans) or 1
