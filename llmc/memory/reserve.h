@@ -16,13 +16,9 @@ struct AttentionOfRun {
   int HD;
 };
 
-// Adds to the plan, on a GPU, what lies there beside it:
-//
-//   reserve for CUDA and cuBLASLt         1.5 GiB: the CUDA context, the kernels' code, cuBLASLt, gaps between
-//   allocations reserve for NCCL, N communicators     288 MiB for each communicator of several ranks reserve for plain
-//   attention's stack   local memory of its threads, if that kernel runs
-//
-// On a CPU nothing is reserved.
+// Adds to the plan what lies beside it on a GPU. There are three amounts. CUDA and cuBLASLt take 1.5 GiB: the context,
+// the kernels' code, workspaces, and gaps between allocations. Each of NCCL's communicators of several ranks takes
+// 288 MiB. Plain attention's stack is the local memory of its threads, if that kernel runs. A CPU reserves nothing.
 void add_reserve(MemoryPlan& plan, const DeviceInfo& device, int communicators, const AttentionOfRun& attention);
 
 // What of the device is `taken` after the first step (Device::taken_bytes), beside the plan and its reserve, in a
