@@ -9,7 +9,7 @@ source "$(dirname "$0")/lib.bash"
 unset "${!NCCL_@}"
 nccl=$build/test/nccl
 if [[ $(ldd "$nccl") != *libmpi* ]]; then
-  refused "a build without MPI has no stand-in" "" "$nccl"
+  refused "a build without MPI has no stand-in" "is one of the CPU world, over MPI" "$nccl"
   exit
 fi
 export limit=20
