@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 2: collectives on 1 to 4 ranks have the bits of a sum in rank order, in every schedule of the streams
-# Covers: an error, a lost or a stuck rank ends all ranks, and is said once with the rank
+# Covers: an error, a lost or a stuck rank ends all ranks, and is said once with the rank; exit handlers and destructors
+# that hang hold up no failing rank; how many ranks a machine has, as mpirun, torchrun, srun or MPI tell
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
