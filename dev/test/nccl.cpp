@@ -116,7 +116,8 @@ void run(const Ranks& ranks) {
   Device device(ranks.local_rank);
   device.state().info.uuid = scenario == "same-gpu" ? "GPU-1" : format("GPU-%d", ranks.rank);
   if (trouble_at("off-here")) setenv("NCCL_WIN_ENABLE", "0", 1);
-  const std::unique_ptr<Communicator> all = make_nccl_communicator(device, ranks, "", 60);
+  const char* file = getenv("LLMC_TEST_RENDEZVOUS");
+  const std::unique_ptr<Communicator> all = make_nccl_communicator(device, ranks, file ? file : "", 60);
   const std::unique_ptr<Communicator> group = all->split({0, 1});
   {
     const DeviceMemory memory = all->allocate(device, 1000);

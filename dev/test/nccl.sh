@@ -37,4 +37,13 @@ refused "two ranks on one GPU" "error on all 2 ranks: ranks 0, 1 of 2 take the s
 # shellcheck disable=SC2016  # of the other shell
 again() { ranks 2 bash -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$0" same-gpu' "$nccl"; }
 check "  unless each has an NCCL_HOSTID of its own" again
+
+export LLMC_TEST_RENDEZVOUS=$scratch/meet WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
+RANK=0 timeout $limit "$nccl" same-gpu >"$scratch/rank0" 2>&1 &
+same="ranks 0, 1 of 2 take the same GPU, GPU-1 on host $(hostname)"
+refused "two ranks on one GPU that meet at a file" "error on rank 1 of 2: $same" env RANK=1 timeout $limit "$nccl" same-gpu
+wait $! && code=0 || code=$?
+check "  both end with an error" [ "$code" = 1 ]
+check "  the same" grep -qF "error on rank 0 of 2: $same" "$scratch/rank0"
+check "  and leave no file" [ -z "$(find "$scratch" -name "meet*")" ]
 echo "$checks checks passed"
