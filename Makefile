@@ -274,6 +274,7 @@ $B/headers/%.ok: % $B/flags
 
 $(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
 $(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
+$B/obj/dev/test/nccl.cpp.o: CPPFLAGS += -Idev/test/nccl_stand_in
 $B/obj/dev/test/%.o: OPTIMIZE := -O1
 ifeq ($(SANITIZE),address)
 $B/obj/llmc/kernels/%.o $B/obj/llmc/device/%.o: OPTIMIZE := -O3

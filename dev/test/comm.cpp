@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -400,6 +401,11 @@ void check_order(Bench& b) {
 
 void check_host_helpers(Bench& b) {
   Communicator& c = *b.communicator;
+  if (b.ranks.mpi || b.ranks.size == 1) {
+    std::vector<std::string> want;
+    for (int r = 0; r < b.ranks.size; ++r) want.push_back(std::string(size_t(r), 'x'));
+    b.check(b.ranks.all_gather(want[size_t(b.ranks.rank)]) == want, "all_gather of the ranks' words, the first empty");
+  }
   const std::string text = "runs/2026-11-21-tiny of rank ";
   for (int root = 0; root < b.ranks.size; ++root)
     b.check(broadcast_text(c, b.compute, text + std::to_string(b.ranks.rank), root) == text + std::to_string(root),
@@ -497,6 +503,19 @@ const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
      [](Ranks& ranks, int) {
        sleep_ms(80 * (ranks.size - ranks.rank));
        fail("trouble of all");
+     }},
+    {"fail-at-exit",
+     [](Ranks&, int) {
+       std::atexit([] { sleep_ms(1000000); });
+       fail("trouble before exit handlers that hang");
+     }},
+    {"fail-in-destructors",
+     [](Ranks&, int) {
+       struct Hangs {
+         ~Hangs() { sleep_ms(1000000); }
+       } hangs;
+       end_within(0.5, "trouble before destructors that hang");
+       fail("never printed");
      }},
     {"fail-each", [](Ranks& ranks, int) { fail("trouble number %d", ranks.rank); }},
     // Rank N stays away from a collective.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 2: collectives on 1 to 4 ranks have the bits of a sum in rank order, in every schedule of the streams
-# Covers: an error, a lost or a stuck rank ends all ranks, and is said once with the rank
+# Covers: an error, a lost or a stuck rank ends all ranks, and is said once with the rank; exit handlers and destructors
+# that hang hold up no failing rank; how many ranks a machine has, as mpirun, torchrun, srun or MPI tell
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -8,7 +9,7 @@ source "$(dirname "$0")/lib.bash"
 comm=$build/test/comm
 export LLMC_THREADS=1
 export ASAN_OPTIONS=detect_leaks=0 # in a build with it: MPI leaks, from modules that it has unloaded, so nothing can name them
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!SLURM_@}"
 
 says() { grep -qF -- "$1" "$scratch/out"; }
 says_times() { [ "$(grep -cF -- "$2" "$scratch/out")" = "$1" ]; }
@@ -97,8 +98,26 @@ refused "a rank that cannot be" "RANK=2: expected a number from 0 to 1" env RANK
 refused "no number" "WORLD_SIZE=two: expected a number" env RANK=0 WORLD_SIZE=two LOCAL_RANK=0 "$comm"
 env RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 "$comm" who >"$scratch/out"
 check "torchrun's ranks" says "rank 5 of 8, local 1 of 4, told by RANK, WORLD_SIZE and LOCAL_RANK"
-env SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_NTASKS_PER_NODE=4 "$comm" who >"$scratch/out"
-check "srun's ranks" says "rank 5 of 8, local 1 of 4, started by srun"
+env RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 "$comm" who >"$scratch/out"
+check "without LOCAL_WORLD_SIZE" says "rank 5 of 8, local 1 of 8, told by RANK, WORLD_SIZE and LOCAL_RANK"
+check "  it says what it takes them for" says "LOCAL_WORLD_SIZE is not set, so all ranks count as ranks of this machine"
+refused "more local ranks than ranks" "LOCAL_WORLD_SIZE=9: expected a number from 2 to 8" \
+  env RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=9 "$comm" who
+srun() { env SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 "$@" "$comm" who; }
+srun_is() { # LOCAL_SIZE VARIABLE=VALUE…: how many ranks are on this node
+  srun "${@:2}" >"$scratch/out"
+  check "srun's ranks: ${*:2}" says "rank 5 of 8, local 1 of $1, started by srun"
+}
+srun_is 4 SLURM_NTASKS_PER_NODE=4
+srun_is 8 SLURM_NTASKS_PER_NODE=16
+srun_is 3 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE='5,3' SLURM_NTASKS_PER_NODE=8 SLURM_TASKS_PER_NODE='2(x9)'
+srun_is 2 SLURM_NODEID=3 SLURM_TASKS_PER_NODE='2(x4)'
+srun_is 8 SLURM_NODEID=3
+check "  it says which variable is missing" says "SLURM_NTASKS_PER_NODE is not set, so all ranks count as ranks of this"
+refused "a list that is none" "SLURM_STEP_TASKS_PER_NODE=4(x2: expected a list" srun SLURM_NODEID=1 "SLURM_STEP_TASKS_PER_NODE=4(x2"
+refused "a node beyond it" "a list of 2 nodes, but this is number 2" srun SLURM_NODEID=2 "SLURM_STEP_TASKS_PER_NODE=4(x2)"
+refused "fewer tasks than the own number" "SLURM_TASKS_PER_NODE=1(x8): 1 tasks on node 2, but SLURM_LOCALID=1" \
+  srun SLURM_NODEID=2 "SLURM_TASKS_PER_NODE=1(x8)"
 
 two=(env RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 "$comm" connect)
 if [[ $(ldd "$comm") != *libmpi* ]]; then
@@ -109,6 +128,17 @@ fi
 refused "several ranks without mpirun" "start them with mpirun -np 2, or scripts/run -n 2" "${two[@]}"
 refused "  with the rank" "error on rank 1 of 2" "${two[@]}"
 refused "mpirun of another MPI" "PMI_SIZE=2, but MPI does not see the other ranks" env PMI_RANK=0 PMI_SIZE=2 "$comm" who
+
+# ---- ranks on this machine ----
+who() { ranks 3 "$@" "$comm" who | sort >"$scratch/out"; }
+who
+for n in 0 1 2; do check "mpirun's rank $n" says "rank $n of 3, local $n of 3, started by mpirun"; done
+# shellcheck disable=SC2016  # of the other shell
+who bash -c 'OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % 2)) "$0" "$1"'
+check "mpirun's variables tell" says_times 2 "of 3, local 0 of 2"
+check "  of each" says "rank 1 of 3, local 1 of 2"
+who env -u OMPI_COMM_WORLD_LOCAL_SIZE
+for n in 0 1 2; do check "without them MPI tells: rank $n" says "rank $n of 3, local $n of 3, started by mpirun"; done
 
 # ---- collectives ----
 for n in 2 3 4; do check "$n ranks" passes $n; done
@@ -130,6 +160,13 @@ ends 4 fail-all
 error_is "error on all 4 ranks: trouble of all"
 ends 4 fail-late
 error_is "error on all 4 ranks: trouble of all"
+ends 3 fail-at-exit
+error_is "error on all 3 ranks: trouble before exit handlers that hang"
+for n in 1 2; do
+  refused "$n: a failing rank runs no exit handler" "trouble before exit handlers that hang" \
+    timeout 15 env RANK=0 WORLD_SIZE=$n LOCAL_RANK=0 "$comm" fail-at-exit
+done
+refused "an error whose destructors hang" "trouble before destructors that hang" timeout 15 "$comm" fail-in-destructors
 ends 3 fail-each
 for n in 0 1 2; do check "error on rank $n of 3" says_times 1 "error on rank $n of 3: trouble number $n"; done
 ends 3 disagree 1

@@ -1,5 +1,6 @@
-// Covers: ranks without MPI find each other through a file, whatever an earlier run left there; NCCL starts with NVLS
-// off, unless the user has asked for it
+// Covers: ranks without MPI find each other through a file, whatever an earlier run left there; which GPU a rank takes,
+// and that no two take the same; how many ranks of a Slurm job are on a node; NCCL starts with NVLS off, unless the
+// user has asked for it
 #include "llmc/comm/rendezvous.h"
 
 #include <unistd.h>
@@ -12,6 +13,8 @@
 
 #include "dev/test/test.h"
 #include "llmc/comm/backends.h"
+#include "llmc/comm/ranks.h"
+#include "llmc/device/gpu_choice.h"
 
 namespace fs = std::filesystem;
 
@@ -30,9 +33,16 @@ struct Folder {
   }
 };
 
+// What each of so many ranks must hear.
+std::vector<std::string> all_of(const std::string& words, size_t size) {
+  std::string all;
+  for (size_t r = 0; r < size; ++r) all += words + std::to_string(r) + "|";
+  return std::vector<std::string>(size, all);
+}
+
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// Each rank's words, or its error; rank r comes after delays_ms[r].
+// What each rank heard, joined by "|", or its error; rank r comes after delays_ms[r] and says `words` and its number.
 std::vector<std::string> meet(const Folder& folder, const std::string& words, const std::vector<int>& delays_ms,
                               double timeout_seconds = 30) {
   const int size = int(delays_ms.size());
@@ -42,7 +52,8 @@ std::vector<std::string> meet(const Folder& folder, const std::string& words, co
     threads.emplace_back([&, r] {
       sleep_ms(delays_ms[size_t(r)]);
       try {
-        heard[size_t(r)] = rendezvous(folder.file(), r, size, r ? "" : words, timeout_seconds);
+        for (const std::string& said : rendezvous(folder.file(), r, size, words + std::to_string(r), timeout_seconds))
+          heard[size_t(r)] += said + "|";
       } catch (const Error& error) {
         heard[size_t(r)] = std::string("error: ") + error.what();
       }
@@ -53,29 +64,32 @@ std::vector<std::string> meet(const Folder& folder, const std::string& words, co
 
 }  // namespace
 
-TEST_CASE("all ranks get rank 0's words, whoever comes first, and leave no file") {
+TEST_CASE("all ranks get the words of all, whoever comes first, and leave no file") {
   const Folder folder;
   const std::string words("any bytes: \0\xff\n and a blank", 26);
   for (const std::vector<int>& delays : {std::vector<int>{0, 0, 0, 0}, {200, 0, 50, 100}, {0, 150, 80, 10}, {0}}) {
-    CHECK(meet(folder, words, delays) == std::vector<std::string>(delays.size(), words));
+    CHECK(meet(folder, words, delays) == all_of(words, delays.size()));
     CHECK(folder.files() == 0);
   }
-  CHECK(meet(folder, "", {0, 0}) == std::vector<std::string>{"", ""});
+  CHECK(rendezvous(folder.file(), 0, 1, "", 30) == std::vector<std::string>{""});
 }
 
 TEST_CASE("what an earlier run left is not taken for this one's") {
   const Folder folder;
-  // An earlier run of 3 ranks died after rank 0 had answered: 1 had heard it, 2 had not.
-  folder.leave("meet", "llmc-answer-1 oldrun 3 number1 number2 -6f6c64 end\n");  // "old"
-  folder.leave("meet.rank1", "heard number1 oldrun\n");
-  folder.leave("meet.rank2", "hello number2\n");
-  SUBCASE("rank 0 comes first") { CHECK(meet(folder, "new", {0, 200, 300}) == std::vector<std::string>(3, "new")); }
-  SUBCASE("rank 0 comes last") { CHECK(meet(folder, "new", {300, 0, 100}) == std::vector<std::string>(3, "new")); }
-  SUBCASE("rank 0 answers the old greeting first") {
-    CHECK(meet(folder, "new", {0, 0, 400}) == std::vector<std::string>(3, "new"));
-  }
-  SUBCASE("the earlier run had another size") {
-    CHECK(meet(folder, "new", {200, 0}) == std::vector<std::string>(2, "new"));
+  // An earlier run of 3 ranks died after rank 0 had called, or answered: 1 had heard it, 2 had not.
+  bool answered = false;
+  SUBCASE("a call") {}
+  SUBCASE("an answer") { answered = true; }
+  const auto leave = [&] {
+    folder.leave("meet",
+                 answered ? "llmc-answer oldrun -6f6c64 -6f6c64 -6f6c64 end\n" : "llmc-call oldrun\n");  // "old"
+    folder.leave("meet.rank1", "heard oldrun\n");
+    folder.leave("meet.rank2", "hello oldrun -6f6c64\n");
+  };
+  for (const std::vector<int>& delays :
+       {std::vector<int>{0, 200, 300}, {300, 0, 100}, {0, 0, 400}, {200, 0}}) {  // and two ranks, not three
+    leave();
+    CHECK(meet(folder, "new", delays) == all_of("new", delays.size()));
   }
 }
 
@@ -85,9 +99,9 @@ TEST_CASE("a half-written answer is not read") {
     CHECK(error_of([&] { rendezvous(folder.file(), 1, 2, "", 0.5); }).find("rank 1 of 2 had no answer from rank 0") !=
           std::string::npos);
   });
-  while (!fs::exists(folder.path / "meet.rank1")) sleep_ms(1);
-  const std::string number = folder.read("meet.rank1").substr(6, 32);
-  folder.leave("meet", "llmc-answer-1 run 2 " + number + " -6f6c");
+  folder.leave("meet", "llmc-call run\n");
+  while (folder.read("meet.rank1") != "hello run -\n") sleep_ms(1);
+  folder.leave("meet", "llmc-answer run -6f6c -6f6c");
   rank1.join();
 }
 
@@ -121,4 +135,55 @@ TEST_CASE("NCCL's sums keep their order unless the user gives it up") {
     CHECK(given_up.find(std::string("NCCL_NVLS_ENABLE=") + value) != std::string::npos);
   }
   unsetenv("NCCL_NVLS_ENABLE");
+}
+
+TEST_CASE("a rank takes the one GPU that its process sees, else that of its number") {
+  for (int local_rank : {0, 1, 7}) CHECK(choose_gpu(1, local_rank) == 0);  // a GPU for each task, or two ranks on one
+  for (int local_rank : {0, 1, 7}) CHECK(choose_gpu(8, local_rank) == local_rank);
+  CHECK(choose_gpu(2, 1) == 1);
+  const std::string message = error_of([] { choose_gpu(2, 2); });
+  CHECK(message.find("rank 2 of this machine asks for GPU 2, but this process sees 2\n") == 0);
+  CHECK(message.find("mpirun -np 2") != std::string::npos);
+}
+
+TEST_CASE("ranks that took the same GPU are named, with it and the way out") {
+  CHECK(shared_gpus({}).empty());
+  CHECK(shared_gpus({{"a", "GPU-1"}, {"a", "GPU-2"}, {"b", "GPU-3"}}).empty());
+  CHECK(shared_gpus({{"rank0", "GPU-1"}, {"rank1", "GPU-1"}}).empty());  // an NCCL_HOSTID each: a rehearsal
+  CHECK(shared_gpus({{"a", ""}, {"a", ""}}).empty());                    // a driver that does not tell
+  const std::string message =
+      shared_gpus({{"a", "GPU-1"}, {"b", "GPU-2"}, {"a", "GPU-1"}, {"b", "GPU-2"}, {"a", "GPU-3"}, {"a", "GPU-1"}});
+  CHECK(message.find("ranks 0, 2, 5 of 6 take the same GPU, GPU-1 on host a\n") == 0);
+  CHECK(message.find("\n  ranks 1, 3 of 6 take the same GPU, GPU-2 on host b\n") != std::string::npos);
+  for (const char* way : {"srun --gpus-per-task=1", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID"})
+    CHECK(message.find(way) != std::string::npos);
+}
+
+TEST_CASE("GPUs and machines have the names that nvidia-smi and NCCL give them") {
+  const char zeroes[16] = {};
+  CHECK(gpu_uuid_text(zeroes).empty());
+  const char bytes[16] = {'\x8a', 0x6e, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, '\xff'};
+  CHECK(gpu_uuid_text(bytes) == "GPU-8a6e0001-0203-0405-0607-08090a0b0cff");
+  unsetenv("NCCL_HOSTID");
+  char name[256] = "";
+  gethostname(name, sizeof name);
+  CHECK(host_of_this_rank() == name);
+  setenv("NCCL_HOSTID", "rank7", 1);
+  CHECK(host_of_this_rank() == "rank7");
+  unsetenv("NCCL_HOSTID");
+}
+
+TEST_CASE("Slurm's lists of tasks per node") {
+  const auto tasks = [](const char* list, int node) { return tasks_on_node("SLURM_STEP_TASKS_PER_NODE", list, node); };
+  CHECK(tasks("8", 0) == 8);
+  for (int node : {0, 1, 2}) CHECK(tasks("4(x2),3", node) == (node < 2 ? 4 : 3));
+  for (int node : {0, 1, 9, 10, 11, 12}) CHECK(tasks("2,16(x10),1(x2)", node) == (node == 0 ? 2 : node < 11 ? 16 : 1));
+  CHECK(error_of([&] { tasks("4(x2),3", 3); }) ==
+        "SLURM_STEP_TASKS_PER_NODE=4(x2),3: a list of 3 nodes, but this is number 3, from 0 on");
+  for (const char* list : {"", "x", "0", "-1", "4,", ",4", "4(x2", "4(x)", "4(x0)", "4(x-1)", "4(2)", "4 ,3", "4(x2)3",
+                           "4;3", "99999999999", "4(x99999999999)"}) {
+    CAPTURE(list);
+    CHECK(error_of([&] { tasks(list, 5); }) ==
+          format("SLURM_STEP_TASKS_PER_NODE=%s: expected a list of tasks per node, such as 4(x2),3", list));
+  }
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "llmc/comm/rendezvous.h"
 #include "llmc/device/cuda_error.h"
 #include "llmc/device/cuda_stream.h"
+#include "llmc/device/gpu_choice.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 or later is needed");
 
@@ -33,25 +35,31 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
             nccl_error_text(result_, comm).c_str());                                                            \
   } while (0)
 
-ncclUniqueId common_id(const Ranks& ranks, const std::string& rendezvous_file, double timeout_seconds) {
-  ncclUniqueId id;
-  memset(&id, 0, sizeof id);
-  if (ranks.rank == 0) NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
-  if (ranks.mpi) {
-    ranks.broadcast(&id, sizeof id);
-    return id;
-  }
-  REQUIRE(!rendezvous_file.empty(),
+// Before NCCL starts: each rank hears NCCL's id from rank 0, and from each rank which GPU it took. Two ranks that took
+// the same one are an error on all.
+ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& rendezvous_file,
+                  double timeout_seconds) {
+  REQUIRE(ranks.mpi || !rendezvous_file.empty(),
           "%d ranks, %s: they need a way to find each other\n"
           "  name a file that all of them can reach: --rendezvous FILE, or start them with mpirun in a build with MPI",
           ranks.size, ranks.how.c_str());
-  const std::string words = rendezvous(rendezvous_file, ranks.rank, ranks.size,
-                                       std::string(reinterpret_cast<const char*>(&id), sizeof id), timeout_seconds);
-  REQUIRE(words.size() == sizeof id,
-          "rendezvous at %s: NCCL's id has %zu bytes on rank 0, and %zu here\n"
-          "  all ranks must run the same build",
-          rendezvous_file.c_str(), words.size(), sizeof id);
-  memcpy(&id, words.data(), sizeof id);
+  ncclUniqueId id;
+  memset(&id, 0, sizeof id);
+  if (ranks.rank == 0) NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  const std::string own =
+      std::string(reinterpret_cast<const char*>(&id), sizeof id) + host_of_this_rank() + "\n" + device.info().uuid;
+  const std::vector<std::string> words =
+      ranks.mpi ? ranks.all_gather(own) : rendezvous(rendezvous_file, ranks.rank, ranks.size, own, timeout_seconds);
+  std::vector<GpuPlace> places;
+  for (const std::string& said : words) {
+    const size_t end = said.rfind('\n');
+    REQUIRE(end != std::string::npos && end >= sizeof id,
+            "rank %zu said %zu bytes of itself\n  all ranks must run the same build", places.size(), said.size());
+    places.push_back({said.substr(sizeof id, end - sizeof id), said.substr(end + 1)});
+  }
+  const std::string shared = shared_gpus(places);
+  REQUIRE(shared.empty(), "%s", shared.c_str());
+  memcpy(&id, words[0].data(), sizeof id);
   return id;
 }
 
@@ -73,16 +81,21 @@ ncclDataType_t nccl_type(Collective::Number number) {
 
 // A communicator and the groups that were split from it: a lost rank shows in any of them, and ends all.
 struct Family {
+  std::string whose;  // "rank 2 of 4"
   std::vector<ncclComm_t> comms;
   const char *name = "none", *file = "";  // of the collective that was begun last
   int line = 0;
 
   void leave(ncclComm_t comm) { std::erase(comms, comm); }
-  // Ends the collectives that wait for a lost rank: freeing their buffers would wait for them.
-  void abandon() {
+  // After an error: ends the collectives that wait for a lost rank, since freeing their buffers would wait for them. An
+  // abort that hangs ends the process with that error.
+  void abandon(const std::string& error) {
+    if (comms.empty()) return;
+    end_within(kAbortSeconds, "error on " + whose + ": " + error + "\n  and NCCL could not be aborted");
     for (ncclComm_t comm : comms) ncclCommAbort(comm);
     comms.clear();
   }
+  static constexpr double kAbortSeconds = 20;
 };
 
 class NcclCommunicator : public Communicator {
@@ -92,6 +105,7 @@ class NcclCommunicator : public Communicator {
         timeout_seconds_(timeout_seconds),
         order_of_sums_(std::move(order)),
         family_(std::make_shared<Family>()) {
+    family_->whose = ranks.name();
     ncclConfig_t config = polled();
     const ncclResult_t begun = ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config);
     family_->comms.push_back(comm_);
@@ -107,40 +121,26 @@ class NcclCommunicator : public Communicator {
         comm_(comm) {}
   ~NcclCommunicator() override {
     // After an error the others may never come to their end.
-    if (std::uncaught_exceptions() > 0) family_->abandon();
+    if (std::uncaught_exceptions() > 0) family_->abandon("an error is under way");
     if (family_->comms.empty()) return;
     try {
       settle(comm_, ncclCommFinalize(comm_), "the end of NCCL");
       family_->leave(comm_);
       ncclCommDestroy(comm_);
-    } catch (const Error&) {
-      family_->abandon();
+    } catch (const Error& error) {
+      family_->abandon(error.what());
     }
   }
 
-  // Windows of NCCL's own memory at equal offsets on all ranks; without them (an older NCCL, ranks that cannot map each
-  // other's memory) collectives copy through NCCL's buffers.
+  // Windows of NCCL's own memory at equal offsets on all ranks; without them (an older NCCL, NCCL_WIN_ENABLE=0, ranks
+  // that cannot map each other's memory) collectives copy through NCCL's buffers.
   DeviceMemory allocate(Device& device, size_t bytes) override {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    void* data = nullptr;
-    if (bytes == 0 || ncclMemAlloc(&data, bytes) != ncclSuccess) return DeviceMemory(device, bytes);
-    std::vector<std::pair<ncclComm_t, ncclWindow_t>> windows;
-    or_abandon([&] {
-      for (ncclComm_t comm : family_->comms) {
-        ncclWindow_t window = nullptr;
-        const ncclResult_t begun = ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
-        if (begun == ncclSuccess || begun == ncclInProgress) settle(comm, begun, "the registration of buffers");
-        if (window) windows.push_back({comm, window});
-      }
-    });
-    return DeviceMemory(device, static_cast<std::byte*>(data), bytes, [family = family_, data, windows] {
-      for (const auto& [comm, window] : windows)
-        if (std::count(family->comms.begin(), family->comms.end(), comm)) ncclCommWindowDeregister(comm, window);
-      ncclMemFree(data);
-    });
-#else
-    return DeviceMemory(device, bytes);
+    if (bytes == 0) return DeviceMemory(device, bytes);
+    Stream stream(device, "buffers");
+    if (wants_windows(stream)) return register_windows(device, allocate_window(stream, bytes), bytes);
 #endif
+    return DeviceMemory(device, bytes);
   }
 
   std::string description() const override {
@@ -150,6 +150,53 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  // A registration waits for all ranks: so all take the same way, and what fails on one before it ends all.
+  bool wants_windows(Stream& stream) {
+    const char* enabled = getenv("NCCL_WIN_ENABLE");
+    const int64_t wanting = sum_number(*this, stream, !enabled || strcmp(enabled, "0") != 0);
+    REQUIRE(wanting == 0 || wanting == size(),
+            "NCCL_WIN_ENABLE=0 is set on %lld of %d ranks\n  set it on all of them, or on none",
+            (long long)(size() - wanting), size());
+    return wanting > 0;
+  }
+
+  void* allocate_window(Stream& stream, size_t bytes) {
+    void* data = nullptr;
+    const ncclResult_t result = ncclMemAlloc(&data, bytes);
+    if (result != ncclSuccess) cudaGetLastError();  // forget CUDA's: ours says what is wrong
+    const int64_t failed = sum_number(*this, stream, result != ncclSuccess);
+    REQUIRE(result == ncclSuccess, "ncclMemAlloc of %zu bytes: %s\n%s", bytes, nccl_error_text(result, nullptr).c_str(),
+            kWithoutWindows);
+    REQUIRE(failed == 0, "ncclMemAlloc of %zu bytes failed on %lld of %d ranks\n%s", bytes, (long long)failed, size(),
+            kWithoutWindows);
+    return data;
+  }
+
+  DeviceMemory register_windows(Device& device, void* data, size_t bytes) {
+    // A thread of NCCL's writes them, so they stay where they are.
+    const auto windows = std::make_shared<std::vector<std::pair<ncclComm_t, ncclWindow_t>>>();
+    for (ncclComm_t comm : family_->comms) windows->push_back({comm, nullptr});
+    or_abandon([&] {
+      for (auto& [comm, window] : *windows) {
+        const ncclResult_t begun = ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+        // NCCL 2.28 returns success here while the registration goes on.
+        settle(comm, begun == ncclSuccess ? ncclInProgress : begun,
+               format("ncclCommWindowRegister of %zu bytes", bytes).c_str(), kWithoutWindows);
+      }
+    });
+    return DeviceMemory(device, static_cast<std::byte*>(data), bytes, [family = family_, data, windows] {
+      for (const auto& [comm, window] : *windows)
+        if (window && std::count(family->comms.begin(), family->comms.end(), comm))
+          ncclCommWindowDeregister(comm, window);
+      ncclMemFree(data);
+    });
+  }
+  static constexpr const char* kWithoutWindows =
+      "  NCCL_WIN_ENABLE=0 on all ranks goes round it: collectives then copy through NCCL's buffers\n"
+      "  NCCL_DEBUG=INFO tells more";
+#endif
+
   std::unique_ptr<Communicator> make_group(const std::vector<int>& ranks, int rank) override {
     ncclComm_t group = nullptr;
     ncclConfig_t config = polled();
@@ -187,24 +234,25 @@ class NcclCommunicator : public Communicator {
   void or_abandon(const Call& call) {
     try {
       call();
-    } catch (const Error&) {
-      family_->abandon();
+    } catch (const Error& error) {
+      family_->abandon(error.what());
       throw;
     }
   }
 
   // Waits until a call of NCCL that goes on in the background is done.
-  void settle(ncclComm_t comm, ncclResult_t result, const char* what) {
+  void settle(ncclComm_t comm, ncclResult_t result, const char* what,
+              const char* remedy = "  NCCL_DEBUG=INFO tells more") {
     const double start = seconds();
     while (result == ncclInProgress) {
       REQUIRE(seconds() - start < timeout_seconds_,
-              "%s on rank %d of %d was not done within %g s: some rank did not come to it", what, rank(), size(),
-              timeout_seconds_);
+              "%s on rank %d of %d was not done within %g s: some rank did not come to it\n%s", what, rank(), size(),
+              timeout_seconds_, remedy);
       std::this_thread::yield();  // usually done within microseconds
       NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &result));
     }
-    REQUIRE(result == ncclSuccess, "%s on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more", what, rank(), size(),
-            nccl_error_text(result, comm).c_str());
+    REQUIRE(result == ncclSuccess, "%s on rank %d of %d: %s\n%s", what, rank(), size(),
+            nccl_error_text(result, comm).c_str(), remedy);
   }
 
   ncclResult_t launch(const Collective& c, cudaStream_t stream) {
@@ -227,7 +275,8 @@ class NcclCommunicator : public Communicator {
     const double start = seconds();
     for (;;) {
       const cudaError_t status = cudaEventQuery(cuda_event(event));
-      if (status != cudaErrorNotReady) CUDA_CHECK(status);
+      if (status == cudaErrorNotReady) cudaGetLastError();  // or the next launch may take it for an error of its own
+      else CUDA_CHECK(status);
       for (ncclComm_t comm : family_->comms) {
         ncclResult_t state = ncclSuccess;
         NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &state));
@@ -252,11 +301,11 @@ class NcclCommunicator : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(Device&, const Ranks& ranks, const std::string& rendezvous_file,
-                                                     double timeout_seconds) {
+std::unique_ptr<Communicator> make_nccl_communicator(Device& device, const Ranks& ranks,
+                                                     const std::string& rendezvous_file, double timeout_seconds) {
   std::string order = settle_order_of_sums();
-  return std::make_unique<NcclCommunicator>(ranks, common_id(ranks, rendezvous_file, timeout_seconds), timeout_seconds,
-                                            std::move(order));
+  return std::make_unique<NcclCommunicator>(ranks, meet(device, ranks, rendezvous_file, timeout_seconds),
+                                            timeout_seconds, std::move(order));
 }
 
 #endif

@@ -2,10 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -20,18 +24,19 @@ struct Launcher {
   const char* how;
   const char *rank, *size, *local_rank, *local_size;
   bool starts_mpi;  // MPI_Init finds the other ranks
+  bool slurm;       // the tasks of each node are also in lists
 };
 constexpr int kMostRanks = 1 << 20;
 
 // The first whose size is set counts.
 constexpr Launcher kLaunchers[] = {
     {"started by mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", true},
-    {"told by RANK, WORLD_SIZE and LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", true, false},
+    {"told by RANK, WORLD_SIZE and LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false, false},
     {"started by mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-     "MV2_COMM_WORLD_LOCAL_SIZE", true},
-    {"started by mpirun (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
-    {"started by srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false},
+     "MV2_COMM_WORLD_LOCAL_SIZE", true, false},
+    {"started by mpirun (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true, false},
+    {"started by srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false, true},
 };
 
 // The whole number in an environment variable; throws if it is not set, not a number, or outside lowest .. highest.
@@ -46,14 +51,42 @@ int number_in(const Launcher& launcher, const char* variable, int lowest, int hi
   return int(value);
 }
 
+// How many ranks this machine has, as the launcher tells; 0 if it does not. Of Slurm's variables the step's list comes
+// first: SLURM_NTASKS_PER_NODE is a largest number, and may be that of a job whose step has fewer tasks.
+int told_local_size(const Launcher& launcher, int local_rank, int size) {
+  const auto in_list = [&](const char* variable) {
+    const char* list = getenv(variable);
+    if (!launcher.slurm || !list || !getenv("SLURM_NODEID")) return 0;
+    const int told = tasks_on_node(variable, list, number_in(launcher, "SLURM_NODEID", 0, kMostRanks));
+    REQUIRE(told > local_rank, "%s=%s: %d tasks on node %s, but %s=%d", variable, list, told, getenv("SLURM_NODEID"),
+            launcher.local_rank, local_rank);
+    return told;
+  };
+  int told = in_list("SLURM_STEP_TASKS_PER_NODE");
+  if (!told && getenv(launcher.local_size))
+    told = number_in(launcher, launcher.local_size, local_rank + 1, launcher.slurm ? kMostRanks : size);
+  if (!told) told = in_list("SLURM_TASKS_PER_NODE");
+  return std::min(told, size);
+}
+
+// Returns whether the launcher tells both numbers.
+bool read_local(Ranks& ranks, const Launcher& launcher) {
+  if (!getenv(launcher.local_rank)) return false;
+  ranks.local_rank = number_in(launcher, launcher.local_rank, 0, ranks.size - 1);
+  ranks.local_size = told_local_size(launcher, ranks.local_rank, ranks.size);
+  return ranks.local_size > 0;
+}
+
 void read_environment(Ranks& ranks, const Launcher& launcher) {
   ranks.size = number_in(launcher, launcher.size, 1, kMostRanks);
   ranks.rank = number_in(launcher, launcher.rank, 0, ranks.size - 1);
-  if (ranks.size > 1 || getenv(launcher.local_rank))
-    ranks.local_rank = number_in(launcher, launcher.local_rank, 0, ranks.size - 1);
+  ranks.how = format("%s, without MPI", launcher.how);
+  if (ranks.size == 1 && !getenv(launcher.local_rank)) return;
+  number_in(launcher, launcher.local_rank, 0, ranks.size - 1);
+  if (read_local(ranks, launcher)) return;
   ranks.local_size = ranks.size;
-  if (getenv(launcher.local_size))
-    ranks.local_size = number_in(launcher, launcher.local_size, ranks.local_rank + 1, kMostRanks);
+  if (ranks.size > 1)
+    ranks.how += format("; %s is not set, so all ranks count as ranks of this machine", launcher.local_size);
 }
 
 void print_error(const std::string& text) {
@@ -68,6 +101,27 @@ void print_error(const std::string& text) {
 }
 
 }  // namespace
+
+int tasks_on_node(const char* variable, const std::string& list, int node) {
+  const auto wrong = [&] { fail("%s=%s: expected a list of tasks per node, such as 4(x2),3", variable, list.c_str()); };
+  int nodes = 0;
+  for (const char* at = list.c_str();; ++at) {
+    char* end;
+    const long tasks = strtol(at, &end, 10);
+    if (!isdigit((unsigned char)*at) || tasks < 1 || tasks > kMostRanks) wrong();
+    long times = 1;
+    if (strncmp(end, "(x", 2) == 0) {
+      at = end + 2, times = strtol(at, &end, 10);
+      if (!isdigit((unsigned char)*at) || times < 1 || times > kMostRanks || *end++ != ')') wrong();
+    }
+    nodes += int(times);
+    if (node < nodes) return int(tasks);
+    if (!*end) break;
+    if (*end != ',') wrong();
+    at = end;
+  }
+  fail("%s=%s: a list of %d nodes, but this is number %d, from 0 on", variable, list.c_str(), nodes, node);
+}
 
 std::string Ranks::name() const { return format("rank %d of %d", rank, size); }
 
@@ -114,11 +168,15 @@ class Ranks::Session {
     ranks.mpi = true;
     ranks.size = size();
     MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank));
-    MPI_Comm machine;
-    MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, ranks.rank, MPI_INFO_NULL, &machine));
-    MPI_CHECK(MPI_Comm_rank(machine, &ranks.local_rank));
-    MPI_CHECK(MPI_Comm_size(machine, &ranks.local_size));
-    MPI_CHECK(MPI_Comm_free(&machine));
+    int told = read_local(ranks, launcher);
+    MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &told, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));  // to all, or none
+    if (!told) {
+      MPI_Comm machine;
+      MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, ranks.rank, MPI_INFO_NULL, &machine));
+      MPI_CHECK(MPI_Comm_rank(machine, &ranks.local_rank));
+      MPI_CHECK(MPI_Comm_size(machine, &ranks.local_size));
+      MPI_CHECK(MPI_Comm_free(&machine));
+    }
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     MPI_CHECK(MPI_Get_library_version(version, &length));
@@ -160,6 +218,7 @@ class Ranks::Session {
       if (const std::vector<int>& from = by_text[message]; from[0] == rank)
         all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, ranks.size)) + ": " + message;
     print_error(all);
+    end_within(kPatience, "", code);  // some MPI's abort runs the exit handlers
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
   }
@@ -171,17 +230,20 @@ class Ranks::Session {
   MPI_Comm words_ = MPI_COMM_NULL;
 };
 
-void Ranks::broadcast(void* data, size_t bytes, int root) const {
-  if (size == 1) return;
-  REQUIRE(mpi, "Ranks::broadcast of %zu bytes: no MPI connects these %d ranks\n  use the communicator's", bytes, size);
-  REQUIRE(bytes < size_t(1) << 31, "Ranks::broadcast of %zu bytes: expected fewer than 2^31", bytes);
-  MPI_CHECK(MPI_Bcast(data, int(bytes), MPI_BYTE, root, MPI_COMM_WORLD));
-}
-
-void Ranks::barrier() const {
-  if (size == 1) return;
-  REQUIRE(mpi, "Ranks::barrier: no MPI connects these %d ranks\n  use the communicator's", size);
-  MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD));
+std::vector<std::string> Ranks::all_gather(const std::string& words) const {
+  if (size == 1) return {words};
+  REQUIRE(mpi, "Ranks::all_gather of %zu bytes: no MPI connects these %d ranks\n  use the communicator's", words.size(),
+          size);
+  std::vector<int> bytes(static_cast<size_t>(size)), begin(bytes.size());
+  const int mine = int(words.size());
+  MPI_CHECK(MPI_Allgather(&mine, 1, MPI_INT, bytes.data(), 1, MPI_INT, MPI_COMM_WORLD));
+  std::partial_sum(bytes.begin(), bytes.end() - 1, begin.begin() + 1);
+  std::string all(size_t(begin.back() + bytes.back()), '\0');
+  MPI_CHECK(
+      MPI_Allgatherv(words.data(), mine, MPI_CHAR, all.data(), bytes.data(), begin.data(), MPI_CHAR, MPI_COMM_WORLD));
+  std::vector<std::string> heard;
+  for (size_t r = 0; r < bytes.size(); ++r) heard.push_back(all.substr(size_t(begin[r]), size_t(bytes[r])));
+  return heard;
 }
 
 // ---------------------------------------------------------------------------------------------- without MPI
@@ -190,10 +252,10 @@ void Ranks::barrier() const {
 
 class Ranks::Session {};
 
-void Ranks::broadcast(void*, size_t bytes, int) const {
-  REQUIRE(size == 1, "Ranks::broadcast of %zu bytes: no MPI connects these %d ranks", bytes, size);
+std::vector<std::string> Ranks::all_gather(const std::string& words) const {
+  REQUIRE(size == 1, "Ranks::all_gather of %zu bytes: no MPI connects these %d ranks", words.size(), size);
+  return {words};
 }
-void Ranks::barrier() const { REQUIRE(size == 1, "Ranks::barrier: no MPI connects these %d ranks", size); }
 
 #endif
 
@@ -226,7 +288,6 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
       continue;
     }
     read_environment(ranks, launcher);
-    ranks.how = format("%s, without MPI", launcher.how);
     return ranks;
   }
   REQUIRE(
@@ -246,6 +307,13 @@ void end_all_ranks(Ranks& ranks, const std::exception& error, int code) {
   if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what(), code);
 #endif
   print_error((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what());
-  ranks.finish();
-  std::exit(code);
+  _exit(code);
+}
+
+void end_within(double seconds, const std::string& error, int code) {
+  std::thread([=] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    if (!error.empty()) print_error(error);
+    _exit(code);
+  }).detach();
 }

@@ -1,5 +1,6 @@
 #include "llmc/comm/rendezvous.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -18,9 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHello = "hello";           // hello NUMBER
-constexpr const char* kHeard = "heard";           // heard NUMBER RUN: rank 0's answer of that run was read
-constexpr const char* kAnswer = "llmc-answer-1";  // llmc-answer-1 RUN SIZE NUMBER... WORDS (in hexadecimal) end
+constexpr const char* kCall = "llmc-call";      // llmc-call RUN
+constexpr const char* kHello = "hello";         // hello RUN WORDS: to that call; words are in hexadecimal
+constexpr const char* kAnswer = "llmc-answer";  // llmc-answer RUN, WORDS of each rank, end
+constexpr const char* kHeard = "heard";         // heard RUN: that answer was read
 
 // 128 random bits that no other rank or run has.
 std::string random_number() {
@@ -74,56 +76,62 @@ bool poll(double timeout_seconds, F&& found) {
   return true;
 }
 
-void answer_all(const std::string& path, int size, const std::string& words, double timeout_seconds) {
+std::vector<std::string> answer_all(const std::string& path, int size, const std::string& own, double timeout_seconds) {
   const std::string run = random_number();
-  const size_t count = size_t(size);
-  std::vector<std::string> numbers(count), answered;
-  std::vector<bool> heard(count);
-  const auto everybody_heard = [&] {
-    bool all_came = true, all_heard = true;
+  std::vector<std::string> words(static_cast<size_t>(size));  // in hexadecimal, empty until they came
+  std::vector<bool> heard(words.size());
+  words[0] = to_hex(own), heard[0] = true;
+  write_whole(path, format("%s %s\n", kCall, run.c_str()));
+  const auto all_came = [&] {
     for (int r = 1; r < size; ++r) {
-      if (heard[size_t(r)]) continue;
+      if (!words[size_t(r)].empty()) continue;
       const std::vector<std::string> said = read_words(file_of(path, r));
-      if (said.size() == 2 && said[0] == kHello) numbers[size_t(r)] = said[1];
-      heard[size_t(r)] = said.size() == 3 && said[0] == kHeard && said[2] == run;
-      all_came &= !numbers[size_t(r)].empty();
-      all_heard &= heard[size_t(r)];
+      if (said.size() == 3 && said[0] == kHello && said[1] == run) words[size_t(r)] = said[2];
     }
-    if (all_came && !all_heard && numbers != answered) {
-      std::string text = format("%s %s %d", kAnswer, run.c_str(), size);
-      for (int r = 1; r < size; ++r) text += " " + numbers[size_t(r)];
-      write_whole(path, text + " " + to_hex(words) + " end\n");
-      answered = numbers;
-    }
-    return all_heard;
+    return std::find(words.begin(), words.end(), "") == words.end();
   };
-  const bool all_heard = poll(timeout_seconds, everybody_heard);
+  const auto all_heard = [&] {
+    for (int r = 1; r < size; ++r)
+      if (!heard[size_t(r)]) heard[size_t(r)] = read_words(file_of(path, r)) == std::vector<std::string>{kHeard, run};
+    return std::find(heard.begin(), heard.end(), false) == heard.end();
+  };
+  const bool came = poll(timeout_seconds, all_came);
+  if (came) {
+    std::string text = format("%s %s", kAnswer, run.c_str());
+    for (const std::string& hex : words) text += " " + hex;
+    write_whole(path, text + " end\n");
+  }
+  const bool done = came && poll(timeout_seconds, all_heard);
   std::error_code ignored;
   fs::remove(path, ignored);
   for (int r = 1; r < size; ++r) fs::remove(file_of(path, r), ignored);
-  if (all_heard) return;
   std::string missing;
-  const bool all_came = answered.size() > 0;
   for (int r = 1; r < size; ++r)
-    if (all_came ? !heard[size_t(r)] : numbers[size_t(r)].empty())
+    if (came ? !heard[size_t(r)] : words[size_t(r)].empty())
       missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-  fail(
+  REQUIRE(
+      done,
       "rendezvous at %s: of %d ranks, these did not come within %g s: %s\n"
       "  do they run, with the same --rendezvous file on a file system that all ranks share, and the same WORLD_SIZE?",
       path.c_str(), size, timeout_seconds, missing.c_str());
+  for (std::string& hex : words) hex = from_hex(hex);
+  return words;
 }
 
-std::string ask(const std::string& path, int rank, int size, double timeout_seconds) {
-  const std::string number = random_number();
-  write_whole(file_of(path, rank), format("%s %s\n", kHello, number.c_str()));
-  std::string words;
+std::vector<std::string> ask(const std::string& path, int rank, int size, const std::string& own,
+                             double timeout_seconds) {
+  write_whole(file_of(path, rank), "here\n");
+  std::string run;  // to whose call this rank said hello
+  std::vector<std::string> words;
   const bool answered = poll(timeout_seconds, [&] {
     const std::vector<std::string> said = read_words(path);
-    if (said.size() != size_t(size) + 4 || said[0] != kAnswer || said[2] != std::to_string(size)) return false;
-    if (said.back() != "end") return false;
-    if (said[size_t(rank) + 2] != number) return false;  // an earlier run's, or to what an earlier run left
-    words = from_hex(said[size_t(size) + 2]);
-    write_whole(file_of(path, rank), format("%s %s %s\n", kHeard, number.c_str(), said[1].c_str()));
+    if (said.size() == 2 && said[0] == kCall && said[1] != run) {
+      run = said[1];
+      write_whole(file_of(path, rank), format("%s %s %s\n", kHello, run.c_str(), to_hex(own).c_str()));
+    }
+    if (said.size() != size_t(size) + 3 || said[0] != kAnswer || said[1] != run || said.back() != "end") return false;
+    for (size_t r = 0; r < size_t(size); ++r) words.push_back(from_hex(said[2 + r]));
+    write_whole(file_of(path, rank), format("%s %s\n", kHeard, run.c_str()));
     return true;
   });
   if (answered) return words;
@@ -137,11 +145,10 @@ std::string ask(const std::string& path, int rank, int size, double timeout_seco
 
 }  // namespace
 
-std::string rendezvous(const std::string& path, int rank, int size, const std::string& words, double timeout_seconds) {
+std::vector<std::string> rendezvous(const std::string& path, int rank, int size, const std::string& words,
+                                    double timeout_seconds) {
   REQUIRE(!path.empty() && size >= 1 && rank >= 0 && rank < size, "rendezvous of rank %d of %d at '%s'", rank, size,
           path.c_str());
-  if (size == 1) return words;
-  if (rank) return ask(path, rank, size, timeout_seconds);
-  answer_all(path, size, words, timeout_seconds);
-  return words;
+  if (size == 1) return {words};
+  return rank ? ask(path, rank, size, words, timeout_seconds) : answer_all(path, size, words, timeout_seconds);
 }

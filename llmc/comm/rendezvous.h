@@ -2,11 +2,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-// Returns rank 0's `words` on every rank, once all ranks of this run have come. Throws after the timeout, naming the
-// ranks that did not come.
+// Returns the words of each rank on every rank, once all ranks of this run have come. Throws after the timeout, naming
+// the ranks that did not come.
 //
-// What an earlier run left at `path` is never taken for this one's: each rank leaves a random number of its own in
-// `path`.rank<r>, rank 0 answers in `path` with all of them, each takes only an answer to its own number and says so.
-// Every file appears whole, by renaming. Rank 0 removes them all at the end.
-std::string rendezvous(const std::string& path, int rank, int size, const std::string& words, double timeout_seconds);
+// What an earlier run left at `path` is never taken for this one's: rank 0 calls in `path` with a random number, each
+// rank leaves its words for that number in `path`.rank<r>, rank 0 answers in `path` with those of all, and each rank
+// says that it has read them. Every file appears whole, by renaming. Rank 0 removes them all at the end.
+std::vector<std::string> rendezvous(const std::string& path, int rank, int size, const std::string& words,
+                                    double timeout_seconds);

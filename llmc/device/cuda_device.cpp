@@ -10,6 +10,7 @@
 #include "llmc/device/cuda_device_state.h"
 #include "llmc/device/cuda_error.h"
 #include "llmc/device/cuda_stream.h"
+#include "llmc/device/gpu_choice.h"
 #include "llmc/device/known_devices.h"
 
 int Device::count() {
@@ -27,21 +28,18 @@ std::string Device::unused_gpu() { return ""; }
 
 CpuWorld CpuWorld::from_environment(int) { return {}; }
 
-Device::Device(int index, CpuWorld) : state_(new State) {
-  state_->index = index;
+Device::Device(int local_rank, CpuWorld) : state_(new State) {
   const int count = Device::count();
   REQUIRE(count > 0,
           "this build of train_llama needs an NVIDIA GPU, and none is usable here\n"
           "  check nvidia-smi and the driver, or build for the CPU: make DEVICE=cpu");
-  REQUIRE(index < count,
-          "rank %d of this machine asks for GPU %d, but there %s %d here\n"
-          "  start at most one rank per GPU: mpirun -np %d",
-          index, index, count == 1 ? "is" : "are", count, count);
+  const int index = choose_gpu(count, local_rank);
   CUDA_CHECK(cudaSetDevice(index));
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   DeviceInfo& info = state_->info;
   info.name = properties.name;
+  info.uuid = gpu_uuid_text(properties.uuid.bytes);
   info.gpu = info.wide_rows = true;
   info.compute_capability = properties.major * 10 + properties.minor;
   info.multiprocessors = properties.multiProcessorCount;

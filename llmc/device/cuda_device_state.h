@@ -11,7 +11,6 @@
 #include "llmc/device/record.h"
 
 struct Device::State {
-  int index = -1;
   DeviceInfo info;
   bool executes = true;  // false: modelled, and only recorded
   std::vector<std::string> stream_names;

@@ -21,6 +21,7 @@ struct Record;
 
 struct DeviceInfo {
   std::string name;            // "NVIDIA H200", "CPU (2 threads)"
+  std::string uuid;            // of the GPU, "GPU-8a6e…"; "" where it is not known
   bool gpu = false;            // false: the CPU world
   int compute_capability = 0;  // 90 for Hopper; 0 in the CPU world
   int multiprocessors = 1;
@@ -68,9 +69,8 @@ struct HostWaits {
 
 class Device {
  public:
-  // On a GPU: the device `index` of this machine; an index beyond the last one is an error that says how many there
-  // are. In the CPU world every process has the CPU, whatever its index.
-  explicit Device(int index = 0, CpuWorld cpu = CpuWorld::from_environment());
+  // On a GPU: the one that this rank of the machine takes (gpu_choice.h). In the CPU world every process has the CPU.
+  explicit Device(int local_rank = 0, CpuWorld cpu = CpuWorld::from_environment());
   // A device of such a kind that is not here: it executes nothing and its memory cannot be touched; what is asked of it
   // can be recorded. In the CPU world the order of its work is checked, unless the caller has no time for that.
   explicit Device(const DeviceInfo& modelled, bool checks_order = true);

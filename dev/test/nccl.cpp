@@ -1,0 +1,154 @@
+// Covers: NCCL's communicator when a call of NCCL fails on one rank, by a stand-in for NCCL and CUDA; nccl.sh runs this
+//
+//   nccl SCENARIO [N]    on two ranks of mpirun; rank N is the one that has trouble
+//
+// The stand-in is only as far NCCL as the host path needs: a communicator is MPI's, a collective is executed when it is
+// called, calls that NCCL does in the background take some looks at the communicator.
+#if LLMC_DEVICE_CPU && LLMC_MPI
+#define LLMC_NCCL 1
+#include "llmc/comm/cuda_nccl_communicator.cpp"
+
+#include <mpi.h>
+
+#include <cstdio>
+
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/ranks.h"
+#include "llmc/device/cpu_device_state.h"
+
+struct ncclComm {
+  int looks = 0;  // until what goes on in the background is done
+  ncclResult_t result = ncclSuccess;
+  ncclWindow_t* window = nullptr;
+};
+struct ncclWindow {};
+
+namespace {
+
+std::string scenario;
+bool troubled = false;  // this rank is the one
+cudaError_t last_error = cudaSuccess;
+int memory_calls = 0, windows_made = 0, windows_open = 0;
+
+bool trouble_at(const char* where) { return troubled && scenario == where; }
+
+ncclResult_t begin(ncclComm_t comm, ncclResult_t result = ncclSuccess) {
+  comm->looks = 3, comm->result = result;
+  return ncclInProgress;
+}
+
+}  // namespace
+
+const char* cudaGetErrorName(cudaError_t) { return "an error"; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of CUDA"; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+// As some versions of CUDA do, it leaves "not ready" as the last error.
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  static int looks = 0;
+  if (++looks % 3 == 0) return cudaSuccess;
+  return last_error = cudaErrorNotReady;
+}
+cudaStream_t cuda_stream(Stream&) { return nullptr; }
+cudaEvent_t cuda_event(Event&) { return nullptr; }
+RecordedWork::RecordedWork(const Work& work) : work_(work) {}
+RecordedWork::~RecordedWork() = default;
+bool RecordedWork::executes() const { return true; }
+
+const char* ncclGetErrorString(ncclResult_t) { return "an error of NCCL"; }
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
+ncclResult_t ncclGetUniqueId(ncclUniqueId*) { return ncclSuccess; }
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int, ncclConfig_t*) {
+  return begin(*comm = new ncclComm);
+}
+ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t* group, ncclConfig_t*) {
+  return *group = new ncclComm, ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t comm) { return begin(comm); }
+ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
+ncclResult_t ncclCommAbort(ncclComm_t) { return ncclSuccess; }
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  *result = ncclInProgress;
+  if (comm->looks-- > 0) return ncclSuccess;
+  *result = comm->result;
+  if (comm->window && comm->result == ncclSuccess) *comm->window = new ncclWindow, ++windows_made, ++windows_open;
+  comm->window = nullptr;
+  return ncclSuccess;
+}
+ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
+  ++memory_calls;
+  if (trouble_at("memory")) return last_error = cudaErrorMemoryAllocation, ncclUnhandledCudaError;
+  return *data = malloc(bytes), ncclSuccess;
+}
+ncclResult_t ncclMemFree(void* data) { return free(data), ncclSuccess; }
+// Where one rank has trouble the others wait for it. The result of NCCL 2.28: success, while it goes on.
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void*, size_t, ncclWindow_t* window, int) {
+  if (trouble_at("register")) return ncclInternalError;
+  begin(comm, trouble_at("register-later") ? ncclInternalError : ncclSuccess);
+  if (!troubled && scenario.starts_with("register")) comm->looks = 1 << 30;
+  return comm->window = window, ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
+  return --windows_open, delete window, ncclSuccess;
+}
+ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t,
+                           cudaStream_t) {
+  if (type != ncclInt64) return ncclInternalError;
+  const std::vector<int64_t> own(static_cast<const int64_t*>(in), static_cast<const int64_t*>(in) + count);
+  MPI_Allreduce(own.data(), out, int(count), MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+  return ncclSuccess;
+}
+ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+  return ncclInternalError;
+}
+ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) {
+  return ncclInternalError;
+}
+ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) {
+  return ncclInternalError;
+}
+
+namespace {
+
+void check(bool ok, const char* what) { REQUIRE(ok, "check failed: %s", what); }
+
+void run(const Ranks& ranks) {
+  Device device(ranks.local_rank);
+  device.state().info.uuid = scenario == "same-gpu" ? "GPU-1" : format("GPU-%d", ranks.rank);
+  if (trouble_at("off-here")) setenv("NCCL_WIN_ENABLE", "0", 1);
+  const char* file = getenv("LLMC_TEST_RENDEZVOUS");
+  const std::unique_ptr<Communicator> all = make_nccl_communicator(device, ranks, file ? file : "", 60);
+  const std::unique_ptr<Communicator> group = all->split({0, 1});
+  {
+    const DeviceMemory memory = all->allocate(device, 1000);
+    check(memory.size() == 1000 && memory.data(), "memory");
+    const bool off = scenario == "off";
+    check(memory_calls == (off ? 0 : 1), "NCCL's memory is asked for if windows are wanted");
+    check(windows_made == (off ? 0 : 2), "it is registered with both communicators when the call returns");
+    Stream stream(device, "compute");
+    check(sum_number(*all, stream, ranks.rank) == 1, "a sum");
+    check(cudaGetLastError() == cudaSuccess, "a wait leaves no error of CUDA");
+  }
+  check(windows_open == 0, "the memory's end takes the windows back");
+  if (ranks.rank == 0) printf("all checks passed\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Ranks ranks;
+  try {
+    ranks = Ranks::start(&argc, &argv);
+    REQUIRE(argc > 1 && ranks.size == 2, "nccl SCENARIO [RANK], on two ranks");
+    scenario = argv[1], troubled = argc > 2 && atoi(argv[2]) == ranks.rank;
+    run(ranks);
+  } catch (const std::exception& error) {
+    end_all_ranks(ranks, error);
+  }
+  ranks.finish();
+}
+#else
+#include <cstdio>
+
+int main() { return puts("the stand-in for NCCL and CUDA is one of the CPU world, over MPI"), 1; }
+#endif

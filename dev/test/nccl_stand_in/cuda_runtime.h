@@ -1,0 +1,11 @@
+// What llmc/comm/cuda_nccl_communicator.cpp needs of CUDA's header, for dev/test/nccl.cpp, which defines the functions.
+#pragma once
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
+using cudaStream_t = struct CUstream_st*;
+using cudaEvent_t = struct CUevent_st*;
+
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaGetLastError();
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
