@@ -3,6 +3,7 @@
 # Covers: an error, a lost or a stuck rank ends all ranks, and is said once with the rank; exit handlers and destructors
 # that hang hold up no failing rank; how many ranks a machine has, as mpirun, torchrun, srun or MPI tell
 # Timeout: 300
+# Alone: ranks wait for others only so many seconds
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: scripts/gpu_check.sh: order, limits, what hangs, crashes or fails and what follows from it, resumption, its page
 # Timeout: 240
+# Alone: checks have limits of a few seconds
 #
 # Stand-ins take the place of the programs, the compiler and the GPU. Some misbehave as a first GPU might make them.
 set -euo pipefail

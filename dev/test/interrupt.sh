@@ -2,6 +2,7 @@
 # Covers: Ctrl-C finishes the step, saves, and says where and how to go on; a second one ends at once; the same under
 # scripts/run with steps longer than 2 s
 # Timeout: 240
+# Alone: it sends signals and looks at how long ranks take to end
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -2,6 +2,7 @@
 # Covers: scripts/run --hosts: what mpirun gets, malformed lists, Ctrl-C; scripts/train.sbatch: what srun gets, a job
 # that is stopped saves and is requeued, its next start goes on to the same bits, failures stay failures
 # Timeout: 300
+# Alone: it sends signals, and jobs end by the clock
 #
 # No Slurm is needed: stand-ins for srun and scontrol note what they are asked, and this test does what Slurm does: it
 # starts a copy of the batch script with SLURM_…, sends USR1 to it alone, and starts it again when it asked to be

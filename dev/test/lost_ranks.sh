@@ -2,6 +2,7 @@
 # Covers: promise 2: a rank of a training that is stopped ends all others within --comm-timeout and 5 s, by its name and
 # that of the collective; one that is killed hangs nobody
 # Timeout: 200
+# Alone: it looks at how long ranks wait for one that is stopped
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

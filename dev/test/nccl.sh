@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round; a registration in the
 # background is waited for; a wait leaves no error of CUDA; ranks on one GPU are refused
+# Alone: ranks wait for others only so many seconds
 #
 # NCCL and CUDA are a stand-in (nccl.cpp): what NCCL itself does in these cases is not seen.
 set -euo pipefail

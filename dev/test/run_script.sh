@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: scripts/run: Ctrl-C and SIGTERM finish a step of 3 s on all ranks (bare mpirun kills them), threads, exit codes
 # Timeout: 120
+# Alone: it sends signals, and steps take 3 s by the clock
 #
 # A stand-in for train_llama takes steps of 3 s and, asked by SIGINT or SIGUSR1, finishes its step and saves.
 set -euo pipefail

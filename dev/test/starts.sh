@@ -3,6 +3,7 @@
 # train nothing, or one step; an error in the middle of a sample; a disk that is full at every save; exit code 2 of a dry
 # run that does not fit
 # Timeout: 200
+# Alone: it kills starts at chosen moments
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

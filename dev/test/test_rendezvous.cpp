@@ -1,6 +1,7 @@
 // Covers: ranks without MPI find each other through a file, whatever an earlier run left there; which GPU a rank takes,
 // and that no two take the same; how many ranks of a Slurm job are on a node; NCCL starts with NVLS off, unless the
 // user has asked for it
+// Alone: ranks wait for others only so many seconds
 #include "llmc/comm/rendezvous.h"
 
 #include <unistd.h>
