@@ -24,7 +24,8 @@
 ## make test-descriptors   wgmma's matrix descriptors beside CuTe's, in an environment of its own (about 0.35 GB)
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
-## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 45 minutes allow
+## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 25 minutes allow
+## make check-slow      all of that, which takes hours
 ## make clean           delete what was built (the Python environments stay)
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
@@ -37,7 +38,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
+.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -62,7 +63,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci quickstart format format-check clean help
+PLAIN_GOALS := doctor headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -102,15 +103,22 @@ test-tokenizer:
 	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
 test-descriptors:
 	@dev/test/descriptors/cute.sh
-SANITIZED := test_* kernels/* kernel_reports
+# The names of kernel programs and device tests. KERNELS="adamw rope" looks at some with ThreadSanitizer.
+KERNELS := $(basename $(notdir $(wildcard dev/kernels/*.cu)))
+DEVICE_TESTS := $(basename $(notdir $(wildcard dev/test/test_*.cu))) kernel_reports
+few := LLMC_ONE_ORDER=1 LLMC_SIZES=few
 test-asan:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=address programs kernels tests
-	@dev/test/run --only "$(SANITIZED) comm" build/cpu-address $(T)
+	@dev/test/run --only "test_* kernels/* kernel_reports comm" build/cpu-address $(T)
+test-asan-few:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu SANITIZE=address $(KERNELS:%=build/cpu-address/kernels/%) $(DEVICE_TESTS:%=build/cpu-address/test/%)
+	@$(few) dev/test/run --only "$(KERNELS:%=kernels/%) $(DEVICE_TESTS)" build/cpu-address $(T)
 test-tsan:
 	@$(PROBE) install test
-	@$(MAKE) DEVICE=cpu SANITIZE=thread kernels build/cpu-thread/test/kernel_reports
-	@LLMC_ONE_ORDER=1 LLMC_SIZES=few dev/test/run --only "kernels/* kernel_reports" build/cpu-thread $(T)
+	@$(MAKE) DEVICE=cpu SANITIZE=thread $(KERNELS:%=build/cpu-thread/kernels/%) build/cpu-thread/test/kernel_reports
+	@$(few) dev/test/run --only "$(KERNELS:%=kernels/%) kernel_reports" build/cpu-thread $(T)
 test-orders:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests
@@ -157,6 +165,8 @@ mutate:
 	@$(if $(SAMPLE),,$(MAKE) DEVICE=cpu programs kernels tests && WRONG_PROGRAMS=every dev/test/run --only semantic_faults build/cpu)
 ci:
 	+@dev/test/ci
+check-slow:
+	+@dev/test/ci slow
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:
