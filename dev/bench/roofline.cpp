@@ -164,7 +164,7 @@ void print_published() {
   printf(
       "\nOther models: LLMQ on one H100, T = 1024, bf16 and FP8: 0.5B 149.5k, 164k; 1.5B 58.9k, 73.0k; 3B 30.9k, "
       "40.4k; 7B 13.8k,\n19.1k. TransformerEngine on P5, one node: 1B 40.2k, 40.8k; 7B 9.35k, 11.0k "
-      "(dev/bench/results/scale.txt).\n");
+      "(build/cpu/bench/scale).\n");
 }
 
 // The figure that --dry-run, scale and meshes have, too.

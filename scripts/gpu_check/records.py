@@ -17,7 +17,7 @@ def sources(root):
     digest = hashlib.sha256()
     for folder in ("llmc", "dev", "scripts"):
         for path in sorted((root / folder).rglob("*")):
-            if path.is_file() and path.suffix not in (".pyc", ".md") and "results" not in path.parts:
+            if path.is_file() and path.suffix not in (".pyc", ".md") and "docs" not in path.parts:
                 digest.update(path.read_bytes())
     for name in ("Makefile", "train_llama.cu", "test_llama.cu"):
         digest.update((root / name).read_bytes())

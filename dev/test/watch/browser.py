@@ -2,6 +2,8 @@
 
 The browser has no network. What a page asks of it, and what it complains about, is kept in Page.requests and
 Page.complaints.
+
+    python3 dev/test/watch/browser.py report.html dev/docs/report.png      a picture of a whole page
 """
 
 import base64
@@ -10,6 +12,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -142,3 +145,8 @@ class Page:
         time.sleep(0.5)  # charts follow a new size
         with open(path, "wb") as file:
             file.write(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+
+
+if __name__ == "__main__":
+    with Browser() as chromium:
+        Page(chromium, sys.argv[1]).picture(sys.argv[2], whole=True)
