@@ -391,7 +391,7 @@ TEST_CASE("the banner's list") {
   CHECK(changed_options(o) == Words{"model \"\"", "steps 20", "dry-run on", "lr 3e-04"});
 }
 
-TEST_CASE("help and the README's table") {
+TEST_CASE("help and the table of options") {
   const std::string help = options_help("train_llama"), table = options_markdown();
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) {
@@ -399,17 +399,33 @@ TEST_CASE("help and the README's table") {
     CHECK(line.size() <= 100);
     CHECK((line.empty() || line.back() != ' '));
   }
-  Words all = names();
-  all.insert(all.end(), {"config", "help", "version"});
-  for (const std::string& name : all) {
+  // Each option's own text, whatever it says: in the help broken into lines, in the table with < and | escaped.
+  const auto squeezed = [](const std::string& text) {
+    std::string words;
+    for (const char c : text)
+      if (c != ' ' && c != '\n' && c != '\\') words += c;
+    return words;
+  };
+  const auto check = [&](std::string name, const std::string& text) {
+    name = dashed(name.back() == '_' ? name.substr(0, name.size() - 1) : name);
     CAPTURE(name);
-    CHECK(help.find("\n  " + dashed(name)) != std::string::npos);
-    CHECK(table.find("| `" + dashed(name)) != std::string::npos);
-  }
+    const size_t option = help.find("\n  " + name), row = table.find("| `" + name);
+    CHECK(option != std::string::npos);
+    CHECK(row != std::string::npos);
+    if (option == std::string::npos || row == std::string::npos) return;
+    const std::string words = squeezed(text);
+    CHECK(squeezed(help.substr(option, 4 * text.size() + 400)).find(words) != std::string::npos);
+    std::string in_table = table.substr(row, table.find('\n', row) - row);
+    for (size_t at; (at = in_table.find("&lt;")) != std::string::npos;) in_table.replace(at, 4, "<");
+    CHECK(squeezed(in_table).find(words) != std::string::npos);
+  };
+#define CHECK_OPTION(group, kind, name, standard, limits, text, ...) check(#name, text);
+  OPTION_TABLE(CHECK_OPTION)
+#undef CHECK_OPTION
   has(help, "Usage: train_llama ");
-  has(help, "\n\nOptimizer\n  --lr X                        peak learning rate (auto: 3e-4, below 10M");
-  has(help, "  --adam-eps X                  AdamW: added to the root of the second moment [1e-08]\n");
-  has(help, "  --schedule cosine|linear|wsd|constant\n                                how");
+  has(help, "\n\nOptimizer\n  --lr X   ");
+  has(help, " [1e-08]\n");
+  has(help, "  --schedule cosine|linear|wsd|constant\n                                ");
   has(table, "| `--dtype auto\\|bf16\\|fp32` | `auto` |");
   std::istringstream rows(table);
   for (std::string row; std::getline(rows, row);) {
