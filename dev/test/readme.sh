@@ -24,16 +24,8 @@ commands() {
   awk '/^```bash/ { on = 1; next } /^```/ { on = 0 } on { if (sub(/\\$/, "")) printf "%s", $0; else print }' "$1" |
     sed 's/ *#.*//' | grep -v '^ *$' || true
 }
-# broken_links PAGE: links to files that are not there.
-broken_links() {
-  grep -oE '\]\([^)#: ]+' "$1" | sed 's/^](//' | while read -r link; do
-    [ -e "$(dirname "$1")/$link" ] || echo "$1: there is no $link"
-  done
-}
 
 for page in "${pages[@]}"; do
-  broken_links "$page" | tee "$scratch/broken"
-  check "$page: its links lead to files" [ ! -s "$scratch/broken" ]
   commands "$page" >"$scratch/commands"
   check "$page has commands" [ -s "$scratch/commands" ]
   while read -r command; do
