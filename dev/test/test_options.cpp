@@ -1,8 +1,10 @@
 // Covers: options: parser, config files, help, refusals with the nearest name; those that change nothing in a run
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 #include <sstream>
 
@@ -341,35 +343,42 @@ TEST_CASE("every option: its default can be written, and leaves nothing changed"
   CHECK(names().size() >= 37);
 }
 
+// A value within the limits that the option's line in the table gives.
+std::string some_value(const std::string& kind, const std::string& limits, std::mt19937& random) {
+  if (kind == "Switch") return random() % 2 ? "on" : "off";
+  if (kind == "Text") return "text \"\\\n\xc3\xa9" + std::to_string(random());
+  if (kind == "Choice") {
+    std::istringstream words(limits);
+    Words all;
+    for (std::string word; std::getline(words, word, '|');) all.push_back(word);
+    return all.at(random() % all.size());
+  }
+  double low = 0, high = 0;
+  CHECK(std::sscanf(limits.c_str(), "%*c%lf, %lf", &low, &high) == 2);
+  if (kind == "Real")
+    return shortest(std::uniform_real_distribution<double>(low + 0.001, std::min(high, low + 0.999))(random));
+  return std::to_string(int64_t(low) + int64_t(random() % uint64_t(std::min(high - low, 100000.0) + 1)));
+}
+
 TEST_CASE("every option: the saved configuration gives the same values") {
   std::mt19937 random(3);
+  std::map<std::string, std::string> kinds, limits;
+  const auto add = [&](std::string name, const char* kind, const char* its_limits) {
+    if (name.back() == '_') name.pop_back();
+    kinds[name] = kind, limits[name] = its_limits;
+  };
+#define ADD_OPTION(group, kind, name, standard, limits, text, ...) add(#name, #kind, limits);
+  OPTION_TABLE(ADD_OPTION)
+#undef ADD_OPTION
   const Json defaults = options_json(Options());
   for (int round = 0; round < 200; ++round) {
     Words words;
     size_t changes = 0;
     for (const auto& [name, value] : defaults.items()) {
       if (random() % 2 || name == "train_tokens" || name == "epochs" || name == "min_lr") continue;
-      std::string text =
-          value.is_bool() ? plain(Json(!value.as_bool())) : "text \"\\\n\xc3\xa9" + std::to_string(random());
-      if (value.is_int()) text = std::to_string(value.as_int() + 1 + random() % 1000);
-      if (value.is_double()) text = shortest(std::uniform_real_distribution<double>(0.001, 0.999)(random));
-      if (plain(value) == "auto") text = std::to_string(1 + random() % 100000);
-      if (name == "zero_stage") text = std::to_string(1 + random() % 3);
-      if (name == "fp8") text = "rowwise-hp-wgrad";
-      if (name == "fp8_grad") text = "e4m3";
-      if (name == "fp8_pow2_scales") text = "off";
-      if (name == "fp8_amax") text = "latest";
-      if (name == "plan") text = "auto";
-      if (name == "recompute") text = "mlp";
-      if (name == "activation_offload") text = "attention";
-      if (name == "fp8_margin") text = std::to_string(1 + random() % 32);
-      if (name == "tensor_parallel_overlap") text = std::to_string(5 + random() % 60);
-      if (name.ends_with("dtype")) text = "bf16";
-      if (name == "gpu") text = "H200";
-      if (name == "init") text = "depth-scaled";
-      if (name == "attention") text = "plain";
-      if (name == "eval_format") text = "llm.c";
-      if (name == "schedule") text = random() % 2 ? "wsd" : "constant";
+      std::string text;
+      do text = some_value(kinds.at(name), limits.at(name), random);
+      while (text == plain(value));
       words.insert(words.end(), {dashed(name), text});
       ++changes;
     }
