@@ -22,6 +22,9 @@
 ## make test-data       the tests of dev/data, in that environment
 ## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
 ## make test-descriptors   wgmma's matrix descriptors beside CuTe's, in an environment of its own (about 0.35 GB)
+## make docs            write what dev/docs takes from the program: tables of options, of activations, of promises; a picture
+## make docs-check      say which of these are stale
+## make test-docs       run the commands of dev/docs
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
 ## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 25 minutes allow
@@ -38,7 +41,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -48,7 +51,7 @@ endif
 MAKEFLAGS += --no-print-directory
 Q := $(if $(V),,@)
 
-FOLDERS := llmc/base llmc/tokenizer llmc/device llmc/kernels llmc/comm llmc/model llmc/memory llmc/train dev/kernels dev/test dev/bench
+FOLDERS := llmc/base llmc/tokenizer llmc/device llmc/kernels llmc/comm llmc/model llmc/memory llmc/train dev/kernels dev/test dev/bench dev/docs
 HEADERS := $(wildcard $(foreach f,$(FOLDERS),$f/*.h $f/*.cuh))
 LIBRARY_SOURCES := $(wildcard llmc/*/*.cpp llmc/*/*.cu)
 PROGRAM_SOURCES := $(wildcard train_llama.cu test_llama.cu)
@@ -58,12 +61,13 @@ DOCTEST_MAIN := $(wildcard dev/test/doctest_main.cpp)
 # With a main() of their own: run by the scripts, on several ranks.
 SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_%,$(wildcard dev/test/*.cpp dev/test/*.cu))
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
-DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES)
+DOCS_SOURCES := $(wildcard dev/docs/*.cpp)
+DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES) $(DOCS_SOURCES)
 FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp dev/test/descriptors/*.cpp)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -77,7 +81,7 @@ quickstart:
 	@$(PROBE) install build
 	@$(MAKE) all
 	@scripts/quickstart
-test test-pytorch test-tokenizer test-watch: DEVICE := cpu
+test test-docs docs docs-check test-pytorch test-tokenizer test-watch: DEVICE := cpu
 test:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
@@ -165,8 +169,18 @@ mutate:
 	@$(if $(SAMPLE),,$(MAKE) DEVICE=cpu programs kernels tests && WRONG_PROGRAMS=every dev/test/run --only semantic_faults build/cpu)
 ci:
 	+@dev/test/ci
+<<<<<<< HEAD
 check-slow:
 	+@dev/test/ci slow
+=======
+docs docs-check:
+	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu $$build/docs/tables && \
+	  dev/docs/write $$build $(if $(filter docs-check,$@),--check)
+test-docs:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs kernels
+	@LLMC_BUILD=build/$$($(PROBE) configure) dev/test/readme.sh dev/docs/*.md
+>>>>>>> docs
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:

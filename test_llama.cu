@@ -1,16 +1,16 @@
 // test_llama: compares logits, losses, gradient norms, every gradient and the weights after several AdamW steps with a
 // parity dump of PyTorch, any number of them (dev/reference/README.md tells what a dump is and how to make one).
 //
-//   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma|hopper]      (without --dtype: all that the
-//   dump has) mpirun -np N ./test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C      (N = T C)
-//     [--tensor-parallel-reduce-dtype fp32|bf16]
+//   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma|hopper]
+//   mpirun -np N ./test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C [--tensor-parallel-reduce-dtype fp32|bf16]
+//
+// Without --dtype it checks every precision that the dump has. N is T times C.
 //
 // Where ranks share sequences out, these get tokens behind their ends, whose labels are ignored, until they can.
 //
 // An error is |a - b| / max(|b|, floor) in the L2 norm, against PyTorch in float64. Limits, with PyTorch's own errors
 // in the same precision as the yardstick (the larger of its eager and sdpa attention):
-//   fp32  each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of summation
-//   give
+//   fp32  each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of summation give
 //         errors of the same size, which one run of PyTorch only samples
 //   bf16  each tensor at most 1.5 x max(PyTorch's, the median of its class), the median of a class at most 1.25 x: bf16
 //         errors are noise, steady over a class, so being as good as PyTorch shows in the median

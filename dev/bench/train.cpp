@@ -3,8 +3,7 @@
 //
 //   build/cpu/bench/train [--soak N] [--fit] [train_llama's options]
 //   build/cuda/bench/train --model llama3.2-1b --seq-len 4096 --micro-batch 4 --global-batch 4 --fp8 tensorwise
-//   build/cpu/bench/train --predict --gpu H200 --model llama3-8b --seq-len 8192 --micro-batch 1 --zero-stage 3 --nodes
-//   1
+//   build/cpu/bench/train --predict --gpu H200 --model llama3-8b --seq-len 8192 --micro-batch 1 --zero-stage 3 --nodes 1
 //
 // Trains on --train-data or random tokens: N steps that are not counted (10), then --steps of them (20), then one that
 // is recorded. --fit shortens the model to as many layers as fit. On several ranks under mpirun too. --predict executes

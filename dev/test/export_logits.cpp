@@ -1,5 +1,6 @@
-// Writes tokens and this program's logits for them, for a comparison with PyTorch: export_logits MODEL_DIR
-// OUT.safetensors
+// Writes tokens and this program's logits for them, for a comparison with PyTorch:
+//
+//   export_logits MODEL_DIR OUT.safetensors
 #include <cstdio>
 
 #include "llmc/base/error.h"

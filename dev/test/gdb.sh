@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: gdb in the CPU world: stops in a chosen thread, stays in it over barriers, prints what is; the README's excerpt
+# Covers: gdb in the CPU world: stops in a chosen thread, stays in it over barriers, prints what is; the excerpt of contributing.md
 # Timeout: 240
 #
 # Each thread of a block that waits has a stack of its own, and gdb knows by the stack whose line it has reached. gdb is
@@ -15,11 +15,17 @@ command -v gdb >/dev/null || left_out "gdb is not installed (nothing else needs 
 gdb -nx -batch -ex run --args "$(command -v true)" >"$scratch/out" 2>&1 </dev/null || true
 grep -q "exited normally" "$scratch/out" || left_out "gdb cannot run a program here: $(tail -n 1 "$scratch/out")"
 
-# The block of the README that talks to gdb. Its `make` is this test's too, in a folder of its own, where all that the
+# The block of contributing.md that talks to gdb. Its `make` is this test's too, in a folder of its own, where all that the
 # kernel runs on is compiled anew; the rest comes from the build under test.
-awk '/^```/ { if (/^```$/ && text ~ /\(gdb\)/) printf "%s", text; text = ""; next } { text = text $0 "\n" }' README.md >"$scratch/excerpt"
+awk '/^```/ { if (/^```$/ && text ~ /\(gdb\)/) printf "%s", text; text = ""; next } { text = text $0 "\n" }' dev/docs/contributing.md >"$scratch/excerpt"
+# It names two lines of the source, by number. They are looked up, so that the source may move.
+source_file=llmc/kernels/rmsnorm.cu
+line_of() { grep -nF -- "$1" "$source_file" | tail -n 1 | cut -d: -f1; }
+barrier=$(line_of "  __syncthreads();")
+written=$(grep -oE 'rmsnorm\.cu:[0-9]+' "$scratch/excerpt" | head -n 1 | cut -d: -f2)
+sed -i "s/rmsnorm\.cu:$written /rmsnorm.cu:$barrier /; s/^$written\t/$barrier\t/; s/^$((written + 1))\t/$((barrier + 1))\t/" "$scratch/excerpt"
 compile=$(sed -n 's/^\$ \(make .*\)/\1/p' "$scratch/excerpt")
-check "the README has an excerpt with gdb, and how to build for it" [ -n "$compile" ]
+check "contributing.md has an excerpt with gdb, and how to build for it" [ -n "$compile" ]
 own=(llmc/base/text.cpp llmc/device/[!c]*.cpp llmc/device/cpu_*.cpp llmc/kernels/rmsnorm.cu)
 rest="$build/libllmc.a $(sed -n 's/^LIBS := //p' "$build/config.mk")"
 # shellcheck disable=SC2086  # words
@@ -45,21 +51,19 @@ says() {
 # Floating-point numbers to three digits: the last ones are the compiler's.
 blurred() { sed -E 's/([0-9]\.[0-9]{3})[0-9]+/\1/g' "$@"; }
 
-# ---- the README's excerpt
+# ---- the excerpt of contributing.md
 
-echo "---- the README's"
+echo "---- contributing.md"
 sed -n 's/^(gdb) //p' "$scratch/excerpt" | session
 cat "$scratch/out"
 blurred -i "$scratch/out"
 blurred "$scratch/excerpt" | grep -vE '^(\$ |…)' >"$scratch/lines"
-says "the README's excerpt is what gdb says" <"$scratch/lines"
+says "the excerpt is what gdb says" <"$scratch/lines"
 
 # ---- a barrier: block 3 of 5, thread (5, 0), of a sum over three rows of part[]. A breakpoint's condition costs some 0.1 ms
 # a thread that comes by, so the launch is found first.
 
-source_file=llmc/kernels/rmsnorm.cu
-line_of() { grep -nF -- "$1" "$source_file" | tail -n 1 | cut -d: -f1; }
-barrier=$(line_of "  __syncthreads();") last=$(line_of "  store_vector(dw + c, d);") warp=$(line_of "  __syncwarp();")
+last=$(line_of "  store_vector(dw + c, d);") warp=$(line_of "  __syncwarp();")
 
 reduce() { # NAME=VALUE…
   session LLMC_ONE_ORDER=1 "$@" <<EOF

@@ -1,8 +1,10 @@
 // Covers: options: parser, config files, help, refusals with the nearest name; those that change nothing in a run
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 #include <sstream>
 
@@ -341,35 +343,42 @@ TEST_CASE("every option: its default can be written, and leaves nothing changed"
   CHECK(names().size() >= 37);
 }
 
+// A value within the limits that the option's line in the table gives.
+std::string some_value(const std::string& kind, const std::string& limits, std::mt19937& random) {
+  if (kind == "Switch") return random() % 2 ? "on" : "off";
+  if (kind == "Text") return "text \"\\\n\xc3\xa9" + std::to_string(random());
+  if (kind == "Choice") {
+    std::istringstream words(limits);
+    Words all;
+    for (std::string word; std::getline(words, word, '|');) all.push_back(word);
+    return all.at(random() % all.size());
+  }
+  double low = 0, high = 0;
+  CHECK(std::sscanf(limits.c_str(), "%*c%lf, %lf", &low, &high) == 2);
+  if (kind == "Real")
+    return shortest(std::uniform_real_distribution<double>(low + 0.001, std::min(high, low + 0.999))(random));
+  return std::to_string(int64_t(low) + int64_t(random() % uint64_t(std::min(high - low, 100000.0) + 1)));
+}
+
 TEST_CASE("every option: the saved configuration gives the same values") {
   std::mt19937 random(3);
+  std::map<std::string, std::string> kinds, limits;
+  const auto add = [&](std::string name, const char* kind, const char* its_limits) {
+    if (name.back() == '_') name.pop_back();
+    kinds[name] = kind, limits[name] = its_limits;
+  };
+#define ADD_OPTION(group, kind, name, standard, limits, text, ...) add(#name, #kind, limits);
+  OPTION_TABLE(ADD_OPTION)
+#undef ADD_OPTION
   const Json defaults = options_json(Options());
   for (int round = 0; round < 200; ++round) {
     Words words;
     size_t changes = 0;
     for (const auto& [name, value] : defaults.items()) {
       if (random() % 2 || name == "train_tokens" || name == "epochs" || name == "min_lr") continue;
-      std::string text =
-          value.is_bool() ? plain(Json(!value.as_bool())) : "text \"\\\n\xc3\xa9" + std::to_string(random());
-      if (value.is_int()) text = std::to_string(value.as_int() + 1 + random() % 1000);
-      if (value.is_double()) text = shortest(std::uniform_real_distribution<double>(0.001, 0.999)(random));
-      if (plain(value) == "auto") text = std::to_string(1 + random() % 100000);
-      if (name == "zero_stage") text = std::to_string(1 + random() % 3);
-      if (name == "fp8") text = "rowwise-hp-wgrad";
-      if (name == "fp8_grad") text = "e4m3";
-      if (name == "fp8_pow2_scales") text = "off";
-      if (name == "fp8_amax") text = "latest";
-      if (name == "plan") text = "auto";
-      if (name == "recompute") text = "mlp";
-      if (name == "activation_offload") text = "attention";
-      if (name == "fp8_margin") text = std::to_string(1 + random() % 32);
-      if (name == "tensor_parallel_overlap") text = std::to_string(5 + random() % 60);
-      if (name.ends_with("dtype")) text = "bf16";
-      if (name == "gpu") text = "H200";
-      if (name == "init") text = "depth-scaled";
-      if (name == "attention") text = "plain";
-      if (name == "eval_format") text = "llm.c";
-      if (name == "schedule") text = random() % 2 ? "wsd" : "constant";
+      std::string text;
+      do text = some_value(kinds.at(name), limits.at(name), random);
+      while (text == plain(value));
       words.insert(words.end(), {dashed(name), text});
       ++changes;
     }
@@ -391,7 +400,7 @@ TEST_CASE("the banner's list") {
   CHECK(changed_options(o) == Words{"model \"\"", "steps 20", "dry-run on", "lr 3e-04"});
 }
 
-TEST_CASE("help and the README's table") {
+TEST_CASE("help and the table of options") {
   const std::string help = options_help("train_llama"), table = options_markdown();
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) {
@@ -399,17 +408,33 @@ TEST_CASE("help and the README's table") {
     CHECK(line.size() <= 100);
     CHECK((line.empty() || line.back() != ' '));
   }
-  Words all = names();
-  all.insert(all.end(), {"config", "help", "version"});
-  for (const std::string& name : all) {
+  // Each option's own text, whatever it says: in the help broken into lines, in the table with < and | escaped.
+  const auto squeezed = [](const std::string& text) {
+    std::string words;
+    for (const char c : text)
+      if (c != ' ' && c != '\n' && c != '\\') words += c;
+    return words;
+  };
+  const auto check = [&](std::string name, const std::string& text) {
+    name = dashed(name.back() == '_' ? name.substr(0, name.size() - 1) : name);
     CAPTURE(name);
-    CHECK(help.find("\n  " + dashed(name)) != std::string::npos);
-    CHECK(table.find("| `" + dashed(name)) != std::string::npos);
-  }
+    const size_t option = help.find("\n  " + name), row = table.find("| `" + name);
+    CHECK(option != std::string::npos);
+    CHECK(row != std::string::npos);
+    if (option == std::string::npos || row == std::string::npos) return;
+    const std::string words = squeezed(text);
+    CHECK(squeezed(help.substr(option, 4 * text.size() + 400)).find(words) != std::string::npos);
+    std::string in_table = table.substr(row, table.find('\n', row) - row);
+    for (size_t at; (at = in_table.find("&lt;")) != std::string::npos;) in_table.replace(at, 4, "<");
+    CHECK(squeezed(in_table).find(words) != std::string::npos);
+  };
+#define CHECK_OPTION(group, kind, name, standard, limits, text, ...) check(#name, text);
+  OPTION_TABLE(CHECK_OPTION)
+#undef CHECK_OPTION
   has(help, "Usage: train_llama ");
-  has(help, "\n\nOptimizer\n  --lr X                        peak learning rate (auto: 3e-4, below 10M");
-  has(help, "  --adam-eps X                  AdamW: added to the root of the second moment [1e-08]\n");
-  has(help, "  --schedule cosine|linear|wsd|constant\n                                how");
+  has(help, "\n\nOptimizer\n  --lr X   ");
+  has(help, " [1e-08]\n");
+  has(help, "  --schedule cosine|linear|wsd|constant\n                                ");
   has(table, "| `--dtype auto\\|bf16\\|fp32` | `auto` |");
   std::istringstream rows(table);
   for (std::string row; std::getline(rows, row);) {

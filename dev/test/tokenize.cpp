@@ -4,8 +4,7 @@
 //   tokenize parts TOKENIZER DOCUMENTS IDS              with special tokens as letters, cut wherever a text can be cut
 //   tokenize decode TOKENIZER IDS DOCUMENTS [skip]      with "skip" without special tokens
 //   tokenize stream TOKENIZER IDS DOCUMENTS [skip]      the same, token by token
-//   tokenize unassigned                                 the code points that the linked PCRE2 does not know, a line
-//   each
+//   tokenize unassigned                                 the code points that the linked PCRE2 does not know, a line each
 //
 // DOCUMENTS holds bytes, IDS int32; in both each document is preceded by its number of elements (uint32).
 #include <cstdio>

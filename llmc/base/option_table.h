@@ -1,5 +1,6 @@
 // The one table of options. A line is an option: it makes the field of `Options`, the parser, --help, the config file,
-// the saved config.json, the banner's list and the README's table. To add an option, add a line.
+// the saved config.json, the banner's list and the table of dev/docs/options.md. To add an option, add a line and run
+// `make docs`.
 //
 //   X(group, kind, name, default, limits, help[, needs])
 //

@@ -54,7 +54,7 @@ Json options_json(const Options& options);
 // The text of --help, in groups, at most 100 columns.
 std::string options_help(const std::string& program);
 
-// The README's table.
+// The table of dev/docs/options.md.
 std::string options_markdown();
 
 // "lr 0.0003" for each option whose value differs from that in `since`, in the table's order.

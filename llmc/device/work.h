@@ -2,8 +2,7 @@
 // reads and writes, and its floating-point operations. In the CPU world every access is checked to be ordered after
 // those that conflict with it (order_check.h); the ranges and FLOPs also feed benchmarks.
 //
-//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(table, T * HD)}}, grid, block, 0,
-//   …);
+//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(table, T * HD)}}, grid, block, 0, …);
 #pragma once
 
 #include <algorithm>
