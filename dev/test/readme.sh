@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: the README's commands work as written
+# Covers: the commands of the README and of the pages in dev/docs work as written, and their links lead to something
 # Timeout: 600
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -15,12 +15,20 @@ cp -a Makefile README.md scripts llmc dev train_llama.cu test_llama.cu "$copy"
 cp -a "$build" "$copy/build/cpu"
 [ -e build/.configured ] && cp -a build/.configured "$copy/build/"
 cd "$copy"
-awk '/^```bash/ { on = 1; next } /^```/ { on = 0 } on' README.md | sed 's/ *#.*//' | grep -v '^$' >"$scratch/commands"
-check "the README has commands" [ "$(wc -l <"$scratch/commands")" -ge 10 ]
+pages=(README.md dev/docs/*.md)
+commands() { awk '/^```bash/ { on = 1; next } /^```/ { on = 0 } on' "$@" | sed 's/ *#.*//' | grep -v '^$'; }
+for page in "${pages[@]}"; do
+  commands "$page" >/dev/null || fail "$page has no command"
+  while read -r link; do
+    [ -e "$(dirname "$page")/${link%%#*}" ] || fail "$page: nothing at $link"
+  done < <(grep -o '](\([^)]*\))' "$page" | sed 's/^](//; s/)$//' | grep -v -e '^https\?://' -e '^#')
+done
+commands "${pages[@]}" >"$scratch/commands"
+check "there are commands, and what links name" [ "$(wc -l <"$scratch/commands")" -ge 10 ]
 while read -r command; do
   case $command in
     "make quickstart" | "make test"* | scripts/report* | scripts/tensorboard* | scripts/wandb_sync* | \
-      "scripts/run --hosts "* | sbatch* | *dev/bench/fp8_losses*)
+      "scripts/run --hosts node"* | sbatch* | *dev/bench/fp8_losses*)
       echo "     not here: $command" && continue
       ;;
   esac
@@ -29,7 +37,7 @@ while read -r command; do
   # 2: a dry run of what this machine has no room for.
   if [ "$code" != 0 ] && ! [[ $code == 2 && $command == *--dry-run* ]]; then
     tail -n 20 "$scratch/out.txt"
-    fail "README: $command"
+    fail "$command"
   fi
   check "$command" true
 done <"$scratch/commands"
