@@ -169,10 +169,8 @@ mutate:
 	@$(if $(SAMPLE),,$(MAKE) DEVICE=cpu programs kernels tests && WRONG_PROGRAMS=every dev/test/run --only semantic_faults build/cpu)
 ci:
 	+@dev/test/ci
-<<<<<<< HEAD
 check-slow:
 	+@dev/test/ci slow
-=======
 docs docs-check:
 	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu $$build/docs/tables && \
 	  dev/docs/write $$build $(if $(filter docs-check,$@),--check)
@@ -180,7 +178,6 @@ test-docs:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels
 	@LLMC_BUILD=build/$$($(PROBE) configure) dev/test/readme.sh dev/docs/*.md
->>>>>>> docs
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:

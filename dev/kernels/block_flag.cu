@@ -51,7 +51,7 @@ std::vector<float> run(Stream& stream, const std::vector<float>& terms, int rows
 
 void check(Checker& checker) {
   using Order = CpuWorld::ThreadOrder;
-  for (const auto& [rows, columns] : {std::pair{1, 1}, {2, 1}, {37, 1}, {5, 7}, {200, 3}}) {
+  for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {37, 1}, {5, 7}, {200, 3}}) {
     Generator generator{uint64_t(rows)};
     // Of all sizes, so that another order has other bits.
     std::vector<float> terms = random_normal<float>(generator, size_t(rows * columns) * kThreads);

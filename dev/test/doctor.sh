@@ -149,9 +149,19 @@ touch wheels/nvidia/cublas/include/cublasLt.h wheels/nvidia/cublas/lib/libcublas
 doctor 0 DEVICE=cuda CUDA_HOME="$scratch/cuda" configure
 check "cuBLASLt's wheel will do" config "wheels/nvidia/cublas/lib/libcublasLt.so.12"
 mv cuda/lib64/hidden cuda/lib64/libcublasLt.so.12
+for version in 12.8.5:no 12.9.0:every 13.0.2:every; do
+  IFS=. read -r major minor patch <<<"${version%:*}"
+  printf '#define CUBLAS_VER_MAJOR %s\n#define CUBLAS_VER_MINOR %s\n#define CUBLAS_VER_PATCH %s\n' "$major" "$minor" "$patch" \
+    >cuda/include/cublas_api.h
+  doctor 0 DEVICE=cuda CUDA_HOME="$scratch/cuda" report
+  check "cuBLASLt's version is that of its header" says "✓ cuBLASLt       ${version%:*}"
+  remark="--fp8 rowwise, rowwise-hp-wgrad and blockwise are not in it: 12.9 or later has them"
+  if [ "${version#*:}" = no ]; then check "an old one's missing recipes are told" says "$remark"; else check "and not of others" says_not "$remark"; fi
+done
 toolkit 11.8
 doctor 1 DEVICE=cuda CUDA_HOME="$scratch/cuda" configure
 check "an old toolkit is refused" says "is version 11.8; 12.4 or later is needed"
+check "with the way out" says "make DEVICE=cuda CUDA_HOME=/path/to/cuda"
 doctor 1 DEVICE=cuda CUDA_HOME=/nowhere configure
 check "no toolkit is said" says "DEVICE=cuda needs nvcc 12.4 or later, and found none (no CUDA_HOME=/nowhere/bin/nvcc)"
 
@@ -169,7 +179,11 @@ done
 doctor 0 "CUDA_HOME=$scratch/cuda" ARCH=100a report
 check "ARCH counts more than the GPU" says "architecture 100a,"
 doctor 0 CUDA_HOME=/nowhere report
-check "a GPU without nvcc is said loudly" says "NVIDIA H200 is here BUT NO nvcc"
+check "a GPU without nvcc is said loudly" says "NVIDIA H200 is here BUT NO nvcc 12.4 or later"
+toolkit 11.8
+doctor 0 "CUDA_HOME=$scratch/cuda" report
+check "a GPU with an old nvcc too" says "NVIDIA H200 is here BUT NO nvcc 12.4 or later ($scratch/cuda/bin/nvcc is version 11.8; 12.4 or later is needed)"
+toolkit 13.0
 doctor 0 DEVICE=cpu "CUDA_HOME=$scratch/cuda" report
 check "DEVICE=cpu forces it" says "DEVICE=cpu asks for it, though NVIDIA H200 is here"
 play nvidia-smi 'exit 9'

@@ -181,7 +181,8 @@ TEST_CASE("every element is written once, whatever the mesh, and read in any pie
   Folder folder;
   int number = 0;
   for (bool tied : {false, true})
-    for (const auto& [ranks, shard] : {std::pair{1, 1}, {2, 2}, {3, 3}, {4, 2}, {8, 8}, {8, 2}, {24, 24}}) {
+    for (const auto& [ranks, shard] :
+         std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {3, 3}, {4, 2}, {8, 8}, {8, 2}, {24, 24}}) {
       CAPTURE(tied);
       CAPTURE(ranks);
       CAPTURE(shard);

@@ -173,8 +173,8 @@ TEST_CASE("a host has what the least of its control groups lets it have") {
   for (const Kind& kind : kinds) {
     CAPTURE(kind.groups);
     const TemporaryFolder root;
-    for (const auto& [file, text] : {std::pair(std::string("/proc/self/cgroup"), kind.groups),
-                                     {std::string("/sys/fs/cgroup") + kind.file, kind.limit}}) {
+    for (const auto& [file, text] : std::vector<std::pair<std::string, std::string>>{
+             {"/proc/self/cgroup", kind.groups}, {std::string("/sys/fs/cgroup") + kind.file, kind.limit}}) {
       std::filesystem::create_directories(std::filesystem::path(root / "." + file).parent_path());
       write_file(root / "." + file, text);
     }

@@ -12,6 +12,8 @@
 
 // Sums of a warp: kM tiles of 16 rows, kN tiles of 8 columns. With g = lane / 4 and t = lane % 4, a lane has of each
 // tile: [0], [1] = row g, columns 2t and 2t+1; [2], [3] = row g+8. So a lane has 2 kM rows: `row_in_warp`.
+// NOTE: CUDA 12.4's compiler aborts where the arguments of such an alias are constants of the function itself: there
+// the kernels write the array out.
 template <int kM, int kN>
 using Fragments = float[kM][kN][4];
 // The same as left operand of a product, as pairs of bf16: kM tiles of 16 rows, kK of 16 columns.

@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 
   Fragments<kM, kHD / 16> dkeys = {}, dvalues = {};
   const auto add_tile = [&](auto masked, int t0, auto& now) {
-    Fragments<kM, kN> s = {}, ds = {};
-    Pairs<kM, kN / 2> weights;
+    float s[kM][kN][4] = {}, ds[kM][kN][4] = {};
+    uint32_t weights[kM][kN / 2][4];
     multiply_tiles<kHD, kM, kN, kUnroll>(s, shared.k, row_of_pair, now.q + mine * kHD);
 #pragma unroll
     for (int n = 0; n < kN; ++n)

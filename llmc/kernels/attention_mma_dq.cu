@@ -95,9 +95,9 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
   if (lane_of_warp() == 0) seen = keys_seen;
   compute_delta(shared, delta, dout, out, lse, shape, place, row_of_warp);
 
-  Fragments<kM, kHD / 8> sum = {};
+  float sum[kM][kHD / 8][4] = {};
   const auto add_tile = [&](auto masked, int key0, auto& now) {
-    Fragments<kM, kN> s = {}, ds = {};
+    float s[kM][kN][4] = {}, ds[kM][kN][4] = {};
     multiply_tiles<kHD, kM, kN, kUnroll>(s, shared.q, row_of_warp, now.k);
     multiply_tiles<kHD, kM, kN, kUnroll>(ds, shared.dout, row_of_warp, now.v);
 #pragma unroll
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
             ds[m][n][i] = masked.value && (j < of_row.first || j > of_row.last) ? 0.0f : d;
           }
       }
-    Pairs<kM, kN / 2> weights;
+    uint32_t weights[kM][kN / 2][4];
     round_to_pairs(weights, ds);
     add_weighted_rows<kHD>(sum, weights, now.k);
   };

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int next = key0 + kKeys;
     if (next <= all.last) keys.fetch(shared.stage[stage ^ 1], shape, all.last + 1 - next, thread);
     if (!seen.see_some(key0, next - 1)) continue;
-    Fragments<kM, kN> s = {};
+    float s[kM][kN][4] = {};
     multiply_tiles<kHD, kM, kN, kUnroll>(s, shared.q, row_of_warp, shared.stage[stage].k);
     if (!seen.see_every(key0, next - 1)) {
       const QueryPlace place = query_place(shape, block_index_again(), ranges, kRows);
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
     }
     softmax.take(s, shared.total, scale * kLog2e);
-    Pairs<kM, kN / 2> p;
+    uint32_t p[kM][kN / 2][4];
     round_to_pairs(p, s);
     add_weighted_rows<kHD>(softmax.out, p, shared.stage[stage].v);
   }

@@ -40,8 +40,13 @@ cudaDataType_t cuda_type(MatmulShape::Type type) {
   return CUDA_R_8F_E5M2;
 }
 
-// How cuBLASLt calls the scaling; -1: this toolkit's does not know it.
+// The headers that this file was compiled with and the library that it runs with both know scales of rows and blocks.
+// An older library takes the mode without a word.
+bool knows_scale_modes() { return CUBLAS_VERSION >= 120900 && cublasLtGetVersion() >= 120900; }
+
+// How cuBLASLt calls the scaling; -1: it does not know it.
 int scale_mode(Scaling scaling) {
+  if (!knows_scale_modes()) return scaling == Scaling::tensor ? 0 : -1;
 #if CUBLAS_VERSION >= 120900
   switch (scaling) {
     case Scaling::tensor:
@@ -54,7 +59,7 @@ int scale_mode(Scaling scaling) {
       return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
   }
 #endif
-  return scaling == Scaling::tensor ? 0 : -1;
+  return -1;
 }
 
 struct Plan {
@@ -184,8 +189,10 @@ void Matmul::State::describe(Plan& plan, const MatmulShape& s, const float* fact
   if (s.quantized()) {
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(s.fast));
 #if CUBLAS_VERSION >= 120900
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, int32_t(scale_mode(s.scaling_a)));
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t(scale_mode(s.scaling_b)));
+    if (knows_scale_modes()) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, int32_t(scale_mode(s.scaling_a)));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t(scale_mode(s.scaling_b)));
+    }
 #endif
     set_factors(plan, factors_a, factors_b);
   }
@@ -366,7 +373,10 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
 std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType result, bool accumulate,
                             bool fast) {
   if (scale_mode(a.scaling) < 0 || scale_mode(b.scaling) < 0)
-    return "cuBLASLt knows such factors from CUDA 12.9 on, and this build has " + description();
+    return format(
+        "cuBLASLt multiplies by scales of rows or blocks from CUDA 12.9 on; this program was compiled with %d.%d.%d, "
+        "and runs with %s: build it with CUDA 12.9 or later, and let that one's library be found first",
+        CUBLAS_VERSION / 10000, CUBLAS_VERSION / 100 % 100, CUBLAS_VERSION % 100, description().c_str());
   if (!state_->handle) return known_refusal(state_->stream.device().info(), a, b);
   Plan plan;
   const cublasStatus_t status =
