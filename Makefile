@@ -13,7 +13,7 @@
 ## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
 ## make test-options    random combinations of options on 1 to 6 ranks, each beside one rank  [T="3 7": those numbers]
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
-## make mutate          skip each synchronisation of the code in turn: which check notices?
+## make mutants         make the program wrong in 400 ways, one at a time: which check notices?  [T=word: some of them]
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
@@ -41,7 +41,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -67,7 +67,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutate check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -161,12 +161,9 @@ test-dependencies:
 	@dev/test/dependencies
 check-cuda:
 	@dev/test/check_cuda
-mutate:
+mutants:
 	@$(PROBE) install test
-	@dev/test/mutate
-	@SAMPLE=$(and $(SAMPLE),2) dev/test/mutation_meshes
-	@SAMPLE=$(and $(SAMPLE),2) dev/test/mutation_hopper
-	@$(if $(SAMPLE),,$(MAKE) DEVICE=cpu programs kernels tests && WRONG_PROGRAMS=every dev/test/run --only semantic_faults build/cpu)
+	@T='$(T)' dev/test/mutants/run
 ci:
 	+@dev/test/ci
 check-slow:
@@ -185,7 +182,7 @@ format:
 format-check:
 	$Qclang-format --dry-run -Werror $(FORMATTED)
 clean:
-	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/gpu_check build/beside build/rebuild* train_llama test_llama
+	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/gpu_check build/mutants build/beside build/rebuild* train_llama test_llama
 
 # ---- what is built --------------------------------------------------------------------------------------------------
 
