@@ -11,7 +11,7 @@ steps=(--steps 3 --micro-batch 8 --seq-len 64 --head-chunk 128 --val-every 0 --s
 same_as_right() {
   mkdir -p "$(dirname "$FIGURES/$1")"
   [ -e "$FIGURES/$1" ] || cp "$2" "$FIGURES/$1"
-  cmp "$FIGURES/$1" "$2" || { diff -a "$FIGURES/$1" "$2" | grep -am1 '^>' | sed 's/^>/differs: /' && return 1; }
+  cmp -s "$FIGURES/$1" "$2" || { echo "differs: $(diff -a "$FIGURES/$1" "$2" | grep -am1 '^>')" && return 1; }
 }
 
 # same_figures RANKS OPTIONS…: losses and norms of gradients of a short training.
