@@ -17,6 +17,7 @@ same_as_right() {
 # same_figures RANKS OPTIONS…: losses and norms of gradients of a short training.
 same_figures() {
   local limit=200 name
+  rm -rf "$scratch/run"
   name=$(cksum <<<"${*//$scratch/}")
   ranks "$1" "$train" "${steps[@]}" "${@:2}" --out "$scratch/run" || return 1
   sed -n 's/.*\("step":[0-9]*,"loss":[^,]*,\).*\("grad_norm":[^,]*\).*/\1\2/p' "$scratch/run/train.jsonl" >"$scratch/figures"
