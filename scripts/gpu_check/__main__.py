@@ -20,19 +20,19 @@ CLOSING = 5  # seconds to write the page
 
 
 class Machine:
-    """What is the same for all checks: the GPU (None: a rehearsal), the build, PyTorch, the ways round what is broken."""
+    """All checks share the GPU (None: a rehearsal), the build, PyTorch, and the ways round broken parts."""
 
     def __init__(self):
         self.gpu = gpu.find()
         self.arch = self.gpu.arch if self.gpu else "90a"
-        self.builds = ROOT / "build"
-        self.programs = Path(os.environ.get("BUILD") or self.builds / ("cuda" if self.gpu else "cpu")).resolve()
-        own = self.builds / "pytorch/bin/python"
+        self.programs = ROOT / "build" / ("cuda" if self.gpu else "cpu")
+        self.state = self.gpu.state() if self.gpu else ""  # of the GPU, while it was last busy
+        own = ROOT / "build/pytorch/bin/python"
         self.python = own if not self.gpu and own.exists() else "python3"
         asks = "from importlib.metadata import version; version('transformers'); print(version('torch'))"  # no import: 10 s
         tried = subprocess.run([self.python, "-c", asks], capture_output=True, text=True)
         self.torch = tried.stdout.strip() if tried.returncode == 0 else None
-        self.detours = Detours()
+        self.detours = Detours(self.hopper())
 
     def name(self):
         return self.gpu.name if self.gpu else "a CPU (a rehearsal)"
@@ -87,7 +87,9 @@ def attempt(check, machine, args, deadline):
     log = WORK / "logs" / (check.name.replace("/", ".") + ".txt")
     begin, result, why = time.monotonic(), "ok", ""
     with open(log, "w+b", buffering=0) as file:
-        limit = min(check.limit, args.limit or check.limit) if machine.gpu else (args.limit or 5 * check.limit)
+        limit = check.limit if machine.gpu else 5 * check.limit
+        if args.limit and not check.name.startswith("machine/"):
+            limit = min(limit, args.limit)
         job = Job(machine, limit, deadline, file, scratch, kept)
         try:
             check.does(job)
@@ -102,11 +104,14 @@ def attempt(check, machine, args, deadline):
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the check that runs, and what it started
     args = arguments()
     os.chdir(ROOT)
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DEVICE", "FAULTS",
-                 "SANITIZE", "EMULATOR"):  # of whoever calls: they would change what is built or how many ranks there are
+                 "SANITIZE", "EMULATOR", "BUILD"):  # the caller's would change the build or the number of ranks
         os.environ.pop(name, None)
+    for name in [name for name in os.environ if name.startswith(("PMIX_", "PMI_", "OMPI_COMM_", "SLURM_"))]:
+        os.environ.pop(name)
     os.environ.update(NO_COLOR="1", PYTHONUNBUFFERED="1")
     start = time.monotonic()
     deadline = start + args.seconds - CLOSING if args.seconds else float("inf")
@@ -117,34 +122,36 @@ def main():
     if args.list:
         page.print_list(CHECKS, records)
         return 0
-    now = sources(ROOT)
+    version = sources(ROOT)
     records.begin_call(args)
     print(f"{machine.name()}{'' if machine.torch else '; python3 has no torch with transformers'}", flush=True)
     asked = [check for check in CHECKS if is_asked(check, args.only)]
     for check in CHECKS:
-        machine.detours.broken = records.broken(CHECKS)
-        if check not in asked or not (args.only or records.due(check, now)):
-            continue
-        if check.instead_of and not records.failed(check.instead_of):
+        machine.detours.broken = records.broken(CHECKS, asking=check)
+        if check not in asked or not (args.only or records.due(check, version)) or not records.stands_in(check):
             continue
         clock = f"{time.monotonic() - start:5.0f} s  {check.name}"
         why = obstacle(check, records, machine)
         if why:
-            records.add(check.name, {"result": "skipped", "why": why, "seconds": 0}, now)
+            records.add(check.name, {"result": "skipped", "why": why, "seconds": 0}, version)
             print(f"{clock}: skipped: {why}", flush=True)
             continue
         if deadline - time.monotonic() < (check.expected if machine.gpu else 1):
             continue  # a shorter one may still fit
         print(f"{clock} … ", end="", flush=True)
         record = attempt(check, machine, args, deadline)
-        records.add(check.name, record, now)
+        records.add(check.name, record, version)
         print(f"{record['result']} ({record['seconds']:.1f} s){': ' + record['why'] if record['why'] else ''}", flush=True)
-        page.write(CHECKS, records, machine, Detours(records.broken(CHECKS)))
+        machine.detours.broken = records.broken(CHECKS)
+        if record["figures"] and machine.gpu:
+            machine.state = machine.gpu.state()
+        page.write(CHECKS, records, machine)
         if record["result"] in ("crashed", "hung") and machine.gpu and gpu.find() is None:
             print("The GPU no longer answers (nvidia-smi): nothing more can be tried.", flush=True)
             break
     records.end_call(time.monotonic() - start)
-    print("\n" + page.write(CHECKS, records, machine, Detours(records.broken(CHECKS))))
+    machine.detours.broken = records.broken(CHECKS)
+    print("\n" + page.write(CHECKS, records, machine))
     return 1 if any(records.failed(check.name) for check in asked) else 0
 
 

@@ -18,11 +18,11 @@ QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off")
 
 
 def needs(job):
-    """Everything that is missing at once, not one thing a build."""
+    """Names everything that is missing at once, not one thing per build."""
     device = "cuda" if job.machine.gpu or shutil.which("nvcc") else "cpu"
     said = job.run("scripts/doctor", "configure", code=None, DEVICE=device, ARCH=job.machine.arch)
     missing = [said[said.find("Cannot build"):].strip()] if "Cannot build" in said else []
-    if not missing and not (job.machine.builds / device / "config.mk").exists():
+    if not missing and device not in said.split():  # it prints the variant that it has configured
         missing.append(f"scripts/doctor: {last_line(said)}")
     free = shutil.disk_usage(ROOT).free / 2**30
     if free < 4:
@@ -34,12 +34,17 @@ def needs(job):
 
 
 def build(job):
-    goals = ("programs", "kernels")
+    kernels = [path.stem for path in sorted((ROOT / "dev/kernels").glob("*.cu"))]
     cores = f"-j{os.cpu_count()}"
+
+    def goals(build):
+        others = ("bench/train", "bench/host_copies", "test/comm")
+        return [f"{build}/kernels/{name}" for name in kernels] + [f"{build}/{name}" for name in others]
+
     if job.machine.gpu or shutil.which("nvcc"):
-        job.run("make", "DEVICE=cuda", f"ARCH={job.machine.arch}", cores, *goals, "build/cuda/test/comm")
+        job.run("make", "DEVICE=cuda", f"ARCH={job.machine.arch}", cores, "programs", *goals("build/cuda"))
     if not job.machine.gpu:
-        job.run("make", "DEVICE=cpu", cores, *goals, "build/cpu/test/comm")
+        job.run("make", "DEVICE=cpu", cores, "programs", *goals("build/cpu"))
 
 
 # ---- right numbers -----------------------------------------------------------------------------------------------------
@@ -85,11 +90,11 @@ def small_training(job, name, *options):
     return figures.column(out, "loss")
 
 
-def graphs(*options, ranks=1):
+def graphs(*options, ranks=1, head_size=32):
     """A step that is launched as a whole has the bits of one that is enqueued piece by piece."""
 
     def does(job):
-        batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(64))
+        batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(head_size))
         share = ("--rendezvous", "RENDEZVOUS") if ranks > 1 else ()
         off, on = (small_training(job, way, *batch, *share, "--cuda-graphs", way) for way in ("off", "on"))
         if off != on:
@@ -117,7 +122,7 @@ def fails_clearly(text, *scenario):
     """Both ranks end, not with success, and one of them says why."""
 
     def does(job):
-        said = job.run_ranks(job.machine.programs / "test/comm", *scenario, code=None)
+        said = job.run_ranks(job.machine.programs / "test/comm", *scenario, code="failure")
         if text not in said:
             failed(f'comm {" ".join(map(str, scenario))} does not say "{text}"; {last_line(said)}')
 
@@ -143,6 +148,11 @@ def two_ranks(*way):
             failed(f"losses differ from one rank's by {difference:.3e}, more than 3 x {allowed:.3e}")
 
     return does
+
+
+def ours(job, head_size):
+    """Options that a script hands on to each run of the trainer."""
+    return (f"--ours={' '.join(job.machine.detours.attention(head_size))}",) if job.machine.gpu else ()
 
 
 # ---- speed -------------------------------------------------------------------------------------------------------------
@@ -183,10 +193,9 @@ def beside_pytorch(title, least, *shape):
     def does(job):
         if job.machine.torch is None:
             skipped(f"{job.machine.python} has no torch with transformers")
-        ours = " ".join(job.machine.detours.attention(64, 128))
         size = (*shape, "--compiled", "--steps", 25, "--rounds", 2) if job.machine.gpu else ("--steps", 10, "--rounds", 1)
         said = job.run("dev/bench/pytorch_ratio", "--program", job.machine.programs / "train_llama", "--python",
-                       job.machine.python, f"--ours={ours}", *size)
+                       job.machine.python, *ours(job, 64), *size)
         job.figure(title, figures.number(r"([\d.]+) times as fast as PyTorch", said), "times PyTorch's rate", least=least)
 
     return does
@@ -198,13 +207,13 @@ def attention_rates(job):
     kernels = ("mma",) if job.machine.detours.attention(128) else ("mma", "hopper")
     said = job.run("dev/bench/attention", job.machine.programs, *kernels, code=None, PYTHON=job.machine.python)
     lines = [line for line in said.splitlines() if "TFLOP/s; limit" in line]
+    if job.machine.hopper() and "hopper" in kernels and len(lines) != 4:
+        failed(f"{len(lines)} of 4 rates: {last_line(said)}")
     for line in lines:
         least, goal = figures.number(r"limit (\d+)", line), figures.number(r"goal (\d+)", line)
         title = "attention " + line.split(":")[0]
         job.figure(title, figures.number(r": (\d+) TFLOP/s", line), "TFLOP/s", figures.number(r"predicted (\d+)", line), least)
         job.say(f"{title}: the goal is {goal:.0f}")
-    if not lines and job.machine.hopper() and "hopper" in kernels:
-        failed(f"no rates: {last_line(said)}")
 
 
 def kernel_bench(name):
@@ -237,11 +246,11 @@ def host_copies(job):
 
 def memory_policies(job):
     small = () if job.machine.gpu else ("--model", "tiny", "--layers", 4, "--seq-len", 64, "--steps", 4, "--dtype", "bf16")
-    job.run("python3", "-u", "dev/bench/memory_policies", "--program", job.machine.programs / "train_llama", *small)
+    job.run("python3", "-u", "dev/bench/memory_policies", "--program", job.machine.programs / "train_llama", *small, *ours(job, 128))
 
 
 def ladder(job):
     shape = ("--model", ONE_B, "--seq-len", 4096, "--micro-batch", 2, "--steps", 60) if job.machine.gpu else ("--steps", 20)
-    job.run("dev/bench/ladder", "--program", job.machine.programs / "train_llama", *shape)
+    job.run("dev/bench/ladder", "--program", job.machine.programs / "train_llama", *shape, *ours(job, 64))
 
 

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 # Classes of work that llmc/train/roofline.h sorts a step into, as the table of bench/train names them.
-CLASSES = ("products", "attention", "memory-bound passes", "optimizer", "idle")
+CLASSES = ("products", "products in FP8", "attention", "memory-bound passes", "optimizer", "other", "communication",
+           "copies to the host and back", "idle")
 UNITS = {"": 1, "k": 1e3, "M": 1e6}
 
 

@@ -7,7 +7,7 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's order, 
 
 
 def number():
-    """What `nvidia-smi -i` takes: a number or a UUID; None if CUDA_VISIBLE_DEVICES hides all GPUs."""
+    """A number or a UUID, for `nvidia-smi -i`; None if CUDA_VISIBLE_DEVICES hides all GPUs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if visible in ("", "-1"):
         return None
@@ -34,7 +34,10 @@ class Gpu:
         self.name, capability, memory, self.driver = values
         self.capability = capability.replace(".", "")  # 90
         self.arch = self.capability + ("a" if int(self.capability) >= 90 else "")  # code that only this generation runs
-        self.gib = float(memory) / 1024
+        try:
+            self.gib = float(memory) / 1024
+        except ValueError:
+            self.gib = 0  # N/A: it shares the host's memory, or is a slice; small shapes are tried then
 
     def state(self):
         """Clocks and power of this moment, for the page's heading."""

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-NOTICE = 60  # seconds that a rank has to notice that another one has failed
+NOTICE = 90  # seconds that a rank has to notice that another one has failed, and to abort NCCL
 
 
 class Ended(Exception):
@@ -36,7 +36,7 @@ def last_line(text):
 class Job:
     """What a check's function gets.
 
-    machine: gpu (None in a rehearsal), programs (the build's folder), python, detours (see checks.py)
+    machine: gpu (None in a rehearsal), programs (the build's folder), python, detours (see order.py)
     limit: seconds until the check counts as hung; deadline: when the whole call must end, on time.monotonic's clock
     """
 
@@ -46,14 +46,16 @@ class Job:
         self.figures, self.commands = [], []
         self.begin = time.monotonic()
 
-    # ---- what a check says
+    # ---- output
 
     def say(self, text):
         self.log.write((text + "\n").encode())
         self.log.flush()
 
     def figure(self, name, value, unit="", predicted=None, least=None):
-        """A number for the page, beside what was predicted and the limit that it should reach."""
+        """A number for the page, beside what was predicted and the limit that it should reach. A check must have found it."""
+        if value is None:
+            failed(f"no figure for '{name}' in its output")
         self.figures.append({"name": name, "value": value, "unit": unit, "predicted": predicted, "least": least})
 
     def keep(self, path, name):
@@ -64,10 +66,10 @@ class Job:
         """A fresh name under the check's own scratch folder."""
         return self.scratch / name
 
-    # ---- what a check runs
+    # ---- commands
 
     def run(self, *command, code=0, **variables):
-        """The output of a command that must end with this exit code (None: any); variables go to its environment."""
+        """The output of a command. Its exit code must be `code`; None: any, "failure": not 0. Variables: its environment."""
         return self._wait([(command, variables)], code)
 
     def run_ranks(self, *command, code=0, **variables):
@@ -94,11 +96,11 @@ class Job:
                     break
                 time.sleep(0.02)
             late = [p for p in running if p.poll() is None]
+            self.log.seek(start)  # before they are stopped: the last line is to tell how far they came
+            said = self.log.read().decode(errors="replace")
         finally:
             for process in running:
                 self._stop(process)
-        self.log.seek(start)
-        said = self.log.read().decode(errors="replace")
         self._judge(running, late, code, said)
         return said
 
@@ -113,27 +115,33 @@ class Job:
             failed(f"{words[0]}: {error.strerror}")
 
     def _stop(self, process):
-        """Ends a process and what it started. One that the driver holds may stay: nobody can end it."""
-        for signal_number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
-            if process.poll() is not None:
-                return
-            try:
-                os.killpg(process.pid, signal_number)
-                process.wait(patience)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                pass
+        """Ends a process and all that it started. One that the driver holds may stay: nobody can end it."""
+        try:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(5)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+        except (ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+            pass
 
     def _judge(self, running, late, code, said):
         seconds = time.monotonic() - self.begin
         others = [p.returncode for p in running if p not in late and p.returncode]
-        crashes = [-c if c < 0 else c - 128 for c in others if c < 0 or c > 128]  # a shell says 128 + the signal
+        crashes = [-c if c < 0 else c - 128 for c in others]  # a shell says 128 + the signal
+        crashes = [number for number in crashes if number in signal.valid_signals()]
+        if late and time.monotonic() >= self.deadline:
+            raise Ended("unfinished", f"the call's time ended after {seconds:.0f} s of its {self.limit:.0f} s")
         if crashes:
             raise Ended("crashed", f"{signal.Signals(crashes[0]).name}; it last said: {last_line(said)}")
         if late and not others:
-            if time.monotonic() < self.begin + self.limit:
-                raise Ended("unfinished", f"the call's time ended after {seconds:.0f} s of its {self.limit} s")
             raise Ended("hung", f"not done after {seconds:.0f} s; it last said: {last_line(said)}")
         if late:
             raise Ended("hung", f"one rank failed, the other did not notice; {last_line(said)}")
-        if code is not None and any(p.returncode != code for p in running):
+        if code == "failure" and not all(p.returncode for p in running):
+            failed(f"it ended well, though it must not: {last_line(said)}")
+        if isinstance(code, int) and any(p.returncode != code for p in running):
             failed(f"exit code {[p.returncode for p in running if p.returncode != code][0]}: {last_line(said)}")

@@ -1,8 +1,9 @@
-"""What became of each check: a JSON file under build/ that each call goes on with, and what a call leaves in its folder."""
+"""Keeps the result of each check in a JSON file under build/, with which the next call goes on."""
 
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import time
@@ -35,6 +36,9 @@ class Records:
     def __init__(self, work, out, machine, fresh):
         self.work, self.out, self.file = work, out, work / "state.json"
         work.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            for folder in ("logs", "kept"):
+                shutil.rmtree(work / folder, ignore_errors=True)
         known = json.loads(self.file.read_text()) if self.file.exists() and not fresh else {}
         if known.get("machine") != machine:
             known = {"machine": machine, "calls": [], "checks": {}}
@@ -54,9 +58,9 @@ class Records:
         self.known["calls"][-1]["seconds"] = round(seconds)
         self._save()
 
-    def add(self, name, record, now):
+    def add(self, name, record, version):
         """Keeps what became of a check, on disk before the next one is tried."""
-        record.update(sources=now, commit=self.commit, call=len(self.known["calls"]))
+        record.update(sources=version, commit=self.commit, call=len(self.known["calls"]))
         self.of[name] = record
         self._save()
         kept = [self.work / "logs" / record["log"]] if record.get("log") else []
@@ -77,13 +81,21 @@ class Records:
     def failed(self, name):
         return self.result(name) in BAD
 
-    def due(self, check, now):
+    def stands_in(self, check):
+        """Whether a check that is tried in the place of another has its turn: the other one has failed."""
+        return not check.instead_of or self.failed(check.instead_of)
+
+    def due(self, check, version):
         """Whether a call tries it: what works is not tried again, what does not only after a change of the sources."""
         if check.name.startswith("machine/") or check.name not in self.of:
             return True
         record = self.of[check.name]
-        return record["result"] in AGAIN or (record["result"] in BAD and record["sources"] != now)
+        return record["result"] in AGAIN or (record["result"] in BAD and record["sources"] != version)
 
-    def broken(self, checks):
-        """Each fact that a check puts out of order which failed or did not come to its end, with that check's name."""
-        return {fact: check.name for check in checks if self.result(check.name) in (*BAD, "unfinished") for fact in check.breaks}
+    def broken(self, checks, asking=None):
+        """The facts that are out of order, each with the check that failed or did not come to its end.
+
+        A check does not ask itself: its earlier failure is no reason not to try it again.
+        """
+        return {fact: check.name for check in checks if check is not asking and self.stands_in(check)
+                and self.result(check.name) in (*BAD, "unfinished") for fact in check.breaks}
