@@ -103,8 +103,15 @@ refused "a run without a step" "has no step after step 0" compare unstarted
 layers=2 run deeper 1 --steps 3
 refused "another model" "num_hidden_layers is 1 in fp32-2, 2 in deeper" compare fp32-2 deeper fp8-2 --warm-up 1
 check "  and the way out" grep -qx "    scripts/compare fp32-2 fp8-2" refused
-edited cut fp32-2 'facts["tokenizer"] = "0123456789abcdef"'
-refused "another tokenizer" "is bytes in fp32-2, 0123456789abcdef in cut" compare fp32-2 cut --warm-up 2
+heads_model | sed 's/"vocab_size": 256/"vocab_size": 1514/' >model.json
+head -c 20000 "$root/dev/data/tinyshakespeare.txt" >text.txt
+mkdir copy && cp "$root/dev/test/tokenizers/llama3.json" copy/tokenizer.json
+words=(--model model.json --steps 3 --train-data text.txt)
+run words 1 "${words[@]}" --tokenizer "$root/dev/test/tokenizers/llama3.json"
+run copied 1 "${words[@]}" --tokenizer copy
+run unknown 1 "${words[@]}"
+check "a copy of a tokenizer is the same one" eval 'compare words copied --warm-up 1 >table.md'
+refused "another tokenizer" " in words, not known in unknown" compare words unknown --warm-up 1
 cp -r fp32-2 old && rm old/run.json
 refused "a run of an older program" "old has no run.json" compare old
 edited broken fp32-2 'facts["ranks"] = 0'

@@ -58,8 +58,8 @@ def steps(text):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(
-        prog="scripts/compare", description="Compares the speed and the loss of runs, finished or under way, in a table. "
-        "Prints it as Markdown.")
+        prog="scripts/compare",
+        description="Compares the speed and the loss of runs, finished or under way. Prints a table in Markdown.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, e.g. runs/latest")
     parser.add_argument("--warm-up", type=steps, default=10, metavar="STEPS",
                         help="steps at each run's start whose time does not count (default: %(default)s)")
@@ -87,8 +87,8 @@ def read_row(run, warm_up):
                        "  wait for its first steps, or leave it out")
     timed = [line for line in started if line.step > facts["first_step"] + warm_up]
     if not timed:
-        raise RunError(f"{run.name} has {len(started)} steps since its start, and the warm-up takes {warm_up}: no step is "
-                       f"left to time\n  train longer, or shorten the warm-up: --warm-up {len(started) - 1}")
+        raise RunError(f"{run.name} has {len(started)} steps since its start, and the warm-up takes {warm_up}: no step "
+                       f"is left to time\n  train longer, or shorten the warm-up: --warm-up {len(started) - 1}")
     seconds = [line.scalars["step_ms"] / 1e3 for line in timed]
     if not all(second > 0 for second in seconds):
         raise RunError(f"{run.log}: the step_ms of a step is not above 0: {min(seconds) * 1e3:g}")
@@ -202,13 +202,12 @@ def markdown(rows, step, warm_up):
               if not differs(rows, columns[name])]
     lead = ", ".join(f"{name}: {columns[name](rows[0])}" for name in common)
     facts = rows[0].facts
-    text = [f"**{facts['model_name']}**, {human_count(facts['parameters'])} parameters" + (f"; {lead}" if lead else "") + ".",
-            "", *grid([name for name in columns if name not in common], columns, rows), "",
-            f"tokens/s/{unit}: the tokens of a run's steps over their time, without the first {warm_up} steps since its "
-            f"start. Kind: the same device, tokens per sequence and number of {unit}s."]
+    text = [f"**{facts['model_name']}**, {human_count(facts['parameters'])} parameters{'; ' * bool(lead)}{lead}.", "",
+            *grid([name for name in columns if name not in common], columns, rows), "",
+            f"tokens/s/{unit}: tokens over time of a run's steps after its warm-up of {warm_up} "
+            f"step{'s' * (warm_up != 1)}. Kind: the same device, tokens per sequence and number of {unit}s."]
     if differs(rows, tokens_per_step):
-        text += ["", "The runs take different numbers of tokens per step, so the losses are not after the same number of "
-                 "tokens."]
+        text += ["", "The runs take different numbers of tokens per step: their losses are not after as many tokens."]
     listed = [f"- {name}: {values}" for name, values in other_options(rows)]
     if listed:
         text += ["", "The runs also differ in:", "", *listed]
