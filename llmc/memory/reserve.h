@@ -1,6 +1,6 @@
-// The driver and the libraries take device memory by themselves on a GPU, beside the plan's buffers. Every figure here is
-// an assumption until a GPU has told better: a training prints how much was really taken. The context is made before the
-// run asks how much is free, so on a GPU at hand its part of the reserve is left unused.
+// The driver and the libraries take device memory by themselves on a GPU, beside the plan's buffers. Every figure here
+// is an assumption until a GPU has told better: a training prints how much was really taken. The context is made before
+// the run asks how much is free, so on a GPU at hand its part of the reserve is left unused.
 #pragma once
 
 #include <string>
@@ -22,6 +22,6 @@ struct AttentionOfRun {
 void add_reserve(MemoryPlan& plan, const DeviceInfo& device, int communicators, const AttentionOfRun& attention);
 
 // Returns a sentence that compares the bytes `taken` of the device after the first step (Device::taken_bytes) with the
-// plan and its reserve. They do not include CUDA's context, which is there before the device is opened: the sentence says
-// how much was in use then.
+// plan and its reserve. They do not include CUDA's context, which is there before the device is opened: the sentence
+// says how much was in use then.
 std::string describe_taken(const MemoryPlan& plan, const DeviceInfo& device, size_t taken);
