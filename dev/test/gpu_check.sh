@@ -141,6 +141,10 @@ program "$stand_in/make" "echo 'make: *** no compiler'; exit 2"
 gpu_check --fresh || true
 check "a build that fails" is machine/build failed
 check "  stops the rest" is wrappers/probe skipped
+program "$stand_in/make" "sleep 60"
+gpu_check --fresh --seconds 14 || true
+check "a build that the call's end cut short" is machine/build unfinished
+check "  leaves the rest to the next call" says "0 failed, 0 were skipped"
 program "$stand_in/make" "exit 0"
 gpu_check wrappers || true
 check "  is tried in the next call" is machine/build ok
