@@ -56,7 +56,7 @@ echo "" >dev/bench/memory_policies
 printf '#!/usr/bin/env bash\nif [ "$1" = -c ]; then echo 2.11.0; else exec %s "$@"; fi\n' "$python" >"$stand_in/python3"
 chmod +x "$stand_in/python3"
 
-# What a first GPU might do.
+# These misbehave as on a first GPU.
 program build/cuda/kernels/hopper 'echo "try  multiply<64>, lines of 128 bytes"; sleep 60'
 program build/cuda/kernels/number 'echo "try  conversions"; kill -SEGV $$; sleep 5'
 

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.sh: see there. Tries the checks of order.py one after the other, and keeps what became of each."""
+"""Runs the checks of order.py one after the other and keeps the result of each. scripts/gpu_check.sh tells how to use it."""
 
 import argparse
 import os
@@ -42,12 +42,19 @@ class Machine:
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", description="Tries everything that wants a GPU.",
-                                     epilog="Exit code 0: all that was tried works; 1: something does not; 2: a wrong argument.")
-    parser.add_argument("only", nargs="*", metavar="CHECK", help="a check, or a part, to run (again); default: all that are due")
+    parser = argparse.ArgumentParser(
+        prog="scripts/gpu_check.sh",
+        description="Tries everything that wants a GPU.",
+        epilog="Exit code 0: all that was tried works; 1: something does not; 2: a wrong argument.",
+    )
+    parser.add_argument(
+        "only", nargs="*", metavar="CHECK", help="a check, or a part, to run (again); default: all that are due"
+    )
     parser.add_argument("--seconds", type=float, help="end after this many seconds; the next call goes on")
     parser.add_argument("--limit", type=float, help="no check may take more than this many seconds (default: its own limit)")
-    parser.add_argument("--out", type=Path, default=WORK / "out", help="where page, figures and logs go (build/gpu_check/out)")
+    parser.add_argument(
+        "--out", type=Path, default=WORK / "out", help="where page, figures and logs go (build/gpu_check/out)"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget what earlier calls found")
     parser.add_argument("--list", action="store_true", help="name the checks, what each proves, and how it went here")
     args = parser.parse_args()
@@ -61,12 +68,12 @@ def arguments():
 
 
 def is_asked(check, only):
-    """The build is part of every call: what is tried is what the sources say."""
+    """The machine's checks are part of every call, so that the programs are those of the sources."""
     return not only or any(asked in (check.name, check.name.split("/")[0]) for asked in ("machine", *only))
 
 
 def obstacle(check, records, machine):
-    """Why a check is not tried, or None."""
+    """Returns the reason not to try a check, or None."""
     found = machine.detours.broken
     for need in check.needs:
         if need in found:
@@ -79,7 +86,7 @@ def obstacle(check, records, machine):
 
 
 def attempt(check, machine, args, deadline):
-    """Runs one check; its record."""
+    """Runs one check and returns its record."""
     scratch, kept = WORK / "scratch", WORK / "kept"
     shutil.rmtree(scratch, ignore_errors=True)
     for folder in (scratch, kept, WORK / "logs"):
@@ -95,11 +102,18 @@ def attempt(check, machine, args, deadline):
             check.does(job)
         except Ended as end:
             result, why = end.result, end.why
-        except Exception as error:  # what a program said was not as expected: this check failed, the others go on
+        except Exception as error:  # a program wrote something unexpected: this check has failed, the others go on
             result, why = "failed", f"{type(error).__name__}: {error}"
     shutil.rmtree(scratch, ignore_errors=True)
-    return {"result": result, "why": why, "seconds": round(time.monotonic() - begin, 1), "limit": limit,
-            "figures": job.figures, "command": job.commands[-1] if job.commands else "", "log": log.name}
+    return {
+        "result": result,
+        "why": why,
+        "seconds": round(time.monotonic() - begin, 1),
+        "limit": limit,
+        "figures": job.figures,
+        "command": job.commands[-1] if job.commands else "",
+        "log": log.name,
+    }
 
 
 def main():
@@ -107,8 +121,20 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the check that runs, and what it started
     args = arguments()
     os.chdir(ROOT)
-    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DEVICE", "FAULTS",
-                 "SANITIZE", "EMULATOR", "BUILD"):  # the caller's would change the build or the number of ranks
+    for name in (
+        "MAKEFLAGS",
+        "MAKELEVEL",
+        "MFLAGS",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "DEVICE",
+        "FAULTS",
+        "SANITIZE",
+        "EMULATOR",
+        "BUILD",
+    ):  # the caller's would change the build or the number of ranks
         os.environ.pop(name, None)
     for name in [name for name in os.environ if name.startswith(("PMIX_", "PMI_", "OMPI_COMM_", "SLURM_"))]:
         os.environ.pop(name)

@@ -1,4 +1,4 @@
-"""The checks: functions of a Job (jobs.py). The order in which they are tried is in order.py."""
+"""Each check is a function that takes a Job (jobs.py). order.py has the order in which they run."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def needs(job):
     """Names everything that is missing at once, not one thing per build."""
     device = "cuda" if job.machine.gpu or shutil.which("nvcc") else "cpu"
     said = job.run("scripts/doctor", "configure", code=None, DEVICE=device, ARCH=job.machine.arch)
-    missing = [said[said.find("Cannot build"):].strip()] if "Cannot build" in said else []
+    missing = [said[said.find("Cannot build") :].strip()] if "Cannot build" in said else []
     if not missing and device not in said.split():  # it prints the variant that it has configured
         missing.append(f"scripts/doctor: {last_line(said)}")
     free = shutil.disk_usage(ROOT).free / 2**30
@@ -83,7 +83,7 @@ def quickstart(job):
 
 
 def small_training(job, name, *options):
-    """The losses of a few steps of the bundled model, as texts with all their digits."""
+    """Trains the bundled model for a few steps and returns its losses, as texts with all their digits."""
     out = job.folder(name)
     command = (job.machine.programs / "train_llama", "--steps", 6, *QUIET, "--dtype", "bf16", "--out", out, *options)
     (job.run_ranks if "--rendezvous" in options else job.run)(*command)
@@ -91,7 +91,7 @@ def small_training(job, name, *options):
 
 
 def graphs(*options, ranks=1, head_size=32):
-    """A step that is launched as a whole has the bits of one that is enqueued piece by piece."""
+    """Checks that a step launched as one graph has the bits of a step enqueued piece by piece."""
 
     def does(job):
         batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(head_size))
@@ -104,7 +104,7 @@ def graphs(*options, ranks=1, head_size=32):
 
 
 def tuned(job):
-    """Choices that are read from a file are those that were found."""
+    """Checks that a run which reads tuned choices from a file computes as the run which found them."""
     found = small_training(job, "found", "--tune-products")
     again = small_training(job, "again", "--tuning", job.folder("found") / "tuning.json")
     if found != again:
@@ -119,7 +119,7 @@ def collectives(job):
 
 
 def fails_clearly(text, *scenario):
-    """Both ranks end, not with success, and one of them says why."""
+    """Checks that both ranks end with an error, and that one of them says why."""
 
     def does(job):
         said = job.run_ranks(job.machine.programs / "test/comm", *scenario, code="failure")
@@ -130,7 +130,7 @@ def fails_clearly(text, *scenario):
 
 
 def spread(job):
-    """The losses of one rank, and how much they differ by the order in which it adds its micro-batches.
+    """Returns the losses of one rank, and how much they differ by the order in which it adds its micro-batches.
 
     In bf16 each order of a sum rounds otherwise, so the losses of two ranks may differ by as much.
     """
@@ -143,7 +143,9 @@ def two_ranks(*way):
         alone, allowed = spread(job)
         shared = small_training(job, "two", "--global-batch", 16, "--micro-batch", 8, "--rendezvous", "RENDEZVOUS", *way)
         difference = figures.largest_difference(alone, shared)
-        job.say(f"the losses differ from one rank's by {difference:.3e}; other orders of its micro-batches do by {allowed:.3e}")
+        job.say(
+            f"the losses differ from one rank's by {difference:.3e}; other orders of its micro-batches do by {allowed:.3e}"
+        )
         if not difference <= 3 * allowed:  # 3: a few orders were tried out of many
             failed(f"losses differ from one rank's by {difference:.3e}, more than 3 x {allowed:.3e}")
 
@@ -151,7 +153,7 @@ def two_ranks(*way):
 
 
 def ours(job, head_size):
-    """Options that a script hands on to each run of the trainer."""
+    """Returns the option by which a script hands the ways round broken parts on to each run of the trainer."""
     return (f"--ours={' '.join(job.machine.detours.attention(head_size))}",) if job.machine.gpu else ()
 
 
@@ -159,13 +161,19 @@ def ours(job, head_size):
 
 
 def one_b(*options, title):
-    """Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside what the model predicts."""
+    """Trains Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside the prediction."""
 
     def does(job):
         program, gpu = job.machine.programs / "bench/train", job.machine.gpu
         if not gpu:
-            figures.training(job, title, job.run(program, "--seq-len", 64, "--micro-batch", 4, "--global-batch", 4, "--soak",
-                                                 2, "--steps", 3, *options), "")
+            figures.training(
+                job,
+                title,
+                job.run(
+                    program, "--seq-len", 64, "--micro-batch", 4, "--global-batch", 4, "--soak", 2, "--steps", 3, *options
+                ),
+                "",
+            )
             return
         whole = gpu.gib > 70  # GiB: 8 sequences of 4096 tokens take 61
         batch = ("--micro-batch", 8, "--global-batch", 8) if whole else ("--fit", "--micro-batch", 1, "--global-batch", 1)
@@ -188,14 +196,21 @@ def eight_b(*options, title):
 
 
 def beside_pytorch(title, least, *shape):
-    """Both programs in turn, in the same minutes; PyTorch compiled, with its fastest attention."""
+    """Runs both programs in turn, in the same minutes; PyTorch is compiled and takes its fastest attention."""
 
     def does(job):
         if job.machine.torch is None:
             skipped(f"{job.machine.python} has no torch with transformers")
         size = (*shape, "--compiled", "--steps", 25, "--rounds", 2) if job.machine.gpu else ("--steps", 10, "--rounds", 1)
-        said = job.run("dev/bench/pytorch_ratio", "--program", job.machine.programs / "train_llama", "--python",
-                       job.machine.python, *ours(job, 64), *size)
+        said = job.run(
+            "dev/bench/pytorch_ratio",
+            "--program",
+            job.machine.programs / "train_llama",
+            "--python",
+            job.machine.python,
+            *ours(job, 64),
+            *size,
+        )
         job.figure(title, figures.number(r"([\d.]+) times as fast as PyTorch", said), "times PyTorch's rate", least=least)
 
     return does
@@ -212,7 +227,9 @@ def attention_rates(job):
     for line in lines:
         least, goal = figures.number(r"limit (\d+)", line), figures.number(r"goal (\d+)", line)
         title = "attention " + line.split(":")[0]
-        job.figure(title, figures.number(r": (\d+) TFLOP/s", line), "TFLOP/s", figures.number(r"predicted (\d+)", line), least)
+        job.figure(
+            title, figures.number(r": (\d+) TFLOP/s", line), "TFLOP/s", figures.number(r"predicted (\d+)", line), least
+        )
         job.say(f"{title}: the goal is {goal:.0f}")
 
 
@@ -228,11 +245,21 @@ def kernel_bench(name):
 
 
 def trace(job):
-    """The streams of a step, for ui.perfetto.dev."""
+    """Keeps a trace of the streams of a step, for ui.perfetto.dev."""
     file = job.folder("trace.json")
     shape = ("--model", ONE_B, "--seq-len", 2048, "--micro-batch", 4, "--global-batch", 4) if job.machine.gpu else ()
-    job.run(job.machine.programs / "train_llama", "--steps", 4, *QUIET, *shape, *job.machine.detours.attention(64), "--trace",
-            file, "--out", job.folder("run"))
+    job.run(
+        job.machine.programs / "train_llama",
+        "--steps",
+        4,
+        *QUIET,
+        *shape,
+        *job.machine.detours.attention(64),
+        "--trace",
+        file,
+        "--out",
+        job.folder("run"),
+    )
     with open(file, "rb") as plain, gzip.open(job.kept / "trace.json.gz", "wb") as packed:
         shutil.copyfileobj(plain, packed)
 
@@ -240,17 +267,24 @@ def trace(job):
 def host_copies(job):
     said = job.run(job.machine.programs / "bench/host_copies")
     for what in ("to the host", "from the host", "both at once"):
-        job.figure(f"copies {what}", figures.number(rf"^{what}\s+([\d.]+) GB/s", said), "GB/s",
-                   55 if job.machine.gpu else None)  # what the planner reckons with
+        job.figure(
+            f"copies {what}", figures.number(rf"^{what}\s+([\d.]+) GB/s", said), "GB/s", 55 if job.machine.gpu else None
+        )  # what the planner reckons with
 
 
 def memory_policies(job):
     small = () if job.machine.gpu else ("--model", "tiny", "--layers", 4, "--seq-len", 64, "--steps", 4, "--dtype", "bf16")
-    job.run("python3", "-u", "dev/bench/memory_policies", "--program", job.machine.programs / "train_llama", *small, *ours(job, 128))
+    job.run(
+        "python3",
+        "-u",
+        "dev/bench/memory_policies",
+        "--program",
+        job.machine.programs / "train_llama",
+        *small,
+        *ours(job, 128),
+    )
 
 
 def ladder(job):
     shape = ("--model", ONE_B, "--seq-len", 4096, "--micro-batch", 2, "--steps", 60) if job.machine.gpu else ("--steps", 20)
     job.run("dev/bench/ladder", "--program", job.machine.programs / "train_llama", *shape, *ours(job, 64))
-
-

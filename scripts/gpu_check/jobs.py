@@ -1,4 +1,4 @@
-"""A check while it runs: its commands, each under what is left of the time, and what becomes of them."""
+"""Runs the commands of a check, each within the time that is left, and tells how they ended."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ NOTICE = 90  # seconds that a rank has to notice that another one has failed, an
 
 
 class Ended(Exception):
-    """A check that did not end well: `result` is one of failed, crashed, hung, skipped and unfinished."""
+    """Ends a check that is not ok: `result` is failed, crashed, hung, skipped or unfinished."""
 
     def __init__(self, result, why):
         super().__init__(why)
@@ -27,14 +27,14 @@ def skipped(why):
 
 
 def last_line(text):
-    """The line that says most about an end: the last error, else the last line."""
+    """Returns the line that says most about an end: the last error, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("error", "FAIL", "make: ***")) or "Error:" in line]
     return (errors or lines or ["it said nothing"])[-1][:200]
 
 
 class Job:
-    """What a check's function gets.
+    """A running check: its function calls run() for commands and figure() for numbers.
 
     machine: gpu (None in a rehearsal), programs (the build's folder), python, detours (see order.py)
     limit: seconds until the check counts as hung; deadline: when the whole call must end, on time.monotonic's clock
@@ -53,30 +53,39 @@ class Job:
         self.log.flush()
 
     def figure(self, name, value, unit="", predicted=None, least=None):
-        """A number for the page, beside what was predicted and the limit that it should reach. A check must have found it."""
+        """Adds a number to the page, beside its prediction and the limit that it should reach. None is a failure."""
         if value is None:
             failed(f"no figure for '{name}' in its output")
         self.figures.append({"name": name, "value": value, "unit": unit, "predicted": predicted, "least": least})
 
     def keep(self, path, name):
-        """A file that the tar takes along."""
+        """Copies a file to those that go into the tar."""
         shutil.copyfile(path, self.kept / name)
 
     def folder(self, name):
-        """A fresh name under the check's own scratch folder."""
+        """Returns a path in the scratch folder of this check."""
         return self.scratch / name
 
     # ---- commands
 
     def run(self, *command, code=0, **variables):
-        """The output of a command. Its exit code must be `code`; None: any, "failure": not 0. Variables: its environment."""
+        """Returns the output of a command. Its exit code must be `code` (None: any, "failure": not 0)."""
         return self._wait([(command, variables)], code)
 
     def run_ranks(self, *command, code=0, **variables):
-        """Two processes on the one GPU, which NCCL takes for two machines that are linked by sockets."""
+        """Runs two processes on the one GPU. NCCL takes them for two machines that are linked by sockets."""
         rendezvous = self.scratch / f"rendezvous{len(self.commands)}"
-        shared = dict(WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1,
-                      NCCL_NET="Socket", LLMC_TEST_RENDEZVOUS=rendezvous, **self.machine.detours.nccl(), **variables)
+        shared = dict(
+            WORLD_SIZE=2,
+            LOCAL_RANK=0,
+            LOCAL_WORLD_SIZE=1,
+            NCCL_SOCKET_IFNAME="lo",
+            NCCL_IB_DISABLE=1,
+            NCCL_NET="Socket",
+            LLMC_TEST_RENDEZVOUS=rendezvous,
+            **self.machine.detours.nccl(),
+            **variables,
+        )
         words = [rendezvous if word == "RENDEZVOUS" else word for word in command]
         return self._wait([(words, dict(shared, RANK=rank, NCCL_HOSTID=f"rank{rank}")) for rank in (0, 1)], code)
 
@@ -109,8 +118,14 @@ class Job:
         ours = str(words[0]).startswith(str(self.machine.programs)) and shutil.which("stdbuf")
         line_by_line = ["stdbuf", "-oL"] if ours else []  # else a crash loses what was said last
         try:
-            return subprocess.Popen(line_by_line + [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=self.log,
-                                    stderr=self.log, env=environment, preexec_fn=os.setpgrp)
+            return subprocess.Popen(
+                line_by_line + [str(word) for word in words],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                env=environment,
+                preexec_fn=os.setpgrp,
+            )
         except OSError as error:
             failed(f"{words[0]}: {error.strerror}")
 

@@ -1,4 +1,4 @@
-"""The order of the checks: what is broken should show early, and speed before completeness."""
+"""Lists the checks in their order: broken parts should show early, and speed comes before completeness."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +31,13 @@ class Check:
 
 @dataclass
 class Detours:
-    """Ways round the facts that are broken."""
+    """Knows the broken facts, and the options and variables that go round them."""
 
     hopper: bool  # this GPU is one
     broken: dict = field(default_factory=dict)  # a fact: the check that found it broken
 
     def attention(self, head_size):
-        """Options for a bf16 model of this head size. By itself it takes tensor cores for 64 and 128: Hopper's kernel, or mma."""
+        """Returns options for a bf16 model of this head size. By itself a model takes tensor cores for 64 and 128."""
         if head_size not in (64, 128) or (self.hopper and HOPPER_ATTENTION not in self.broken):
             return ()
         if MMA_ATTENTION in self.broken:
@@ -45,11 +45,11 @@ class Detours:
         return ("--attention", "mma") if self.hopper else ()
 
     def nccl(self):
-        """Variables for several ranks."""
+        """Returns environment variables for several ranks."""
         return {"NCCL_WIN_ENABLE": 0} if WINDOWS in self.broken else {}
 
     def taken(self):
-        """The ways round, for people."""
+        """Returns a sentence for each way round that was taken."""
         way = " ".join(self.attention(64))
         return [f"Models with heads of 64 and 128 ran with {way}."] * bool(way) + [
             f"Ranks ran with {name}={value}." for name, value in self.nccl().items()]
@@ -76,7 +76,7 @@ OFFLOAD = ("--layers", 6, "--activation-offload", "attention", "--offload-optimi
 
 
 def part_of(kernel):
-    """The part in which a kernel program is checked."""
+    """Returns the part in which a kernel program is checked."""
     parts = {"wrappers": WRAPPERS, "attention": ATTENTION}
     return next((part for part, rows in parts.items() if kernel in [name for name, _, _ in rows]), "kernels")
 
@@ -97,7 +97,8 @@ def numbers():
 
 def first_speed():
     """Whether it trains, and the figures that are asked for first."""
-    yield Check("train/quickstart", "The bundled model trains, samples and exports.", checks.quickstart, 10, 90, (BUILD,), (TRAINING,))
+    yield Check("train/quickstart", "The bundled model trains, samples and exports.", checks.quickstart, 10, 90, (BUILD,),
+                (TRAINING,))
     yield Check("1b/bf16", "Llama-3.2-1B trains in bf16; its step by class of work.", checks.one_b(title="1B bf16"), 25, 120,
                 (BUILD, TRAINING), (ONE_B,))
     yield Check("1b/fp8", "Llama-3.2-1B trains with FP8 products (tensorwise).", checks.one_b(*IN_FP8, title="1B FP8 tensorwise"),
@@ -118,8 +119,8 @@ def same_bits():
                     (BUILD, TRAINING, *needs))
     yield Check("graphs/heads64", "The same with attention on tensor cores.",
                 checks.graphs("--model", checks.ONE_B, "--layers", 2, "--seq-len", 512, head_size=64), 20, 90, (BUILD, ONE_B), gpu=True)
-    yield Check("ranks/collectives", "NCCL's collectives are right between two processes.", checks.collectives, 15, 120, (BUILD,),
-                (WINDOWS,), gpu=True)
+    yield Check("ranks/collectives", "NCCL's collectives are right between two processes.", checks.collectives, 15, 120,
+                (BUILD,), (WINDOWS,), gpu=True)
     yield Check("ranks/without_windows", "They are right with NCCL_WIN_ENABLE=0.", checks.collectives, 15, 120, (BUILD,),
                 (RANKS,), instead_of="ranks/collectives", gpu=True)
     yield Check("ranks/absent", "A rank that stays away ends the other with a reason.",
@@ -127,8 +128,8 @@ def same_bits():
     yield Check("ranks/failing", "A rank that fails ends the other with its reason.",
                 checks.fails_clearly("trouble of one rank", "fail-one", 1), 30, 200, (BUILD, RANKS), gpu=True)
     for name, way in (("zero0", ZERO0), ("zero3", ZERO3), ("tensor", TENSOR), ("context", CONTEXT)):
-        yield Check(f"ranks/{name}", "Two ranks have the losses of one, up to the order of sums.", checks.two_ranks(*way), 40, 200,
-                    (BUILD, TRAINING, RANKS), gpu=True)
+        yield Check(f"ranks/{name}", "Two ranks have the losses of one, up to the order of sums.", checks.two_ranks(*way), 40,
+                    200, (BUILD, TRAINING, RANKS), gpu=True)
     for name, way, needs in (("zero3", ZERO3, ()), ("fp8_gather", (*ZERO3, *IN_FP8, "--fp8-all-gather"), (FP8,)),
                              ("tensor", (*TENSOR, *IN_FP8), (FP8,)), ("context", CONTEXT, ())):
         yield Check(f"ranks/graphs_{name}", "A graph with NCCL's collectives has the same bits.", checks.graphs(*way, ranks=2),
@@ -139,18 +140,21 @@ def the_rest():
     """Every other kernel, recipe and size."""
     for name in KERNELS:
         if part_of(name) == "kernels":
-            yield Check(f"kernels/{name}", "The kernels agree with a reference in higher precision.", checks.kernel_check(name), 8,
-                        200, (BUILD,))
-    yield Check("train/tuned", "Tuned products read from a file are those that were found.", checks.tuned, 15, 90, (BUILD, TRAINING))
+            yield Check(f"kernels/{name}", "The kernels agree with a reference in higher precision.",
+                        checks.kernel_check(name), 8, 200, (BUILD,))
+    yield Check("train/tuned", "Tuned products read from a file are those that were found.", checks.tuned, 15, 90,
+                (BUILD, TRAINING))
     for recipe in ("delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"):
         yield Check(f"1b/{recipe}", f"Llama-3.2-1B trains with --fp8 {recipe}.",
                     checks.one_b("--fp8", recipe, title=f"1B FP8 {recipe}"), 25, 120, (BUILD, ONE_B), gpu=True)
-    yield Check("1b/tuned", "Llama-3.2-1B with tuned products.", checks.one_b("--tune-products", title="1B bf16, tuned products"),
-                40, 150, (BUILD, ONE_B), gpu=True)
-    yield Check("1b/trace", "--trace shows the streams of a step (trace.json.gz, in the tar).", checks.trace, 20, 90, (BUILD, ONE_B))
+    yield Check("1b/tuned", "Llama-3.2-1B trains with tuned products.",
+                checks.one_b("--tune-products", title="1B bf16, tuned products"), 40, 150, (BUILD, ONE_B), gpu=True)
+    yield Check("1b/trace", "--trace shows the streams of a step (trace.json.gz, in the tar).", checks.trace, 20, 90,
+                (BUILD, ONE_B))
     yield Check("8b/bf16", "8B's shape trains in as many layers as fit.", checks.eight_b(title="8B in part, bf16"), 40, 150,
                 (BUILD, ONE_B), gpu=True)
-    yield Check("8b/fp8", "The same in FP8.", checks.eight_b(*IN_FP8, title="8B in part, FP8"), 40, 150, (BUILD, ONE_B, FP8), gpu=True)
+    yield Check("8b/fp8", "The same in FP8.", checks.eight_b(*IN_FP8, title="8B in part, FP8"), 40, 150,
+                (BUILD, ONE_B, FP8), gpu=True)
     yield Check("pytorch/8b_bf16", "6 layers of 8B in bf16 are at least as fast as in PyTorch.",
                 checks.beside_pytorch("8B in 6 layers, bf16", 1.0, *PYTORCH_8B), 260, 440, (BUILD, ONE_B), gpu=True)
     yield Check("pytorch/8b_fp8", "6 layers of 8B in FP8 reach at least 0.85 of PyTorch's rate.",
@@ -159,7 +163,8 @@ def the_rest():
                 10, 60, (BUILD,))
     yield Check("memory/policies", "Recomputing and offloading cost little; the driver takes what the plan says.",
                 checks.memory_policies, 250, 400, (BUILD, ONE_B, FP8))
-    yield Check("ladder/1b", "Plain, fast and FP8, each beside the first: rate, loss, traffic.", checks.ladder, 250, 440, (BUILD, ONE_B, FP8))
+    yield Check("ladder/1b", "Plain, fast and FP8, each beside the first: rate, loss, traffic.", checks.ladder, 250, 440,
+                (BUILD, ONE_B, FP8))
     for name in KERNELS:
         yield Check(f"bench/{name}", "The kernels beside the copy and the product that this GPU reaches.",
                     checks.kernel_bench(name), 12, 200, (BUILD, f"{part_of(name)}/{name}"))

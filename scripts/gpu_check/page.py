@@ -1,4 +1,4 @@
-"""The page for people: what works, what does not, how fast, beside what was predicted."""
+"""Writes the page for people: working and broken parts, and speeds beside their predictions."""
 
 from records import BAD
 
@@ -16,7 +16,7 @@ def print_list(checks, records):
 
 
 def write(checks, records, machine):
-    """Writes the page into the call's folder; its text."""
+    """Writes the page into the output folder and returns its text."""
     lines = heading(checks, records, machine)
     lines += broken(checks, records, machine) + speed(checks, records, machine) + working(checks, records)
     lines += others(checks, records)
@@ -34,13 +34,19 @@ def heading(checks, records, machine):
         if check.instead_of and result == "not reached":
             continue
         count["bad" if result in BAD else result if result in count else "left"] += 1
-    where = f"{machine.gpu.name}, {machine.gpu.gib:.0f} GiB, driver {machine.gpu.driver}; {machine.state}" if machine.gpu \
+    where = (
+        f"{machine.gpu.name}, {machine.gpu.gib:.0f} GiB, driver {machine.gpu.driver}; {machine.state}"
+        if machine.gpu
         else "a CPU (a rehearsal): what it says of speed means nothing"
+    )
     commits = sorted({record["commit"] for record in records.of.values() if record["commit"]})
-    lines = [f"train_llama on {where}",
-             f"{calls[-1]['began']}, commit {', '.join(commits) or 'unknown'}; {len(calls)} call{'s' * (len(calls) > 1)}, {seconds} s; PyTorch "
-             f"{machine.torch or 'is not there'}", "",
-             f"{count['ok']} checks passed, {count['bad']} failed, {count['skipped']} were skipped, {count['left']} are left."]
+    lines = [
+        f"train_llama on {where}",
+        f"{calls[-1]['began']}, commit {', '.join(commits) or 'unknown'}; {len(calls)} call{'s' * (len(calls) > 1)}, {seconds} s; PyTorch "
+        f"{machine.torch or 'is not there'}",
+        "",
+        f"{count['ok']} checks passed, {count['bad']} failed, {count['skipped']} were skipped, {count['left']} are left.",
+    ]
     if count["left"]:
         lines.append("The next call of scripts/gpu_check.sh goes on with what is left.")
     slow = [figure["name"] for figure in figures_of(checks, records) if is_slow(figure, machine)]
@@ -62,8 +68,12 @@ def broken(checks, records, machine):
     lines = ["", "What does not work" if bad else "Nothing that was tried has failed."]
     for check in bad:
         record = records.of[check.name]
-        lines += [f"  {check.name}: {record['result']} ({record['seconds']:.0f} s of {record['limit']:.0f}): {record['why']}",
-                  f"    it proves: {check.proves}", f"    command: {record['command']}", f"    log: logs/{record['log']} in gpu_check.tar"]
+        lines += [
+            f"  {check.name}: {record['result']} ({record['seconds']:.0f} s of {record['limit']:.0f}): {record['why']}",
+            f"    it proves: {check.proves}",
+            f"    command: {record['command']}",
+            f"    log: logs/{record['log']} in gpu_check.tar",
+        ]
     return lines + [f"  {way}" for way in machine.detours.taken()]
 
 

@@ -14,7 +14,7 @@ AGAIN = ("skipped", "unfinished")  # tried again in the next call
 
 
 def sources(root):
-    """A short name for the sources: a check that has failed is tried again when they have changed."""
+    """Returns a hash of the sources: a check that has failed is tried again when they have changed."""
     digest = hashlib.sha256()
     for folder in ("llmc", "dev", "scripts"):
         for path in sorted((root / folder).rglob("*")):
@@ -27,7 +27,9 @@ def sources(root):
 
 def commit(folder):
     try:
-        return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True
+        ).stdout.strip()
     except OSError:
         return ""
 
@@ -59,7 +61,7 @@ class Records:
         self._save()
 
     def add(self, name, record, version):
-        """Keeps what became of a check, on disk before the next one is tried."""
+        """Writes the result of a check to disk, before the next one is tried."""
         record.update(sources=version, commit=self.commit, call=len(self.known["calls"]))
         self.of[name] = record
         self._save()
@@ -82,20 +84,24 @@ class Records:
         return self.result(name) in BAD
 
     def stands_in(self, check):
-        """Whether a check that is tried in the place of another has its turn: the other one has failed."""
+        """Returns whether a substitute counts: the check that it stands in for has failed. Others always count."""
         return not check.instead_of or self.failed(check.instead_of)
 
     def due(self, check, version):
-        """Whether a call tries it: what works is not tried again, what does not only after a change of the sources."""
+        """Returns whether to try a check. One that is ok is not tried again, a failed one only with changed sources."""
         if check.name.startswith("machine/") or check.name not in self.of:
             return True
         record = self.of[check.name]
         return record["result"] in AGAIN or (record["result"] in BAD and record["sources"] != version)
 
     def broken(self, checks, asking=None):
-        """The facts that are out of order, each with the check that failed or did not come to its end.
+        """Returns each broken fact with the check that failed or did not come to its end.
 
         A check does not ask itself: its earlier failure is no reason not to try it again.
         """
-        return {fact: check.name for check in checks if check is not asking and self.stands_in(check)
-                and self.result(check.name) in (*BAD, "unfinished") for fact in check.breaks}
+        return {
+            fact: check.name
+            for check in checks
+            if check is not asking and self.stands_in(check) and self.result(check.name) in (*BAD, "unfinished")
+            for fact in check.breaks
+        }
