@@ -28,7 +28,7 @@
 ## make test-docs       run the commands of dev/docs
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
-## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 25 minutes allow
+## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 42 minutes allow
 ## make check-slow      all of that, which takes hours
 ## make clean           delete what was built (the Python environments stay)
 ##
