@@ -9,6 +9,7 @@
 ## make test-checkpoints   every pair of meshes, and kills all through the saves
 ## make test-memory     recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 ## make test-meshes     every mesh of tensor, context and data ranks beside one rank: losses, memory, PyTorch's dumps, FP8
+## make test-sharding   every ZeRO stage and hybrid mesh, graphs and tuned products on each
 ## make test-recipes    each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
 ## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
 ## make test-options    random combinations of options on 1 to 6 ranks, each beside one rank  [T="3 7": those numbers]
@@ -27,7 +28,7 @@
 ## make test-docs       run the commands of dev/docs
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
-## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 25 minutes allow
+## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 42 minutes allow
 ## make check-slow      all of that, which takes hours
 ## make clean           delete what was built (the Python environments stay)
 ##
@@ -41,7 +42,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -67,7 +68,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -139,6 +140,10 @@ test-meshes:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@MESHES=every MEMORY=every PARITY=every dev/test/run --only "meshes mesh_memory fp8_meshes parity_ranks" build/$$($(PROBE) configure) $(T)
+test-sharding:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs tests
+	@SHARDING=every GRAPHS=every TUNING=every dev/test/run --only "sharding fp8_sharding sharded_memory step_graphs tuning" build/$$($(PROBE) configure) $(T)
 test-recipes:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs

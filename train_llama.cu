@@ -412,16 +412,20 @@ int64_t Run::train() {
 
 // Only the first rank writes here; what it cannot write ends all of them.
 void Run::open_folder(const ResumePoint* resume) {
+  Stream stream(device, "folder");
+  const int64_t nodes = sum_number(*communicator, stream, ranks.local_rank == 0);
   if (ranks.rank == 0) {
     if (options.export_) tokenizer_files_.emplace(codec, model.config);
     if (resume && !resume->run_folder.empty()) folder = RunFolder::reopen(resume->run_folder, first_step());
     else folder.emplace(options.out, model.config.name), started_ = folder->path(), made_folder_ = folder->was_made();
     for (const std::string& what : folder->moved()) console.line(what);
-    folder->write_about(options_json(asked), trainer->plan().table());
+    folder->write_about(
+        options_json(asked),
+        run_facts(first_step(), nodes, ranks.size, device.info(), settings, options.fp8, model.config, codec, *data),
+        trainer->plan().table());
     if (options.export_)
       folder->require_room(sizeof(float) * uint64_t(model.config.parameters()), "the exported weights");
   }
-  Stream stream(device, "folder");
   started_ = broadcast_text(*communicator, stream, started_);
   made_folder_ = broadcast_number(*communicator, stream, folder && folder->was_made());
   const std::string checkpoints = broadcast_text(*communicator, stream, folder ? folder->file("checkpoints") : "");

@@ -7,7 +7,8 @@
 #   scripts/gpu_check.sh --help             names the other options
 #
 # The page that it ends with tells what works, what does not, and how fast the program is beside what was predicted.
-# Page, figures and logs are in build/gpu_check/out after each check. Without a GPU this is a rehearsal: it builds the
+# Page, figures and logs are in build/gpu_check/out after each check; state.json beside it is what the next call goes on
+# with, so bring build/gpu_check along where each call gets a fresh machine. Without a GPU this is a rehearsal: it builds the
 # programs for the GPU, and runs what a CPU can run in the CPU's build.
 # JSON_HOME, PCRE2_HOME and their like go through to make: a machine without a network needs them brought along.
 set -euo pipefail

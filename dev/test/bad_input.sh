@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: bad input: each a clear message and an exit code other than 0, on one rank and on two
 # Timeout: 300
+# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

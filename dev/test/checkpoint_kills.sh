@@ -2,6 +2,7 @@
 # Covers: promise 4: a rank or mpirun is ended by SIGKILL at calls of the disk all through the saves of a run: what goes on
 # from the newest complete checkpoint has the same losses to the last bit
 # Timeout: 900
+# Alone: its ranks take all cores
 #
 # KILLS=60 kills so many times (default: 6), spread over all calls; the commit decides which calls. Ends with how often
 # each kind of call was hit.

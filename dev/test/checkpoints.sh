@@ -3,6 +3,7 @@
 # data; on the same mesh, the same losses to the last bit; stopped and gone on; damaged ones rolled back; a full disk on one
 # rank, a folder that may not be read
 # Timeout: 900
+# Alone: its ranks take all cores
 #
 # CHECKPOINTS=every: each pair of meshes; else some, chosen by the commit.
 set -euo pipefail

@@ -522,7 +522,7 @@ const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
     {"stay-away",
      [](Ranks& ranks, int n) {
        work_for_ever(ranks, kPatienceSeconds, [&](int step) {
-         if (step == 20 && ranks.rank == n) sleep_ms(15000 * kPatienceSeconds);
+         if (step == 20 && ranks.rank == n) sleep_ms(3000 * kPatienceSeconds);
        });
      }},
     // Rank N asks for another number of elements than the others.

@@ -2,6 +2,7 @@
 # Covers: data that is not what it should be: documents that nothing tells apart; masks and shards that the manifest lists and that are gone, before a start; masks,
 # shards, contents and held-out data that were swapped before a resume: each told or refused, on one rank and on two
 # Timeout: 300
+# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

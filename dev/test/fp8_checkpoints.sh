@@ -3,6 +3,7 @@
 # interrupted, to the last bit: of each recipe, delayed scales with their history; saved beside training or not; also
 # where weights travel in FP8
 # Timeout: 300
+# Alone: its ranks take all cores
 #
 # CHECKPOINTS=every: each recipe in both ways of saving, on one rank and on two.
 set -euo pipefail

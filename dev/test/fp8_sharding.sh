@@ -3,6 +3,7 @@
 # bf16, and so have scales found ahead and on demand, in each stage and any order of the streams; from one saved state,
 # 2 and 3 ranks have one rank's loss, and its gradients to rounding
 # Timeout: 1200
+# Alone: its ranks take all cores
 #
 # SHARDING=every: more stages and orders, and 4 ranks of which 2 share.
 set -euo pipefail

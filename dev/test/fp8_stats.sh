@@ -2,6 +2,7 @@
 # Covers: FP8: --fp8-stats counts each step with all it quantizes, weights too, whichever steps are counted, whatever is
 # validated or sampled between them, where weights travel in FP8, and over a resume
 # Timeout: 120
+# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

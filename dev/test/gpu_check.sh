@@ -31,11 +31,11 @@ case \$* in
   *) echo 'Some other GPU, 7.5, 16000, 580.1' ;;
 esac"
 program "$stand_in/make" "exit 0"
-program scripts/doctor "mkdir -p build/cuda && touch build/cuda/config.mk"
+program scripts/doctor "echo cuda"
 for kernel in dev/kernels/*.cu; do program "build/cuda/kernels/$(basename "$kernel" .cu)" "echo 'ok   all'; echo '1 passed, 0 failed'"; done
 program build/cuda/test_llama "echo '1 passed, 0 failed'"
 program build/cuda/test/comm 'case ${1:-} in stay-away) echo "not done within 20 s"; exit 1 ;; fail-one) echo "trouble of one rank"; exit 1 ;; esac'
-program build/cuda/bench/host_copies "echo 'to the host   50.0 GB/s each way'"
+program build/cuda/bench/host_copies "for way in 'to the host' 'from the host' 'both at once'; do echo \"\$way  50.0 GB/s each way\"; done"
 program build/cuda/bench/train 'if [[ $* == *--predict* ]]; then
   printf "\npredicted: 60.0k tokens/s a GPU, MFU 50.0%% (x)\n"
   printf "products    288  352.69 ms    67.6%%     10.763  352.69 ms\nidle    0.00 ms   0.0%%   0.000\n"
@@ -48,12 +48,15 @@ program build/cuda/train_llama 'while [ $# -gt 0 ]; do case $1 in --out) out=$2 
 mkdir -p "$out"
 for step in 1 2 3 4 5 6; do echo "{\"step\":$step,\"loss\":5.$((9 - step))25}"; done >"$out/train.jsonl"; touch "$out/tuning.json"'
 for peer in pytorch_ratio ladder; do program dev/bench/$peer "echo 'median: 0.950 times as fast as PyTorch'"; done
-program dev/bench/attention "echo 'forward, head size 128, T = 8192: 420 TFLOP/s; limit 400, goal 660, predicted 566: the limit'"
+program dev/bench/attention "for shape in 'forward, head size 128, T = 8192' 'backward, head size 128, T = 8192' \
+  'forward, head size 64, T = 4096' 'backward, head size 64, T = 4096'; do
+  echo \"\$shape: 420 TFLOP/s; limit 400, goal 660, predicted 566: the limit\"
+done"
 echo "" >dev/bench/memory_policies
 printf '#!/usr/bin/env bash\nif [ "$1" = -c ]; then echo 2.11.0; else exec %s "$@"; fi\n' "$python" >"$stand_in/python3"
 chmod +x "$stand_in/python3"
 
-# What a first GPU might do.
+# These misbehave as on a first GPU.
 program build/cuda/kernels/hopper 'echo "try  multiply<64>, lines of 128 bytes"; sleep 60'
 program build/cuda/kernels/number 'echo "try  conversions"; kill -SEGV $$; sleep 5'
 
@@ -109,6 +112,7 @@ check "what works is not tried again" [ "$(grep -c "^adamw check" "$scratch/call
 check "nor is what hangs" [ "$(grep -c "^hopper check" "$scratch/called")" = 0 ]
 check "what was left is done" is pytorch/1b_bf16 ok
 check "a rate below its limit" page_says "BELOW its limit of 1"
+check "  stands in the heading" page_says "Below their limit: 1B bf16, "
 check "all is done" page_says ", 0 are left."
 
 # Other sources: what failed is tried again.
@@ -119,6 +123,38 @@ check "after a change what failed is tried again" is wrappers/hopper ok
 check "and what waited for it" is attention/attention_hopper ok
 check "not what worked" [ "$(grep -c "^adamw check" "$scratch/called")" = 0 ]
 check "nothing goes round it any more" bash -c "! grep -q 'ran with --attention' $out/gpu_check.txt"
+
+# Both kernels on tensor cores are broken, then only one.
+program build/cuda/kernels/attention_mma "echo 'FAIL out'; exit 1"
+program build/cuda/kernels/attention_hopper "echo 'FAIL out'; exit 1"
+: >"$scratch/called"
+gpu_check attention 1b/bf16 memory/policies || true
+check "without both, plain attention" grep -q "^train .*--attention plain" "$scratch/called"
+program build/cuda/kernels/attention_hopper "echo 'ok   all'"
+: >"$scratch/called"
+gpu_check attention 1b/bf16 || true
+check "with Hopper's alone, no way round" bash -c "! grep -q '^train .*--attention' '$scratch/called'"
+program build/cuda/kernels/attention_mma "echo 'ok   all'"
+
+# A build that fails is tried again, and nothing is tried without it.
+program "$stand_in/make" "echo 'make: *** no compiler'; exit 2"
+gpu_check --fresh || true
+check "a build that fails" is machine/build failed
+check "  stops the rest" is wrappers/probe skipped
+program "$stand_in/make" "sleep 60"
+gpu_check --fresh --seconds 14 || true
+check "a build that the call's end cut short" is machine/build unfinished
+check "  leaves the rest to the next call" says "0 failed, 0 were skipped"
+program "$stand_in/make" "exit 0"
+gpu_check wrappers || true
+check "  is tried in the next call" is machine/build ok
+check "  and the rest with it" is wrappers/probe ok
+
+# A figure that is not in the output is a failure, not silence.
+program build/cuda/bench/host_copies "echo nothing"
+gpu_check memory/host_copies || true
+check "a check without its figure" is memory/host_copies failed
+program build/cuda/bench/host_copies "for way in 'to the host' 'from the host' 'both at once'; do echo \"\$way  50.0 GB/s each way\"; done"
 
 # Time that ends during a check leaves it unfinished, for the next call.
 program build/cuda/kernels/probe "sleep 60"
@@ -151,6 +187,13 @@ gpu_check --limit 4 ranks || true
 check "one rank fails and the other waits" is ranks/collectives hung
 check "without windows" is ranks/without_windows ok
 check "the page says so, too" page_says "Ranks ran with NCCL_WIN_ENABLE=0."
+program build/cuda/test/comm "exit 1"
+gpu_check --limit 4 ranks || true
+check "nor without windows" is ranks/without_windows failed
+program build/cuda/test/comm '[ -n "${NCCL_WIN_ENABLE:-}" ] && exit 7; exit 0'
+gpu_check --limit 4 ranks/collectives ranks/zero0 || true
+check "a check is tried with windows, although they were broken" is ranks/collectives ok
+check "  and its substitute no longer counts" is ranks/zero0 ok
 program build/cuda/kernels/adamw "touch $scratch/gone; kill -ABRT \$\$"
 gpu_check kernels || true
 check "after the GPU is gone nothing more is tried" says "The GPU no longer answers"

@@ -2,6 +2,7 @@
 # Covers: promise 8: with tensor and context parallelism every planned byte is touched and no other; activations and what
 # travels are what formulas on paper say, as the communicators counted it, and as a device records it that executes nothing
 # Timeout: 900
+# Alone: its ranks take all cores
 #
 # MEMORY=every: on up to 32 ranks; else on up to 4.
 set -euo pipefail

@@ -81,7 +81,7 @@ ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
   return *data = malloc(bytes), ncclSuccess;
 }
 ncclResult_t ncclMemFree(void* data) { return free(data), ncclSuccess; }
-// Where one rank has trouble the others wait for it. The result of NCCL 2.28: success, while it goes on.
+// If one rank has trouble, the others wait for it. NCCL 2.28 returns success while the registration goes on.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void*, size_t, ncclWindow_t* window, int) {
   if (trouble_at("register")) return ncclInternalError;
   begin(comm, trouble_at("register-later") ? ncclInternalError : ncclSuccess);

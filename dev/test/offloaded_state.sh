@@ -2,6 +2,7 @@
 # Covers: promise 3: an optimizer's state and gradients in the host's memory have the bits of those on the device, in fp32
 # and in bf16, on one rank and where the state is shared out; so have runs that go on from a checkpoint
 # Timeout: 1200
+# Alone: its ranks take all cores
 #
 # MEMORY=every: every type, stage and piece.
 set -euo pipefail

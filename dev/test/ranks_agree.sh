@@ -2,6 +2,7 @@
 # Covers: promise 2: 2 and 4 data ranks give the losses of 1 rank at the same global batch
 # Covers: promise 5: k micro-batches give the losses of one batch k times as large
 # Timeout: 300
+# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

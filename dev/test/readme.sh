@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: the README's commands work as written
 # Timeout: 600
+# Alone: its ranks take all cores
 #
 # Runs the ```bash blocks of README.md, or of the pages that are named (make test-docs: those of dev/docs). A block of any
 # other kind (```text, ```sh) needs a GPU, a cluster, a download or a browser, and is not run.

@@ -2,6 +2,7 @@
 # Covers: promise 3: the same run twice gives the same bits of weights and log, on 1 and 2 ranks, with any number of
 # threads, thread order and stream schedule of the CPU world
 # Timeout: 300
+# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -3,6 +3,7 @@
 # is planned falls with the ranks as theory says
 # Covers: promise 6: to initialize or import a sharded model, a rank needs memory for its part of it
 # Timeout: 300
+# Alone: its ranks take all cores
 #
 # SHARDING=every: FP8 trainings on more meshes.
 set -euo pipefail

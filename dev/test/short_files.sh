@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: data in files that are mostly shorter than a sequence: what --epochs counts and the banner says, the same losses
 # on 1, 2 and 4 ranks and over a resume; a checkpoint that does not name its rule of windows goes on by the old one
+# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

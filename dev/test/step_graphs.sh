@@ -3,6 +3,7 @@
 # with micro-batches, offload, and a state that ranks share out; from the second step on the host waits once a step, for
 # the step before, and allocates nothing
 # Timeout: 900
+# Alone: its ranks take all cores
 #
 # GRAPHS=every: of two ranks every stage.
 set -euo pipefail

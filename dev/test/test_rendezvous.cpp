@@ -34,7 +34,7 @@ struct Folder {
   }
 };
 
-// What each of so many ranks must hear.
+// Returns the words that each of so many ranks must hear.
 std::vector<std::string> all_of(const std::string& words, size_t size) {
   std::string all;
   for (size_t r = 0; r < size; ++r) all += words + std::to_string(r) + "|";
@@ -43,7 +43,8 @@ std::vector<std::string> all_of(const std::string& words, size_t size) {
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// What each rank heard, joined by "|", or its error; rank r comes after delays_ms[r] and says `words` and its number.
+// Returns the words that each rank heard, joined by "|", or its error. Rank r comes after delays_ms[r] and says `words`
+// and its number.
 std::vector<std::string> meet(const Folder& folder, const std::string& words, const std::vector<int>& delays_ms,
                               double timeout_seconds = 30) {
   const int size = int(delays_ms.size());

@@ -91,7 +91,8 @@ struct Family {
   // abort that hangs ends the process with that error.
   void abandon(const std::string& error) {
     if (comms.empty()) return;
-    end_within(kAbortSeconds, "error on " + whose + ": " + error + "\n  and NCCL could not be aborted");
+    end_within(kAbortSeconds,
+               "error on " + whose + ": " + error + "\n  and the process did not end within 20 s after it");
     for (ncclComm_t comm : comms) ncclCommAbort(comm);
     comms.clear();
   }

@@ -168,8 +168,15 @@ class Ranks::Session {
     ranks.mpi = true;
     ranks.size = size();
     MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank));
-    int told = read_local(ranks, launcher);
+    int told = 0;  // -1: a variable that is wrong
+    std::string trouble = "another rank has a wrong variable of its launcher: it says which";
+    try {
+      told = read_local(ranks, launcher);
+    } catch (const Error& error) {
+      told = -1, trouble = error.what();
+    }
     MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &told, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));  // to all, or none
+    REQUIRE(told >= 0, "%s", trouble.c_str());
     if (!told) {
       MPI_Comm machine;
       MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, ranks.rank, MPI_INFO_NULL, &machine));

@@ -1,6 +1,6 @@
-// Device memory that a run needs beside its plan: what the driver and the libraries take by themselves on a GPU. Every
-// figure is an assumption until a GPU has told better: a training prints what was really taken beside it. The context
-// is made before the run asks how much is free, so that on a GPU at hand its part is left unused.
+// The driver and the libraries take device memory by themselves on a GPU, beside the plan's buffers. Every figure here
+// is an assumption until a GPU has told better: a training prints how much was really taken. The context is made before
+// the run asks how much is free, so on a GPU at hand its part of the reserve is left unused.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 #include "llmc/kernels/attention.h"
 #include "llmc/memory/plan.h"
 
-// What decides which attention kernel runs.
+// These three decide which attention kernel runs.
 struct AttentionOfRun {
   AttentionKernel asked;
   DType dtype;
@@ -21,7 +21,7 @@ struct AttentionOfRun {
 // 288 MiB. Plain attention's stack is the local memory of its threads, if that kernel runs. A CPU reserves nothing.
 void add_reserve(MemoryPlan& plan, const DeviceInfo& device, int communicators, const AttentionOfRun& attention);
 
-// What of the device is `taken` after the first step (Device::taken_bytes), beside the plan and its reserve, in a
-// sentence. CUDA's context is not in it, since it is there before the device is opened: the sentence says what was in
-// use then.
+// Returns a sentence that compares the bytes `taken` of the device after the first step (Device::taken_bytes) with the
+// plan and its reserve. They do not include CUDA's context, which is there before the device is opened: the sentence
+// says how much was in use then.
 std::string describe_taken(const MemoryPlan& plan, const DeviceInfo& device, size_t taken);

@@ -78,3 +78,23 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
                 describe_data_ranks(mesh).c_str(), counted(settings.micro_steps, "micro-batch", "es").c_str(),
                 settings.B);
 }
+
+Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
+               const std::string& fp8, const LlamaConfig& model, const TextCodec& codec, const TokenDataset& data) {
+  return Json::object()
+      .set("first_step", first_step)
+      .set("nodes", nodes)
+      .set("ranks", ranks)
+      .set("device", device.name)
+      .set("gpu", device.gpu)
+      .set("dtype", dtype_name(settings.dtype))
+      .set("fp8", fp8)
+      .set("seq_len", settings.T)
+      .set("micro_batch", settings.B)
+      .set("global_batch", settings.G)
+      .set("model_name", model.name)
+      .set("parameters", model.parameters())
+      .set("model", model.to_json())
+      .set("tokenizer", codec.identity())
+      .set("data_tokens", data.size());
+}

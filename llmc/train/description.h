@@ -1,15 +1,18 @@
-// What a run is made of, in words: for its first lines and its model card.
+// What a run is made of: in words for its first lines and its model card, and as run.json for programs that compare
+// runs.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "llmc/base/json.h"
 #include "llmc/base/options.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/sampler.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/text_codec.h"
 #include "llmc/train/token_dataset.h"
 
 // "1.00M tokens of the bundled text (TinyShakespeare), byte by byte"
@@ -29,3 +32,7 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh);
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4 ranks"
+// run.json: what the options alone do not tell. `first_step` is the number of steps that were done before this start of
+// the program; the steps after it ran on `nodes` machines with `ranks` ranks in all. `model` is a model's config.json.
+Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
+               const std::string& fp8, const LlamaConfig& model, const TextCodec& codec, const TokenDataset& data);

@@ -44,7 +44,7 @@ bool happened_by(const std::string& line, int64_t step) {
 }
 
 // What a start writes before its first step has ended.
-constexpr const char* kOfAStart[] = {"config.json", "memory.txt", "tuning.json", "train.jsonl"};
+constexpr const char* kOfAStart[] = {"config.json", "run.json", "memory.txt", "tuning.json", "train.jsonl"};
 
 // Whether a run was started in this folder, and no step was finished.
 bool holds_only_a_start(const std::string& path) {
@@ -150,8 +150,9 @@ bool RunFolder::open_log(const char* mode) {
   return result == 0;
 }
 
-void RunFolder::write_about(const Json& config, const std::string& memory_plan) const {
+void RunFolder::write_about(const Json& config, const Json& facts, const std::string& memory_plan) const {
   write_file(file("config.json"), config.dump(2) + "\n");
+  write_file(file("run.json"), facts.dump(2) + "\n");
   write_memory(memory_plan);
 }
 

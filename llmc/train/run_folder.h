@@ -33,8 +33,9 @@ class RunFolder {
   // runs/latest points here from now on: a convenience, without which a run goes on.
   void become_latest() const;
   std::string file(const std::string& name) const { return path_ + "/" + name; }
-  // config.json, and memory.txt: the plan as the banner prints it.
-  void write_about(const Json& config, const std::string& memory_plan) const;
+  // config.json: the options. run.json: what the program made of them (run_facts). memory.txt: the plan as the banner
+  // prints it.
+  void write_about(const Json& config, const Json& facts, const std::string& memory_plan) const;
   // memory.txt once more, with what is known by now.
   void write_memory(const std::string& text) const;
   // Throws if the disk has less than `bytes` left for `what`.

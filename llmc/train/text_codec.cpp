@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
+#include "llmc/base/checksum.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/tokenizer/byte_level.h"
@@ -83,6 +85,18 @@ std::string TextCodec::description() const {
   if (tokenizer_) return format("%s, %d tokens", file_.c_str(), tokenizer_->vocabulary_size());
   if (!why_not_.empty()) return "none: samples are shown as numbers of tokens\n" + why_not_;
   return bytes_ ? "none: a token is a byte" : "none: samples are shown as numbers of tokens (--tokenizer DIR)";
+}
+
+std::string TextCodec::identity() const {
+  if (reads_text() && !cuts_text()) return "bytes";
+  if (file_.empty()) return "";
+  std::ifstream file(file_, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  REQUIRE(file.is_open() && !bytes.empty(),
+          "cannot read %s, which was read at the start\n  put it back, and start again", file_.c_str());
+  Checksum checksum;
+  checksum.add(bytes.data(), bytes.size());
+  return checksum.text();
 }
 
 void TextCodec::require_made(const std::string& data) const {

@@ -30,6 +30,9 @@ class TextCodec {
   // The tokenizer.json, by that or another name; empty without one.
   const std::string& file() const { return file_; }
   std::string description() const;
+  // The same for two runs whose tokens have the same meaning: "bytes", or the checksum of tokenizer.json (as
+  // `xxhsum -H64` prints it); empty where the tokenizer is not known.
+  std::string identity() const;
   // Of a tokenizer.json that was found and is not supported; empty otherwise.
   const std::string& why_not() const { return why_not_; }
   // Throws if the shards that match `data` were made with another tokenizer: their numbers stand for other text.

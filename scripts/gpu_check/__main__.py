@@ -1,4 +1,4 @@
-"""scripts/gpu_check.sh: see there. Tries the checks of order.py one after the other, and keeps what became of each."""
+"""Runs the checks of order.py one after the other and keeps the result of each. scripts/gpu_check.sh tells how to use it."""
 
 import argparse
 import os
@@ -20,19 +20,19 @@ CLOSING = 5  # seconds to write the page
 
 
 class Machine:
-    """What is the same for all checks: the GPU (None: a rehearsal), the build, PyTorch, the ways round what is broken."""
+    """All checks share the GPU (None: a rehearsal), the build, PyTorch, and the ways round broken parts."""
 
     def __init__(self):
         self.gpu = gpu.find()
         self.arch = self.gpu.arch if self.gpu else "90a"
-        self.builds = ROOT / "build"
-        self.programs = Path(os.environ.get("BUILD") or self.builds / ("cuda" if self.gpu else "cpu")).resolve()
-        own = self.builds / "pytorch/bin/python"
+        self.programs = ROOT / "build" / ("cuda" if self.gpu else "cpu")
+        self.state = self.gpu.state() if self.gpu else ""  # of the GPU, while it was last busy
+        own = ROOT / "build/pytorch/bin/python"
         self.python = own if not self.gpu and own.exists() else "python3"
         asks = "from importlib.metadata import version; version('transformers'); print(version('torch'))"  # no import: 10 s
         tried = subprocess.run([self.python, "-c", asks], capture_output=True, text=True)
         self.torch = tried.stdout.strip() if tried.returncode == 0 else None
-        self.detours = Detours()
+        self.detours = Detours(self.hopper())
 
     def name(self):
         return self.gpu.name if self.gpu else "a CPU (a rehearsal)"
@@ -42,12 +42,19 @@ class Machine:
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", description="Tries everything that wants a GPU.",
-                                     epilog="Exit code 0: all that was tried works; 1: something does not; 2: a wrong argument.")
-    parser.add_argument("only", nargs="*", metavar="CHECK", help="a check, or a part, to run (again); default: all that are due")
+    parser = argparse.ArgumentParser(
+        prog="scripts/gpu_check.sh",
+        description="Tries everything that wants a GPU.",
+        epilog="Exit code 0: all that was tried works; 1: something does not; 2: a wrong argument.",
+    )
+    parser.add_argument(
+        "only", nargs="*", metavar="CHECK", help="a check, or a part, to run (again); default: all that are due"
+    )
     parser.add_argument("--seconds", type=float, help="end after this many seconds; the next call goes on")
     parser.add_argument("--limit", type=float, help="no check may take more than this many seconds (default: its own limit)")
-    parser.add_argument("--out", type=Path, default=WORK / "out", help="where page, figures and logs go (build/gpu_check/out)")
+    parser.add_argument(
+        "--out", type=Path, default=WORK / "out", help="where page, figures and logs go (build/gpu_check/out)"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget what earlier calls found")
     parser.add_argument("--list", action="store_true", help="name the checks, what each proves, and how it went here")
     args = parser.parse_args()
@@ -61,12 +68,12 @@ def arguments():
 
 
 def is_asked(check, only):
-    """The build is part of every call: what is tried is what the sources say."""
+    """The machine's checks are part of every call, so that the programs are those of the sources."""
     return not only or any(asked in (check.name, check.name.split("/")[0]) for asked in ("machine", *only))
 
 
 def obstacle(check, records, machine):
-    """Why a check is not tried, or None."""
+    """Returns the reason not to try a check, or None."""
     found = machine.detours.broken
     for need in check.needs:
         if need in found:
@@ -79,7 +86,7 @@ def obstacle(check, records, machine):
 
 
 def attempt(check, machine, args, deadline):
-    """Runs one check; its record."""
+    """Runs one check and returns its record."""
     scratch, kept = WORK / "scratch", WORK / "kept"
     shutil.rmtree(scratch, ignore_errors=True)
     for folder in (scratch, kept, WORK / "logs"):
@@ -87,26 +94,50 @@ def attempt(check, machine, args, deadline):
     log = WORK / "logs" / (check.name.replace("/", ".") + ".txt")
     begin, result, why = time.monotonic(), "ok", ""
     with open(log, "w+b", buffering=0) as file:
-        limit = min(check.limit, args.limit or check.limit) if machine.gpu else (args.limit or 5 * check.limit)
+        limit = check.limit if machine.gpu else 5 * check.limit
+        if args.limit and not check.name.startswith("machine/"):
+            limit = min(limit, args.limit)
         job = Job(machine, limit, deadline, file, scratch, kept)
         try:
             check.does(job)
         except Ended as end:
             result, why = end.result, end.why
-        except Exception as error:  # what a program said was not as expected: this check failed, the others go on
+        except Exception as error:  # a program wrote something unexpected: this check has failed, the others go on
             result, why = "failed", f"{type(error).__name__}: {error}"
     shutil.rmtree(scratch, ignore_errors=True)
-    return {"result": result, "why": why, "seconds": round(time.monotonic() - begin, 1), "limit": limit,
-            "figures": job.figures, "command": job.commands[-1] if job.commands else "", "log": log.name}
+    return {
+        "result": result,
+        "why": why,
+        "seconds": round(time.monotonic() - begin, 1),
+        "limit": limit,
+        "figures": job.figures,
+        "command": job.commands[-1] if job.commands else "",
+        "log": log.name,
+    }
 
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the check that runs, and what it started
     args = arguments()
     os.chdir(ROOT)
-    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DEVICE", "FAULTS",
-                 "SANITIZE", "EMULATOR"):  # of whoever calls: they would change what is built or how many ranks there are
+    for name in (
+        "MAKEFLAGS",
+        "MAKELEVEL",
+        "MFLAGS",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "DEVICE",
+        "FAULTS",
+        "SANITIZE",
+        "EMULATOR",
+        "BUILD",
+    ):  # the caller's would change the build or the number of ranks
         os.environ.pop(name, None)
+    for name in [name for name in os.environ if name.startswith(("PMIX_", "PMI_", "OMPI_COMM_", "SLURM_"))]:
+        os.environ.pop(name)
     os.environ.update(NO_COLOR="1", PYTHONUNBUFFERED="1")
     start = time.monotonic()
     deadline = start + args.seconds - CLOSING if args.seconds else float("inf")
@@ -117,34 +148,38 @@ def main():
     if args.list:
         page.print_list(CHECKS, records)
         return 0
-    now = sources(ROOT)
+    version = sources(ROOT)
     records.begin_call(args)
     print(f"{machine.name()}{'' if machine.torch else '; python3 has no torch with transformers'}", flush=True)
     asked = [check for check in CHECKS if is_asked(check, args.only)]
     for check in CHECKS:
-        machine.detours.broken = records.broken(CHECKS)
-        if check not in asked or not (args.only or records.due(check, now)):
-            continue
-        if check.instead_of and not records.failed(check.instead_of):
+        machine.detours.broken = records.broken(CHECKS, asking=check)
+        if check not in asked or not (args.only or records.due(check, version)) or not records.stands_in(check):
             continue
         clock = f"{time.monotonic() - start:5.0f} s  {check.name}"
+        if any(records.result(machine.detours.broken.get(need)) == "unfinished" for need in check.needs):
+            continue  # nobody knows yet whether it is broken: the next call does
         why = obstacle(check, records, machine)
         if why:
-            records.add(check.name, {"result": "skipped", "why": why, "seconds": 0}, now)
+            records.add(check.name, {"result": "skipped", "why": why, "seconds": 0}, version)
             print(f"{clock}: skipped: {why}", flush=True)
             continue
         if deadline - time.monotonic() < (check.expected if machine.gpu else 1):
             continue  # a shorter one may still fit
         print(f"{clock} … ", end="", flush=True)
         record = attempt(check, machine, args, deadline)
-        records.add(check.name, record, now)
+        records.add(check.name, record, version)
         print(f"{record['result']} ({record['seconds']:.1f} s){': ' + record['why'] if record['why'] else ''}", flush=True)
-        page.write(CHECKS, records, machine, Detours(records.broken(CHECKS)))
+        machine.detours.broken = records.broken(CHECKS)
+        if record["figures"] and machine.gpu:
+            machine.state = machine.gpu.state()
+        page.write(CHECKS, records, machine)
         if record["result"] in ("crashed", "hung") and machine.gpu and gpu.find() is None:
             print("The GPU no longer answers (nvidia-smi): nothing more can be tried.", flush=True)
             break
     records.end_call(time.monotonic() - start)
-    print("\n" + page.write(CHECKS, records, machine, Detours(records.broken(CHECKS))))
+    machine.detours.broken = records.broken(CHECKS)
+    print("\n" + page.write(CHECKS, records, machine))
     return 1 if any(records.failed(check.name) for check in asked) else 0
 
 

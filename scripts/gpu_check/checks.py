@@ -1,4 +1,4 @@
-"""The checks: functions of a Job (jobs.py). The order in which they are tried is in order.py."""
+"""Each check is a function that takes a Job (jobs.py). order.py has the order in which they run."""
 
 import gzip
 import json
@@ -18,11 +18,11 @@ QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off")
 
 
 def needs(job):
-    """Everything that is missing at once, not one thing a build."""
+    """Names everything that is missing at once, not one thing per build."""
     device = "cuda" if job.machine.gpu or shutil.which("nvcc") else "cpu"
     said = job.run("scripts/doctor", "configure", code=None, DEVICE=device, ARCH=job.machine.arch)
-    missing = [said[said.find("Cannot build"):].strip()] if "Cannot build" in said else []
-    if not missing and not (job.machine.builds / device / "config.mk").exists():
+    missing = [said[said.find("Cannot build") :].strip()] if "Cannot build" in said else []
+    if not missing and device not in said.split():  # it prints the variant that it has configured
         missing.append(f"scripts/doctor: {last_line(said)}")
     free = shutil.disk_usage(ROOT).free / 2**30
     if free < 4:
@@ -34,12 +34,17 @@ def needs(job):
 
 
 def build(job):
-    goals = ("programs", "kernels")
+    kernels = [path.stem for path in sorted((ROOT / "dev/kernels").glob("*.cu"))]
     cores = f"-j{os.cpu_count()}"
+
+    def goals(build):
+        others = ("bench/train", "bench/host_copies", "test/comm")
+        return [f"{build}/kernels/{name}" for name in kernels] + [f"{build}/{name}" for name in others]
+
     if job.machine.gpu or shutil.which("nvcc"):
-        job.run("make", "DEVICE=cuda", f"ARCH={job.machine.arch}", cores, *goals, "build/cuda/test/comm")
+        job.run("make", "DEVICE=cuda", f"ARCH={job.machine.arch}", cores, "programs", *goals("build/cuda"))
     if not job.machine.gpu:
-        job.run("make", "DEVICE=cpu", cores, *goals, "build/cpu/test/comm")
+        job.run("make", "DEVICE=cpu", cores, "programs", *goals("build/cpu"))
 
 
 # ---- right numbers -----------------------------------------------------------------------------------------------------
@@ -78,18 +83,18 @@ def quickstart(job):
 
 
 def small_training(job, name, *options):
-    """The losses of a few steps of the bundled model, as texts with all their digits."""
+    """Trains the bundled model for a few steps and returns its losses, as texts with all their digits."""
     out = job.folder(name)
     command = (job.machine.programs / "train_llama", "--steps", 6, *QUIET, "--dtype", "bf16", "--out", out, *options)
     (job.run_ranks if "--rendezvous" in options else job.run)(*command)
     return figures.column(out, "loss")
 
 
-def graphs(*options, ranks=1):
-    """A step that is launched as a whole has the bits of one that is enqueued piece by piece."""
+def graphs(*options, ranks=1, head_size=32):
+    """Checks that a step launched as one graph has the bits of a step enqueued piece by piece."""
 
     def does(job):
-        batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(64))
+        batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(head_size))
         share = ("--rendezvous", "RENDEZVOUS") if ranks > 1 else ()
         off, on = (small_training(job, way, *batch, *share, "--cuda-graphs", way) for way in ("off", "on"))
         if off != on:
@@ -99,7 +104,7 @@ def graphs(*options, ranks=1):
 
 
 def tuned(job):
-    """Choices that are read from a file are those that were found."""
+    """Checks that a run which reads tuned choices from a file computes as the run which found them."""
     found = small_training(job, "found", "--tune-products")
     again = small_training(job, "again", "--tuning", job.folder("found") / "tuning.json")
     if found != again:
@@ -114,10 +119,10 @@ def collectives(job):
 
 
 def fails_clearly(text, *scenario):
-    """Both ranks end, not with success, and one of them says why."""
+    """Checks that both ranks end with an error, and that one of them says why."""
 
     def does(job):
-        said = job.run_ranks(job.machine.programs / "test/comm", *scenario, code=None)
+        said = job.run_ranks(job.machine.programs / "test/comm", *scenario, code="failure")
         if text not in said:
             failed(f'comm {" ".join(map(str, scenario))} does not say "{text}"; {last_line(said)}')
 
@@ -125,7 +130,7 @@ def fails_clearly(text, *scenario):
 
 
 def spread(job):
-    """The losses of one rank, and how much they differ by the order in which it adds its micro-batches.
+    """Returns the losses of one rank, and how much they differ by the order in which it adds its micro-batches.
 
     In bf16 each order of a sum rounds otherwise, so the losses of two ranks may differ by as much.
     """
@@ -138,24 +143,37 @@ def two_ranks(*way):
         alone, allowed = spread(job)
         shared = small_training(job, "two", "--global-batch", 16, "--micro-batch", 8, "--rendezvous", "RENDEZVOUS", *way)
         difference = figures.largest_difference(alone, shared)
-        job.say(f"the losses differ from one rank's by {difference:.3e}; other orders of its micro-batches do by {allowed:.3e}")
+        job.say(
+            f"the losses differ from one rank's by {difference:.3e}; other orders of its micro-batches do by {allowed:.3e}"
+        )
         if not difference <= 3 * allowed:  # 3: a few orders were tried out of many
             failed(f"losses differ from one rank's by {difference:.3e}, more than 3 x {allowed:.3e}")
 
     return does
 
 
+def ours(job, head_size):
+    """Returns the option by which a script hands the ways round broken parts on to each run of the trainer."""
+    return (f"--ours={' '.join(job.machine.detours.attention(head_size))}",) if job.machine.gpu else ()
+
+
 # ---- speed -------------------------------------------------------------------------------------------------------------
 
 
 def one_b(*options, title):
-    """Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside what the model predicts."""
+    """Trains Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside the prediction."""
 
     def does(job):
         program, gpu = job.machine.programs / "bench/train", job.machine.gpu
         if not gpu:
-            figures.training(job, title, job.run(program, "--seq-len", 64, "--micro-batch", 4, "--global-batch", 4, "--soak",
-                                                 2, "--steps", 3, *options), "")
+            figures.training(
+                job,
+                title,
+                job.run(
+                    program, "--seq-len", 64, "--micro-batch", 4, "--global-batch", 4, "--soak", 2, "--steps", 3, *options
+                ),
+                "",
+            )
             return
         whole = gpu.gib > 70  # GiB: 8 sequences of 4096 tokens take 61
         batch = ("--micro-batch", 8, "--global-batch", 8) if whole else ("--fit", "--micro-batch", 1, "--global-batch", 1)
@@ -178,15 +196,21 @@ def eight_b(*options, title):
 
 
 def beside_pytorch(title, least, *shape):
-    """Both programs in turn, in the same minutes; PyTorch compiled, with its fastest attention."""
+    """Runs both programs in turn, in the same minutes; PyTorch is compiled and takes its fastest attention."""
 
     def does(job):
         if job.machine.torch is None:
             skipped(f"{job.machine.python} has no torch with transformers")
-        ours = " ".join(job.machine.detours.attention(64, 128))
         size = (*shape, "--compiled", "--steps", 25, "--rounds", 2) if job.machine.gpu else ("--steps", 10, "--rounds", 1)
-        said = job.run("dev/bench/pytorch_ratio", "--program", job.machine.programs / "train_llama", "--python",
-                       job.machine.python, f"--ours={ours}", *size)
+        said = job.run(
+            "dev/bench/pytorch_ratio",
+            "--program",
+            job.machine.programs / "train_llama",
+            "--python",
+            job.machine.python,
+            *ours(job, 64),
+            *size,
+        )
         job.figure(title, figures.number(r"([\d.]+) times as fast as PyTorch", said), "times PyTorch's rate", least=least)
 
     return does
@@ -198,13 +222,15 @@ def attention_rates(job):
     kernels = ("mma",) if job.machine.detours.attention(128) else ("mma", "hopper")
     said = job.run("dev/bench/attention", job.machine.programs, *kernels, code=None, PYTHON=job.machine.python)
     lines = [line for line in said.splitlines() if "TFLOP/s; limit" in line]
+    if job.machine.hopper() and "hopper" in kernels and len(lines) != 4:
+        failed(f"{len(lines)} of 4 rates: {last_line(said)}")
     for line in lines:
         least, goal = figures.number(r"limit (\d+)", line), figures.number(r"goal (\d+)", line)
         title = "attention " + line.split(":")[0]
-        job.figure(title, figures.number(r": (\d+) TFLOP/s", line), "TFLOP/s", figures.number(r"predicted (\d+)", line), least)
+        job.figure(
+            title, figures.number(r": (\d+) TFLOP/s", line), "TFLOP/s", figures.number(r"predicted (\d+)", line), least
+        )
         job.say(f"{title}: the goal is {goal:.0f}")
-    if not lines and job.machine.hopper() and "hopper" in kernels:
-        failed(f"no rates: {last_line(said)}")
 
 
 def kernel_bench(name):
@@ -219,11 +245,21 @@ def kernel_bench(name):
 
 
 def trace(job):
-    """The streams of a step, for ui.perfetto.dev."""
+    """Keeps a trace of the streams of a step, for ui.perfetto.dev."""
     file = job.folder("trace.json")
     shape = ("--model", ONE_B, "--seq-len", 2048, "--micro-batch", 4, "--global-batch", 4) if job.machine.gpu else ()
-    job.run(job.machine.programs / "train_llama", "--steps", 4, *QUIET, *shape, *job.machine.detours.attention(64), "--trace",
-            file, "--out", job.folder("run"))
+    job.run(
+        job.machine.programs / "train_llama",
+        "--steps",
+        4,
+        *QUIET,
+        *shape,
+        *job.machine.detours.attention(64),
+        "--trace",
+        file,
+        "--out",
+        job.folder("run"),
+    )
     with open(file, "rb") as plain, gzip.open(job.kept / "trace.json.gz", "wb") as packed:
         shutil.copyfileobj(plain, packed)
 
@@ -231,17 +267,24 @@ def trace(job):
 def host_copies(job):
     said = job.run(job.machine.programs / "bench/host_copies")
     for what in ("to the host", "from the host", "both at once"):
-        job.figure(f"copies {what}", figures.number(rf"^{what}\s+([\d.]+) GB/s", said), "GB/s",
-                   55 if job.machine.gpu else None)  # what the planner reckons with
+        job.figure(
+            f"copies {what}", figures.number(rf"^{what}\s+([\d.]+) GB/s", said), "GB/s", 55 if job.machine.gpu else None
+        )  # what the planner reckons with
 
 
 def memory_policies(job):
     small = () if job.machine.gpu else ("--model", "tiny", "--layers", 4, "--seq-len", 64, "--steps", 4, "--dtype", "bf16")
-    job.run("python3", "-u", "dev/bench/memory_policies", "--program", job.machine.programs / "train_llama", *small)
+    job.run(
+        "python3",
+        "-u",
+        "dev/bench/memory_policies",
+        "--program",
+        job.machine.programs / "train_llama",
+        *small,
+        *ours(job, 128),
+    )
 
 
 def ladder(job):
     shape = ("--model", ONE_B, "--seq-len", 4096, "--micro-batch", 2, "--steps", 60) if job.machine.gpu else ("--steps", 20)
-    job.run("dev/bench/ladder", "--program", job.machine.programs / "train_llama", *shape)
-
-
+    job.run("dev/bench/ladder", "--program", job.machine.programs / "train_llama", *shape, *ours(job, 64))

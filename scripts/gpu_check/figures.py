@@ -1,16 +1,26 @@
-"""Reads figures out of what the programs print and out of the files of a run."""
+"""Reads figures from the output of the programs and from the files of a run."""
 
 import json
 import re
 from pathlib import Path
 
 # Classes of work that llmc/train/roofline.h sorts a step into, as the table of bench/train names them.
-CLASSES = ("products", "attention", "memory-bound passes", "optimizer", "idle")
+CLASSES = (
+    "products",
+    "products in FP8",
+    "attention",
+    "memory-bound passes",
+    "optimizer",
+    "other",
+    "communication",
+    "copies to the host and back",
+    "idle",
+)
 UNITS = {"": 1, "k": 1e3, "M": 1e6}
 
 
 def number(pattern, text):
-    """The pattern's first group as a number; 12.5k is 12500. None if the text has none."""
+    """Returns the first group of the pattern as a number (12.5k is 12500), or None if the text has none."""
     match = re.search(pattern, text, re.M)
     if not match:
         return None
@@ -19,7 +29,7 @@ def number(pattern, text):
 
 
 def microseconds_by_class(text):
-    """Microseconds a token of each class of work, of the table that bench/train prints last."""
+    """Returns microseconds per token of each class of work, from the last table of bench/train."""
     rows = {}
     for name in CLASSES:
         columns = re.findall(rf"^{name}\s+(?:\d+\s+)?[\d.]+ ms\s+[\d.]+%\s+([\d.]+)", text, re.M)
@@ -29,9 +39,9 @@ def microseconds_by_class(text):
 
 
 def training(job, title, said, predicted):
-    """The figures of one bench/train, beside those of its --predict (empty: the model does not know this GPU)."""
+    """Adds the figures of one bench/train, beside those of its --predict (empty: the model does not know this GPU)."""
     rate = number(r"steps: .*?: ([\d.]+\s?[kM]?) tokens/s a rank", said)
-    model = predicted[predicted.find("\npredicted: "):] if "\npredicted: " in predicted else ""
+    model = predicted[predicted.find("\npredicted: ") :] if "\npredicted: " in predicted else ""
     job.figure(title, rate, "tokens/s", number(r"^predicted: ([\d.]+\s?[kM]?) tokens/s", model))
     job.figure(f"  {title}, MFU", number(r"^MFU ([\d.]+)%", said), "%", number(r"^predicted: .*?MFU ([\d.]+)%", model))
     expected = microseconds_by_class(model)
@@ -40,13 +50,13 @@ def training(job, title, said, predicted):
 
 
 def column(folder, key):
-    """One figure of each step of a run, as it stands in train.jsonl: the same text means the same bits."""
+    """Returns one value of each step of a run, as text from train.jsonl: the same text means the same bits."""
     lines = [json.loads(line, parse_float=str) for line in Path(folder, "train.jsonl").read_text().splitlines()]
     return [line[key] for line in lines if key in line]
 
 
 def largest_difference(a, b):
-    """The largest difference of two columns; not a number if one of them has none or fewer."""
+    """Returns the largest difference of two columns, or NaN if their lengths differ or are 0."""
     if not a or len(a) != len(b):
         return float("nan")
     return max(abs(float(x) - float(y)) for x, y in zip(a, b))

@@ -1,4 +1,4 @@
-"""The GPU that a program sees first, as nvidia-smi knows it."""
+"""Asks nvidia-smi about the GPU that a program sees first."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's order, 
 
 
 def number():
-    """What `nvidia-smi -i` takes: a number or a UUID; None if CUDA_VISIBLE_DEVICES hides all GPUs."""
+    """Returns a number or a UUID for `nvidia-smi -i`, or None if CUDA_VISIBLE_DEVICES hides all GPUs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if visible in ("", "-1"):
         return None
@@ -15,12 +15,17 @@ def number():
 
 
 def query(*names):
-    """The values of these properties (`nvidia-smi --help-query-gpu`) as texts, or None without a GPU."""
+    """Returns the values of these properties (`nvidia-smi --help-query-gpu`) as texts, or None without a GPU."""
     if number() is None:
         return None
     try:
-        said = subprocess.run(["nvidia-smi", "-i", number(), "--query-gpu=" + ",".join(names), "--format=csv,noheader,nounits"],
-                              capture_output=True, text=True, check=True, timeout=30).stdout
+        said = subprocess.run(
+            ["nvidia-smi", "-i", number(), "--query-gpu=" + ",".join(names), "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     values = [value.strip() for value in said.splitlines()[0].split(",")] if said.strip() else []
@@ -28,16 +33,19 @@ def query(*names):
 
 
 class Gpu:
-    """Name, architecture for make (90a), memory in GiB, driver."""
+    """Holds the name, the architecture for make (90a), the memory in GiB and the driver's version."""
 
     def __init__(self, values):
         self.name, capability, memory, self.driver = values
         self.capability = capability.replace(".", "")  # 90
         self.arch = self.capability + ("a" if int(self.capability) >= 90 else "")  # code that only this generation runs
-        self.gib = float(memory) / 1024
+        try:
+            self.gib = float(memory) / 1024
+        except ValueError:
+            self.gib = 0  # N/A: it shares the host's memory, or is a slice; small shapes are tried then
 
     def state(self):
-        """Clocks and power of this moment, for the page's heading."""
+        """Returns clocks and power of this moment, for the heading of the page."""
         values = query("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
         return "clocks and power unknown" if values is None else "SM {} MHz, memory {} MHz, {} W, {} C".format(*values)
 

@@ -1,4 +1,4 @@
-"""The page for people: what works, what does not, how fast, beside what was predicted."""
+"""Writes the page for people: working and broken parts, and speeds beside their predictions."""
 
 from records import BAD
 
@@ -15,10 +15,10 @@ def print_list(checks, records):
         print(f"  {check.name:28} {records.result(check.name):12} {check.proves}")
 
 
-def write(checks, records, machine, detours):
-    """Writes the page into the call's folder; its text."""
+def write(checks, records, machine):
+    """Writes the page into the output folder and returns its text."""
     lines = heading(checks, records, machine)
-    lines += broken(checks, records, detours) + speed(checks, records, machine) + working(checks, records)
+    lines += broken(checks, records, machine) + speed(checks, records, machine) + working(checks, records)
     lines += others(checks, records)
     text = "\n".join(lines) + "\n"
     (records.out / "gpu_check.txt").write_text(text)
@@ -34,31 +34,51 @@ def heading(checks, records, machine):
         if check.instead_of and result == "not reached":
             continue
         count["bad" if result in BAD else result if result in count else "left"] += 1
-    where = f"{machine.gpu.name}, {machine.gpu.gib:.0f} GiB, driver {machine.gpu.driver}; {machine.gpu.state()}" if machine.gpu \
+    where = (
+        f"{machine.gpu.name}, {machine.gpu.gib:.0f} GiB, driver {machine.gpu.driver}; {machine.state}"
+        if machine.gpu
         else "a CPU (a rehearsal): what it says of speed means nothing"
+    )
     commits = sorted({record["commit"] for record in records.of.values() if record["commit"]})
-    lines = [f"train_llama on {where}",
-             f"{calls[-1]['began']}, commit {', '.join(commits) or 'unknown'}; {len(calls)} call{'s' * (len(calls) > 1)}, {seconds} s; PyTorch "
-             f"{machine.torch or 'is not there'}", "",
-             f"{count['ok']} checks passed, {count['bad']} failed, {count['skipped']} were skipped, {count['left']} are left."]
+    lines = [
+        f"train_llama on {where}",
+        f"{calls[-1]['began']}, commit {', '.join(commits) or 'unknown'}; {len(calls)} call{'s' * (len(calls) > 1)}, {seconds} s; PyTorch "
+        f"{machine.torch or 'is not there'}",
+        "",
+        f"{count['ok']} checks passed, {count['bad']} failed, {count['skipped']} were skipped, {count['left']} are left.",
+    ]
     if count["left"]:
         lines.append("The next call of scripts/gpu_check.sh goes on with what is left.")
+    slow = [figure["name"] for figure in figures_of(checks, records) if is_slow(figure, machine)]
+    if slow:
+        lines.append(f"Below their limit: {', '.join(slow)}.")
     return lines
 
 
-def broken(checks, records, detours):
+def figures_of(checks, records):
+    return [figure for check in checks for figure in records.of.get(check.name, {}).get("figures", ())]
+
+
+def is_slow(figure, machine):
+    return machine.gpu is not None and figure["least"] is not None and figure["value"] < figure["least"]
+
+
+def broken(checks, records, machine):
     bad = [check for check in checks if records.failed(check.name)]
     lines = ["", "What does not work" if bad else "Nothing that was tried has failed."]
     for check in bad:
         record = records.of[check.name]
-        lines += [f"  {check.name}: {record['result']} ({record['seconds']:.0f} s of {record['limit']:.0f}): {record['why']}",
-                  f"    it proves: {check.proves}", f"    command: {record['command']}", f"    log: logs/{record['log']} in gpu_check.tar"]
-    return lines + [f"  {way}" for way in detours.taken()]
+        lines += [
+            f"  {check.name}: {record['result']} ({record['seconds']:.0f} s of {record['limit']:.0f}): {record['why']}",
+            f"    it proves: {check.proves}",
+            f"    command: {record['command']}",
+            f"    log: logs/{record['log']} in gpu_check.tar",
+        ]
+    return lines + [f"  {way}" for way in machine.detours.taken()]
 
 
 def speed(checks, records, machine):
-    figures = [figure for check in checks for figure in records.of.get(check.name, {}).get("figures", ())
-               if figure["value"] is not None]
+    figures = figures_of(checks, records)
     if not figures:
         return []
     lines = ["", f"{'How fast':{WIDTH}} {'here':>10} {'predicted':>10} {'of it':>7}"]
@@ -67,8 +87,7 @@ def speed(checks, records, machine):
         if figure["predicted"]:
             line += f" {figure['predicted']:10.5g} {100 * figure['value'] / figure['predicted']:6.0f}%"
         if figure["least"] is not None and machine.gpu:
-            below = figure["value"] < figure["least"]
-            line += f"  {'BELOW its limit of' if below else 'the limit is'} {figure['least']:g}"
+            line += f"  {'BELOW its limit of' if is_slow(figure, machine) else 'the limit is'} {figure['least']:g}"
         lines.append(line)
     return lines
 

@@ -1,8 +1,9 @@
-"""What became of each check: a JSON file under build/ that each call goes on with, and what a call leaves in its folder."""
+"""Keeps the result of each check in a JSON file under build/, with which the next call goes on."""
 
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import time
@@ -13,7 +14,7 @@ AGAIN = ("skipped", "unfinished")  # tried again in the next call
 
 
 def sources(root):
-    """A short name for the sources: a check that has failed is tried again when they have changed."""
+    """Returns a hash of the sources: a check that has failed is tried again when they have changed."""
     digest = hashlib.sha256()
     for folder in ("llmc", "dev", "scripts"):
         for path in sorted((root / folder).rglob("*")):
@@ -26,7 +27,9 @@ def sources(root):
 
 def commit(folder):
     try:
-        return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True
+        ).stdout.strip()
     except OSError:
         return ""
 
@@ -35,6 +38,9 @@ class Records:
     def __init__(self, work, out, machine, fresh):
         self.work, self.out, self.file = work, out, work / "state.json"
         work.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            for folder in ("logs", "kept"):
+                shutil.rmtree(work / folder, ignore_errors=True)
         known = json.loads(self.file.read_text()) if self.file.exists() and not fresh else {}
         if known.get("machine") != machine:
             known = {"machine": machine, "calls": [], "checks": {}}
@@ -54,9 +60,9 @@ class Records:
         self.known["calls"][-1]["seconds"] = round(seconds)
         self._save()
 
-    def add(self, name, record, now):
-        """Keeps what became of a check, on disk before the next one is tried."""
-        record.update(sources=now, commit=self.commit, call=len(self.known["calls"]))
+    def add(self, name, record, version):
+        """Writes the result of a check to disk, before the next one is tried."""
+        record.update(sources=version, commit=self.commit, call=len(self.known["calls"]))
         self.of[name] = record
         self._save()
         kept = [self.work / "logs" / record["log"]] if record.get("log") else []
@@ -77,13 +83,25 @@ class Records:
     def failed(self, name):
         return self.result(name) in BAD
 
-    def due(self, check, now):
-        """Whether a call tries it: what works is not tried again, what does not only after a change of the sources."""
+    def stands_in(self, check):
+        """Returns whether a substitute counts: the check that it stands in for has failed. Others always count."""
+        return not check.instead_of or self.failed(check.instead_of)
+
+    def due(self, check, version):
+        """Returns whether to try a check. One that is ok is not tried again, a failed one only with changed sources."""
         if check.name.startswith("machine/") or check.name not in self.of:
             return True
         record = self.of[check.name]
-        return record["result"] in AGAIN or (record["result"] in BAD and record["sources"] != now)
+        return record["result"] in AGAIN or (record["result"] in BAD and record["sources"] != version)
 
-    def broken(self, checks):
-        """Each fact that a check puts out of order which failed or did not come to its end, with that check's name."""
-        return {fact: check.name for check in checks if self.result(check.name) in (*BAD, "unfinished") for fact in check.breaks}
+    def broken(self, checks, asking=None):
+        """Returns each broken fact with the check that failed or did not come to its end.
+
+        A check does not ask itself: its earlier failure is no reason not to try it again.
+        """
+        return {
+            fact: check.name
+            for check in checks
+            if check is not asking and self.stands_in(check) and self.result(check.name) in (*BAD, "unfinished")
+            for fact in check.breaks
+        }

@@ -6,7 +6,7 @@ from bokeh.models import (BoxZoomTool, ColumnDataSource, CrosshairTool, CustomJS
                           PanTool, Range1d, ResetTool, SaveTool, Span, WheelZoomTool)
 from bokeh.plotting import figure
 
-COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#06b6d4", "#d4a106", "#ec4899", "#64748b", "#84cc16")
+from llmc_runs.bar_chart import COLORS
 
 # What is known of a scalar; every other one is shown under its own name, after these.
 TITLES = {

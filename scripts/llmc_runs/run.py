@@ -1,4 +1,4 @@
-"""A run's folder: config.json, memory.txt, and train.jsonl, which is the truth about what has happened.
+"""A run's folder: config.json, run.json, memory.txt, and train.jsonl, which is the truth about what has happened.
 
 train.jsonl has one object a line, each with a "step". Every other field that is a number is a scalar, whatever its
 name; "nan", "inf" and "-inf" are numbers; "sample" is text. A run that is under way holds a lock on the file.
@@ -48,14 +48,12 @@ class Run:
 
     def config(self):
         """The options of the run by name; none if config.json is missing."""
-        path = os.path.join(self.folder, "config.json")
-        try:
-            config = json.loads(self._text("config.json") or "{}")
-        except ValueError as error:
-            raise RunError(f"{path}: {error}") from None
-        if not isinstance(config, dict):
-            raise RunError(f"{path}: expected an object")
-        return config
+        return self._json("config.json")
+
+    def facts(self):
+        """The model, the number of nodes and ranks, the device and the batch of the last start of the program; none
+        if run.json is missing."""
+        return self._json("run.json")
 
     def memory_plan(self):
         """The table of the memory plan as the run printed it; empty if memory.txt is missing."""
@@ -94,6 +92,17 @@ class Run:
             return open(self.log, "rb")
         except OSError as error:
             raise RunError(f"cannot read {self.log}: {error.strerror}") from None
+
+    def _json(self, name):
+        """The object in this file; an empty one if the file is missing."""
+        path = os.path.join(self.folder, name)
+        try:
+            fields = json.loads(self._text(name) or "{}")
+        except ValueError as error:
+            raise RunError(f"{path}: {error}") from None
+        if not isinstance(fields, dict):
+            raise RunError(f"{path}: expected an object")
+        return fields
 
     def _text(self, name):
         path = os.path.join(self.folder, name)

@@ -1,4 +1,5 @@
-// What llmc/comm/cuda_nccl_communicator.cpp needs of CUDA's header, for dev/test/nccl.cpp, which defines the functions.
+// Declares the part of CUDA's header that llmc/comm/cuda_nccl_communicator.cpp needs. dev/test/nccl.cpp defines the
+// functions.
 #pragma once
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };

@@ -1,4 +1,5 @@
-// What llmc/comm/cuda_nccl_communicator.cpp needs of NCCL's header, for dev/test/nccl.cpp, which defines the functions.
+// Declares the part of NCCL's header that llmc/comm/cuda_nccl_communicator.cpp needs. dev/test/nccl.cpp defines the
+// functions.
 #pragma once
 
 #include <cuda_runtime.h>
