@@ -1,4 +1,4 @@
-// Which GPU a rank takes, and whether several ranks took the same one. Plain functions, the same in every world.
+// These functions choose the GPU of a rank and find ranks that took the same one. They are the same in every world.
 #pragma once
 
 #include <string>
@@ -12,11 +12,12 @@ int choose_gpu(int visible, int local_rank);
 // "GPU-8a6e…" as nvidia-smi -L writes it; "" if all bytes are 0: the driver does not know it.
 std::string gpu_uuid_text(const char (&bytes)[16]);
 
-// The machine, as NCCL tells machines apart: NCCL_HOSTID if it is set, else the host's name.
+// Returns the name of the machine, as NCCL tells machines apart: NCCL_HOSTID if it is set, else the host's name.
 std::string host_of_this_rank();
 
 struct GpuPlace {
   std::string host, uuid;
 };
-// The error if several ranks took the same GPU, "" if none did. places[r] is rank r's; an empty uuid is not compared.
+// Returns the error if several ranks took the same GPU, "" if none did. places[r] is rank r's; an empty uuid is not
+// compared.
 std::string shared_gpus(const std::vector<GpuPlace>& places);

@@ -1,5 +1,4 @@
-// What a run is made of: in words for its first lines and its model card, and as run.json for programs that compare
-// runs.
+// Describes a run: in words for its first lines and its model card, and as run.json for programs that compare runs.
 #pragma once
 
 #include <optional>
@@ -32,7 +31,8 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh);
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4 ranks"
-// run.json: what the options alone do not tell. `first_step` is the number of steps that were done before this start of
-// the program; the steps after it ran on `nodes` machines with `ranks` ranks in all. `model` is a model's config.json.
+// Returns run.json, the facts that the options alone do not tell. `first_step` is the number of steps that were done
+// before this start of the program; the steps after it ran on `nodes` machines with `ranks` ranks in all. `model` is a
+// model's config.json.
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
                const std::string& fp8, const LlamaConfig& model, const TextCodec& codec, const TokenDataset& data);

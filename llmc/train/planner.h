@@ -22,10 +22,11 @@ struct MemoryLimits {
   int ranks_on_node;
   std::string warning = {};
 
-  // Of this machine: what its device has free, or less, by --memory-limit; and 90% of its memory, or what
-  // --host-memory-limit says. `warning` is for a limit beyond what the system says that the host has.
+  // Returns the limits of this machine. The device's is its free memory, or less by --memory-limit. The host's is 90%
+  // of its memory, or --host-memory-limit. `warning` is for a limit beyond the memory that the system tells of.
   static MemoryLimits here(const Options& options, const DeviceInfo& device, int ranks_on_node);
-  // Of a node that is not here: what the device has, and 256 GiB of host memory for each; or what the options say.
+  // Returns the limits of a node that is not here: its device's memory and 256 GiB of host memory for each, or those
+  // that the options name.
   static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
 };
 

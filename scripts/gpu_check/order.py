@@ -1,7 +1,6 @@
 """Lists the checks in their order: broken parts should show early, and speed comes before completeness."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Callable
 
 import checks

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tarfile
 import time
-from pathlib import Path
 
 BAD = ("failed", "crashed", "hung")
 AGAIN = ("skipped", "unfinished")  # tried again in the next call
