@@ -2,7 +2,7 @@
 ## make DEVICE=cpu      ... for the CPU;  make DEVICE=cuda ARCH=90a  ... for a GPU, also where none is
 ## make doctor          what was found where, what it means, what to do about the rest
 ## make quickstart      all that a bare machine needs: install, build, train a small model, print a sample
-## make test [T=rope]   build and run the tests in the CPU world, all or those whose name contains T
+## make test [T=rope]   build and run the tests on the CPU backend, all or those whose name contains T
 ## make test-asan       kernels, device, memory, files and communicator under Address- and UndefinedBehaviorSanitizer
 ## make test-tsan       kernels under ThreadSanitizer, each thread of a block a thread of its own
 ## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
@@ -12,7 +12,7 @@
 ## make test-sharding   every ZeRO stage and hybrid mesh, graphs and tuned products on each
 ## make test-recipes    each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
 ## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
-## make test-options    random combinations of options on 1 to 6 ranks, each beside one rank  [T="3 7": those numbers]
+## make test-options    bad options on 2 ranks; random combinations on 1 to 6, each beside one  [T="3 7": those numbers]
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make mutants         make the program wrong in 400 ways, one at a time: which check notices?  [T=word: some of them]
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
@@ -25,10 +25,10 @@
 ## make test-descriptors   wgmma's matrix descriptors beside CuTe's, in an environment of its own (about 0.35 GB)
 ## make docs            write what dev/docs takes from the program: tables of options, of activations, of promises; a picture
 ## make docs-check      say which of these are stale
-## make test-docs       run the commands of dev/docs
+## make test-docs       run the commands of the README and of dev/docs, with all their steps
 ## make headers         compile each header by itself
 ## make format          clang-format everything;  make format-check only looks
-## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 42 minutes allow
+## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 25 minutes allow
 ## make check-slow      all of that, which takes hours
 ## make clean           delete what was built (the Python environments stay)
 ##
@@ -83,9 +83,11 @@ quickstart:
 	@$(MAKE) all
 	@scripts/quickstart
 test test-docs docs docs-check test-pytorch test-tokenizer test-watch: DEVICE := cpu
+# What the tests of this name need, or all tests: (the options of dev/test/run, the folder of the build)
+needed = $(if $(T),$$(dev/test/run $1 --programs $2 $(T)),programs kernels tests)
 test:
 	@$(PROBE) install test
-	@$(MAKE) DEVICE=cpu programs kernels tests
+	@build=build/$$($(PROBE) configure) && goals="$(call needed,,$$build)" && $(MAKE) DEVICE=cpu $$goals
 	@dev/test/run build/$$($(PROBE) configure) $(T)
 test-pytorch:
 	@$(PROBE) install test
@@ -112,18 +114,20 @@ test-descriptors:
 KERNELS := $(basename $(notdir $(wildcard dev/kernels/*.cu)))
 DEVICE_TESTS := $(basename $(notdir $(wildcard dev/test/test_*.cu))) kernel_reports
 few := LLMC_ONE_ORDER=1 LLMC_SIZES=few
+of_asan := --only 'test_* kernels/* kernel_reports comm'
+of_tsan := --only '$(KERNELS:%=kernels/%) kernel_reports'
 test-asan:
 	@$(PROBE) install test
-	@$(MAKE) DEVICE=cpu SANITIZE=address programs kernels tests
-	@dev/test/run --only "test_* kernels/* kernel_reports comm" build/cpu-address $(T)
+	@goals="$(call needed,$(of_asan),build/cpu-address)" && $(MAKE) DEVICE=cpu SANITIZE=address $$goals
+	@dev/test/run $(of_asan) build/cpu-address $(T)
 test-asan-few:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=address $(KERNELS:%=build/cpu-address/kernels/%) $(DEVICE_TESTS:%=build/cpu-address/test/%)
 	@$(few) dev/test/run --only "$(KERNELS:%=kernels/%) $(DEVICE_TESTS)" build/cpu-address $(T)
 test-tsan:
 	@$(PROBE) install test
-	@$(MAKE) DEVICE=cpu SANITIZE=thread $(KERNELS:%=build/cpu-thread/kernels/%) build/cpu-thread/test/kernel_reports
-	@$(few) dev/test/run --only "$(KERNELS:%=kernels/%) kernel_reports" build/cpu-thread $(T)
+	@goals="$$(dev/test/run $(of_tsan) --programs build/cpu-thread $(T))" && $(MAKE) DEVICE=cpu SANITIZE=thread $$goals
+	@$(few) dev/test/run $(of_tsan) build/cpu-thread $(T)
 test-orders:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests
@@ -156,6 +160,7 @@ test-attention:
 test-options:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs
+	@OPTIONS=every dev/test/run --only bad_input build/$$($(PROBE) configure)
 	@dev/test/random_options build/$$($(PROBE) configure) $(T)
 test-fp8:
 	@$(PROBE) install test
@@ -179,7 +184,7 @@ docs docs-check:
 test-docs:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels
-	@LLMC_BUILD=build/$$($(PROBE) configure) dev/test/readme.sh dev/docs/*.md
+	@LLMC_BUILD=build/$$($(PROBE) configure) dev/test/readme.sh README.md dev/docs/*.md
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:
@@ -187,7 +192,7 @@ format:
 format-check:
 	$Qclang-format --dry-run -Werror $(FORMATTED)
 clean:
-	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/gpu_check build/mutants build/beside build/rebuild* train_llama test_llama
+	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/gpu_check build/mutants build/same_program build/beside build/rebuild* train_llama test_llama
 
 # ---- what is built --------------------------------------------------------------------------------------------------
 
@@ -207,11 +212,11 @@ $(info $(file <build/$(VARIANT)/summary.txt))
 endif
 include build/$(VARIANT)/config.mk
 
-# Files named cpu_* belong to the CPU world alone, files named cuda_* to the CUDA world.
-OTHER_WORLD := $(if $(filter cuda,$(DEVICE)),cpu_%,cuda_%)
-in_this_world = $(foreach f,$1,$(if $(filter $(OTHER_WORLD),$(notdir $f)),,$f))
-LIBRARY_SOURCES := $(call in_this_world,$(LIBRARY_SOURCES))
-HEADERS := $(call in_this_world,$(HEADERS))
+# Files named cpu_* belong to the CPU backend alone, files named cuda_* to the CUDA backend.
+OTHER_BACKEND := $(if $(filter cuda,$(DEVICE)),cpu_%,cuda_%)
+in_this_backend = $(foreach f,$1,$(if $(filter $(OTHER_BACKEND),$(notdir $f)),,$f))
+LIBRARY_SOURCES := $(call in_this_backend,$(LIBRARY_SOURCES))
+HEADERS := $(call in_this_backend,$(HEADERS))
 
 # FLAGS that all compilers take; then one compile command for each kind of file.
 CPU_ARCH ?= native
@@ -221,8 +226,8 @@ DEFINES += $(if $(filter 90a,$(ARCH)),-DLLMC_SM90A=1) # kernels that only Hopper
 endif
 SANITIZER := $(if $(SANITIZE),-fsanitize=$(SANITIZE)$(if $(filter address,$(SANITIZE)),$(comma)undefined) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 WARNINGS := -Wall -Wextra $(if $(filter gcc,$(COMPILER)),-Wno-restrict -Wno-psabi) # g++ 12 sees overlaps in std::string's +, and speaks of its own version 4.6
-# Code for AddressSanitizer is compiled once and run once: quickly, but for what it runs most (see below).
-OPTIMIZE := $(if $(filter address,$(SANITIZE)),-O1,-O3)
+# Host code is compiled quickly; what computes on the CPU is compiled for speed (see below).
+OPTIMIZE := -O1
 # Variables are for gdb's own build; the others know the lines that reports name, in three quarters of the time.
 DEBUG := $(if $(filter -O0,$(OPTIMIZE)),-g,-g1)
 # A debug build's kernels do not wait for ever.
@@ -230,8 +235,7 @@ DEFINES += $(if $(filter -O0,$(OPTIMIZE)),-DLLMC_BOUNDED_WAITS=1)
 HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 ifeq ($(DEVICE),cuda)
-# A GPU's time does not go into host code: compiled quickly. Device code is optimized all the same.
-OPTIMIZE := -O1
+# nvcc optimizes device code all the same.
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST)
 COMPILE_cu = $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -lineinfo \
   $(addprefix -Xcompiler ,$(OPTIMIZE) $(WARNINGS) -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
@@ -239,6 +243,10 @@ else
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
   -Wno-unknown-pragmas
 COMPILE_cu = $(COMPILE_cpp) -x c++
+# Files that are optimized alike read the standard library from what was compiled once (llmc/base/standard.h). To
+# g++ the strings' memcpy overlaps under more names then.
+PRECOMPILED := $(if $(filter gcc,$(COMPILER)),$B/standard)
+PRECOMPILE := $(filter-out -O%,$(COMPILE_cpp)) -x c++-header # as it is here, not as an object changes it
 endif
 TEST_FLAGS := -DDOCTEST_LIBRARY_IMPLEMENTATION # doctest and its main() are compiled once, in doctest_main.cpp
 LINK := $(CXX) -g -pthread $(SANITIZER) $(LDFLAGS)
@@ -256,6 +264,8 @@ COMPILE_cu += $(if $(filter cuda,$(DEVICE)),-Werror all-warnings)
 endif
 
 LIBRARY := $B/libllmc.a
+# The checks of kernels need a model's sizes, and nothing else above the kernels: the rest is not compiled for them.
+KERNEL_LIBRARY := $B/libkernels.a
 program_of = $(addprefix $B/,$(patsubst dev/%,%,$(basename $1)))
 PROGRAMS := $(call program_of,$(PROGRAM_SOURCES))
 $(call remember,$B/programs,$(PROGRAMS) $(call program_of,$(DEV_SOURCES)))
@@ -272,23 +282,35 @@ check-headers: $(HEADERS:%=$B/headers/%.ok)
 # The programs are .cu files by name, but hold no kernels: no need to go through nvcc.
 $(PROGRAM_SOURCES:%=$B/obj/%.o): COMPILE_cu = $(COMPILE_cpp) -x c++
 
-$B/obj/%.cpp.o: %.cpp $B/flags
+$B/standard%.h.gch: llmc/base/standard.h $B/flags
+	$Qcp $< $B/standard$*.h
+	$Q$(PRECOMPILE) $* $B/standard$*.h -o $@ -MF $@.d
+standard = $(if $(filter 1,$(words $(OPTIMIZE))),$(PRECOMPILED:%=%$(OPTIMIZE).h))
+READ_STANDARD := -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -include
+
+.PRECIOUS: $B/standard%.h.gch
+.SECONDEXPANSION: # for OPTIMIZE is what an object says
+$B/obj/%.cpp.o: %.cpp $B/flags $$(addsuffix .gch,$$(standard))
 	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))
-	$Q$(COMPILE_cpp) -c $< -o $@ -MF $@.d || $(remove_old)
-$B/obj/%.cu.o: %.cu $B/flags
+	$Q$(COMPILE_cpp) $(standard:%=$(READ_STANDARD) %) -c $< -o $@ -MF $@.d || $(remove_old)
+$B/obj/%.cu.o: %.cu $B/flags $$(addsuffix .gch,$$(standard))
 	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))
-	$Q$(COMPILE_cu) -c $< -o $@ -MF $@.d || $(remove_old)
+	$Q$(COMPILE_cu) $(standard:%=$(READ_STANDARD) %) -c $< -o $@ -MF $@.d || $(remove_old)
 
 $(LIBRARY): $(LIBRARY_SOURCES:%=$B/obj/%.o) $B/files
+$(KERNEL_LIBRARY): $(patsubst %,$B/obj/%.o,$(filter $(addprefix llmc/,base/% device/% kernels/% model/config%),$(LIBRARY_SOURCES))) $B/files
+$(LIBRARY) $(KERNEL_LIBRARY):
 	@rm -f $@
 	$Qar rcs $@ $(filter %.o,$^)
 
-define program # (the program, its source)
-$1: $B/obj/$2.o $(LIBRARY)
+define program # (the program, its source, the library)
+$1: $B/obj/$2.o $3
 	@mkdir -p $$(@D)
-	$Q$(LINK) $$(filter %.o,$$^) $(LIBRARY) $(LIBS) -o $$@
+	$Q$(LINK) $$(filter %.o,$$^) $3 $(LIBS) -o $$@
 endef
-$(foreach s,$(PROGRAM_SOURCES) $(DEV_SOURCES),$(eval $(call program,$(call program_of,$s),$s)))
+BELOW_MODEL := $(KERNEL_SOURCES) dev/test/kernel_reports.cu
+$(foreach s,$(BELOW_MODEL),$(eval $(call program,$(call program_of,$s),$s,$(KERNEL_LIBRARY))))
+$(foreach s,$(PROGRAM_SOURCES) $(filter-out $(BELOW_MODEL),$(DEV_SOURCES)),$(eval $(call program,$(call program_of,$s),$s,$(LIBRARY))))
 
 $B/headers/%.ok: % $B/flags
 	@mkdir -p $(@D)
@@ -298,13 +320,14 @@ $B/headers/%.ok: % $B/flags
 $(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
 $(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
 $B/obj/dev/test/nccl.cpp.o: CPPFLAGS += -Idev/test/nccl_stand_in
-$B/obj/dev/test/%.o: OPTIMIZE := -O1
-ifeq ($(SANITIZE),address)
-$B/obj/llmc/kernels/%.o $B/obj/llmc/device/%.o: OPTIMIZE := -O3
+ifneq ($(DEVICE),cuda)
+# What is compiled once for AddressSanitizer runs once: only kernels are worth the time.
+COMPUTES := llmc/kernels llmc/device $(if $(filter address,$(SANITIZE)),,llmc/comm llmc/tokenizer dev/kernels dev/bench)
+$(COMPUTES:%=$B/obj/%/%.o): OPTIMIZE := -O3
 endif
 # To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
 ifeq ($(SANITIZE),thread)
-$(foreach f,block flags rendezvous hopper transaction_barriers async_proxy warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
+$(foreach f,block flags rendezvous hopper mbarriers async_proxy warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
 endif
 
 -include $(shell find $B -name '*.d' 2>/dev/null)

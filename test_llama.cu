@@ -1,22 +1,23 @@
-// test_llama: compares logits, losses, gradient norms, every gradient and the weights after several AdamW steps with a
-// parity dump of PyTorch, any number of them (dev/reference/README.md tells what a dump is and how to make one).
+// test_llama: compares logits, losses, gradient norms, every gradient and the weights after several AdamW steps with
+// one or more parity dumps of PyTorch (dev/reference/README.md tells what a dump is and how to make one).
 //
 //   ./test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma|hopper]
 //   mpirun -np N ./test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C [--tensor-parallel-reduce-dtype fp32|bf16]
 //
 // Without --dtype it checks every precision that the dump has. N is T times C.
 //
-// Where ranks share sequences out, these get tokens behind their ends, whose labels are ignored, until they can.
+// If ranks share sequences, each sequence is padded at its end to a length that they can share. The labels of the
+// padding are ignored.
 //
-// An error is |a - b| / max(|b|, floor) in the L2 norm, against PyTorch in float64. Limits, with PyTorch's own errors
-// in the same precision as the yardstick (the larger of its eager and sdpa attention):
-//   fp32  each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of summation give
-//         errors of the same size, which one run of PyTorch only samples
+// An error is |a - b| / max(|b|, floor) in the L2 norm, where b is PyTorch's result in float64. The yardstick of the
+// limits is PyTorch's own error in the same precision (the larger one of its eager and sdpa attention):
+//   fp32  each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of summation
+//         give errors of the same size, and one run of PyTorch is only a sample of these
 //   bf16  each tensor at most 1.5 x max(PyTorch's, the median of its class), the median of a class at most 1.25 x: bf16
-//         errors are noise, steady over a class, so being as good as PyTorch shows in the median
+//         errors are noise, steady over a class, so the median shows whether the program is as good as PyTorch
 //   fp8   as bf16, in the recipe of the dump's `quantization`, beside PyTorch's emulation of it; but losses and norms,
-//         one number a step, at most 3 x: the errors of two right programs differ by 0.7 to 2.1 there. And each product
-//         of the dump's own operands: see operand_limit
+//         one number per step, at most 3 x: there the errors of two correct programs differ by a factor of 0.7 to
+//         2.1. Each product of the dump's own operands is checked, too: see operand_limit
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -33,7 +34,7 @@
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
 #include "llmc/kernels/classifier.h"
-#include "llmc/kernels/quantized_product.h"
+#include "llmc/kernels/fp8_matmul.h"
 #include "llmc/train/trainer.h"
 #include "llmc/train/weights_io.h"
 
@@ -76,10 +77,10 @@ struct Dump {
   Safetensors model, batch, expected;
   std::optional<Safetensors> operands;  // of FP8 products
   Json pytorch_error;
-  Fp8Settings fp8;  // of `quantization`
+  Fp8Settings fp8;  // from the recipe's `quantization`
   int B, T;
   std::vector<int32_t> inputs, labels;  // (steps, B, T)
-  std::vector<int32_t> positions;       // the same, where rows are packed with documents
+  std::vector<int32_t> positions;       // (steps, B, T); empty if rows are not packed with documents
 
   static std::string at(const std::string& directory, const char* file) {
     return (std::filesystem::path(directory) / file).string();
@@ -121,10 +122,10 @@ struct Dump {
   }
 };
 
-// What this program computes for a dump, under the names of expected.safetensors.
+// The results of this program for a dump, under the names of expected.safetensors.
 using Results = std::map<std::string, std::vector<float>>;
 
-// Rows (B, T) with `value(row, t)` of those behind T, up to `wide` a row.
+// Returns rows (B, wide): the T tokens of each of `rows`, then value(b, t) for t = T .. wide-1.
 template <class F>
 std::vector<int32_t> widened(const int32_t* rows, int B, int T, int wide, F&& value) {
   std::vector<int32_t> all;
@@ -133,7 +134,7 @@ std::vector<int32_t> widened(const int32_t* rows, int B, int T, int wide, F&& va
   return all;
 }
 
-// Those of the dump's own tokens.
+// Returns the logits of the dump's own tokens, without those of the padding.
 std::vector<float> logits_of(Trainer& trainer, const Dump& dump, const std::vector<int32_t>& inputs,
                              const std::vector<int32_t>& positions, int T) {
   const std::vector<float> all = trainer.logits(inputs, dump.B, T, {}, positions);
@@ -173,7 +174,7 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
 
   Results results;
   std::map<std::string, std::vector<float>> initial;
-  for (const Tensor& t : trainer->layout().tensors) initial[t.name] = trainer->weights(t.name);
+  for (const ParameterInfo& t : trainer->layout().tensors) initial[t.name] = trainer->weights(t.name);
   const size_t tokens = size_t(dump.B) * size_t(dump.T);
   for (int step = 0; step < dump.recipe.steps; ++step) {
     const size_t begin = size_t(step) * tokens;
@@ -194,9 +195,9 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
     results["loss"].push_back(float(result.loss));
     results["grad_norm"].push_back(result.grad_norm);
     if (step > 0) continue;
-    for (const Tensor& t : trainer->layout().tensors) results["grad." + t.name] = trainer->gradients(t.name);
+    for (const ParameterInfo& t : trainer->layout().tensors) results["grad." + t.name] = trainer->gradients(t.name);
   }
-  for (const Tensor& t : trainer->layout().tensors) {
+  for (const ParameterInfo& t : trainer->layout().tensors) {
     std::vector<float> update = trainer->weights(t.name);
     for (size_t i = 0; i < update.size(); ++i) update[i] -= initial[t.name][i];
     results["update." + t.name] = std::move(update);
@@ -204,7 +205,7 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
   return results;
 }
 
-// The tensor's name without its layer's number.
+// Returns the tensor's name with N for the number of its layer.
 std::string class_of(const std::string& name) {
   const std::string layers = ".layers.";
   const size_t found = name.find(layers);
@@ -223,8 +224,8 @@ double error_of(const Dump& dump, const std::string& name, const std::vector<flo
     difference += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
     norm += double(want[i]) * want[i];
   }
-  // At T = 1 the gradients of q and k are nothing but rounding: what is small beside all gradients is not compared
-  // closely.
+  // At T = 1 the gradients of q and k are nothing but rounding errors. The floor prevents a close comparison of what is
+  // small beside all gradients.
   double floor = 0;
   if (name.starts_with("grad.")) floor = double(dump.want("grad_norm")[0]) / 1000;
   if (name.starts_with("update."))
@@ -244,7 +245,7 @@ struct Entry {
   double error, pytorch;
 };
 
-// The larger the more wrong; a tensor fails above 1.
+// Returns the error as a multiple of its limit: a tensor fails above 1.
 double excess(const Entry& e, bool exact, double times, double class_median) {
   const double least = e.name.starts_with("update.") ? 1e-4 : 1e-5;
   const double limit = exact ? std::max(least, 4 * e.pytorch) : times * std::max(e.pytorch, class_median);
@@ -256,7 +257,7 @@ struct Verdict {
   void operator+=(const Verdict& other) { passed += other.passed, failed += other.failed; }
 };
 
-// Prints one line a class: its worst tensor with its error, PyTorch's and their ratio.
+// Prints one line per class: its worst tensor with its error, PyTorch's error and their ratio.
 Verdict judge(const Dump& dump, const Results& results, Precision precision) {
   const bool exact = precision == Precision::fp32;
   const Json& pytorch =
@@ -288,7 +289,7 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
 
 // ---- the products of the dump's operands
 
-// An operand as products want it: padded, in device memory.
+// An FP8 operand as products need it: padded, in device memory.
 struct Operand {
   QuantizedTensor tensor;
   DeviceMemory data, factors;
@@ -328,25 +329,26 @@ struct Operand {
   }
 };
 
-// Relative, in the L2 norm. The CPU adds in fp32, as PyTorch did, in another order; bf16 results then differ where the
-// sum is near the middle of two of them. A GPU's tensor cores keep about 13 bits between the promotions to fp32, and no
-// more where it may be fast, along all of K. A sum that is off by d becomes another bf16 number, one spacing s away, in
-// d / s of the cases: the norm grows by sqrt(s d) instead of d, with s = 2^-7.5 of the number on average.
+// Returns the limit of the relative error in the L2 norm. The CPU adds in fp32 as PyTorch did, but in another order;
+// bf16 results then differ if the sum is near the middle between two bf16 numbers. A GPU's tensor cores keep about 13
+// bits between the promotions to fp32, and with `fast` there may be none along all of K. A sum that is off by d becomes
+// another bf16 number, one spacing s away, in d / s of the cases. So the norm grows by sqrt(s d) instead of d, where s
+// is 2^-7.5 of the number on average.
 double operand_limit(const Device& device, bool bf16_result, bool fast, int K) {
   if (!device.info().gpu) return bf16_result ? 2e-4 : 1e-6;
   const double limit = fast ? std::max(3e-4, 1.5e-6 * K) : 3e-4;
   return bf16_result ? std::sqrt(0x1p-7 * limit) : limit;
 }
 
-// The result of T, against the dump's, rounded to T.
+// Computes a product with a result of type T, and returns its error against the dump's result, rounded to T.
 template <class T>
 double product_error(Stream& stream, Matmul& matmul, const Operand& a, const Operand& b, bool fast,
                      const std::vector<float>& want) {
   const size_t size = size_t(a.tensor.rows) * size_t(b.tensor.rows);
   const DeviceMemory out(stream.device(), size * sizeof(T));
-  const DeviceMemory padded(stream.device(), quantized_product_scratch(a.tensor, b.tensor, sizeof(T)));
+  const DeviceMemory padded(stream.device(), fp8_matmul_scratch(a.tensor, b.tensor, sizeof(T)));
   T* result = reinterpret_cast<T*>(out.data());
-  quantized_product(stream, matmul, "fp8_product", result, a.tensor, b.tensor, false, fast, padded.data());
+  fp8_matmul(stream, matmul, "fp8_product", result, a.tensor, b.tensor, false, fast, padded.data());
   std::vector<T> got(size);
   copy(stream, got.data(), result, size);
   stream.synchronize();
@@ -359,7 +361,8 @@ double product_error(Stream& stream, Matmul& matmul, const Operand& a, const Ope
   return norm > 0 ? std::sqrt(difference / norm) : difference == 0 ? 0 : INFINITY;
 }
 
-// Each product that runs in FP8; a line for each of the three kinds, with the worst.
+// Checks each product that runs in FP8. Prints one line with the worst product for each of the three kinds, in each
+// type of the result.
 Verdict judge_operands(const Dump& dump, Device& device) {
   Stream stream(device, "compute");
   const DeviceMemory workspace(device, Matmul::workspace_bytes(device.info()));
@@ -373,7 +376,7 @@ Verdict judge_operands(const Dump& dump, Device& device) {
   for (const Kind& kind : {Kind{"forward", Role::input, Role::weight, false, false},
                            Kind{"dgrad", Role::output_gradient, Role::weight, false, true},
                            Kind{"wgrad", Role::output_gradient, Role::input, true, true}}) {
-    if (dump.fp8.wide_wgrad() && kind.b == Role::input) continue;
+    if (dump.fp8.bf16_wgrad() && kind.b == Role::input) continue;
     for (const bool bf16_result : {false, true}) {
       double worst = 0;
       std::string worst_name;
@@ -435,8 +438,8 @@ int compare(const Ranks& ranks, const Arguments& arguments) {
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, arguments.tensor_degree, arguments.context_degree);
   REQUIRE(mesh.data_ranks() == 1, "%s: a dump has one batch, for one data rank\n  start %d rank(s)",
           mesh.description().c_str(), arguments.tensor_degree * arguments.context_degree);
-  if (ranks.rank > 0) REQUIRE(freopen("/dev/null", "w", stdout), "cannot open /dev/null");  // all find the same
-  Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
+  if (ranks.rank > 0) REQUIRE(freopen("/dev/null", "w", stdout), "cannot open /dev/null");  // all ranks find the same
+  Device device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, "");
   Verdict all;
   for (const std::string& directory : arguments.directories) {

@@ -32,7 +32,6 @@
 #include "llmc/train/interrupt.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
-#include "llmc/train/rehearsal.h"
 #include "llmc/train/report.h"
 #include "llmc/train/resume.h"
 #include "llmc/train/run_data.h"
@@ -40,6 +39,7 @@
 #include "llmc/train/sampler.h"
 #include "llmc/train/sampling.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/simulation.h"
 #include "llmc/train/text_codec.h"
 #include "llmc/train/token_dataset.h"
 #include "llmc/train/trainer.h"
@@ -49,13 +49,13 @@
 namespace {
 
 constexpr const char* kVersion = "0.1.0";
-constexpr int64_t kTracedStep = 2;  // those before it still warm up
+constexpr int64_t kTracedStep = 2;  // the steps before it still warm up
 
 // Everything that a run consists of, in the order in which it is built.
 struct Run {
-  const Options given;  // by the command line and its --config
-  const Options asked;  // and by the checkpoint
-  Options options;      // and what --plan chose
+  const Options given;  // from the command line and its --config
+  const Options asked;  // and from the checkpoint
+  Options options;      // and with the choices of --plan
   const Ranks& ranks;
   Console console;
   Mesh mesh;
@@ -67,8 +67,8 @@ struct Run {
   std::optional<Planner> planner;
   RunSettings settings;
   std::unique_ptr<Trainer> trainer;
-  std::optional<Checkpoint> start;  // where it goes on from
-  std::optional<RunFolder> folder;  // of the first rank
+  std::optional<Checkpoint> start;  // the checkpoint that it goes on from
+  std::optional<RunFolder> folder;  // on the first rank only
 
   Run(const Options& given, const Options& asked, const Ranks& ranks, const ResumePoint* resume);
   void banner();
@@ -76,11 +76,11 @@ struct Run {
   void open_folder(const ResumePoint* resume);
   void choose_algorithms();
   void set_weights();
-  int64_t train();  // steps done
+  int64_t train();  // returns the number of steps done
   void report_evaluation(int64_t step);
   void write_sample(const std::string& when, int64_t step);
   void end(int64_t steps);
-  void give_up();  // on an error, by any rank
+  void give_up();  // on an error; any rank calls it
 
  private:
   void go_on_from_start();
@@ -96,26 +96,27 @@ struct Run {
   bool counts_fp8(int64_t step) const {
     return settings.fp8.on() && options.fp8_stats && step % options.fp8_stats == 0;
   }
-  // Asked to stop, as far as this rank may act on it alone: the ranks sample and validate together.
+  // True if this rank was asked to stop and may act on it alone. Several ranks may not: they sample and validate
+  // together.
   bool stop_now() const { return ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
 
   std::optional<Sampler> sampler_;
   std::optional<DataIdentity> identity_;
   std::optional<Evaluation> evaluation_;
   std::vector<int32_t> prompt_;
-  std::optional<StopRequests> stop_requests_;  // from the first step on
+  std::optional<StopRequests> stop_requests_;  // set from the first step on
   std::optional<Checkpointer> checkpointer_;
-  bool stop_voted_ = false;                                     // by any rank, with a step that has ended
-  std::optional<DocumentRule> documents_, held_out_documents_;  // if rows are packed with several
+  bool stop_voted_ = false;                                     // a rank has asked to stop, with a step that has ended
+  std::optional<DocumentRule> documents_, held_out_documents_;  // if rows are packed with several documents
   std::optional<TokenizerFiles> tokenizer_files_;
   std::vector<int32_t> inputs_, labels_, positions_;
   std::optional<Unigram> unigram_;              // loss of a model that knows only how often each token occurs
-  std::vector<std::string> about_text_;         // that was cut into tokens
-  std::string started_;                         // the folder of a run without a finished step
-  bool made_folder_ = true;                     // it was not there before
-  std::vector<std::string> changes_, refused_;  // options since the start; checkpoints newer than it
+  std::vector<std::string> about_text_;         // how text was cut into tokens
+  std::string started_;                         // folder of a run that has not finished a step
+  bool made_folder_ = true;                     // the folder was not there before
+  std::vector<std::string> changes_, refused_;  // changes since `start`; refused checkpoints newer than it
   std::vector<std::string> data_remarks_;
-  Tuning tuning_;  // of the products
+  Tuning tuning_;  // for the products
   double training_seconds_ = 0;
   Json last_step_, last_score_;  // as they were logged
 };
@@ -128,7 +129,7 @@ Run::Run(const Options& given, const Options& asked, const Ranks& ranks, const R
       console(ranks.rank == 0, asked.quiet),
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
                         int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
-      device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
+      device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, options.rendezvous, options.comm_timeout)),
       model(open_model(options)),
       codec(TextCodec::open(options.tokenizer, model.directory,
@@ -173,7 +174,7 @@ Run::Run(const Options& given, const Options& asked, const Ranks& ranks, const R
   if (model.weights && !start) require_weights_fit(trainer->layout(), *model.weights, !is_auto(options.layers));
 }
 
-// The run's place in what `start` saved; its data must be what it was.
+// Takes up the run where `start` saved it. Throws if its data is not what it was.
 void Run::go_on_from_start() {
   REQUIRE(start->step() <= settings.steps,
           "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
@@ -230,7 +231,7 @@ void Run::banner() {
     console.item("", remark);
 }
 
-// Every rank takes the tokens that the first one draws; it prints and keeps them.
+// Every rank takes the tokens that the first rank draws. The first rank prints and keeps them.
 void Run::write_sample(const std::string& when, int64_t step) {
   console.heading(format("sample %s:", when.c_str()));
   std::string text;
@@ -245,7 +246,7 @@ void Run::write_sample(const std::string& when, int64_t step) {
                      std::min(settings.context, model.config.max_positions)};
   Stream stream(device, "sample");
   if (mesh.tensor_degree * mesh.context_degree > 1)
-    s.agree = [&](int32_t token) { return int32_t(broadcast_number(*communicator, stream, token)); };
+    s.broadcast_token = [&](int32_t token) { return int32_t(broadcast_number(*communicator, stream, token)); };
   sample(*trainer, model.config, prompt_, s, [&](int32_t token) {
     add(writer.take(token));
     return !stop_now();
@@ -260,9 +261,14 @@ void Run::prepare_evaluation(WindowRule rule, bool asked_length) {
                                                    mesh, *planner, *communicator, device, console);
   evaluation_.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context);
   if (held_out && (settings.val_every || options.eval_only)) {
+    REQUIRE(!options.val_data.empty() || held_out->size() > settings.T,
+            "the last tenth of the training data is held out: %lld tokens, too few for a sequence of %d and a label\n"
+            "  lower --seq-len to %lld or less, name held-out data by --val-data, or measure none: --val-every 0",
+            (long long)held_out->size(), settings.T, (long long)std::max<int64_t>(1, held_out->size() - 1));
     evaluation_->measure_loss(ValidationWindows(*held_out, settings.T, windows_to_measure(options, settings.T), rule),
                               held_out_documents_, codec);
-    // Of all tokens: beside the loss of those that masks choose it would mislead. Only the first rank prints it.
+    // The unigram loss covers all tokens. Beside a loss of only those tokens that masks choose, it would mislead. Only
+    // the first rank prints it.
     if (ranks.rank == 0 && data && !held_out->has_masks()) unigram_ = unigram_cross_entropy(*data, *held_out);
   }
   evaluation_->ask_choices(std::move(choices));
@@ -278,7 +284,7 @@ void Run::report_evaluation(int64_t step) {
   if (folder) folder->log(last_score_ = evaluation_json(step, result));
 }
 
-// Of the rows that were filled: their positions where they are packed with documents, else nothing.
+// If rows are packed with documents, cuts the filled rows and returns their positions; else returns nothing.
 std::span<const int32_t> Run::cut_rows() {
   if (!documents_) return {};
   positions_.resize(inputs_.size());
@@ -296,9 +302,9 @@ void Run::enqueue_step(int64_t step) {
     sampler_->fill(layout, step, k, mesh.data_rank(), inputs_.data() + size_t(k) * micro_tokens,
                    labels_.data() + size_t(k) * micro_tokens);
   const std::span<const int32_t> positions = cut_rows();
-  Votes votes = checkpointer_->votes();
+  StepFlags votes = checkpointer_->votes();
   votes.stop = stop_requests_->any();
-  const bool traced = !options.trace.empty() && step == first_step() + kTracedStep;  // by the first rank
+  const bool traced = !options.trace.empty() && step == first_step() + kTracedStep;  // the first rank records it
   Record record;
   if (traced && folder) device.record_to(&record);
   trainer->enqueue_step({step, settings.learning_rate_at(step), inputs_, labels_, votes, positions, traced});
@@ -309,7 +315,7 @@ void Run::enqueue_step(int64_t step) {
                       options.trace.c_str()));
 }
 
-// Reports the oldest step that is under way.
+// Waits for the oldest step that is under way, and reports it.
 void Run::finish_step() {
   const StepResult result = trainer->wait_for_step();
   checkpointer_->count(result.votes);
@@ -366,7 +372,7 @@ void Run::report_checkpoints() {
     console.line(format("saved %s in %s", saved.path.c_str(), human_duration(saved.seconds).c_str()));
 }
 
-// One step is always under way while the host prepares the next; its result is read a step late.
+// One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t Run::train() {
   stop_requests_.emplace();
   int64_t enqueued = first_step(), finished = enqueued;
@@ -410,7 +416,7 @@ int64_t Run::train() {
   return finished;
 }
 
-// Only the first rank writes here; what it cannot write ends all of them.
+// Only the first rank writes here. If it cannot write, all ranks end.
 void Run::open_folder(const ResumePoint* resume) {
   Stream stream(device, "folder");
   const int64_t nodes = sum_number(*communicator, stream, ranks.local_rank == 0);
@@ -454,7 +460,7 @@ void Run::set_weights() {
 }
 
 void Run::end(int64_t steps) {
-  // A run that was stopped and can go on exports when it is done.
+  // A run that was stopped and can be resumed exports when it is done.
   const bool exports = options.export_ && (steps == settings.steps || !options.checkpoint_on_signal);
   if (exports) trainer->save(folder ? folder->file("export") : "");
   if (exports && folder) {
@@ -475,7 +481,7 @@ void Run::end(int64_t steps) {
   REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
 }
 
-// A start that failed leaves nothing of its own. The first rank may be ended before it can tidy up, so each rank does.
+// A start that failed leaves no files of its own. Each rank tidies up, since the first one may be ended before it can.
 void Run::give_up() {
   console.end_line();
   if (!started_.empty()) RunFolder::remove_start(started_, made_folder_);
@@ -504,7 +510,9 @@ int run(Run& run, const ResumePoint* resume) {
 }
 
 std::string help() {
-  return options_help("train_llama") +
+  std::string presets;
+  for (const std::string& preset : LlamaConfig::presets()) presets += " " + preset;
+  return options_help("train_llama") + "\nPresets of --model:" + presets + "\n" +
          "\nWhat is computed again and what travels to the host and back, of what backward needs of a block; what is\n"
          "neither is kept on the device, and what is computed again does not travel\n\n" +
          activation_table();
@@ -515,7 +523,7 @@ std::string help() {
 int main(int argc, char** argv) {
   Ranks ranks;
   int code = 0;
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may grow no more is an error of the write, told with its path
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size then is an error that names the path
   try {
     ranks = Ranks::start(&argc, &argv);
     const Options given = parse_options(argc, argv);
@@ -535,7 +543,7 @@ int main(int argc, char** argv) {
         REQUIRE(options.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
                 (long long)options.nodes);
         Console console(true);
-        return rehearse(options, console) ? 0 : DoesNotFit::kExitCode;
+        return simulate(options, console) ? 0 : DoesNotFit::kExitCode;
       }
       const ResumePoint* from = resume ? &*resume : nullptr;
       Run whole(given, options, ranks, from);
@@ -543,7 +551,7 @@ int main(int argc, char** argv) {
         code = run(whole, from);
       } catch (const std::exception& error) {
         whole.give_up();
-        end_all_ranks(ranks, error, exit_code(error));  // before a save that is under way is waited for
+        end_all_ranks(ranks, error, exit_code(error));  // before the destructor of `whole` waits for a save
       }
     }
   } catch (const std::exception& error) {

@@ -2,9 +2,9 @@
 // model, not a measurement.  build/cpu/bench/exposed
 #include <cstdio>
 
-#include "dev/test/travels.h"
+#include "dev/test/collective_trace.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/rehearsal.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 
@@ -24,18 +24,18 @@ void print(int tensor, int context, const char* recipe, DType sums, ReplayRates 
   const Mesh mesh = Mesh::create(tensor * context, 0, tensor, context);
   const RecordedStep step = record_step(config, settings, mesh, modelled_device("H100"), 1);
   const Replay replayed = replay(step.record, rates);
-  std::vector<Travels> travels;
+  std::vector<CollectiveTrace> travels;
   if (tensor > 1) travels.emplace_back(step.record, "tensor", kChunks);
   if (context > 1) travels.emplace_back(step.record, "context", size_t(config.NKV / tensor));
-  std::vector<const Travels*> streams;
-  for (const Travels& t : travels) streams.push_back(&t);
+  std::vector<const CollectiveTrace*> streams;
+  for (const CollectiveTrace& t : travels) streams.push_back(&t);
   size_t sent = 0, pairs = 0, needless = 0;
   double seconds = 0;
   for (const Record::Span& span : replayed.spans)
-    for (const Travels& t : travels)
+    for (const CollectiveTrace& t : travels)
       if (size_t chunk; t.travel_of(span.entry, &chunk))
         sent += step.record.entries[size_t(span.entry)].sent, seconds += span.end - span.begin;
-  for (const Travels& t : travels) {
+  for (const CollectiveTrace& t : travels) {
     size_t of_stream = 0;
     needless += t.needless_waits(&of_stream).size();
     pairs += of_stream;

@@ -2,8 +2,8 @@
 //
 //   build/cuda/bench/host_copies [MiB [times]]        256 MiB, 20 times
 //
-// What activation offload and host-resident state can count on (activation_store.h, state_store.h). In the CPU world it
-// is the machine's memmove.
+// Activation offload and host-resident state can count on these rates (activation_store.h, optimizer_state.h). The CPU
+// backend's copy is the machine's memmove.
 #include <cstdio>
 #include <cstdlib>
 

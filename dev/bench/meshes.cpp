@@ -17,8 +17,8 @@
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/train/planner.h"
-#include "llmc/train/rehearsal.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 

@@ -18,8 +18,8 @@
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/train/model_source.h"
-#include "llmc/train/rehearsal.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 
@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
     if (options.nodes == 0) options.nodes = 1;
     printf("a model, at\n%s\n", rates_of(modelled_device(options.gpu), options, changes).text().c_str());
     print(format("%s, %lld nodes of %lld %s", options.model.c_str(), (long long)options.nodes,
-                 (long long)options.gpus_per_node, options.gpu.c_str()),
+                 (long long)options.gpus_per_node, modelled_device(options.gpu).name.c_str()),
           figures_of(options, changes));
   } catch (const std::exception& error) {
     fprintf(stderr, "error: %s\n", error.what());

@@ -16,9 +16,9 @@
 #include "llmc/device/known_devices.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
-#include "llmc/train/rehearsal.h"
 #include "llmc/train/roofline.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 

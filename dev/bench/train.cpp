@@ -26,10 +26,10 @@
 #include "llmc/device/known_devices.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
-#include "llmc/train/rehearsal.h"
 #include "llmc/train/roofline.h"
 #include "llmc/train/sampler.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/simulation.h"
 #include "llmc/train/token_dataset.h"
 #include "llmc/train/trainer.h"
 #include "llmc/train/tuner.h"
@@ -241,23 +241,23 @@ void set_weights(Trainer& trainer, const ModelSource& model, const Options& opti
 
 void run(const Arguments& a, const Ranks& ranks) {
   Options options = a.options;
-  Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
+  Device device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, options.rendezvous, options.comm_timeout);
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, int(options.hybrid_shard_degree));
   if (a.fit) options.layers = fitting_layers(options, device, *communicator, mesh, ranks.local_size);
   const ModelSource model = open_model(options);
   const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), 0);
-  const bool speaks = ranks.rank == 0;
-  if (speaks) printf("%s\n", device.info().name.c_str());
-  if (speaks) print_heading(model.config, settings, options, ranks.size);
+  const bool is_leader = ranks.rank == 0;
+  if (is_leader) printf("%s\n", device.info().name.c_str());
+  if (is_leader) print_heading(model.config, settings, options, ranks.size);
   const MeasuredRates rates = measure_rates(device, *communicator, settings.dtype, options.tf32, settings.fp8.on());
-  if (speaks) printf("%s\n", rates.text.c_str());
+  if (is_leader) printf("%s\n", rates.text.c_str());
 
   const auto trainer = Trainer::create(device, *communicator, model.config, trainer_settings(options, settings), mesh);
   const Planner planner(options, model.config, device.info(), mesh, 0,
                         MemoryLimits::here(options, device.info(), ranks.local_size));
   planner.require_fits(trainer->plan());
-  if (speaks) printf("memory, as planned\n%s\n", trainer->plan().table().c_str());
+  if (is_leader) printf("memory, as planned\n%s\n", trainer->plan().table().c_str());
   trainer->allocate();
   Batches batches(options, settings, model.config.V, ranks);
   Tuning tuning = open_tuning(options, nullptr, *communicator, device);
@@ -267,12 +267,12 @@ void run(const Arguments& a, const Ranks& ranks) {
     tuning = find_tuning(*trainer, {0, 0, batches.inputs, batches.labels}, *communicator, device);
   }
   trainer->products().use(tuning);
-  if (speaks) printf("products: %s\n", describe_products(tuning).c_str());
+  if (is_leader) printf("products: %s\n", describe_products(tuning).c_str());
   set_weights(*trainer, model, options);
   const Measured measured = train(*trainer, device, a, settings, batches);
-  if (speaks && options.cuda_graphs) printf("launched as a whole: %zu pieces a step\n", trainer->graph_pieces());
-  if (speaks) report(measured, model.config, settings, rates, device.info(), ranks.size);
-  if (speaks && !options.trace.empty()) write_trace(options.trace, measured.record, measured.record.spans);
+  if (is_leader && options.cuda_graphs) printf("launched as a whole: %zu pieces a step\n", trainer->graph_pieces());
+  if (is_leader) report(measured, model.config, settings, rates, device.info(), ranks.size);
+  if (is_leader && !options.trace.empty()) write_trace(options.trace, measured.record, measured.record.spans);
 }
 
 }  // namespace

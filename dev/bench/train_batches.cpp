@@ -130,7 +130,7 @@ void train(const Ranks& ranks, const std::string& directory, const std::string& 
   settings.fp8.all_gather = gather;
   if (gather) settings.zero_stage = 3;
 
-  Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
+  Device device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, "");
   auto trainer = Trainer::create(device, *communicator, config, settings, Mesh::create(ranks.size, ranks.rank));
   trainer->allocate();

@@ -4,10 +4,10 @@
 #include "llmc/kernels/accumulate.h"
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 
 template <class T>
-void check_type(Checker& checker, OtherOrders& orders) {
+void check_type(Checker& checker, OtherSchedules& orders) {
   for (const size_t n : {1, 2, 3, 4, 5, 127, 1023, 1024, 1025, 4095, 4096, 4097, 70001})
     for (const bool add : {true, false}) {
       Generator generator(n);
@@ -28,7 +28,7 @@ void check_type(Checker& checker, OtherOrders& orders) {
 }
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   check_type<float>(checker, orders);
   check_type<bf16>(checker, orders);
   Array<float> x(checker.stream, size_t(8));

@@ -10,6 +10,7 @@
 #include "llmc/base/error.h"
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
+#include "llmc/device/tensor.h"
 
 // Random numbers with the same bits on every machine (the standard's distributions are not portable).
 class Generator {
@@ -42,6 +43,8 @@ class Array {
 
   T* data() const { return reinterpret_cast<T*>(memory_.data()) + kGuard; }
   size_t size() const { return count_; }
+  // Some or all of it, from the start, in this shape.
+  Tensor tensor(TensorShape shape) const { return Tensor(data(), {int64_t(count_)}).first(shape); }
   void upload(const std::vector<T>& values) {
     REQUIRE(values.size() == count_, "%zu values for an array of %zu", values.size(), count_);
     copy(*stream_, data(), values.data(), count_);

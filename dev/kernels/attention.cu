@@ -97,7 +97,7 @@ void check_choice(Checker& checker) {
     checker.that(format("the name %s", attention_kernel_name(asked)),
                  attention_kernel_named(attention_kernel_name(asked)) == asked, "is understood");
   }
-  // Who takes what: a Hopper, an Ampere with little shared memory, a Turing, and this CPU world.
+  // Who takes what: a Hopper, an Ampere with little shared memory, a Turing, and this CPU backend.
   DeviceInfo hopper;
   hopper.name = "a GPU", hopper.gpu = true, hopper.compute_capability = 90, hopper.shared_bytes_per_block = 227 << 10;
   DeviceInfo ampere = hopper, turing = hopper, cramped = hopper, blackwell = hopper;
@@ -194,7 +194,7 @@ void check_refusals(Checker& checker) {
 }  // namespace
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   const Documents none = Documents::none, packed = Documents::packed, arbitrary = Documents::arbitrary;
   const std::vector<Case> cases = {
       // As training has them.

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 #include "llmc/kernels/attention.h"
 
 enum class Layout { packed, separate, gaps, sequences_inside };
@@ -356,7 +356,7 @@ inline std::string name_of(const Case& c, DType dtype) {
 
 // A kernel's results, set and added, against the reference and against themselves in other orders.
 template <class T>
-void check_case(Checker& checker, OtherOrders& orders, const Case& c, AttentionKernel kernel) {
+void check_case(Checker& checker, OtherSchedules& orders, const Case& c, AttentionKernel kernel) {
   const std::string name = name_of(c, kDType<T>);
   checker.trying(name);
   const Inputs<T> in(c, uint64_t(c.Tq) * 1000003 + uint64_t(c.Tk) * 1009 + c.HD);

@@ -21,7 +21,7 @@ void check(Checker& checker) {
   if (const DeviceInfo& info = checker.stream.device().info(); !takes_it(info))
     return checker.refused("not Hopper", "the kernel hopper does not take",
                            [&] { choose_attention_kernel(kHopper, info, DType::bf16, 128); });
-  OtherOrders orders;
+  OtherSchedules orders;
   if (!check_sizes(checker, orders, kHopper)) return;
   for (const Case& c : odd_cases()) check_case<bf16>(checker, orders, c, kHopper);
   check_beside_others(checker, kHopper);

@@ -13,13 +13,13 @@ constexpr AttentionKernel kMma = AttentionKernel::mma;
 }  // namespace
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   if (!check_sizes(checker, orders, kMma)) return;
-  CpuWorld small = CpuWorld::from_environment();
+  CpuBackend small = CpuBackend::from_environment();
   small.shared_bytes = 99 << 10;
   Device small_device(0, small);
   Checker small_checker(small_device);
-  OtherOrders small_orders(small);
+  OtherSchedules small_orders(small);
   for (const Case& c : odd_cases()) {
     check_case<bf16>(checker, orders, c, kMma);
     check_case<bf16>(small_checker, small_orders, c, kMma);

@@ -6,7 +6,7 @@
 #include "llmc/device/block_flag.cuh"
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 #include "llmc/device/launch.cuh"
 #include "llmc/device/work.h"
 
@@ -50,7 +50,7 @@ std::vector<float> run(Stream& stream, const std::vector<float>& terms, int rows
 }  // namespace
 
 void check(Checker& checker) {
-  using Order = CpuWorld::ThreadOrder;
+  using Order = CpuBackend::ThreadOrder;
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {37, 1}, {5, 7}, {200, 3}}) {
     Generator generator{uint64_t(rows)};
     // Of all sizes, so that another order has other bits.
@@ -62,10 +62,10 @@ void check(Checker& checker) {
     checker.same_bits(name, run(checker.stream, terms, rows, columns), want);
     for (const int residents : {1, 2, 7})
       for (const Order order : {Order::forward, Order::reverse, Order::random}) {
-        if (!OtherOrders::wanted() && order != Order::forward) continue;
-        CpuWorld world = CpuWorld::from_environment();
-        world.threads = residents, world.order = order, world.seed += unsigned(residents);
-        Device device(0, world);
+        if (!OtherSchedules::wanted() && order != Order::forward) continue;
+        CpuBackend cpu = CpuBackend::from_environment();
+        cpu.threads = residents, cpu.order = order, cpu.seed += unsigned(residents);
+        Device device(0, cpu);
         Stream stream(device, "compute");
         checker.same_bits(format("%s, %d resident, order %d", name.c_str(), residents, int(order)),
                           run(stream, terms, rows, columns), want);

@@ -1,5 +1,5 @@
-// The harness of the kernel programs: `build/<world>/kernels/<noun> check` compares kernels with plain references in
-// higher precision, `bench` times them with bytes, FLOPs and rates. The same inputs in both worlds.
+// The harness of the kernel programs: `build/<backend>/kernels/<noun> check` compares kernels with plain references in
+// higher precision, `bench` times them with bytes, FLOPs and rates. The same inputs in both backends.
 //
 // A file defines `void check(Checker&)` and `void bench(Bencher&)`.
 #pragma once

@@ -252,7 +252,7 @@ void check(Checker& checker) {
     check_case<bf16>(checker, c);
   }
   // Long rows with more threads, as on a GPU.
-  CpuWorld wide = CpuWorld::from_environment();
+  CpuBackend wide = CpuBackend::from_environment();
   wide.wide_rows = true;
   Device wide_device(0, wide);
   Checker wide_checker(wide_device);

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 
 namespace {
 
@@ -47,8 +47,8 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in) {
 }
 
 template <class T>
-void check_tokens(Checker& checker, OtherOrders& orders, const std::string& what, const std::vector<int>& tokens, int C,
-                  int V) {
+void check_tokens(Checker& checker, OtherSchedules& orders, const std::string& what, const std::vector<int>& tokens,
+                  int C, int V) {
   const Inputs<T> in(tokens, C, V);
   const std::string name = format("%s N=%d C=%d V=%d %s", dtype_name(kDType<T>), in.N(), C, V, what.c_str());
   const Outputs<T> outputs = run(checker.stream, in);
@@ -198,7 +198,7 @@ void bench_shape(Bencher& bencher, int N, int C, int V) {
 }  // namespace
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   Generator generator(7);
   const auto both = [&](const std::string& what, const std::vector<int>& tokens, int C, int V) {
     check_tokens<float>(checker, orders, what, tokens, C, V);

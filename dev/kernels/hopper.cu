@@ -1,13 +1,13 @@
-// Hopper's own instructions (llmc/device/wgmma, tensor_copy, transaction_barrier) against plain references: products
+// Hopper's own instructions (llmc/device/wgmma, tma, mbarrier) against plain references: products
 // with operands in every layout, boxes inside and beyond a tensor, and a small pipeline of warpgroups with roles.
 //
-// Covers: promise 7: Hopper's products, copies of boxes and barriers, whose meaning both worlds share
+// Covers: promise 7: Hopper's products, copies of boxes and barriers, whose meaning both backends share
 // Timeout: 300
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 #include "llmc/device/launch.cuh"
-#include "llmc/device/tensor_copy.cuh"
 #include "llmc/device/tensor_core.cuh"
+#include "llmc/device/tma.cuh"
 #include "llmc/device/wgmma.cuh"
 
 namespace {
@@ -54,7 +54,7 @@ struct Layout {
 struct alignas(1024) Operands {
   bf16 a[64 * kDepth];
   bf16 b[128 * kDepth];
-  TransactionBarrier full;
+  Mbarrier full;
 };
 
 // By 128 threads, with ordinary stores.
@@ -63,14 +63,14 @@ __device__ __forceinline__ void stage_operand(bf16* tile, const bf16* from, cons
   for (int i = int(threadIdx.x); i < layout.lines() * row_chunks; i += 128) {
     const int line = i / row_chunks, element = i % row_chunks * 8;
     const Chunk value = *reinterpret_cast<const Chunk*>(from + line * layout.row_elements() + element);
-    stage_shared(chunk_at(tile, layout.byte_of(line, element)), value);
+    store_for_async_proxy(chunk_at(tile, layout.byte_of(line, element)), value);
   }
 }
 // By one thread, box by box.
-__device__ __forceinline__ void load_operand(bf16* tile, const TensorMap& map, TransactionBarrier& barrier,
+__device__ __forceinline__ void load_operand(bf16* tile, const TensorMap& map, Mbarrier& barrier,
                                              const Layout& layout) {
   for (int panel = 0; panel * layout.line_elements() < layout.row_elements(); ++panel)
-    load_box(chunk_at(tile, uint32_t(panel) * layout.panel_bytes()), map, barrier, panel * layout.line_elements(), 0, 0,
+    tma_load(chunk_at(tile, uint32_t(panel) * layout.panel_bytes()), map, barrier, panel * layout.line_elements(), 0, 0,
              0);
 }
 
@@ -83,17 +83,17 @@ __global__ void __launch_bounds__(128)
   const int thread = int(threadIdx.x);
   const Layout layout_a{swizzle, kMajorA, 64}, layout_b{swizzle, kMajorB, kN};
   if (thread == 0) {
-    barrier_initialize(operands.full, 1);
-    barriers_publish();
+    mbarrier_init(operands.full, 1);
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (boxes) {
     if (thread == 0) {
-      barrier_expect(operands.full, (kRegisters ? kN : 64 + kN) * kDepth * 2);
+      mbarrier_arrive_expect_tx(operands.full, (kRegisters ? kN : 64 + kN) * kDepth * 2);
       if (!kRegisters) load_operand(operands.a, map_a, operands.full, layout_a);
       load_operand(operands.b, map_b, operands.full, layout_b);
     }
-    barrier_wait(operands.full, 0);
+    mbarrier_wait(operands.full, 0);
   } else {
     if (!kRegisters) stage_operand(operands.a, A, layout_a);
     stage_operand(operands.b, B, layout_b);
@@ -112,24 +112,24 @@ __global__ void __launch_bounds__(128)
       a[i / 4][i % 4] =
           *reinterpret_cast<const uint32_t*>(A + (row + i % 2 * 8) * kDepth + i / 4 * 16 + t + i / 2 % 2 * 8);
 #pragma unroll
-    for (int k = 0; k < kDepth / 16; ++k) keep_in_place(a[k]);
+    for (int k = 0; k < kDepth / 16; ++k) warpgroup_fence_operand(a[k]);
   }
-  keep_in_place(d);
-  products_begin();
+  warpgroup_fence_operand(d);
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kDepth; k += 16) {
-    const uint64_t b = layout_b.descriptor(shared_window(operands.b), k);
+    const uint64_t b = layout_b.descriptor(smem_address(operands.b), k);
     if constexpr (kRegisters) multiply<kN, kMajorB>(d, a[k / 16], b, accumulate || k);
-    else multiply<kN, kMajorA, kMajorB>(d, layout_a.descriptor(shared_window(operands.a), k), b, accumulate || k);
+    else multiply<kN, kMajorA, kMajorB>(d, layout_a.descriptor(smem_address(operands.a), k), b, accumulate || k);
     if (k == 16) {  // two groups
-      products_commit();
-      products_begin();
+      wgmma_commit_group();
+      wgmma_fence();
     }
   }
-  products_commit();
-  products_wait<1>();
-  products_wait<0>();
-  keep_in_place(d);
+  wgmma_commit_group();
+  wgmma_wait_group<1>();
+  wgmma_wait_group<0>();
+  warpgroup_fence_operand(d);
 #pragma unroll
   for (int j = 0; j < kN / 2; ++j) D[(row + j / 2 % 2 * 8) * kN + j / 4 * 8 + t + j % 2] = d[j];
 }
@@ -161,7 +161,7 @@ void add_product(std::vector<double>& C, const std::vector<bf16>& A, const std::
 // (rows, columns) of bf16, in boxes of box_rows x box_columns.
 TensorMap matrix_map(Stream& stream, const bf16* data, int rows, int columns, int box_rows, int box_columns,
                      Swizzle swizzle) {
-  TensorView view;
+  TmaTensor view;
   view.data = data;
   view.sizes[0] = columns, view.sizes[1] = rows;
   for (int64_t& stride : view.strides) stride = columns * 2;
@@ -226,7 +226,7 @@ constexpr int kBoxBytes = 16 << 10;
 struct alignas(1024) Boxes {
   bf16 loaded[kBoxBytes / 2];
   bf16 stored[kBoxBytes / 2];
-  TransactionBarrier full;
+  Mbarrier full;
 };
 
 struct BoxCorner {
@@ -239,26 +239,26 @@ __global__ void __launch_bounds__(128)
                int box_elements, BoxCorner corner) {
   Boxes& boxes = shared_memory<Boxes>();
   if (threadIdx.x == 0) {
-    barrier_initialize(boxes.full, 1);
-    barriers_publish();
-    barrier_expect(boxes.full, box_elements * 2);
-    load_box(boxes.loaded, from, boxes.full, corner.c[0], corner.c[1], corner.c[2], corner.c[3]);
+    mbarrier_init(boxes.full, 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(boxes.full, box_elements * 2);
+    tma_load(boxes.loaded, from, boxes.full, corner.c[0], corner.c[1], corner.c[2], corner.c[3]);
   }
   __syncthreads();
-  barrier_wait(boxes.full, 0);
+  mbarrier_wait(boxes.full, 0);
   for (int i = int(threadIdx.x) * 8; i < box_elements; i += 128 * 8) {
     const uint32_t byte = swizzled_byte(uint32_t(i) * 2, swizzle);
     Chunk chunk = *chunk_at(boxes.loaded, byte);
     *reinterpret_cast<Chunk*>(out + i) = chunk;
     for (int e = 0; e < 8; ++e) chunk.v[e] = from_float<bf16>(to_float(chunk.v[e]) + 1);
-    stage_shared(chunk_at(boxes.stored, byte), chunk);
+    store_for_async_proxy(chunk_at(boxes.stored, byte), chunk);
   }
   fence_async_proxy();
   __syncthreads();
   if (threadIdx.x == 0) {
-    store_box(to, boxes.stored, corner.c[0], corner.c[1], corner.c[2], corner.c[3]);
-    stores_commit();
-    stores_wait_read();
+    tma_store(to, boxes.stored, corner.c[0], corner.c[1], corner.c[2], corner.c[3]);
+    tma_store_commit_group();
+    tma_store_wait_group_read();
   }
 }
 
@@ -268,7 +268,7 @@ void check_box(Checker& checker, Swizzle swizzle, const BoxCorner& corner, const
   Stream& stream = checker.stream;
   Generator generator(32);
   const int line = int(line_bytes(swizzle)) / 2;
-  TensorView view;
+  TmaTensor view;
   const int64_t sizes[4] = {line + 5, 13, 3, 4};
   const int box[4] = {line, 9, 2, 3};
   // Rows and planes that lie apart, and dimension 1 outside of dimension 2.
@@ -330,7 +330,7 @@ struct Pipeline {
   WgmmaTile<128, 64> a[kStages];
   WgmmaTile<kRows ? 64 : 128, kRows ? 128 : 64> b[kStages];
   WgmmaTile<64, 128> c[2];
-  TransactionBarrier full[kStages], empty[kStages];
+  Mbarrier full[kStages], empty[kStages];
 };
 
 template <bool kRows>
@@ -342,50 +342,50 @@ __global__ void __launch_bounds__(384, 1)
   const int m0 = int(blockIdx.y) * 128, n0 = int(blockIdx.x) * 128;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
-      barrier_initialize(shared.full[s], 1);
-      barrier_initialize(shared.empty[s], 256);
+      mbarrier_init(shared.full[s], 1);
+      mbarrier_init(shared.empty[s], 256);
     }
-    barriers_publish();
+    fence_mbarrier_init();
   }
   __syncthreads();
-  RingPlace<kStages> place;
+  PipelineState<kStages> place;
   if (warpgroup == 0) {
-    give_up_registers<40>();
+    setmaxnreg_dec<40>();
     if (thread >= 32) return;
     if (thread == 0)
       for (int k = 0; k < K; k += 64, place.advance()) {
         const int s = place.slot;
-        barrier_wait(shared.empty[s], place.parity ^ 1);
-        barrier_expect(shared.full[s], int(sizeof shared.a[s] + sizeof shared.b[s]));
-        load_box(shared.a[s].panel[0], map_a, shared.full[s], k, m0, 0, 0);
+        mbarrier_wait(shared.empty[s], place.parity ^ 1);
+        mbarrier_arrive_expect_tx(shared.full[s], int(sizeof shared.a[s] + sizeof shared.b[s]));
+        tma_load(shared.a[s].panel[0], map_a, shared.full[s], k, m0, 0, 0);
         if (kRows)
           for (int panel = 0; panel < 2; ++panel)
-            load_box(shared.b[s].panel[panel], map_b, shared.full[s], n0 + panel * 64, k, 0, 0);
-        else load_box(shared.b[s].panel[0], map_b, shared.full[s], k, n0, 0, 0);
+            tma_load(shared.b[s].panel[panel], map_b, shared.full[s], n0 + panel * 64, k, 0, 0);
+        else tma_load(shared.b[s].panel[0], map_b, shared.full[s], k, n0, 0, 0);
       }
     __syncwarp();
     named_barrier_sync(5, 32 + 256);  // all tiles of C are in memory's hands
     if (thread == 0) tiles_done[blockIdx.y * gridDim.x + blockIdx.x] = 1;
     return;
   }
-  take_registers<232>();
+  setmaxnreg_inc<232>();
   const int half = warpgroup - 1;
   float d[64];
   for (int k = 0; k < K; k += 64, place.advance()) {
     const int s = place.slot;
-    barrier_wait(shared.full[s], place.parity);
-    keep_in_place(d);
-    products_begin();
+    mbarrier_wait(shared.full[s], place.parity);
+    warpgroup_fence_operand(d);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 64; i += 16) {
       const uint64_t a = shared.a[s].by_columns(half * 64, i);
       if constexpr (kRows) multiply<128, Major::k, Major::mn>(d, a, shared.b[s].by_rows(i), k || i);
       else multiply<128>(d, a, shared.b[s].by_columns(0, i), k || i);
     }
-    products_commit();
-    products_wait<0>();
-    keep_in_place(d);
-    barrier_arrive(shared.empty[s]);
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(d);
+    mbarrier_arrive(shared.empty[s]);
   }
   const int row = thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
@@ -393,22 +393,22 @@ __global__ void __launch_bounds__(384, 1)
     const int column = j / 4 * 8 + thread % 4 * 2, r = row + j / 2 % 2 * 8;
     const uint32_t byte =
         swizzled_byte(uint32_t(column / 64 * 64 * 128 + r * 128 + column % 64 * 2), Swizzle::bytes128);
-    stage_shared(reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(shared.c[half].panel) + byte),
-                 pair_of_bf16(d[j], d[j + 1]));
+    store_for_async_proxy(reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(shared.c[half].panel) + byte),
+                          pair_of_bf16(d[j], d[j + 1]));
   }
   fence_async_proxy();
   named_barrier_sync(1 + half, 128);
   if (thread == 0) {
     for (int panel = 0; panel < 2; ++panel)
-      store_box(map_c, shared.c[half].panel[panel], n0 + panel * 64, m0 + half * 64, 0, 0);
-    stores_commit();
-    stores_wait_read();
+      tma_store(map_c, shared.c[half].panel[panel], n0 + panel * 64, m0 + half * 64, 0, 0);
+    tma_store_commit_group();
+    tma_store_wait_group_read();
   }
   named_barrier_arrive(5, 32 + 256);
 }
 
 template <bool kRows>
-void check_pipeline(Checker& checker, OtherOrders& others) {
+void check_pipeline(Checker& checker, OtherSchedules& others) {
   Generator generator(33);
   const int M = 200, N = 264, K = 328;
   const std::vector<bf16> a = numbers(generator, size_t(M) * K, false), b = numbers(generator, size_t(N) * K, false);
@@ -457,10 +457,10 @@ void check(Checker& checker) {
     return;
   }
   check_everything(checker);
-  OtherOrders others;
+  OtherSchedules others;
   check_pipeline<false>(checker, others);
   check_pipeline<true>(checker, others);
-  check_in_other_worlds(checker, check_everything);
+  check_in_other_schedules(checker, check_everything);
 }
 
 // ---------------------------------------------------------------------------------------------- bench

@@ -57,7 +57,7 @@ void check_columns(Checker& checker) {
     for (const size_t skip : {0, 1, 9, 40}) {
       if (skip >= (rows - 5) * width) continue;
       const size_t n = (rows - 5) * width - skip;
-      const TensorWindow window{2 * columns + first, skip, width, columns};
+      const ShardWindow window{2 * columns + first, skip, width, columns};
       std::vector<float> want;
       for (size_t i = skip; i < skip + n; ++i) want.push_back(whole[(2 + i / width) * columns + first + i % width]);
       Array<float> data(stream, n);

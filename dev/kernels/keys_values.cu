@@ -4,7 +4,7 @@
 #include "llmc/kernels/keys_values.h"
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 
 namespace {
 
@@ -25,7 +25,7 @@ std::vector<T> by_head(const std::vector<T>& rows, const Shape& s) {
 }
 
 template <class T>
-void check_shape(Checker& checker, OtherOrders& orders, const Shape& s) {
+void check_shape(Checker& checker, OtherSchedules& orders, const Shape& s) {
   Generator generator(uint64_t(s.N * 1009 + s.width()));
   const std::vector<T> rows = random_normal<T>(generator, size_t(s.N) * size_t(s.width()));
   const std::vector<T> others = random_normal<T>(generator, rows.size()), want = by_head(rows, s);
@@ -65,7 +65,7 @@ void bench_type(Bencher& bencher) {
 }  // namespace
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   for (const Shape& s : {Shape{1, 1, 1, 16}, Shape{7, 3, 1, 24}, Shape{33, 4, 2, 64}, Shape{65, 8, 8, 128},
                          Shape{300, 2, 1, 8}, Shape{5, 1, 3, 256}}) {
     check_shape<float>(checker, orders, s);

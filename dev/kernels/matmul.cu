@@ -203,9 +203,9 @@ void check_threads(Checker& checker) {
   const int N = 300, OC = 200, IC = 150;
   std::vector<std::vector<float>> results;
   for (int threads : {1, 3}) {
-    CpuWorld world = CpuWorld::from_environment();
-    world.threads = threads;
-    Device device(0, world);
+    CpuBackend cpu = CpuBackend::from_environment();
+    cpu.threads = threads;
+    Device device(0, cpu);
     Stream stream(device, "compute");
     DeviceMemory workspace(device, Matmul::workspace_bytes(device.info()));
     Matmul matmul(stream, workspace.data(), {});
@@ -218,12 +218,12 @@ void check_threads(Checker& checker) {
   checker.same_bits("forward with 1 and with 3 threads", results[0], results[1]);
 }
 
-// CpuWorld::exact_products: each number is the sum in double, rounded once, however the product is cut.
+// CpuBackend::exact_products: each number is the sum in double, rounded once, however the product is cut.
 void check_exact_products(Checker& checker) {
   const int N = 70, OC = 33, IC = 500;
-  CpuWorld world = CpuWorld::from_environment();
-  world.exact_products = true;
-  Device device(0, world);
+  CpuBackend cpu = CpuBackend::from_environment();
+  cpu.exact_products = true;
+  Device device(0, cpu);
   if (device.info().gpu) return;
   Stream stream(device, "compute");
   Matmul matmul(stream, nullptr, {});
@@ -298,7 +298,7 @@ void bench(Bencher& bencher) {
   };
   for (const auto& [model, N] : bencher.workloads()) {
     printf("%s\n", model.name.c_str());
-    if (bencher.gpu() || model.name == "tiny") time(bf16{}, model, N);  // the CPU world multiplies bf16 as fp32
+    if (bencher.gpu() || model.name == "tiny") time(bf16{}, model, N);  // the CPU backend multiplies bf16 as fp32
     if (!bencher.gpu()) time(float{}, model, N);
   }
 }

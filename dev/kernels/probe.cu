@@ -2,7 +2,7 @@
 //
 // Covers: promise 7: the device's own wrappers: shuffles, sums, barriers, asynchronous copies
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 #include "llmc/device/async_copy.cuh"
 #include "llmc/device/launch.cuh"
 
@@ -320,11 +320,11 @@ __global__ void double_buffer_kernel(float* out, const float* in, int pieces) {
   TwoStages& stages = shared_memory<TwoStages>();
   const int mine = int(threadIdx.x) * 4, theirs = (127 - int(threadIdx.x)) * 4;
   cp_async16(&stages.values[0][mine], in + mine);
-  cp_async_commit();
+  cp_async_commit_group();
   for (int p = 0; p < pieces; ++p) {
     if (p + 1 < pieces) cp_async16(&stages.values[(p + 1) % 2][mine], in + size_t(p + 1) * 512 + mine);
-    cp_async_commit();
-    cp_async_wait<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     for (int i = 0; i < 4; ++i) out[size_t(p) * 512 + theirs + i] = 2 * stages.values[p % 2][theirs + i];
     __syncthreads();
@@ -356,8 +356,8 @@ __global__ void copies_or_zeros_kernel(float* out, const float* in) {
   const bool there = i % 3 != 1;
   cp_async16(pieces.sixteen[i], there ? in + i * 4 : nullptr, there);
   cp_async4(&pieces.four[i], there ? in + 511 - i : nullptr, there);
-  cp_async_commit();
-  cp_async_wait<0>();
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
   __syncthreads();
   const int other = 127 - i;
   for (int j = 0; j < 4; ++j) out[other * 5 + j] = pieces.sixteen[other][j];
@@ -417,7 +417,7 @@ void check_everything(Checker& checker) {
 
 void check(Checker& checker) {
   check_everything(checker);
-  check_in_other_worlds(checker, check_everything);
+  check_in_other_schedules(checker, check_everything);
 }
 
 // ---------------------------------------------------------------------------------------------- bench

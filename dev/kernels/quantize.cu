@@ -10,7 +10,7 @@
 #include <deque>
 #include <tuple>
 
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 #include "dev/kernels/quantize_cases.h"
 #include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
@@ -202,11 +202,12 @@ struct OnDevice {
         source = RmsnormSource{a.data(), numbers.data(), b.data()};
         break;
       case Kind::swiglu:
-        swiglu_forward(stream, written.data(), a.data(), s.rows, s.columns);
+        swiglu_forward(stream, written.tensor({s.rows, s.columns}), a.tensor({s.rows, 2 * s.columns}));
         source = SwigluSource{a.data()};
         break;
       case Kind::swiglu_backward:
-        swiglu_backward(stream, written.data(), a.data(), b.data(), s.rows, s.columns / 2);
+        swiglu_backward(stream, written.tensor({s.rows, s.columns}), a.tensor({s.rows, s.columns / 2}),
+                        b.tensor({s.rows, s.columns}));
         source = SwigluBackwardSource{a.data(), b.data()};
         break;
       case Kind::rope_backward: {
@@ -216,8 +217,8 @@ struct OnDevice {
         positions.upload(places);
         numbers.upload(rope_table({}, s.HD, kPositions));
         copy(stream, written.data(), a.data(), a.size());
-        const int NKV = s.columns / s.HD - s.heads, NH = s.heads - NKV;
-        rope_backward(stream, written.data(), numbers.data(), positions.data(), s.rows, NH, NKV, s.HD, kPositions);
+        rope_backward(stream, written.tensor({s.rows, s.columns}),
+                      {numbers.tensor({kPositions, s.HD / 2, 2}), positions.tensor({s.rows}), s.heads});
         source = RopeBackwardSource{a.data(), numbers.data(), positions.data(), s.heads, s.HD, kPositions};
         break;
       }
@@ -281,7 +282,7 @@ void check_unknown_position(Checker& checker) {
 
 // Rows that a whole block shares in the norm, as on a GPU.
 void check_wide_norm(Checker& checker) {
-  CpuWorld wide = CpuWorld::from_environment();
+  CpuBackend wide = CpuBackend::from_environment();
   wide.wide_rows = true;
   Device device(0, wide);
   Checker inner(device);
@@ -291,7 +292,7 @@ void check_wide_norm(Checker& checker) {
 }
 
 void check_orders(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   const Asked row = asked(e4, Scaling::row), one = asked(e4, Scaling::row, true),
               small = asked(e4, Scaling::block_1x128), large = asked(e5, Scaling::block_128x128),
               tensor = asked(e5, Scaling::tensor);
@@ -412,7 +413,7 @@ DelayedOutputs expected(const Delayed& d, const std::vector<std::vector<float>>&
 }
 
 void check_delayed(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   Generator generator(8);
   for (const int tensors : {1, 31, 70})
     for (const int length : {1, 2, 7, 16, 100})

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 #include "dev/kernels/quantize_cases.h"
 
 namespace {
@@ -80,7 +80,7 @@ struct Table {
   std::vector<Entry> entries;
   Array<Entry> on_device;
   Table(Stream& stream, std::vector<Entry> placed) : entries(std::move(placed)), on_device(stream, entries) {}
-  TablePart<Entry> all() const { return {entries.data(), on_device.data(), int(entries.size())}; }
+  DeviceTable<Entry> all() const { return {entries.data(), on_device.data(), int(entries.size())}; }
 };
 template <class Entry>
 Table<Entry> table_of(Stream& stream, std::vector<Entry> entries) {
@@ -94,7 +94,7 @@ Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values
   Memory m(stream, c);
   const Array<uint8_t> q(stream, values.size());
   const WeightWords words{m.scale(c), m.seen(), m.statistics.data(), m.not_finite.data(), c.power_of_two, c.lacks};
-  std::vector<WeightStretch> stretches;
+  std::vector<WeightRange> stretches;
   size_t begin = 0;
   for (const size_t end : c.cuts)
     stretches.push_back({x.data() + begin, q.data() + begin, end - begin, m.amax(), 0, 7}), begin = end;
@@ -103,13 +103,13 @@ Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values
     for (int i = 0; i < int(stretches.size()); i += together)
       f(table.all().part(i, std::min(together, int(stretches.size()) - i)));
   };
-  if (words.needs_amax()) each([&](const WeightStretches& part) { largest_magnitudes(stream, part); });
+  if (words.needs_amax()) each([&](const WeightStretches& part) { weight_amax(stream, part); });
   each([&](const WeightStretches& part) { quantize(stream, part, words); });
   const bool in_place = m.by_rows.bytes() == values.size();
   if (in_place) m.by_rows.data = q.data();
   const auto whole =
       table_of<WeightMatrix>(stream, {{m.by_rows, m.by_columns, nullptr, q.data(), m.amax(), nullptr, nullptr, 0, 7}});
-  arrange_quantized(stream, whole.all(), words);
+  transpose_gathered_weights(stream, whole.all(), words);
   if (in_place) copy(stream, m.rows.data(), q.data(), values.size());
   return m.download();
 }
@@ -126,7 +126,7 @@ Whole at_once(Stream& stream, const Cut& c, const std::vector<bf16>& values) {
   return m.download();
 }
 
-void check_case(Checker& checker, OtherOrders& orders, const Cut& c, const std::vector<bf16>& values,
+void check_case(Checker& checker, OtherSchedules& orders, const Cut& c, const std::vector<bf16>& values,
                 const std::string& what) {
   const std::string name = c.name() + what;
   Cut reference = c;
@@ -232,7 +232,7 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
   return result;
 }
 
-void check_several(Checker& checker, OtherOrders& orders) {
+void check_several(Checker& checker, OtherSchedules& orders) {
   const std::vector<std::vector<Shape>> blocks = {
       {{96, 64}, {64, 32}, {272, 64}, {64, 136}}, {{37, 40}, {1, 1}, {300, 3}, {128, 128}, {129, 127}}, {{130, 264}}};
   for (const std::vector<Shape>& shapes : blocks) {
@@ -286,7 +286,7 @@ void check_arranged(Checker& checker) {
       matrices.push_back({by_rows, by_columns, nullptr, q.back().data(), nullptr, nullptr, nullptr, i, 0});
     }
     const auto table = table_of(stream, matrices);
-    arrange_quantized(stream, table.all(), {scale.data(), nullptr, nullptr, nullptr, false});
+    transpose_gathered_weights(stream, table.all(), {scale.data(), nullptr, nullptr, nullptr, false});
     size_t wrong = 0, all = 0;
     for (size_t i = 0; i < matrices.size(); ++i) {
       const QuantizedTensor &r = matrices[i].by_rows, &c = matrices[i].by_columns;
@@ -323,7 +323,7 @@ void check_rows(Checker& checker) {
   for (const auto& rows : ranks) {
     const Array<float> out(stream, 3 * width);
     const Table<RowStretch> table(stream, rows);
-    spread_rows(stream, out.data(), width, table.all());
+    scatter_rows(stream, out.data(), width, table.all());
     spread.push_back(out.download());
   }
   std::vector<float> sum, want;
@@ -337,7 +337,7 @@ void check_rows(Checker& checker) {
 }  // namespace
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   Generator generator(5);
   const auto size = [](int rows, int columns) { return size_t(rows) * size_t(columns); };
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{
@@ -371,9 +371,9 @@ void check(Checker& checker) {
   Array<bf16> x(checker.stream, 64);
   Array<uint8_t> q(checker.stream, 64);
   Array<float> numbers(checker.stream, 1);
-  const auto refused = [&](const char* what, const char* expected, const WeightStretch& stretch) {
+  const auto refused = [&](const char* what, const char* expected, const WeightRange& stretch) {
     checker.refused(what, expected, [&] {
-      const auto table = table_of<WeightStretch>(checker.stream, {stretch});
+      const auto table = table_of<WeightRange>(checker.stream, {stretch});
       quantize(checker.stream, table.all(), {});
     });
   };
@@ -385,7 +385,7 @@ void check(Checker& checker) {
   const auto matrix_refused = [&](const char* what, const char* expected, const WeightMatrix& m) {
     checker.refused(what, expected, [&] {
       const auto table = table_of<WeightMatrix>(checker.stream, {m});
-      arrange_quantized(checker.stream, table.all(), {});
+      transpose_gathered_weights(checker.stream, table.all(), {});
     });
   };
   matrix_refused("no transpose", "not a matrix and its transpose",
@@ -413,7 +413,7 @@ void bench(Bencher& bencher) {
     const Array<uint8_t> q(stream, n), rows(stream, n), columns(stream, n);
     const Array<float> words(stream, std::vector<float>(64, 1.0f));
     constexpr size_t kParts = 8;  // of ranks that share
-    std::vector<WeightStretch> stretches;
+    std::vector<WeightRange> stretches;
     std::vector<WeightMatrix> quantized, arranged;
     size_t at = 0;
     for (int i = 0; i < int(shapes.size()); ++i) {
@@ -435,9 +435,10 @@ void bench(Bencher& bencher) {
     const auto cut = table_of(stream, stretches);
     const auto whole = table_of(stream, quantized), bytes = table_of(stream, arranged);
     const std::string what = format(", %zu weights of a block", n);
-    bencher.time("largest_magnitudes" + what, 2.0 * double(n), 0, [&] { largest_magnitudes(stream, cut.all()); });
+    bencher.time("weight_amax" + what, 2.0 * double(n), 0, [&] { weight_amax(stream, cut.all()); });
     bencher.time("quantize, stretches" + what, 3.0 * double(n), 0, [&] { quantize(stream, cut.all(), {}); });
-    bencher.time("arrange_quantized" + what, 2.0 * double(n), 0, [&] { arrange_quantized(stream, bytes.all(), {}); });
+    bencher.time("transpose_gathered_weights" + what, 2.0 * double(n), 0,
+                 [&] { transpose_gathered_weights(stream, bytes.all(), {}); });
     bencher.time("quantize_amax" + what, 2.0 * double(n), 0, [&] { quantize_amax(stream, whole.all()); });
     bencher.time("quantize, both" + what, 4.0 * double(n), 0, [&] { quantize(stream, whole.all(), {}); });
   }

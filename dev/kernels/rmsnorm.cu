@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 
 namespace {
 
@@ -101,7 +101,7 @@ void check_backward_amax(Checker& checker, const Inputs<bf16>& in, const Outputs
 }
 
 template <class T>
-void check_shape(Checker& checker, OtherOrders& orders, int N, int C) {
+void check_shape(Checker& checker, OtherSchedules& orders, int N, int C) {
   const std::string name = format("%s N=%d C=%d", dtype_name(kDType<T>), N, C);
   const Inputs<T> in(N, C, uint64_t(N) * 10007 + C);
   const Outputs<T> outputs = run(checker.stream, in, false);
@@ -211,7 +211,7 @@ void bench_shape(Bencher& bencher, int N, int C) {
 }  // namespace
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   const std::vector<std::pair<int, int>> shapes = {
       {1, 1},    {1, 2},    {2, 1},    {7, 8},     {9, 7},     {31, 33},   {33, 31},  {64, 63},  {65, 64},  {63, 65},
       {127, 9},  {130, 16}, {255, 40}, {257, 24},  {128, 128}, {129, 120}, {70, 136}, {5, 255},  {17, 256}, {18, 257},
@@ -221,11 +221,11 @@ void check(Checker& checker) {
     check_shape<bf16>(checker, orders, N, C);
   }
   // Long rows with a block each, as on a GPU.
-  CpuWorld wide = CpuWorld::from_environment();
+  CpuBackend wide = CpuBackend::from_environment();
   wide.wide_rows = true;
   Device wide_device(0, wide);
   Checker wide_checker(wide_device);
-  OtherOrders wide_orders(wide);
+  OtherSchedules wide_orders(wide);
   for (const auto& [N, C] : std::vector<std::pair<int, int>>{
            {1, 1024}, {17, 1032}, {3, 2048}, {33, 2056}, {5, 4096}, {2, 4104}, {18, 5120}, {2, 8192}}) {
     check_shape<float>(wide_checker, wide_orders, N, C);

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 
 namespace {
 
@@ -107,6 +107,13 @@ void check_table(Checker& checker) {
 struct Shape {
   int N, NH, NKV, HD, table_positions;
   int width() const { return (NH + 2 * NKV) * HD; }
+  template <class T>
+  Tensor of(const Array<T>& qkv) const {
+    return qkv.tensor({N, width()});
+  }
+  RopeAngles angles(const Array<float>& table, const Array<int>& positions) const {
+    return {table.tensor({table_positions, HD / 2, 2}), positions.tensor({N}), NH + NKV};
+  }
 };
 
 template <class T>
@@ -118,8 +125,8 @@ Outputs<T> run(Stream& stream, const std::vector<T>& qkv, const std::vector<floa
   Array<T> forward(stream, qkv), backward(stream, qkv);
   Array<float> table_there(stream, table);
   Array<int> there(stream, positions);
-  rope_forward(stream, forward.data(), table_there.data(), there.data(), s.N, s.NH, s.NKV, s.HD, s.table_positions);
-  rope_backward(stream, backward.data(), table_there.data(), there.data(), s.N, s.NH, s.NKV, s.HD, s.table_positions);
+  rope_forward(stream, s.of(forward), s.angles(table_there, there));
+  rope_backward(stream, s.of(backward), s.angles(table_there, there));
   return {forward.download(), backward.download()};
 }
 
@@ -141,7 +148,7 @@ std::vector<double> reference(const std::vector<T>& qkv, const std::vector<int>&
 }
 
 template <class T>
-void check_shape(Checker& checker, OtherOrders& orders, const Shape& s, const RopeScaling& scaling) {
+void check_shape(Checker& checker, OtherSchedules& orders, const Shape& s, const RopeScaling& scaling) {
   const std::string name = format("%s N=%d NH=%d NKV=%d HD=%d", dtype_name(kDType<T>), s.N, s.NH, s.NKV, s.HD);
   Generator generator(uint64_t(s.N) * 1009 + s.width());
   const auto qkv = random_normal<T>(generator, size_t(s.N) * s.width());
@@ -177,16 +184,16 @@ void check_unknown_positions(Checker& checker) {
   Generator generator(1);
   Array<float> table(checker.stream, rope_table(kLlama2, s.HD, 12));
   Array<int> there(checker.stream, positions);
-  const float* middle = table.data() + 4 * s.HD;
-  for (const auto rotate : {rope_forward<T>, rope_backward<T>}) {
+  const Tensor middle = table.tensor({12, s.HD}).rows(4, s.table_positions).first({s.table_positions, s.HD / 2, 2});
+  for (const auto rotate : {rope_forward, rope_backward}) {
     Array<T> qkv(checker.stream, random_normal<T>(generator, size_t(s.N) * s.width()));
-    rotate(checker.stream, qkv.data(), middle, there.data(), s.N, s.NH, s.NKV, s.HD, s.table_positions);
-    const std::vector<T> turned = qkv.download();
+    rotate(checker.stream, s.of(qkv), {middle, there.tensor({s.N}), s.NH + s.NKV});
+    const std::vector<T> rotated = qkv.download();
     int wrong = 0;
     for (int n = 0; n < s.N; ++n)
       for (int j = 0; j < s.width(); ++j) {
         const bool poisoned = (n == 1 || n >= 3) && j < (s.NH + s.NKV) * s.HD;
-        wrong += std::isnan(to_float(turned[size_t(n) * s.width() + j])) != poisoned;
+        wrong += std::isnan(to_float(rotated[size_t(n) * s.width() + j])) != poisoned;
       }
     checker.that("positions outside of the table", wrong == 0, format("%d elements wrong", wrong));
   }
@@ -196,16 +203,22 @@ void check_refusals(Checker& checker) {
   Stream& stream = checker.stream;
   Array<float> qkv(stream, 256), table(stream, 64);
   Array<int> positions(stream, std::vector<int>{0});
-  const auto forward = [&](float* q, int N, int NH, int NKV, int HD, int table_positions) {
-    return [=, &stream, &table, &positions] {
-      rope_forward(stream, q, table.data(), positions.data(), N, NH, NKV, HD, table_positions);
-    };
+  const Shape s{1, 2, 1, 16, 4};
+  const RopeAngles angles = s.angles(table, positions);
+  const auto forward = [&](const Tensor& x, const RopeAngles& a) {
+    return [=, &stream] { rope_forward(stream, x, a); };
   };
-  checker.refused("no rows", "N = 0", forward(qkv.data(), 0, 2, 1, 16, 4));
-  checker.refused("no key heads", "0 key heads", forward(qkv.data(), 1, 2, 0, 16, 4));
-  checker.refused("an odd head", "head size 15", forward(qkv.data(), 1, 2, 1, 15, 4));
-  checker.refused("no table", "table of 0 positions", forward(qkv.data(), 1, 2, 1, 16, 0));
-  checker.refused("unaligned rows", "align", forward(qkv.data() + 1, 1, 2, 1, 16, 4));
+  checker.refused("no rows", "qkv is (0, 64)", forward(s.of(qkv).rows(0, 0), angles));
+  checker.refused("no heads of v", "qkv is (1, 48), of which 3 heads of 16", forward(qkv.tensor({1, 48}), angles));
+  checker.refused("a part of a head", "qkv is (1, 72)", forward(qkv.tensor({1, 72}), angles));
+  checker.refused("no table", "table is (0, 8, 2)", forward(s.of(qkv), {table.tensor({0, 8, 2}), angles.positions, 3}));
+  checker.refused("angles without sines", "table is (4, 16) of fp32",
+                  forward(s.of(qkv), {table.tensor({4, 16}), angles.positions, 3}));
+  checker.refused("too few positions", "positions is (1) of int32\n  expected (2)",
+                  forward(qkv.tensor({2, 64}), angles));
+  checker.refused("positions in fp32", "positions is (1) of fp32",
+                  forward(s.of(qkv), {angles.table, table.tensor({1}), 3}));
+  checker.refused("unaligned rows", "align", forward(Tensor(qkv.data() + 1, {1, 64}), angles));
   const std::vector<int> good = {0, 3, 1}, beyond = {0, 3, 4}, negative = {0, -1};
   require_rope_positions(good.data(), good.size(), 4);
   checker.refused("a position beyond the table", "position 4 (number 2 of 3)",
@@ -229,10 +242,9 @@ void bench_shape(Bencher& bencher, const Shape& s) {
   for (int n = 0; n < s.N; ++n) positions[n] = n % s.table_positions;
   Array<int> there(stream, positions);
   const double rotated = double(s.N) * (s.NH + s.NKV) * s.HD;
-  bencher.time(
-      format("rope_forward %s N=%d NH=%d NKV=%d HD=%d", dtype_name(kDType<T>), s.N, s.NH, s.NKV, s.HD),
-      2 * rotated * sizeof(T) + 4.0 * s.N * s.HD, 3 * rotated,
-      [&] { rope_forward(stream, qkv.data(), table.data(), there.data(), s.N, s.NH, s.NKV, s.HD, s.table_positions); });
+  bencher.time(format("rope_forward %s N=%d NH=%d NKV=%d HD=%d", dtype_name(kDType<T>), s.N, s.NH, s.NKV, s.HD),
+               2 * rotated * sizeof(T) + 4.0 * s.N * s.HD, 3 * rotated,
+               [&] { rope_forward(stream, s.of(qkv), s.angles(table, there)); });
 }
 
 }  // namespace
@@ -240,7 +252,7 @@ void bench_shape(Bencher& bencher, const Shape& s) {
 void check(Checker& checker) {
   check_frequencies(checker);
   check_table(checker);
-  OtherOrders orders;
+  OtherSchedules orders;
   int number = 0;
   for (const Shape& s : std::vector<Shape>{{1, 1, 1, 2, 1},
                                            {2, 1, 1, 6, 3},

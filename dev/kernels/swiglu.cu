@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 
 namespace {
 
@@ -16,9 +16,9 @@ template <class T>
 Outputs<T> run(Stream& stream, const std::vector<T>& gate_up, const std::vector<T>& dout, int N, int FF,
                bool in_place = false) {
   Array<T> in(stream, gate_up), d(stream, dout), out(stream, dout.size()), beside(stream, gate_up.size());
-  swiglu_forward(stream, out.data(), in.data(), N, FF);
+  swiglu_forward(stream, out.tensor({N, FF}), in.tensor({N, 2 * FF}));
   Array<T>& din = in_place ? in : beside;
-  swiglu_backward(stream, din.data(), d.data(), in.data(), N, FF);
+  swiglu_backward(stream, din.tensor({N, 2 * FF}), d.tensor({N, FF}), in.tensor({N, 2 * FF}));
   return {out.download(), din.download()};
 }
 
@@ -43,7 +43,7 @@ void compare(Checker& checker, const std::string& name, const Outputs<T>& output
 }
 
 template <class T>
-void check_shape(Checker& checker, OtherOrders& orders, int N, int FF) {
+void check_shape(Checker& checker, OtherSchedules& orders, int N, int FF) {
   Generator generator(uint64_t(N) * 10007 + FF);
   const auto gate_up = random_normal<T>(generator, size_t(N) * 2 * FF, 2);
   const auto dout = random_normal<T>(generator, size_t(N) * FF);
@@ -71,14 +71,27 @@ void check_extremes(Checker& checker) {
 void check_refusals(Checker& checker) {
   Stream& stream = checker.stream;
   Array<float> x(stream, 64), d(stream, 32);
-  checker.refused("no rows", "swiglu_forward: N = 0", [&] { swiglu_forward(stream, d.data(), x.data(), 0, 16); });
-  checker.refused("no columns", "FF = 0", [&] { swiglu_backward(stream, x.data(), d.data(), x.data(), 2, 0); });
-  checker.refused("out in gate_up", "out overlaps", [&] { swiglu_forward(stream, x.data(), x.data(), 2, 16); });
-  checker.refused("dgate_up over dout", "overlaps dout",
-                  [&] { swiglu_backward(stream, d.data(), d.data(), x.data(), 1, 16); });
-  checker.refused("dgate_up over a part of gate_up", "without being it",
-                  [&] { swiglu_backward(stream, x.data() + 4, d.data(), x.data(), 1, 16); });
-  checker.refused("unaligned rows", "align", [&] { swiglu_forward(stream, d.data(), x.data() + 1, 1, 16); });
+  Array<bf16> narrow(stream, 64);
+  const Tensor in = x.tensor({2, 32}), out = d.tensor({2, 16}), one_in = x.tensor({1, 32}), one_out = d.tensor({1, 16});
+  const auto forward = [&](const Tensor& to, const Tensor& from) {
+    return [=, &stream] { swiglu_forward(stream, to, from); };
+  };
+  const auto backward = [&](const Tensor& to, const Tensor& dout, const Tensor& from) {
+    return [=, &stream] { swiglu_backward(stream, to, dout, from); };
+  };
+  checker.refused("no rows", "swiglu_forward: out is (0, 16)", forward(out.rows(0, 0), in.rows(0, 0)));
+  checker.refused("no columns", "dout is (2, 0)", backward(in, out.columns(0, 0), in.columns(0, 0)));
+  checker.refused("rows that are missing", "gate_up is (1, 32) of fp32\n  expected (2, 32) of fp32",
+                  forward(out, one_in));
+  checker.refused("another type", "gate_up is (2, 32) of bf16", forward(out, narrow.tensor({2, 32})));
+  checker.refused("no gradient", "dgate_up is absent", backward({}, out, in));
+  checker.refused("columns of a wider matrix", "out (2, 8) is not contiguous",
+                  forward(out.columns(0, 8), in.first({2, 16})));
+  checker.refused("out in gate_up", "out overlaps", forward(x.tensor({2, 16}), in));
+  checker.refused("dgate_up over dout", "overlaps dout", backward(d.tensor({1, 32}), one_out, one_in));
+  checker.refused("dgate_up over a part of gate_up", "dgate_up overlaps gate_up",
+                  backward(Tensor(x.data() + 4, {1, 32}), one_out, one_in));
+  checker.refused("unaligned rows", "align", forward(one_out, Tensor(x.data() + 1, {1, 32})));
 }
 
 template <class T>
@@ -88,16 +101,18 @@ void bench_shape(Bencher& bencher, int N, int FF) {
   Array<T> gate_up(stream, repeated_normal<T>(2 * size)), dout(stream, repeated_normal<T>(size));
   Array<T> out(stream, size), dgate_up(stream, 2 * size);
   const std::string shape = format("%s N=%d FF=%d", dtype_name(kDType<T>), N, FF);
-  bencher.time("swiglu_forward " + shape, 3.0 * size * sizeof(T), 5.0 * size,
-               [&] { swiglu_forward(stream, out.data(), gate_up.data(), N, FF); });
-  bencher.time("swiglu_backward " + shape, 5.0 * size * sizeof(T), 11.0 * size,
-               [&] { swiglu_backward(stream, dgate_up.data(), dout.data(), gate_up.data(), N, FF); });
+  bencher.time("swiglu_forward " + shape, 3.0 * size * sizeof(T), 5.0 * size, [&] {
+    swiglu_forward(stream, out.tensor({N, FF}), gate_up.tensor({N, 2 * FF}));
+  });
+  bencher.time("swiglu_backward " + shape, 5.0 * size * sizeof(T), 11.0 * size, [&] {
+    swiglu_backward(stream, dgate_up.tensor({N, 2 * FF}), dout.tensor({N, FF}), gate_up.tensor({N, 2 * FF}));
+  });
 }
 
 }  // namespace
 
 void check(Checker& checker) {
-  OtherOrders orders;
+  OtherSchedules orders;
   for (const auto& [N, FF] : std::vector<std::pair<int, int>>{{1, 1},
                                                               {1, 2},
                                                               {2, 7},

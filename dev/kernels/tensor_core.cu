@@ -2,7 +2,7 @@
 //
 // Covers: promise 7: tensor-core products, the loads that feed them, and where swizzled tiles have what
 #include "dev/kernels/check.h"
-#include "dev/kernels/other_orders.h"
+#include "dev/kernels/other_schedules.h"
 #include "llmc/device/launch.cuh"
 #include "llmc/device/tensor_core.cuh"
 
@@ -89,11 +89,11 @@ __global__ void __launch_bounds__(128) product_kernel(float* C, const bf16* A, c
 
   float d[2][4][4] = {};
   fetch(0, 0);
-  cp_async_commit();
+  cp_async_commit_group();
   for (int k0 = 0, stage = 0; k0 < K; k0 += 32, stage ^= 1) {
     if (k0 + 32 < K) fetch(stage ^ 1, k0 + 32);
-    cp_async_commit();
-    cp_async_wait<1>();
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
     __syncthreads();
     for (int k = 0; k < 32; k += 16) {
       uint32_t a[2][4], b[2][4];  // b: two blocks of 8 columns each
@@ -251,7 +251,7 @@ void check_everything(Checker& checker) {
 
 void check(Checker& checker) {
   check_everything(checker);
-  check_in_other_worlds(checker, check_everything);
+  check_in_other_schedules(checker, check_everything);
 }
 
 // ---------------------------------------------------------------------------------------------- bench

@@ -6,7 +6,7 @@
 
 namespace {
 
-// Turned bytes are those that quantization by columns has.
+// RotatedPair bytes are those that quantization by columns has.
 void check_transposed(Checker& checker) {
   Stream& stream = checker.stream;
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{

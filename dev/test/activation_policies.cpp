@@ -5,33 +5,21 @@
 //   activation_policies pairs       some, in which each two settings of two options meet
 //   activation_policies slots       prints what slots grow by with the horizon, and checks it
 //
-// Of each combination: the weights after some steps and the losses; memory of the device is overwritten as soon as its
-// copy has left; each planned byte is touched and no other, and none is allocated after the start; the plan differs
-// from the plain one's as theory says.
+// Each combination: the losses, norms, gradients and weights after some steps; memory of the device is overwritten as
+// soon as its copy has left; each planned byte is touched and no other, and none is allocated after the start; the plan
+// differs from the plain one's as theory says.
 #include <algorithm>
+#include <array>
 #include <cstdio>
-#include <map>
-#include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
-#include "dev/test/touched.h"
-#include "llmc/base/error.h"
-#include "llmc/base/text.h"
-#include "llmc/comm/communicator.h"
-#include "llmc/train/trainer.h"
+#include "dev/test/tiny_trainer.h"
 
 namespace {
 
-constexpr int kSteps = 5, kMicroSteps = 2, kB = 2, kT = 64;
-constexpr size_t kTokens = kB * kT;
+constexpr size_t kTokens = 2 * 64;
 
-LlamaConfig small() {
-  LlamaConfig c = LlamaConfig::preset("tiny");
-  c.C = 40, c.L = 5, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97, c.tied = false;
-  return c;
-}
+LlamaConfig small() { return tiny({.L = 5}); }
 
 struct Combination {
   Recompute recompute;
@@ -54,9 +42,9 @@ struct Combination {
   }
 };
 
-std::vector<Combination> every() {
+std::vector<Combination> every(const std::vector<std::string>& precisions) {
   std::vector<Combination> all;
-  for (const char* precision : {"fp32", "bf16", "tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"})
+  for (const std::string& precision : precisions)
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
       for (const int each : {1, 2})
         for (const Offload offload : {Offload::none, Offload::input, Offload::attention, Offload::all})
@@ -87,60 +75,7 @@ std::vector<Combination> pairs(const std::vector<Combination>& all) {
   return chosen;
 }
 
-struct World {
-  const Ranks& ranks;
-  Device device;
-  std::unique_ptr<Communicator> communicator;
-
-  explicit World(const Ranks& ranks)
-      : ranks(ranks),
-        device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size)),
-        communicator(make_communicator(device, ranks, "")) {}
-
-  std::unique_ptr<Trainer> trainer(const Combination& c) {
-    TrainerSettings settings;
-    settings.dtype = c.precision == "fp32" ? DType::fp32 : DType::bf16;
-    settings.B = kB, settings.T = kT, settings.micro_steps = kMicroSteps;
-    settings.zero_stage = ranks.size > 1 ? 3 : 0;
-    Fp8Choice fp8;
-    if (c.fp8()) fp8.recipe = c.precision;
-    settings.fp8 = fp8_settings(fp8, small());
-    settings.activations = {c.recompute, c.every, c.offload, c.horizon, true};
-    return Trainer::create(device, *communicator, small(), settings, Mesh::create(ranks.size, ranks.rank, 1, 1, 0));
-  }
-};
-
-// What a training ends with.
-struct End {
-  std::vector<double> losses;
-  std::map<std::string, std::vector<float>> weights;
-  bool operator==(const End&) const = default;
-};
-
-End train(World& world, Trainer& trainer) {
-  trainer.allocate();
-  trainer.initialize(Init::normal, 7);
-  const size_t allocations = world.device.allocations();
-  const size_t tokens = kMicroSteps * kTokens;
-  End end;
-  for (int step = 0; step < kSteps; ++step) {
-    std::vector<int32_t> inputs, labels;
-    for (size_t i = 0; i < tokens; ++i) {
-      const size_t number = i + tokens * (size_t(step) * size_t(world.ranks.size) + size_t(world.ranks.rank));
-      inputs.push_back(int(number * 2654435761u % 9973 % 97)), labels.push_back(int(number * 40503u % 7919 % 97));
-    }
-    trainer.enqueue_step({step, 1e-2, inputs, labels});
-    if (step % 2)
-      trainer.evaluate({inputs.begin(), inputs.begin() + kTokens}, {labels.begin(), labels.begin() + kTokens});
-    end.losses.push_back(trainer.wait_for_step().loss);
-  }
-  REQUIRE(world.device.allocations() == allocations, "%zu allocations after the start",
-          world.device.allocations() - allocations);
-  for (const Tensor& tensor : trainer.layout().tensors) end.weights[tensor.name] = trainer.weights(tensor.name);
-  return end;
-}
-
-// What a plan keeps for backward. `rest`: all else on the device.
+// The bytes that a plan keeps for backward. `rest`: all else on the device.
 struct Memory {
   size_t kept = 0, slots = 0, workspace = 0, pinned = 0, rest = 0;
   bool operator==(const Memory&) const = default;
@@ -206,91 +141,80 @@ Memory theory(const Combination& c, size_t rest) {
   return m;
 }
 
+TrainerSettings settings_of(const World& world, const Combination& c) {
+  TrainerSettings settings = settings_in(c.precision, small());
+  settings.zero_stage = world.ranks.size > 1 ? 3 : 0;
+  settings.activations = {c.recompute, c.every, c.offload, c.horizon, true};
+  return settings;
+}
+
 // The slots grow by a block's travelling tensors with each step of the horizon, and the pinned memory shrinks by them.
-void print_slots(const Ranks& ranks) {
+void print_slots(const Ranks& ranks, const Words&) {
   World world(ranks);
   const int L = small().L;
   for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
     for (const Offload offload : {Offload::input, Offload::attention, Offload::all}) {
       const auto memory = [&](int horizon) {
-        return planned(world.trainer({recompute, 1, offload, horizon, "bf16"})->plan());
+        return planned(world.trainer(small(), settings_of(world, {recompute, 1, offload, horizon, "bf16"}))->plan());
       };
       const size_t block = memory(1).slots;
-      printf("%s\n", Combination{recompute, 1, offload, 1, "bf16"}.name().c_str());
-      printf("  a block's travelling tensors: %zu bytes\n", block);
-      for (int horizon = 1; horizon < L; ++horizon) {
+      printf("%s\n  a block's travelling tensors: %zu bytes\n",
+             Combination{recompute, 1, offload, 1, "bf16"}.name().c_str(), block);
+      for (int horizon = 1; horizon <= L; ++horizon) {
         const Memory m = memory(horizon);
+        const size_t slots = horizon < L ? size_t(horizon) : 0, left = size_t(L - horizon);  // L: nothing travels
         printf("  horizon %d: slots %zu, pinned %zu\n", horizon, m.slots, m.pinned);
-        REQUIRE(m.slots == size_t(horizon) * block && m.pinned == size_t(L - horizon) * block,
-                "horizon %d: %zu bytes of slots and %zu pinned, expected %d and %d times %zu", horizon, m.slots,
-                m.pinned, horizon, L - horizon, block);
+        REQUIRE(m.slots == slots * block && m.pinned == left * block,
+                "horizon %d: %zu bytes of slots and %zu pinned, expected %zu and %zu times %zu", horizon, m.slots,
+                m.pinned, slots, left, block);
       }
-      const Memory whole = memory(L);
-      printf("  horizon %d, all blocks: nothing travels\n", L);
-      REQUIRE(whole.slots == 0 && whole.pinned == 0, "%zu bytes of slots where nothing travels", whole.slots);
     }
 }
 
-// The plain training of a precision, and what it plans beside activations.
-struct Plain {
-  End end;
-  size_t rest = 0;
-};
-
-// Trains as the combination has it; ends with an error where something is not as it should be.
-Memory compare(World& world, const Combination& c, const Plain& plain) {
-  const auto trainer = world.trainer(c);
-  const End got = train(world, *trainer);
-  REQUIRE(got.losses == plain.end.losses, "%s: other losses", c.name().c_str());
-  for (const auto& [name, weights] : plain.end.weights)
-    REQUIRE(got.weights.at(name) == weights, "%s: other weights of %s", c.name().c_str(), name.c_str());
-  const Touched touched = look_at(trainer->plan(), trainer->arena());
-  REQUIRE(touched.untouched.empty() && touched.outside == 0,
-          "%s: %zu bytes outside of buffers were touched, not touched:\n%s", c.name().c_str(), touched.outside,
-          touched.untouched.c_str());
-  const Memory memory = planned(trainer->plan()), expected = theory(c, plain.rest);
-  REQUIRE(memory == expected, "%s: the plan has %s and %zu others, theory %s and %zu", c.name().c_str(),
-          memory.text().c_str(), memory.rest, expected.text().c_str(), expected.rest);
-  return memory;
+// Returns what a training leaves and the memory that it keeps.
+std::pair<Trained, Memory> train(World& world, const Combination& c) {
+  Training training(world, small(), settings_of(world, c));
+  training.train(1);
+  training.enqueue();
+  training.evaluate();  // while the step runs
+  training.finish();
+  training.train(1);
+  training.end();
+  training.require_planned(c.name());
+  return {training.trained, planned(training->plan())};
 }
 
 // A line a combination, or a precision if it is every one.
-void run(const Ranks& ranks, bool whole) {
+void run(const Ranks& ranks, const Words& words) {
   World world(ranks);
-  const std::vector<Combination> combinations = whole ? every() : pairs(every());
-  std::map<std::string, Plain> plain;
+  const bool whole = words[0] == "every";
+  std::vector<std::string> precisions = {"fp32", "bf16"};
+  precisions.insert(precisions.end(), std::begin(kRecipes), std::end(kRecipes));
+  // Ranks that share move weights and gradients, whatever an input's scales are.
+  if (!whole && ranks.size > 1) precisions = {"fp32", "bf16", "delayed", "rowwise-hp-wgrad"};
+  const std::vector<Combination> all = every(precisions);
+  std::map<std::string, std::pair<Trained, Memory>> plain;
   std::map<std::string, int> same;
-  for (const Combination& c : combinations) {
-    Plain& base = plain[c.precision];
-    if (base.end.losses.empty()) {
-      const auto trainer = world.trainer({Recompute::none, 1, Offload::none, 2, c.precision});
-      base = {train(world, *trainer), planned(trainer->plan()).rest};
-    }
-    const Memory memory = compare(world, c, base);
+  for (const Combination& c : whole ? all : pairs(all)) {
+    if (!plain.count(c.precision))
+      plain[c.precision] = train(world, {Recompute::none, 1, Offload::none, 2, c.precision});
+    const auto& [want, plain_memory] = plain[c.precision];
+    const auto [got, memory] = train(world, c);
+    require_same(c.name(), got, want);
+    const Memory expected = theory(c, plain_memory.rest);
+    REQUIRE(memory == expected, "%s: the plan has %s and %zu others, theory %s and %zu", c.name().c_str(),
+            memory.text().c_str(), memory.rest, expected.text().c_str(), expected.rest);
     ++same[c.precision];
-    if (ranks.rank == 0 && !whole) printf("ok   %s: the same bits; %s\n", c.name().c_str(), memory.text().c_str());
+    if (world.first() && !whole) printf("ok   %s: the same bits; %s\n", c.name().c_str(), memory.text().c_str());
   }
-  if (ranks.rank > 0) return;
   for (const auto& [precision, count] : same)
-    printf(
-        "%-16s %3d combinations: the bits of the plain training, each planned byte touched and no other, memory as "
-        "theory has it\n",
-        precision.c_str(), count);
+    if (world.first())
+      printf("%-16s %3d combinations: the plain training's bits, the planned bytes, memory as theory has it\n",
+             precision.c_str(), count);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Ranks ranks;
-  try {
-    ranks = Ranks::start(&argc, &argv);
-    REQUIRE(argc == 2, "activation_policies: see the head of its source for what it takes");
-    const std::string what = argv[1];
-    if (what == "slots") print_slots(ranks);
-    else run(ranks, what == "every");
-  } catch (const std::exception& error) {
-    end_all_ranks(ranks, error);
-  }
-  ranks.finish();
-  return 0;
+  return ranks_main(argc, argv, {{"activation_policies every|pairs", run}, {"activation_policies slots", print_slots}});
 }

@@ -1,58 +1,47 @@
 #!/usr/bin/env bash
 # Covers: bad input: each a clear message and an exit code other than 0, on one rank and on two
 # Timeout: 300
-# Alone: its ranks take all cores
+#
+# Each case runs on one rank, some that the commit chooses on two: make test-options has all of them on two.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
 cd "$scratch"
+export LLMC_THREADS=1
+short=(--steps 1 --val-every 0 --sample-every 0)
+small=(--layers 1 "${short[@]}" --seq-len 16 --global-batch 1)
+trains() { exits 0 "$train" "$@"; }
 
-# header FILE MAGIC VERSION TOKENS: an llm.c header; TOKENS is what it claims.
-header() {
-  {
-    printf "$(printf '\\x%02x\\x%02x\\x%02x\\x%02x' $(($2 & 255)) $(($2 >> 8 & 255)) $(($2 >> 16 & 255)) $(($2 >> 24 & 255)))"
-    printf "$(printf '\\x%02x\\0\\0\\0' "$3")"
-    printf "$(printf '\\x%02x\\x%02x\\0\\0' $(($4 & 255)) $(($4 >> 8 & 255)))"
-    head -c $((1024 - 12)) /dev/zero
-  } >"$1"
-}
-header truncated.bin 20240520 1 5000
-head -c 4000 /dev/zero >>truncated.bin
-header magic.bin 20240599 1 1000
-head -c 2000 /dev/zero >>magic.bin
-header good.bin 20240520 1 1000
-head -c 2000 /dev/zero >>good.bin
-header token.bin 20240520 1 1000
-{ head -c 1998 /dev/zero && printf '\x2c\x01'; } >>token.bin # the last token is 300
+# Shards of llm.c's format, sound and not.
+python3 - <<'END'
+import pathlib, struct
+def shard(path, data=bytes(2000), magic=20240520, tokens=1000):
+    pathlib.Path(path).parent.mkdir(exist_ok=True)
+    pathlib.Path(path).write_bytes(struct.pack("<256i", magic, 1, tokens, *[0] * 253) + data)
+shard("good.bin")
+shard("truncated.bin", bytes(4000), tokens=5000)
+shard("magic.bin", magic=20240599)
+shard("token.bin", bytes(1998) + b"\x2c\x01")  # the last token is 300
+shard("own/train_000000.bin")
+shard("swapped/good.bin")
+shard("silent/good.bin")
+shard("silent/good.mask", bytes(1000), magic=20241121)  # no token is learnt
+END
 : >empty.txt
+head -c 300000 "$root/dev/data/tinyshakespeare.txt" >text.txt
 
-short="--steps 1 --val-every 0 --sample-every 0"
-"$train" --layers 1 $short --seq-len 16 --global-batch 1 --out good >good.txt 2>&1 || { cat good.txt && fail "a good run"; }
-cp -r good/export cut && head -c 100000 good/export/model.safetensors >cut/model.safetensors
-cp -r good/export missing && rm missing/model.safetensors
-cp -r good/export shape && sed -i 's/"intermediate_size": 384/"intermediate_size": 385/' shape/config.json
-cp -r good/export heads && sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' heads/config.json
-cp -r good/export dropout && sed -i 's/"attention_bias": false/"attention_dropout": 0.1, &/' dropout/config.json
-sed 's/"attention_bias": false/"sliding_window": 64, &/' good/export/config.json >window.json
-sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
-"$train" --model large.json $short --seq-len 16 --global-batch 1 --train-data good.bin --out large \
-  >large.txt 2>&1 || { cat large.txt && fail "a model of 300 tokens"; }
-mkdir full && touch full/something
-cp good/export/model.safetensors lonely.safetensors
-cp -r good/export named && cp named/model.safetensors named/other.safetensors
-mkdir begun && touch begun/train.jsonl
-# Shards of a vocabulary of their own, as dev/data/prepare leaves them.
-mkdir own && cp good.bin own/train_000000.bin
-printf '{"format": "train_llama shards 1", "tokenizer": {"file": null, "vocabulary": 300}}' >own/manifest.json
-mkdir -p tiny other_vocabulary
-printf '{"model": {"type": "BPE"}}' >tiny/tokenizer.json
-cp "$root/dev/test/tokenizers/llama3.json" other_vocabulary/tokenizer.json
-# Shards beside another tokenizer than the weights': two ids swapped.
-mkdir swapped silent
-cp good.bin swapped && sed 's/"a": 97\b/"a": 98/; t; s/"b": 98\b/"b": 97/' good/export/tokenizer.json >swapped/tokenizer.json
-cp good.bin silent && header silent/good.mask 20241121 1 1000
-head -c 1000 /dev/zero >>silent/good.mask # no token is learnt
-cp -r good/export nan && python3 - nan/model.safetensors <<'END'
+# Models, sound and not.
+check "a good run" trains "${small[@]}" --out good
+of_good() { cp -r good/export "$1" && (cd "$1" && eval "$2"); } # NAME CHANGE
+of_good cut 'truncate -s 100000 model.safetensors'
+of_good missing 'rm model.safetensors'
+of_good shape 'sed -i "s/\"intermediate_size\": 384/\"intermediate_size\": 385/" config.json'
+of_good heads 'sed -i "s/\"num_key_value_heads\": 2/\"num_key_value_heads\": 3/" config.json'
+of_good dropout 'sed -i "s/\"attention_bias\": false/\"attention_dropout\": 0.1, &/" config.json'
+of_good window 'sed -i "s/\"attention_bias\": false/\"sliding_window\": 64, &/" config.json'
+of_good named 'cp model.safetensors other.safetensors'
+of_good torn_config 'echo "{\"bos_token\": \"<s>\",}" >tokenizer_config.json'
+of_good nan : && python3 - nan/model.safetensors <<'END'
 import json, struct, sys
 with open(sys.argv[1], "r+b") as file:
     (length,) = struct.unpack("<Q", file.read(8))
@@ -60,132 +49,156 @@ with open(sys.argv[1], "r+b") as file:
     file.seek(8 + length + end - 12)  # of the fp32 numbers the third last: a row of the last rank's
     file.write(struct.pack("<f", float("nan")))
 END
-cp -r good/export torn_config && printf '{"bos_token": "<s>",}' >torn_config/tokenizer_config.json
-check "a folder that is called as a preset is not the model" "$train" --dry-run
-"$train" $short --train-data silent/good.bin --seq-len 16 --global-batch 2 --out silent_run >silent.txt || { cat silent.txt && fail "nothing to learn"; }
-check "a step without anything to learn has no loss" grep -q '"loss":null' silent_run/train.jsonl
-check "  and says so" grep -q "nothing to learn" silent.txt
+cp good/export/model.safetensors lonely.safetensors
+sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
+check "a model of 300 tokens" trains --model large.json "${small[@]:2}" --train-data good.bin --out large
+mkdir full begun tiny other_vocabulary
+touch full/something begun/train.jsonl
+printf '{"model": {"type": "BPE"}}' >tiny/tokenizer.json
+cp "$root/dev/test/tokenizers/llama3.json" other_vocabulary/tokenizer.json
+# Shards of a vocabulary of their own, as dev/data/prepare leaves them, and of a tokenizer with two ids swapped.
+printf '{"format": "train_llama shards 1", "tokenizer": {"file": null, "vocabulary": 300}}' >own/manifest.json
+sed 's/"a": 97\b/"a": 98/; t; s/"b": 98\b/"b": 97/' good/export/tokenizer.json >swapped/tokenizer.json
+check "a folder that is called as a preset is not the model" trains --dry-run
+
+# what | what is said | options
+cat >cases <<'END'
+truncated shard|header says 5000 tokens|--train-data truncated.bin
+wrong magic|20240599|--train-data magic.bin
+token beyond the vocabulary, read at the start|token.bin: token 999 is 300|--train-data token.bin --check-data
+held-out data with such a token|token.bin: token 999 is 300|--val-data token.bin --train-data good.bin --check-data
+empty text|empty.txt|--train-data empty.txt
+no such data|nothing|--train-data nothing.bin
+missing safetensors|safetensors|--model missing
+truncated safetensors|model.safetensors|--model cut
+wrong shapes|gate_proj|--model shape
+an impossible model|not a multiple of 3|--model heads
+dropout|attention_dropout is 0.1|--model dropout
+a model that attends to a window|sliding_window is 64|--model window/config.json
+text for weights of another vocabulary|vocabulary of 300|--model large/export
+weights without a config.json|there is no config.json beside it|--model lonely.safetensors
+weights that are not the folder's|other.safetensors is none of the weights of named|--model named/other.safetensors
+a run that has no weights|neither an export nor a checkpoint|--model begun
+shards with more tokens than the model|"vocab_size": 300}|--train-data own/*.bin
+held-out shards with more tokens than the weights|own have a vocabulary of 300 tokens|--model good/export --val-data own/*.bin
+a vocabulary for weights|--vocab-size 300: the weights of good/export have 256 tokens|--model good --vocab-size 300
+no such model|did you mean llama3-8b|--model llama3-8
+a tokenizer of another vocabulary|tokens, the model tiny 256|--tokenizer other_vocabulary
+a tokenizer that is none|tiny/tokenizer.json|--tokenizer tiny
+shards of another tokenizer|token 97 is "b" there and "a" here|--model good/export --train-data swapped/*.bin
+held-out data without anything to learn|have no token to learn|--eval-only --val-data silent/good.bin --seq-len 16
+a tokenizer_config.json that is none|torn_config/tokenizer_config.json|--model torn_config
+unknown option|did you mean --lr?|--lrr 3
+a pattern without quotes|'books/*.txt'|--train-data text.txt good.bin
+a number beyond all sense|--micro-batch 4294967297|--micro-batch 4294967297
+a step of too many tokens|at most 2^31 tokens|--global-batch 999999998
+an epsilon that fp32 does not have|--adam-eps|--adam-eps 1e-50
+too little data|lower --seq-len|--train-data good.bin --seq-len 1000
+a value that is no number|--lr abc: not a number|--lr abc
+a batch that cannot be shared|--global-batch|--global-batch 5 --micro-batch 2
+an impossible mesh|tensor|--tensor-parallel-degree 3
+an output that is not empty|exists and is not an empty directory|--out full
+an unwritable output|/proc/run|--out /proc/run
+a sequence longer than the model|--seq-len|--seq-len 100000
+a model that does not fit|it does not fit|--model llama3-405b --train-data text.txt --seq-len 64
+sums narrower than what is added|sums of fp32 numbers travel in fp32|--tensor-parallel-reduce-dtype bf16 --dtype fp32
+FP8 around fp32|--fp8 rowwise with --dtype fp32: FP8 products have bf16 around them|--fp8 rowwise --dtype fp32
+gradients in a format that the recipe has not|e5m2 goes with --fp8 tensorwise or delayed|--fp8 rowwise --fp8-grad e5m2
+FP8 without what is not there|--fp8-skip: dwon_proj matches no weight|--fp8 tensorwise --fp8-skip dwon_proj
+FP8 without any product|leaves no product in FP8|--fp8 blockwise --fp8-skip *
+FP8 weights that travel, and are none|add --fp8 tensorwise or delayed|--fp8-all-gather
+a format without FP8|--fp8-grad changes nothing with --fp8 off|--fp8-grad e4m3
+powers of two without FP8|--fp8-pow2-scales changes nothing with --fp8 off|--fp8-pow2-scales on
+statistics without FP8|--fp8-stats changes nothing with --fp8 off|--fp8-stats 5
+a history without FP8|--fp8-history changes nothing with --fp8 off|--fp8-history 4
+largest numbers without FP8|--fp8-amax changes nothing with --fp8 off|--fp8-amax latest
+a margin without FP8|--fp8-margin changes nothing with --fp8 off|--fp8-margin 2
+a history that the recipe has not|use --fp8-history 1024, or --fp8 delayed|--fp8 tensorwise --fp8-history 4
+a recipe that is none|--fp8 tensor: unknown|--fp8 tensor
+END
+refusals() { # RANKS: of the cases on standard input
+  local what text arguments words
+  while IFS='|' read -r what text arguments; do
+    read -ra words <<<"$arguments"
+    refused "$1: $what" "$text" ranks "$1" "$train" "${short[@]}" "${words[@]}" </dev/null
+  done
+}
+refusals 1 <cases
+head -c 200 text.txt >short.txt
+refused "1: a text whose last tenth is too short" "20 tokens, too few for a sequence of 64" "$train" --steps 1 --train-data short.txt --seq-len 64
+refusals 2 < <(some_of "$([ "${OPTIONS:-}" = every ] || echo 12)" <cases)
 
 for n in 1 2; do
-  on=(ranks "$n" "$train" $short)
-  echo "-- on $n rank(s)"
-  refused "truncated shard" "header says 5000 tokens" "${on[@]}" --train-data truncated.bin
-  refused "wrong magic" "20240599" "${on[@]}" --train-data magic.bin
-  refused "token beyond the vocabulary, read at the start" "token.bin: token 999 is 300" "${on[@]}" --train-data token.bin --check-data
-  refused "  and when its turn comes" "token.bin: token 999 is 300" "${on[@]}" --train-data token.bin --out token_run
+  echo "-- what is found later, and what is read by all, on $n rank(s)"
+  on=(ranks "$n" "$train" "${short[@]}")
+  refused "a token beyond the vocabulary when its turn comes" "token.bin: token 999 is 300" "${on[@]}" --train-data token.bin --out token_run
   check "  in the first step, which has all tokens, and not before" grep -q "^  memory" refused
-  check "  and no run is left of it" [ ! -e token_run ]
-  refused "held-out data with such a token" "token.bin: token 999 is 300" "${on[@]}" --val-data token.bin --train-data good.bin --check-data
-  "${on[@]}" --train-data good.bin --val-data 'silent/*.bin' --check-data --dry-run >checked.txt
-  check "good data is read to its end before a dry run ends" grep -q "checked 2.00k tokens and their masks in 2 files in .*: each is below the vocabulary" checked.txt
-  refused "empty text" "empty.txt" "${on[@]}" --train-data empty.txt
-  refused "no such data" "nothing" "${on[@]}" --train-data nothing.bin
-  refused "missing safetensors" "safetensors" "${on[@]}" --model missing
-  refused "truncated safetensors" "model.safetensors" "${on[@]}" --model cut
-  refused "wrong shapes" "gate_proj" "${on[@]}" --model shape
-  refused "an impossible model" "not a multiple of 3" "${on[@]}" --model heads
-  refused "dropout" "attention_dropout is 0.1" "${on[@]}" --model dropout
-  refused "a model that attends to a window" "sliding_window is 64" "${on[@]}" --model window.json
-  refused "text for weights of another vocabulary" "vocabulary of 300" "${on[@]}" --model large/export
-  refused "weights without a config.json" "there is no config.json beside it" "${on[@]}" --model lonely.safetensors
-  refused "weights that are not the folder's" "other.safetensors is none of the weights of named" "${on[@]}" --model named/other.safetensors
-  refused "a run that has no weights" "neither an export nor a checkpoint" "${on[@]}" --model begun
-  refused "shards with more tokens than the model" "\"vocab_size\": 300}" "${on[@]}" --train-data 'own/*.bin'
-  refused "held-out shards with more tokens than the weights" "own have a vocabulary of 300 tokens" "${on[@]}" --model good/export --val-data 'own/*.bin'
-  refused "a vocabulary for weights" "--vocab-size 300: the weights of good/export have 256 tokens" "${on[@]}" --model good --vocab-size 300
-  refused "no such model" "did you mean llama3-8b" "${on[@]}" --model llama3-8
-  refused "a tokenizer of another vocabulary" "tokens, the model tiny 256" "${on[@]}" --tokenizer other_vocabulary
-  refused "a tokenizer that is none" "tiny/tokenizer.json" "${on[@]}" --tokenizer tiny
- refused "shards of another tokenizer" "token 97 is \"b\" there and \"a\" here" "${on[@]}" --model good/export --train-data 'swapped/*.bin'
-  refused "held-out data without anything to learn" "have no token to learn" "${on[@]}" --eval-only --val-data silent/good.bin --seq-len 16
-  refused "a tokenizer_config.json that is none" "torn_config/tokenizer_config.json" "${on[@]}" --model torn_config
-  refused "unknown option" "--lr" "${on[@]}" --lrr 3
-  refused "a number beyond all sense" "--micro-batch 4294967297" "${on[@]}" --micro-batch 4294967297
-  refused "a step of too many tokens" "at most 2^31 tokens" "${on[@]}" --global-batch 999999998
-  refused "an epsilon that fp32 does not have" "--adam-eps" "${on[@]}" --adam-eps 1e-50
-  refused "too little data" "lower --seq-len" "${on[@]}" --train-data good.bin --seq-len 1000
-  refused "a value that is no number" "--lr" "${on[@]}" --lr abc
-  refused "a batch that cannot be shared" "--global-batch" "${on[@]}" --global-batch 5 --micro-batch 2
-  refused "an impossible mesh" "tensor" "${on[@]}" --tensor-parallel-degree 3
-  refused "an output that is not empty" "exists and is not an empty directory" "${on[@]}" --out full
-  refused "an unwritable output" "/proc/run" "${on[@]}" --out /proc/run
-  refused "a sequence longer than the model" "--seq-len" "${on[@]}" --seq-len 100000
-  refused "a model that does not fit" "it does not fit" "${on[@]}" --model llama3-405b --train-data good.txt --seq-len 64
-  refused "sums narrower than what is added" "sums of fp32 numbers travel in fp32" "${on[@]}" --tensor-parallel-reduce-dtype bf16 --dtype fp32
-  refused "FP8 around fp32" "--fp8 rowwise with --dtype fp32: FP8 products have bf16 around them" "${on[@]}" --fp8 rowwise --dtype fp32
-  refused "gradients in a format that the recipe has not" "e5m2 goes with --fp8 tensorwise or delayed" "${on[@]}" --fp8 rowwise --fp8-grad e5m2
-  refused "FP8 without what is not there" "--fp8-skip: dwon_proj matches no weight" "${on[@]}" --fp8 tensorwise --fp8-skip dwon_proj
-  refused "FP8 without any product" "leaves no product in FP8" "${on[@]}" --fp8 blockwise --fp8-skip '*'
-  refused "FP8 weights that travel, and are none" "add --fp8 tensorwise or delayed" "${on[@]}" --fp8-all-gather
-  for ignored in "fp8-grad e4m3" "fp8-pow2-scales on" "fp8-stats 5" "fp8-history 4" "fp8-amax latest" "fp8-margin 2"; do
+  for fp8 in tensorwise blockwise "delayed --zero-stage 3 --fp8-all-gather" "tensorwise --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off"; do
     # shellcheck disable=SC2086  # words
-    refused "--$ignored without FP8" "--${ignored% *} changes nothing with --fp8 off" "${on[@]}" --$ignored
+    refused "a NaN in the weights, --fp8 $fp8" "the weight of down in block 0 has an infinity or NaN" \
+      "${on[@]}" --model nan --seq-len 16 --global-batch 2 --fp8 $fp8 --out nan_run
   done
-  refused "a history that the recipe has not" "use --fp8-history 1024, or --fp8 delayed" "${on[@]}" --fp8 tensorwise --fp8-history 4
-  refused "a recipe that is none" "--fp8" "${on[@]}" --fp8 tensor
-  for fp8 in "tensorwise" "blockwise" "delayed --zero-stage 3 --fp8-all-gather" "tensorwise --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off"; do
-    # shellcheck disable=SC2086  # words
-    refused "a NaN in the weights, --fp8 $fp8" "the weight of down in block 0 has an infinity or NaN" "${on[@]}" --model nan --seq-len 16 --global-batch 2 --fp8 $fp8 --out nan_run
-    check "  leaves nothing" [ ! -e nan_run ]
-  done
-  export LLMC_CPU_ORDER=sideways
-  refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
-  unset LLMC_CPU_ORDER
+  check "neither leaves a run" [ ! -e token_run ] && check "  nor this" [ ! -e nan_run ]
+  check "good data is read to its end before a dry run ends" exits 0 "${on[@]}" --train-data good.bin --val-data 'silent/*.bin' --check-data --dry-run
+  check "  and counted" grep -q "checked 2.00k tokens and their masks in 2 files in .*: each is below the vocabulary" out.txt
+  LLMC_CPU_ORDER=sideways refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
 done
+check "a step without anything to learn" trains "${short[@]}" --train-data silent/good.bin --seq-len 16 --global-batch 2 --out silent_run
+check "  says so" said "nothing to learn"
+check "  and has no loss" grep -q '"loss":null' silent_run/train.jsonl
 
-# What the system lets a file grow to, as a full disk does.
-limited() { (ulimit -f 500 && "$train" --layers 1 $short --seq-len 16 --global-batch 1 --out limited); }
+# The system limits how large a file grows, as a full disk does.
+limited() { (ulimit -f 500 && "$train" "${small[@]}" --out limited); }
 refused "an export that the disk does not take" "limited/export/model.safetensors" limited
-check "nothing is left under the export's name" eval '[ ! -e limited/export/model.safetensors ]'
-check "no run's folder is left by what was refused" eval '! compgen -G "runs/20*"'
+check "  nothing is left under its name" [ ! -e limited/export/model.safetensors ]
+check "no run's folder is left by what was refused" not compgen -G "runs/20*"
 
-# Models by other names.
-takes() { "$train" --dry-run --model "$1" >took.txt && grep -q "weights of good/export: " took.txt; }
-check "a run's folder is its export" takes good
-check "a file of weights is its folder" takes good/export/model.safetensors
-"$train" --dry-run --train-data 'own/*.bin' --seq-len 16 --global-batch 1 >advice.txt 2>&1 || true
-grep -o '{"hidden_size.*}' advice.txt >advised.json
-check "the model that is advised for shards is one" "$train" --dry-run --train-data 'own/*.bin' --seq-len 16 --global-batch 1 --model advised.json
-check "--vocab-size makes a preset one" "$train" $short --layers 1 --train-data 'own/*.bin' --seq-len 16 --global-batch 1 --vocab-size 300 --out own_run
+echo "-- models by other names"
+for name in good good/export/model.safetensors; do
+  check "--model $name" trains --dry-run --model $name
+  check "  is the export" said "weights of good/export: "
+done
+own=(--train-data 'own/*.bin' --seq-len 16 --global-batch 1)
+refused "shards of a vocabulary of their own" '{"hidden_size' "$train" --dry-run "${own[@]}"
+grep -o '{"hidden_size.*}' refused >advised.json
+check "  the model that is advised for them is one" trains --dry-run "${own[@]}" --model advised.json
+check "  --vocab-size makes a preset one" trains "${short[@]}" --layers 1 "${own[@]}" --vocab-size 300 --out own_run
 check "  which its export says" grep -q '"vocab_size": 300' own_run/export/config.json
-check "--vocab-size drops tokens that are no longer there" eval '"$train" --dry-run --model llama3.2-1b --layers 1 --vocab-size 500 --seq-len 16 --global-batch 1 >fewer.txt && grep -q "vocabulary 500" fewer.txt'
+check "--vocab-size drops tokens that are no longer there" trains --dry-run --model llama3.2-1b --vocab-size 500 "${small[@]}"
+check "  as the banner says" said "vocabulary 500"
 
-# What somebody has in the folder that a checkpoint is to become.
-"$train" --layers 1 $short --seq-len 16 --global-batch 1 --checkpoint-every 1 --out saved >saved.txt 2>&1 || { cat saved.txt && fail "a run with a checkpoint"; }
-refused "a run with checkpoints alone" "scripts/consolidate unexported DIR" eval 'cp -r saved unexported && rm -r unexported/export && "$train" --model unexported'
-mkdir mine
+echo "-- what somebody has in the folder that a checkpoint is to become"
+check "a run with a checkpoint" trains "${small[@]}" --checkpoint-every 1 --out saved
+mkdir mine unexported && cp -r saved/checkpoints saved/*.json* unexported
+refused "a run with checkpoints alone" "scripts/consolidate unexported DIR" "$train" --model unexported
 for file in README.md config.json generation_config.json tokenizer.json; do
   echo mine >mine/$file
   refused "$file of somebody's own" "mine/$file is there already" "$train" --resume saved --consolidate mine
   check "  stays, and nothing comes beside it" [ "$(cat mine/*)" = mine ]
   rm mine/$file
 done
-check "into an empty folder it goes" eval '"$train" --resume saved --consolidate mine >consolidated.txt && cmp mine/model.safetensors saved/export/model.safetensors'
+check "into an empty folder it goes" trains --resume saved --consolidate mine
+check "  with the export's bits" cmp mine/model.safetensors saved/export/model.safetensors
 
 refused "a recipe that the rehearsed GPU has not" "those that can: --fp8 tensorwise, delayed" \
   "$train" --dry-run --nodes 1 --gpu B200 --model llama3.2-1b --fp8 blockwise
-
-"$train" --check-data --dry-run >checked.txt
-check "a text that is cut in two parts is one file" grep -q "checked 1.12M tokens in 1 file in" checked.txt
+check "a text that is cut in two parts" trains --check-data --dry-run
+check "  is one file" said "checked 1.12M tokens in 1 file in"
 
 # A mapped file that shrinks would end the run with a bus error.
-head -c 300000 "$root/dev/data/tinyshakespeare.txt" >shrinking.txt
-LLMC_THREADS=1 timeout 100 "$train" --layers 1 --seq-len 16 --global-batch 4 --steps 100000 --val-every 0 --sample-every 0 \
-  --train-data shrinking.txt --out shrinking >shrinking.out 2>&1 &
-pid=$!
-wait_for shrinking.out "step  *3/"
-truncate -s 1000 shrinking.txt
-code=0
-wait $pid || code=$?
-check "a file that shrinks while it is trained on ends the run by a message ($code)" eval '[ "$code" -gt 0 ] && [ "$code" -lt 124 ]'
-check "  with its sizes" grep -q "of shrinking.txt: it had 300000 bytes when it was opened and has 1000 now" shrinking.out
+begin shrinking "step  *3/" "$train" --layers 1 --seq-len 16 --global-batch 4 --steps 100000 --val-every 0 --sample-every 0 \
+  --train-data text.txt --out shrinking
+truncate -s 1000 text.txt
+check "a file that shrinks while it is trained on ends the run" ends 60
+check "  with an error ($code)" [ "$code" = 1 ]
+check "  that has its sizes" says shrinking "of text.txt: it had 300000 bytes when it was opened and has 1000 now"
 
-# Runs that start in the same second.
 pids=() codes=""
 for _ in 1 2 3 4; do
-  LLMC_THREADS=1 "$train" --layers 1 $short --seq-len 16 --global-batch 1 >>same_second.txt 2>&1 &
+  "$train" "${small[@]}" >>same_second.txt 2>&1 &
   pids+=($!)
 done
 for pid in "${pids[@]}"; do wait "$pid" && codes+=0 || codes+=x; done
-check "4 runs that start at once have 4 folders ($codes)" eval '[ "$codes" = 0000 ] && [ "$(ls -d runs/20* | wc -l)" = 4 ] && [ "$(cat runs/20*/train.jsonl | wc -l)" = 4 ]'
+check "4 runs that start at once end well" [ "$codes" = 0000 ]
+check "  and have 4 folders" [ "$(cat runs/20*/train.jsonl | wc -l) $(compgen -G "runs/20*" | wc -l)" = "4 4" ]
 echo "$checks checks passed"

@@ -17,9 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include "dev/test/error_of.h"
+#include "dev/test/ranks_main.h"
 #include "llmc/base/error.h"
 #include "llmc/comm/communicator.h"
-#include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
 
 namespace {
@@ -35,15 +36,15 @@ constexpr int kPatienceSeconds = 2;
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 struct Bench {
-  Ranks& ranks;
+  const Ranks& ranks;
   Device device;
   std::unique_ptr<Communicator> communicator;
   Stream compute, communication;
   int checks = 0;
 
-  Bench(Ranks& ranks, double timeout_seconds = 60)
+  Bench(const Ranks& ranks, double timeout_seconds = 60)
       : ranks(ranks),
-        device(ranks.local_rank, world(ranks)),
+        device(ranks.local_rank, backend(ranks)),
         communicator(make_communicator(device, ranks, rendezvous_file(), timeout_seconds)),
         compute(device, "compute"),
         communication(device, "communication") {}
@@ -53,11 +54,15 @@ struct Bench {
     ++checks;
   }
 
+  void says(const std::string& message, const char* part) {
+    check(message.find(part) != std::string::npos, format("\"%s\" says \"%s\"", message.c_str(), part));
+  }
+
   // Each rank executes its streams in another random order, if in a random one.
-  static CpuWorld world(const Ranks& ranks) {
-    CpuWorld world = CpuWorld::from_environment(ranks.local_size);
-    world.seed += (unsigned long)ranks.rank;
-    return world;
+  static CpuBackend backend(const Ranks& ranks) {
+    CpuBackend cpu = CpuBackend::from_environment(ranks.local_size);
+    cpu.seed += (unsigned long)ranks.rank;
+    return cpu;
   }
   static std::string rendezvous_file() {
     const char* file = getenv("LLMC_TEST_RENDEZVOUS");
@@ -65,17 +70,7 @@ struct Bench {
   }
 };
 
-// The message of the Error that `f` throws; empty if it throws none.
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-// What rank r holds at i: signs and magnitudes such that the order of a sum shows in its bits.
+// The number that rank r holds at i: signs and magnitudes such that the order of a sum shows in its bits.
 uint64_t hash(int rank, size_t i) {
   uint64_t x = (uint64_t(rank) + 1) * 0x9E3779B97F4A7C15ull + uint64_t(i) * 0xBF58476D1CE4E5B9ull;
   x ^= x >> 31, x *= 0x94D049BB133111EBull, x ^= x >> 29;
@@ -249,16 +244,14 @@ void check_reduce_scatter(Bench& b, const char* type) {
 void check_refusals(Bench& b) {
   Communicator& c = *b.communicator;
   Buffer<float> data(b, 100 * size_t(b.ranks.size));
-  const auto refused = [&](const char* expected, const std::function<void()>& call) {
-    const std::string message = error_of(call);
-    b.check(message.find(expected) != std::string::npos, format("\"%s\" says \"%s\"", message.c_str(), expected));
-  };
-  refused("expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, b.ranks.size); });
-  refused("expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, -1); });
-  refused("12 numbers at a null pointer", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); });
-  refused("dev/test/comm.cpp", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); });
-  refused("overlap", [&] { c.all_gather(b.compute, data.data(), data.data() + 1, 100 * sizeof(float)); });
-  refused("overlap", [&] { c.reduce_scatter_sum(b.compute, data.data() + 1, data.data(), 100); });
+  const std::pair<const char*, std::function<void()>> calls[] = {
+      {"expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, b.ranks.size); }},
+      {"expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, -1); }},
+      {"12 numbers at a null pointer", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); }},
+      {"dev/test/comm.cpp", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); }},
+      {"overlap", [&] { c.all_gather(b.compute, data.data(), data.data() + 1, 100 * sizeof(float)); }},
+      {"overlap", [&] { c.reduce_scatter_sum(b.compute, data.data() + 1, data.data(), 100); }}};
+  for (const auto& [expected, call] : calls) b.says(error_of(call), expected);
 }
 
 // ---------------------------------------------------------------------------------------------- streams
@@ -303,10 +296,7 @@ void check_groups(Bench& b) {
   for (int r = color; r < size; r += 2) members.push_back(r);
   const std::unique_ptr<Communicator> group = b.communicator->split(members), alone = b.communicator->split({rank});
   b.check(group->world_ranks() == members && alone->world_ranks() == std::vector<int>{rank}, "who is in a group");
-  if (size > 1) {
-    const std::string message = error_of([&] { b.communicator->split({(rank + 1) % size}); });
-    b.check(message.find("this rank's") != std::string::npos, "a group without this rank is refused");
-  }
+  if (size > 1) b.says(error_of([&] { b.communicator->split({(rank + 1) % size}); }), "this rank's");
   b.check(group->size() == int(members.size()) && members[size_t(group->rank())] == rank, "a group's size and ranks");
   b.check(alone->size() == 1 && alone->rank() == 0, "a group of one");
 
@@ -324,24 +314,20 @@ void check_groups(Bench& b) {
   b.check(reversed->world_ranks() == backwards && backwards[size_t(reversed->rank())] == rank,
           "a group in another order");
   Buffer<float> parts(b, members.size() * 5);
-  std::vector<float> own = values<float>(rank, 5), gathered;
+  std::vector<float> gathered;
   for (const int member : backwards)
     for (const float x : values<float>(member, 5)) gathered.push_back(x);
   Buffer<float> mine(b, 5);
-  mine.put(own);
+  mine.put(values<float>(rank, 5));
   reversed->all_gather(b.compute, parts.data(), mine.data(), 5 * sizeof(float));
   b.check(agree(b, parts.get(), gathered), "what it gathers");
   alone->all_reduce_sum(b.compute, data.data(), kCount);
   b.check(agree(b, data.get(), want), "a sum of one");
   Buffer<float> all(b, kCount * members.size());
   group->all_gather(b.compute, all.data(), data.data(), kCount * sizeof(float));
-  b.check(agree(b, all.get(),
-                [&] {
-                  std::vector<float> repeated;
-                  for (size_t m = 0; m < members.size(); ++m) repeated.insert(repeated.end(), want.begin(), want.end());
-                  return repeated;
-                }()),
-          "a gather within the group");
+  std::vector<float> repeated;
+  for (size_t m = 0; m < members.size(); ++m) repeated.insert(repeated.end(), want.begin(), want.end());
+  b.check(agree(b, all.get(), repeated), "a gather within the group");
 }
 
 // Two communicators in two streams that nothing orders: each rank looks at another one first, and none waits forever.
@@ -363,13 +349,12 @@ void check_two_streams(Bench& b) {
 }
 
 void check_order(Bench& b) {
-  if (b.device.info().gpu) return;  // the CPU world's check
+  if (b.device.info().gpu) return;  // the CPU backend's check
   Communicator& c = *b.communicator;
   Buffer<float> data(b, 1000), other(b, 1000);
   const auto unordered = [&](std::vector<const char*> names, const std::function<void()>& call) {
     const std::string message = error_of(call);
-    for (const char* name : names)
-      b.check(message.find(name) != std::string::npos, format("\"%s\" names \"%s\"", message.c_str(), name));
+    for (const char* name : names) b.says(message, name);
     b.device.synchronize();
   };
   clear(b.compute, data.data(), data.size());
@@ -425,7 +410,7 @@ void check_host_helpers(Bench& b) {
   if (b.ranks.rank == 0) fs::remove(file);
 }
 
-void check_all(Ranks& ranks) {
+void check_all(const Ranks& ranks) {
   Bench b(ranks);
   check_all_reduce_sum<float>(b, "float");
   check_all_reduce_sum<double>(b, "double");
@@ -448,12 +433,10 @@ void check_all(Ranks& ranks) {
 
 // ---------------------------------------------------------------------------------------------- scenarios
 
-// All ranks work together until something ends them; "alive" says the process id.
-void work_for_ever(Ranks& ranks, double timeout_seconds, const std::function<void(int step)>& before_step) {
+// All ranks work together until something ends them.
+void work_for_ever(const Ranks& ranks, double timeout_seconds, const std::function<void(int step)>& before_step) {
   Bench b(ranks, timeout_seconds);
   Buffer<float> data(b, 100000);
-  printf("alive %d %d\n", ranks.rank, getpid());
-  fflush(stdout);
   for (int step = 0;; ++step) {
     before_step(step);
     clear(b.compute, data.data(), data.size());
@@ -463,15 +446,15 @@ void work_for_ever(Ranks& ranks, double timeout_seconds, const std::function<voi
   }
 }
 
-const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
-    {"", [](Ranks& ranks, int) { check_all(ranks); }},
+const std::map<std::string, std::function<void(const Ranks&, int)>> scenarios = {
+    {"", [](const Ranks& ranks, int) { check_all(ranks); }},
     {"who",
-     [](Ranks& ranks, int) {
+     [](const Ranks& ranks, int) {
        printf("%s, local %d of %d, %s\n", ranks.name().c_str(), ranks.local_rank, ranks.local_size, ranks.how.c_str());
      }},
     // Rank 0 works for longer than a collective may take; rank 1 cannot do its work.
     {"long-work",
-     [](Ranks& ranks, int) {
+     [](const Ranks& ranks, int) {
        Bench b(ranks, kPatienceSeconds);
        int calls = 0;
        const auto work = [&] {
@@ -483,51 +466,49 @@ const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
        b.check(calls > 2, "the caller is called meanwhile");
        if (ranks.rank == 0) printf("%d checks passed on each of %d ranks\n", b.checks, ranks.size);
      }},
-    {"connect", [](Ranks& ranks, int) { Bench b(ranks); }},
-    // Until it is ended from outside, or a collective takes longer than N seconds.
-    {"work", [](Ranks& ranks, int n) { work_for_ever(ranks, n, [](int) {}); }},
+    {"connect", [](const Ranks& ranks, int) { Bench b(ranks); }},
     // Rank N alone fails, while the others work.
     {"fail-one",
-     [](Ranks& ranks, int n) {
+     [](const Ranks& ranks, int n) {
        work_for_ever(ranks, 60,
                      [&](int step) { REQUIRE(step < 20 || ranks.rank != n, "trouble of one rank\n  in two lines"); });
      }},
     // All but rank 0 fail with the same words, while it works.
     {"fail-others",
-     [](Ranks& ranks, int) {
+     [](const Ranks& ranks, int) {
        work_for_ever(ranks, 60, [&](int step) { REQUIRE(step < 20 || ranks.rank == 0, "trouble of the others"); });
      }},
-    {"fail-all", [](Ranks&, int) { fail("trouble of all"); }},
+    {"fail-all", [](const Ranks&, int) { fail("trouble of all"); }},
     // The same, but the lower ranks come to it later.
     {"fail-late",
-     [](Ranks& ranks, int) {
+     [](const Ranks& ranks, int) {
        sleep_ms(80 * (ranks.size - ranks.rank));
        fail("trouble of all");
      }},
     {"fail-at-exit",
-     [](Ranks&, int) {
+     [](const Ranks&, int) {
        std::atexit([] { sleep_ms(1000000); });
        fail("trouble before exit handlers that hang");
      }},
     {"fail-in-destructors",
-     [](Ranks&, int) {
+     [](const Ranks&, int) {
        struct Hangs {
          ~Hangs() { sleep_ms(1000000); }
        } hangs;
        end_within(0.5, "trouble before destructors that hang");
        fail("never printed");
      }},
-    {"fail-each", [](Ranks& ranks, int) { fail("trouble number %d", ranks.rank); }},
+    {"fail-each", [](const Ranks& ranks, int) { fail("trouble number %d", ranks.rank); }},
     // Rank N stays away from a collective.
     {"stay-away",
-     [](Ranks& ranks, int n) {
+     [](const Ranks& ranks, int n) {
        work_for_ever(ranks, kPatienceSeconds, [&](int step) {
          if (step == 20 && ranks.rank == n) sleep_ms(3000 * kPatienceSeconds);
        });
      }},
     // Rank N asks for another number of elements than the others.
     {"disagree",
-     [](Ranks& ranks, int n) {
+     [](const Ranks& ranks, int n) {
        Bench b(ranks);
        Buffer<float> data(b, 2000);
        b.communicator->all_reduce_sum(b.compute, data.data(), ranks.rank == n ? 2000 : 1000);
@@ -535,18 +516,12 @@ const std::map<std::string, std::function<void(Ranks&, int)>> scenarios = {
      }},
 };
 
+void run(const Ranks& ranks, const Words& words) {
+  const std::string name = words.empty() ? "" : words[0];
+  REQUIRE(scenarios.count(name), "comm %s: no such scenario", name.c_str());
+  scenarios.at(name)(ranks, words.size() > 1 ? std::stoi(words[1]) : 0);
+}
+
 }  // namespace
 
-int main(int argc, char** argv) {
-  Ranks ranks;
-  try {
-    ranks = Ranks::start(&argc, &argv);
-    const std::string name = argc > 1 ? argv[1] : "";
-    REQUIRE(scenarios.count(name), "comm %s: no such scenario", name.c_str());
-    scenarios.at(name)(ranks, argc > 2 ? atoi(argv[2]) : 0);
-  } catch (const std::exception& error) {
-    end_all_ranks(ranks, error);
-  }
-  ranks.finish();
-  return 0;
-}
+int main(int argc, char** argv) { return ranks_main(argc, argv, {{"comm [SCENARIO] [N]", run}}); }

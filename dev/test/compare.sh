@@ -48,7 +48,7 @@ cat >expected <<END
 1 bf16 $speed_bf16_1 - - - $(loss bf16-1)
 1 FP8_tensorwise $speed_fp8_1 $(percent "$speed_fp8_1" "$speed_bf16_1") $(percent "$speed_fp8_1" "$speed_bf16_1") - $(loss fp8-1)
 2 fp32 $speed_fp32_2 - - - $(loss fp32-2)
-2 bf16 $speed_bf16_2 $(percent "$speed_bf16_2" "$speed_fp32_2") - $(awk -v x="$(percent "$speed_bf16_2" "$speed_bf16_1")" 'BEGIN { print x + 100 }') $(loss bf16-2)
+2 bf16 $speed_bf16_2 $(percent "$speed_bf16_2" "$speed_fp32_2") - $(awk -v x="$(percent "$speed_bf16_2" "$speed_bf16_1")" 'BEGIN { printf "%.6f", x + 100 }') $(loss bf16-2)
 2 FP8_delayed_+_all-gather $speed_fp8_2 $(percent "$speed_fp8_2" "$speed_fp32_2") $(percent "$speed_fp8_2" "$speed_bf16_2") - $(loss fp8-2)
 END
 tail -n +2 table.csv | tr ' ' _ | awk -F, '{ for (i = 12; i <= 15; i++) if ($i == "") $i = "-"; print $5, $6, $12, $13, $14, $15, $17 }' >found
@@ -72,6 +72,7 @@ check "Markdown: the loss" eval '[ "$(cell fp8-2 "loss after 6 steps")" = "$(pri
 check "  faster or slower in FP8" eval '[ "$(cell fp8-2 "FP8 beside bf16")" = "$(awk -v x="$(percent "$speed_fp8_2" "$speed_bf16_2")" "BEGIN { printf \"%.1f%% %s\", x < 0 ? -x : x, x < 0 ? \"slower\" : \"faster\" }")" ]'
 check "  ranks, not GPUs, on a CPU" eval '[ "$(cell bf16-2 ranks)" = 2 ] && ! grep -q GPU table.md'
 check "  other options that differ" grep -qF -- "- \`--zero-stage\`: 0 (bf16-1, fp8-1, fp32-2, bf16-2), 3 (fp8-2)" table.md
+check "  speeds of few steps" grep -qF "steps were timed, so the speed is a rough one: bf16-1 (5), fp8-1 (4), fp32-2 (4), bf16-2 (4), fp8-2 (6)." table.md
 check "the picture has a bar for each run" eval '[ "$(grep -c "<rect x=" speeds.svg)" = 5 ] && python3 -c "import sys, xml.dom.minidom as x; x.parse(sys.argv[1])" speeds.svg'
 compare "${names[@]}" --warm-up 2 --step 3 --csv third.csv >/dev/null
 check "--step" eval '[ "$(sed -n 2p third.csv | cut -d, -f16,17)" = "3,$(losses bf16-1/train.jsonl | sed -n "s/^3 //p")" ]'

@@ -2,7 +2,6 @@
 # Covers: data that is not what it should be: documents that nothing tells apart; masks and shards that the manifest lists and that are gone, before a start; masks,
 # shards, contents and held-out data that were swapped before a resume: each told or refused, on one rank and on two
 # Timeout: 300
-# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -30,21 +29,22 @@ manifest = {"format": "train_llama shards 1", "delimiter": None, "shards": shard
 END
 short=(--layers 1 --seq-len 16 --global-batch 2 --val-every 0 --sample-every 0 --export off)
 data=(--train-data 'data/x_train_*.bin' --val-data 'data/x_val_*.bin')
-says() { grep -qF -- "$2" "$1" || { cat "$1" && return 1; }; }
 
 echo "-- what the manifest lists, and what is there"
 python3 write.py data 1 masks
+options=("${short[@]}")
+run whole 1 --dry-run "${data[@]}"
+check "all shards and masks: no warning" eval '! grep -q "^warning: [0-9]* of the" whole.txt'
+mkdir part && cp data/manifest.json data/x_train_00000[145].* data/x_val* part
 for n in 1 2; do
-  ranks $n "$train" --dry-run "${short[@]}" "${data[@]}" >whole.txt
-  check "$n rank(s): all shards and masks: no warning" eval '! grep -q "^warning: [0-9]* of the" whole.txt'
-  mkdir part && cp data/manifest.json data/x_train_00000[145].* data/x_val* part
-  ranks $n "$train" --dry-run "${short[@]}" --train-data 'part/*train*.bin' --val-data 'part/*val*.bin' >part.txt
-  check "  two of five shards are gone: told" says part.txt \
+  run part $n --dry-run --train-data 'part/*train*.bin' --val-data 'part/*val*.bin'
+  check "two of five shards are gone: told, $n rank(s)" says part \
     "warning: 2 of the 5 train shards that part/manifest.json lists are not there: x_train_000002.bin, x_train_000003.bin"
-  rm part/*.mask
-  refused "  the masks are gone" "part/x_train_000001.bin has no mask beside it" \
+done
+rm part/*.mask
+for n in 1 2; do
+  refused "the masks are gone, $n rank(s)" "part/x_train_000001.bin has no mask beside it" \
     ranks $n "$train" --dry-run "${short[@]}" --train-data 'part/*train*.bin'
-  rm -r part
 done
 mkdir bare && cp data/x_train_000001.bin bare && printf '\1' | dd of=bare/x_train_000001.bin bs=1 seek=12 conv=notrunc status=none
 refused "a shard that was written with a mask, without mask and manifest" "bare/x_train_000001.mask is not there" \
@@ -53,14 +53,14 @@ refused "a shard that was written with a mask, without mask and manifest" "bare/
 echo "-- packed documents that nothing tells apart"
 printf 'a\nb\n%.0s' {1..500} >lines.txt
 tr '\n' ' ' <lines.txt >words.txt
+packed=("$train" "${short[@]}" --packed-documents --document-token 10)
 for n in 1 2; do
-  packed=(ranks "$n" "$train" "${short[@]}" --packed-documents --document-token 10)
   refused "the token is not in the training data, $n rank(s)" "--packed-documents: token 10, which should begin each document, is not among" \
-    "${packed[@]}" --dry-run --train-data words.txt --val-data lines.txt
-  refused "  in all that is measured" "remove --packed-documents" "${packed[@]}" --eval-only --val-data words.txt
-  "${packed[@]}" --dry-run --train-data lines.txt --val-data words.txt >packed.txt
-  check "  in the held-out data alone: told" says packed.txt "warning: --packed-documents changes nothing of the held-out loss: token 10,"
+    ranks $n "${packed[@]}" --dry-run --train-data words.txt --val-data lines.txt
 done
+refused "  in all that is measured" "remove --packed-documents" "${packed[@]}" --eval-only --val-data words.txt
+run packed 1 --packed-documents --document-token 10 --dry-run --train-data lines.txt --val-data words.txt
+check "  in the held-out data alone: told" says packed "warning: --packed-documents changes nothing of the held-out loss: token 10,"
 
 echo "-- swapped before a resume"
 # change WHAT FOLDER: what was done to the data meanwhile.
@@ -89,56 +89,50 @@ open(f"{sys.argv[1]}/x_train_000001.bin", "wb").write(struct.pack("<3i", 2024052
   esac
   rm -rf other
 }
-# begun NAME FOLDER: two steps of training in run-NAME, on one rank, with a checkpoint.
-begun() {
-  "$train" "${short[@]}" --train-data "$2/x_train_*.bin" --val-data "$2/x_val_*.bin" --steps 2 --checkpoint-every 2 \
-    --out "run-$1" >begun.txt 2>&1 || { cat begun.txt && fail "the run $1"; }
-}
+# begun NAME FOLDER: two steps of training on one rank, with a checkpoint.
+begun() { run "$1" 1 --train-data "$2/x_train_*.bin" --val-data "$2/x_val_*.bin" --steps 2 --checkpoint-every 2; }
 python3 write.py plain 1
-begun plain plain
-begun masked data
-# go_on RANKS RUN OPTIONS…: one step more, with the data in `here`.
-go_on() {
-  rm -rf on
-  ranks "$1" "$train" --resume "run-$2" --out on --steps 3 --train-data 'here/x_train_*.bin' --val-data 'here/x_val_*.bin' \
-    "${@:3}" </dev/null # mpirun reads it
-}
-while IFS='|' read -r what from text; do
-  for n in 1 2; do
-    rm -rf here && cp -r "$from" here && rm -f here/manifest.json && run=plain
-    if [ "$from" = data ]; then run=masked; fi
-    change "$what" here
-    refused "$what, $n rank(s)" "the training data is not what it was: $text" go_on "$n" "$run"
-    check "  and no run began" [ ! -e on ]
+begun plain-run plain
+begun masked-run data
+# on: one step more, with the data in `here`.
+on=(--out on --steps 3 --train-data 'here/x_train_*.bin' --val-data 'here/x_val_*.bin')
+while IFS='|' read -r what run text counts; do
+  if [ "$run" = masked ]; then from=data; else from=plain; fi
+  rm -rf here && cp -r "$from" here && rm -f here/manifest.json
+  change "$what" here
+  for n in $counts; do
+    refused "$what, $n rank(s)" "the training data is not what it was: $text" \
+      ranks "$n" "$train" --resume "$(checkpoint "$run-run" 2)" "${on[@]}" </dev/null
   done
 done <<'END'
-contents|plain|x_train_000001.bin has other tokens
-one-token|plain|x_train_000003.bin has other tokens
-order|plain|x_train_000002.bin has other tokens
-cut|plain|x_train_000001.bin has another number of tokens
-joined|plain|it has 4 files, and there were 5
-mask|plain|it has masks, and had none
-mask-gone|data|its masks are gone: every token is learnt
-other-mask|data|the mask of x_train_000003.bin is another
+contents|plain|x_train_000001.bin has other tokens|1
+one-token|plain|x_train_000003.bin has other tokens|1 2
+order|plain|x_train_000002.bin has other tokens|1
+cut|plain|x_train_000001.bin has another number of tokens|1
+joined|plain|it has 4 files, and there were 5|1
+mask|plain|it has masks, and had none|1
+mask-gone|masked|its masks are gone: every token is learnt|1
+other-mask|masked|the mask of x_train_000003.bin is another|1 2
 END
-while IFS='|' read -r what text; do
-  for n in 1 2; do
-    rm -rf here && cp -r plain here && change "$what" here
-    go_on $n plain >on.txt 2>&1 || { cat on.txt && fail "$what"; }
-    check "$what, $n rank(s): it goes on, and $text" says on.txt "$text"
-  done
+check "none of these began a run" [ ! -e on ]
+while IFS='|' read -r what n text; do
+  rm -rf here on && cp -r plain here
+  change "$what" here
+  resume on "$n" "$(checkpoint plain-run 2)" "${on[@]:2}"
+  check "$what, $n rank(s): it goes on, and $text" says on "$text"
 done <<'END'
-held-out|the held-out data is not what it was: x_val_000000.bin has other tokens
-more-held-out|the held-out data is not what it was: it has 2 files, and there were 1
-nothing|step 3/3
+held-out|1|the held-out data is not what it was: x_val_000000.bin has other tokens
+held-out|2|the held-out data is not what it was: x_val_000000.bin has other tokens
+more-held-out|1|the held-out data is not what it was: it has 2 files, and there were 1
+nothing|2|step 3/3
 END
-check "the same data in another folder: no word of it" eval '! grep -q "not what it was" on.txt'
+check "the same data in another folder: no word of it" says_not on "not what it was"
 
 echo "-- what a checkpoint says is kept, and one of an older version says nothing"
 cp on/checkpoints/step-00000003/state.json state.json 2>/dev/null || { find on && fail "no checkpoint of the resumed run"; }
 identity() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["data_identity"])' "$1"; }
-check "the resumed run's checkpoint names the same data" cmp <(identity state.json) <(identity run-plain/checkpoints/step-00000002/state.json)
-python3 - run-plain/checkpoints/step-00000002 <<'END'
+check "the resumed run's checkpoint names the same data" cmp <(identity state.json) <(identity plain-run/checkpoints/step-00000002/state.json)
+python3 - plain-run/checkpoints/step-00000002 <<'END'
 import json, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
 state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
@@ -146,8 +140,8 @@ del state["data_identity"], manifest["files"]["state.json"]
 (folder / "state.json").write_text(json.dumps(state))
 (folder / "manifest.json").write_text(json.dumps(manifest))
 END
-rm -rf here && cp -r plain here
-go_on 1 plain --val-tokens 100 >on.txt 2>&1 || { cat on.txt && fail "a checkpoint without it"; }
-check "a checkpoint without it: gone on from, with a remark" says on.txt "stores only the number of its data's tokens"
-check "how much is measured may change" says on.txt '--val-tokens 100 (was "auto")'
+rm -rf here on && cp -r plain here
+resume on 1 "$(checkpoint plain-run 2)" "${on[@]:2}" --val-tokens 100
+check "a checkpoint without it: gone on from, with a remark" says on "stores only the number of its data's tokens"
+check "how much is measured may change" says on '--val-tokens 100 (was "auto")'
 echo "$checks checks passed"

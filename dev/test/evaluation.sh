@@ -3,39 +3,34 @@
 # micro-batch; --eval-only measures what the run measured at its end, or all held-out tokens, with progress; how many are
 # measured, and files that are trained on as well, are told; data and questions that are none are refused
 # Timeout: 300
-# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
 in_own_tree
-items=dev/test/choices/items.jsonl
-"$train" --steps 12 --seq-len 160 --global-batch 4 --val-every 12 --sample-every 0 --eval-choices $items \
-  --out "$scratch/run" >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "training"; }
+head -n 10 dev/test/choices/items.jsonl >"$scratch/items.jsonl"
+items=$scratch/items.jsonl
+run run 1 --steps 12 --seq-len 160 --global-batch 4 --val-every 12 --val-tokens 2560 --sample-every 0 --eval-choices "$items"
 grep '"val_loss"' "$scratch/run/train.jsonl" | tail -n 1 >"$scratch/end.json"
 check "the log has the loss, bits a byte and three accuracies" grep -q \
   '"val_loss":[0-9.]*,"val_bits_per_byte":[0-9.]*,"choices_acc":[0-9.]*,"choices_acc_norm":[0-9.]*,"choices_acc_norm_tokens":' "$scratch/end.json"
 
-# measure RANKS OPTIONS…: the figures of --eval-only, of as many tokens as the run's.
+# measure NAME RANKS OPTIONS…: the figures of --eval-only, of as many tokens as the run's, in $scratch/NAME.
 measure() {
-  ranks "$1" "$train" --model "$scratch/run/export" --eval-only --seq-len 160 --val-tokens 16384 --eval-choices $items "${@:2}" 2>&1 |
-    grep -aE 'held-out loss|choices \|' | grep -v -e '--' >"$scratch/figures" || true
-  cat "$scratch/figures"
+  resume measured "$2" none --model "$scratch/run/export" --eval-only --seq-len 160 --val-tokens 2560 --eval-choices "$items" "${@:3}"
+  grep -aE 'held-out loss|choices \|' "$scratch/measured.txt" | grep -v -e '--' >"$scratch/$1"
 }
-measure 1 >"$scratch/one"
-check "--eval-only measures" grep -q "40 choices | acc 0\.[0-9]* | acc_norm 0\.[0-9]* | acc_norm_tokens 0\." "$scratch/one"
+measure one 1
+check "--eval-only measures" grep -q "10 choices | acc 0\.[0-9]* | acc_norm 0\.[0-9]* | acc_norm_tokens 0\." "$scratch/one"
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$scratch/end.json")
 # shellcheck disable=SC2016
 check "  what the run measured at its end" grep -q "held-out loss $(printf %.4f "$loss") " "$scratch/one"
-for n in 2 4; do
-  measure $n >"$scratch/more"
-  check "the same on $n ranks" cmp "$scratch/one" "$scratch/more"
+for words in 2 4 "4 --tensor-parallel-degree 2 --context-parallel-degree 2" "1 --micro-batch 3"; do
+  # shellcheck disable=SC2086  # words
+  measure more $words
+  check "the same on other ranks or micro-batches: $words" cmp "$scratch/one" "$scratch/more"
 done
-measure 4 --tensor-parallel-degree 2 --context-parallel-degree 2 >"$scratch/more"
-check "the same on 4 ranks that share products and sequences" cmp "$scratch/one" "$scratch/more"
-measure 1 --micro-batch 3 >"$scratch/more"
-check "the same with another micro-batch" cmp "$scratch/one" "$scratch/more"
-measure 1 --eval-format llm.c >"$scratch/more"
-check "llm.c's way to build the text" grep -q "40 choices | acc 0" "$scratch/more"
+measure more 1 --eval-format llm.c
+check "llm.c's way to build the text" grep -q "10 choices | acc 0" "$scratch/more"
 # A mark of WikiHow's makes an ending unlikely, for the one who leaves it there.
 printf '{"activity_label": "x", "ctx_a": "y", "ctx_b": "", "ctx": "y", "endings": ["[%090d] z", "and so it goes on"], "label": 0}\n' 0 >"$scratch/marked.jsonl"
 marked() { "$train" --model "$scratch/run/export" --eval-only --seq-len 160 --eval-choices "$scratch/marked.jsonl" --eval-format "$1" | tail -n 1; }
@@ -46,39 +41,38 @@ head -c 6400 dev/data/tinyshakespeare.txt >"$scratch/short.txt"
 head -c 30000 dev/data/tinyshakespeare.txt >"$scratch/held.txt"
 # val_tokens RANKS OPTIONS…: --eval-only of a text of 6400 bytes.
 val_tokens() {
-  ranks "$1" "$train" --model "$scratch/run/export" --eval-only --seq-len 16 --micro-batch 8 --val-data "$scratch/short.txt" "${@:2}" >"$scratch/all.txt" 2>&1 ||
-    { cat "$scratch/all.txt" && fail "--val-tokens"; }
+  resume all "$1" none --model "$scratch/run/export" --eval-only --seq-len 16 --micro-batch 8 --val-data "$scratch/short.txt" "${@:2}"
 }
-says() { grep -qE -- "$1" "$scratch/all.txt" || { cat "$scratch/all.txt" && return 1; }; }
+all_says() { grep -qE -- "$1" "$scratch/all.txt" || { cat "$scratch/all.txt" && return 1; }; }
 loss_of() { grep -o 'held-out loss [0-9.]* nats a token | [0-9.]* bits a byte' "$scratch/all.txt"; }
 val_tokens 1
 all=$(loss_of)
-check "--eval-only measures all held-out tokens" says "held out: 6\.40k tokens, all of which are measured"
-check "  with progress" says "^measured [1-9][0-9]% of 6\.[34][0-9]k held-out tokens \| eta "
+check "--eval-only measures all held-out tokens" all_says "held out: 6\.40k tokens, all of which are measured"
+check "  with progress" all_says "^measured [1-9][0-9]% of 6\.[34][0-9]k held-out tokens \| eta "
 val_tokens 2
 check "  the same on 2 ranks ($all)" [ "$(loss_of)" = "$all" ]
 val_tokens 1 --val-tokens 0
 check "  and with --val-tokens 0" [ "$(loss_of)" = "$all" ]
 val_tokens 1 --val-tokens 1000
-check "--val-tokens 1000: as many whole sequences" says "of which 992 are measured \(--val-tokens\)"
+check "--val-tokens 1000: as many whole sequences" all_says "of which 992 are measured \(--val-tokens\)"
 check "  have another loss" [ "$(loss_of)" != "$all" ]
 val_tokens 1 --val-tokens 1
-check "--val-tokens 1: one sequence" says "of which 16 are measured"
-train_on() { "$train" --dry-run --seq-len 16 --val-data "$scratch/held.txt" "$@" >"$scratch/all.txt"; }
+check "--val-tokens 1: one sequence" all_says "of which 16 are measured"
+train_on() { resume all 1 none --dry-run --seq-len 16 --val-data "$scratch/held.txt" "$@"; }
 train_on --train-data "$scratch/held.txt"
-check "a run measures 16384 tokens" says "held out: 30\.0k tokens, of which 16\.4k are measured \(--val-tokens\)"
-check "  and says that they are trained on" says "^warning: 1 of the 1 held-out files, $scratch/held.txt, is also trained on"
+check "a run measures 16384 tokens" all_says "held out: 30\.0k tokens, of which 16\.4k are measured \(--val-tokens\)"
+check "  and says that they are trained on" all_says "^warning: 1 of the 1 held-out files, $scratch/held.txt, is also trained on"
 ln -s held.txt "$scratch/link.txt"
 train_on --train-data "$scratch/link.txt"
-check "  also by another name" says "is also trained on"
+check "  also by another name" all_says "is also trained on"
 train_on --val-every 0
-check "without validation none is measured" says "held out: 30\.0k tokens, none of which are measured"
-check "  and other files are not trained on" eval '! grep -q "trained on" "$scratch/all.txt"'
+check "without validation none is measured" all_says "held out: 30\.0k tokens, none of which are measured"
+check "  and other files are not trained on" says_not all "trained on"
 
 # The export of a model of bytes has a tokenizer that reads them; named as a file it goes along by its usual name.
 cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"
-"$train" --steps 1 --seq-len 16 --val-every 0 --sample-every 0 --tokenizer "$scratch/bytes.json" --out "$scratch/named" >"$scratch/out.txt"
-check "a tokenizer by another name is read" grep -q "$scratch/bytes.json, 256 tokens" "$scratch/out.txt"
+run named 1 --steps 1 --seq-len 16 --val-every 0 --sample-every 0 --tokenizer "$scratch/bytes.json"
+check "a tokenizer by another name is read" says named "$scratch/bytes.json, 256 tokens"
 check "  and exported" cmp "$scratch/bytes.json" "$scratch/named/export/tokenizer.json"
 
 printf '{"ctx": "a", "endings": ["b", "c"], "label": 1}\n{"ctx": "a", "label": 1}\n' >"$scratch/bad.jsonl"

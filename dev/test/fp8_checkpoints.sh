@@ -3,7 +3,6 @@
 # interrupted, to the last bit: of each recipe, delayed scales with their history; saved beside training or not; also
 # where weights travel in FP8
 # Timeout: 300
-# Alone: its ranks take all cores
 #
 # CHECKPOINTS=every: each recipe in both ways of saving, on one rank and on two.
 set -euo pipefail
@@ -12,21 +11,13 @@ source "$(dirname "$0")/lib.bash"
 in_own_tree
 export LLMC_THREADS=1
 
-odd_model
-run() { # NAME RANKS ARGUMENTS…
-  ranks "$2" "$train" --out "$scratch/$1" "${@:3}" >"$scratch/$1.txt" 2>&1 || { cat "$scratch/$1.txt" && fail "the run $1"; }
-}
-# ends_alike A B: B began after step 3 of A, of 6.
-ends_alike() {
-  [ "$(losses "$scratch/$2/train.jsonl" | wc -l)" = 3 ] &&
-    cmp <(without_times "$scratch/$1/train.jsonl" | grep '"loss"' | tail -n 3) <(without_times "$scratch/$2/train.jsonl" | grep '"loss"') &&
-    cmp "$scratch/$1/export/model.safetensors" "$scratch/$2/export/model.safetensors"
-}
+odd_model layers=2
+options=(--model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 4 --micro-batch 2 --seq-len 21 --lr 6e-3
+  --warmup-steps 2 --val-tokens 64 --sample-every 0 --checkpoint-every 3)
 goes_on() { # NAME RANKS ARGUMENTS…
-  run "$1" "$2" --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 \
-    --seq-len 21 --lr 6e-3 --warmup-steps 2 --val-every "${val:-0}" --sample-every 0 --steps 6 --checkpoint-every 3 "${@:3}"
-  run "$1-on" "$2" --resume "$scratch/$1/checkpoints/step-00000003"
-  check "$1: gone on, the same bits" ends_alike "$1" "$1-on"
+  run "$1" "$2" --val-every "${val:-0}" --steps 6 "${@:3}"
+  resume "$1-on" "$2" "$(checkpoint "$1" 3)"
+  check "$1: gone on, the same bits" ends_alike "$1" "$1-on" $((3 + 4 * ${val:-0}))
 }
 if [ "${CHECKPOINTS:-}" = every ]; then
   for recipe in tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
@@ -48,10 +39,10 @@ fi
 val=1 goes_on delayed-short 1 --fp8 delayed --fp8-history 2 --fp8-margin 1 --checkpoint-async off
 
 # A checkpoint of another recipe has no history: the first step takes current scales.
-run plain 1 --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 --seq-len 21 \
-  --lr 6e-3 --warmup-steps 2 --val-every 0 --sample-every 0 --steps 3 --checkpoint-every 3 --fp8 tensorwise
-run plain-on 1 --resume "$scratch/plain/checkpoints/step-00000003" --steps 4 --fp8 delayed
-check "gone on with another recipe: the first step is that of current scales" grep -q '"step":4' "$scratch/plain-on/train.jsonl"
+run plain 1 --val-every 0 --steps 3 --fp8 tensorwise
+resume plain-on 1 "$(checkpoint plain 3)" --steps 4 --fp8 delayed
+check "gone on with another recipe: the first step is there" \
+  [ "$(numbers plain-on loss | cut -d" " -f1)" = 4 ]
 
 # With other settings the scales are made anew: of the numbers that they are to hold, most of the format's room is used.
 # fills RUN CLASS LARGEST: in the first step, amax times its block's scale is LARGEST or up to a 16th of it.
@@ -64,20 +55,19 @@ print(f"     {name}: {counts}")
 sys.exit(not (counts["saturated"] < 0.01 and largest / 16 <= counts["amax"] * counts["scale"][0] <= 2 * largest))
 END
 }
-again() { # NAME ARGUMENTS…: one more step of the run "delayed-whole"
-  run "$1" 1 --resume "$scratch/delayed-whole/checkpoints/step-00000003" --steps 4 --fp8-stats 1 "${@:2}"
-}
-run delayed-whole 1 --model "$scratch/odd.json" --train-data "$scratch/letters.txt" --global-batch 8 --micro-batch 2 --seq-len 21 \
-  --lr 6e-3 --warmup-steps 2 --val-every 0 --sample-every 0 --steps 3 --checkpoint-every 3 --fp8 delayed --fp8-skip down_proj
-again as-it-was
-check "gone on as it was" fills as-it-was "o output gradient" 57344
-again e4m3 --fp8-grad e4m3
-check "gone on with gradients in another format" fills e4m3 "o output gradient" 448
-again margin --fp8-margin 6
-check "gone on with a margin" fills margin "o output gradient" 896
-again unskipped --fp8-skip ""
-check "gone on with a product that was in bf16" fills unskipped "down output gradient" 57344
+run delayed-whole 1 --val-every 0 --steps 3 --fp8 delayed --fp8-skip down_proj
+while IFS='|' read -r what class largest words; do
+  # shellcheck disable=SC2086  # words
+  resume again 1 "$(checkpoint delayed-whole 3)" --steps 4 --fp8-stats 1 $words
+  check "gone on $what" fills again "$class" "$largest"
+  rm -r "$scratch/again"
+done <<'END'
+as it was|o output gradient|57344
+with gradients in another format|o output gradient|448|--fp8-grad e4m3
+with a margin|o output gradient|896|--fp8-margin 6
+with a product that was in bf16|down output gradient|57344|--fp8-skip=
+END
 
-with_history() { grep -laF 'other/fp8_amax_history@0' "$scratch/$1/checkpoints/step-00000003/"*.safetensors | wc -l; }
+with_history() { grep -laF 'other/fp8_amax_history@0' "$(checkpoint "$1" 3)"/*.safetensors | wc -l; }
 check "delayed's checkpoints have a history, once, others none" [ "$(with_history delayed-sharded) $(with_history plain)" = "1 0" ]
 echo "$checks checks passed"

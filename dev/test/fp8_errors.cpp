@@ -2,22 +2,14 @@
 //
 // OUT holds what DIR/batches_expected.safetensors does, under the same names: logits (batches, B, T, V), loss and
 // grad_norm (batches), grad.<name> (batches, its shape). dev/reference/compare_batches.py compares the two.
-#include <cstdio>
-#include <cstring>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "dev/test/quantization.h"
-#include "llmc/base/error.h"
+#include "dev/test/tiny_trainer.h"
 #include "llmc/base/json.h"
 #include "llmc/base/safetensors.h"
-#include "llmc/comm/communicator.h"
-#include "llmc/train/trainer.h"
 
 namespace {
 
-// Of one batch: elements of (batches, B, T).
+// Elements of one batch of a tensor (batches, B, T).
 std::vector<int32_t> tokens_of(const StoredTensor& tensor, size_t batch) {
   REQUIRE(tensor.type == StoredType::I32 && tensor.shape.size() == 3, "%s: %s is %s %s, expected I32 (batches, B, T)",
           tensor.file.c_str(), tensor.name.c_str(), name_of(tensor.type), text_of(tensor.shape).c_str());
@@ -27,7 +19,8 @@ std::vector<int32_t> tokens_of(const StoredTensor& tensor, size_t batch) {
   return values;
 }
 
-void compute(const std::string& directory, const std::string& out) {
+void compute(const Ranks& ranks, const Words& words) {
+  const std::string& directory = words[0];
   const LlamaConfig config = LlamaConfig::from_json(Json::read(directory + "/config.json"), directory);
   const Json quantization = Json::read(directory + "/settings.json").at("quantization");
   const Safetensors model(directory + "/model.safetensors"), batches(directory + "/batches.safetensors");
@@ -46,39 +39,31 @@ void compute(const std::string& directory, const std::string& out) {
       {"logits", {inputs.shape[0], inputs.shape[1], inputs.shape[2], uint64_t(config.V)}},
       {"loss", {inputs.shape[0]}},
       {"grad_norm", {inputs.shape[0]}}};
-  Device device;
-  SingleCommunicator communicator;
+  World world(ranks);
   for (size_t batch = 0; batch < inputs.shape[0]; ++batch) {
     // One of its own: delayed scales have no history.
-    const auto trainer = Trainer::create(device, communicator, config, settings);
-    trainer->allocate();
-    trainer->load(model);
-    const std::vector<int32_t> own_inputs = tokens_of(inputs, batch), own_labels = tokens_of(labels, batch);
-    keep("logits", trainer->logits(own_inputs, settings.B, settings.T));
-    trainer->enqueue_step({0, 1e-3, own_inputs, own_labels});
-    const StepResult result = trainer->wait_for_step();
+    Training training(world, config, settings, {}, {});
+    training->load(model);
+    const Batch own{tokens_of(inputs, batch), tokens_of(labels, batch), {}};
+    keep("logits", training->logits(own.inputs, settings.B, settings.T));
+    training.enqueue(own);
+    const StepResult result = training.finish();
     keep("loss", {float(result.loss)});
     keep("grad_norm", {result.grad_norm});
-    for (const Tensor& tensor : trainer->layout().tensors) {
-      const std::string name = "grad." + tensor.name;
-      keep(name, trainer->gradients(tensor.name));
-      Shape& shape = shapes[name] = model.at(tensor.name).shape;
+    for (const auto& [tensor, gradient] : training.end().gradients) {
+      const std::string name = "grad." + tensor;
+      keep(name, gradient);
+      Shape& shape = shapes[name] = model.at(tensor).shape;
       shape.insert(shape.begin(), inputs.shape[0]);
     }
   }
   std::vector<TensorSpec> specs;
   for (const auto& [name, shape] : shapes) specs.push_back({name, StoredType::F32, shape});
-  SafetensorsWriter writer(out, specs);
+  SafetensorsWriter writer(words[1], specs);
   for (const auto& [name, values] : results) writer.write(name, values.data(), values.size() * sizeof(float));
   writer.finish();
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  REQUIRE(argc == 3, "usage: fp8_errors DIR OUT");
-  compute(argv[1], argv[2]);
-} catch (const std::exception& error) {
-  fprintf(stderr, "error: %s\n", error.what());
-  return 1;
-}
+int main(int argc, char** argv) { return ranks_main(argc, argv, {{"fp8_errors DIR OUT", compute}}); }

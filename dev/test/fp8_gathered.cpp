@@ -12,33 +12,21 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "dev/test/arrays.h"
 #include "dev/test/observed_source.h"
-#include "llmc/base/error.h"
-#include "llmc/base/text.h"
-#include "llmc/comm/communicator.h"
+#include "dev/test/tiny_trainer.h"
 #include "llmc/model/context_part.h"
 #include "llmc/model/tensor_projection.h"
-#include "llmc/train/trainer.h"
 
 namespace {
 
 using Axis = Mesh::Axis;
 using Kind = ObservedProduct::Kind;
 
-constexpr int kSteps = 3, kMicroSteps = 2;
+constexpr int kMicroSteps = 2;
 
-LlamaConfig small() {
-  LlamaConfig c = LlamaConfig::preset("tiny");
-  c.C = 40, c.L = 2, c.NH = 8, c.NKV = 2, c.HD = 16, c.FF = 72, c.V = 97, c.init_std = 0.08;
-  return c;
-}
+LlamaConfig small() { return tiny({.L = 2, .NH = 8, .FF = 72, .init_std = 0.08}); }
 
 struct Way {
   std::string name;
@@ -62,10 +50,7 @@ Operand quantized(const std::vector<bf16>& values, Fp8Format format, float scale
 }
 
 Operand transposed(const Operand& x, size_t rows, size_t columns) {
-  Operand t{std::vector<uint8_t>(x.bytes.size()), x.factor};
-  for (size_t r = 0; r < rows; ++r)
-    for (size_t c = 0; c < columns; ++c) t.bytes[c * rows + r] = x.bytes[r * columns + c];
-  return t;
+  return {::transposed(x.bytes, rows, columns), x.factor};
 }
 
 float largest(const std::vector<bf16>& values) {
@@ -74,7 +59,7 @@ float largest(const std::vector<bf16>& values) {
   return amax;
 }
 
-// What the host finds in an operand; its padding must be 0.
+// Reads an operand on the host; its padding must be 0.
 Operand downloaded(Stream& stream, const std::string& name, const QuantizedTensor& t) {
   const UnpaddedOperand u = unpadded(name, t, download<uint8_t>(stream, t.data, t.bytes()),
                                      download<float>(stream, t.factors, t.factor_count()));
@@ -94,7 +79,7 @@ using Weights = std::map<std::pair<int, Product>, Weight>;
 
 Weights weights_of(Trainer& trainer) {
   Weights weights;
-  for (const Tensor& t : trainer.layout().tensors) {
+  for (const ParameterInfo& t : trainer.layout().tensors) {
     if (!t.row->fp8) continue;
     const int layer = trainer.layout().units[size_t(t.unit)].layer;
     const auto product = *std::find_if(std::begin(kEachProduct), std::end(kEachProduct),
@@ -130,7 +115,7 @@ class Observer {
         all_(communicator.split(Communicator::first_ranks(communicator.size()))),
         stream_(device, "observer") {}
 
-  // `scales` by fp8_number(), the same on all ranks; empty: they follow from the largest numbers.
+  // `scales` by fp8_tensor_id(), the same on all ranks; empty: they follow from the largest numbers.
   void begin_step(int step, Weights weights, std::vector<float> scales) {
     step_ = step, weights_ = std::move(weights), scales_ = std::move(scales);
     for (size_t i = 0; i < scales_.size(); ++i)
@@ -144,9 +129,8 @@ class Observer {
   void see(const ObservedProduct& p) {
     device_.synchronize();
     const auto [OC, IC] = product_shape(config_, p.product);
-    const char* kinds[] = {"forward", "dgrad", "wgrad"};
     const std::string name =
-        format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, product_name(p.product), kinds[int(p.kind)]);
+        format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, product_name(p.product), kind_name(p.kind));
     const size_t N = size_t(p.N);
     Operand &x = inputs_[{p.layer, p.product}], &dy = output_gradients_[{p.layer, p.product}];
     // Forward and for the weight, an input; for the input and for the weight, an output gradient.
@@ -180,7 +164,7 @@ class Observer {
     copy(stream_, ranks + own.size() * size_t(mesh_.tensor_rank), own.data(), own.size());
     tensor_->all_gather(stream_, ranks, ranks + own.size() * size_t(mesh_.tensor_rank), own.size() * sizeof(bf16));
     const std::vector<bf16> theirs = download<bf16>(stream_, ranks, own.size() * size_t(degree));
-    // Of each chunk the ranks have as many rows, one rank's behind the other's.
+    // The ranks have as many rows of each chunk, one rank's behind the other's.
     std::vector<bf16> all(size_t(N) * size_t(columns));
     const int chunk_rows = R / settings_.tensor_chunks;
     for (int token = 0; token < N; ++token) {
@@ -193,7 +177,7 @@ class Observer {
   }
 
   Operand quantized_as(const std::vector<bf16>& values, const ObservedProduct& p, Role role) {
-    const int number = fp8_number(p.layer, p.product, role);
+    const int number = fp8_tensor_id(p.layer, p.product, role);
     const Fp8Format format = settings_.fp8.format(role);
     if (!scales_.empty()) return quantized(values, format, scales_[size_t(number)]);
     float amax = largest(values);
@@ -259,83 +243,57 @@ class Observer {
   size_t operands_ = 0, gathered_ = 0;  // compared; those of them that travelled as bytes
 };
 
-TrainerSettings settings_of(const char* recipe, const Way& way, const LlamaConfig& config) {
-  TrainerSettings s;
-  s.dtype = DType::bf16;
-  s.B = way.B, s.T = way.T, s.zero_stage = way.stage;
+TrainerSettings settings_of(const std::string& recipe, const Way& way) {
+  TrainerSettings s = settings_in(recipe, small());
+  s.B = way.B, s.T = way.T, s.micro_steps = kMicroSteps, s.zero_stage = way.stage;
   s.tensor_chunks = way.chunks, s.activations.recompute = way.recompute;
-  Fp8Choice choice;
-  choice.recipe = recipe;
-  s.fp8 = fp8_settings(choice, config);
-  s.fp8.history = 2;
   s.fp8.all_gather = way.all_gather, s.fp8.precompute_scales = way.precompute;
   return s;
 }
 
-// Micro-batches of `B` sequences of `T` tokens, from number `first` on.
-std::vector<int32_t> tokens_of(int step, int first, int count, const Way& way, uint64_t factor) {
-  std::vector<int32_t> tokens;
-  for (int i = first * way.B * way.T; i < (first + count) * way.B * way.T; ++i) {
-    const uint64_t place = uint64_t(step) * 100000 + uint64_t(i);
-    tokens.push_back(int32_t(place * factor % 9973 % 97));
-  }
-  return tokens;
-}
-
-void step(Trainer& trainer, int step, int first, int count, const Way& way) {
-  const auto inputs = tokens_of(step, first, count, way, 2654435761u),
-             labels = tokens_of(step, first, count, way, 40503u);
-  trainer.enqueue_step({step, 1e-2, inputs, labels});
-  trainer.wait_for_step();
-}
-
-std::vector<Alone> train_alone(Device& device, const LlamaConfig& config, TrainerSettings settings, const Way& way,
-                               int micro_steps) {
-  settings.zero_stage = 0, settings.tensor_chunks = 1, settings.micro_steps = micro_steps;
-  SingleCommunicator communicator;
-  Stream stream(device, "observer");
+// One rank goes through the micro-batches of all data ranks.
+std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
+  settings.zero_stage = 0, settings.tensor_chunks = 1, settings.micro_steps = kMicroSteps * data_ranks;
+  settings.fp8.all_gather = false;
+  World world;
+  Stream stream(world.device, "observer");
   std::vector<Alone> alone;
-  const auto trainer = Trainer::create(device, communicator, config, settings);
-  trainer->allocate();
-  trainer->initialize(Init::normal, 7);
-  trainer->observe([&](const ObservedProduct& p) {
+  Training training(world, small(), settings);
+  training->observe([&](const ObservedProduct& p) {
     if (p.layer > 0 || p.product != Product::qkv || p.kind != Kind::forward) return;
-    device.synchronize();
-    alone.push_back({computed(stream, *p.source, p.N, config.C, float(config.norm_eps)),
+    world.device.synchronize();
+    alone.push_back({computed(stream, *p.source, p.N, training.config.C, float(training.config.norm_eps)),
                      downloaded(stream, "one rank's input", p.a)});
   });
-  step(*trainer, 0, 0, micro_steps, way);
-  REQUIRE(alone.size() == size_t(micro_steps), "%zu micro-batches were seen", alone.size());
+  training.train(1);
+  REQUIRE(alone.size() == size_t(settings.micro_steps), "%zu micro-batches were seen", alone.size());
   return alone;
 }
 
-void train(Device& device, Communicator& communicator, const Ranks& ranks, const char* recipe, const Way& way) {
-  const LlamaConfig config = small();
-  const Mesh mesh = Mesh::create(ranks.size, ranks.rank, way.tensor, way.context);
-  TrainerSettings settings = settings_of(recipe, way, config);
-  settings.micro_steps = kMicroSteps;
-  const std::vector<Alone> alone = train_alone(device, config, settings, way, kMicroSteps * mesh.data_ranks());
-  Observer observer(device, communicator, mesh, config, settings, alone);
-  const auto trainer = Trainer::create(device, communicator, config, settings, mesh);
-  trainer->allocate();
-  trainer->initialize(Init::normal, 7);
-  for (int k = 0; k < kSteps; ++k) {
+void train(World& world, const std::string& recipe, const Way& way) {
+  const Mesh mesh = world.mesh(way.tensor, way.context);
+  const TrainerSettings settings = settings_of(recipe, way);
+  const std::vector<Alone> alone = train_alone(settings, mesh.data_ranks());
+  Training training(world, small(), settings, mesh);
+  Observer observer(world.device, *world.communicator, mesh, training.config, settings, alone);
+  const int steps = settings.fp8.delayed() ? 3 : 2;  // the scales of the third have a whole history
+  for (int k = 0; k < steps; ++k) {
     std::vector<float> scales;
-    for (const NamedNumbers& state : trainer->other_state(false))
+    for (const NamedNumbers& state : training->other_state(false))
       if (state.name == "fp8_scales" && k > 0) scales = state.numbers;
     REQUIRE(scales.empty() != (settings.fp8.delayed() && k > 0), "%zu scales before step %d", scales.size(), k);
-    observer.begin_step(k, weights_of(*trainer), std::move(scales));
-    trainer->observe([&](const ObservedProduct& product) { observer.see(product); });
-    step(*trainer, k, mesh.data_rank() * kMicroSteps, kMicroSteps, way);
-    trainer->observe({});
+    observer.begin_step(k, weights_of(*training.trainer), std::move(scales));
+    training->observe([&](const ObservedProduct& product) { observer.see(product); });
+    training.train(1);
+    training->observe({});
   }
   // Two operands of each of a product's three calls.
-  const size_t expected = size_t(kSteps * kMicroSteps * config.L * kProducts) * 6;
+  const size_t expected = size_t(steps * kMicroSteps * training.config.L * kProducts) * 6;
   REQUIRE(observer.operands() == expected && observer.seen_alone() == kMicroSteps,
           "%zu operands were compared of %zu, and %d inputs to one rank's", observer.operands(), expected,
           observer.seen_alone());
-  if (ranks.rank == 0)
-    printf("ok   %-10s %s%s%s: %zu operands, of them %zu gathered\n", recipe, mesh.description().c_str(),
+  if (world.first())
+    printf("ok   %-10s %s%s%s: %zu operands, of them %zu gathered\n", recipe.c_str(), mesh.description().c_str(),
            way.name.empty() ? "" : ", ", way.name.c_str(), observer.operands(), observer.gathered());
 }
 
@@ -357,21 +315,13 @@ std::vector<Way> ways(int ranks) {
           {"stage 3, weights in FP8", 2, 2, 3, 2, 24, true}};
 }
 
+void run(const Ranks& ranks, const Words&) {
+  REQUIRE(ranks.size == 2 || ranks.size == 4, "fp8_gathered, on 2 or 4 ranks");
+  World world(ranks);
+  for (const char* recipe : {"tensorwise", "delayed"})
+    for (const Way& way : ways(ranks.size)) train(world, recipe, way);
+}
+
 }  // namespace
 
-int main(int argc, char** argv) {
-  Ranks ranks;
-  try {
-    ranks = Ranks::start(&argc, &argv);
-    REQUIRE(argc == 1 && (ranks.size == 2 || ranks.size == 4),
-            "fp8_gathered, on 2 or 4 ranks: see the head of its source");
-    Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
-    const auto communicator = make_communicator(device, ranks, "");
-    for (const char* recipe : {"tensorwise", "delayed"})
-      for (const Way& way : ways(ranks.size)) train(device, *communicator, ranks, recipe, way);
-  } catch (const std::exception& error) {
-    end_all_ranks(ranks, error);
-  }
-  ranks.finish();
-  return 0;
-}
+int main(int argc, char** argv) { return ranks_main(argc, argv, {{"fp8_gathered", run}}); }

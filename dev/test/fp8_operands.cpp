@@ -13,37 +13,17 @@
 // others: wgrad's are dYᵀ (OC, N) and Xᵀ (IC, N), though it reads dY and X.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "dev/test/arrays.h"
 #include "dev/test/observed_source.h"
-#include "llmc/base/error.h"
+#include "dev/test/tiny_trainer.h"
 #include "llmc/base/json.h"
-#include "llmc/base/text.h"
-#include "llmc/comm/communicator.h"
-#include "llmc/train/trainer.h"
 
 namespace {
 
-constexpr int kSteps = 3, kMicroSteps = 2;
-
-template <class T>
-std::vector<T> transposed(const std::vector<T>& x, size_t rows, size_t columns) {
-  std::vector<T> t(x.size());
-  for (size_t r = 0; r < rows; ++r)
-    for (size_t c = 0; c < columns; ++c) t[c * rows + r] = x[r * columns + c];
-  return t;
-}
-
-const char* kind_name(ObservedProduct::Kind kind) {
-  constexpr const char* names[] = {"forward", "dgrad", "wgrad"};
-  return names[int(kind)];
-}
+constexpr int kSteps = 3;
 
 std::string stem_of(int layer, Product product) { return format("layers.%d.%s.", layer, product_name(product)); }
 
@@ -116,39 +96,29 @@ class Observer {
 };
 
 struct Choices {
-  LlamaConfig config = LlamaConfig::preset("tiny");
+  LlamaConfig config;
   TrainerSettings settings;
 };
 
-Choices choices_of(const std::vector<std::string>& words) {
+Choices choices_of(const Words& words) {
   Choices choices;
+  Values values(words, 2);
+  const bool large = values.has("large");
+  choices.config = tiny({.C = large ? 144 : 48,
+                         .L = 2,
+                         .NH = large ? 9 : 3,
+                         .NKV = large ? 3 : 1,
+                         .FF = large ? 272 : 80,
+                         .init_std = 0.08});
   TrainerSettings& s = choices.settings;
-  LlamaConfig& c = choices.config;
-  const bool large = std::count(words.begin(), words.end(), "large");
-  c.L = 2, c.HD = 16, c.V = 97, c.init_std = 0.08;
-  c.C = large ? 144 : 48, c.NH = large ? 9 : 3, c.NKV = large ? 3 : 1, c.FF = large ? 272 : 80;
   s.dtype = DType::bf16;
-  s.B = 1, s.T = large ? 133 : 37, s.micro_steps = kMicroSteps;
-  Fp8Choice fp8;
-  fp8.recipe = words.at(1);
-  std::map<std::string, std::string> values;
-  for (size_t i = 2; i < words.size(); ++i) {
-    const size_t equals = std::min(words[i].find('='), words[i].size());
-    values[words[i].substr(0, equals)] = equals < words[i].size() ? words[i].substr(equals + 1) : "yes";
-  }
-  const auto take = [&](const char* key, const char* otherwise) {
-    const auto node = values.extract(key);
-    return node ? node.mapped() : std::string(otherwise);
-  };
-  take("large", "");
-  s.zero_stage = atoi(take("stage", "0").c_str());
-  fp8.gradient = take("grad", "auto"), fp8.power_of_two = take("pow2", "auto"), fp8.skip = take("skip", "");
-  s.fp8 = fp8_settings(fp8, c);
-  s.fp8.history = atoi(take("history", "1024").c_str()), s.fp8.margin = atoi(take("margin", "0").c_str());
-  s.fp8.latest = take("latest", "no") == "yes";
-  s.fp8.all_gather = take("all-gather", "no") == "yes";
-  s.fp8.precompute_scales = take("on-demand", "no") == "no";
-  REQUIRE(values.empty(), "fp8_operands: %s is no word of its", values.begin()->first.c_str());
+  s.B = 1, s.T = large ? 133 : 37, s.micro_steps = 2, s.zero_stage = values.number("stage");
+  s.fp8 = fp8_settings({words[1], values.take("grad", "auto"), values.take("pow2", "auto"), values.take("skip")},
+                       choices.config);
+  s.fp8.history = values.number("history", 1024), s.fp8.margin = values.number("margin");
+  s.fp8.latest = values.has("latest"), s.fp8.all_gather = values.has("all-gather");
+  s.fp8.precompute_scales = !values.has("on-demand");
+  values.require_all_taken();
   return choices;
 }
 
@@ -167,7 +137,7 @@ void write_settings(const std::string& directory, const Fp8Settings& fp8) {
 // The operands of all products, before the step that uses them. All ranks call.
 NamedArrays weights_of(Trainer& trainer, const LlamaConfig& config) {
   NamedArrays arrays;
-  for (const Tensor& tensor : trainer.layout().tensors) {
+  for (const ParameterInfo& tensor : trainer.layout().tensors) {
     if (!tensor.row->fp8) continue;
     std::vector<uint16_t> rounded;
     for (const float x : trainer.weights(tensor.name)) rounded.push_back(bf16_bits(x));
@@ -186,54 +156,29 @@ NamedArrays weights_of(Trainer& trainer, const LlamaConfig& config) {
   return arrays;
 }
 
-void train(const Ranks& ranks, const std::vector<std::string>& words) {
-  const std::string directory = words.at(0);
+void write_operands(const Ranks& ranks, const Words& words) {
+  const std::string& directory = words[0];
   const auto [config, settings] = choices_of(words);
-  Device device(ranks.local_rank, CpuWorld::from_environment(ranks.local_size));
-  const auto communicator = make_communicator(device, ranks, "");
-  const auto trainer =
-      Trainer::create(device, *communicator, config, settings, Mesh::create(ranks.size, ranks.rank, 1, 1, 0));
-  trainer->allocate();
-  trainer->initialize(Init::normal, 7);
-  if (ranks.rank == 0) write_settings(directory, settings.fp8);
-
-  const size_t tokens = kMicroSteps * size_t(settings.B) * size_t(settings.T);
-  Observer observer(device, config);
-  double loss = 0;
+  World world(ranks);
+  Training training(world, config, settings);
+  if (world.first()) write_settings(directory, settings.fp8);
+  Observer observer(world.device, config);
+  const size_t micros = size_t(settings.micro_steps);
   for (int step = 0; step < kSteps; ++step) {
-    std::vector<int32_t> inputs, labels;
-    for (size_t i = 0; i < tokens; ++i) {
-      const uint64_t place = (size_t(step) * size_t(ranks.size) + size_t(ranks.rank)) * tokens + i;
-      inputs.push_back(int32_t(place * 2654435761u % 9973 % 97));
-      labels.push_back(int32_t(place * 40503u % 7919 % 97));
-    }
-    // What is only looked at between the steps leaves no traces.
-    const ptrdiff_t micro = ptrdiff_t(tokens) / kMicroSteps;
-    trainer->evaluate({labels.begin(), labels.begin() + micro}, {inputs.begin(), inputs.begin() + micro});
-    observer.begin_step(weights_of(*trainer, config));
-    trainer->observe([&](const ObservedProduct& product) { observer.see(product); });
-    trainer->enqueue_step({step, 1e-2, inputs, labels});
-    loss = trainer->wait_for_step().loss;
-    trainer->observe({});
-    REQUIRE(observer.micros().size() == kMicroSteps, "%zu micro-batches were seen", observer.micros().size());
-    for (size_t k = 0; k < kMicroSteps; ++k)
+    training.evaluate();  // leaves no traces
+    observer.begin_step(weights_of(*training.trainer, config));
+    training->observe([&](const ObservedProduct& product) { observer.see(product); });
+    training.train(1);
+    training->observe({});
+    REQUIRE(observer.micros().size() == micros, "%zu micro-batches were seen", observer.micros().size());
+    for (size_t k = 0; k < micros; ++k)
       write_arrays(directory + format("/step%d.micro%zu.rank%d.safetensors", step, k, ranks.rank),
                    observer.micros()[k]);
   }
-  if (ranks.rank == 0) printf("%d steps of %d micro-batches, loss %.17g\n", kSteps, kMicroSteps, loss);
+  if (world.first())
+    printf("%d steps of %zu micro-batches, loss %.17g\n", kSteps, micros, training.trained.losses.back());
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  Ranks ranks;
-  try {
-    ranks = Ranks::start(&argc, &argv);
-    REQUIRE(argc >= 3, "fp8_operands DIR RECIPE [WORD…]: see the head of its source");
-    train(ranks, {argv + 1, argv + argc});
-  } catch (const std::exception& error) {
-    end_all_ranks(ranks, error);
-  }
-  ranks.finish();
-  return 0;
-}
+int main(int argc, char** argv) { return ranks_main(argc, argv, {{"fp8_operands DIR RECIPE […]", write_operands}}); }

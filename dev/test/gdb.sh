@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: gdb in the CPU world: stops in a chosen thread, stays in it over barriers, prints what is; the excerpt of contributing.md
+# Covers: gdb in the CPU backend: stops in a chosen thread, stays in it over barriers, prints what is; the excerpt of contributing.md
 # Timeout: 240
 #
 # Each thread of a block that waits has a stack of its own, and gdb knows by the stack whose line it has reached. gdb is
@@ -15,18 +15,18 @@ command -v gdb >/dev/null || left_out "gdb is not installed (nothing else needs 
 gdb -nx -batch -ex run --args "$(command -v true)" >"$scratch/out" 2>&1 </dev/null || true
 grep -q "exited normally" "$scratch/out" || left_out "gdb cannot run a program here: $(tail -n 1 "$scratch/out")"
 
-# The block of contributing.md that talks to gdb. Its `make` is this test's too, in a folder of its own, where all that the
-# kernel runs on is compiled anew; the rest comes from the build under test.
+# The block of contributing.md that talks to gdb. Its `make` is this test's too, in a folder of its own, where the kernel
+# and what runs its threads are compiled anew; the rest comes from the build under test.
 awk '/^```/ { if (/^```$/ && text ~ /\(gdb\)/) printf "%s", text; text = ""; next } { text = text $0 "\n" }' dev/docs/contributing.md >"$scratch/excerpt"
 # It names two lines of the source, by number. They are looked up, so that the source may move.
 source_file=llmc/kernels/rmsnorm.cu
 line_of() { grep -nF -- "$1" "$source_file" | tail -n 1 | cut -d: -f1; }
 barrier=$(line_of "  __syncthreads();")
 written=$(grep -oE 'rmsnorm\.cu:[0-9]+' "$scratch/excerpt" | head -n 1 | cut -d: -f2)
-sed -i "s/rmsnorm\.cu:$written /rmsnorm.cu:$barrier /; s/^$written\t/$barrier\t/; s/^$((written + 1))\t/$((barrier + 1))\t/" "$scratch/excerpt"
+sed -i "s/rmsnorm\.cu:$written /rmsnorm.cu:$barrier /; s/^$written\t/$barrier\t/; t; s/^$((written + 1))\t/$((barrier + 1))\t/" "$scratch/excerpt"
 compile=$(sed -n 's/^\$ \(make .*\)/\1/p' "$scratch/excerpt")
 check "contributing.md has an excerpt with gdb, and how to build for it" [ -n "$compile" ]
-own=(llmc/base/text.cpp llmc/device/[!c]*.cpp llmc/device/cpu_*.cpp llmc/kernels/rmsnorm.cu)
+own=(llmc/device/cpu_block.cpp llmc/kernels/rmsnorm.cu)
 rest="$build/libllmc.a $(sed -n 's/^LIBS := //p' "$build/config.mk")"
 # shellcheck disable=SC2086  # words
 check "$compile" ${compile//cpu-debug/cpu-gdb} LIBRARY_SOURCES="${own[*]}" LIBS="$rest"
@@ -65,9 +65,7 @@ says "the excerpt is what gdb says" <"$scratch/lines"
 
 last=$(line_of "  store_vector(dw + c, d);") warp=$(line_of "  __syncwarp();")
 
-reduce() { # NAME=VALUE…
-  session LLMC_ONE_ORDER=1 "$@" <<EOF
-tbreak rmsnorm_backward if C == 520
+reduce="tbreak rmsnorm_backward if C == 520
 run check >/dev/null
 tbreak $source_file:$barrier if blockIdx.x == 3 && threadIdx.x == 5 && threadIdx.y == 0
 continue
@@ -88,9 +86,7 @@ print s[0] == part[c] + part[C + c] + part[2 * C + c]
 set \$sum = d[0]
 set \$place = &dw[c]
 next
-print *\$place == \$sum
-EOF
-}
+print *\$place == \$sum"
 reduced="(gdb) print threadIdx
  = {x = 5, y = 0, z = 0}
  = {x = 3, y = 0, z = 0}
@@ -116,14 +112,15 @@ $last
 (gdb) next
 (gdb) print *
  = true"
-for order in forward reverse random; do
-  reduce LLMC_CPU_ORDER=$order
-  if [ $order = forward ]; then echo "---- a barrier" && cat "$scratch/out"; fi
-  says "a barrier, threads in $order order: the same thread and block before and behind it, the right values" <<<"$reduced"
-  check "the backtrace ends with the fiber" [ "$(sed '1,/fiber_entry/d' "$scratch/out" | grep -c '^#')" -le 3 ]
-done
-reduce LLMC_THREADS=3
-says "a barrier, blocks on 3 OS threads: the same" <<<"$reduced"
+ends_with_fiber() { [ "$(sed '1,/fiber_entry/d; /^(gdb)/,$d' "$scratch/out" | grep -c '^#')" -le 3 ]; }
+
+echo "---- a barrier"
+session LLMC_ONE_ORDER=1 <<<"$reduce"
+cat "$scratch/out"
+says "a barrier: the same thread and block before and behind it, the right values" <<<"$reduced"
+check "the backtrace ends with the fiber" ends_with_fiber
+session LLMC_ONE_ORDER=1 LLMC_CPU_ORDER=random LLMC_THREADS=3 <<<"$reduce"
+says "a barrier, threads in random order, blocks on 3 OS threads: the same" <<<"$reduced"
 
 # ---- a warp collective in a function of the kernel: block 0, thread (1, 7), two threads a row
 

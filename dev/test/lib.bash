@@ -1,10 +1,13 @@
-# What the script tests share. Sourced after `set -euo pipefail`; gives a scratch folder that goes with the script.
+# The helpers of the script tests. Sourced after `set -euo pipefail`; makes a scratch folder, which goes when the script ends,
+# and so does what `begin` has begun.
 # shellcheck shell=bash
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/${LLMC_BUILD:-build/cpu}
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+child=""
+trap '[ -z "$child" ] || kill -TERM -- "-$child" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 NO_COLOR=1
+export OMPI_MCA_pml=ob1 # Open MPI's choice on one machine, which takes it 0.3 s
 train=$build/train_llama
 checks=0
 
@@ -77,10 +80,49 @@ heads_model() {
  "hidden_act": "silu"}
 EOF
 }
+# run NAME RANKS ARGUMENTS…: a training on so many ranks, with the script's `options` first; its folder is $scratch/NAME,
+# and what it printed $scratch/NAME.txt.
+options=()
+run() { resume "$1" "$2" none "${options[@]}" "${@:3}"; }
+# resume NAME RANKS FROM ARGUMENTS…: one that goes on from there, without these options. Standard input, which mpirun would
+# read, is empty.
+resume() {
+  ranks "$2" "$train" --out "$scratch/$1" --resume "$3" "${@:4}" >"$scratch/$1.txt" 2>&1 </dev/null ||
+    { cat "$scratch/$1.txt" && fail "the run $1"; }
+}
+# checkpoint NAME STEP: the folder of the run's checkpoint.
+checkpoint() { printf "$scratch/%s/checkpoints/step-%08d" "$1" "$2"; }
+# says NAME TEXT: the run printed it.
+says() { grep -qF -- "$2" "$scratch/$1.txt" || { cat "$scratch/$1.txt" && return 1; }; }
+says_not() { ! grep -qF -- "$2" "$scratch/$1.txt"; }
+not() { ! "$@"; }
 # losses FILE: "step loss" of each step of a train.jsonl.
 losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 # without_times FILE: a train.jsonl without what the clock says.
 without_times() { sed 's/,"step_ms":[^,]*,"tokens_per_s":[^,}]*//' "$1"; }
+# log NAME: the run's train.jsonl, without what the clock says.
+log() { without_times "$scratch/$1/train.jsonl"; }
+# same_log, same_weights, same A B: two runs have the same bits, of all lines of the log, of the exported weights, of both.
+same_log() { cmp <(log "$1") <(log "$2"); }
+same_weights() { cmp "$scratch/$1/export/model.safetensors" "$scratch/$2/export/model.safetensors"; }
+same() { same_weights "$@" && same_log "$@"; }
+# ends_alike A B LINES: B went on where A was: its log is the last so many lines of A's, and the weights are the same. The
+# lines include those that measure and sample at the step of the checkpoint.
+ends_alike() { cmp <(log "$1" | tail -n "$3") <(log "$2") && same_weights "$1" "$2"; }
+# numbers NAME KEY: "step number" of each line of the run's train.jsonl that has one of this name.
+numbers() { sed -n "s/.*\"step\":\([0-9]*\),.*\"$2\":\([^,}]*\).*/\1 \2/p" "$scratch/$1/train.jsonl"; }
+# near A B COUNT FIRST REST: the losses of B (or, with key=NAME, others of its numbers) are so many, of the same steps as the
+# last so many of A; the first differs by at most FIRST of itself, the others by at most REST.
+near() {
+  paste -d' ' <(numbers "$1" "${key:-loss}" | tail -n "$3") <(numbers "$2" "${key:-loss}") |
+    awk -v what="${key:-loss}" -v a="$1" -v b="$2" -v count="$3" -v most_first="$4" -v most="$5" '
+      { d = $4 / $2 - 1; if (d < 0) d = -d; if (NR == 1) first = d; else if (d > worst) worst = d }
+      $1 != $3 || !(d >= 0) { wrong = 1 }
+      END { printf "     %s against %s: %s, %d numbers, first differs by %.1e, others by at most %.1e\n", a, b, what, NR, first, worst
+            exit wrong || NR != count || first > most_first || worst > most }'
+}
+# falls NAME NATS: the last loss lies so much below the first.
+falls() { numbers "$1" loss | awk -v least="$2" 'NR == 1 { first = $2 } END { exit !(first - $2 >= least) }'; }
 
 # wait_for FILE PATTERN: within 60 s the file must say it.
 wait_for() {
@@ -103,4 +145,34 @@ odd_model() {
  "intermediate_size": $ffn, "vocab_size": 97, "rms_norm_eps": 1e-5, "initializer_range": 0.05,
  "tie_word_embeddings": $tied, "max_position_embeddings": 512, "rope_theta": 10000.0}
 END
+}
+
+# exits CODE COMMAND…: the command ends with that code; $scratch/out.txt has what it printed.
+exits() {
+  local code=0
+  "${@:2}" >"$scratch/out.txt" 2>&1 || code=$?
+  [ "$code" = "$1" ] || { cat "$scratch/out.txt" && echo "exit code $code instead of $1" && return 1; }
+}
+# said TEXT…: each stands in $scratch/out.txt.
+said() {
+  local text
+  for text; do says out "$text" || { echo "     not said: $text" && return 1; }; done
+}
+
+# begin NAME PATTERN COMMAND…: in the background as $child, in a session of its own where SIGINT counts, until
+# $scratch/NAME.txt, which has what it prints, says PATTERN.
+begin() {
+  : >"$scratch/$1.txt" # or an earlier one's lines may be taken for this one's
+  setsid env --default-signal=INT "${@:3}" </dev/null >"$scratch/$1.txt" 2>&1 &
+  child=$!
+  wait_for "$scratch/$1.txt" "$2"
+}
+# ends SECONDS: $child ends within so many; its exit code is then $code.
+ends() {
+  local since=$EPOCHREALTIME
+  code=0
+  wait "$child" || code=$?
+  child=""
+  took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
+  awk "BEGIN { exit !($took <= $1) }" || { echo "took $took s" && return 1; }
 }

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Covers: models that are loaded: samples and questions see as much as the model and the memory allow, and what is cut is
 # told; generation_config.json and pad_token_id pass through a training; the learning rate's default
-# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

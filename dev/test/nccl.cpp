@@ -12,8 +12,8 @@
 
 #include <cstdio>
 
+#include "dev/test/ranks_main.h"
 #include "llmc/comm/communicator.h"
-#include "llmc/comm/ranks.h"
 #include "llmc/device/cpu_device_state.h"
 
 struct ncclComm {
@@ -136,19 +136,15 @@ void run(const Ranks& ranks) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Ranks ranks;
-  try {
-    ranks = Ranks::start(&argc, &argv);
-    REQUIRE(argc > 1 && ranks.size == 2, "nccl SCENARIO [RANK], on two ranks");
-    scenario = argv[1], troubled = argc > 2 && atoi(argv[2]) == ranks.rank;
-    run(ranks);
-  } catch (const std::exception& error) {
-    end_all_ranks(ranks, error);
-  }
-  ranks.finish();
+  return ranks_main(argc, argv, {{"nccl SCENARIO [RANK]", [](const Ranks& ranks, const Words& words) {
+                                    REQUIRE(ranks.size == 2, "nccl, on two ranks");
+                                    scenario = words[0];
+                                    troubled = words.size() > 1 && std::stoi(words[1]) == ranks.rank;
+                                    run(ranks);
+                                  }}});
 }
 #else
 #include <cstdio>
 
-int main() { return puts("the stand-in for NCCL and CUDA is one of the CPU world, over MPI"), 1; }
+int main() { return puts("the stand-in for NCCL and CUDA is one of the CPU backend, over MPI"), 1; }
 #endif

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round; a registration in the
 # background is waited for; a wait leaves no error of CUDA; ranks on one GPU are refused
-# Alone: ranks wait for others only so many seconds
 #
 # NCCL and CUDA are a stand-in (nccl.cpp): what NCCL itself does in these cases is not seen.
 set -euo pipefail
@@ -10,10 +9,10 @@ source "$(dirname "$0")/lib.bash"
 unset "${!NCCL_@}"
 nccl=$build/test/nccl
 if [[ $(ldd "$nccl") != *libmpi* ]]; then
-  refused "a build without MPI has no stand-in" "is one of the CPU world, over MPI" "$nccl"
+  refused "a build without MPI has no stand-in" "is one of the CPU backend, over MPI" "$nccl"
   exit
 fi
-export limit=20
+export limit=60
 
 check "windows" ranks 2 "$nccl" windows
 check "NCCL_WIN_ENABLE=0 goes without NCCL's memory" env NCCL_WIN_ENABLE=0 bash -c "$(declare -f ranks); ranks 2 $nccl off"

@@ -19,8 +19,22 @@ std::vector<T> download(Stream& stream, const void* data, size_t count) {
   return values;
 }
 
-// What the source (rows, columns) stands for; one that is quantized as it is computed is computed again, by the kernel
-// that writes it.
+inline const char* kind_name(ObservedProduct::Kind kind) {
+  constexpr const char* names[] = {"forward", "dgrad", "wgrad"};
+  return names[int(kind)];
+}
+
+// The transpose of x (rows, columns).
+template <class T>
+std::vector<T> transposed(const std::vector<T>& x, size_t rows, size_t columns) {
+  std::vector<T> t(x.size());
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t c = 0; c < columns; ++c) t[c * rows + r] = x[r * columns + c];
+  return t;
+}
+
+// The numbers that the source (rows, columns) stands for; one that is quantized as it is computed is computed again, by
+// the kernel that writes it.
 inline std::vector<bf16> computed(Stream& stream, const QuantizeSource& source, int rows, int columns, float norm_eps) {
   const size_t count = size_t(rows) * size_t(columns);
   Device& device = stream.device();
@@ -33,16 +47,16 @@ inline std::vector<bf16> computed(Stream& stream, const QuantizeSource& source, 
     const auto had = download<float>(stream, s->rstd, size_t(rows)), has = download<float>(stream, rstd, size_t(rows));
     REQUIRE(memcmp(had.data(), has.data(), had.size() * sizeof(float)) == 0, "the norm's rstd is another");
   } else if (const auto* s = std::get_if<SwigluSource>(&source)) {
-    swiglu_forward(stream, out, s->gate_up, rows, columns);
+    swiglu_forward(stream, Tensor(out, {rows, columns}), Tensor(s->gate_up, {rows, 2 * columns}));
   } else if (const auto* s = std::get_if<SwigluBackwardSource>(&source)) {
-    swiglu_backward(stream, out, s->dout, s->gate_up, rows, columns / 2);
+    swiglu_backward(stream, Tensor(out, {rows, columns}), Tensor(s->dout, {rows, columns / 2}),
+                    Tensor(s->gate_up, {rows, columns}));
   } else {
-    const auto& turned = std::get<RopeBackwardSource>(source);
-    const int NKV = columns / turned.HD - turned.heads, NH = turned.heads - NKV;
-    REQUIRE(NKV > 0 && NH > 0 && columns == (NH + 2 * NKV) * turned.HD, "%d heads of %d are turned back, of %d columns",
-            turned.heads, turned.HD, columns);
-    copy(stream, out, turned.dqkv, count);
-    rope_backward(stream, out, turned.table, turned.positions, rows, NH, NKV, turned.HD, turned.table_positions);
+    const auto& rope = std::get<RopeBackwardSource>(source);
+    copy(stream, out, rope.dqkv, count);
+    rope_backward(
+        stream, Tensor(out, {rows, columns}),
+        {Tensor(rope.table, {rope.table_positions, rope.HD / 2, 2}), Tensor(rope.positions, {rows}), rope.heads});
   }
   return download<bf16>(stream, out, count);
 }

@@ -70,7 +70,7 @@ void add_quantized(NamedArrays& out, Stream& stream, const StoredTensor& matrix,
 
 int main(int argc, char** argv) try {
   REQUIRE(argc == 3, "quantize_matrices IN OUT: see the head of its source");
-  Device device(0, CpuWorld::from_environment(1));
+  Device device(0, CpuBackend::from_environment(1));
   Stream stream(device, "quantize");
   const Safetensors in(argv[1]);
   NamedArrays out;

@@ -3,11 +3,9 @@
 # Timeout: 60
 # shellcheck disable=SC2016  # the little programs expand their own variables
 set -euo pipefail
-root=$(cd "$(dirname "$0")/../.." && pwd)
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/lib.bash"
 mkdir -p "$scratch"/dev/test/pytorch "$scratch"/dev/kernels "$scratch"/b/test "$scratch"/b/kernels
-checks=0
 
 # program PATH SOURCE BODY COVERS: a test program that is a script, and the head of its source
 program() {
@@ -16,22 +14,13 @@ program() {
   printf '// A test.\n%s\n' "$4" >"$scratch/$2"
 }
 run() { # CODE ARGUMENTS...
-  local code=0
-  LLMC_TEST_ROOT=$scratch "$root/dev/test/run" "${@:2}" >"$scratch/out" 2>&1 || code=$?
-  check "dev/test/run ${*:2} ends with code $1 (it was $code)" [ "$code" = "$1" ]
+  check "dev/test/run ${*:2}" exits "$1" env LLMC_TEST_ROOT="$scratch" "$root/dev/test/run" "${@:2}"
 }
-check() { # WHAT COMMAND...
-  checks=$((checks + 1))
-  if "${@:2}"; then return; fi
-  echo "runner: $1: not so. The output was:"
-  cat "$scratch/out"
-  exit 1
-}
-says() { grep -qE -e "$1" "$scratch/out"; }
-last_line() { [ "$(tail -n 1 "$scratch/out")" = "$1" ]; }
+says() { grep -qE -e "$1" "$scratch/out.txt" || { cat "$scratch/out.txt" && return 1; }; }
+last_line() { [ "$(tail -n 1 "$scratch/out.txt")" = "$1" ]; }
 
-run 1 b
-check "no tests at all is a failure" last_line "0 passed, 0 failed"
+run 2 b
+check "no tests at all is a failure" last_line 'dev/test/run: no test has a name with ""; dev/test, dev/kernels and dev/test/*/ have their files'
 
 program b/test/test_good dev/test/test_good.cpp 'echo "assertions: 10 | 10 passed"' '// Covers: promises 2 and 5: sums'
 program b/kernels/rope dev/kernels/rope.cu '[ "$1" = check ] && echo 3 shapes ok' '// Covers: promise 7: rope'
@@ -45,8 +34,10 @@ check "promises are counted" says 'promises covered .*: 2 \(1\), 5 \(2\), 7 \(1\
 check "a script knows the build" grep -qx b "$scratch"/build/test-logs/*/script.log
 run 0 b rope
 check "the filter leaves one" last_line "1 passed, 0 failed"
-run 1 b nothing_of_that_name
-check "a filter that leaves none is a failure" last_line "0 passed, 0 failed"
+run 0 --programs b rope
+check "  and make is told what it needs" last_line b/kernels/rope
+run 2 b nothing_of_that_name
+check "a filter that leaves none is a failure" says 'no test has a name with "nothing_of_that_name"'
 
 # fails NAME REASON: among the good tests, the one just written fails, alone, for that reason.
 fails() {
@@ -70,8 +61,14 @@ fails test_undeclared 'no line "Covers: ..."'
 echo '// Covers: x' >"$scratch/dev/test/test_absent.cpp"
 fails test_absent "exit code 127"
 
+program b/test/test_bad dev/test/test_bad.cpp 'exit 3' '// Covers: x'
+program b/test/test_hangs dev/test/test_hangs.cpp 'sleep 30' '// Covers: x'
+check "one that is ended from outside" exits 124 env LLMC_TEST_ROOT="$scratch" timeout 5 "$root/dev/test/run" b test_
+check "says what had failed" grep -qx "1 passed, 1 failed" "$scratch"/build/test-logs/*/summary
+rm "$scratch"/dev/test/test_{bad,hangs}.cpp
+
 printf '#!/bin/sh\n# Covers: torch\necho fine\n' >"$scratch/dev/test/pytorch/export.sh"
 chmod +x "$scratch/dev/test/pytorch/export.sh"
 run 0 --with pytorch b
 check "the PyTorch tests stand apart" last_line "1 passed, 0 failed"
-echo "runner: $checks checks passed"
+echo "$checks checks passed"

@@ -2,12 +2,9 @@
 //
 // OUT: JSON with `held_out` (nats a token and bits a byte of the windows of TEXT, each byte or token by the model's
 // tokenizer) and, for each format of the items, the log-likelihoods of each item's endings and the accuracies.
-#include <cstdio>
-
-#include "llmc/base/error.h"
+#include "dev/test/tiny_trainer.h"
 #include "llmc/base/json.h"
 #include "llmc/base/new_file.h"
-#include "llmc/comm/communicator.h"
 #include "llmc/train/evaluation.h"
 
 namespace {
@@ -31,30 +28,29 @@ Json measured(Trainer& trainer, const std::string& items, ChoiceFormat format, c
       .set("acc_norm_tokens", score.acc_norm_tokens);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
-  REQUIRE(argc == 6, "usage: score MODEL_DIR ITEMS TEXT SEQ_LEN OUT");
-  const std::string directory = argv[1], items = argv[2], text = argv[3];
+void score(const Ranks& ranks, const Words& words) {
+  const std::string &directory = words[0], &items = words[1], &text = words[2];
   const LlamaConfig config = LlamaConfig::from_json(Json::read(directory + "/config.json"), directory);
-  Device device;
-  SingleCommunicator communicator;
+  World world(ranks);
   TrainerSettings settings;
-  settings.B = 3, settings.T = std::stoi(argv[4]), settings.training = false;
-  auto trainer = Trainer::create(device, communicator, config, settings);
-  trainer->allocate();
-  trainer->load(Safetensors(directory));
+  settings.B = 3, settings.T = std::stoi(words[3]), settings.training = false;
+  Training training(world, config, settings, {}, {});
+  training->load(Safetensors(directory));
   const TextCodec codec = TextCodec::open("", directory, "", config);
   Evaluation held_out(0, 1, settings.B, settings.T);
   held_out.measure_loss(ValidationWindows(TokenDataset::open(text, config.V), settings.T, 16), {}, codec);
-  const EvaluationResult result = held_out.run(*trainer);
+  const EvaluationResult result = held_out.run(*training.trainer);
+  const auto scored = [&](ChoiceFormat format) {
+    return measured(*training.trainer, items, format, codec, settings.B, settings.T);
+  };
   const Json out =
       Json::object()
           .set("held_out", Json::object().set("nats", *result.loss).set("bits_per_byte", *result.bits_per_byte))
-          .set("lm-eval", measured(*trainer, items, ChoiceFormat::lm_eval, codec, settings.B, settings.T))
-          .set("llm.c", measured(*trainer, items, ChoiceFormat::llmc, codec, settings.B, settings.T));
-  write_file(argv[5], out.dump(1) + "\n");
-} catch (const std::exception& error) {
-  fprintf(stderr, "error: %s\n", error.what());
-  return 1;
+          .set("lm-eval", scored(ChoiceFormat::lm_eval))
+          .set("llm.c", scored(ChoiceFormat::llmc));
+  write_file(words[4], out.dump(1) + "\n");
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return ranks_main(argc, argv, {{"score MODEL_DIR ITEMS TEXT SEQ_LEN OUT", score}}); }

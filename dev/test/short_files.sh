@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Covers: data in files that are mostly shorter than a sequence: what --epochs counts and the banner says, the same losses
 # on 1, 2 and 4 ranks and over a resume; a checkpoint that does not name its rule of windows goes on by the old one
-# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -13,28 +12,22 @@ done
 bytes=$(cat text/* | wc -c)
 windows=$(((bytes - bytes / 10 + 127) / 128)) # the last tenth is held out
 steps=$(((2 * windows + 3) / 4))
-run() { # NAME RANKS ARGUMENTS…
-  ranks "$2" "$train" --out "$1" --layers 1 --seq-len 128 --global-batch 4 --lr 1e-3 --train-data 'text/*' --epochs 2 \
-    --val-every 0 --sample-every 0 --export off "${@:3}" >"$1.txt" 2>&1 || { cat "$1.txt" && fail "the run $1"; }
-}
-# same A B FIRST: the losses of both from step FIRST on are the same within 1e-5; other sequences are off by 1e-2 at once.
-same() {
-  awk -v first="$3" -v steps=$steps '
-    NR == FNR { a[$1] = $2; next } $1 >= first { d = ($2 - a[$1]) / $2; if (d < 0) d = -d; if (d > w) w = d; ++n }
-    END { exit !(n == steps - first + 1 && w <= 1e-5) }' <(losses "$1/train.jsonl") <(losses "$2/train.jsonl")
-}
+options=(--layers 1 --seq-len 128 --global-batch 4 --lr 1e-3 --train-data 'text/*' --epochs 2 --val-every 0 --sample-every 0
+  --export off)
+# Other sequences are off by 1e-2 at once.
+alike() { near one "$1" "$2" 1e-5 1e-5; }
 
 run one 1 --checkpoint-every 10 --keep-checkpoints 0
 check "an epoch is $windows sequences, which have all tokens" \
-  grep -q "an epoch: $windows sequences, each token once; the run: 2" one.txt
-check "two epochs are $steps steps of 4 sequences" eval '[ "$(losses one/train.jsonl | wc -l)" = $steps ]'
+  says one "an epoch: $windows sequences, each token once; the run: 2"
+check "two epochs are $steps steps of 4 sequences" [ "$(numbers one loss | wc -l)" = $steps ]
 for n in 2 4; do
   run "on$n" $n
-  check "$n ranks: the same losses" same one "on$n" 1
+  check "$n ranks: the same losses" alike "on$n" $steps
 done
-last=$scratch/one/checkpoints/step-00000020
-run resumed 2 --resume "$last"
-check "gone on within the second epoch, on 2 ranks: the same losses" same one resumed 21
+last=$(checkpoint one 20)
+resume resumed 2 "$last"
+check "gone on within the second epoch, on 2 ranks: the same losses" alike resumed $((steps - 20))
 
 # As it was written before checkpoints named their rule. The program itself says which checksum that has.
 cp -r "$last" old
@@ -48,9 +41,9 @@ sed -i "/state.json/,/}/s/\"bytes\": [0-9]*/\"bytes\": $(stat -c %s old/state.js
 refused "a checkpoint that was edited" "has the checksum" "$train" --resume old --out refused_run
 is=$(sed -n 's/.*has the checksum \([0-9a-f]*\).*/\1/p' refused) expected=$(sed -n 's/.*expected \([0-9a-f]*\), as.*/\1/p' refused)
 sed -i "s/$expected/$is/" old/manifest.json
-run by_file 1 --resume old --checkpoint-every 10 --keep-checkpoints 0
+resume by_file 1 old --checkpoint-every 10 --keep-checkpoints 0
 check "one that names no rule goes on by the old one, and says what that leaves out" \
   grep -q "of the tokens: the checkpoint's program cut each file by itself and left .* out" by_file.txt
-check "  with other sequences" eval '! same one by_file 21'
+check "  with other sequences" not alike by_file $((steps - 20))
 check "  and so does the next checkpoint" grep -q '"windows": "per_file"' by_file/checkpoints/*/state.json
 echo "$checks checks passed"

@@ -7,20 +7,19 @@
 
 #include <string>
 
-#include "llmc/base/error.h"
+#include "dev/test/error_of.h"
 
 #define TEST_CASE DOCTEST_TEST_CASE
 #define SUBCASE DOCTEST_SUBCASE
 #define CHECK DOCTEST_CHECK
 #define CAPTURE DOCTEST_CAPTURE
 
-// The message of the Error that `f` throws; empty if it throws none.
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
+// Checks that each of the parts stands in the text.
+template <class... Parts>
+void says(const std::string& text, const Parts&... parts) {
+  CAPTURE(text);
+  for (const std::string& part : {std::string(parts)...}) {
+    CAPTURE(part);
+    CHECK(text.find(part) != text.npos);
   }
-  return "";
 }

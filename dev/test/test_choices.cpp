@@ -40,7 +40,6 @@ std::string refusal(const std::string& lines, int T = 1000) {
     cut_choices(items, path, T);
   });
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 constexpr auto kLmEval = ChoiceFormat::lm_eval, kLlmc = ChoiceFormat::llmc;
 
@@ -74,10 +73,8 @@ TEST_CASE("an item without HellaSwag's own fields: its ctx, whose last spaces be
 TEST_CASE("what is longer than the model's sequence loses its beginning") {
   const Texts texts = read_one(R"({"ctx": "abcdefgh", "endings": ["xyz", "z"], "label": 0})", kLlmc, 6);
   CHECK(texts.context == "defgh");
-  CHECK(has(refusal("\n"
-                    R"({"ctx": "a", "endings": ["123456", "z"], "label": 0})",
-                    6),
-            "c.jsonl:2: an ending of 7 tokens"));
+  says(refusal("\n{\"ctx\": \"a\", \"endings\": [\"123456\", \"z\"], \"label\": 0}", 6),
+       "c.jsonl:2: an ending of 7 tokens");
 }
 
 TEST_CASE("scores: by the sum, by characters, by tokens; of equals the first counts") {
@@ -102,25 +99,25 @@ TEST_CASE("a file that is none says where") {
   const std::string good = R"({"ctx": "a", "endings": ["b", "c"], "label": 0})";
   CHECK(refusal(good) == "");
   CHECK(refusal(good + "\n\n" + good + "\n") == "");
-  CHECK(has(refusal(good + "\n" + R"({"ctx": "a", "label": 0})"), "c.jsonl:2 has no key \"endings\""));
-  CHECK(has(refusal(R"({"endings": ["b", "c"], "label": 0})"), "c.jsonl:1 has no key \"ctx\""));
-  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b", "c"]})"), "c.jsonl:1 has no key \"label\""));
-  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": 2})"), "label 2 of 2 endings"));
-  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": "x"})"), "of 2 endings"));
-  CHECK(has(refusal(R"({"ctx": "a", "endings": ["b"], "label": 0})"), "1 endings, expected at least 2"));
-  CHECK(has(refusal(R"({"ctx": "", "endings": ["b", "c"], "label": 0})"), "c.jsonl:1: "));
-  CHECK(has(refusal("{\"ctx\": \"a\", "), "c.jsonl:1"));
-  CHECK(has(refusal(""), "has no items"));
-  CHECK(has(error_of([] { read_choices("/nowhere.jsonl", kLlmc, byte_codec()); }), "cannot read the choices"));
+  says(refusal(good + "\n" + R"({"ctx": "a", "label": 0})"), "c.jsonl:2 has no key \"endings\"");
+  says(refusal(R"({"endings": ["b", "c"], "label": 0})"), "c.jsonl:1 has no key \"ctx\"");
+  says(refusal(R"({"ctx": "a", "endings": ["b", "c"]})"), "c.jsonl:1 has no key \"label\"");
+  says(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": 2})"), "label 2 of 2 endings");
+  says(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": "x"})"), "of 2 endings");
+  says(refusal(R"({"ctx": "a", "endings": ["b"], "label": 0})"), "1 endings, expected at least 2");
+  says(refusal(R"({"ctx": "", "endings": ["b", "c"], "label": 0})"), "c.jsonl:1: ");
+  says(refusal("{\"ctx\": \"a\", "), "c.jsonl:1");
+  says(refusal(""), "has no items");
+  says(error_of([] { read_choices("/nowhere.jsonl", kLlmc, byte_codec()); }), "cannot read the choices");
 }
 
 TEST_CASE("a model without a tokenizer is not asked") {
   LlamaConfig config = LlamaConfig::preset("tiny");
   config.V = 50257;
   const TextCodec numbers = TextCodec::open("", "", "", config);
-  CHECK(has(error_of([&] { read_choices("x", kLlmc, numbers); }), "the model has no tokenizer here"));
+  says(error_of([&] { read_choices("x", kLlmc, numbers); }), "the model has no tokenizer here");
   CHECK(numbers.encode("17 50256", true) == std::vector<int32_t>{17, 50256});
-  CHECK(has(error_of([&] { numbers.encode("17 50257", true); }), "\"50257\" is no token's number"));
-  CHECK(has(error_of([&] { numbers.encode("a", true); }), "\"a\" is no token's number"));
-  CHECK(has(error_of([&] { TextCodec::open("/nowhere", "", "", config); }), "/nowhere"));
+  says(error_of([&] { numbers.encode("17 50257", true); }), "\"50257\" is no token's number");
+  says(error_of([&] { numbers.encode("a", true); }), "\"a\" is no token's number");
+  says(error_of([&] { TextCodec::open("/nowhere", "", "", config); }), "/nowhere");
 }

@@ -125,12 +125,8 @@ TEST_CASE("what a descriptor is made of is read from it again") {
     for (const uint32_t bytes : {0u, 16u, 1024u, 0x15550u, 0x2aaa0u, 0x3fff0u}) {
       const uint32_t other = bytes ^ 0x3fff0, third = (bytes >> 1 ^ other) & 0x3fff0;
       const MatrixDescriptor d(matrix_descriptor(bytes, other, third, swizzle));
-      CHECK(d.start == bytes);
-      CHECK(d.leading == other);
-      CHECK(d.stride == third);
-      CHECK(d.swizzle == swizzle);
-      CHECK(d.base_offset == 0);
-      CHECK(d.reserved == 0);
+      CHECK(std::tuple(d.start, d.leading, d.stride) == std::tuple(bytes, other, third));
+      CHECK(std::tuple(d.swizzle, d.base_offset, d.reserved) == std::tuple(swizzle, 0u, 0u));
     }
   }
 }

@@ -8,38 +8,23 @@
 #include <map>
 
 #include "dev/test/test.h"
-#include "llmc/base/text.h"
-#include "llmc/comm/communicator.h"
+#include "dev/test/tiny_trainer.h"
+#include "dev/test/token_files.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/model/fp8.h"
-#include "llmc/train/rehearsal.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 
-LlamaConfig odd(int layers = 3) {
-  LlamaConfig c = LlamaConfig::preset("tiny");
-  c.C = 40, c.L = layers, c.NH = 6, c.NKV = 2, c.HD = 16, c.FF = 52, c.V = 97;
-  return c;
-}
+LlamaConfig odd() { return tiny(); }
 
-Fp8Settings settings_of(const char* recipe, const char* skip = "", const LlamaConfig& config = odd()) {
-  Fp8Choice choice;
-  choice.recipe = recipe;
-  choice.skip = skip;
-  return fp8_settings(choice, config);
-}
+Fp8Settings settings_of(const char* recipe, const char* skip = "") { return settings_in(recipe, odd(), skip).fp8; }
 
 std::string choice_error(const char* recipe, const char* gradient, const char* skip) {
   Fp8Choice choice;
   choice.recipe = recipe;
   choice.gradient = gradient, choice.skip = skip;
   return error_of([&] { fp8_settings(choice, odd()); });
-}
-
-bool has(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return true;
-  printf("not in \"%s\": \"%s\"\n", text.c_str(), part.c_str());
-  return false;
 }
 
 // "qkv o" for each block that is not all in FP8.
@@ -64,14 +49,14 @@ TEST_CASE("--fp8-skip names products") {
   CHECK(in_bf16(settings_of("rowwise", "layers.2.self_attn.v")) == "2: qkv;");
   CHECK(in_bf16(settings_of("rowwise", "layers.*.mlp,layers.0.self_attn.o")) ==
         "0: o gate_up down;1: gate_up down;2: gate_up down;");
-  CHECK(has(choice_error("rowwise", "auto", "lm_head"), "lm_head matches no weight of a product"));
-  CHECK(has(choice_error("rowwise", "auto", "layernorm"), "layernorm matches no weight"));
-  CHECK(has(choice_error("rowwise", "auto", "down_proj,,o_proj"), "matches no weight"));
-  CHECK(has(choice_error("rowwise", "auto", "first=0"), "first=0 matches no weight"));
-  CHECK(has(choice_error("rowwise", "auto", "first=3"), "leaves no product in FP8"));
-  CHECK(has(choice_error("off", "auto", "down_proj"), "--fp8 is off"));
-  CHECK(has(choice_error("rowwise", "e5m2", ""), "--fp8 rowwise has e4m3 everywhere"));
-  CHECK(has(choice_error("blockwise", "e5m2", ""), "e5m2 goes with --fp8 tensorwise or delayed"));
+  says(choice_error("rowwise", "auto", "lm_head"), "lm_head matches no weight of a product");
+  says(choice_error("rowwise", "auto", "layernorm"), "layernorm matches no weight");
+  says(choice_error("rowwise", "auto", "down_proj,,o_proj"), "matches no weight");
+  says(choice_error("rowwise", "auto", "first=0"), "first=0 matches no weight");
+  says(choice_error("rowwise", "auto", "first=3"), "leaves no product in FP8");
+  says(choice_error("off", "auto", "down_proj"), "--fp8 is off");
+  says(choice_error("rowwise", "e5m2", ""), "--fp8 rowwise has e4m3 everywhere");
+  says(choice_error("blockwise", "e5m2", ""), "e5m2 goes with --fp8 tensorwise or delayed");
   CHECK(choice_error("tensorwise", "e4m3", "").empty());
 
   const std::vector<std::string> lines =
@@ -81,7 +66,7 @@ TEST_CASE("--fp8-skip names products") {
   CHECK(lines[1] == "block 0: qkv, o, gate_up, down in bf16");
   CHECK(lines[2] == "block 1: qkv, o, gate_up, down in FP8");
   CHECK(lines[3] == "block 2: qkv, o, gate_up in FP8, down in bf16");
-  CHECK(has(describe_products(settings_of("rowwise-hp-wgrad"), odd()).back(), "weight gradients, attention and head"));
+  says(describe_products(settings_of("rowwise-hp-wgrad"), odd()).back(), "weight gradients, attention and head");
 }
 
 TEST_CASE("a recipe that cannot run is refused, with those that can") {
@@ -90,65 +75,56 @@ TEST_CASE("a recipe that cannot run is refused, with those that can") {
   const auto refusal = [&](const char* recipe, const ProductRefusal& refuses) {
     return error_of([&] { require_recipe_runs(settings_of(recipe), device, refuses); });
   };
-  using Tensor = QuantizedTensor;
-  const ProductRefusal nothing = [](const Tensor&, const Tensor&, auto...) { return std::string(); };
-  const ProductRefusal no_rows = [](const Tensor& a, const Tensor& b, auto...) {
+  const ProductRefusal nothing = [](const QuantizedTensor&, const QuantizedTensor&, auto...) { return std::string(); };
+  const ProductRefusal no_rows = [](const QuantizedTensor& a, const QuantizedTensor& b, auto...) {
     return a.scaling == Scaling::row || b.scaling == Scaling::row ? "scales of rows want another GPU" : "";
   };
-  const ProductRefusal no_e5m2 = [](const Tensor& a, const Tensor& b, auto...) {
+  const ProductRefusal no_e5m2 = [](const QuantizedTensor& a, const QuantizedTensor& b, auto...) {
     return a.format == Fp8Format::e5m2 || b.format == Fp8Format::e5m2 ? "no e5m2" : "";
   };
   // What only weight gradients have.
-  const ProductRefusal no_small_blocks = [](const Tensor& a, const Tensor& b, auto...) {
+  const ProductRefusal no_small_blocks = [](const QuantizedTensor& a, const QuantizedTensor& b, auto...) {
     return a.scaling == Scaling::block_1x128 && b.scaling == Scaling::block_1x128 ? "blocks on both sides" : "";
   };
-  const ProductRefusal all = [](const Tensor&, const Tensor&, auto...) { return "no FP8 at all"; };
+  const ProductRefusal all = [](const QuantizedTensor&, const QuantizedTensor&, auto...) { return "no FP8 at all"; };
   // Of weight gradients' products only those of later micro-batches.
-  const ProductRefusal no_adding = [](const Tensor&, const Tensor&, DType result, bool accumulate, bool) {
-    return result == DType::fp32 && accumulate ? "no adding" : "";
-  };
-  const ProductRefusal no_fast = [](const Tensor&, const Tensor&, DType, bool, bool fast) {
+  const ProductRefusal no_adding = [](const QuantizedTensor&, const QuantizedTensor&, DType result, bool accumulate,
+                                      bool) { return result == DType::fp32 && accumulate ? "no adding" : ""; };
+  const ProductRefusal no_fast = [](const QuantizedTensor&, const QuantizedTensor&, DType, bool, bool fast) {
     return fast ? "slow" : "";
   };
-  const char* names[] = {"tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
-  for (const char* name : names) {
+  for (const char* name : kRecipes) {
     CHECK(refusal(name, nothing).empty());
-    CHECK(has(refusal(name, all), format("--fp8 %s cannot run on an imagined GPU: no FP8 at all\n"
-                                         "  no recipe can: leave --fp8 away",
-                                         name)));
+    says(refusal(name, all), format("--fp8 %s cannot run on an imagined GPU: no FP8 at all\n"
+                                    "  no recipe can: leave --fp8 away",
+                                    name));
   }
   const std::string others = "\n  those that can: --fp8 tensorwise, delayed, blockwise";
-  CHECK(has(refusal("rowwise", no_rows),
-            "--fp8 rowwise cannot run on an imagined GPU: scales of rows want" + std::string(" another GPU") + others));
-  CHECK(has(refusal("rowwise-hp-wgrad", no_rows), others));
+  says(refusal("rowwise", no_rows),
+       "--fp8 rowwise cannot run on an imagined GPU: scales of rows want" + std::string(" another GPU") + others);
+  says(refusal("rowwise-hp-wgrad", no_rows), others);
   CHECK(refusal("blockwise", no_rows).empty());
-  CHECK(has(refusal("delayed", no_e5m2), "no e5m2\n  those that can: --fp8 rowwise, rowwise-hp-wgrad, blockwise"));
-  CHECK(has(refusal("blockwise", no_small_blocks),
-            "blocks on both sides\n  those that can: --fp8 tensorwise, delayed, rowwise, rowwise-hp-wgrad"));
+  says(refusal("delayed", no_e5m2), "no e5m2\n  those that can: --fp8 rowwise, rowwise-hp-wgrad, blockwise");
+  says(refusal("blockwise", no_small_blocks),
+       "blocks on both sides\n  those that can: --fp8 tensorwise, delayed, rowwise, rowwise-hp-wgrad");
   CHECK(refusal("rowwise", no_small_blocks).empty());
-  CHECK(has(refusal("tensorwise", no_adding), "no adding\n  those that can: --fp8 rowwise-hp-wgrad"));
-  CHECK(has(refusal("rowwise", no_fast), "slow\n  those that can: --fp8 blockwise"));
+  says(refusal("tensorwise", no_adding), "no adding\n  those that can: --fp8 rowwise-hp-wgrad");
+  says(refusal("rowwise", no_fast), "slow\n  those that can: --fp8 blockwise");
 }
 
 TEST_CASE("what is not finite is named") {
-  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"})
+  for (const char* recipe : kRecipes)
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       CAPTURE(recipe);
       CAPTURE(bad);
-      Device device;
-      SingleCommunicator communicator;
-      TrainerSettings settings;
-      settings.dtype = DType::bf16;
-      settings.B = 1, settings.T = 21;
-      settings.fp8 = settings_of(recipe);
-      const auto trainer = Trainer::create(device, communicator, odd(), settings);
-      trainer->allocate();
-      const std::string path = format("/tmp/llmc_fp8_%p.safetensors", static_cast<const void*>(trainer.get()));
+      World world;
+      Training training(world, odd(), settings_in(recipe, odd()), {}, {});
+      TemporaryFolder folder;
+      const std::string path = folder / "weights.safetensors";
       std::vector<TensorSpec> specs;
-      for (const Tensor& t : trainer->layout().tensors) {
-        Shape shape;
-        for (const int64_t size : t.whole_shape()) shape.push_back(uint64_t(size));
-        specs.push_back({t.name, StoredType::F32, shape});
+      for (const ParameterInfo& t : training->layout().tensors) {
+        const std::vector<int64_t> shape = t.whole_shape();
+        specs.push_back({t.name, StoredType::F32, {shape.begin(), shape.end()}});
       }
       SafetensorsWriter writer(path, specs);
       for (const TensorSpec& spec : specs) {
@@ -158,14 +134,11 @@ TEST_CASE("what is not finite is named") {
         writer.write(spec.name, values.data(), values.size() * sizeof(float));
       }
       writer.finish();
-      trainer->load(Safetensors(path));
-      remove(path.c_str());
-      std::vector<int32_t> tokens(21);
-      for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i);
-      trainer->enqueue_step({0, 1e-3, tokens, tokens});
-      CHECK(has(error_of([&] { trainer->wait_for_step(); }),
-                "the weight of down in block 1 has an infinity or NaN, which FP8 cannot hold"));
-      CHECK(has(error_of([&] { trainer->evaluate(tokens, tokens); }), "block"));
+      training->load(Safetensors(path));
+      training.enqueue();
+      says(error_of([&] { training.finish(); }),
+           "the weight of down in block 1 has an infinity or NaN, which FP8 cannot hold");
+      says(error_of([&] { training.evaluate(); }), "block");
     }
 }
 
@@ -174,10 +147,9 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
     for (const char* skip : {"", "layers.1.mlp.down_proj"}) {
       CAPTURE(ranks);
       CAPTURE(skip);
-      const LlamaConfig config = odd(5);
-      TrainerSettings settings;
-      settings.dtype = DType::bf16, settings.B = 2, settings.T = 64, settings.zero_stage = 3;
-      settings.fp8 = settings_of("tensorwise", skip, config);
+      const LlamaConfig config = tiny({.L = 5});
+      TrainerSettings settings = settings_in("tensorwise", config, skip);
+      settings.zero_stage = 3;
       const Mesh mesh = Mesh::create(ranks, ranks - 1);
       // How often each number of bytes is gathered in a step, and what is summed without a scatter.
       size_t sums = 0, summed = 0;
@@ -192,7 +164,7 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
         }
         return times;
       };
-      const TensorLayout layout(config, ranks);
+      const ParameterLayout layout(config, ranks);
       const size_t part = layout.part_size(layout.block_unit(0));
       CHECK(gathered(true, false) == gathered(true, true));
       const size_t others = size_t(ranks - 1);  // what a rank sends of a part
@@ -206,7 +178,7 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
       CHECK(narrow_blocks + narrow[block_in_bf16] == blocks);
       CHECK((narrow[block_in_bf16] > 0) == (skip[0] != 0));
       // The norms of all blocks, padded, in fp32: in a ring each rank sends all but one part of it twice.
-      const size_t norms = size_t(config.L) * 2 * TensorLayout::kAlignment * sizeof(float);
+      const size_t norms = size_t(config.L) * 2 * ParameterLayout::kAlignment * sizeof(float);
       CHECK(sums == wide_sums + 1);
       CHECK(summed - wide_summed == 2 * (norms * others / size_t(ranks)));
       size_t wide_bytes = 0, narrow_bytes = 0;

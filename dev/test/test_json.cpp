@@ -6,11 +6,14 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <limits>
+#include <map>
 #include <random>
+#include <sstream>
 
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/base/json.h"
 #include "llmc/base/mapped_file.h"
 #include "llmc/base/text.h"
@@ -18,23 +21,6 @@
 namespace fs = std::filesystem;
 
 namespace {
-
-// A folder of its own, removed at the end of the test.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / format("llmc_json_%d", int(getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name, std::ios::binary) << text;
-    return (path / name).string();
-  }
-};
-
-void has(const std::string& text, const std::string& part) {
-  if (text.find(part) != text.npos) return;
-  CAPTURE(text);
-  CHECK(text == "... " + part + " ...");
-}
 
 std::string parse_error(const std::string& text) {
   return error_of([&] { Json::parse(text, "file.json"); });
@@ -91,14 +77,14 @@ TEST_CASE("dump: doubles and integers read back as the same bits") {
     CHECK(Json::parse(Json(value).dump(), "x").as_int() == value);
   }
   CHECK(Json(uint64_t(7)).as_int() == 7);
-  has(error_of([] { Json(uint64_t(INT64_MAX) + 1); }), "9223372036854775808");
+  says(error_of([] { Json(uint64_t(INT64_MAX) + 1); }), "9223372036854775808");
 }
 
 TEST_CASE("dump: building, indenting, equality") {
   Json json = Json::object().set("b", true).set("a", Json::array());
   json.set("list", Json().push_back(1).push_back("two").push_back(3.5)).set("b", nullptr);
   CHECK(json.dump() == R"({"b":null,"a":[],"list":[1,"two",3.5]})");
-  CHECK(json.dump(2).find("\n  \"list\": [\n    1,") != std::string::npos);
+  says(json.dump(2), "\n  \"list\": [\n    1,");
   CHECK(Json::parse(json.dump(2), "elsewhere") == json);
   CHECK(!(Json(1) == Json(1.0)));
   CHECK(Json("quote \" slash \\ line\n tab\t").dump() == R"("quote \" slash \\ line\n tab\t")");
@@ -107,12 +93,10 @@ TEST_CASE("dump: building, indenting, equality") {
 TEST_CASE("dump: what JSON has no words for is refused") {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   const Json json = Json::object().set("steps", Json().push_back(1).push_back(Json::object().set("loss", nan)));
-  const std::string message = error_of([&] { json.dump(); });
-  has(message, "\"steps[1].loss\" is nan");
-  has(message, "finite");
-  has(error_of([&] { Json(-inf).dump(); }), "-inf");
-  has(error_of([&] { Json::object().set("text", "\xff\xfe").dump(); }), "UTF-8");
-  has(error_of([&] { Json::object().set("\xff", 1).dump(); }), "UTF-8");
+  says(error_of([&] { json.dump(); }), "\"steps[1].loss\" is nan", "finite");
+  says(error_of([&] { Json(-inf).dump(); }), "-inf");
+  says(error_of([&] { Json::object().set("text", "\xff\xfe").dump(); }), "UTF-8");
+  says(error_of([&] { Json::object().set("\xff", 1).dump(); }), "UTF-8");
 }
 
 TEST_CASE("getters: a missing key, another kind, a default") {
@@ -130,74 +114,43 @@ TEST_CASE("getters: a missing key, another kind, a default") {
   CHECK(!json.contains("rope"));
   CHECK(json.find("rope") == nullptr);
 
-  const std::string missing = error_of([&] { json.get_int("hidden_sizes"); });
-  has(missing, "model/config.json has no key \"hidden_sizes\"");
-  has(missing, "nearest key is \"hidden_size\"");
-  has(error_of([&] { json.get_int("qwertyuiop"); }), "add it");
-  const std::string kind = error_of([&] { json.at("rope_scaling").get_double("factor"); });
-  has(kind, "model/config.json: \"rope_scaling.factor\" is the string \"32\"");
-  has(kind, "expected a number");
-  has(error_of([&] { json.get_int("eps"); }), "\"eps\" is the number 1e-05");
-  has(error_of([&] { json.get_int("eps", 3); }), "expected an integer");
-  has(error_of([&] { json.get_int("null"); }), "\"null\" is null");
-  has(error_of([&] { json.get_string("hidden_size"); }), "the integer 64");
-  has(error_of([&] { json.get_bool("hidden_size", true); }), "expected true or false");
-  has(error_of([&] { json.get_int("rope_scaling"); }), "an object of 2 keys");
-  has(error_of([&] { json.at("rope_scaling").at("list").at(1).get_string("x"); }), "\"rope_scaling.list[1].x\" is");
-  has(error_of([&] { json.at("rope_scaling").at("list").at(7); }), "no element 7");
-  has(error_of([&] { json.at("hidden_size").get_int("x"); }), "expected an object");
-  has(error_of([&] { json.elements(); }), "expected an array");
-  has(error_of([&] { Json(3).set("x", 1); }), "expected an object");
-  has(error_of([&] { Json(3).push_back(1); }), "expected an array");
+  using Getter = std::function<void()>;
+  const std::pair<Getter, const char*> wrong[] = {
+      {[&] { json.get_int("hidden_sizes"); },
+       "model/config.json has no key \"hidden_sizes\"\n  the nearest key is \"hidden_size\""},
+      {[&] { json.get_int("qwertyuiop"); }, "add it"},
+      {[&] { json.at("rope_scaling").get_double("factor"); },
+       "model/config.json: \"rope_scaling.factor\" is the string \"32\"\n  expected a number"},
+      {[&] { json.get_int("eps"); }, "\"eps\" is the number 1e-05\n  expected an integer"},
+      {[&] { json.get_int("eps", 3); }, "expected an integer"},
+      {[&] { json.get_int("null"); }, "\"null\" is null"},
+      {[&] { json.get_string("hidden_size"); }, "the integer 64"},
+      {[&] { json.get_bool("hidden_size", true); }, "expected true or false"},
+      {[&] { json.get_int("rope_scaling"); }, "an object of 2 keys"},
+      {[&] { json.at("rope_scaling").at("list").at(1).get_string("x"); }, "\"rope_scaling.list[1].x\" is"},
+      {[&] { json.at("rope_scaling").at("list").at(7); }, "no element 7"},
+      {[&] { json.at("hidden_size").get_int("x"); }, "expected an object"},
+      {[&] { json.elements(); }, "expected an array"},
+      {[] { Json(3).set("x", 1); }, "expected an object"},
+      {[] { Json(3).push_back(1); }, "expected an array"}};
+  for (const auto& [get, error] : wrong) says(error_of(get), error);
 }
 
 TEST_CASE("parse: malformed texts name file, line and column") {
-  const std::string message = parse_error("{\n  \"lr\": 1e-3,\n  \"steps\": 10O\n}");
-  has(message, "file.json, line 3, column 14");
-  has(message, "not valid JSON");
-  has(message, "near:   \"steps\": 10O");
-  for (const char* text : {"",
-                           " \n ",
-                           "{",
-                           "}",
-                           "[1,]",
-                           "[1 2]",
-                           "{\"a\":1,}",
-                           "{a:1}",
-                           "{'a':1}",
-                           "{\"a\"}",
-                           "{\"a\":}",
-                           "nul",
-                           "True",
-                           "NaN",
-                           "Infinity",
-                           "-",
-                           "01",
-                           "1.",
-                           ".5",
-                           "+1",
-                           "1e",
-                           "1e999",
-                           "\"abc",
-                           "\"\\x\"",
-                           "\"\\u12\"",
-                           "\"\xff\"",
-                           "[1]]",
-                           "{} {}",
-                           "// c\n1",
-                           "{\"a\":1 \"b\":2}",
-                           "\"tab\there\"",
-                           "[\"\\ud800\"]"}) {
-    CAPTURE(text);
-    const std::string error = parse_error(text);
-    CHECK(error.find("file.json") != std::string::npos);
-    CHECK(error.find("not valid JSON") != std::string::npos);
-  }
-  has(parse_error(std::string("{}\0", 3)), "zero byte at offset 2");
-  has(parse_error(R"({"a":{"b":1,"c":2,"b":3}})"), "the key \"a.b\" stands twice");
-  has(parse_error(std::string(1000000, '[')), "more than 100 levels");
+  says(parse_error("{\n  \"lr\": 1e-3,\n  \"steps\": 10O\n}"), "file.json, line 3, column 14", "not valid JSON",
+       "near:   \"steps\": 10O");
+  std::istringstream texts(R"(
+{|}|[1,]|[1 2]|{"a":1,}|{a:1}|{'a':1}|{"a"}|{"a":}|nul|True|NaN|Infinity|-|01|1.|.5|+1|1e|1e999|"abc|"\x"|"\u12"|[1]]|{} {}|
+{"a":1 "b":2}|["\ud800"])");
+  std::vector<std::string> malformed = {"", " \n ", "\"\xff\"", "// c\n1", "\"tab\there\""};
+  for (std::string text; std::getline(texts, text, '|');) malformed.push_back(text);
+  CHECK(malformed.size() == 32);
+  for (const std::string& text : malformed) says(parse_error(text), "file.json", "not valid JSON");
+  says(parse_error(std::string("{}\0", 3)), "zero byte at offset 2");
+  says(parse_error(R"({"a":{"b":1,"c":2,"b":3}})"), "the key \"a.b\" stands twice");
+  says(parse_error(std::string(1000000, '[')), "more than 100 levels");
   CHECK(parse_error(std::string(100, '[') + std::string(100, ']')).empty());
-  has(parse_error(std::string(101, '[') + std::string(101, ']')), "more than 100 levels");
+  says(parse_error(std::string(101, '[') + std::string(101, ']')), "more than 100 levels");
 }
 
 TEST_CASE("parse: every cut of a text is refused, every changed byte is refused or harmless") {
@@ -215,16 +168,16 @@ TEST_CASE("parse: every cut of a text is refused, every changed byte is refused 
 }
 
 TEST_CASE("read: a file") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.write("config.json", "{\"steps\": 12}\n");
   CHECK(Json::read(path).get_int("steps") == 12);
-  has(error_of([&] { Json::read(path).get_int("lr"); }), path);
-  has(error_of([&] { Json::read(folder.write("bad.json", "{\"steps\": \n 12")); }), "bad.json, line 2");
-  has(error_of([&] { Json::read(path + ".none"); }), "No such file");
+  says(error_of([&] { Json::read(path).get_int("lr"); }), path);
+  says(error_of([&] { Json::read(folder.write("bad.json", "{\"steps\": \n 12")); }), "bad.json, line 2");
+  says(error_of([&] { Json::read(path + ".none"); }), "No such file");
 }
 
 TEST_CASE("mapped_file: whole, moved, released") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.write("file", std::string(5000, 'x') + "end");
   MappedFile file(path);
   CHECK(file.size() == 5003);
@@ -246,29 +199,29 @@ TEST_CASE("mapped_file: whole, moved, released") {
 }
 
 TEST_CASE("mapped_file: what cannot be mapped") {
-  const Folder folder;
-  has(error_of([&] { MappedFile(folder.path / "none"); }), "none: No such file");
-  has(error_of([&] { MappedFile(folder.path); }), "is a directory");
-  has(error_of([&] { MappedFile(folder.write("empty", "")); }), "the file is empty");
-  has(error_of([&] { MappedFile("/dev/null"); }), "expected an ordinary file");
-  has(error_of([&] { MappedFile(""); }), "name is empty");
-  has(error_of([&] { MappedFile(folder.write("f", "1") + "/below"); }), "Not a directory");
+  const TemporaryFolder folder;
+  says(error_of([&] { MappedFile(folder / "none"); }), "none: No such file");
+  says(error_of([&] { MappedFile(folder.path()); }), "is a directory");
+  says(error_of([&] { MappedFile(folder.write("empty", "")); }), "the file is empty");
+  says(error_of([&] { MappedFile("/dev/null"); }), "expected an ordinary file");
+  says(error_of([&] { MappedFile(""); }), "name is empty");
+  says(error_of([&] { MappedFile(folder.write("f", "1") + "/below"); }), "Not a directory");
   const std::string locked = folder.write("locked", "secret");
   fs::permissions(locked, fs::perms::none);
   if (access(locked.c_str(), R_OK) != 0) {  // root may read everything
-    has(error_of([&] { MappedFile{locked}; }), "Permission denied\n  make it readable");
+    says(error_of([&] { MappedFile{locked}; }), "Permission denied\n  make it readable");
   }
 }
 
 TEST_CASE("text: sizes, counts, durations") {
-  const std::pair<uint64_t, const char*> sizes[] = {{0, "0 B"},
-                                                    {1023, "1023 B"},
-                                                    {1024, "1.00 KiB"},
-                                                    {1536, "1.50 KiB"},
-                                                    {65819951104, "61.3 GiB"},
-                                                    {1048064, "1.00 MiB"},
-                                                    {1048063, "1023 KiB"},
-                                                    {UINT64_MAX, "16.0 EiB"}};
+  const std::map<uint64_t, const char*> sizes = {{0, "0 B"},
+                                                 {1023, "1023 B"},
+                                                 {1024, "1.00 KiB"},
+                                                 {1536, "1.50 KiB"},
+                                                 {1048063, "1023 KiB"},
+                                                 {1048064, "1.00 MiB"},
+                                                 {65819951104, "61.3 GiB"},
+                                                 {UINT64_MAX, "16.0 EiB"}};
   for (const auto& [bytes, text] : sizes) CHECK(human_bytes(bytes) == text);
   const std::pair<double, const char*> counts[] = {
       {0, "0"},         {950, "950"},       {999, "999"},     {1000, "1.00k"},   {9994, "9.99k"},   {9996, "10.0k"},
@@ -299,24 +252,22 @@ TEST_CASE("text: sizes, counts, durations") {
 
 TEST_CASE("text: printable") {
   const std::string question = "\xef\xbf\xbd";
-  struct Case {
-    std::string bytes, text;
-  };
-  const Case cases[] = {{"plain\ttext\n", "plain\ttext\n"},
-                        {"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"},
-                        {"\x1b[31m\r\x7f", question + "[31m" + question + question},
-                        {"\xc2\x9b", question},                            // a C1 control: CSI
-                        {"\xc0\xaf", question + question},                 // overlong
-                        {"\xed\xa0\x80", question + question + question},  // a surrogate
-                        {"\xf4\x90\x80\x80", question + question + question + question},
-                        {"\xe2\x82z", question + question + "z"},
-                        {std::string(1, '\0') + "\xff", question + question}};
-  for (const Case& c : cases) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"plain\ttext\n", "plain\ttext\n"},
+      {"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"},
+      {"\x1b[31m\r\x7f", question + "[31m" + question + question},
+      {"\xc2\x9b", question},                            // a C1 control: CSI
+      {"\xc0\xaf", question + question},                 // overlong
+      {"\xed\xa0\x80", question + question + question},  // a surrogate
+      {"\xf4\x90\x80\x80", question + question + question + question},
+      {"\xe2\x82z", question + question + "z"},
+      {std::string(1, '\0') + "\xff", question + question}};
+  for (const auto& [bytes, text] : cases) {
     PrintableText whole, bytewise;
-    CHECK(whole.take(c.bytes) == c.text);
-    std::string text;
-    for (char byte : c.bytes) text += bytewise.take(std::string(1, byte));
-    CHECK(text == c.text);
+    CHECK(whole.take(bytes) == text);
+    std::string taken;
+    for (char byte : bytes) taken += bytewise.take(std::string(1, byte));
+    CHECK(taken == text);
   }
   PrintableText waiting;
   CHECK(waiting.take("\xe2\x82").empty());
@@ -328,20 +279,16 @@ TEST_CASE("text: nearest") {
   CHECK(edit_distance("kitten", "sitting") == 3);
   CHECK(edit_distance("setps", "steps") == 1);
   CHECK(edit_distance("same", "same") == 0);
-  const std::vector<std::string> words = {"steps", "seed", "seq-len", "lr"};
-  CHECK(nearest("setps", words) == "steps");
-  CHECK(nearest("sed", words) == "seed");
-  CHECK(nearest("seq-length", words) == "seq-len");
-  CHECK(nearest("rl", words) == "lr");
-  CHECK(nearest("attention", words) == "");
-  CHECK(nearest("x", words) == "");
+  const std::pair<const char*, const char*> words[] = {{"setps", "steps"}, {"sed", "seed"},   {"seq-length", "seq-len"},
+                                                       {"rl", "lr"},       {"attention", ""}, {"x", ""}};
+  for (const auto& [word, near] : words) CHECK(nearest(word, {"steps", "seed", "seq-len", "lr"}) == near);
   CHECK(nearest("steps", {}) == "");
 }
 
 TEST_CASE("text: glob") {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"b.bin", "a.bin", "B.bin", "c.txt", "odd[1].bin"}) folder.write(name, "1");
-  const std::string at = folder.path.string() + "/";
+  const std::string at = folder.path() + "/";
   CHECK(glob(at + "?.bin") == std::vector<std::string>{at + "B.bin", at + "a.bin", at + "b.bin"});
   CHECK(glob(at + "{c,b}.*") == std::vector<std::string>{at + "b.bin", at + "c.txt"});
   CHECK(glob(at + "odd[1].bin") == std::vector<std::string>{at + "odd[1].bin"});

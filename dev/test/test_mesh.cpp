@@ -17,12 +17,10 @@ TEST_CASE("one rank is a mesh of its own") {
 
 TEST_CASE("a mesh by hand: 16 ranks, tensor 2, context 2, hybrid 2") {
   const Mesh mesh = Mesh::create(16, 11, 2, 2, 2);  // 11 = ((1*2 + 0)*2 + 1)*2 + 1
-  CHECK(mesh.replicate_degree == 2);
-  CHECK(mesh.shard_degree == 2);
-  CHECK(mesh.replicate_rank == 1);
-  CHECK(mesh.shard_rank == 0);
-  CHECK(mesh.context_rank == 1);
-  CHECK(mesh.tensor_rank == 1);
+  using Numbers = std::vector<int>;
+  CHECK(Numbers{mesh.replicate_degree, mesh.shard_degree, mesh.context_degree, mesh.tensor_degree} ==
+        Numbers{2, 2, 2, 2});
+  CHECK(Numbers{mesh.replicate_rank, mesh.shard_rank, mesh.context_rank, mesh.tensor_rank} == Numbers{1, 0, 1, 1});
   CHECK(mesh.data_ranks() == 4);
   CHECK(mesh.data_rank() == 2);
   CHECK(mesh.group({Axis::tensor}) == std::vector<int>{10, 11});
@@ -91,28 +89,30 @@ TEST_CASE("every mesh of up to 24 ranks") {
   CHECK(meshes > 400);
 }
 
-TEST_CASE("neighbours share a tensor group") {
-  CHECK(Mesh::create(8, 5, 4).group({Axis::tensor}) == std::vector<int>{4, 5, 6, 7});
-}
-
 TEST_CASE("impossible degrees name those that would do") {
-  CHECK(error_of([] { Mesh::create(8, 0, 3); }) ==
-        "--tensor-parallel-degree 3 does not divide the 8 ranks\n  choose one of: 1, 2, 4, 8\n  or start more ranks: "
-        "scripts/run -n N");
-  CHECK(error_of([] { Mesh::create(1, 0, 2); }) ==
-        "--tensor-parallel-degree 2 does not divide the 1 rank\n  choose one of: 1\n  or start more ranks: scripts/run "
-        "-n N");
-  CHECK(error_of([] { Mesh::create(12, 0, 2, 4); }) ==
-        "--context-parallel-degree 4 does not divide the 6 ranks that are left (12 ranks / 2 of each tensor group)\n"
-        "  choose one of: 1, 2, 3, 6\n  or start more ranks: scripts/run -n N");
-  CHECK(error_of([] { Mesh::create(12, 0, 2, 1, 4); }) ==
-        "--hybrid-shard-degree 4 does not divide the 6 data ranks (12 ranks / 2 tensor / 1 context)\n"
-        "  choose 0 (shard over all of them), 1 (no sharding), or one of: 1, 2, 3, 6");
-  CHECK(error_of([] { Mesh::create(8, 0, 0); }).find("--tensor-parallel-degree 0 does not divide") == 0);
-  CHECK(error_of([] { Mesh::create(8, 0, -2); }).find("--tensor-parallel-degree -2 does not divide") == 0);
-  CHECK(error_of([] { Mesh::create(8, 0, 1, 0); }).find("--context-parallel-degree 0 does not divide") == 0);
-  CHECK(error_of([] { Mesh::create(8, 0, 1, 1, -1); }).find("--hybrid-shard-degree -1 does not divide") == 0);
-  CHECK(error_of([] { Mesh::create(8, 0, 1, 1, 16); }).find("--hybrid-shard-degree 16 does not divide") == 0);
-  CHECK(error_of([] { Mesh::create(8, 8); }) == "a mesh for rank 8 of 8: expected a rank from 0 to 7");
-  CHECK(error_of([] { Mesh::create(0, 0); }).find("a mesh for rank 0 of 0") == 0);
+  const std::string more = "\n  or start more ranks: scripts/run -n N";
+  struct Case {
+    std::vector<int> mesh;  // ranks, rank and degrees: tensor, context, hybrid
+    std::string error;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{8, 0, 3, 1, 0},
+            "--tensor-parallel-degree 3 does not divide the 8 ranks\n  choose one of: 1, 2, 4, 8" + more},
+           {{1, 0, 2, 1, 0}, "--tensor-parallel-degree 2 does not divide the 1 rank\n  choose one of: 1" + more},
+           {{12, 0, 2, 4, 0},
+            "--context-parallel-degree 4 does not divide the 6 ranks that are left (12 ranks / 2 of each tensor "
+            "group)\n"
+            "  choose one of: 1, 2, 3, 6" +
+                more},
+           {{12, 0, 2, 1, 4},
+            "--hybrid-shard-degree 4 does not divide the 6 data ranks (12 ranks / 2 tensor / 1 context)\n"
+            "  choose 0 (shard over all of them), 1 (no sharding), or one of: 1, 2, 3, 6"},
+           {{8, 0, 0, 1, 0}, "--tensor-parallel-degree 0 does not divide"},
+           {{8, 0, -2, 1, 0}, "--tensor-parallel-degree -2 does not divide"},
+           {{8, 0, 1, 0, 0}, "--context-parallel-degree 0 does not divide"},
+           {{8, 0, 1, 1, -1}, "--hybrid-shard-degree -1 does not divide"},
+           {{8, 0, 1, 1, 16}, "--hybrid-shard-degree 16 does not divide"},
+           {{8, 8, 1, 1, 0}, "a mesh for rank 8 of 8: expected a rank from 0 to 7"},
+           {{0, 0, 1, 1, 0}, "a mesh for rank 0 of 0"}})
+    says(error_of([&] { Mesh::create(c.mesh[0], c.mesh[1], c.mesh[2], c.mesh[3], c.mesh[4]); }), c.error);
 }

@@ -1,21 +1,18 @@
 // Covers: options: parser, config files, help, refusals with the nearest name; those that change nothing in a run
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <sstream>
 
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/base/options.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/train/idle_options.h"
 #include "llmc/train/model_source.h"
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -23,10 +20,15 @@ using Words = std::vector<std::string>;
 
 // A file of its own, removed at the end of the test.
 struct ConfigFile {
-  std::string path = (fs::temp_directory_path() / format("llmc_options_%d.json", int(getpid()))).string();
-  explicit ConfigFile(const std::string& text) { std::ofstream(path) << text; }
-  ~ConfigFile() { fs::remove(path); }
+  TemporaryFolder folder;
+  std::string path;
+  explicit ConfigFile(const std::string& text) : path(folder.write("options.json", text)) {}
 };
+
+Words words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
 
 std::string refusal(const Words& arguments) {
   return error_of([&] { parse_options(arguments); });
@@ -35,13 +37,8 @@ std::string refusal(const Words& arguments) {
 std::string config_refusal(const std::string& text) {
   const ConfigFile file(text);
   const std::string message = error_of([&] { parse_options({"--config", file.path}); });
-  CHECK(message.find(file.path) != std::string::npos);
+  says(message, file.path);
   return message;
-}
-
-void has(const std::string& message, const std::string& part) {
-  if (message.find(part) != message.npos) return;
-  CHECK(message == "... " + part + " ...");
 }
 
 // Names as in the saved config.json: all but --config, --help, --version.
@@ -77,44 +74,46 @@ Words remarks(const Words& arguments, int ranks = 1, const char* gpu = "H100") {
 }  // namespace
 
 TEST_CASE("options that change nothing get a remark, and no others do") {
-  const auto lone = [](const Words& arguments, int ranks = 1) {
-    const Words lines = remarks(arguments, ranks);
-    CHECK(lines.size() == 1);
-    return lines.empty() ? std::string() : lines[0];
+  struct Case {
+    const char *options, *remark;
+    int ranks = 1;
   };
-  CHECK(remarks({}).empty());
-  CHECK(lone({"--recompute-every", "2"}) == "--recompute-every changes nothing: --recompute is none");
-  CHECK(remarks({"--recompute-every", "2", "--recompute", "mlp"}).empty());
-  CHECK(lone({"--activation-loading-horizon", "1"}) ==
-        "--activation-loading-horizon changes nothing: --activation-offload is none");
-  CHECK(lone({"--activation-offload", "all", "--activation-loading-horizon", "9"}) ==
-        "--activation-offload changes nothing: all 4 blocks are within the horizon of 9");
-  CHECK(lone({"--fp8-precompute-scales", "off"}) == "--fp8-precompute-scales changes nothing: --fp8 is off");
-  CHECK(lone({"--fp8-precompute-scales", "off", "--fp8", "tensorwise"}) ==
-        "--fp8-precompute-scales changes nothing: --fp8-all-gather is off");
-  CHECK(lone({"--zero-stage", "3"}) == "--zero-stage changes nothing: there is one rank");
-  CHECK(remarks({"--zero-stage", "3"}, 2).empty());
-  CHECK(lone({"--reduce-dtype", "bf16"}) == "--reduce-dtype changes nothing: there is one rank");
-  CHECK(remarks({"--reduce-dtype", "bf16"}, 2).empty());
-  CHECK(lone({"--reduce-dtype", "bf16", "--hybrid-shard-degree", "1"}, 2) ==
-        "--reduce-dtype changes nothing: no two ranks share a copy of the state");
-  CHECK(lone({"--prefetch", "2", "--zero-stage", "2"}, 2) == "--prefetch changes nothing: --zero-stage is not 3");
-  CHECK(remarks({"--prefetch", "2", "--zero-stage", "3"}, 2).empty());
-  CHECK(lone({"--tensor-parallel-overlap", "1"}, 2) ==
-        "--tensor-parallel-overlap changes nothing: --tensor-parallel-degree is 1");
-  CHECK(lone({"--gpu", "A100"}) == "--gpu changes nothing: it is for --dry-run --nodes");
-  CHECK(remarks({"--gpu", "A100", "--nodes", "1", "--dry-run"}).empty());
-  CHECK(lone({"--tf32"}) == "--tf32 changes nothing: products are bf16");
-  CHECK(remarks({"--tf32", "--dtype", "fp32"}).empty());
+  for (const Case& c : std::vector<Case>{
+           {"", ""},
+           {"--recompute-every 2", "--recompute-every changes nothing: --recompute is none"},
+           {"--recompute-every 2 --recompute mlp", ""},
+           {"--activation-loading-horizon 1",
+            "--activation-loading-horizon changes nothing: --activation-offload is none"},
+           {"--activation-offload all --activation-loading-horizon 9",
+            "--activation-offload changes nothing: all 4 blocks are within the horizon of 9"},
+           {"--fp8-precompute-scales off", "--fp8-precompute-scales changes nothing: --fp8 is off"},
+           {"--fp8-precompute-scales off --fp8 tensorwise",
+            "--fp8-precompute-scales changes nothing: --fp8-all-gather is off"},
+           {"--zero-stage 3", "--zero-stage changes nothing: there is one rank"},
+           {"--zero-stage 3", "", 2},
+           {"--reduce-dtype bf16", "--reduce-dtype changes nothing: there is one rank"},
+           {"--reduce-dtype bf16", "", 2},
+           {"--reduce-dtype bf16 --hybrid-shard-degree 1",
+            "--reduce-dtype changes nothing: no two ranks share a copy of the state", 2},
+           {"--prefetch 2 --zero-stage 2", "--prefetch changes nothing: --zero-stage is not 3", 2},
+           {"--prefetch 2 --zero-stage 3", "", 2},
+           {"--tensor-parallel-overlap 1", "--tensor-parallel-overlap changes nothing: --tensor-parallel-degree is 1",
+            2},
+           {"--gpu A100", "--gpu changes nothing: it is for --dry-run --nodes"},
+           {"--gpu A100 --nodes 1 --dry-run", ""},
+           {"--tf32", "--tf32 changes nothing: products are bf16"},
+           {"--tf32 --dtype fp32", ""},
+           {"--checkpoint-async off", "--checkpoint-async changes nothing: --checkpoint-every is 0"},
+           {"--min-lr 0 --schedule constant", "--min-lr changes nothing: --schedule is constant"},
+           {"--document-token 0", "--document-token changes nothing: --packed-documents is off"},
+           {"--top-p 0.5 --temperature 0", "--top-p changes nothing: --temperature is 0"},
+           {"--prompt x --top-p 0.5 --sample-every 0", "--prompt, --top-p change nothing: --sample-every is 0"},
+           {"--sample-only --lr 1 --steps 3 --prompt x",
+            "--steps, --lr change nothing: --sample-only trains nothing"}}) {
+    CAPTURE(c.options);
+    CHECK(remarks(words_of(c.options), c.ranks) == (*c.remark ? Words{c.remark} : Words{}));
+  }
   CHECK(remarks({"--tf32"}, 1, nullptr) == Words{"--tf32 changes nothing: a CPU has none"});
-  CHECK(lone({"--checkpoint-async", "off"}) == "--checkpoint-async changes nothing: --checkpoint-every is 0");
-  CHECK(lone({"--min-lr", "0", "--schedule", "constant"}) == "--min-lr changes nothing: --schedule is constant");
-  CHECK(lone({"--document-token", "0"}) == "--document-token changes nothing: --packed-documents is off");
-  CHECK(lone({"--top-p", "0.5", "--temperature", "0"}) == "--top-p changes nothing: --temperature is 0");
-  CHECK(lone({"--prompt", "x", "--top-p", "0.5", "--sample-every", "0"}) ==
-        "--prompt, --top-p change nothing: --sample-every is 0");
-  CHECK(lone({"--sample-only", "--lr", "1", "--steps", "3", "--prompt", "x"}) ==
-        "--steps, --lr change nothing: --sample-only trains nothing");
 }
 
 TEST_CASE("each word that an option needs is a condition of the trainer's") {
@@ -141,8 +140,7 @@ TEST_CASE("each word that an option needs is a condition of the trainer's") {
   };
   CHECK(idle_options(changed, met).empty());
   CHECK(asked > 40);
-  CHECK(error_of([&] { unmet_need("moonlight", run); }).find("\"moonlight\", which is no condition") !=
-        std::string::npos);
+  says(error_of([&] { unmet_need("moonlight", run); }), "\"moonlight\", which is no condition");
 }
 
 TEST_CASE("defaults") {
@@ -194,95 +192,72 @@ TEST_CASE("the ways to write an option") {
   CHECK(parse_options({"--version"}).version);
 }
 
-TEST_CASE("names that nobody knows") {
-  const std::string message = refusal({"--leraning-rate", "3"});
-  has(message, "unknown option --leraning-rate\n  did you mean --lr?");
-  has(message, "--help lists all options");
-  has(refusal({"--step", "3"}), "did you mean --steps?");
-  has(refusal({"--mirco_batch=3"}), "unknown option --mirco_batch\n  did you mean --micro-batch?");
-  has(refusal({"--batch-size", "4"}), "--micro-batch?");
-  has(refusal({"--parallel", "4"}),
-      "--tensor-parallel-degree or --tensor-parallel-overlap or --tensor-parallel-reduce-dtype or "
-      "--context-parallel-degree?");
-  CHECK(refusal({"--qwertyuiop"}) == "unknown option --qwertyuiop\n  --help lists all options");
-  CHECK(refusal({"--q"}) == "unknown option --q\n  --help lists all options");
-  has(refusal({"lr=3e-4"}), "unexpected argument \"lr=3e-4\"\n  expected --name value; did you mean --lr?");
-  has(refusal({"--dry-run", "on", "off"}), "unexpected argument \"off\"");
-  has(refusal({"--"}), "unexpected argument \"--\"");
-  has(refusal({""}), "unexpected argument \"\"");
-  has(refusal({"--=3"}), "unknown option --");
-}
-
-TEST_CASE("values of the wrong type or out of range") {
-  CHECK(refusal({"--steps", "-5"}) == "--steps -5: out of range\n  expected auto or an integer in [1, 1e15]");
-  CHECK(refusal({"--lr", "abc"}) == "--lr abc: not a number\n  expected auto or a number in (0, inf)");
-  CHECK(refusal({"--lr", "1e-3x"}) == "--lr 1e-3x: not a number\n  expected auto or a number in (0, inf)");
-  CHECK(refusal({"--dtype", "fp17"}) == "--dtype fp17: unknown\n  expected one of auto, bf16, fp32");
-  CHECK(refusal({"--dry-run", "yes"}) == "--dry-run yes: neither on nor off\n  expected on or off");
-  const Words counts[] = {{"--steps", "0"},
-                          {"--steps", "1.5"},
-                          {"--steps", ""},
-                          {"--steps", "0x10"},
-                          {"--steps", "5 "},
-                          {"--steps", " 5"},
-                          {"--steps", "1e400"},
-                          {"--seed", "auto"},
-                          {"--seed", "1e17"},
-                          {"--seed", "nan"},
-                          {"--steps", "99999999999999999999"},
-                          {"--steps", "1e-400"},
-                          {"--steps", "inf"},
-                          {"--steps", "Auto"},
-                          {"--steps", "+5"},
-                          {"--seed", "-9223372036854775808"}};
-  for (const Words& words : counts) {
-    CAPTURE(words[1]);
-    CHECK(refusal(words).rfind(words[0] + " " + words[1] + ": ", 0) == 0);
-    has(refusal(words), "an integer in ");
-  }
-  const Words reals[] = {{"--beta1", "1"},  {"--beta1", "-0.1"}, {"--beta1", "nan"},  {"--lr", "inf"},
-                         {"--lr", "-inf"},  {"--lr", "-nan"},    {"--adam-eps", "0"}, {"--adam-eps", "1e-400"},
-                         {"--epochs", "0"}, {"--beta2", "auto"}, {"--lr", ""},        {"--lr", "1,5"},
-                         {"--lr", "1e"},    {"--lr", "0.1.2"},   {"--lr", "1e999"}};
-  for (const Words& words : reals) {
-    CAPTURE(words[1]);
-    CHECK(refusal(words).rfind(words[0] + " " + words[1] + ": ", 0) == 0);
-    has(refusal(words), "a number in ");
-  }
-  has(refusal({"--beta1", "1"}), "[0, 0.999999]");
+TEST_CASE("names that nobody knows, values of the wrong type, missing, doubled or excluding each other") {
+  const std::pair<Words, const char*> cases[] = {
+      {{"--leraning-rate", "3"}, "unknown option --leraning-rate\n  did you mean --lr? --help lists all options"},
+      {{"--step", "3"}, "did you mean --steps?"},
+      {{"--mirco_batch=3"}, "unknown option --mirco_batch\n  did you mean --micro-batch?"},
+      {{"--batch-size", "4"}, "--micro-batch?"},
+      {{"--parallel", "4"},
+       "--tensor-parallel-degree or --tensor-parallel-overlap or --tensor-parallel-reduce-dtype or "
+       "--context-parallel-degree?"},
+      {{"--q"}, "unknown option --q\n  --help lists all options"},
+      {{"lr=3e-4"}, "unexpected argument \"lr=3e-4\"\n  expected --name value; did you mean --lr?"},
+      {{"--dry-run", "on", "off"}, "unexpected argument \"off\""},
+      {{"--"}, "unexpected argument \"--\""},
+      {{""}, "unexpected argument \"\""},
+      {{"--=3"}, "unknown option --"},
+      {{"--steps", "-5"}, "--steps -5: out of range\n  expected auto or an integer in [1, 1e15]"},
+      {{"--lr", "abc"}, "--lr abc: not a number\n  expected auto or a number in (0, inf)"},
+      {{"--lr", "1e-3x"}, "--lr 1e-3x: not a number\n  expected auto or a number in (0, inf)"},
+      {{"--beta1", "1"}, "[0, 0.999999]"},
+      {{"--dtype", "fp17"}, "--dtype fp17: unknown\n  expected one of auto, bf16, fp32"},
+      {{"--dry-run", "yes"}, "--dry-run yes: neither on nor off\n  expected on or off"},
+      {{"--prompt", "\xff"}, "not UTF-8"},
+      {{"--lr"}, "--lr needs a value\n  expected auto or a number"},
+      {{"--steps", "--lr", "3"}, "--steps needs a value"},
+      {{"--prompt", "--x"}, "--prompt=..."},
+      {{"--lr", "1", "--seed", "2", "--lr", "3"}, "--lr is given twice: 1 and 3\n  keep one of them"},
+      {{"--micro-batch=1", "--micro_batch", "1"}, "--micro-batch is given twice"},
+      {{"--steps", "10", "--train-tokens", "100"},
+       "--steps 10 and --train-tokens 100 each set the length of the run\n"
+       "  give one of --steps, --train-tokens, --epochs"},
+      {{"--epochs", "0.5", "--steps", "10"}, "--steps 10 and --epochs 0.5"},
+      {{"--lr", "0.01", "--min-lr", "0.1"}, "--min-lr 0.1 is above --lr 0.01"}};
+  for (const auto& [words, error] : cases) says(refusal(words), error);
+  CHECK(refusal({"--qwertyuiop"}) == "unknown option --qwertyuiop\n  --help lists all options");  // and no proposal
   CHECK(refusal({"--beta1", "0"}).empty());
-  has(refusal({"--prompt", "\xff"}), "not UTF-8");
-}
-
-TEST_CASE("missing and doubled values, values that exclude each other") {
-  has(refusal({"--lr"}), "--lr needs a value\n  expected auto or a number");
-  has(refusal({"--steps", "--lr", "3"}), "--steps needs a value");
-  has(refusal({"--prompt", "--x"}), "--prompt=...");
-  CHECK(refusal({"--lr", "1", "--seed", "2", "--lr", "3"}) == "--lr is given twice: 1 and 3\n  keep one of them");
-  has(refusal({"--micro-batch=1", "--micro_batch", "1"}), "--micro-batch is given twice");
-  CHECK(refusal({"--steps", "10", "--train-tokens", "100"}) ==
-        "--steps 10 and --train-tokens 100 each set the length of the run\n"
-        "  give one of --steps, --train-tokens, --epochs");
-  has(refusal({"--epochs", "0.5", "--steps", "10"}), "--steps 10 and --epochs 0.5");
   CHECK(refusal({"--epochs", "0.5", "--steps", "auto"}).empty());
-  has(refusal({"--lr", "0.01", "--min-lr", "0.1"}), "--min-lr 0.1 is above --lr 0.01");
+
+  struct Numbers {
+    const char *option, *expected;
+    Words values;
+  };
+  for (const auto& [option, expected, values] : std::vector<Numbers>{
+           {"--steps",
+            "an integer in ",
+            {"0", "1.5", "", "0x10", "5 ", " 5", "1e400", "99999999999999999999", "1e-400", "inf", "Auto", "+5"}},
+           {"--seed", "an integer in ", {"auto", "1e17", "nan", "-9223372036854775808"}},
+           {"--beta1", "a number in ", {"1", "-0.1", "nan"}},
+           {"--beta2", "a number in ", {"auto"}},
+           {"--lr", "a number in ", {"inf", "-inf", "-nan", "", "1,5", "1e", "0.1.2", "1e999"}},
+           {"--adam-eps", "a number in ", {"0", "1e-400"}},
+           {"--epochs", "a number in ", {"0"}}})
+    for (const std::string& value : values) {
+      CHECK(refusal({option, value}).starts_with(std::string(option) + " " + value + ": "));
+      says(refusal({option, value}), expected);
+    }
 }
 
 TEST_CASE("a config file") {
   const ConfigFile file(
       R"({"steps": 40, "micro-batch": 2, "seq_len": 64.0, "lr": 1e-5, "min_lr": "auto", "dry_run": true,
-    "tf32": "on", "dtype": "fp32", "prompt": "To be", "grad_clip": 2})");
-  const Options o = parse_options({"--config", file.path});
-  CHECK(o.steps == 40);
-  CHECK(o.micro_batch == 2);
-  CHECK(o.seq_len == 64);
-  CHECK(o.lr == 1e-5);
-  CHECK(is_auto(o.min_lr));
-  CHECK(o.dry_run);
-  CHECK(o.tf32);
-  CHECK(o.dtype == "fp32");
-  CHECK(o.prompt == "To be");
-  CHECK(o.grad_clip == 2.0);
+    "tf32": "on", "dtype": "fp32", "prompt": "Thou", "grad_clip": 2})");
+  Options o = parse_options({"--config", file.path});
+  CHECK(o.config == file.path);
+  o.config = "";
+  CHECK(o == parse_options(words_of("--steps 40 --micro-batch 2 --seq-len 64 --lr 1e-5 --dry-run --tf32 --dtype fp32 "
+                                    "--prompt Thou --grad-clip 2")));
 
   SUBCASE("the command line wins, wherever --config stands") {
     const Options p =
@@ -298,36 +273,37 @@ TEST_CASE("a config file") {
     CHECK(is_auto(p.steps));
   }
   SUBCASE("values of both are checked together") {
-    has(refusal({"--config", file.path, "--min-lr", "1e-4"}), "--min-lr 1e-04 is above --lr 1e-05");
+    says(refusal({"--config", file.path, "--min-lr", "1e-4"}), "--min-lr 1e-04 is above --lr 1e-05");
   }
 }
 
 TEST_CASE("config files that are refused") {
-  has(config_refusal(R"({"stesp": 3})"), "\"stesp\": unknown option\n  did you mean steps?");
-  has(config_refusal(R"({"learning_rate": 3})"), "did you mean lr?");
-  has(config_refusal(R"({"fp9": "tensorwise"})"), "\"fp9\": unknown option\n  did you mean fp8?");
-  has(config_refusal(R"({"lr": "3e-4"})"), "\"lr\" is the string \"3e-4\"\n  expected auto or a number");
-  has(config_refusal(R"({"lr": null})"), "\"lr\" is null");
-  has(config_refusal(R"({"lr": [1]})"), "\"lr\" is an array of 1");
-  has(config_refusal(R"({"lr": -1})"),
-      "\"lr\" is the integer -1: out of range\n  expected auto or a number in (0, inf)");
-  has(config_refusal(R"({"steps": 1.5})"), "not an integer");
-  has(config_refusal(R"({"steps": true})"), "\"steps\" is true");
-  has(config_refusal(R"({"seed": "auto"})"), "\"seed\" is the string \"auto\"");
-  has(config_refusal(R"({"dry_run": 1})"), "expected on or off");
-  has(config_refusal(R"({"dry_run": "yes"})"), "neither on nor off");
-  has(config_refusal(R"({"dtype": "fp17"})"), "expected one of auto, bf16, fp32");
-  has(config_refusal(R"({"dtype": 16})"), "expected one of");
-  has(config_refusal(R"({"model": 3})"), "expected text");
-  has(config_refusal(R"({"micro_batch": 1, "micro-batch": 1})"), "stands twice");
-  has(config_refusal(R"({"lr": 1, "lr": 1})"), "stands twice");
-  has(config_refusal(R"({"steps": 1, "epochs": 1})"), "--steps 1 and --epochs 1 each set the length");
-  for (const char* name : {"config", "help", "version"}) {
-    has(config_refusal(format("{\"%s\": true}", name)), "only the command line takes this option");
-  }
-  has(config_refusal("[1]"), "expected an object");
-  has(config_refusal("{\"lr\": 1e-}"), "not valid JSON");
-  has(refusal({"--config", "/none.json"}), "/none.json: No such file");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"stesp": 3})", "\"stesp\": unknown option\n  did you mean steps?"},
+      {R"({"learning_rate": 3})", "did you mean lr?"},
+      {R"({"fp9": "tensorwise"})", "\"fp9\": unknown option\n  did you mean fp8?"},
+      {R"({"lr": "3e-4"})", "\"lr\" is the string \"3e-4\"\n  expected auto or a number"},
+      {R"({"lr": null})", "\"lr\" is null"},
+      {R"({"lr": [1]})", "\"lr\" is an array of 1"},
+      {R"({"lr": -1})", "\"lr\" is the integer -1: out of range\n  expected auto or a number in (0, inf)"},
+      {R"({"steps": 1.5})", "not an integer"},
+      {R"({"steps": true})", "\"steps\" is true"},
+      {R"({"seed": "auto"})", "\"seed\" is the string \"auto\""},
+      {R"({"dry_run": 1})", "expected on or off"},
+      {R"({"dry_run": "yes"})", "neither on nor off"},
+      {R"({"dtype": "fp17"})", "expected one of auto, bf16, fp32"},
+      {R"({"dtype": 16})", "expected one of"},
+      {R"({"model": 3})", "expected text"},
+      {R"({"micro_batch": 1, "micro-batch": 1})", "stands twice"},
+      {R"({"lr": 1, "lr": 1})", "stands twice"},
+      {R"({"steps": 1, "epochs": 1})", "--steps 1 and --epochs 1 each set the length"},
+      {R"({"config": true})", "only the command line takes this option"},
+      {R"({"help": true})", "only the command line takes this option"},
+      {R"({"version": true})", "only the command line takes this option"},
+      {"[1]", "expected an object"},
+      {R"({"lr": 1e-})", "not valid JSON"}};
+  for (const auto& [text, error] : cases) says(config_refusal(text), error);
+  says(refusal({"--config", "/none.json"}), "/none.json: No such file");
 }
 
 TEST_CASE("every option: its default can be written, and leaves nothing changed") {
@@ -418,24 +394,23 @@ TEST_CASE("help and the table of options") {
   const auto check = [&](std::string name, const std::string& text) {
     name = dashed(name.back() == '_' ? name.substr(0, name.size() - 1) : name);
     CAPTURE(name);
-    const size_t option = help.find("\n  " + name), row = table.find("| `" + name);
+    const size_t option = help.find("\n  " + name + " "),
+                 row = std::min(table.find("| `" + name + " "), table.find("| `" + name + "`"));
     CHECK(option != std::string::npos);
     CHECK(row != std::string::npos);
     if (option == std::string::npos || row == std::string::npos) return;
     const std::string words = squeezed(text);
-    CHECK(squeezed(help.substr(option, 4 * text.size() + 400)).find(words) != std::string::npos);
+    says(squeezed(help.substr(option, 4 * text.size() + 400)), words);
     std::string in_table = table.substr(row, table.find('\n', row) - row);
     for (size_t at; (at = in_table.find("&lt;")) != std::string::npos;) in_table.replace(at, 4, "<");
-    CHECK(squeezed(in_table).find(words) != std::string::npos);
+    says(squeezed(in_table), words);
   };
 #define CHECK_OPTION(group, kind, name, standard, limits, text, ...) check(#name, text);
   OPTION_TABLE(CHECK_OPTION)
 #undef CHECK_OPTION
-  has(help, "Usage: train_llama ");
-  has(help, "\n\nOptimizer\n  --lr X   ");
-  has(help, " [1e-08]\n");
-  has(help, "  --schedule cosine|linear|wsd|constant\n                                ");
-  has(table, "| `--dtype auto\\|bf16\\|fp32` | `auto` |");
+  says(help, "Usage: train_llama ", "\n\nOptimizer\n  --lr X   ", " [1e-08]\n",
+       "  --schedule cosine|linear|wsd|constant\n                                ");
+  says(table, "| `--dtype auto\\|bf16\\|fp32` | `auto` |");
   std::istringstream rows(table);
   for (std::string row; std::getline(rows, row);) {
     CAPTURE(row);
@@ -465,24 +440,15 @@ TEST_CASE("SageMaker's configuration works as it is") {
   const Options options = with(R"({"hybrid_shard_degree": 8, "sm_activation_offloading": false, "random_seed": 7,
     "activation_loading_horizon": 2, "fsdp_cache_flush_warnings": false, "allow_empty_shards": true,
     "tensor_parallel_degree": 2, "context_parallel_degree": 4, "expert_parallel_degree": 1})");
-  CHECK(options.hybrid_shard_degree == 8);
-  CHECK(options.seed == 7);
-  CHECK(options.tensor_parallel_degree == 2);
-  CHECK(options.context_parallel_degree == 4);
-  CHECK(options.activation_offload == "none");
-  CHECK(options.activation_loading_horizon == 2);
+  CHECK(options == parse_options(words_of("--hybrid-shard-degree 8 --seed 7 --tensor-parallel-degree 2 "
+                                          "--context-parallel-degree 4 --activation-loading-horizon 2")));
   const Options offloading = with(R"({"sm_activation_offloading": true, "activation_loading_horizon": 3})");
-  CHECK(offloading.recompute == "block");
-  CHECK(offloading.activation_offload == "input");
-  CHECK(offloading.activation_loading_horizon == 3);
-  const Options kept = with(R"({"sm_activation_offloading": true, "recompute": "mlp"})");
-  CHECK(kept.recompute == "mlp");
-  CHECK(kept.activation_offload == "input");
-  const std::string number = error_of([&] { with(R"({"sm_activation_offloading": 1})"); });
-  CHECK(number.find("sm_activation_offloading") != number.npos);
-  CHECK(number.find("expected true or false") != number.npos);
-  const std::string experts = error_of([&] { with(R"({"expert_parallel_degree": 4})"); });
-  CHECK(experts.find("expected 1") != experts.npos);
-  const std::string twice = error_of([&] { with(R"({"random_seed": 1, "seed": 2})"); });
-  CHECK(twice.find("stands twice") != twice.npos);
+  CHECK(offloading ==
+        parse_options(words_of("--recompute block --activation-offload input --activation-loading-horizon 3")));
+  CHECK(with(R"({"sm_activation_offloading": true, "recompute": "mlp"})") ==
+        parse_options(words_of("--recompute mlp --activation-offload input")));
+  says(error_of([&] { with(R"({"sm_activation_offloading": 1})"); }), "sm_activation_offloading",
+       "expected true or false");
+  says(error_of([&] { with(R"({"expert_parallel_degree": 4})"); }), "expected 1");
+  says(error_of([&] { with(R"({"random_seed": 1, "seed": 2})"); }), "stands twice");
 }

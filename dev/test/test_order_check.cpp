@@ -1,4 +1,4 @@
-// Covers: the device world: the order check reports what a plain one does that forgets nothing, with a log that stays
+// Covers: the device backend: the order check reports what a plain one does that forgets nothing, with a log that stays
 // small
 #include "llmc/device/order_check.h"
 

@@ -3,10 +3,10 @@
 // last of a scatter alone, and for the largest numbers of FP8
 #include <cstdio>
 
+#include "dev/test/collective_trace.h"
 #include "dev/test/test.h"
-#include "dev/test/travels.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/rehearsal.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 
@@ -51,8 +51,8 @@ std::string text_of(const Case& c) {
   return format("tensor %d, context %d, %s, sums in %s", c.tensor, c.context, c.fp8 ? "FP8" : "bf16",
                 dtype_name(c.sums));
 }
-Travels of_tensor(const Record& record) { return {record, "tensor", kChunks}; }
-Travels of_context(const Record& record, const Case& c) { return {record, "context", size_t(8 / c.tensor)}; }
+CollectiveTrace of_tensor(const Record& record) { return {record, "tensor", kChunks}; }
+CollectiveTrace of_context(const Record& record, const Case& c) { return {record, "context", size_t(8 / c.tensor)}; }
 
 // The first of them.
 std::string text_of(const std::vector<std::string>& found) {
@@ -60,11 +60,11 @@ std::string text_of(const std::vector<std::string>& found) {
 }
 
 std::map<std::string, Exposed> exposed(const Record& record, const Case& c, const ReplayRates& rates) {
-  std::vector<Travels> travels;
+  std::vector<CollectiveTrace> travels;
   if (c.tensor > 1) travels.push_back(of_tensor(record));
   if (c.context > 1) travels.push_back(of_context(record, c));
-  std::vector<const Travels*> streams;
-  for (const Travels& t : travels) streams.push_back(&t);
+  std::vector<const CollectiveTrace*> streams;
+  for (const CollectiveTrace& t : travels) streams.push_back(&t);
   return exposed_by_kind(record, replay(record, rates), streams);
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("nothing orders a chunk behind another's product, nor the product behi
     const Record record = recorded(c);
     size_t pairs = 0;
     if (c.tensor > 1) {
-      const Travels travels = of_tensor(record);
+      const CollectiveTrace travels = of_tensor(record);
       CHECK(text_of(travels.needless_waits(&pairs)) == "");
       // Of a layer: what qkv, gate and up take, and this again and what o and down leave, backward; the head's inputs
       // and the embedding's gradient. Likewise sums, but the weights' inputs.
@@ -112,7 +112,7 @@ TEST_CASE("nothing orders a chunk behind another's product, nor the product behi
       CHECK(pairs == (10 * kLayers + 4) * (kChunks - 1) + kHeadChunks - 1);
     }
     if (c.context > 1) {
-      const Travels travels = of_context(record, c);
+      const CollectiveTrace travels = of_context(record, c);
       CHECK(text_of(travels.needless_waits(&pairs)) == "");
       CHECK(travels.count(Kind::gather) == 2 * kLayers);
       CHECK(travels.count(Kind::scatter) == kLayers);
@@ -164,7 +164,7 @@ TEST_CASE("one wait that is not needed is seen") {
         if (found.find(what) != std::string::npos) return true;
       return false;
     };
-    const Travels travels = travels_of(record);
+    const CollectiveTrace travels = travels_of(record);
     std::map<Kind, int> tried;
     int waiting = 0, exposing = 0;
     for (const Travel& t : travels.all())

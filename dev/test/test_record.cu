@@ -7,22 +7,19 @@
 
 #include "dev/test/record_order.h"
 #include "dev/test/test.h"
+#include "dev/test/tiny_trainer.h"
 #include "llmc/base/json.h"
 #include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/device/replay.h"
-#include "llmc/train/rehearsal.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 
 using Entry = Record::Entry;
 using Kind = Record::Entry::Kind;
 
-LlamaConfig small(int layers) {
-  LlamaConfig c = LlamaConfig::preset("tiny");
-  c.L = layers;
-  return c;
-}
+LlamaConfig small(int layers) { return tiny({.L = layers}); }
 
 TrainerSettings sharded(int stage) {
   TrainerSettings settings;
@@ -170,40 +167,14 @@ TEST_CASE("a wait that is not needed is seen") {
 }
 
 TEST_CASE("the record of a device that executes nothing is that of one that does") {
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
-    TrainerSettings settings = sharded(0);
-    settings.dtype = dtype, settings.micro_steps = 2;
-    Device device;
-    SingleCommunicator communicator;
-    const auto trainer = Trainer::create(device, communicator, small(3), settings);
-    trainer->allocate();
-    trainer->initialize(Init::normal, 1);
-    Record executed;
-    const std::vector<int32_t> tokens(2 * 2 * 64, 0);
-    for (int64_t i = 0; i < 2; ++i) {
-      if (i == 1) device.record_to(&executed);
-      trainer->enqueue_step({i, 1e-3, tokens, tokens});
-      device.record_to(nullptr);
-      trainer->wait_for_step();
-    }
-    const RecordedStep step = record_step(small(3), settings, Mesh::create(1, 0), device.info(), 2);
-    CHECK(step.record.streams == executed.streams);
-    CHECK(step.record.entries.size() == executed.entries.size());
+  for (const char* precision : {"fp32", "bf16"}) {
+    World world;
+    const TrainerSettings settings = settings_in(precision, tiny());
+    Training training(world, tiny(), settings);
+    training.train(1);
+    const Record executed = record_next_step(training);
     CHECK(executed.entries.size() > 100);
-    for (size_t i = 0; i < executed.entries.size(); ++i) {
-      const Entry &a = executed.entries[i], &b = step.record.entries[i];
-      CAPTURE(a.place);
-      CHECK(a.kind == b.kind);
-      CHECK(a.stream == b.stream);
-      CHECK(a.name == b.name);
-      CHECK(a.place == b.place);
-      CHECK(a.flops == b.flops);
-      CHECK(a.rate == b.rate);
-      CHECK(a.head_size == b.head_size);
-      CHECK(a.sent == b.sent);
-      CHECK(a.accesses.size() == b.accesses.size());
-      for (size_t k = 0; k < a.accesses.size(); ++k) CHECK(a.accesses[k].bytes == b.accesses[k].bytes);
-    }
+    require_alike(executed, record_step(tiny(), settings, Mesh::create(1, 0), world.device.info(), 2).record);
   }
 }
 
@@ -216,7 +187,7 @@ TEST_CASE("a start writes no byte twice, and of weights and moments this rank's"
         Device device(modelled_device("H100"));
         RecordingCommunicator communicator(1, Communicator::first_ranks(3));
         LlamaConfig config = small(3);
-        config.tied = tied, config.V = 251;
+        config.tied = tied;
         TrainerSettings settings = sharded(stage);
         settings.dtype = dtype;
         const auto trainer = Trainer::create(device, communicator, config, settings, Mesh::create(3, 1));
@@ -238,7 +209,7 @@ TEST_CASE("a start writes no byte twice, and of weights and moments this rank's"
           twice += i && written[i].first < written[i - 1].second;
         }
         CHECK(twice == 0);
-        const TensorLayout& layout = trainer->layout();
+        const ParameterLayout& layout = trainer->layout();
         const size_t own = stage ? layout.size / 3 : layout.size;
         const size_t state = own * (3 * sizeof(float) + (dtype == DType::bf16 ? sizeof(bf16) : 0));
         const size_t table = size_t(settings.T) * size_t(config.HD) * sizeof(float);

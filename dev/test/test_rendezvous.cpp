@@ -1,38 +1,21 @@
 // Covers: ranks without MPI find each other through a file, whatever an earlier run left there; which GPU a rank takes,
 // and that no two take the same; how many ranks of a Slurm job are on a node; NCCL starts with NVLS off, unless the
 // user has asked for it
-// Alone: ranks wait for others only so many seconds
 #include "llmc/comm/rendezvous.h"
 
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 #include <vector>
 
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/comm/backends.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/gpu_choice.h"
 
-namespace fs = std::filesystem;
-
 namespace {
-
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("llmc_rendezvous_" + std::to_string(getpid()));
-  Folder() { fs::create_directory(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string file() const { return (path / "meet").string(); }
-  size_t files() const { return size_t(std::distance(fs::directory_iterator(path), {})); }
-  void leave(const std::string& name, const std::string& text) const { std::ofstream(path / name) << text; }
-  std::string read(const std::string& name) const {
-    std::ifstream file(path / name);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  }
-};
 
 // Returns the words that each of so many ranks must hear.
 std::vector<std::string> all_of(const std::string& words, size_t size) {
@@ -44,22 +27,24 @@ std::vector<std::string> all_of(const std::string& words, size_t size) {
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 // Returns the words that each rank heard, joined by "|", or its error. Rank r comes after delays_ms[r] and says `words`
-// and its number.
-std::vector<std::string> meet(const Folder& folder, const std::string& words, const std::vector<int>& delays_ms,
-                              double timeout_seconds = 30) {
+// and its number; one with a negative delay never comes.
+std::vector<std::string> meet(const TemporaryFolder& folder, const std::string& words,
+                              const std::vector<int>& delays_ms, double timeout_seconds = 30) {
   const int size = int(delays_ms.size());
   std::vector<std::string> heard(delays_ms.size());
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r)
-    threads.emplace_back([&, r] {
-      sleep_ms(delays_ms[size_t(r)]);
-      try {
-        for (const std::string& said : rendezvous(folder.file(), r, size, words + std::to_string(r), timeout_seconds))
-          heard[size_t(r)] += said + "|";
-      } catch (const Error& error) {
-        heard[size_t(r)] = std::string("error: ") + error.what();
-      }
-    });
+    if (delays_ms[size_t(r)] >= 0)
+      threads.emplace_back([&, r] {
+        sleep_ms(delays_ms[size_t(r)]);
+        try {
+          for (const std::string& said :
+               rendezvous(folder / "meet", r, size, words + std::to_string(r), timeout_seconds))
+            heard[size_t(r)] += said + "|";
+        } catch (const Error& error) {
+          heard[size_t(r)] = std::string("error: ") + error.what();
+        }
+      });
   for (std::thread& thread : threads) thread.join();
   return heard;
 }
@@ -67,59 +52,56 @@ std::vector<std::string> meet(const Folder& folder, const std::string& words, co
 }  // namespace
 
 TEST_CASE("all ranks get the words of all, whoever comes first, and leave no file") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string words("any bytes: \0\xff\n and a blank", 26);
-  for (const std::vector<int>& delays : {std::vector<int>{0, 0, 0, 0}, {200, 0, 50, 100}, {0, 150, 80, 10}, {0}}) {
+  for (const std::vector<int>& delays : {std::vector<int>{0, 0, 0, 0}, {70, 0, 20, 40}, {0, 50, 30, 10}, {0}}) {
     CHECK(meet(folder, words, delays) == all_of(words, delays.size()));
-    CHECK(folder.files() == 0);
+    CHECK(folder.count() == 0);
   }
-  CHECK(rendezvous(folder.file(), 0, 1, "", 30) == std::vector<std::string>{""});
+  CHECK(rendezvous(folder / "meet", 0, 1, "", 30) == std::vector<std::string>{""});
 }
 
 TEST_CASE("what an earlier run left is not taken for this one's") {
-  const Folder folder;
+  const TemporaryFolder folder;
   // An earlier run of 3 ranks died after rank 0 had called, or answered: 1 had heard it, 2 had not.
   bool answered = false;
   SUBCASE("a call") {}
   SUBCASE("an answer") { answered = true; }
   const auto leave = [&] {
-    folder.leave("meet",
+    folder.write("meet",
                  answered ? "llmc-answer oldrun -6f6c64 -6f6c64 -6f6c64 end\n" : "llmc-call oldrun\n");  // "old"
-    folder.leave("meet.rank1", "heard oldrun\n");
-    folder.leave("meet.rank2", "hello oldrun -6f6c64\n");
+    folder.write("meet.rank1", "heard oldrun\n");
+    folder.write("meet.rank2", "hello oldrun -6f6c64\n");
   };
   for (const std::vector<int>& delays :
-       {std::vector<int>{0, 200, 300}, {300, 0, 100}, {0, 0, 400}, {200, 0}}) {  // and two ranks, not three
+       {std::vector<int>{0, 70, 100}, {100, 0, 30}, {0, 0, 130}, {70, 0}}) {  // and two ranks, not three
     leave();
     CHECK(meet(folder, "new", delays) == all_of("new", delays.size()));
   }
 }
 
 TEST_CASE("a half-written answer is not read") {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::thread rank1([&] {
-    CHECK(error_of([&] { rendezvous(folder.file(), 1, 2, "", 0.5); }).find("rank 1 of 2 had no answer from rank 0") !=
-          std::string::npos);
+    says(error_of([&] { rendezvous(folder / "meet", 1, 2, "", 1.5); }), "rank 1 of 2 had no answer from rank 0");
   });
-  folder.leave("meet", "llmc-call run\n");
+  folder.write("meet", "llmc-call run\n");
   while (folder.read("meet.rank1") != "hello run -\n") sleep_ms(1);
-  folder.leave("meet", "llmc-answer run -6f6c -6f6c");
+  folder.write("meet", "llmc-answer run -6f6c -6f6c");
   rank1.join();
 }
 
 TEST_CASE("who does not come is named") {
-  const Folder folder;
-  const std::vector<std::string> heard = meet(folder, "x", {0, 0, 3000, 0, 3000}, 1);
-  CHECK(heard[0].find("of 5 ranks, these did not come within 1 s: 2, 4\n") != std::string::npos);
-  CHECK(heard[1].find("rank 1 of 5 had no answer from rank 0 within 1 s") != std::string::npos);
-  CHECK(heard[4].find("rank 4 of 5 had no answer from rank 0 within 1 s") != std::string::npos);
-  CHECK(folder.files() == 0);
+  const TemporaryFolder folder;
+  const std::vector<std::string> heard = meet(folder, "x", {0, 0, -1, 0, -1}, 2);
+  says(heard[0], "of 5 ranks, these did not come within 2 s: 2, 4\n");
+  for (const int r : {1, 3}) says(heard[size_t(r)], format("rank %d of 5 had no answer from rank 0 within 2 s", r));
+  CHECK(folder.count() == 0);
 }
 
 TEST_CASE("a file that cannot be written is an error at once") {
   const std::string message = error_of([] { rendezvous("/nowhere/at/all", 1, 2, "", 30); });
-  CHECK(message.find("cannot write /nowhere/at/all.rank1") != std::string::npos);
-  CHECK(message.find("No such file or directory") != std::string::npos);
+  says(message, "cannot write /nowhere/at/all.rank1", "No such file or directory");
   CHECK(error_of([] { rendezvous("", 1, 2, "", 30); }) == "rendezvous of rank 1 of 2 at ''");
 }
 
@@ -127,14 +109,13 @@ TEST_CASE("NCCL's sums keep their order unless the user gives it up") {
   unsetenv("NCCL_NVLS_ENABLE");
   const std::string kept = settle_order_of_sums();
   CHECK(std::string(getenv("NCCL_NVLS_ENABLE")) == "0");
-  CHECK(kept.find("the same in each run") != std::string::npos);
+  says(kept, "the same in each run");
   CHECK(settle_order_of_sums() == kept);
   for (const char* value : {"1", "2"}) {
     setenv("NCCL_NVLS_ENABLE", value, 1);
     const std::string given_up = settle_order_of_sums();
     CHECK(std::string(getenv("NCCL_NVLS_ENABLE")) == value);
-    CHECK(given_up.find("may change from run to run") != std::string::npos);
-    CHECK(given_up.find(std::string("NCCL_NVLS_ENABLE=") + value) != std::string::npos);
+    says(given_up, "may change from run to run", std::string("NCCL_NVLS_ENABLE=") + value);
   }
   unsetenv("NCCL_NVLS_ENABLE");
 }
@@ -144,8 +125,7 @@ TEST_CASE("a rank takes the one GPU that its process sees, else that of its numb
   for (int local_rank : {0, 1, 7}) CHECK(choose_gpu(8, local_rank) == local_rank);
   CHECK(choose_gpu(2, 1) == 1);
   const std::string message = error_of([] { choose_gpu(2, 2); });
-  CHECK(message.find("rank 2 of this machine asks for GPU 2, but this process sees 2\n") == 0);
-  CHECK(message.find("mpirun -np 2") != std::string::npos);
+  says(message, "rank 2 of this machine asks for GPU 2, but this process sees 2\n", "mpirun -np 2");
 }
 
 TEST_CASE("ranks that took the same GPU are named, with it and the way out") {
@@ -153,12 +133,10 @@ TEST_CASE("ranks that took the same GPU are named, with it and the way out") {
   CHECK(shared_gpus({{"a", "GPU-1"}, {"a", "GPU-2"}, {"b", "GPU-3"}}).empty());
   CHECK(shared_gpus({{"rank0", "GPU-1"}, {"rank1", "GPU-1"}}).empty());  // an NCCL_HOSTID each: a rehearsal
   CHECK(shared_gpus({{"a", ""}, {"a", ""}}).empty());                    // a driver that does not tell
-  const std::string message =
-      shared_gpus({{"a", "GPU-1"}, {"b", "GPU-2"}, {"a", "GPU-1"}, {"b", "GPU-2"}, {"a", "GPU-3"}, {"a", "GPU-1"}});
-  CHECK(message.find("ranks 0, 2, 5 of 6 take the same GPU, GPU-1 on host a\n") == 0);
-  CHECK(message.find("\n  ranks 1, 3 of 6 take the same GPU, GPU-2 on host b\n") != std::string::npos);
-  for (const char* way : {"srun --gpus-per-task=1", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID"})
-    CHECK(message.find(way) != std::string::npos);
+  says(shared_gpus({{"a", "GPU-1"}, {"b", "GPU-2"}, {"a", "GPU-1"}, {"b", "GPU-2"}, {"a", "GPU-3"}, {"a", "GPU-1"}}),
+       "ranks 0, 2, 5 of 6 take the same GPU, GPU-1 on host a\n",
+       "\n  ranks 1, 3 of 6 take the same GPU, GPU-2 on host b\n", "srun --gpus-per-task=1", "CUDA_VISIBLE_DEVICES",
+       "NCCL_HOSTID");
 }
 
 TEST_CASE("GPUs and machines have the names that nvidia-smi and NCCL give them") {

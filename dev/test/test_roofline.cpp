@@ -3,6 +3,8 @@
 // Covers: each kernel, head size and FP8 recipe is charged with a rate of its own, from one table with sources
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -10,9 +12,9 @@
 #include "llmc/base/options.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/train/model_source.h"
-#include "llmc/train/rehearsal.h"
 #include "llmc/train/roofline.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 
@@ -28,8 +30,9 @@ struct Step {
 };
 
 // A step on one H100 of so many, with train_llama's options.
-Step step_of(const std::vector<std::string>& words, int ranks = 1) {
-  const Options options = parse_options(words);
+Step step_of(const std::string& words, int ranks = 1) {
+  std::istringstream in(words);
+  const Options options = parse_options({std::istream_iterator<std::string>(in), {}});
   const DeviceInfo device = modelled_device("H100");
   const Mesh mesh = Mesh::create(ranks, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                                  int(options.hybrid_shard_degree));
@@ -40,16 +43,6 @@ Step step_of(const std::vector<std::string>& words, int ranks = 1) {
   const ReplayRates rates = ReplayRates::data_sheet(device);
   return {config, settings, record, double(settings.step_tokens()) / ranks,
           split_step(record, replay(record, rates).spans, rates)};
-}
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    words.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
 }
 
 }  // namespace
@@ -85,7 +78,7 @@ TEST_CASE("all work of a step is in a class, and the classes are all of the step
            {"--context-parallel-degree 2 --zero-stage 2", 2},
            {"--context-parallel-degree 2 --tensor-parallel-degree 2 --zero-stage 3 --recompute block", 8}}) {
     CAPTURE(c.options);
-    const Step step = step_of(words_of(c.options), c.ranks);
+    const Step step = step_of(c.options, c.ranks);
     size_t works = 0, pieces = 0;
     for (const Entry& entry : step.record.entries) {
       if (entry.kind != Kind::work) continue;
@@ -112,7 +105,7 @@ TEST_CASE("FLOPs of a step are those of the formulas on paper") {
         "--model llama3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 tensorwise",
         "--model llama3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 rowwise-hp-wgrad"}) {
     CAPTURE(options);
-    const Step step = step_of(words_of(options));
+    const Step step = step_of(options);
     const LlamaConfig& config = step.config;
     const int T = step.settings.T;
     const double products = step.split[WorkClass::product].flops + step.split[WorkClass::fp8_product].flops,
@@ -143,8 +136,7 @@ TEST_CASE("the optimizer's bytes are those of the state") {
                         {"--dtype bf16 --zero-stage 1", 8, 4 + 4 + 2 + 2 * (4 + 4 + 4)}}) {
     CAPTURE(c.options);
     const Step step =
-        step_of(words_of(std::string("--model llama3.2-1b --seq-len 64 --micro-batch 1 --global-batch 8 ") + c.options),
-                c.ranks);
+        step_of(std::string("--model llama3.2-1b --seq-len 64 --micro-batch 1 --global-batch 8 ") + c.options, c.ranks);
     const double paper = double(step.config.parameters()) / c.ranks * c.bytes;
     // Beside them lie the partial sums of the norm, 8 bytes for some thousand gradients, and the table of weight decay.
     CHECK(step.split[WorkClass::optimizer].bytes >= paper);
@@ -186,11 +178,9 @@ TEST_CASE("a step by hand") {
   const StepSplit split = split_step(record, {{0, 0, 4}, {1, 5, 7}, {2, 2, 6}, {3, 6, 8}, {4, 9, 10}}, rates);
   const auto check = [&](WorkClass c, double alone, double busy, double least, double bytes) {
     CAPTURE(work_class_name(c));
-    CHECK(split[c].pieces == 1);
-    CHECK(split[c].alone == alone);
-    CHECK(split[c].busy == busy);
-    CHECK(split[c].least == least);
-    CHECK(split[c].bytes == bytes);
+    const StepSplit::Part& part = split[c];
+    CHECK(std::vector{double(part.pieces), part.alone, part.busy, part.least, part.bytes} ==
+          std::vector{1.0, alone, busy, least, bytes});
   };
   check(WorkClass::product, 4, 4, 3, 10);
   check(WorkClass::pass, 2, 2, 2, 20);
@@ -200,39 +190,37 @@ TEST_CASE("a step by hand") {
   CHECK(split.idle == 1);
   CHECK(split.seconds == 10);
   CHECK(class_of(work("something else", 0, 0, 0)) == WorkClass::other);
-  CHECK(split.table(2).find("communication                      1 1000.00 ms    10.0% 500000.000 4000.00 ms") !=
-        std::string::npos);
+  says(split.table(2), "communication                      1 1000.00 ms    10.0% 500000.000 4000.00 ms");
 }
 
 TEST_CASE("each kernel, head size and recipe is charged with its own rate") {
   const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
   const auto used = [&](const std::string& options) {
     std::vector<std::string> names;
-    for (const Rate& rate : rates.used_by(
-             step_of(words_of("--seq-len 256 --micro-batch 1 --global-batch 1 --layers 2 " + options)).record))
+    for (const Rate& rate :
+         rates.used_by(step_of("--seq-len 256 --micro-batch 1 --global-batch 1 --layers 2 " + options).record))
       names.push_back(rate.name());
     return names;
   };
   using Names = std::vector<std::string>;
-  const std::string hopper = "attention (hopper) forward, head size ",
-                    backward = "attention (hopper) backward, head size ";
-  CHECK(used("--model llama3-8b") == Names{"products in bf16", hopper + "128", backward + "128"});
-  CHECK(used("--model llama3.2-1b") == Names{"products in bf16", hopper + "64", backward + "64"});
-  CHECK(used("--model llama3-8b --attention mma") ==
-        Names{"products in bf16", "attention (mma) forward", "attention (mma) backward"});
-  CHECK(used("--model llama3-8b --attention plain") ==
-        Names{"products in bf16", "attention (plain) forward", "attention (plain) backward"});
-  CHECK(used("--model llama3-8b --dtype fp32") ==
-        Names{"products in fp32", "attention (plain) forward", "attention (plain) backward"});
-  CHECK(used("--model llama3-8b --dtype fp32 --tf32") ==
-        Names{"products in tf32", "attention (plain) forward", "attention (plain) backward"});
+  const auto with = [](const char* kernel, const std::string& size, Names names) {
+    for (const char* pass : {"forward", "backward"}) names.push_back(format("attention (%s) %s", kernel, pass) + size);
+    return names;
+  };
+  const auto hopper = [&](int HD, Names names) { return with("hopper", format(", head size %d", HD), names); };
+  CHECK(used("--model llama3-8b") == hopper(128, {"products in bf16"}));
+  CHECK(used("--model llama3.2-1b") == hopper(64, {"products in bf16"}));
+  CHECK(used("--model llama3-8b --attention mma") == with("mma", "", {"products in bf16"}));
+  CHECK(used("--model llama3-8b --attention plain") == with("plain", "", {"products in bf16"}));
+  CHECK(used("--model llama3-8b --dtype fp32") == with("plain", "", {"products in fp32"}));
+  CHECK(used("--model llama3-8b --dtype fp32 --tf32") == with("plain", "", {"products in tf32"}));
   for (const auto& [recipe, shared] : std::vector<std::pair<std::string, std::string>>{{"tensorwise", "tensor"},
                                                                                        {"delayed", "tensor"},
                                                                                        {"rowwise", "row"},
                                                                                        {"rowwise-hp-wgrad", "row"},
                                                                                        {"blockwise", "block"}})
     CHECK(used("--model llama3-8b --fp8 " + recipe) ==
-          Names{"products in bf16", "FP8 products, one factor a " + shared, hopper + "128", backward + "128"});
+          hopper(128, {"products in bf16", "FP8 products, one factor a " + shared}));
 }
 
 TEST_CASE("the table of rates: sources, order and what is confirmed") {
@@ -269,9 +257,8 @@ TEST_CASE("the table of rates: sources, order and what is confirmed") {
   ReplayRates confirmed = rates;
   confirmed.bytes_confirmed = true;
   CHECK(confirmed.unconfirmed({}).empty());
-  CHECK(error_of([&] {
-          rates.rate(RateClass::attention_hopper_forward, 96);
-        }).find("no rate is known for attention (hopper) forward, head size 96") != std::string::npos);
+  says(error_of([&] { rates.rate(RateClass::attention_hopper_forward, 96); }),
+       "no rate is known for attention (hopper) forward, head size 96");
 }
 
 TEST_CASE("no step is predicted to be faster than its kernels' rates allow") {
@@ -280,9 +267,9 @@ TEST_CASE("no step is predicted to be faster than its kernels' rates allow") {
   double before = INFINITY;
   for (const char* recipe : {"off", "blockwise", "rowwise", "tensorwise"}) {  // from the slowest products on
     CAPTURE(recipe);
-    const Step step = step_of(words_of(std::string("--model llama3-8b --layers 4 --seq-len 8192 --micro-batch 1 "
-                                                   "--global-batch 8 --zero-stage 3 --fp8 ") +
-                                       recipe),
+    const Step step = step_of(std::string("--model llama3-8b --layers 4 --seq-len 8192 --micro-batch 1 "
+                                          "--global-batch 8 --zero-stage 3 --fp8 ") +
+                                  recipe,
                               8);
     const double seconds = replay(step.record, rates).seconds,
                  flops = step.config.flops_per_token(step.settings.T, true) * step.tokens;

@@ -8,32 +8,15 @@
 #include <random>
 
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/base/json.h"
 #include "llmc/base/new_file.h"
 #include "llmc/base/safetensors.h"
 
 namespace fs = std::filesystem;
+using namespace std::string_view_literals;  // write_file of a string_view is NewFile's
 
 namespace {
-
-// A folder of its own, removed at the end of the test.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / format("llmc_safetensors_%d", int(getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    fs::create_directories((path / name).parent_path());
-    std::ofstream(path / name, std::ios::binary) << bytes;
-    return *this / name;
-  }
-  size_t count() const { return size_t(std::distance(fs::directory_iterator(path), fs::directory_iterator())); }
-};
-
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // A file by hand: the length, the header as given, the data.
 std::string image(const std::string& header, const std::string& data) {
@@ -43,11 +26,6 @@ std::string image(const std::string& header, const std::string& data) {
 
 std::string floats(std::initializer_list<float> values) {
   return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(float)};
-}
-
-void has(const std::string& message, const std::string& part) {
-  if (message.find(part) != message.npos) return;
-  CHECK(message == "... " + part + " ...");
 }
 
 std::string refusal(const std::string& path) {
@@ -86,7 +64,7 @@ const std::vector<TensorSpec> kFour = {{"a", StoredType::F32, {2, 3}},
 }  // namespace
 
 TEST_CASE("read: a file made by hand") {
-  const Folder folder;
+  const TemporaryFolder folder;
   // Keys not in the order of the data, a scalar, an empty tensor, unaligned data (the header is not padded).
   const std::string header =
       R"({"two":{"shape":[2,1],"dtype":"F32","data_offsets":[4,12]},"__metadata__":{"format":"pt"},)"
@@ -114,16 +92,16 @@ TEST_CASE("read: a file made by hand") {
   const StoredTensor& two = file.at("two");
   CHECK(Safetensors::range(two, 4, 4) == two.data + 4);
   CHECK(Safetensors::range(two, 8, 0) == two.data + 8);
-  has(error_of([&] { Safetensors::range(two, 4, 5); }), "tensor two has 8 bytes, not 5 from byte 4 on");
-  has(error_of([&] { Safetensors::range(two, 9, 0); }), "8 bytes");
-  has(error_of([&] { Safetensors::range(two, 4, UINT64_MAX); }), "8 bytes");
+  says(error_of([&] { Safetensors::range(two, 4, 5); }), "tensor two has 8 bytes, not 5 from byte 4 on");
+  says(error_of([&] { Safetensors::range(two, 9, 0); }), "8 bytes");
+  says(error_of([&] { Safetensors::range(two, 4, UINT64_MAX); }), "8 bytes");
   CHECK(&file.at("two", {2, 1}) == &two);
-  has(error_of([&] { file.at("two", {1, 2}); }), "tensor two has the shape [2, 1]\n  expected [1, 2]");
-  has(error_of([&] { file.at("twp"); }), "has no tensor twp\n  it holds 4 tensors; the nearest name is two");
+  says(error_of([&] { file.at("two", {1, 2}); }), "tensor two has the shape [2, 1]\n  expected [1, 2]");
+  says(error_of([&] { file.at("twp"); }), "has no tensor twp\n  it holds 4 tensors; the nearest name is two");
 }
 
 TEST_CASE("write: the bytes of a small file") {
-  const Folder folder;
+  const TemporaryFolder folder;
   SafetensorsWriter writer(folder / "x", {{"w", StoredType::F32, {2}}, {"a", StoredType::U8, {3}}});
   CHECK(!fs::exists(folder / "x"));
   CHECK(fs::exists(folder / "x.partial"));
@@ -134,11 +112,11 @@ TEST_CASE("write: the bytes of a small file") {
   std::string header = R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                        R"("a":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}})";
   while (header.size() % 8) header += ' ';
-  CHECK(content(folder / "x") == image(header, floats({1, 2}) + "xyz"));
+  CHECK(folder.read("x") == image(header, floats({1, 2}) + "xyz"));
 }
 
 TEST_CASE("round trip: every type, ugly shapes, pieces of any size") {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::mt19937 random(5);
   const StoredType types[] = {
       StoredType::C64,     StoredType::F64,     StoredType::I64, StoredType::U64, StoredType::F32, StoredType::I32,
@@ -171,77 +149,67 @@ TEST_CASE("round trip: every type, ugly shapes, pieces of any size") {
 }
 
 TEST_CASE("read: damaged headers") {
-  const Folder folder;
-  const auto damaged = [&](const std::string& header, const std::string& data) {
-    const std::string message = refusal(folder.write("x.safetensors", image(header, data)));
-    has(message, "x.safetensors");
-    return message;
-  };
+  const TemporaryFolder folder;
   const std::string eight(8, 0);
-  has(damaged("not json", eight), "(header), line 1, column 2: not valid JSON");
-  has(damaged("", eight), "the text is empty");
-  has(damaged("[]", eight), "expected an object");
-  has(damaged(R"({"a":3})", eight), "\"a\" is the integer 3\n  expected an object");
-  has(damaged(R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", eight), "\"a.dtype\" is the string \"F33\"");
-  has(damaged(R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", eight), "one of BOOL, U8");
-  has(damaged(R"({"a":{"dtype":32,"shape":[2],"data_offsets":[0,8]}})", eight), "expected a string");
-  has(damaged(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", eight), "\"a\" has no key \"dtype\"");
-  has(damaged(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", eight), "no key \"shape\"");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[2]}})", eight), "no key \"data_offsets\"");
-  has(damaged(R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", eight), "expected an array");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", eight), "expected at least 0");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", eight), "expected an integer");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", eight), "expected [begin, end]");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", eight), "ends at 0, before it begins at 8");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", eight),
-      "tensor a has the shape [3] of F32, 12 bytes, but 8 bytes of data");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})", eight),
-      "tensor a has the shape [4294967296, 4294967296] of F32, more than 2^64 bytes");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[4611686018427387906],"data_offsets":[0,8]}})", eight),
-      "more than 2^64 bytes");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", eight),
-      "4 bytes between the header and tensor a");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-              R"("b":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}})",
-              eight),
-      "2 bytes between a and tensor b");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-              R"("b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]}})",
-              eight),
-      "tensors a and b overlap");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-              R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-              floats({1})),
-      "overlap");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-              R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-              eight),
-      "\"a\" stands twice");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})", eight),
-      "header says 12 bytes of tensors, file holds 8\n  expected 75 bytes, found 71: the copy was cut short; fetch it "
-      "again");
-  has(damaged(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", eight),
-      "header says 4 bytes of tensors, file holds 8");
-  has(damaged(R"({"__metadata__":{"format":3}})", ""), "expected a string");
+  // The header of one tensor of F32, and that of two tensors.
+  const auto one = [](const char* shape, const char* offsets) {
+    return format(R"({"a":{"dtype":"F32","shape":%s,"data_offsets":%s}})", shape, offsets);
+  };
+  const auto two = [](const char* b) {
+    return format(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},%s})", b);
+  };
+  const std::pair<std::string, const char*> headers[] = {
+      {"not json", "(header), line 1, column 2: not valid JSON"},
+      {"", "the text is empty"},
+      {"[]", "expected an object"},
+      {R"({"a":3})", "\"a\" is the integer 3\n  expected an object"},
+      {R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})",
+       "\"a.dtype\" is the string \"F33\", a number type that this program does not know\n  expected one of BOOL, U8"},
+      {R"({"a":{"dtype":32,"shape":[2],"data_offsets":[0,8]}})", "expected a string"},
+      {R"({"a":{"shape":[2],"data_offsets":[0,8]}})", "\"a\" has no key \"dtype\""},
+      {R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", "no key \"shape\""},
+      {R"({"a":{"dtype":"F32","shape":[2]}})", "no key \"data_offsets\""},
+      {one("2", "[0,8]"), "expected an array"},
+      {one("[-2]", "[0,8]"), "expected at least 0"},
+      {one("[2.0]", "[0,8]"), "expected an integer"},
+      {one("[2]", "[0]"), "expected [begin, end]"},
+      {one("[2]", "[8,0]"), "ends at 0, before it begins at 8"},
+      {one("[3]", "[0,8]"), "tensor a has the shape [3] of F32, 12 bytes, but 8 bytes of data"},
+      {one("[4294967296,4294967296]", "[0,8]"), "the shape [4294967296, 4294967296] of F32, more than 2^64 bytes"},
+      {one("[4611686018427387906]", "[0,8]"), "more than 2^64 bytes"},
+      {one("[1]", "[4,8]"), "4 bytes between the header and tensor a"},
+      {two(R"("b":{"dtype":"U8","shape":[2],"data_offsets":[6,8]})"), "2 bytes between a and tensor b"},
+      {two(R"("b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]})"), "tensors a and b overlap"},
+      {two(R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})"), "overlap"},
+      {two(R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]})"), "\"a\" stands twice"},
+      {one("[3]", "[0,12]"),
+       "header says 12 bytes of tensors, file holds 8\n  expected 75 bytes, found 71: the copy was cut short; fetch it "
+       "again"},
+      {one("[1]", "[0,4]"), "header says 4 bytes of tensors, file holds 8"},
+      {R"({"__metadata__":{"format":3}})", "expected a string"}};
+  for (const auto& [header, error] : headers)
+    says(refusal(folder.write("x.safetensors", image(header, eight))), "x.safetensors", error);
 
-  const std::string good = image(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", eight);
-  has(refusal(folder.write("x", good.substr(0, 5))), "5 bytes are no safetensors file");
-  has(refusal(folder.write("x", good.substr(0, 20))),
-      "header of 54 bytes, file holds 12\n  expected at least 62 bytes, found 20: the copy was cut short");
-  has(refusal(folder.write("x", "PK\x03\x04 this is a zip file")), "not a safetensors file");
-  has(refusal(folder.write("x", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n")), "git lfs pull");
-  has(refusal(folder.write("x", std::string(8, '\xff') + good)), "18446744073709551615 bytes");
-  has(refusal(folder / "none.safetensors"), "none.safetensors: No such file");
-  has(refusal(folder.write("x", "")), "the file is empty");
+  const std::string good = image(one("[2]", "[0,8]"), eight);
+  const std::pair<std::string, const char*> files[] = {
+      {good.substr(0, 5), "5 bytes are no safetensors file"},
+      {good.substr(0, 20),
+       "header of 54 bytes, file holds 12\n  expected at least 62 bytes, found 20: the copy was cut short"},
+      {"PK\x03\x04 this is a zip file", "not a safetensors file"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "git lfs pull"},
+      {std::string(8, '\xff') + good, "18446744073709551615 bytes"},
+      {"", "the file is empty"}};
+  for (const auto& [bytes, error] : files) says(refusal(folder.write("x", bytes)), error);
+  says(refusal(folder / "none.safetensors"), "none.safetensors: No such file");
 }
 
 TEST_CASE("read: every cut of a file is refused, no changed header byte does harm") {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::mt19937 random(7);
   SafetensorsWriter writer(folder / "good", kFour);
   fill(writer, kFour, random, 100);
   writer.finish();
-  const std::string good = content(folder / "good");
+  const std::string good = folder.read("good");
   for (size_t n = 0; n < good.size(); ++n) CHECK(!refusal(folder.write("x", good.substr(0, n))).empty());
   CHECK(!refusal(folder.write("x", good + "1")).empty());
 
@@ -264,7 +232,7 @@ TEST_CASE("read: every cut of a file is refused, no changed header byte does har
 }
 
 TEST_CASE("read: offsets beyond 4 GiB") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const uint64_t large = (uint64_t(5) << 30) + 4;
   const std::string header = format(R"({"big":{"dtype":"F32","shape":[%zu],"data_offsets":[0,%zu]},)"
                                     R"("end":{"dtype":"F32","shape":[1],"data_offsets":[%zu,%zu]}})",
@@ -279,7 +247,7 @@ TEST_CASE("read: offsets beyond 4 GiB") {
 }
 
 TEST_CASE("directory: one file, shards, round trip") {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::mt19937 random(11);
   const auto write = [&](const std::string& name, uint64_t shard_bytes, const std::vector<TensorSpec>& tensors) {
     SafetensorsDirectoryWriter writer(folder / name, tensors, shard_bytes);
@@ -321,12 +289,13 @@ TEST_CASE("directory: one file, shards, round trip") {
 }
 
 TEST_CASE("directory: what does not fit together") {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::mt19937 random(13);
   SafetensorsDirectoryWriter writer(folder / "m", kFour, 25);
   fill(writer, kFour, random, 100);
   writer.finish();
-  const std::string index_path = folder / "m/model.safetensors.index.json", index = content(index_path);
+  const std::string index_path = folder / "m/model.safetensors.index.json",
+                    index = folder.read("m/model.safetensors.index.json");
   const std::string second = folder / "m/model-00002-of-00003.safetensors";
   const auto with_index = [&](const std::string& from, const std::string& to) {
     std::string changed = index;
@@ -337,117 +306,114 @@ TEST_CASE("directory: what does not fit together") {
     return message;
   };
   CHECK(refusal(folder / "m").empty());
-  has(with_index("\"b\": \"model-00002", "\"b\": \"model-00003"), "tensor b is not in");
-  has(with_index("\"b\": \"model-00002", "\"b\": \"model-00003"), "it is in ");
-  has(with_index("\"b\":", "\"bb\":"), "tensor bb is not in");
-  has(with_index("\"b\":", "\"bb\":"), "different models");
-  has(with_index("\"c\": \"model-00002-of-00003.safetensors\",", ""), "tensor c in ");
-  has(with_index("\"model-00002", "\"../m/model-00002"), "expected the name of a file beside the index");
-  has(with_index("\"model-00002", "\"model-00007"), "shard model-00007-of-00003.safetensors is missing");
-  has(with_index("weight_map", "weight_mop"), "has no key \"weight_map\"\n  the nearest key is \"weight_mop\"");
-  has(with_index("{", ""), "not valid JSON");
+  says(with_index("\"b\": \"model-00002", "\"b\": \"model-00003"), "tensor b is not in", "it is in ");
+  says(with_index("\"b\":", "\"bb\":"), "tensor bb is not in", "different models");
+  says(with_index("\"c\": \"model-00002-of-00003.safetensors\",", ""), "tensor c in ");
+  says(with_index("\"model-00002", "\"../m/model-00002"), "expected the name of a file beside the index");
+  says(with_index("\"model-00002", "\"model-00007"), "shard model-00007-of-00003.safetensors is missing");
+  says(with_index("weight_map", "weight_mop"), "has no key \"weight_map\"\n  the nearest key is \"weight_mop\"");
+  says(with_index("{", ""), "not valid JSON");
   folder.write("m/model.safetensors.index.json", "{\"weight_map\": {}}");
-  has(refusal(folder / "m"), "the index names no tensor");
+  says(refusal(folder / "m"), "the index names no tensor");
   folder.write("m/model.safetensors.index.json", index);
 
-  const std::string shard = content(second);
+  const std::string shard = folder.read("m/model-00002-of-00003.safetensors");
   folder.write("m/model-00002-of-00003.safetensors", shard.substr(0, shard.size() - 1));
-  has(refusal(folder / "m"), "model-00002-of-00003.safetensors: header says 22 bytes of tensors, file holds 21");
+  says(refusal(folder / "m"), "model-00002-of-00003.safetensors: header says 22 bytes of tensors, file holds 21");
   fs::copy_file(folder / "m/model-00001-of-00003.safetensors", second, fs::copy_options::overwrite_existing);
-  has(refusal(folder / "m"), "tensor a is in two files");
+  says(refusal(folder / "m"), "tensor a is in two files");
   fs::remove(second);
-  has(refusal(folder / "m"), "shard model-00002-of-00003.safetensors is missing in");
-  has(refusal(folder / "m"), "promises 2 tensors in it");
+  says(refusal(folder / "m"), "shard model-00002-of-00003.safetensors is missing in", "promises 2 tensors in it");
   fs::remove(index_path);
-  has(refusal(folder / "m"), "holds neither model.safetensors nor model.safetensors.index.json");
+  says(refusal(folder / "m"), "holds neither model.safetensors nor model.safetensors.index.json");
   folder.write("m/pytorch_model.bin", "1");
-  has(refusal(folder / "m"), "load the pytorch_model.bin in transformers");
+  says(refusal(folder / "m"), "load the pytorch_model.bin in transformers");
 }
 
 TEST_CASE("write: calls that do not fit the declaration") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string data(100, 'x');
   {
     SafetensorsWriter writer(folder / "x", kFour);
-    has(error_of([&] { writer.write("b", data.data(), 4); }), "cannot write tensor b");
-    has(error_of([&] { writer.write("b", data.data(), 4); }), "expected the next bytes of a, 0 of 24 are written");
+    says(error_of([&] { writer.write("b", data.data(), 4); }), "cannot write tensor b",
+         "expected the next bytes of a, 0 of 24 are written");
     writer.write("a", data.data(), 20);
-    has(error_of([&] { writer.write("a", data.data(), 5); }), "cannot write 5 bytes of tensor a");
-    has(error_of([&] { writer.write("a", data.data(), 5); }), "only 4 of its 24 are missing");
-    has(error_of([&] { writer.finish(); }), "tensor a has 20 of its 24 bytes");
+    says(error_of([&] { writer.write("a", data.data(), 5); }), "cannot write 5 bytes of tensor a",
+         "only 4 of its 24 are missing");
+    says(error_of([&] { writer.finish(); }), "tensor a has 20 of its 24 bytes");
     writer.write("a", data.data(), 4);
     writer.write("b", data.data(), 16);
     writer.write("c", data.data(), 6);
     writer.write("d", data.data(), 5);
-    has(error_of([&] { writer.write("d", data.data(), 1); }), "all 4 tensors are complete");
+    says(error_of([&] { writer.write("d", data.data(), 1); }), "all 4 tensors are complete");
     CHECK(fs::exists(folder / "x.partial"));
   }
   CHECK(folder.count() == 0);  // given up before finish(): nothing is left
-  has(error_of([&] { SafetensorsWriter(folder / "x", {kFour[0], kFour[1], kFour[0]}); }), "two tensors are named a");
-  has(error_of([&] { SafetensorsWriter(folder / "x", {{"__metadata__", StoredType::F32, {}}}); }), "two tensors");
-  const std::string misaligned = error_of([&] { SafetensorsWriter(folder / "x", {kFour[3], kFour[0]}); });
-  has(misaligned, "tensor a of F32 would begin at byte 5, not a multiple of 4\n  declare tensors of wider types first");
-  has(error_of([&] {
-        SafetensorsWriter(folder / "x", {{"h", StoredType::U8, {1ull << 62, 4}}});
-      }),
-      "more than 2^64 bytes");
-  has(error_of([&] { SafetensorsWriter(folder / "x", {{"h", StoredType::U8, {1ull << 63}}}); }), "2^63 bytes");
+  const std::pair<std::vector<TensorSpec>, const char*> declarations[] = {
+      {{kFour[0], kFour[1], kFour[0]}, "two tensors are named a"},
+      {{{"__metadata__", StoredType::F32, {}}}, "two tensors"},
+      {{kFour[3], kFour[0]},
+       "tensor a of F32 would begin at byte 5, not a multiple of 4\n  declare tensors of wider types first"},
+      {{{"h", StoredType::U8, {1ull << 62, 4}}}, "more than 2^64 bytes"},
+      {{{"h", StoredType::U8, {1ull << 63}}}, "2^63 bytes"}};
+  for (const auto& [tensors, error] : declarations)
+    says(error_of([&, &declared = tensors] { SafetensorsWriter(folder / "x", declared); }), error);
   CHECK(folder.count() == 0);
 
   SafetensorsDirectoryWriter directory(folder / "m", kFour, 25);
   directory.write("a", data.data(), 24);
   directory.write("b", data.data(), 16);
-  has(error_of([&] { directory.finish(); }), "tensor c has 0 of its 6 bytes");
+  says(error_of([&] { directory.finish(); }), "tensor c has 0 of its 6 bytes");
   CHECK(!fs::exists(folder / "m/model-00001-of-00003.safetensors"));  // no shard before all are complete
-  has(error_of([&] { SafetensorsDirectoryWriter(folder / "n", {kFour[0], kFour[0]}, 1); }), "two tensors are named a");
+  says(error_of([&] { SafetensorsDirectoryWriter(folder / "n", {kFour[0], kFour[0]}, 1); }), "two tensors are named a");
   folder.write("old/model.safetensors", "1");
   folder.write("older/model-00001-of-00002.safetensors", "1");
-  has(error_of([&] { SafetensorsDirectoryWriter(folder / "old", kFour); }), "already holds model.safetensors");
-  has(error_of([&] { SafetensorsDirectoryWriter(folder / "older", kFour); }), "nothing is overwritten");
+  says(error_of([&] { SafetensorsDirectoryWriter(folder / "old", kFour); }), "already holds model.safetensors");
+  says(error_of([&] { SafetensorsDirectoryWriter(folder / "older", kFour); }), "nothing is overwritten");
   folder.write("file", "1");
-  has(error_of([&] { SafetensorsDirectoryWriter(folder / "file/below", kFour); }), "cannot create the folder");
+  says(error_of([&] { SafetensorsDirectoryWriter(folder / "file/below", kFour); }), "cannot create the folder");
 }
 
 TEST_CASE("write: an old file stays until the new one is complete") {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("x", "old");
   folder.write("x.partial", std::string(1000, 'p'));
   {
     SafetensorsWriter given_up(folder / "x", kFour);
     given_up.write("a", "1234", 4);
   }
-  CHECK(content(folder / "x") == "old");
+  CHECK(folder.read("x") == "old");
   std::mt19937 random(17);
   SafetensorsWriter writer(folder / "x", kFour);
   fill(writer, kFour, random, 100);
-  CHECK(content(folder / "x") == "old");
+  CHECK(folder.read("x") == "old");
   writer.finish();
   CHECK(Safetensors(folder / "x").tensors().size() == 4);
-  has(error_of([&] { writer.finish(); }), "already published");
+  says(error_of([&] { writer.finish(); }), "already published");
   CHECK(folder.count() == 1);
 }
 
 TEST_CASE("write: a full disk, a limit, a folder that is not there") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string data(3 << 20, 'x');
   const std::vector<TensorSpec> tensors = {{"a", StoredType::U8, {data.size()}}};
 
   fs::create_symlink("/dev/full", folder / "x.partial");
   SUBCASE("the disk is full while writing") {
     SafetensorsWriter writer(folder / "x", tensors);
-    const std::string message = error_of([&] { writer.write("a", data.data(), data.size()); });
-    has(message, "cannot write " + (folder / "x.partial") + " after 0 bytes: No space left on device");
-    has(message, "the disk is full: free some space");
+    says(error_of([&] { writer.write("a", data.data(), data.size()); }),
+         "cannot write " + (folder / "x.partial") + " after 0 bytes: No space left on device",
+         "the disk is full: free some space");
     CHECK(folder.count() == 0);
-    has(error_of([&] { writer.write("a", data.data(), 1); }), "already closed");
-    has(error_of([&] { writer.finish(); }), "tensor a has 0 of its");
+    says(error_of([&] { writer.write("a", data.data(), 1); }), "already closed");
+    says(error_of([&] { writer.finish(); }), "tensor a has 0 of its");
   }
   SUBCASE("the disk is full when the last bytes leave the buffer") {
     SafetensorsWriter writer(folder / "x", {{"a", StoredType::U8, {4}}});
     writer.write("a", "1234", 4);
-    has(error_of([&] { writer.finish(); }), "No space left on device");
+    says(error_of([&] { writer.finish(); }), "No space left on device");
     CHECK(folder.count() == 0);
-    has(error_of([&] { writer.finish(); }), "given up");
+    says(error_of([&] { writer.finish(); }), "given up");
   }
   SUBCASE("one shard of a directory") {
     fs::create_directory(folder / "m");
@@ -458,7 +424,7 @@ TEST_CASE("write: a full disk, a limit, a folder that is not there") {
       writer.write("b", data.data(), 16);
       writer.finish();
     });
-    has(message, "model-00002-of-00002.safetensors.partial after 0 bytes: No space left on device");
+    says(message, "model-00002-of-00002.safetensors.partial after 0 bytes: No space left on device");
     CHECK(fs::is_empty(folder / "m"));
   }
   SUBCASE("a file may not grow beyond a limit") {
@@ -472,42 +438,41 @@ TEST_CASE("write: a full disk, a limit, a folder that is not there") {
       writer.write("a", data.data(), data.size());
     });
     setrlimit(RLIMIT_FSIZE, &old);
-    has(message, "after 1500000 bytes: File too large");
-    has(message, "ulimit -f");
+    says(message, "after 1500000 bytes: File too large", "ulimit -f");
     CHECK(!fs::exists(folder / "y.partial"));
   }
   SUBCASE("no place to write to") {
-    has(error_of([&] { SafetensorsWriter(folder / "none/x", tensors); }),
-        "No such file or directory\n  create the folder");
-    has(error_of([&] { SafetensorsWriter(folder.path, tensors); }), "is a directory");
-    has(error_of([&] { SafetensorsWriter("", tensors); }), "name is empty");
-    has(error_of([&] { SafetensorsWriter("/proc/x", tensors); }), "cannot create /proc/x.partial");
-    has(error_of([&] { write_file("/dev/null/x", "1"); }), "Not a directory");
+    says(error_of([&] { SafetensorsWriter(folder / "none/x", tensors); }),
+         "No such file or directory\n  create the folder");
+    says(error_of([&] { SafetensorsWriter(folder.path(), tensors); }), "is a directory");
+    says(error_of([&] { SafetensorsWriter("", tensors); }), "name is empty");
+    says(error_of([&] { SafetensorsWriter("/proc/x", tensors); }), "cannot create /proc/x.partial");
+    says(error_of([&] { write_file("/dev/null/x", "1"sv); }), "Not a directory");
     fs::create_directory(folder / "locked");
     fs::permissions(folder / "locked", fs::perms::owner_read);
     if (access((folder / "locked").c_str(), W_OK) != 0) {  // root may write everywhere
-      has(error_of([&] { write_file(folder / "locked/x", "1"); }), "choose a folder that you may write to");
+      says(error_of([&] { write_file(folder / "locked/x", "1"sv); }), "choose a folder that you may write to");
     }
     fs::permissions(folder / "locked", fs::perms::owner_all);
   }
 }
 
 TEST_CASE("new_file: whole, moved, replaced") {
-  const Folder folder;
-  write_file(folder / "x", "one\n");
-  CHECK(content(folder / "x") == "one\n");
-  write_file(folder / "x", "");
+  const TemporaryFolder folder;
+  write_file(folder / "x", "one\n"sv);
+  CHECK(folder.read("x") == "one\n");
+  write_file(folder / "x", ""sv);
   CHECK(fs::file_size(folder / "x") == 0);
   {
     NewFile file(folder / "x");
     NewFile moved(std::move(file));
     moved.write("two");
     moved.seal();
-    CHECK(content(folder / "x") == "");
-    CHECK(content(folder / "x.partial") == "two");
-    has(error_of([&] { moved.write("3"); }), "already closed");
+    CHECK(folder.read("x") == "");
+    CHECK(folder.read("x.partial") == "two");
+    says(error_of([&] { moved.write("3"); }), "already closed");
     moved.publish();
   }
-  CHECK(content(folder / "x") == "two");
+  CHECK(folder.read("x") == "two");
   CHECK(folder.count() == 1);
 }

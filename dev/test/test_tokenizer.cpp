@@ -2,10 +2,10 @@
 // refuses and why, runs of 1 MB, UTF-8 repaired as Python does, patterns of Oniguruma in PCRE2's words
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
 #include "llmc/base/clock.h"
 #include "llmc/base/json.h"
 #include "llmc/base/utf8.h"
@@ -19,11 +19,6 @@ namespace {
 const std::string kFolder = "dev/test/tokenizers/";
 
 using Ids = std::vector<int32_t>;
-
-void has(const std::string& text, const std::string& part) {
-  if (text.find(part) != text.npos) return;
-  CHECK(text == "... " + part + " ...");
-}
 
 // A case of expected.json: a text, or bytes that are none.
 std::string text_of(const Json& json) {
@@ -116,33 +111,23 @@ TEST_CASE("tokens, ids, what is special, begin and end") {
   CHECK(tokenizer.encode(" unreachable", false).size() + 1 < tokenizer.encode(" unreachables", false).size());
 }
 
-TEST_CASE("streaming: what is decided comes at once, the rest waits") {
+TEST_CASE("streaming: what is decided comes at once, the rest waits for the end of its bytes, also of a first space") {
   const Tokenizer bytes = Tokenizer::open(kFolder + "llama3.json");
-  StreamingDecoder decoder(bytes, true);
-  CHECK(decoder.take(*bytes.id_of("a")) == "a");
-  CHECK(decoder.take(*bytes.id_of("ð")).empty());  // f0 9f 98 80
-  CHECK(decoder.take(*bytes.id_of("Ł")).empty() == !bytes.id_of("ðŁĺ").has_value());
-}
+  StreamingDecoder first(bytes, true);
+  CHECK(first.take(*bytes.id_of("a")) == "a");
+  CHECK(first.take(*bytes.id_of("ð")).empty());  // f0 9f 98 80
+  CHECK(first.take(*bytes.id_of("Ł")).empty() == !bytes.id_of("ðŁĺ").has_value());
 
-TEST_CASE("streaming: a run of byte tokens waits for its end, the leading space is decided by the first token") {
   const Tokenizer llama2 = Tokenizer::open(kFolder + "llama2.json");
-  const auto id = [&](const std::string& token) { return llama2.id_of(token).value(); };
   StreamingDecoder decoder(llama2, true);
-  CHECK(decoder.take(id("▁")).empty());
-  CHECK(decoder.take(id("▁")) == " ");
-  CHECK(decoder.take(id("<0xE2>")).empty());
-  CHECK(decoder.take(id("<0x82>")).empty());
-  CHECK(decoder.take(id("<0xAC>")).empty());
-  CHECK(decoder.take(id("a")) == "€a");
-  CHECK(decoder.take(id("<0xE2>")).empty());
-  CHECK(decoder.take(id("<0x82>")).empty());
-  CHECK(decoder.take(id("b")) ==
-        "\ufffd\ufffd"
-        "b");
-  CHECK(decoder.take(id("<0x41>")).empty());
-  CHECK(decoder.finish() == "A");
-  CHECK(decoder.take(id("▁")).empty());  // another text
-  CHECK(decoder.finish().empty());
+  const std::string no = "\ufffd", end = "";  // the last one of a text, and what finish() gives
+  const std::pair<std::string, std::string> steps[] = {
+      {"▁", ""},      {"▁", " "},           {"<0xE2>", ""}, {"<0x82>", ""}, {"<0xAC>", ""}, {"a", "€a"}, {"<0xE2>", ""},
+      {"<0x82>", ""}, {"b", no + no + "b"}, {"<0x41>", ""}, {end, "A"},     {"▁", ""},      {end, ""}};
+  for (const auto& [token, text] : steps) {
+    CAPTURE(token);
+    CHECK((token == end ? decoder.finish() : decoder.take(llama2.id_of(token).value())) == text);
+  }
 }
 
 TEST_CASE("streaming equals decoding whole, for ids by chance") {
@@ -287,92 +272,101 @@ TEST_CASE("many words: the cache is full and begins anew") {
 }
 
 TEST_CASE("files: what is not supported is refused by name and place") {
-  has(refusal("", "normalizer", R"({"type":"NFC"})"), "small.json: \"normalizer\" has the type \"NFC\"");
-  has(refusal("", "normalizer", R"({"type":"NFC"})"), "supported here: Sequence, Prepend, Replace");
-  has(refusal("", "normalizer",
-              R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"Lowercase"}]})"),
-      "\"normalizer.normalizers[1]\" has the type \"Lowercase\"");
-  has(refusal("", "normalizer", R"({"type":"Replace","pattern":{"String":""},"content":"x"})"), "empty string");
-  has(refusal("", "pre_tokenizer", R"({"type":"Sequence","pretokenizers":[{"type":"Punctuation"}]})"),
-      "\"pre_tokenizer.pretokenizers[0]\" has the type \"Punctuation\"");
-  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"a"},"behavior":"Some"})"),
-      "the string \"Some\"");
-  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"a","String":"b"},"behavior":"Isolated"})"),
-      "2 keys");
-  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"\\bx"},"behavior":"Isolated"})"),
-      "\"pre_tokenizer.pattern.Regex\": the pattern has \"\\b\" at byte 0");
-  has(refusal("", "pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"(?<=x+)y"},"behavior":"Isolated"})"),
-      "PCRE2 does not take the pattern");
-  has(refusal("", "pre_tokenizer",
-              R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel","add_prefix_space":false},
-                  {"type":"Split","pattern":{"String":"x"},"behavior":"Isolated"}]})"),
-      "\"pre_tokenizer.pretokenizers[1]\" stands behind ByteLevel");
-  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"__"})"), "expected one character");
-  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"_","add_prefix_space":false})"), "never");
-  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"_","prepend_scheme":"last"})"),
-      "always, first or never");
-  has(refusal("", "pre_tokenizer", R"({"type":"Metaspace","replacement":"_","cut":true})"), "\"pre_tokenizer.cut\"");
-  has(refusal("", "post_processor", R"({"type":"RobertaProcessing"})"), "TemplateProcessing, ByteLevel");
-  has(refusal(
-          "", "post_processor",
-          R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}}],"special_tokens":{"<s>":{"ids":[1]}}})"),
-      "0 places for the text");
-  has(refusal("", "post_processor",
-              R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],
-                  "special_tokens":{"<s>":{"ids":[77]}}})"),
-      "puts the id 77 around a text");
-  has(refusal("", "decoder", R"({"type":"WordPiece"})"), "\"decoder\" has the type \"WordPiece\"");
-  has(refusal("", "truncation", R"({"max_length":5})"), "\"truncation\" is an object");
-  has(refusal("", "padding", R"({"strategy":"BatchLongest"})"), "\"padding\"");
-  has(refusal("", "version", "\"2.0\""), "expected \"1.0\"");
-  has(refusal("", "spelling", "true"), "\"spelling\" is not supported");
+  const std::string split = R"({"type":"Split","pattern":)", isolated = R"(,"behavior":"Isolated"})",
+                    metaspace = R"({"type":"Metaspace","replacement":"_",)",
+                    around = R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}})";
+  const auto sequence = [](const char* steps) { return format(R"({"type":"Sequence","pretokenizers":[%s]})", steps); };
+  struct Case {
+    const char* key;
+    std::string value;
+    const char* error;
+    const char* part = "";
+  };
+  for (const Case& c : std::vector<Case>{
+           {"normalizer", R"({"type":"NFC"})",
+            "small.json: \"normalizer\" has the type \"NFC\", which is not supported\n  supported here: Sequence, "
+            "Prepend, Replace"},
+           {"normalizer",
+            R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"Lowercase"}]})",
+            "\"normalizer.normalizers[1]\" has the type \"Lowercase\""},
+           {"normalizer", R"({"type":"Replace","pattern":{"String":""},"content":"x"})", "empty string"},
+           {"pre_tokenizer", sequence(R"({"type":"Punctuation"})"),
+            "\"pre_tokenizer.pretokenizers[0]\" has the type \"Punctuation\""},
+           {"pre_tokenizer", split + R"({"Regex":"a"},"behavior":"Some"})", "the string \"Some\""},
+           {"pre_tokenizer", split + R"({"Regex":"a","String":"b"})" + isolated, "2 keys"},
+           {"pre_tokenizer", split + R"({"Regex":"\\bx"})" + isolated,
+            "\"pre_tokenizer.pattern.Regex\": the pattern has \"\\b\" at byte 0"},
+           {"pre_tokenizer", split + R"({"Regex":"(?<=x+)y"})" + isolated, "PCRE2 does not take the pattern"},
+           {"pre_tokenizer", sequence(R"({"type":"ByteLevel","add_prefix_space":false},
+                        {"type":"Split","pattern":{"String":"x"},"behavior":"Isolated"})"),
+            "\"pre_tokenizer.pretokenizers[1]\" stands behind ByteLevel"},
+           {"pre_tokenizer", R"({"type":"Metaspace","replacement":"__"})", "expected one character"},
+           {"pre_tokenizer", metaspace + R"("add_prefix_space":false})", "never"},
+           {"pre_tokenizer", metaspace + R"("prepend_scheme":"last"})", "always, first or never"},
+           {"pre_tokenizer", metaspace + R"("cut":true})", "\"pre_tokenizer.cut\""},
+           {"post_processor", R"({"type":"RobertaProcessing"})", "TemplateProcessing, ByteLevel"},
+           {"post_processor", around + R"(],"special_tokens":{"<s>":{"ids":[1]}}})", "0 places for the text"},
+           {"post_processor", around + R"(,{"Sequence":{"id":"A"}}],"special_tokens":{"<s>":{"ids":[77]}}})",
+            "puts the id 77 around a text"},
+           {"decoder", R"({"type":"WordPiece"})", "\"decoder\" has the type \"WordPiece\""},
+           {"truncation", R"({"max_length":5})", "\"truncation\" is an object"},
+           {"padding", R"({"strategy":"BatchLongest"})", "\"padding\""},
+           {"version", "\"2.0\"", "expected \"1.0\""},
+           {"spelling", "true", "\"spelling\" is not supported"},
+           {"type", "\"Unigram\"", "\"model\" has the type \"Unigram\"", "model"},
+           {"dropout", "0.1", "expected null", "model"},
+           {"parallel", "true", "\"model.parallel\" is not supported", "model"},
+           {"merges", R"(["a b c"])", "\"model.merges[0]\" is the string \"a b c\"", "model"},
+           {"merges", R"(["ab"])", "one space between them", "model"},
+           {"merges", R"([["a"]])", "two tokens", "model"},
+           {"merges", R"(["a x"])", "merges to or from \"x\"", "model"},
+           {"merges", R"(["b a"])", "merges to or from \"ba\"", "model"},
+           {"vocab", R"({"a":0,"b":0})", "\"model.vocab.b\" has the id 0, which the token \"a\" has already", "model"},
+           {"vocab", R"({"a":-1})", "the id -1", "model"},
+           {"vocab", R"({"a":99999999999})", "from 0 to 16777215", "model"},
+           {"vocab", R"({"a":"0"})", "expected an integer", "model"},
+           {"vocab", R"([])", "expected an object", "model"},
+           {"unk_token", "7", "expected a string", "model"}}) {
+    CAPTURE(c.value);
+    says(refusal(c.part, c.key, c.value), c.error);
+  }
+  CHECK(refusal("model", "dropout", "0.0").empty());
 }
 
-TEST_CASE("files: wrong models and added tokens") {
-  has(refusal("model", "type", "\"Unigram\""), "\"model\" has the type \"Unigram\"");
-  has(refusal("model", "dropout", "0.1"), "expected null");
-  CHECK(refusal("model", "dropout", "0.0").empty());
-  has(refusal("model", "parallel", "true"), "\"model.parallel\" is not supported");
-  has(refusal("model", "merges", R"(["a b c"])"), "\"model.merges[0]\" is the string \"a b c\"");
-  has(refusal("model", "merges", R"(["ab"])"), "one space between them");
-  has(refusal("model", "merges", R"([["a"]])"), "two tokens");
-  has(refusal("model", "merges", R"(["a x"])"), "merges to or from \"x\"");
-  has(refusal("model", "merges", R"(["b a"])"), "merges to or from \"ba\"");
-  has(refusal("model", "vocab", R"({"a":0,"b":0})"),
-      "\"model.vocab.b\" has the id 0, which the token \"a\" has already");
-  has(refusal("model", "vocab", R"({"a":-1})"), "the id -1");
-  has(refusal("model", "vocab", R"({"a":99999999999})"), "from 0 to 16777215");
-  has(refusal("model", "vocab", R"({"a":"0"})"), "expected an integer");
-  has(refusal("model", "vocab", R"([])"), "expected an object");
-  has(refusal("model", "unk_token", "7"), "expected a string");
-  const auto added = [](const std::string& tokens) { return refusal("", "added_tokens", tokens); };
-  const std::string flags = R"("special":true,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false})";
-  CHECK(added(R"([{"id":5,"content":"<s>",)" + flags + "]").empty());
-  CHECK(added(R"([{"id":3,"content":"ab",)" + flags + R"(,{"id":5,"content":"<s>",)" + flags + "]").empty());
-  has(added(R"([{"id":6,"content":"<s>",)" + flags + "]"), "has the id 6\n  expected 5: the next one");
-  has(added(R"([{"id":5,"content":"ab",)" + flags + "]"), "expected 3: the model's vocabulary says so");
-  has(added(R"([{"id":5,"content":"x",)" + flags + R"(,{"id":5,"content":"x",)" + flags + "]"), "is added twice");
-  has(refusal("", "added_tokens", R"([{"id":5,"content":"x",)" + flags + R"(,{"id":7,"content":"y",)" + flags + "]"),
-      "expected 6");
-  has(added(R"([{"id":5}])"), "\"added_tokens[0]\" has no key \"content\"");
+TEST_CASE("files: wrong added tokens") {
+  // Each with an id and a content.
+  const auto added = [](const std::vector<std::pair<int, std::string>>& tokens) {
+    Json all = Json::array();
+    for (const auto& [id, content] : tokens) {
+      Json token = Json::object().set("id", id).set("content", content).set("special", true);
+      for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) token.set(flag, false);
+      all.push_back(token);
+    }
+    return refusal("", "added_tokens", all.dump());
+  };
+  CHECK(added({{5, "<s>"}}).empty());
+  CHECK(added({{3, "ab"}, {5, "<s>"}}).empty());
+  says(added({{6, "<s>"}}), "has the id 6\n  expected 5: the next one");
+  says(added({{5, "ab"}}), "expected 3: the model's vocabulary says so");
+  says(added({{5, "x"}, {5, "x"}}), "is added twice");
+  says(added({{5, "x"}, {7, "y"}}), "expected 6");
+  says(refusal("", "added_tokens", R"([{"id":5}])"), "\"added_tokens[0]\" has no key \"content\"");
 
   Json json = small_file();
   Json model = json.at("model");
   const Tokenizer tokenizer(json.set("model", model.set("unk_token", "<unk>")));
   CHECK(tokenizer.encode("ab", false) == Ids{3});
-  has(error_of([&] { tokenizer.encode("abx", false); }), "the unk_token \"<unk>\" is needed");
+  says(error_of([&] { tokenizer.encode("abx", false); }), "the unk_token \"<unk>\" is needed");
 }
 
 TEST_CASE("files: a directory, one that is missing, one that is cut short") {
-  has(error_of([] { Tokenizer::open("dev/test/tokenizers/none.json"); }), "No such file");
-  has(error_of([] { Tokenizer::open("dev/test/tokenizers"); }), "dev/test/tokenizers/tokenizer.json: No such file");
-  const fs::path folder = fs::temp_directory_path() / format("llmc_tokenizer_%d", int(getpid()));
-  fs::create_directories(folder);
+  says(error_of([] { Tokenizer::open("dev/test/tokenizers/none.json"); }), "No such file");
+  says(error_of([] { Tokenizer::open("dev/test/tokenizers"); }), "dev/test/tokenizers/tokenizer.json: No such file");
+  const TemporaryFolder folder;
   fs::copy_file(kFolder + "llama2.json", folder / "tokenizer.json");
-  CHECK(Tokenizer::open(folder.string()).vocabulary_size() == 1500);
+  CHECK(Tokenizer::open(folder.path()).vocabulary_size() == 1500);
   fs::resize_file(folder / "tokenizer.json", 20000);
-  has(error_of([&] { Tokenizer::open(folder.string()); }), "tokenizer.json, line ");
-  fs::remove_all(folder);
+  says(error_of([&] { Tokenizer::open(folder.path()); }), "tokenizer.json, line ");
 }
 
 TEST_CASE("patterns: what means the same is passed on or rewritten, the rest refused") {
@@ -405,14 +399,14 @@ TEST_CASE("patterns: what means the same is passed on or rewritten, the rest ref
     CAPTURE(expression);
     CHECK(!refused(expression).empty());
   }
-  has(refused("a\\Gb"), "p: the pattern has \"\\G\" at byte 1, which is not supported\n  pattern: a\\Gb");
+  says(refused("a\\Gb"), "p: the pattern has \"\\G\" at byte 1, which is not supported\n  pattern: a\\Gb");
 }
 
 TEST_CASE("patterns: one that goes back again and again ends with an error") {
   const Pattern pattern("(?:a+)+[bd]", "p");
   PatternScratch scratch;
   const std::string message = error_of([&] { pattern.find(std::string(60, 'a') + "c", 0, scratch); });
-  has(message, "p: gave up matching a text of 61 bytes at byte 0: match limit exceeded");
+  says(message, "p: gave up matching a text of 61 bytes at byte 0: match limit exceeded");
   CHECK(pattern.find("aab", 0, scratch)->end == 3);
   // One that remembers each of a million steps outgrows the stack of PCRE2's machine code.
   std::string text;
@@ -422,19 +416,20 @@ TEST_CASE("patterns: one that goes back again and again ends with an error") {
 }
 
 TEST_CASE("utf8: repaired as Python repairs it, whole and in pieces") {
+  const std::string x = "\ufffd";
   const std::pair<std::string, std::string> cases[] = {{"", ""},
                                                        {"plain é€👍", "plain é€👍"},
-                                                       {"\x80", "\ufffd"},
-                                                       {"a\xff\xfe z", "a\ufffd\ufffd z"},
-                                                       {"\xc0\xaf", "\ufffd\ufffd"},
-                                                       {"\xe2\x82", "\ufffd"},
-                                                       {"\xe2\x82z", "\ufffdz"},
-                                                       {"\xe2\x28\xa1", "\ufffd(\ufffd"},
-                                                       {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"},
-                                                       {"\xf0\x9f\x98z", "\ufffdz"},
-                                                       {"\xf0\x80\x80", "\ufffd\ufffd\ufffd"},
-                                                       {"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"},
-                                                       {"\xc3\xc3\xa9", "\ufffdé"}};
+                                                       {"\x80", x},
+                                                       {"a\xff\xfe z", "a" + x + x + " z"},
+                                                       {"\xc0\xaf", x + x},
+                                                       {"\xe2\x82", x},
+                                                       {"\xe2\x82z", x + "z"},
+                                                       {"\xe2\x28\xa1", x + "(" + x},
+                                                       {"\xed\xa0\x80", x + x + x},
+                                                       {"\xf0\x9f\x98z", x + "z"},
+                                                       {"\xf0\x80\x80", x + x + x},
+                                                       {"\xf4\x90\x80\x80", x + x + x + x},
+                                                       {"\xc3\xc3\xa9", x + "é"}};
   for (const auto& [bytes, text] : cases) {
     CHECK(repaired_utf8(bytes) == text);
     CHECK(is_utf8(bytes) == (bytes == text));

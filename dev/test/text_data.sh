@@ -2,7 +2,6 @@
 # Covers: text with a tokenizer: the trainer cuts it into tokens, once for all ranks and later runs, and trains as on
 # shards of the same tokens; an export of bytes reads bytes; compressed and binary files are refused
 # Timeout: 300
-# Alone: its ranks take all cores
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -11,6 +11,8 @@
 
 #include "llmc/base/error.h"
 
+inline std::string write_file(const std::string& path, const std::string& bytes);
+
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -23,6 +25,17 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   std::string operator/(const std::string& name) const { return path_ / name; }
+  std::string path() const { return path_; }
+  // Makes the folders between, too; returns the file's path.
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    return write_file(path_ / name, bytes);
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream file(path_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  size_t count() const { return size_t(std::distance(std::filesystem::directory_iterator(path_), {})); }
 
  private:
   std::filesystem::path path_;

@@ -37,3 +37,10 @@ inline Touched look_at(const MemoryPlan& plan, const Arena& arena) {
   }
   return touched;
 }
+
+inline void require_touched(const std::string& what, const MemoryPlan& plan, const Arena& arena) {
+  const Touched touched = look_at(plan, arena);
+  REQUIRE(touched.untouched.empty() && touched.outside == 0,
+          "%s: %zu bytes outside of buffers were touched, not touched:\n%s", what.c_str(), touched.outside,
+          touched.untouched.c_str());
+}

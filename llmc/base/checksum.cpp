@@ -8,7 +8,7 @@
 
 namespace {
 
-// The format is little-endian.
+// Reads a number of the format, which is little-endian.
 template <class T>
 uint64_t read(const unsigned char* bytes) {
   static_assert(std::endian::native == std::endian::little);
@@ -26,7 +26,7 @@ void Checksum::add_stripe(const unsigned char* stripe) {
 }
 
 void Checksum::add(const void* data, size_t bytes) {
-  if (!bytes) return;  // An empty file has no memory, and memcpy takes no null pointer even for no bytes.
+  if (!bytes) return;  // The data of an empty file may be null, and memcpy accepts no null pointer even for 0 bytes.
   auto* next = static_cast<const unsigned char*>(data);
   const auto* end = next + bytes;
   const size_t waiting = bytes_ % sizeof waiting_;

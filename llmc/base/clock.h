@@ -1,4 +1,4 @@
-// Seconds of a clock that only goes forward.
+// Returns the seconds of a monotonic clock: its start is arbitrary, so only differences have a meaning.
 #pragma once
 
 #include <chrono>

@@ -23,7 +23,7 @@ class RealDisk : public Disk {
 
   int sync_folder(const std::string& path) override {
     const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) return errno == EACCES ? 0 : -1;  // may be written but not read
+    if (folder < 0) return errno == EACCES ? 0 : -1;  // a folder may be writable but not readable
     const int result = ::fsync(folder), error = errno;
     ::close(folder);
     errno = error;

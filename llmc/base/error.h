@@ -1,9 +1,9 @@
-// Errors: what was called, with which values, what was expected, what to do next.
+// An error message says what was called and with which values, what was expected, and what to do next.
 //
 //   REQUIRE(NH % NKV == 0, "query heads %d are not a multiple of key/value heads %d", NH, NKV);
 //   fail("shard %s: wrong magic %d\n  expected 20240520: is this a .bin file?", path, magic);
 //
-// Both throw `Error`. main() catches it, prints it once with the rank and ends every rank with a code other than 0.
+// Both throw `Error`. main() catches it, prints it once with the rank, and ends every rank with a nonzero exit code.
 #pragma once
 
 #include <cstdarg>
@@ -15,7 +15,7 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// printf into a string.
+// Returns the text that printf would print.
 inline std::string format_list(const char* pattern, va_list args) {
   va_list again;
   va_copy(again, args);

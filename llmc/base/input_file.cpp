@@ -19,14 +19,14 @@ const char* advice(int error) {
   return "check the file and the disk that it lies on";
 }
 
-// O_NONBLOCK: a named pipe would otherwise wait here for somebody to write; ordinary files ignore it.
+// Opening a named pipe would wait for a writer without O_NONBLOCK. Regular files ignore the flag.
 int open_to_read(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   REQUIRE(fd >= 0, "cannot open %s: %s\n  %s", path.c_str(), strerror(errno), advice(errno));
   return fd;
 }
 
-// Closes a descriptor that is open for one read only, also where the read fails.
+// Closes a descriptor that is open for one read only, also if that read fails.
 struct ClosedAtEnd {
   int fd;
   ~ClosedAtEnd() {

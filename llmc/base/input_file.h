@@ -1,5 +1,5 @@
-// A file that is read where its bytes are needed, by pread: opening it reads nothing, and one that has shrunk since is
-// an error with its name and sizes, where a mapping would end the process with a bus error.
+// A file that is read on demand by pread. Opening it reads nothing. If the file has shrunk since, a read throws an
+// error with its name and both sizes; a memory mapping would end the process with a bus error instead.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +7,19 @@
 
 class InputFile {
  public:
-  // Fails on a missing, unreadable or empty file and on anything that is not an ordinary file.
+  // Throws if the file is missing, unreadable or empty, or if it is not a regular file.
   explicit InputFile(std::string path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // Bytes [offset, offset+bytes). Fails where the file has fewer.
+  // Reads bytes [offset, offset + bytes). Throws if the file is shorter.
   void read(size_t offset, size_t bytes, void* out) const;
 
-  // Gives the descriptor back. From then on every read opens the file anew.
+  // Closes the descriptor. Every later read opens the file again.
   void close();
 
-  size_t size() const { return size_; }  // when it was opened
+  size_t size() const { return size_; }  // bytes, when it was opened
   const std::string& path() const { return path_; }
   int descriptor() const { return fd_; }  // -1 after close
 

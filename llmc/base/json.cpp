@@ -19,7 +19,7 @@ std::string child_place(const std::string& place, const std::string& key) {
 
 std::string child_place(const std::string& place, size_t index) { return place + format("[%zu]", index); }
 
-// Long strings are cut and control bytes shown as "?": a message must not carry a binary file to the terminal.
+// Cuts long strings and shows control bytes as "?", because a message must not send a binary file to the terminal.
 std::string quotable(std::string_view text) {
   std::string shown(text.substr(0, 60));
   for (char& c : shown) {
@@ -28,7 +28,7 @@ std::string quotable(std::string_view text) {
   return text.size() > 60 ? shown + "..." : shown;
 }
 
-// "line 3, column 17" and, below it, the line itself around the byte at `offset`.
+// Returns "line 3, column 17". `excerpt` becomes the line's text around the byte at `offset`.
 std::string position(std::string_view text, size_t offset, std::string* excerpt) {
   offset = std::min(offset, text.size());
   const std::string_view before = text.substr(0, offset);
@@ -41,7 +41,7 @@ std::string position(std::string_view text, size_t offset, std::string* excerpt)
 
 }  // namespace
 
-// Builds the tree from nlohmann's events: so numbers keep their kind and doubled keys are seen.
+// Builds the tree from nlohmann's SAX events, so that numbers keep their kind and duplicate keys are detected.
 struct JsonReader {
   struct Level {
     Json* container;
@@ -67,7 +67,7 @@ struct JsonReader {
     return &object.emplace_back(level.key, std::move(value)).second;
   }
 
-  // Pointers into a container stay valid: it grows only while no level below it is open.
+  // Pointers to a container stay valid, because it grows only while none of its children is open.
   bool open(Json value) {
     Json* container = add(std::move(value));
     REQUIRE(levels.size() < kMaxDepth, "%s: more than %zu levels of arrays and objects", origin->c_str(), kMaxDepth);
@@ -80,7 +80,7 @@ struct JsonReader {
     return true;
   }
 
-  // nlohmann's events, with its names.
+  // The SAX events, under the names that nlohmann gives them.
   bool null() { return add(nullptr); }
   bool boolean(bool value) { return add(value); }
   bool number_integer(int64_t value) { return add(value); }
@@ -106,7 +106,7 @@ struct JsonReader {
   bool parse_error(size_t offset, const std::string&, const nlohmann::json::exception& error) {
     std::string excerpt;
     const std::string place = position(text, offset > 0 ? offset - 1 : 0, &excerpt);
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while ...": the end of it.
+    // Keeps the end of "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while ...".
     std::string what = error.what();
     const size_t begin = what.find("column") == what.npos ? what.find("] ") : what.find(": ", what.find("column"));
     if (begin != what.npos) what = what.substr(begin + 2);
@@ -118,7 +118,7 @@ struct JsonReader {
 Json Json::parse(std::string_view text, const std::string& origin) {
   JsonReader reader{text, std::make_shared<const std::string>(origin), {}, {}};
   REQUIRE(text.find_first_not_of(" \t\r\n") != text.npos, "%s: not valid JSON: the text is empty", origin.c_str());
-  // nlohmann takes a zero byte for the end of the text.
+  // nlohmann would take a zero byte as the end of the text.
   REQUIRE(text.find('\0') == text.npos, "%s: not valid JSON: a zero byte at offset %zu", origin.c_str(),
           text.find('\0'));
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
@@ -148,7 +148,7 @@ nlohmann::ordered_json to_nlohmann(const Json& json, const std::string& place) {
     return array;
   }
   if (json.is_object()) {
-    // Straight into the vector below ordered_map: its own insert would search all keys each time.
+    // The pairs go straight into ordered_map's underlying vector: its own insert would search all keys each time.
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
     auto& pairs = object.get_ref<nlohmann::ordered_json::object_t&>();
     for (const auto& [key, value] : json.items()) pairs.emplace_back(key, to_nlohmann(value, child_place(place, key)));
@@ -163,7 +163,7 @@ std::string Json::dump(int indent) const {
   const nlohmann::ordered_json tree = to_nlohmann(*this, "");
   try {
     return tree.dump(indent);
-  } catch (const nlohmann::json::exception&) {  // the only one: type_error.316
+  } catch (const nlohmann::json::exception&) {  // only type_error.316 is possible
     fail("cannot write %s as JSON: a key or string in it is not UTF-8\n  expected text", where().c_str());
   }
 }

@@ -1,12 +1,12 @@
-// A JSON value: null, bool, 64-bit integer, double, string, array, object (in the order in which its keys came).
+// A JSON value: null, bool, 64-bit integer, double, string, array, or object (which keeps the order of its keys).
 //
 //   const Json config = Json::read("model/config.json");
-//   const int64_t C = config.get_int("hidden_size");               // fails if it is missing or not an integer
+//   const int64_t C = config.get_int("hidden_size");               // throws if it is missing or not an integer
 //   const double eps = config.get_double("rms_norm_eps", 1e-6);    // 1e-6 if it is missing or null
 //   Json line = Json::object().set("step", 12).set("loss", 3.14);  // line.dump() = {"step":12,"loss":3.14}
 //
-// An integer and a double stay what they were written as: 1e-5 is never truncated, 2^62 + 1 never rounded, and 5.0 is
-// written as 5.0. Errors name the origin (a file), the key with its path, what was found and what was expected.
+// Integers and doubles keep their kind and value: 1e-5 is never truncated, 2^62 + 1 is never rounded, and 5.0 is
+// written as 5.0. Error messages name the origin (a file), the key with its path, what was found and what was expected.
 #pragma once
 
 #include <concepts>
@@ -37,14 +37,16 @@ class Json {
   static Json object() { return Json(Object()); }
   static Json array() { return Json(Array()); }
 
-  // The whole text is one value. Fails with `origin`, line and column on anything else, on a key that stands twice in
-  // one object, and on more than 100 levels. Integers that 64 bits cannot hold become doubles.
+  // Parses a text that must be exactly one value. Throws with `origin`, line and column if the text is anything else,
+  // if a key occurs twice in one object, or if the nesting is deeper than 100 levels. Integers that do not fit in 64
+  // bits become doubles.
   static Json parse(std::string_view text, const std::string& origin);
-  // parse() of a whole file, its path being the origin.
+  // Parses a whole file; the origin is its path.
   static Json read(const std::string& path);
 
-  // Compact, or on several lines with `indent` spaces a level. A double is written with the fewest digits that read
-  // back as the same bits. Fails on NaN, infinity and strings that are not UTF-8: JSON has no words for them.
+  // Returns compact text, or several lines with `indent` spaces per level. A double is written with the fewest digits
+  // that parse back to the same bits. Throws on NaN, infinity and strings that are not UTF-8, because JSON cannot
+  // represent them.
   std::string dump(int indent = -1) const;
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
@@ -56,43 +58,46 @@ class Json {
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const { return std::holds_alternative<Object>(value_); }
 
-  // The value itself; fails if it is of another kind. An integer is a valid double, a double is no valid integer.
+  // These return the value itself and throw if it is of another kind. as_double accepts an integer; as_int rejects a
+  // double.
   bool as_bool() const;
   int64_t as_int() const;
   double as_double() const;
   const std::string& as_string() const;
 
-  // An array's elements and an object's (key, value) pairs, in order; fails on any other kind.
+  // These return an array's elements and an object's (key, value) pairs in order. They throw on any other kind.
   const Array& elements() const;
   const Object& items() const;
-  size_t size() const;  // of an array or object
+  size_t size() const;  // of an array or an object
   const Json& at(size_t index) const;
 
-  // An object's values.
+  // These look up an object's values by key.
   bool contains(const std::string& key) const { return find(key) != nullptr; }
-  const Json* find(const std::string& key) const;  // nullptr if there is none
-  const Json& at(const std::string& key) const;    // fails if there is none
+  const Json* find(const std::string& key) const;  // nullptr if the key is missing
+  const Json& at(const std::string& key) const;    // throws if the key is missing
   bool get_bool(const std::string& key) const { return at(key).as_bool(); }
   int64_t get_int(const std::string& key) const { return at(key).as_int(); }
   double get_double(const std::string& key) const { return at(key).as_double(); }
   const std::string& get_string(const std::string& key) const { return at(key).as_string(); }
 
-  // The same, or `fallback` if the key is missing or null. A value of another kind still fails.
+  // The same, but these return `fallback` if the key is missing or null. They still throw on a value of another kind.
   bool get_bool(const std::string& key, bool fallback) const;
   int64_t get_int(const std::string& key, int64_t fallback) const;
   double get_double(const std::string& key, double fallback) const;
   std::string get_string(const std::string& key, const std::string& fallback) const;
 
-  // An object's key becomes `value`, in its old place or at the end; an array grows by `value`. Null becomes an object
-  // or an array first.
+  // set() replaces an object's value in its old place, or appends a new key. push_back() appends to an array. A null
+  // value first becomes an object or an array.
   Json& set(const std::string& key, Json value);
   Json& push_back(Json value);
 
-  // For messages: "config.json: \"rope_scaling.factor\"", and what stands here: "the string \"abc\"".
+  // These return text for messages: where() the place, as in "config.json: \"rope_scaling.factor\"", and found() the
+  // value, as in "the string \"abc\"".
   std::string where() const;
   std::string found() const;
 
-  // Equal kinds and values, keys in the same order; where they were read does not matter.
+  // Two values are equal if their kinds and contents are equal and their keys are in the same order. The origin is not
+  // compared.
   bool operator==(const Json& other) const { return value_ == other.value_; }
 
  private:

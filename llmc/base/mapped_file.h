@@ -1,5 +1,5 @@
-// A whole file in memory, read-only, by mmap: pages are read when they are touched, so that opening a 16 GB file is
-// free.
+// A whole file mapped into memory, read-only, by mmap. Pages are read when they are first touched, so opening a 16 GB
+// file costs nothing.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 class MappedFile {
  public:
-  // Fails on a missing, unreadable or empty file and on anything that is not an ordinary file.
+  // Throws if the file is missing, unreadable or empty, or if it is not a regular file.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
 

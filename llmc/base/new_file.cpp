@@ -39,7 +39,7 @@ bool is_directory(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// A rename is on the disk once its folder is.
+// A rename is durable only after its folder has been synced.
 void sync_folder_of(Disk& disk, const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
@@ -82,7 +82,7 @@ void NewFile::refuse(const char* verb) {
 
 void NewFile::flush(const char* data, size_t bytes) {
   while (bytes > 0) {
-    // A single call writes at most 2 GiB; less than was asked for is no error.
+    // A single call writes at most 2 GiB. A partial write is not an error.
     const ssize_t done = disk_.write(fd_, data, bytes);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) refuse("write");
@@ -109,7 +109,7 @@ void NewFile::seal() {
   if (!open_) return;
   flush(buffer_.data(), buffer_.size());
   std::vector<char>().swap(buffer_);
-  // Devices and pipes cannot be forced; a network file system reports a full disk only here or at close.
+  // Devices and pipes cannot be synced (EINVAL). A network file system may report a full disk only here or at close.
   if (disk_.sync(fd_) != 0 && errno != EINVAL) refuse("force to the disk");
   if (disk_.close(std::exchange(fd_, -1)) != 0) refuse("close");
   open_ = false;

@@ -1,5 +1,5 @@
-// A file that appears whole or not at all: it is written beside its place as PATH.partial, forced to the disk, and
-// renamed when it is complete. Every write is checked; one that is given up leaves nothing behind.
+// A file that appears complete or not at all. It is written next to its destination as PATH.partial, synced to the
+// disk, and renamed when it is complete. Every write is checked. A file that is abandoned leaves nothing behind.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,24 @@
 
 class NewFile {
  public:
-  // Fails if the folder is missing or not writable, or if `path` is a directory. An old PATH.partial is replaced.
+  // Throws if the folder is missing or not writable, or if `path` is a directory. An old PATH.partial is replaced.
   explicit NewFile(const std::string& path, Disk& disk = Disk::real());
-  ~NewFile();  // removes PATH.partial unless publish() was reached
+  ~NewFile();  // removes PATH.partial unless publish() has renamed it
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
 
-  // Appends. A full disk may show here or in seal().
+  // Appends bytes. A full disk may be reported here or only in seal().
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
 
-  // Everything written is on the disk and the file is closed; no write may follow.
+  // Syncs all written bytes to the disk and closes the file. No write may follow.
   void seal();
 
-  // seal(), then the file takes its place, replacing one that stood there.
+  // Calls seal(), then renames the file to its path, which replaces an existing file.
   void publish();
 
   const std::string& path() const { return path_; }
-  // Of what was written so far.
+  // The bytes that were written so far, and their checksum.
   size_t bytes() const { return bytes_; }
   const Checksum& checksum() const { return checksum_; }
 
@@ -42,9 +42,9 @@ class NewFile {
   std::vector<char> buffer_;
   Checksum checksum_;
   int fd_ = -1;
-  size_t bytes_ = 0, written_ = 0;  // taken; handed to the disk
+  size_t bytes_ = 0, written_ = 0;  // accepted by write(); handed to the disk
   bool open_ = true, removable_ = true;
 };
 
-// A whole small file at once.
+// Writes a whole small file in one call.
 void write_file(const std::string& path, std::string_view text, Disk& disk = Disk::real());

@@ -1,13 +1,14 @@
-// The one table of options. A line is an option: it makes the field of `Options`, the parser, --help, the config file,
-// the saved config.json, the banner's list and the table of dev/docs/options.md. To add an option, add a line and run
-// `make docs`.
+// The single table of options. Each line is one option. The field of `Options`, the parser, --help, the config file,
+// the saved config.json, the banner's list and the table of dev/docs/options.md are all generated from it. To add an
+// option, add a line and run `make docs`.
 //
 //   X(group, kind, name, default, limits, help[, needs])
 //
-// `needs`: without which the option changes nothing, and its use gets a remark: words, each a condition of
-// train/idle_options.cpp.
+// `needs` lists the conditions without which the option changes nothing; using it then causes a remark. Each word is a
+// condition of train/idle_options.cpp.
 //
-// The name is the field's: micro_batch is --micro-batch; export_, a word that C++ keeps for itself, is --export.
+// The option is named after its field: micro_batch is --micro-batch. export_ is --export, because export is a C++
+// keyword.
 //
 //   Count   int64    limits: an interval                  kAuto as the default: the user may write "auto",
 //   Real    double   limits: an interval                  and the program chooses the value
@@ -51,8 +52,8 @@
   X("Run", Switch, dry_run, false, "", "print the plan of memory and steps, train nothing") \
   X("Run", Count, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
   X("Run", Count, gpus_per_node, 8, "[1, 1024]", "of such a cluster", "nodes") \
-  X("Run", Choice, gpu, "H100", "A100|H100|H200|B200", "of such a cluster", "nodes") \
-  X("Run", Switch, quiet, false, "", "prints only warnings, errors and the result") \
+  X("Run", Choice, gpu, "auto", "auto|A100|H100|H200|B200", "of such a cluster (auto: H100)", "nodes") \
+  X("Run", Switch, quiet, false, "", "prints only warnings, errors, and what --sample-only or --eval-only found") \
   X("Run", Switch, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on", "trains") \
   X("Run", Text, trace, "", "FILE", "write the streams of the run's third step, or of --nodes' step, as a trace for Perfetto") \
   X("Run", Switch, help, false, "", "print this text, as -h does") \

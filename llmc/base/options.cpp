@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <variant>
 
 #include "llmc/base/error.h"
@@ -40,7 +41,7 @@ const Table& table() {
   return options;
 }
 
-// What others call our options: only for "did you mean".
+// Names that other programs use for our options. They serve only for "did you mean".
 const std::pair<const char*, const char*> kOtherNames[] = {
     {"learning-rate", "lr"},
     {"max-lr", "lr"},
@@ -70,34 +71,35 @@ const std::pair<const char*, const char*> kOtherNames[] = {
     {"tensor-parallel-size", "tensor-parallel-degree"},
     {"cp", "context-parallel-degree"},
     {"context-parallel-size", "context-parallel-degree"},
-    {"tune", "tune-products"},  // a name that Open MPI's mpirun takes for itself, wherever it stands
+    {"tune", "tune-products"},  // Open MPI's mpirun takes --tune for itself, wherever it stands
     {"h", "help"},
 };
 
-// Keys that SageMaker's model parallelism library (SMP v2) has under a name of its own, or for what is not here: its
-// JSON works as a config file.
+// Keys of SageMaker's model parallelism library (SMP v2) that have another name here or no counterpart. They let its
+// JSON work as a config file.
 struct SageMakerKey {
-  const char *key, *option;  // none: nothing to set
-  const char* only;          // the value that means what this program does anyway; null: any
+  const char *key, *option;  // null: nothing to set
+  const char* only;          // the only value accepted, which is what this program does anyway; null: any
 };
 constexpr SageMakerKey kSageMakerKeys[] = {
     {"random_seed", "seed", nullptr},
     {"expert_parallel_degree", nullptr, "1"},
-    {"allow_empty_shards", nullptr, nullptr},         // they always may be empty
+    {"allow_empty_shards", nullptr, nullptr},         // empty shards are always allowed
     {"fsdp_cache_flush_warnings", nullptr, nullptr},  // there is no cache: memory is planned
 };
 
-// The option that such a key sets, or null if there is nothing to set. Throws on what the program cannot do.
+// Returns the option that such a key sets, or null if there is nothing to set. Throws if the value asks for what this
+// program cannot do.
 const char* option_of(const SageMakerKey& known, const Json& value) {
   REQUIRE(!known.only || value.dump() == known.only, "%s is %s: this version cannot do that\n  expected %s",
           value.where().c_str(), value.found().c_str(), known.only);
   return known.option;
 }
 
-// Options of which a run takes at most one.
+// A run takes at most one of these options.
 const std::vector<std::string> kLengths = {"steps", "train-tokens", "epochs"};
 
-// Orders to the program, not values of a run.
+// False for the options that are commands to the program rather than values of a run.
 bool belongs_in_config(const OptionInfo& info) {
   return info.name != "config" && info.name != "help" && info.name != "version";
 }
@@ -110,7 +112,8 @@ const OptionInfo* find_option(const std::string& name) {
   return nullptr;
 }
 
-// The names near to an unknown one: one by spelling, else all that contain it or are contained in it.
+// Returns the names similar to an unknown one: the nearest by spelling, or else all that contain it or are contained in
+// it.
 std::vector<std::string> suggestions(const std::string& name) {
   const std::string wanted = spelled(name);
   std::vector<std::string> names;
@@ -146,7 +149,7 @@ std::vector<std::string> words_of(const std::string& choices, char border = '|')
   return words;
 }
 
-// An interval as mathematics writes it: "[0, 1)", "(0, inf)".
+// An interval in mathematical notation: "[0, 1)", "(0, inf)".
 struct Interval {
   double low, high;
   bool with_low, with_high;
@@ -200,7 +203,7 @@ std::string expected(const OptionInfo& info) {
   return list;
 }
 
-// Each `set_` returns what is wrong with the text, or "".
+// Each `set_` function returns what is wrong with the text, or "".
 
 std::string set_real(double& field, const OptionInfo& info, const std::string& text) {
   double value = 0;
@@ -216,7 +219,7 @@ std::string set_count(int64_t& field, const OptionInfo& info, const std::string&
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    // 1e9 is an integer too, as long as a double holds it exactly.
+    // 1e9 is accepted as an integer too, as long as a double represents it exactly.
     double real = 0;
     const auto [real_end, real_error] = std::from_chars(text.data(), text.data() + text.size(), real);
     const bool number = real_error != std::errc::invalid_argument && real_end == text.data() + text.size();
@@ -238,7 +241,7 @@ std::string set_switch(bool& field, const std::string& text) {
 std::string set_string(std::string& field, const OptionInfo& info, const std::string& text) {
   const std::vector<std::string> words = words_of(info.limits);
   if (info.kind == Kind::Choice && std::find(words.begin(), words.end(), text) == words.end()) return "unknown";
-  // config.json must be able to hold it.
+  // config.json must be able to represent it.
   try {
     Json(text).dump();
   } catch (const Error&) {
@@ -268,7 +271,7 @@ struct Given {
   std::string value;
 };
 
-// The option that arguments[i] names and its value; `i` is left at the last argument that belongs to it.
+// Returns the option that arguments[i] names, and its value. On return, `i` is the index of the last argument consumed.
 Given read_argument(const std::vector<std::string>& arguments, size_t& i) {
   const std::string& argument = arguments[i];
   const size_t equals = argument.find('=');
@@ -278,8 +281,14 @@ Given read_argument(const std::vector<std::string>& arguments, size_t& i) {
   if (!dashed) {
     const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
     const std::string hint = argument.empty() ? "" : did_you_mean(bare, "--");
-    fail("unexpected argument \"%s\"\n  expected --name value; %s--help lists all options", argument.c_str(),
-         hint.c_str());
+    // The shell replaces an unquoted pattern by the files that match it.
+    std::error_code unreadable;
+    const bool is_file = std::filesystem::exists(argument, unreadable);
+    fail("unexpected argument \"%s\"\n  expected --name value; %s%s--help lists all options", argument.c_str(),
+         hint.c_str(),
+         is_file ? "a file is the value of an option, such as --train-data FILE, and a pattern of files needs quotes: "
+                   "'books/*.txt'; "
+                 : "");
   }
   const OptionInfo* info = find_option(name);
   REQUIRE(info, "unknown option --%s\n  %s--help lists all options", name.c_str(), did_you_mean(name, "--").c_str());
@@ -291,7 +300,7 @@ Given read_argument(const std::vector<std::string>& arguments, size_t& i) {
   return {info, arguments[++i]};
 }
 
-// At most one length; `origin` is the file, or "" for the command line.
+// Throws if more than one length of the run is given. `origin` is the file, or "" for the command line.
 void check_lengths(const Options& options, const std::string& origin) {
   std::string given, all;
   int count = 0;
@@ -313,7 +322,7 @@ void check_together(const Options& options) {
           shortest(options.min_lr).c_str(), shortest(options.lr).c_str());
 }
 
-// The text that the command line would have for a value of a config file; fails on a value of another kind.
+// Returns the command line's text for a value of a config file. Throws on a value of another kind.
 std::string config_text(const OptionInfo& info, const Json& value) {
   const bool is_number = info.kind == Kind::Count || info.kind == Kind::Real;
   if (value.is_string() && (!is_number || (takes_auto(info) && value.as_string() == "auto"))) return value.as_string();
@@ -323,7 +332,7 @@ std::string config_text(const OptionInfo& info, const Json& value) {
   fail("%s is %s\n  expected %s", value.where().c_str(), value.found().c_str(), expected(info).c_str());
 }
 
-// `text` on lines of `width` columns, the second and following ones behind `indent` spaces.
+// Wraps `text` into lines of `width` columns. All lines after the first are indented by `indent` spaces.
 std::string wrapped(const std::string& text, size_t width, size_t indent) {
   std::string lines;
   size_t column = 0;
@@ -380,7 +389,7 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
   for (const Given& it : given) {
     if (it.info->name == "config") apply_config(options, Json::read(it.value));
   }
-  // A length on the command line replaces another one in the file.
+  // A length on the command line replaces a different length of the file.
   const auto is_length = [](const Given& it) {
     return std::count(kLengths.begin(), kLengths.end(), it.info->name) > 0;
   };
@@ -404,7 +413,8 @@ Options parse_options(int argc, const char* const* argv, const Json& saved) {
   return parse_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), &saved);
 }
 
-// Its offloading: the inputs of checkpointed blocks wait in the host's memory. What the file says itself comes first.
+// SageMaker's activation offloading keeps the inputs of checkpointed blocks in host memory. Options that the file sets
+// explicitly take precedence.
 static void set_sm_offloading(Options& options, const Json& config, const Json& value) {
   REQUIRE(value.is_bool(), "%s is %s\n  expected true or false", value.where().c_str(), value.found().c_str());
   if (!value.as_bool()) return;
@@ -418,7 +428,7 @@ static void set_sm_offloading(Options& options, const Json& config, const Json& 
 }
 
 void apply_config(Options& options, const Json& config) {
-  // One length replaces another of before.
+  // A length in `config` replaces any length set before.
   for (const std::string& name : kLengths)
     for (const auto& [key, value] : config.items())
       if (spelled(key) == name && !(value.is_string() && value.as_string() == "auto"))

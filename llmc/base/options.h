@@ -1,4 +1,4 @@
-// The program's options: one field per line of the option table, and what the table makes of them.
+// The program's options: one field for each line of the option table, and the functions generated from the table.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 #include "llmc/base/json.h"
 #include "llmc/base/option_table.h"
 
-// "The program chooses." As a number it is one that no option can have and that no computation survives unnoticed.
+// Means "the program chooses". As a number it is a value that no option accepts. A computation that used it would give
+// an obviously wrong result.
 struct Auto {
   constexpr operator int64_t() const { return INT64_MIN; }
   constexpr operator double() const { return -std::numeric_limits<double>::infinity(); }
@@ -35,35 +36,38 @@ struct Options {
   bool operator==(const Options&) const = default;
 };
 
-// The command line without the program's name: --name value, --name=value, `_` equal to `-`; a Switch alone means on.
-// --config FILE is read first, the command line wins over it. Fails on unknown names (with the nearest), values of the
-// wrong type or out of range, a missing value, an option given twice, two lengths of the run, --min-lr above --lr.
-// With --help or --version anywhere nothing else is looked at.
+// Parses the command line without the program's name. Options are --name value or --name=value, and `_` equals `-`; a
+// Switch alone means on. --config FILE is read first, and the command line overrides it. Throws on an unknown name
+// (with the nearest known one), a value of the wrong type or out of range, a missing value, an option given twice, two
+// lengths of the run, or --min-lr above --lr. If --help or --version occurs anywhere, nothing else is parsed.
 Options parse_options(const std::vector<std::string>& arguments, const Json* saved = nullptr);
 Options parse_options(int argc, const char* const* argv);
 
-// The same, where `saved` options of another run stand in for the defaults: a file's and the command line's win.
+// The same, with the `saved` options of another run instead of the defaults. A config file and the command line
+// override them.
 Options parse_options(int argc, const char* const* argv, const Json& saved);
 
-// Sets the options that `config` names, keys with `_` or `-`. Fails as parse_options does, naming the file and the key.
+// Sets the options that `config` names; its keys may use `_` or `-`. Throws as parse_options does, with the file and
+// the key.
 void apply_config(Options& options, const Json& config);
 
-// All options but --config, --help and --version, for the run's config.json: apply_config of it gives equal options.
+// Returns all options except --config, --help and --version, for the run's config.json. apply_config of the result
+// gives equal options.
 Json options_json(const Options& options);
 
-// The text of --help, in groups, at most 100 columns.
+// Returns the text of --help, in groups, with at most 100 columns.
 std::string options_help(const std::string& program);
 
-// The table of dev/docs/options.md.
+// Returns the table of dev/docs/options.md.
 std::string options_markdown();
 
-// "lr 0.0003" for each option whose value differs from that in `since`, in the table's order.
+// Returns "lr 0.0003" for each option whose value differs from that in `since`, in the table's order.
 std::vector<std::string> changed_options(const Options& options, const Options& since = Options());
-// The same in one line, as the command line would have them.
+// Returns the same in one line, in the syntax of the command line.
 std::string changed_options_line(const Options& options, const Options& since = Options());
 
-// "--fp8-skip changes nothing: --fp8 is off": of the options that are not at their default, those that need what is not
-// so. `unmet` says of a word in the table's `needs` why it is not so, "" if it is. Options with the same reason share a
-// line.
+// Returns lines such as "--fp8-skip changes nothing: --fp8 is off", for the options that are not at their default but
+// need a condition that is not met. `unmet` receives a word of the table's `needs` and returns the reason why that
+// condition is not met, or "" if it is met. Options with the same reason share a line.
 std::vector<std::string> idle_options(const Options& options,
                                       const std::function<std::string(const std::string&)>& unmet);

@@ -45,7 +45,8 @@ StoredType read_type(const Json& json) {
        json.found().c_str(), known.c_str());
 }
 
-// factor * the product of the sizes; false beyond 64 bits. A size of 0 makes it 0, however large the others are.
+// Sets *result to factor * the product of the sizes. Returns false if that does not fit in 64 bits. If any size is 0,
+// the result is 0, however large the others are.
 bool product(const Shape& shape, uint64_t factor, uint64_t* result) {
   *result = factor;
   bool fits = true;
@@ -61,7 +62,7 @@ uint64_t read_size(const Json& json) {
   return uint64_t(value);
 }
 
-// One entry of the header.
+// One tensor's entry in the header.
 struct Entry {
   TensorSpec spec;
   uint64_t begin, end;
@@ -88,7 +89,8 @@ Entry read_entry(const std::string& file, const std::string& name, const Json& j
   return entry;
 }
 
-// The tensors must tile the data: the format allows neither holes nor overlaps, and a file has no other checksum.
+// Throws unless the tensors tile the data. The format allows neither holes nor overlaps, and this is the only integrity
+// check that a file has.
 void check_layout(const std::string& file, const std::vector<Entry>& entries, uint64_t header_end,
                   uint64_t file_bytes) {
   std::vector<const Entry*> order;
@@ -114,7 +116,7 @@ void check_layout(const std::string& file, const std::vector<Entry>& entries, ui
           file.c_str(), size_t(end), size_t(data_bytes), size_t(header_end + end), size_t(file_bytes));
 }
 
-// Offsets of a file to be written; fails on what no reader could use.
+// Returns the header of a file to be written, with all offsets. Throws on tensors that no reader could use.
 Json header_of(const std::string& path, const std::vector<TensorSpec>& tensors) {
   Json header = Json::object().set("__metadata__", Json::object().set("format", "pt"));
   std::unordered_set<std::string> names = {"__metadata__"};
@@ -175,7 +177,7 @@ uint64_t TensorSpec::bytes() const {
 }
 
 Safetensors::Safetensors(const std::string& path) : path_(path) {
-  std::error_code ignored;  // what cannot be examined cannot be opened either, and open_file says why
+  std::error_code ignored;  // a path that cannot be examined cannot be opened either: open_file reports why
   if (fs::is_directory(path, ignored)) {
     open_directory(path);
   } else {
@@ -309,7 +311,7 @@ const std::byte* Safetensors::range(const StoredTensor& tensor, uint64_t offset,
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors, Disk& disk)
     : tensors_(std::move(tensors)), file_(path, disk) {
   std::string header = header_of(path, tensors_).dump();
-  header.resize((header.size() + 7) / 8 * 8, ' ');  // data begins at a multiple of 8
+  header.resize((header.size() + 7) / 8 * 8, ' ');  // the data begins at a multiple of 8 bytes
   REQUIRE(header.size() <= kMaxHeaderBytes, "cannot write %s: a header of %zu bytes\n  expected at most %zu",
           path.c_str(), header.size(), size_t(kMaxHeaderBytes));
   const uint64_t length = header.size();
@@ -318,7 +320,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
   skip_complete();
 }
 
-// Tensors without elements are complete from the start.
+// Skips tensors without elements, which are complete from the start.
 void SafetensorsWriter::skip_complete() {
   while (current_ < tensors_.size() && filled_ == tensors_[current_].bytes()) {
     ++current_;
@@ -397,7 +399,7 @@ void SafetensorsDirectoryWriter::start_next_shard() {
 }
 
 void SafetensorsDirectoryWriter::write(const std::string& name, const void* data, uint64_t bytes) {
-  // A shard that is complete is closed before the next begins, so that few files are open at once.
+  // A complete shard is closed before the next one begins, so that few files are open at once.
   while (bytes > 0 && writers_.back()->is_complete() && writers_.size() < shards_.size()) {
     writers_.back()->file_.seal();
     start_next_shard();
@@ -407,7 +409,7 @@ void SafetensorsDirectoryWriter::write(const std::string& name, const void* data
 
 void SafetensorsDirectoryWriter::finish() {
   writers_.back()->require_complete();
-  while (writers_.size() < shards_.size()) {  // shards of empty tensors, which nobody writes to
+  while (writers_.size() < shards_.size()) {  // shards of empty tensors only, to which nothing is written
     start_next_shard();
     writers_.back()->require_complete();
   }

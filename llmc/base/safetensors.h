@@ -1,9 +1,9 @@
-// Tensors by name in Hugging Face's safetensors format: a file, or a directory of shards with an index.
+// Tensors by name in Hugging Face's safetensors format: one file, or a directory of shards with an index.
 //
 //   8 bytes n | n bytes of JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...} | data
 //
-// Reading maps the files: a tensor's bytes are touched only where somebody looks. Every claim of the header is checked
-// against the file before a pointer is given out.
+// The reader maps the files, so a tensor's bytes are read only when they are accessed. Every claim of the header is
+// checked against the file before a pointer is returned.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 #include "llmc/base/mapped_file.h"
 #include "llmc/base/new_file.h"
 
-// The format's number types, by its own names.
+// The format's number types, under the format's own names.
 enum class StoredType {
   BOOL,
   U8,
@@ -46,40 +46,40 @@ std::string text_of(const Shape& shape);  // "[4096, 1024]"
 struct TensorSpec {
   std::string name;
   StoredType type;
-  Shape shape;  // empty for a single number
+  Shape shape;  // empty for a scalar
 
-  uint64_t elements() const;  // fails beyond 2^64
+  uint64_t elements() const;  // throws if there are 2^64 or more
   uint64_t bytes() const;
 };
 
 struct StoredTensor : TensorSpec {
-  const std::byte* data;  // aligned to nothing: copy it, or check
+  const std::byte* data;  // not aligned: copy it, or check the alignment
   uint64_t data_bytes;    // = bytes()
   std::string file;       // for messages
 };
 
 class Safetensors {
  public:
-  // A file, or a directory that holds model.safetensors or model.safetensors.index.json with the shards it names.
+  // Opens a file, or a directory that holds model.safetensors or model.safetensors.index.json with the shards it names.
   explicit Safetensors(const std::string& path);
 
-  // In the order of the headers, shard after shard.
+  // All tensors, in the order of the headers, shard after shard.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::string& path() const { return path_; }
 
   const StoredTensor* find(const std::string& name) const;                    // nullptr if there is none
-  const StoredTensor& at(const std::string& name) const;                      // fails if there is none
-  const StoredTensor& at(const std::string& name, const Shape& shape) const;  // also if it has another shape
+  const StoredTensor& at(const std::string& name) const;                      // throws if there is none
+  const StoredTensor& at(const std::string& name, const Shape& shape) const;  // throws also if its shape differs
 
-  // `length` bytes from `offset` on in the tensor's data; fails if they are not all inside.
+  // Returns a pointer to `length` bytes of the tensor's data, starting at `offset`. Throws if they are not all inside.
   static const std::byte* range(const StoredTensor& tensor, uint64_t offset, uint64_t length);
 
-  // The header's "__metadata__", of all files together.
+  // The (key, value) pairs of the headers' "__metadata__", of all files together.
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
 
  private:
   void open_directory(const std::string& path);
-  size_t open_file(const std::string& path);  // the number of tensors in it
+  size_t open_file(const std::string& path);  // returns the number of tensors in it
   void read_header(const MappedFile& file);
 
   std::string path_;
@@ -89,18 +89,19 @@ class Safetensors {
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
-// Writes one file. The tensors are declared first and then filled in that order, in pieces of any size; the file
-// appears when finish() is done (see NewFile). Metadata is {"format": "pt"}, without which transformers refuses it.
+// Writes one file. The tensors are declared first and then filled in that order, in pieces of any size. The file
+// appears when finish() is done (see NewFile). The metadata is {"format": "pt"}, because transformers rejects files
+// without it.
 class SafetensorsWriter {
  public:
-  // Fails on a name given twice and on an order in which a tensor would not lie at a multiple of its element's size
-  // (PyTorch cannot view it there): declare wide types first.
+  // Throws if a name occurs twice, or if the order puts a tensor at an offset that is not a multiple of its element's
+  // size, because PyTorch cannot create a view there. Declare wide types first to avoid the latter.
   SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors, Disk& disk = Disk::real());
 
-  // The next bytes of `name`, which must be the first tensor that is not complete.
+  // Writes the next bytes of `name`, which must be the first incomplete tensor.
   void write(const std::string& name, const void* data, uint64_t bytes);
 
-  // Fails, and leaves nothing behind, if a tensor is not complete.
+  // Completes the file. If a tensor is not complete, throws and leaves no file behind.
   void finish();
 
   const NewFile& file() const { return file_; }
@@ -114,15 +115,16 @@ class SafetensorsWriter {
   std::vector<TensorSpec> tensors_;
   NewFile file_;
   size_t current_ = 0;   // the tensor being filled
-  uint64_t filled_ = 0;  // its bytes so far
+  uint64_t filled_ = 0;  // its bytes written so far
 };
 
-// Writes a directory, as SafetensorsWriter does a file: model.safetensors, or beyond `shard_bytes` as many
-// model-0000i-of-0000n.safetensors as needed, with their index. No shard appears before all are complete, and the
-// index appears last. A single tensor larger than `shard_bytes` has a shard of its own.
+// Writes a directory in the same way as SafetensorsWriter writes a file: model.safetensors, or, if the tensors exceed
+// `shard_bytes`, as many model-0000i-of-0000n.safetensors as needed and their index. No shard appears before all are
+// complete, and the index appears last. A single tensor larger than `shard_bytes` gets a shard of its own.
 class SafetensorsDirectoryWriter {
  public:
-  // Creates the directory. Fails if it already holds weights: a stale shard would be read with the new ones.
+  // Creates the directory. Throws if it already holds weights, because an old shard would be read together with the new
+  // ones.
   SafetensorsDirectoryWriter(const std::string& directory, std::vector<TensorSpec> tensors,
                              uint64_t shard_bytes = 5'000'000'000);
 

@@ -12,10 +12,11 @@
 
 namespace {
 
-// Three significant digits of a value in [0, 1000).
+// Returns three significant digits of a value in [0, 1000).
 std::string three_digits(double value) { return format("%.*f", value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value); }
 
-// Divides by `base` until three digits hold the value: 999.6 thousands round to 1000, which is the next unit's 1.00.
+// Divides by `base` until three digits hold the value. For example, 999.6 thousands round to 1000, which is 1.00 of the
+// next unit.
 int scale(double& value, double base, int units) {
   int unit = 0;
   while (unit + 1 < units && std::round(value) >= base) {
@@ -42,7 +43,7 @@ uint64_t parse_bytes(const std::string& name, const std::string& text) {
   std::string unit = end;
   while (!unit.empty() && unit[0] == ' ') unit.erase(0, 1);
   if (!unit.empty() && unit != "B") {
-    const size_t power = std::string("KMGTP").find(unit[0]) + 1;  // 0: none of them
+    const size_t power = std::string("KMGTP").find(unit[0]) + 1;  // 0: no such unit
     const std::string rest = unit.substr(1);
     const bool known = power > 0 && (rest == "iB" || rest == "B" || rest.empty());
     value = known ? value * std::pow(rest == "B" ? 1000.0 : 1024.0, double(power)) : -1;
@@ -76,7 +77,7 @@ std::string human_duration(double seconds) {
 
 namespace {
 
-// C0 but newline and tab, DEL, and C1.
+// True for C0 control characters other than newline and tab, for DEL, and for C1.
 bool controls(std::string_view character) {
   const auto first = (unsigned char)character[0];
   if (character.size() == 2) return first == 0xc2 && (unsigned char)character[1] < 0xa0;
@@ -133,7 +134,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   std::string best;
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
-    // A word of which nothing is left is not near: "x" is one edit from every other letter.
+    // A candidate in which every letter is replaced is not near: "x" is one edit from every other letter.
     const bool unlike = distance >= int(std::max(word.size(), candidate.size()));
     if (distance < limit && !unlike) {
       limit = distance;

@@ -53,7 +53,8 @@ void append_utf8(std::string& text, char32_t c) {
 
 namespace {
 
-// Bytes of the longest beginning of `text` that is UTF-8. ASCII, most of most texts, goes eight bytes at a time.
+// Returns the bytes of the longest prefix of `text` that is valid UTF-8. ASCII, the bulk of most texts, is checked
+// eight bytes at a time.
 size_t valid_prefix(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {

@@ -26,7 +26,7 @@ namespace {
 
 const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
 
-// Of the bytes that one rank sends where they go around in a ring.
+// Returns the bytes that one rank sends if the collective uses a ring.
 size_t ring_bytes(const Collective& c, size_t ranks) {
   switch (c.kind) {
     case Collective::Kind::all_reduce:
@@ -117,7 +117,7 @@ void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t 
   REQUIRE(in == bytes_of(out) + size_t(rank_) * bytes_each || !overlap(out, all, in, bytes_each),
           "all_gather (%s:%d): the %zu bytes at %p overlap the %zu at %p, but are not the place of rank %d in them",
           file, line, bytes_each, in, all, out, rank_);
-  // A part that is in its place already is not written.
+  // If `in` is already in its place in `out`, that part is not written.
   const size_t before = size_t(rank_) * bytes_each, own = in == bytes_of(out) + before ? bytes_each : 0;
   start(Work(stream, "all_gather",
              {reads(bytes_of(in), bytes_each), writes(bytes_of(out), before),
@@ -165,7 +165,7 @@ std::unique_ptr<Communicator> SingleCommunicator::make_group(const std::vector<i
 
 void SingleCommunicator::enqueue(const Work& work, const Collective& c) {
 #if LLMC_DEVICE_CPU
-  cpu_world::enqueue(work, [c] {
+  cpu_backend::enqueue(work, [c] {
     if (c.out != c.in) memcpy(c.out, c.in, c.bytes());
   });
 #else

@@ -1,13 +1,15 @@
-// Collectives of the CPU world between processes, over MPI: messages of bytes from rank to rank, sums added here in the
-// order of the ranks. A piece of work of its stream like any other, executed when the stream's turn comes.
+// Collectives of the CPU backend between processes, over MPI. Ranks exchange messages of bytes, and this file adds the
+// sums in rank order. A collective is work of its stream like any other and is executed in stream order.
 #if LLMC_MPI
 
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <thread>
 #include <vector>
 
 #include "llmc/base/clock.h"
@@ -18,7 +20,7 @@
 
 namespace {
 
-// Larger buffers travel and are added piece by piece: MPI counts in ints, and the boxes are one piece large.
+// Larger buffers are sent and added piece by piece, because MPI counts in ints and each box holds one piece.
 constexpr size_t kPieceBytes = size_t(4) << 20;
 
 template <class T>
@@ -33,7 +35,7 @@ void maximum(void* largest, const void* x, size_t count) {
 
 class MpiCommunicator : public Communicator {
  public:
-  // Takes `comm`; `world_ranks` are its ranks, for messages.
+  // Takes ownership of `comm`. `world_ranks` are its ranks, for messages.
   MpiCommunicator(MPI_Comm comm, int rank, std::vector<int> world_ranks, double timeout_seconds)
       : Communicator(rank, std::move(world_ranks)),
         timeout_seconds_(timeout_seconds),
@@ -45,7 +47,8 @@ class MpiCommunicator : public Communicator {
     REQUIRE(size_t(size()) <= kMostRanks, "%d ranks over MPI on CPUs: expected %zu at most", size(), kMostRanks);
   }
   ~MpiCommunicator() override {
-    // After an error the others may be elsewhere, and MPI may use the boxes until the process ends.
+    // After an error, the other ranks may be elsewhere, and MPI may use the boxes until the process ends. The boxes are
+    // therefore leaked.
     if (failed_ || std::uncaught_exceptions() > 0) new auto(std::move(boxes_));
     else MPI_Comm_free(&comm_);
   }
@@ -68,7 +71,7 @@ class MpiCommunicator : public Communicator {
   };
 
   void enqueue(const Work& work, const Collective& c) override {
-    cpu_world::enqueue_collective(work, [this, c, name = work.name, file = work.file, line = work.line] {
+    cpu_backend::enqueue_collective(work, [this, c, name = work.name, file = work.file, line = work.line] {
       ++number_, name_ = name, file_ = file, line_ = line, bytes_ = c.bytes();
       switch (c.kind) {
         case Collective::Kind::all_reduce:
@@ -83,7 +86,7 @@ class MpiCommunicator : public Communicator {
     });
   }
 
-  // Each rank sums its share of the piece, then sends the sum to all.
+  // Each rank sums its share of the piece and then sends the sum to all other ranks.
   void all_reduce(const Collective& c) {
     const size_t width = c.number_bytes();
     for (size_t done = 0, n; done < c.count; done += n) {
@@ -156,7 +159,7 @@ class MpiCommunicator : public Communicator {
     }
   }
 
-  // out = ((x0 + x1) + x2) + ...: `mine` is this rank's x, the others' lie in their slots. out may be mine.
+  // out = ((x0 + x1) + x2) + ...: `mine` is this rank's x, and the slots hold those of the others. out may be mine.
   void sum_in_order(const Collective& c, std::byte* out, const std::byte* mine, size_t bytes) {
     const size_t count = bytes / c.number_bytes();
     if (c.number == Collective::Number::bfloat16) return sum_bf16(out, mine, count);
@@ -172,7 +175,7 @@ class MpiCommunicator : public Communicator {
     if (sum != out) memcpy(out, sum, bytes);
   }
 
-  // In fp32, rounded once.
+  // Adds in fp32 and rounds once.
   void sum_bf16(std::byte* out, const std::byte* mine, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       float sum = 0;
@@ -187,10 +190,10 @@ class MpiCommunicator : public Communicator {
   }
 
   static std::byte* at(void* data, size_t offset) { return static_cast<std::byte*>(data) + offset; }
-  // Where the other rank's numbers are received.
+  // The place in the inbox that receives the bytes of rank `peer`.
   std::byte* slot(int peer, size_t bytes) { return inbox_ + size_t(peer < rank() ? peer : peer - 1) * bytes; }
 
-  // Starting with the next rank, so that not all write to the same one first.
+  // Starts with the next rank, so that not all ranks send to the same rank first.
   template <class F>
   void for_others(F&& f) {
     for (int i = 1; i < size(); ++i) f((rank() + i) % size());
@@ -207,13 +210,18 @@ class MpiCommunicator : public Communicator {
     MPI_CHECK(MPI_Isend(data, m.bytes, MPI_BYTE, peer, kTag, comm_, &m.request));
   }
 
-  // Until all messages have come and gone.
+  // Returns when all messages have been sent and received. After 0.2 ms of waiting, a rank sleeps 50 us at a time,
+  // which leaves its core to those that compute: there may be more ranks than cores.
   void wait() {
+    constexpr double kAwake = 2e-4;
+    constexpr std::chrono::microseconds kSleep(50);
     const double start = seconds();
     try {
       while (!all_arrived()) {
-        if (seconds() - start > timeout_seconds_) fail_as_late();
-        sched_yield();
+        const double waited = seconds() - start;
+        if (waited > timeout_seconds_) fail_as_late();
+        if (waited < kAwake) sched_yield();
+        else std::this_thread::sleep_for(kSleep);
       }
     } catch (const Error&) {
       failed_ = true;
@@ -258,13 +266,13 @@ class MpiCommunicator : public Communicator {
         here().c_str(), timeout_seconds_, late.find(',') == std::string::npos ? "" : "s", late.c_str());
   }
 
-  // The same text on all ranks, so that an error which several have is printed once.
+  // The text is the same on all ranks, so that an error of several ranks is printed once.
   std::string here() const { return format("%s (%s:%d), collective %zu of this run", name_, file_, line_, number_); }
 
   static constexpr int kTag = 0;
   const double timeout_seconds_;
   MPI_Comm comm_;
-  // Messages live here, not in the buffers of the collective: MPI may go on to use them after an error.
+  // Messages use these boxes instead of the collective's buffers, because MPI may still access them after an error.
   static constexpr size_t kMostRanks = 1024;
   static constexpr size_t kBoxBytes = kPieceBytes + kMostRanks * sizeof(double);  // shares of a piece are rounded up
   std::vector<std::byte> boxes_;
@@ -272,7 +280,7 @@ class MpiCommunicator : public Communicator {
   bool failed_ = false;
   std::vector<Message> messages_;
   size_t in_flight_ = 0;
-  // The collective that is executed.
+  // The collective that is being executed.
   size_t number_ = 0, bytes_ = 0;
   const char *name_ = "", *file_ = "";
   int line_ = 0;

@@ -1,4 +1,4 @@
-// Collectives of the CUDA world, over NCCL: one process for each GPU.
+// Collectives of the CUDA backend, over NCCL. Each GPU has a process of its own.
 #if LLMC_NCCL
 
 #include <nccl.h>
@@ -35,8 +35,8 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
             nccl_error_text(result_, comm).c_str());                                                            \
   } while (0)
 
-// Before NCCL starts: each rank hears NCCL's id from rank 0, and from each rank which GPU it took. Two ranks that took
-// the same one are an error on all.
+// Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0, and learns which GPU every rank took. If
+// two ranks took the same GPU, all ranks throw.
 ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& rendezvous_file,
                   double timeout_seconds) {
   REQUIRE(ranks.mpi || !rendezvous_file.empty(),
@@ -79,16 +79,16 @@ ncclDataType_t nccl_type(Collective::Number number) {
   return ncclUint8;
 }
 
-// A communicator and the groups that were split from it: a lost rank shows in any of them, and ends all.
+// A communicator and the groups split from it. A lost rank may show in any of them, and then all of them are aborted.
 struct Family {
   std::string whose;  // "rank 2 of 4"
   std::vector<ncclComm_t> comms;
-  const char *name = "none", *file = "";  // of the collective that was begun last
+  const char *name = "none", *file = "";  // of the collective that was started last
   int line = 0;
 
   void leave(ncclComm_t comm) { std::erase(comms, comm); }
-  // After an error: ends the collectives that wait for a lost rank, since freeing their buffers would wait for them. An
-  // abort that hangs ends the process with that error.
+  // Called after an error. Aborts the collectives that wait for a lost rank, because freeing their buffers would wait
+  // for them. If an abort hangs, the process ends with that error after kAbortSeconds.
   void abandon(const std::string& error) {
     if (comms.empty()) return;
     end_within(kAbortSeconds,
@@ -112,7 +112,7 @@ class NcclCommunicator : public Communicator {
     family_->comms.push_back(comm_);
     or_abandon([&] { settle(comm_, begun, "the start of NCCL"); });
   }
-  // Takes `comm`, which is ready and of the family.
+  // Takes ownership of `comm`, which is initialized and belongs to the family.
   NcclCommunicator(ncclComm_t comm, int rank, const std::vector<int>& world_ranks, double timeout_seconds,
                    std::string order, std::shared_ptr<Family> family)
       : Communicator(rank, world_ranks),
@@ -121,7 +121,7 @@ class NcclCommunicator : public Communicator {
         family_(std::move(family)),
         comm_(comm) {}
   ~NcclCommunicator() override {
-    // After an error the others may never come to their end.
+    // After an error, the other ranks may never reach this point.
     if (std::uncaught_exceptions() > 0) family_->abandon("an error is under way");
     if (family_->comms.empty()) return;
     try {
@@ -133,8 +133,8 @@ class NcclCommunicator : public Communicator {
     }
   }
 
-  // Windows of NCCL's own memory at equal offsets on all ranks; without them (an older NCCL, NCCL_WIN_ENABLE=0, ranks
-  // that cannot map each other's memory) collectives copy through NCCL's buffers.
+  // Allocates windows of NCCL's own memory at equal offsets on all ranks. If windows are not available (an older NCCL,
+  // NCCL_WIN_ENABLE=0, ranks that cannot map each other's memory), collectives copy through NCCL's buffers.
   DeviceMemory allocate(Device& device, size_t bytes) override {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     if (bytes == 0) return DeviceMemory(device, bytes);
@@ -152,7 +152,8 @@ class NcclCommunicator : public Communicator {
 
  private:
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-  // A registration waits for all ranks: so all take the same way, and what fails on one before it ends all.
+  // A registration waits for all ranks. All ranks must therefore decide alike, and a failure on one rank before it must
+  // end all.
   bool wants_windows(Stream& stream) {
     const char* enabled = getenv("NCCL_WIN_ENABLE");
     const int64_t wanting = sum_number(*this, stream, !enabled || strcmp(enabled, "0") != 0);
@@ -165,7 +166,7 @@ class NcclCommunicator : public Communicator {
   void* allocate_window(Stream& stream, size_t bytes) {
     void* data = nullptr;
     const ncclResult_t result = ncclMemAlloc(&data, bytes);
-    if (result != ncclSuccess) cudaGetLastError();  // forget CUDA's: ours says what is wrong
+    if (result != ncclSuccess) cudaGetLastError();  // clears CUDA's error, because ours reports the cause
     const int64_t failed = sum_number(*this, stream, result != ncclSuccess);
     REQUIRE(result == ncclSuccess, "ncclMemAlloc of %zu bytes: %s\n%s", bytes, nccl_error_text(result, nullptr).c_str(),
             kWithoutWindows);
@@ -175,13 +176,13 @@ class NcclCommunicator : public Communicator {
   }
 
   DeviceMemory register_windows(Device& device, void* data, size_t bytes) {
-    // A thread of NCCL's writes them, so they stay where they are.
+    // The vector is shared and never resized, because a thread of NCCL writes the windows.
     const auto windows = std::make_shared<std::vector<std::pair<ncclComm_t, ncclWindow_t>>>();
     for (ncclComm_t comm : family_->comms) windows->push_back({comm, nullptr});
     or_abandon([&] {
       for (auto& [comm, window] : *windows) {
         const ncclResult_t begun = ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
-        // NCCL 2.28 returns success here while the registration goes on.
+        // NCCL 2.28 returns success here although the registration is still in progress.
         settle(comm, begun == ncclSuccess ? ncclInProgress : begun,
                format("ncclCommWindowRegister of %zu bytes", bytes).c_str(), kWithoutWindows);
       }
@@ -210,7 +211,7 @@ class NcclCommunicator : public Communicator {
     return std::make_unique<NcclCommunicator>(group, rank, ranks, timeout_seconds_, order_of_sums_, family_);
   }
 
-  // Calls return at once and are polled: so a rank that never comes is an error, not a hang.
+  // NCCL's calls return at once and are polled, so that a rank that never joins causes an error instead of a hang.
   static ncclConfig_t polled() {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -223,7 +224,7 @@ class NcclCommunicator : public Communicator {
 
   void enqueue(const Work& work, const Collective& c) override {
     family_->name = work.name, family_->file = work.file, family_->line = work.line;
-    // What follows in the stream must find the collective there.
+    // settle() below returns when the collective is in the stream, so that later work is enqueued after it.
     const RecordedWork recorded(work);
     or_abandon([&] {
       settle(comm_, launch(c, cuda_stream(work.stream)),
@@ -241,7 +242,7 @@ class NcclCommunicator : public Communicator {
     }
   }
 
-  // Waits until a call of NCCL that goes on in the background is done.
+  // Waits until a nonblocking call of NCCL is complete.
   void settle(ncclComm_t comm, ncclResult_t result, const char* what,
               const char* remedy = "  NCCL_DEBUG=INFO tells more") {
     const double start = seconds();
@@ -276,7 +277,8 @@ class NcclCommunicator : public Communicator {
     const double start = seconds();
     for (;;) {
       const cudaError_t status = cudaEventQuery(cuda_event(event));
-      if (status == cudaErrorNotReady) cudaGetLastError();  // or the next launch may take it for an error of its own
+      // The error must be cleared, or the next launch could report cudaErrorNotReady as its own.
+      if (status == cudaErrorNotReady) cudaGetLastError();
       else CUDA_CHECK(status);
       for (ncclComm_t comm : family_->comms) {
         ncclResult_t state = ncclSuccess;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr Mesh::Axis kAxes[] = {Mesh::Axis::replicate, Mesh::Axis::shard, Mesh::Axis::context, Mesh::Axis::tensor};
 
-// "1, 2, 4": what divides n.
+// Returns the divisors of n: "1, 2, 4".
 std::string divisors(int n) {
   std::string text;
   for (int d = 1; d <= n; ++d)
@@ -65,7 +65,7 @@ int Mesh::rank_along(Axis axis) const {
 }
 
 std::vector<int> Mesh::group(std::initializer_list<Axis> axes) const {
-  // Outermost axis first, so that each next one is the quicker to change: the ranks come out in ascending order.
+  // The outermost axis comes first, so that inner axes vary faster and the ranks are in ascending order.
   std::vector<int> ranks = {0};
   for (Axis axis : kAxes) {
     const bool varies = std::find(axes.begin(), axes.end(), axis) != axes.end();

@@ -1,10 +1,10 @@
-// The mesh of ranks: world = replicate x shard x context x tensor, tensor innermost, so that the ranks of a tensor
-// group are neighbours (on one machine where they fit), then those of a context group, then those that shard together.
+// The mesh of ranks: world = replicate x shard x context x tensor. The tensor axis is innermost, so the ranks of a
+// tensor group are neighbours (on one machine if they fit). The context axis comes next, then the shard axis.
 //
 //   rank = ((replicate_rank * shard_degree + shard_rank) * context_degree + context_rank) * tensor_degree + tensor_rank
 //
-// Data ranks are replicate x shard: each trains on sequences of its own. Arithmetic alone: no rank speaks to another
-// here.
+// Data ranks are replicate x shard: each of them trains on its own sequences. This file is arithmetic only and
+// communicates nothing.
 #pragma once
 
 #include <initializer_list>
@@ -18,8 +18,8 @@ struct Mesh {
   int replicate_degree = 1, shard_degree = 1, context_degree = 1, tensor_degree = 1;
   int replicate_rank = 0, shard_rank = 0, context_rank = 0, tensor_rank = 0;
 
-  // `hybrid_shard_degree` N shards over N data ranks and replicates over the rest: 0 = over all of them, 1 = no
-  // sharding. Throws on degrees that do not fit, naming those that would.
+  // Shards over `hybrid_shard_degree` data ranks and replicates over the rest. 0 means all data ranks, 1 means no
+  // sharding. Throws on degrees that do not fit and names those that would.
   static Mesh create(int world_size, int rank, int tensor_degree = 1, int context_degree = 1,
                      int hybrid_shard_degree = 0);
 
@@ -28,12 +28,13 @@ struct Mesh {
 
   int degree(Axis axis) const;
   int rank_along(Axis axis) const;
-  // The world ranks that differ from this one along `axes` only, this one included, in ascending order: {tensor} is the
-  // tensor group, {replicate, shard} those that share this rank's part of the model on other data.
+  // Returns the world ranks that differ from this rank only along `axes`, in ascending order, including this rank.
+  // {tensor} is the tensor group; {replicate, shard} are the ranks that hold the same part of the model and train on
+  // other data.
   std::vector<int> group(std::initializer_list<Axis> axes) const;
-  // This rank's place in group(axes).
+  // Returns this rank's index in group(axes).
   int rank_in_group(std::initializer_list<Axis> axes) const;
 
-  // "8 ranks = 2 replicate x 2 shard x 1 context x 2 tensor"
+  // Returns "8 ranks = 2 replicate x 2 shard x 1 context x 2 tensor"
   std::string description() const;
 };

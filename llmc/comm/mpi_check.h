@@ -1,4 +1,4 @@
-// MPI's errors as ours: the call, MPI's text for what went wrong, and where. Empty in a build without MPI.
+// Turns MPI's errors into ours, with the call, MPI's text of the error, and the place. Empty in a build without MPI.
 #pragma once
 
 #if LLMC_MPI

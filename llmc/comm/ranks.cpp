@@ -19,16 +19,16 @@
 
 namespace {
 
-// The environment variables by which a launcher tells each process its rank.
+// The environment variables with which a launcher gives each process its rank.
 struct Launcher {
   const char* how;
   const char *rank, *size, *local_rank, *local_size;
   bool starts_mpi;  // MPI_Init finds the other ranks
-  bool slurm;       // the tasks of each node are also in lists
+  bool slurm;       // lists with the tasks of each node are also set
 };
 constexpr int kMostRanks = 1 << 20;
 
-// The first whose size is set counts.
+// The first launcher whose size variable is set is used.
 constexpr Launcher kLaunchers[] = {
     {"started by mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", true, false},
@@ -39,7 +39,8 @@ constexpr Launcher kLaunchers[] = {
     {"started by srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false, true},
 };
 
-// The whole number in an environment variable; throws if it is not set, not a number, or outside lowest .. highest.
+// Returns the integer in an environment variable. Throws if it is not set, not an integer, or outside
+// [lowest, highest].
 int number_in(const Launcher& launcher, const char* variable, int lowest, int highest) {
   const char* text = getenv(variable);
   REQUIRE(text, "%s=%s is set, but %s is not\n  a launcher sets %s, %s and %s, or none of them", launcher.size,
@@ -51,8 +52,8 @@ int number_in(const Launcher& launcher, const char* variable, int lowest, int hi
   return int(value);
 }
 
-// How many ranks this machine has, as the launcher tells; 0 if it does not. Of Slurm's variables the step's list comes
-// first: SLURM_NTASKS_PER_NODE is a largest number, and may be that of a job whose step has fewer tasks.
+// Returns the number of ranks on this machine, or 0 if the launcher does not give it. Slurm's list for the step is read
+// first, because SLURM_NTASKS_PER_NODE is a maximum, and may belong to a job whose step has fewer tasks.
 int told_local_size(const Launcher& launcher, int local_rank, int size) {
   const auto in_list = [&](const char* variable) {
     const char* list = getenv(variable);
@@ -69,7 +70,7 @@ int told_local_size(const Launcher& launcher, int local_rank, int size) {
   return std::min(told, size);
 }
 
-// Returns whether the launcher tells both numbers.
+// Returns true if the launcher gives both the local rank and the local size.
 bool read_local(Ranks& ranks, const Launcher& launcher) {
   if (!getenv(launcher.local_rank)) return false;
   ranks.local_rank = number_in(launcher, launcher.local_rank, 0, ranks.size - 1);
@@ -92,7 +93,7 @@ void read_environment(Ranks& ranks, const Launcher& launcher) {
 void print_error(const std::string& text) {
   fflush(stdout);
   const std::string whole = text + "\n";
-  // One write, so that no other rank's words come between.
+  // A single write keeps other ranks' text from coming between.
   for (size_t done = 0; done < whole.size();) {
     const ssize_t n = write(STDERR_FILENO, whole.data() + done, whole.size() - done);
     if (n <= 0) return;
@@ -131,7 +132,7 @@ std::string Ranks::name() const { return format("rank %d of %d", rank, size); }
 
 namespace {
 
-// "rank 2 of 4", "ranks 0, 1 of 4", "all 4 ranks"
+// Returns "rank 2 of 4", "ranks 0, 1 of 4" or "all 4 ranks".
 std::string names_of(const std::vector<int>& ranks, int size) {
   if (int(ranks.size()) == size) return format("all %d ranks", size);
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -141,11 +142,11 @@ std::string names_of(const std::vector<int>& ranks, int size) {
 
 }  // namespace
 
-// MPI between its init and its finalize.
+// Owns MPI from MPI_Init to MPI_Finalize.
 class Ranks::Session {
  public:
   Session(int* argc, char*** argv) {
-    // Ranks that wait leave the cores to those that compute.
+    // Waiting ranks yield their cores to those that compute.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     int provided = 0;
     MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
@@ -153,7 +154,7 @@ class Ranks::Session {
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &words_));
   }
   ~Session() {
-    if (std::uncaught_exceptions() > 0) return;  // an error is under way: the others may never come to their end
+    if (std::uncaught_exceptions() > 0) return;  // after an error, the other ranks may never call MPI_Finalize
     MPI_Comm_free(&words_);
     MPI_Finalize();
   }
@@ -168,14 +169,15 @@ class Ranks::Session {
     ranks.mpi = true;
     ranks.size = size();
     MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank));
-    int told = 0;  // -1: a variable that is wrong
+    int told = 0;  // 1: both given; 0: not; -1: a variable is wrong
     std::string trouble = "another rank has a wrong variable of its launcher: it says which";
     try {
       told = read_local(ranks, launcher);
     } catch (const Error& error) {
       told = -1, trouble = error.what();
     }
-    MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &told, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));  // to all, or none
+    // All ranks use the launcher's numbers, or none does.
+    MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &told, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
     REQUIRE(told >= 0, "%s", trouble.c_str());
     if (!told) {
       MPI_Comm machine;
@@ -191,8 +193,8 @@ class Ranks::Session {
     ranks.how = format("%s, %s", launcher.how, text.substr(0, text.find_first_of(",\n")).c_str());
   }
 
-  // Each failing rank tells the lower ones its words; who hears of a lower failing rank leaves it to that one to speak.
-  // The lowest waits a moment for the others' words, prints all, and ends every rank.
+  // Each failing rank sends its message to all lower ranks. A rank that learns of a lower failing rank lets that one
+  // report. The lowest failing rank waits 0.5 s for messages of the others, prints all of them, and ends every rank.
   [[noreturn]] void end(const Ranks& ranks, const std::string& text, int code) {
     std::map<int, std::string> words{{ranks.rank, text}};
     std::vector<MPI_Request> requests;
@@ -213,7 +215,7 @@ class Ranks::Session {
           words[status.MPI_SOURCE] = message;
           send(status.MPI_SOURCE, kHeard, kNothing);
         } else {
-          deadline = seconds() + kPatience;  // a lower rank speaks and ends us; if not, we do after all
+          deadline = seconds() + kPatience;  // a lower rank reports and ends this one; if it does not, this one does
         }
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -225,7 +227,7 @@ class Ranks::Session {
       if (const std::vector<int>& from = by_text[message]; from[0] == rank)
         all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, ranks.size)) + ": " + message;
     print_error(all);
-    end_within(kPatience, "", code);  // some MPI's abort runs the exit handlers
+    end_within(kPatience, "", code);  // the abort of some MPIs runs the exit handlers, which may hang
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
   }
@@ -275,7 +277,7 @@ Ranks& Ranks::operator=(Ranks&&) noexcept = default;
 
 Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
   Ranks ranks;
-  const Launcher* deaf = nullptr;  // told us that there are ranks, but not how to reach them
+  const Launcher* deaf = nullptr;  // a launcher that told the number of ranks, but no way to reach them
   for (const Launcher& launcher : kLaunchers) {
     if (!getenv(launcher.size)) continue;
     [[maybe_unused]] const bool starts_mpi = launcher.starts_mpi || getenv("PMIX_RANK");
@@ -287,10 +289,11 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
         ranks.session_ = std::move(session);
         return ranks;
       }
-      // MPI does not speak the launcher's language and sees one rank: the launcher's numbers count, without MPI.
+      // MPI does not support this launcher and sees only one rank. The launcher's numbers are then used without MPI.
     }
 #endif
-    if (launcher.starts_mpi && !getenv(launcher.local_rank)) {  // srun says it in its own variables
+    // srun gives the local rank in its own variables, which come later in the list.
+    if (launcher.starts_mpi && !getenv(launcher.local_rank)) {
       deaf = &launcher;
       continue;
     }

@@ -1,4 +1,4 @@
-// Who am I among the processes that train together, and how all of them end when one fails.
+// This process's rank among those that train together, and how all of them end when one fails.
 //
 //   int main(int argc, char** argv) {
 //     Ranks ranks;
@@ -11,9 +11,9 @@
 //     ranks.finish();
 //   }
 //
-// Ranks are started by mpirun (also srun with PMI or PMIx), or by RANK, WORLD_SIZE and LOCAL_RANK in the environment
-// (torchrun sets them; srun's own SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID do too). Without either there is
-// one rank, and MPI is not initialised: that takes half a second and may print warnings.
+// Ranks are started by mpirun (also by srun with PMI or PMIx), or by RANK, WORLD_SIZE and LOCAL_RANK in the
+// environment. torchrun sets these; srun's SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID work too. Without
+// either there is one rank, and MPI is not initialized, because that takes half a second and may print warnings.
 #pragma once
 
 #include <exception>
@@ -23,43 +23,45 @@
 
 struct Ranks;
 
-// Prints the error to stderr and ends this rank and all others with this exit code. Where MPI connects the
-// ranks, an error that several of them have (a wrong option, say) is printed once, by the lowest of them, with the
-// ranks that it is from. Ranks without MPI each print theirs; their launcher ends the others.
+// Prints the error to stderr and ends this rank and all others with this exit code. If MPI connects the ranks, an error
+// that several ranks have (for example a wrong option) is printed once, by the lowest of them, with the list of those
+// ranks. Ranks without MPI each print their own error, and their launcher ends the others.
 //
-// No destructor and no exit handler runs any more: those of a CUDA, NCCL or MPI that has failed may wait for ever.
+// No destructor and no exit handler runs after this, because those of a failed CUDA, NCCL or MPI may wait forever.
 [[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error, int code = 1);
 
-// For an error that is on its way to end_all_ranks through calls that may hang: unless the process ends before, it
-// prints `error` (unless that is empty) and ends with this code after so many seconds.
+// For an error that is passed to end_all_ranks through calls that may hang. Unless the process ends before, this prints
+// `error` (if it is not empty) after `seconds` and ends the process with this exit code.
 void end_within(double seconds, const std::string& error, int code = 1);
 
-// Slurm tells the tasks of its nodes in a list: 4(x2),3 means 4, 4 and 3. Returns those of the node with this number,
-// from 0 on; throws, with the variable that held the list, where it is no such list or has no such node.
+// Slurm gives the number of tasks on each node as a list: 4(x2),3 means 4, 4 and 3. Returns the tasks of node number
+// `node`, which counts from 0. Throws, with the name of the variable that held the list, if the list is malformed or
+// has no such node.
 int tasks_on_node(const char* variable, const std::string& list, int node);
 
 struct Ranks {
   int rank = 0, size = 1;
-  // On this machine. Where nobody tells how many ranks it has, `local_size` is `size`, and `how` says so.
+  // On this machine. If nothing tells how many ranks it has, `local_size` is `size`, and `how` says so.
   int local_rank = 0, local_size = 1;
   bool mpi = false;                      // MPI runs and connects the ranks
   std::string how = "no launcher seen";  // "started by mpirun (Open MPI v4.1.4)", for the banner
 
   Ranks();
-  ~Ranks();  // finishes, if nobody did and no error is under way
+  ~Ranks();  // calls finish(), which leaves MPI running while an error is being thrown
   Ranks(Ranks&&) noexcept;
   Ranks& operator=(Ranks&&) noexcept;
 
-  // Throws when the environment names a rank that cannot be.
+  // Reads the environment and starts MPI if needed. Throws if the environment gives an impossible rank.
   static Ranks start(int* argc = nullptr, char*** argv = nullptr);
 
-  // All ranks come here at their end: waits for the others, then ends MPI.
+  // Every rank calls this at its end. It waits for the other ranks, then ends MPI.
   void finish() noexcept;
 
-  // "rank 2 of 4"
+  // Returns "rank 2 of 4"
   std::string name() const;
 
-  // The words of each rank, on every rank; for ranks that MPI connects, or one alone.
+  // Returns the `words` of every rank, in rank order, on every rank. Throws unless MPI connects the ranks or there is
+  // only one.
   std::vector<std::string> all_gather(const std::string& words) const;
 
  private:

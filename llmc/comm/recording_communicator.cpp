@@ -13,6 +13,6 @@ std::unique_ptr<Communicator> RecordingCommunicator::make_group(const std::vecto
 
 void RecordingCommunicator::enqueue([[maybe_unused]] const Work& work, const Collective&) {
 #if LLMC_DEVICE_CPU
-  cpu_world::enqueue_collective(work, nullptr);
+  cpu_backend::enqueue_collective(work, nullptr);
 #endif
 }

@@ -1,4 +1,5 @@
-// One of any number of ranks, without the others: collectives are only declared, for a device that records.
+// The communicator of one rank out of any number, without the other ranks. Its collectives are only declared, for a
+// device that records work.
 #pragma once
 
 #include "llmc/comm/communicator.h"

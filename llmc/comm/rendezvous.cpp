@@ -20,11 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCall = "llmc-call";      // llmc-call RUN
-constexpr const char* kHello = "hello";         // hello RUN WORDS: to that call; words are in hexadecimal
+constexpr const char* kHello = "hello";         // hello RUN WORDS: the reply to that call; WORDS are in hexadecimal
 constexpr const char* kAnswer = "llmc-answer";  // llmc-answer RUN, WORDS of each rank, end
-constexpr const char* kHeard = "heard";         // heard RUN: that answer was read
+constexpr const char* kHeard = "heard";         // heard RUN: confirms that the answer was read
 
-// 128 random bits that no other rank or run has.
+// Returns 128 random bits, which no other rank or run has.
 std::string random_number() {
   std::random_device device;
   return format("%08x%08x%08x%08x", device(), device(), device(), device());
@@ -42,7 +42,7 @@ std::string from_hex(const std::string& text) {
   return bytes;
 }
 
-// The words of a file that may not be there.
+// Returns the words of a file, or nothing if the file does not exist.
 std::vector<std::string> read_words(const std::string& path) {
   std::ifstream file(path);
   std::vector<std::string> words;
@@ -65,7 +65,7 @@ void write_whole(const std::string& path, const std::string& text) {
 
 std::string file_of(const std::string& path, int rank) { return path + ".rank" + std::to_string(rank); }
 
-// Looks again and again until `found`, or until the deadline; false then.
+// Calls `found` every 20 ms until it returns true. Returns false if the deadline passes first.
 template <class F>
 bool poll(double timeout_seconds, F&& found) {
   const double deadline = seconds() + timeout_seconds;
@@ -78,7 +78,7 @@ bool poll(double timeout_seconds, F&& found) {
 
 std::vector<std::string> answer_all(const std::string& path, int size, const std::string& own, double timeout_seconds) {
   const std::string run = random_number();
-  std::vector<std::string> words(static_cast<size_t>(size));  // in hexadecimal, empty until they came
+  std::vector<std::string> words(static_cast<size_t>(size));  // in hexadecimal; empty until they arrive
   std::vector<bool> heard(words.size());
   words[0] = to_hex(own), heard[0] = true;
   write_whole(path, format("%s %s\n", kCall, run.c_str()));
@@ -121,7 +121,7 @@ std::vector<std::string> answer_all(const std::string& path, int size, const std
 std::vector<std::string> ask(const std::string& path, int rank, int size, const std::string& own,
                              double timeout_seconds) {
   write_whole(file_of(path, rank), "here\n");
-  std::string run;  // to whose call this rank said hello
+  std::string run;  // the run whose call this rank has answered
   std::vector<std::string> words;
   const bool answered = poll(timeout_seconds, [&] {
     const std::vector<std::string> said = read_words(path);

@@ -1,14 +1,15 @@
-// How ranks that nothing connects yet find each other: through one file that all of them can reach.
+// Lets ranks that have no connection yet find each other through one file that all of them can reach.
 #pragma once
 
 #include <string>
 #include <vector>
 
-// Returns the words of each rank on every rank, once all ranks of this run have come. Throws after the timeout, naming
-// the ranks that did not come.
+// Returns the `words` of every rank, in rank order, on every rank, once all ranks of this run have joined. Throws after
+// the timeout; rank 0's error names the ranks that did not join.
 //
-// Files that an earlier run left at `path` are never taken for this one's. Rank 0 calls in `path` with a random number,
-// each rank leaves its words for that number in `path`.rank<r>, rank 0 answers in `path` with those of all, and each
-// rank says that it has read them. Every file appears whole, by renaming. Rank 0 removes them all at the end.
+// Files that an earlier run left at `path` are never taken for this run's. The protocol has four steps. Rank 0 writes a
+// call with a random number to `path`. Each other rank r writes its words for that number to `path`.rank<r>. Rank 0
+// writes the words of all ranks to `path`. Each rank confirms that it has read them. Every file is written under
+// another name and renamed, so it appears whole. Rank 0 removes all files at the end.
 std::vector<std::string> rendezvous(const std::string& path, int rank, int size, const std::string& words,
                                     double timeout_seconds);

@@ -1,5 +1,7 @@
-// What memory of both worlds needs inside: addresses without memory behind them, for a device that is modelled, or with
-// memory only where somebody touches it; and the error where memory cannot be pinned.
+// Helpers for the memory of both backends.
+// reserve_addresses returns `bytes` bytes of address space without memory behind them, as a modelled device needs. If
+// `touchable`, a page gets memory on its first access; otherwise any access faults. It throws if the system has no such
+// range. fail_to_pin throws the error for memory that could not be pinned; `why` is the cause.
 #pragma once
 
 #include <cstddef>

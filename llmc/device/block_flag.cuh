@@ -1,26 +1,28 @@
-// Flags in global memory by which the blocks of a kernel wait for each other: what a block did before it set a flag is
-// seen by whoever has waited for it.
+// Flags in global memory with which the blocks of a kernel wait for each other. A block that has waited for a flag sees
+// everything that the setting block did before.
 //
-// A block may wait only for one that has begun, since those that have not may never find room beside it; and no order
-// in which blocks begin is promised. So a block does the work of the ticket that it takes, and waits for lower ones:
+// A block may wait only for blocks that have started, because the GPU may have no room for the others while it waits.
+// CUDA does not promise any order in which blocks start. So each block takes a ticket, does the work of that number,
+// and waits only for lower tickets:
 //
-//   if (threadIdx.x == 0) shared.ticket = take_ticket(*tickets);          // 0, 1, 2, … in the order of beginning
+//   if (threadIdx.x == 0) shared.ticket = take_ticket(*tickets);          // 0, 1, 2, … as the blocks start
 //   __syncthreads();
 //   …
-//   if (threadIdx.x == 0) flag_wait(*flag, shared.ticket);                // one thread waits for all
+//   if (threadIdx.x == 0) flag_wait(*flag, shared.ticket);                // one thread waits for the block
 //   __syncthreads();
-//   …  what the blocks do in turn
+//   …  the part that the blocks do one after another
 //   __syncthreads();
 //   if (threadIdx.x == 0) flag_set(*flag, shared.ticket + 1);
 //
-// Whoever launches the kernel clears flags and tickets before it.
+// The caller sets flags and tickets to 0 before it launches the kernel.
 #pragma once
 
 #include <cstdio>
 
 #include "llmc/device/kernel.cuh"
 
-// In a debug build (make OPTIMIZE=-O0) whoever waits longer than some seconds ends the kernel and says for what.
+// In a debug build (make OPTIMIZE=-O0) a thread that has waited for 2^34 clock cycles (about 9 s) prints which flag and
+// which value it waits for, and stops the kernel.
 #ifndef LLMC_BOUNDED_WAITS
 #define LLMC_BOUNDED_WAITS 0
 #endif
@@ -59,11 +61,11 @@ inline uint32_t take_ticket(uint32_t& tickets) {
 }
 inline void flag_set(uint32_t& flag, uint32_t value, LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::flag_set(&flag, value, {"flag_set", file, line});
+  cpu_backend::flag_set(&flag, value, {"flag_set", file, line});
 }
 inline void flag_wait(const uint32_t& flag, uint32_t value, LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::flag_wait(&flag, value, {"flag_wait", file, line});
+  cpu_backend::flag_wait(&flag, value, {"flag_wait", file, line});
 }
 
 #endif

@@ -1,21 +1,21 @@
-// The asynchronous copies of one thread in the CPU world that have not landed yet, in groups. Included by cpu_block.cpp
-// only.
+// The pending asynchronous copies (cp.async) of one thread in the CPU backend, in groups. Only cpu_block_state.h
+// includes this file.
 #pragma once
 
 #include <cstddef>
 #include <cstring>
 #include <vector>
 
-namespace cpu_world {
+namespace cpu_backend {
 
 class AsyncCopies {
  public:
   bool empty() const { return copies_.empty(); }
   void add(void* to, const void* from, int bytes) { copies_.push_back({to, from, bytes, group_}); }
   void commit() { ++group_; }
-  // All land but those of the `groups_in_flight` newest groups.
+  // Executes all committed copies except those of the `groups_in_flight` newest committed groups.
   void wait(int groups_in_flight) { land(group_ - groups_in_flight); }
-  // All land, also what was not committed.
+  // Executes all copies, including those that were not committed.
   void finish() { land(group_ + 1); }
 
  private:
@@ -33,8 +33,8 @@ class AsyncCopies {
     copies_.resize(kept);
   }
 
-  int group_ = 0;  // that the next copies belong to
+  int group_ = 0;  // the group to which the next copies belong
   std::vector<Copy> copies_;
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

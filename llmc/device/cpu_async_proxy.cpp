@@ -7,14 +7,15 @@
 
 #include "llmc/device/cpu_block_state.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 namespace {
 
 constexpr int kChunkBytes = 16, kChunkElements = 8;
 
-// Of fixed size, so that a sanitizer takes it for no access of the running thread: it is the copy engine's.
+// The size is a constant, so the compiler expands the copy inline. No sanitizer then attributes it to the running
+// thread: TMA makes this access.
 void copy_chunk(std::byte* to, const std::byte* from) { __builtin_memcpy(to, from, kChunkBytes); }
-void copy_few(std::byte* to, const std::byte* from, size_t bytes) {  // 4, 8 or 16
+void copy_few(std::byte* to, const std::byte* from, size_t bytes) {  // `bytes` is 4, 8 or 16
   if (bytes == 4) __builtin_memcpy(to, from, 4);
   else if (bytes == 8) __builtin_memcpy(to, from, 8);
   else copy_chunk(to, from);
@@ -58,8 +59,8 @@ void AsyncProxy::thread_returns(int thread) const {
   const auto box = std::find_if(stores_.begin(), stores_.end(), [&](const Box& b) { return b.thread == thread; });
   stop_kernel("%s:%d: %s: thread %d returned with %d box(es) %s", box->call.file, box->call.line, box->call.what,
               thread, actors_[size_t(thread)].stores,
-              box->group == actors_[size_t(thread)].group ? "not committed (stores_commit)"
-                                                          : "not waited for (stores_wait_read)");
+              box->group == actors_[size_t(thread)].group ? "not committed (tma_store_commit_group)"
+                                                          : "not waited for (tma_store_wait_group_read)");
 }
 
 // ---------------------------------------------------------------------------------------------- ordinary writes
@@ -98,8 +99,8 @@ AsyncProxy::Box AsyncProxy::make_box(const TensorMap& packed, const void* shared
   return box;
 }
 
-// For every 16 bytes of the box: f(where they lie in shared memory, the tensor's row or null outside of the tensor, the
-// first of their 8 elements in that row).
+// Calls f(offset, row, first) for every 16 bytes of the box. `offset`: their byte offset in shared memory. `row`: the
+// tensor's row, null outside the tensor. `first`: the index in that row of the first of the 8 elements.
 template <class F>
 void AsyncProxy::each_chunk(const Box& box, F&& f) const {
   const CpuTensorMap& map = box.map;
@@ -154,8 +155,9 @@ void AsyncProxy::read(Box& box) {
 }
 
 bool AsyncProxy::randomly_now() {
-  const auto landing = block_.world().landing;
-  return landing == CpuWorld::Landing::early || (landing == CpuWorld::Landing::random && block_.random().below(2));
+  const auto timing = block_.backend().copy_timing;
+  return timing == CpuBackend::CopyTiming::early ||
+         (timing == CpuBackend::CopyTiming::random && block_.random().below(2));
 }
 
 void AsyncProxy::load(void* to, const TensorMap& map, uint64_t* barrier, const BoxPlace& from, const Place& place) {
@@ -163,7 +165,7 @@ void AsyncProxy::load(void* to, const TensorMap& map, uint64_t* barrier, const B
   box.barrier = barriers_.number_for_copy(barrier, place);
   if (randomly_now()) return land(box);
   ++version_;
-  // Who reads before it has come finds poison.
+  // A thread that reads before the box has landed reads poison.
   std::byte *const shared = block_.shared(), *const view = this->view();
   alignas(kChunkBytes) std::byte chunk[kChunkBytes];
   std::fill_n(chunk, kChunkBytes, std::byte{0xff});
@@ -236,4 +238,4 @@ void AsyncProxy::describe() const {
               box.bytes, box.offset, box.call.what, box.thread, box.call.file, box.call.line);
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

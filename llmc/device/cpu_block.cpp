@@ -17,20 +17,20 @@
 #include "llmc/device/cpu_hopper_state.h"
 #include "llmc/device/cpu_memory_fault.h"
 
-// Of the sanitizers' runtime, where the program has one.
+// Defined by the sanitizers' runtime. Null in a program without a sanitizer.
 extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*callback)());
 #if LLMC_TSAN
 extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
 #endif
 
-namespace cpu_world {
+namespace cpu_backend {
 
 constinit thread_local Block* current_block = nullptr;
 
-Block::Block(const CpuWorld& world, int number)
-    : random_order_(world.order == CpuWorld::ThreadOrder::random),
-      world_(world),
-      random_(world.seed * 0x9E3779B97F4A7C15ull + unsigned(number)) {
+Block::Block(const CpuBackend& backend, int number)
+    : random_order_(backend.order == CpuBackend::ThreadOrder::random),
+      backend_(backend),
+      random_(backend.seed * 0x9E3779B97F4A7C15ull + unsigned(number)) {
   void* memory = mmap(nullptr, kSharedMapping, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED, "no memory for a block's shared memory");
   shared_ = static_cast<std::byte*>(memory);
@@ -54,7 +54,8 @@ CpuIndex Block::index_of(int thread) const {
 
 // ---------------------------------------------------------------------------------------------- scheduling
 
-// The thread loop that called us stops being a plain loop: its threads get their bookkeeping.
+// The plain loop that called the running thread ends here. The running thread becomes the fiber in which the loop runs;
+// the threads that the loop called before it have returned and are finished.
 void Block::become_fiber() {
   in_loop_ = false;
   const int me = linear(*thread_index_);
@@ -65,10 +66,12 @@ void Block::become_fiber() {
   for (int t = loop_first_; t < me; ++t) finish_thread(t);
 }
 
-// Other orders than that of the ring, and copies that land at any moment.
+// Picks the next thread in every order other than the ring's. With random copy timing it also lets copies and products
+// in flight proceed at random moments.
 int Block::pick_otherwise() {
   const Unwatched unwatched(*this);
-  if (uses_hopper_ && world_.landing == CpuWorld::Landing::random && random_.below(4) == 0) hopper_->go_on_somewhere();
+  if (uses_hopper_ && backend_.copy_timing == CpuBackend::CopyTiming::random && random_.below(4) == 0)
+    hopper_->go_on_somewhere();
   const unsigned ready = ready_end_ - ready_begin_;
   if (ready == 0) return next_ < count_ ? kStartNext : nobody_is_ready();
   if (ahead_) return ready_[--ready_end_ % kMaxThreads];
@@ -79,13 +82,13 @@ int Block::pick_otherwise() {
   return ready_[ready_begin_++ % kMaxThreads];
 }
 
-// Only what is under way beside the threads, or another block, can still let one go on. Copies need not land in the
-// order in which they were started.
+// No thread is ready. Only a load that lands, or a flag that another block sets, can make one ready. Loads need not
+// land in the order in which they were started.
 int Block::nobody_is_ready() {
   using Which = AsyncProxy::Which;
   if (done_ == count_) return kNothing;
   const Unwatched unwatched(*this);
-  const bool reverse = world_.order == CpuWorld::ThreadOrder::reverse;
+  const bool reverse = backend_.order == CpuBackend::ThreadOrder::reverse;
   while (uses_hopper_ && hopper_->proxy.land_one(random_order_ ? Which::any : reverse ? Which::newest : Which::oldest))
     if (ready_begin_ != ready_end_) return ready_[ready_begin_++ % kMaxThreads];
   if (!flag_waiters_.empty() && launch_->residents->wait([this] { return flags_have_come(); }))
@@ -99,7 +102,8 @@ Fiber* Block::new_fiber() {
   Fiber* fiber = fibers_.back().get();
   fiber->stack = stacks_.back()->bottom();
   fiber->stack_bytes = kFiberStackBytes;
-  // Tops of stacks at different offsets in a page: else the frames of all threads share the same few cache sets.
+  // The tops of the stacks have different offsets within a page. Otherwise the frames of all threads would share the
+  // same few cache sets.
   FiberSwitch::prepare(*fiber, fiber->stack + kFiberStackBytes - (fibers_.size() * 320 & 4032), &Block::fiber_entry);
   return fiber;
 }
@@ -109,7 +113,8 @@ void Block::fiber_entry(FiberSwitch::Transfer from) {
   current_block->fiber_main();
 }
 
-// Calls the next threads in a loop until one of them has waited; that one ends here too.
+// Calls the next threads in a loop. The loop ends with the first thread that had to wait, which has returned by then
+// and is finished here too.
 inline void Block::start_threads() {
   const int first = next_thread();
   const int last = order_.empty() ? count_ : first + 1;
@@ -172,15 +177,15 @@ void Block::begin(const KernelLaunch& launch, size_t number) {
   thread_index_ = launch.enter_block(block_index_, launch.block, launch.grid);
   count_ = int(launch.block.count());
   order_.clear();
-  if (world_.order != CpuWorld::ThreadOrder::forward || LLMC_TSAN) {
+  if (backend_.order != CpuBackend::ThreadOrder::forward || LLMC_TSAN) {
     order_.resize(size_t(count_));
     std::iota(order_.begin(), order_.end(), 0);
-    if (world_.order != CpuWorld::ThreadOrder::forward) std::reverse(order_.begin(), order_.end());
-    if (world_.order == CpuWorld::ThreadOrder::random)
+    if (backend_.order != CpuBackend::ThreadOrder::forward) std::reverse(order_.begin(), order_.end());
+    if (backend_.order == CpuBackend::ThreadOrder::random)
       for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_.below(i)]);
   }
-  ahead_ = world_.order == CpuWorld::ThreadOrder::reverse || (random_order_ && random_.below(2));
-  otherwise_ = ahead_ || random_order_ || world_.landing == CpuWorld::Landing::random;
+  ahead_ = backend_.order == CpuBackend::ThreadOrder::reverse || (random_order_ && random_.below(2));
+  otherwise_ = ahead_ || random_order_ || backend_.copy_timing == CpuBackend::CopyTiming::random;
   uses_hopper_ = uses_named_arrivals_ = false;
   if (LLMC_TSAN)
     while (int(fibers_.size()) < count_) new_fiber();
@@ -201,7 +206,7 @@ void Block::begin_hopper() {
 void Block::run(const KernelLaunch& launch, size_t number) {
   begin(launch, number);
   report_memory_faults();
-  // Poison: what a kernel did not write reads as NaN.
+  // Poison: shared memory that the kernel has not written reads as NaN.
   std::byte* const end = shared_ + launch.shared_bytes;
 #if LLMC_ASAN
   ASAN_UNPOISON_MEMORY_REGION(shared_, kSharedMapping);
@@ -249,8 +254,8 @@ void Block::async_copy(void* to, const void* from, int bytes, const Place& place
     stop_kernel("%s:%d: %s of %d bytes from %p to %p: not aligned to its size", place.file, place.line, place.what,
                 bytes, from, to);
   shared_offset(to, size_t(bytes), 1, "the target", place);
-  const bool early =
-      world_.landing == CpuWorld::Landing::early || (world_.landing == CpuWorld::Landing::random && random_.below(2));
+  const bool early = backend_.copy_timing == CpuBackend::CopyTiming::early ||
+                     (backend_.copy_timing == CpuBackend::CopyTiming::random && random_.below(2));
   if (early) memcpy(to, from, size_t(bytes));
   else threads_[current_].copies.add(to, from, bytes);
 }
@@ -273,7 +278,7 @@ void Block::describe() const {
           launch_->grid.z);
   fprintf(stderr, ", thread (%u,%u,%u) of (%u,%u,%u)\n", thread_index_->x, thread_index_->y, thread_index_->z,
           launch_->block.x, launch_->block.y, launch_->block.z);
-  std::map<std::string, std::pair<int, int>> waiting;  // place → how many, the first of them
+  std::map<std::string, std::pair<int, int>> waiting;  // place → number of threads, lowest thread number
   const auto add = [&](int thread, const std::string& detail) {
     const Place& place = *threads_[thread].place;
     const auto where = format("%s at %s:%d", place.what, place.file, place.line) + detail;
@@ -300,7 +305,8 @@ void Block::describe() const {
 }
 
 void stop_kernel(const char* pattern, ...) {
-  // Never unlocked: one report is enough, and whoever comes second waits for the end.
+  // This mutex is never unlocked. One report is enough: another OS thread with an error waits here until the process
+  // ends.
   static std::mutex one_report;
   one_report.lock();
   va_list args;
@@ -312,7 +318,7 @@ void stop_kernel(const char* pattern, ...) {
   abort();
 }
 
-// A sanitizer's report of an error in a kernel has the kernel, block and thread beside it.
+// Adds the kernel, block and thread to a sanitizer's report of an error in a kernel.
 static void describe_for_sanitizer() {
   if (current_block) current_block->describe();
 }
@@ -327,7 +333,7 @@ void stop_if_kernel_faulted(const void* address) {
 
 // ---------------------------------------------------------------------------------------------- the public face
 
-BlockRunner::BlockRunner(const CpuWorld& world, int number) : block_(std::make_unique<Block>(world, number)) {
+BlockRunner::BlockRunner(const CpuBackend& backend, int number) : block_(std::make_unique<Block>(backend, number)) {
   if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(describe_for_sanitizer);
 }
 BlockRunner::~BlockRunner() = default;
@@ -357,4 +363,4 @@ void async_copy(void* to, const void* from, int bytes, const Place& place) {
 void async_copy_commit() { current_block->async_copy_commit(); }
 void async_copy_wait(int groups_in_flight) { current_block->async_copy_wait(groups_in_flight); }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -1,12 +1,12 @@
-// How the CPU world executes one block of a kernel.
+// How the CPU backend executes one block of a kernel.
 //
-// One OS thread executes a block at a time. Its CUDA threads are called one after the other in a plain loop; only when
-// a thread has to wait (a barrier, a warp collective) does it become a fiber of its own, and the loop goes on in
-// another fiber. A thread that never waits costs a function call, one that waits some 10 ns a switch.
+// One OS thread executes one block at a time. It calls the block's CUDA threads one after the other in a plain loop. A
+// thread that has to wait (at a barrier or in a warp collective) becomes a fiber of its own, and the loop continues in
+// another fiber. A thread that never waits costs one function call. A thread that waits costs about 10 ns per switch.
 //
 // A warp collective is one rendezvous: each lane posts 8 bytes (its value, or the address of its arguments), and the
-// last to arrive computes for all. Errors of a kernel (divergence, a hang, a misaligned copy) end the process with the
-// kernel, block, thread, file and line, since a GPU could not go on either.
+// last lane to arrive computes the results of all lanes. An error in a kernel (divergence, a hang, a misaligned copy)
+// ends the process with a report of the kernel, block, thread, file and line, since a GPU could not continue either.
 #pragma once
 
 #include <cstddef>
@@ -29,17 +29,17 @@ struct CpuExtent {
   size_t count() const { return size_t(x) * y * z; }
 };
 
-namespace cpu_world {
+namespace cpu_backend {
 
 inline constexpr int kMaxThreads = 1024;
 inline constexpr size_t kMaxSharedBytes = 227 << 10;
 
-// The last lane to arrive runs it: posted[l] is what lane l posted, for the lanes in `lanes`, and what it leaves there
-// is returned to lane l.
+// The last lane to arrive calls the operation. posted[l] holds the value that lane l posted, for each lane in `lanes`.
+// The value that the operation stores in posted[l] is returned to lane l.
 using WarpOperation = void (*)(uint64_t* posted, uint32_t lanes);
 using BlockOperation = void (*)(uint64_t* posted, int threads);
 
-// A value of up to 8 bytes, or a pointer, as what is posted and back.
+// Convert a value of up to 8 bytes, or a pointer, to the 8 bytes that are posted, and back.
 template <class T>
 uint64_t to_posted(T value) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
@@ -62,8 +62,8 @@ struct Place {
 
 class ResidentBlocks;
 
-// A kernel, its arguments and its shape. The functions are made by launch<kernel>() in the kernel's own file, where its
-// threadIdx lives.
+// A kernel with its arguments and its launch shape. launch<kernel>() instantiates the two functions in the kernel's own
+// file, because threadIdx is a variable of that file.
 struct KernelLaunch {
   const char* name;
   const char* file;
@@ -71,20 +71,20 @@ struct KernelLaunch {
   CpuExtent grid, block;
   size_t shared_bytes;
   const void* arguments;
-  // Calls the kernel for the threads first .. last-1 in turn; `in_loop` turns false when one of them had to wait: it is
-  // a thread of its own then, and the loop ends with it.
+  // Calls the kernel for the threads first .. last-1 in turn. `in_loop` becomes false when a thread had to wait: that
+  // thread is then a fiber of its own, and the loop ends when it returns.
   void (*run_threads)(const void* arguments, int first, int last, const bool& in_loop);
   // Sets blockIdx, blockDim and gridDim of the kernel's file; returns the address of its threadIdx.
   CpuIndex* (*enter_block)(CpuIndex block, CpuExtent block_dim, CpuExtent grid_dim);
-  ResidentBlocks* residents = nullptr;  // of the grid while it is executed
+  ResidentBlocks* residents = nullptr;  // the resident blocks of the grid while it is executed
 };
 
 class Block;
 
-// Executes blocks on one OS thread; keeps the fibers' stacks.
+// Executes blocks on one OS thread. Keeps the fibers and their stacks from block to block.
 class BlockRunner {
  public:
-  BlockRunner(const CpuWorld& world, int number);
+  BlockRunner(const CpuBackend& backend, int number);
   ~BlockRunner();
   void run(const KernelLaunch& launch, size_t block_number);
 
@@ -96,8 +96,8 @@ class BlockRunner {
 
 std::byte* shared_bytes();
 
-// `place` lives until the call returns.
-void sync_block(const Place& place);  // all threads that have not returned
+// `place` must live until the call returns.
+void sync_block(const Place& place);  // waits for all threads that have not returned
 void sync_named(int barrier, int threads, const Place& place);
 uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
 uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const Place& place);
@@ -110,9 +110,10 @@ void async_copy(void* to, const void* from, int bytes, const Place& place);
 void async_copy_commit();
 void async_copy_wait(int groups_in_flight);
 
-// Ends the process: the message, then the kernel, block, thread, and who waits where.
+// Ends the process. Prints the message, then the kernel, the block, the thread and where the other threads wait.
 [[noreturn, gnu::format(printf, 1, 2)]] void stop_kernel(const char* pattern, ...);
-// Ends the process if this OS thread executes a kernel: it touched `address`, where it has no memory.
+// Called when this OS thread accessed `address`, where no memory is mapped. Ends the process with a report if the OS
+// thread executes a kernel; otherwise returns.
 void stop_if_kernel_faulted(const void* address);
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

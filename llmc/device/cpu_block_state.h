@@ -1,5 +1,5 @@
-// One block in execution: its threads, who of them may go on, and where the others wait. Included only by the files
-// that play the threads of a block; what every switch goes through is inline here.
+// The state of one block in execution: its threads, which of them are ready, and where the others wait. Only the files
+// that implement the threads of a block include it. The functions that every switch calls are inline here.
 #pragma once
 
 #include <algorithm>
@@ -18,34 +18,34 @@
 #include "llmc/device/fiber_stack.h"
 #include "llmc/device/random.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 
-// Behind what a kernel asked for: must still be poison when a block ends.
+// Guard bytes behind the shared memory that the kernel asked for. They must still be poison when the block ends.
 inline constexpr size_t kSharedGuardBytes = 256;
 inline constexpr size_t kSharedMapping = (kMaxSharedBytes + kSharedGuardBytes + 65535) / 65536 * 65536;
 inline constexpr int kWarpSize = 32, kWarpgroupSize = 128, kNamedBarriers = 16;
 
-// What must be known of a thread that has waited.
+// The bookkeeping of a thread that runs, or ran, as a fiber.
 struct alignas(64) Thread {
   CpuIndex index;
   Fiber* fiber = nullptr;
-  const Place* place = nullptr;  // where it waits; lies on its stack
-  OrderToken arrived, left;      // before and after the barrier or collective in which it waits
+  const Place* place = nullptr;  // where it waits; points into its stack
+  OrderToken arrived, left;      // its arrival at, and departure from, the barrier or collective
   AsyncCopies copies;
 };
 
 struct alignas(64) Warp {
-  uint32_t alive, waiting;  // lanes that have not returned; lanes that wait in a collective of the warp
+  uint32_t alive, waiting;  // masks: lanes that have not returned; lanes that wait in a collective
   uint32_t mask[kWarpSize];
   WarpOperation operation[kWarpSize];
   uint64_t posted[kWarpSize];
 };
 
-// Barrier 1 … 15: so many threads come there, each wherever it stands in the kernel.
+// A named barrier, 1 to 15. It completes when `expected` threads have arrived, each from any place in the kernel.
 struct NamedBarrier {
-  int expected = 0, count = 0, waiting = 0;  // of those that have come, these wait
+  int expected = 0, count = 0, waiting = 0;  // threads needed; threads arrived; of these, threads that wait
   uint16_t waiters[kMaxThreads];
-  Place last_arrival = {};  // of a thread that came and went on
+  Place last_arrival = {};  // last named_barrier_arrive, whose thread does not wait
   OrderToken arrived;
 };
 
@@ -60,7 +60,7 @@ struct HopperState;
 
 class Block {
  public:
-  Block(const CpuWorld& world, int number);
+  Block(const CpuBackend& backend, int number);
   ~Block();
 
   void run(const KernelLaunch& launch, size_t block_number);
@@ -76,7 +76,7 @@ class Block {
   void describe() const;
   bool overflowed_at(const void* address) const;
 
-  const CpuWorld& world() const { return world_; }
+  const CpuBackend& backend() const { return backend_; }
   std::byte* shared() const { return shared_; }
   size_t shared_bytes() const { return launch_->shared_bytes; }
   int lane() const { return linear(*thread_index_) % kWarpSize; }
@@ -84,12 +84,13 @@ class Block {
   bool returned(int thread) const { return !(warps_[thread / kWarpSize].alive >> thread % kWarpSize & 1); }
   Random& random() { return random_; }
 
-  // Of the running thread, which gets its bookkeeping.
+  // Returns the number of the running thread. If the thread is still in the plain loop, it gets its bookkeeping first.
   int current() {
     leave_loop();
     return current_;
   }
-  // To ThreadSanitizer: the running thread reads or writes; other accesses of the world itself are no thread's.
+  // Tell ThreadSanitizer that the running thread reads or writes. While an Unwatched lives, ThreadSanitizer ignores the
+  // accesses of the backend itself, which no thread of the kernel makes.
   void reads(const void* data, size_t bytes) { switch_.reads(data, bytes); }
   void writes(const void* data, size_t bytes) { switch_.writes(data, bytes); }
   class Unwatched {
@@ -103,7 +104,7 @@ class Block {
     FiberSwitch& switch_;
     const bool before_;
   };
-  // It waits at `place`, until it is made ready and its turn comes.
+  // The running thread waits at `place` until make_ready() was called for it and it is picked.
   void wait_at(const Place& place) {
     threads_[current_].place = &place;
     park();
@@ -111,12 +112,13 @@ class Block {
   void make_ready(int thread) { ready_[ready_end_++ % kMaxThreads] = uint16_t(thread); }
   void step_aside();
 
-  // For Hopper's instructions; begun with the first of a block.
+  // The state for Hopper's instructions. The first of them in a block begins it.
   HopperState& hopper() {
     if (!uses_hopper_) begin_hopper();
     return *hopper_;
   }
-  // Where `bytes` at a pointer lie in shared memory; the kernel ends if not there, or not at a multiple of `alignment`.
+  // Returns the byte offset of `pointer` in shared memory. Stops the kernel if the `bytes` from there are not all in
+  // shared memory, or if the offset is not a multiple of `alignment`.
   size_t shared_offset(const void* pointer, size_t bytes, size_t alignment, const char* what, const Place& place) const;
 
  private:
@@ -154,21 +156,21 @@ class Block {
   CpuIndex* thread_index_ = nullptr;  // threadIdx of the kernel's file
   int count_ = 0;                     // threads of this block
   int next_ = 0, done_ = 0, current_ = 0;
-  // A ring of the threads that may go on, in the order in which they became ready; each stands in it once at most.
+  // A ring buffer of the ready threads, in the order in which they became ready. It holds each thread once at most.
   unsigned ready_begin_ = 0, ready_end_ = 0;
-  // While in_loop_, threads loop_first_ .. threadIdx are called by one loop and have no bookkeeping yet.
+  // While in_loop_ is true, one plain loop calls the threads loop_first_ .. threadIdx; they have no bookkeeping yet.
   bool in_loop_ = false;
   bool start_pending_ = false;
   const bool random_order_;
-  bool ahead_ = false;  // who was made ready last goes on first: one warp runs as far as it can before another does
-  bool otherwise_;      // not simply the first of the ring goes on
+  bool ahead_ = false;  // picks the thread that was made ready last: one warp runs as far as it can before another
+  bool otherwise_;      // pick_otherwise() picks, not the ring's order
   bool uses_hopper_ = false, uses_named_arrivals_ = false;
   int loop_first_ = 0;
   const KernelLaunch* launch_ = nullptr;
   uint16_t ready_[kMaxThreads];
   Warp warps_[kMaxThreads / kWarpSize];
   Thread threads_[kMaxThreads];
-  // __syncthreads and block operations: all threads that have not returned meet at one place.
+  // __syncthreads and block operations: all threads that have not returned wait at the same place.
   int barrier_count_ = 0;
   uint16_t barrier_waiters_[kMaxThreads];
   const Place* barrier_place_ = nullptr;
@@ -177,7 +179,7 @@ class Block {
   NamedBarrier named_[kNamedBarriers];
   std::vector<FlagWaiter> flag_waiters_;
 
-  const CpuWorld world_;
+  const CpuBackend backend_;
   Random random_;
   CpuIndex block_index_;
   std::byte* shared_ = nullptr;
@@ -189,17 +191,17 @@ class Block {
   std::vector<Fiber*> free_fibers_;
 };
 
-// The block that this OS thread executes.
+// The block that this OS thread executes; null: none.
 extern constinit thread_local Block* current_block;
 
-// What runs next: a thread that may go on, kStartNext, or kNothing.
+// Returns what runs next: the number of a ready thread, kStartNext, or kNothing.
 inline int Block::pick() {
   if (otherwise_) return pick_otherwise();
   if (ready_begin_ != ready_end_) return ready_[ready_begin_++ % kMaxThreads];
   return next_ < count_ ? kStartNext : nobody_is_ready();
 }
 
-// The running thread waits; somebody else runs until it is made ready and picked.
+// The running thread waits. Other threads run until it is made ready and picked.
 inline void Block::park() {
   const int me = current_, next = pick();
   if (next >= 0) {
@@ -213,15 +215,16 @@ inline void Block::park() {
   *thread_index_ = threads_[me].index;
 }
 
-// In random order, who completed a collective may be overtaken by those it set free.
+// In random order, a thread that could continue (it completed a collective, or arrived without waiting) may let other
+// ready threads run first.
 inline void Block::step_aside() {
   if (!random_order_ || random_.below(2)) return;
   make_ready(current_);
   park();
 }
 
-// For the next threads to start in. For ThreadSanitizer each thread of the block is always the same fiber: else two
-// that use one stack in turn would seem to race, or to be ordered.
+// Returns the fiber in which the next threads start. Under ThreadSanitizer each thread of the block always has the same
+// fiber: otherwise two threads that use one stack in turn would seem to race, or to be ordered.
 inline Fiber* Block::new_or_free_fiber() {
   if (LLMC_TSAN) return fibers_[size_t(next_thread())].get();
   if (!free_fibers_.empty()) {
@@ -232,4 +235,4 @@ inline Fiber* Block::new_or_free_fiber() {
   return new_fiber();
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

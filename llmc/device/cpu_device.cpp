@@ -1,4 +1,5 @@
-// The CPU world's device: memory that is poisoned, streams that the host executes, every access order-checked.
+// The CPU backend's device. Memory is poisoned, the host executes the streams, and the order of every access is
+// checked.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -23,12 +24,12 @@ void Device::State::execute_front(Stream::State& stream) {
   const std::function<void()> function = std::move(task->function);
   task->function = nullptr;
   task->after = nullptr;
-  task->done = true;  // also when it throws: nothing may go on to wait for it
+  task->done = true;  // set before the call: nothing may wait forever for a function that throws
   if (function) function();
   task->time = seconds();
 }
 
-// Executes one piece of work that may go on, of a stream chosen at random.
+// Executes one task: the first of a random stream among those whose first task need not wait for another.
 void Device::State::execute_random() {
   std::vector<Stream::State*> able;
   for (Stream::State* s : streams)
@@ -43,10 +44,11 @@ void Device::State::drop_work() {
   }
 }
 
-// Executes `task` and, before it, only what it depends on.
+// Executes `task`. The eager and lazy schedules execute before it only the tasks on which it depends; the random
+// schedule executes tasks of random streams until it is done.
 void Device::State::need(const std::shared_ptr<Task>& task) {
   while (task && !task->done) {
-    if (world.schedule == CpuWorld::Schedule::random) {
+    if (backend.schedule == CpuBackend::Schedule::random) {
       execute_random();
       continue;
     }
@@ -56,13 +58,13 @@ void Device::State::need(const std::shared_ptr<Task>& task) {
   }
 }
 
-std::shared_ptr<cpu_world::Task> Device::State::enqueue(Stream::State& stream, std::function<void()> function,
-                                                        std::shared_ptr<Task> after) {
+std::shared_ptr<cpu_backend::Task> Device::State::enqueue(Stream::State& stream, std::function<void()> function,
+                                                          std::shared_ptr<Task> after) {
   auto task = std::make_shared<Task>(Task{std::move(function), std::move(after), &stream});
   stream.queue.push_back(task);
   stream.last = task;
-  if (world.schedule == CpuWorld::Schedule::eager) need(task);
-  if (world.schedule == CpuWorld::Schedule::random)
+  if (backend.schedule == CpuBackend::Schedule::eager) need(task);
+  if (backend.schedule == CpuBackend::Schedule::random)
     for (size_t n = random.below(3); n; --n) execute_random();
   return task;
 }
@@ -77,7 +79,7 @@ std::function<void()> Device::State::recorded(std::function<void()> function) {
   };
 }
 
-namespace cpu_world {
+namespace cpu_backend {
 
 namespace {
 
@@ -115,22 +117,22 @@ void run_grid(Device& device, KernelLaunch launch) {
   launch.residents = &residents;
   const size_t blocks = launch.grid.count();
   size_t offset = 0;
-  if (state.world.order == CpuWorld::ThreadOrder::random) offset = state.random.below(blocks);
-  const bool reverse = state.world.order == CpuWorld::ThreadOrder::reverse;
+  if (state.backend.order == CpuBackend::ThreadOrder::random) offset = state.random.below(blocks);
+  const bool reverse = state.backend.order == CpuBackend::ThreadOrder::reverse;
   state.pool.run(blocks, [&](size_t i, int worker) {
     state.runners[size_t(worker)]->run(launch, reverse ? blocks - 1 - i : (i + offset) % blocks);
   });
 }
 
-const CpuWorld& world_of(Device& device) { return device.state().world; }
+const CpuBackend& backend_of(Device& device) { return device.state().backend; }
 
 void parallel_for(Device& device, size_t count, const std::function<void(size_t)>& body) {
   device.state().pool.run(count, [&](size_t i, int) { body(i); });
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend
 
-// ---------------------------------------------------------------------------------------------- the world's settings
+// ---------------------------------------------------------------------------------------------- the backend's settings
 
 namespace {
 
@@ -156,40 +158,40 @@ unsigned long number_from(const char* variable, unsigned long otherwise) {
 
 }  // namespace
 
-CpuWorld CpuWorld::from_environment(int local_ranks) {
-  CpuWorld world;
-  world.order = choice_from<ThreadOrder>(
-      "LLMC_CPU_ORDER", world.order,
+CpuBackend CpuBackend::from_environment(int local_ranks) {
+  CpuBackend backend;
+  backend.order = choice_from<ThreadOrder>(
+      "LLMC_CPU_ORDER", backend.order,
       {{"forward", ThreadOrder::forward}, {"reverse", ThreadOrder::reverse}, {"random", ThreadOrder::random}});
-  world.schedule =
-      choice_from<Schedule>("LLMC_CPU_STREAMS", world.schedule,
+  backend.schedule =
+      choice_from<Schedule>("LLMC_CPU_STREAMS", backend.schedule,
                             {{"eager", Schedule::eager}, {"lazy", Schedule::lazy}, {"random", Schedule::random}});
-  world.landing =
-      choice_from<Landing>("LLMC_CPU_COPIES", world.landing,
-                           {{"late", Landing::late}, {"early", Landing::early}, {"random", Landing::random}});
-  world.seed = number_from("LLMC_CPU_SEED", world.seed);
-  world.pinned_bytes = number_from("LLMC_CPU_PINNED", world.pinned_bytes);
-  world.processes = local_ranks;
+  backend.copy_timing = choice_from<CopyTiming>(
+      "LLMC_CPU_COPIES", backend.copy_timing,
+      {{"late", CopyTiming::late}, {"early", CopyTiming::early}, {"random", CopyTiming::random}});
+  backend.seed = number_from("LLMC_CPU_SEED", backend.seed);
+  backend.pinned_bytes = number_from("LLMC_CPU_PINNED", backend.pinned_bytes);
+  backend.processes = local_ranks;
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
-  world.threads = int(number_from("LLMC_THREADS", (unsigned long)std::max(1, cores / local_ranks)));
-  REQUIRE(world.threads >= 1 && world.threads <= 1024, "LLMC_THREADS=%d: expected 1 to 1024", world.threads);
-  return world;
+  backend.threads = int(number_from("LLMC_THREADS", (unsigned long)std::max(1, cores / local_ranks)));
+  REQUIRE(backend.threads >= 1 && backend.threads <= 1024, "LLMC_THREADS=%d: expected 1 to 1024", backend.threads);
+  return backend;
 }
 
 // ---------------------------------------------------------------------------------------------- device
 
-Device::Device(int, CpuWorld world) {
-  if (world.threads == 0) world.threads = std::max(1, int(std::thread::hardware_concurrency()));
-  state_ = std::make_unique<State>(world);
+Device::Device(int, CpuBackend backend) {
+  if (backend.threads == 0) backend.threads = std::max(1, int(std::thread::hardware_concurrency()));
+  state_ = std::make_unique<State>(backend);
   DeviceInfo& info = state_->info;
-  info.name = format("CPU (%d thread%s)", world.threads, world.threads == 1 ? "" : "s");
-  info.memory_bytes = info.free_bytes = host_memory_bytes() / size_t(world.processes);
-  info.multiprocessors = world.threads;
-  info.wide_rows = world.wide_rows;
-  info.shared_bytes_per_block = std::min(world.shared_bytes, cpu_world::kMaxSharedBytes);
+  info.name = format("CPU (%d thread%s)", backend.threads, backend.threads == 1 ? "" : "s");
+  info.memory_bytes = info.free_bytes = host_memory_bytes() / size_t(backend.processes);
+  info.multiprocessors = backend.threads;
+  info.wide_rows = backend.wide_rows;
+  info.shared_bytes_per_block = std::min(backend.shared_bytes, cpu_backend::kMaxSharedBytes);
 }
 
-Device::Device(const DeviceInfo& modelled, bool checks_order) : Device(0, CpuWorld{.threads = 1}) {
+Device::Device(const DeviceInfo& modelled, bool checks_order) : Device(0, CpuBackend{.threads = 1}) {
   state_->checks_order = checks_order;
   state_->info = modelled;
   state_->executes = false;
@@ -324,7 +326,7 @@ std::byte* allocate(Device& device, size_t bytes, const char* what) {
   if (!device.state().executes) return reserve_addresses(bytes, strcmp(what, "device") != 0);
   void* memory = nullptr;
   REQUIRE(posix_memalign(&memory, 4096, bytes) == 0, "no memory for %zu bytes of %s memory", bytes, what);
-  memset(memory, 0xff, bytes);  // NaN as fp32, bf16, e4m3: what nobody wrote shows
+  memset(memory, 0xff, bytes);  // NaN in fp32, bf16 and e4m3: exposes reads of unwritten memory
   return static_cast<std::byte*>(memory);
 }
 
@@ -350,7 +352,7 @@ DeviceMemory::~DeviceMemory() {
   else release(device_, data_, size_);
 }
 PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
-  const size_t limit = device.state().world.pinned_bytes;
+  const size_t limit = device.state().backend.pinned_bytes;
   if (bytes > limit - std::min(limit, device.pinned_bytes())) fail_to_pin(bytes, format("LLMC_CPU_PINNED=%zu", limit));
   data_ = allocate(device, bytes, "pinned host");
   device.count_allocation();
@@ -368,13 +370,13 @@ void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const 
   Device& device = stream.device();
   if (device.is_pinned(to) != device.is_pinned(from)) work.crossed = bytes;
   else if (device.is_pinned(to)) device.state().require_no_capture("a copy from host to host");
-  cpu_world::enqueue(work, [=] { memmove(to, from, bytes); });
+  cpu_backend::enqueue(work, [=] { memmove(to, from, bytes); });
 }
 
 void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {
   if (bytes == 0) return;
-  cpu_world::enqueue(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, file, line),
-                     [=] { memset(data, value, bytes); });
+  cpu_backend::enqueue(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, file, line),
+                       [=] { memset(data, value, bytes); });
 }
 
 void host_accesses(Device& device, const char* name, std::initializer_list<Access> accesses) {

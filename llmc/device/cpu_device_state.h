@@ -1,4 +1,4 @@
-// What is behind a Device, a Stream and an Event in the CPU world: for cpu_device.cpp and cpu_graph.cpp.
+// The states of Device, Stream, Event and Graph in the CPU backend, for cpu_device.cpp and cpu_graph.cpp.
 #pragma once
 
 #include <deque>
@@ -16,33 +16,34 @@
 #include "llmc/device/record.h"
 #include "llmc/device/thread_pool.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 
-// One piece of enqueued work; an event's record and a wait are pieces of work without a function.
+// One enqueued task. Recording an event and waiting for one are tasks without a function.
 struct Task {
   std::function<void()> function;
-  std::shared_ptr<Task> after;  // of another stream: what a wait waits for
+  std::shared_ptr<Task> after;  // must be done first: the event of a wait, the previous collective; null: none
   Stream::State* stream;
   bool done = false;
-  double time = 0;  // seconds, when it was done
+  double time = 0;  // when it was done, in seconds
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend
 
 struct Stream::State {
   Device* device;
-  int timeline, number;  // of the order check, of the record
-  std::deque<std::shared_ptr<cpu_world::Task>> queue;
-  std::shared_ptr<cpu_world::Task> last;
+  int timeline, number;  // its numbers in the order check and in a record
+  std::deque<std::shared_ptr<cpu_backend::Task>> queue;
+  std::shared_ptr<cpu_backend::Task> last;
 };
 
 struct Event::State {
   Device* device;
-  std::shared_ptr<cpu_world::Task> task = {};  // null: never recorded
+  std::shared_ptr<cpu_backend::Task> task = {};  // null: never recorded
   OrderCheck::Clock clock = {};
-  int point = -1;    // of the record
-  int64_t step = 0;  // of the device, when it was recorded
-  // Recorded in a capture: what it stands for outside, the graph's end, and which of the graph's points it is.
+  int point = -1;    // its number in a record, as Record::Entry::point
+  int64_t step = 0;  // the device's step when it was recorded
+  // For an event recorded in a capture: outside the capture it stands for `end`, the end of the graph's last launch.
+  // captured_point is its index among the graph's points.
   std::shared_ptr<Event> end = {};
   int captured_point = -1;
 
@@ -51,46 +52,47 @@ struct Event::State {
 };
 
 struct Device::State {
-  using Task = cpu_world::Task;
-  explicit State(const CpuWorld& world) : world(world), random(world.seed), pool(world.threads) {
-    for (int i = 0; i < pool.size(); ++i) runners.push_back(std::make_unique<cpu_world::BlockRunner>(world, i));
+  using Task = cpu_backend::Task;
+  explicit State(const CpuBackend& backend) : backend(backend), random(backend.seed), pool(backend.threads) {
+    for (int i = 0; i < pool.size(); ++i) runners.push_back(std::make_unique<cpu_backend::BlockRunner>(backend, i));
   }
-  CpuWorld world;
+  CpuBackend backend;
   DeviceInfo info;
-  size_t device_bytes = 0;  // of DeviceMemory
+  size_t device_bytes = 0;  // bytes that DeviceMemory holds
   Random random;
   ThreadPool pool;
-  std::vector<std::unique_ptr<cpu_world::BlockRunner>> runners;
+  std::vector<std::unique_ptr<cpu_backend::BlockRunner>> runners;
   OrderCheck order;
   std::vector<Stream::State*> streams;
   std::shared_ptr<Task> last_collective;
   bool executes = true, checks_order = true;
-  Graph::State* capture = nullptr;  // what is asked for goes there
+  Graph::State* capture = nullptr;  // takes the enqueued work while a capture lasts; else null
   Record* record = nullptr;
   double record_begin = 0;
   std::vector<std::string> stream_names;
   int points = 0;
 
   std::shared_ptr<Task> enqueue(Stream::State& stream, std::function<void()> function, std::shared_ptr<Task> after);
-  // The function of the entry recorded last: with a note of when it ran, or nothing where nothing is executed.
+  // Returns the function to enqueue for the entry recorded last: null if the device executes nothing; with a record,
+  // one that also notes when `function` ran; otherwise `function` itself.
   std::function<void()> recorded(std::function<void()> function);
   void wait(Stream::State& stream, const Event::State& event);
   void execute_front(Stream::State& stream);
   void execute_random();
   void need(const std::shared_ptr<Task>& task);
-  // After an error nothing more is executed: what is left may need what is gone, or other ranks.
+  // Discards all enqueued work after an error: it may need memory that is gone, or other ranks.
   void drop_work();
-  // The host must not wait, nor touch memory, while work is captured.
+  // Throws Error while work is captured: the host must not wait, nor touch memory, before the capture ends.
   void require_no_capture(const char* what) const;
 };
 
 struct Graph::State {
   struct Node {
     enum class Kind { work, collective, record, wait } kind;
-    size_t stream;  // in the order in which they came in
+    size_t stream;  // its index in `captured`, the order in which streams joined
     std::optional<Work> work = {};
     std::function<void()> function = {};
-    int point = -1;  // of record and wait
+    int point = -1;  // record and wait: index in `points`
   };
   explicit State(Device& device) : device(device), end(std::make_shared<Event>(device)) {}
 
@@ -100,17 +102,17 @@ struct Graph::State {
   void finish();
 
   Device& device;
-  std::vector<Stream*> captured;  // while it is
-  OrderCheck::Clock begin;        // of the first stream
-  // Of each stream, and of each point: how much work of each stream comes before it.
+  std::vector<Stream*> captured;  // the capture's streams, until the capture ends
+  OrderCheck::Clock begin;        // the first stream's clock when the capture began
+  // For each stream and for each point: the number of work nodes of each stream that come before it.
   using Seen = std::vector<size_t>;
   std::vector<Seen> streams_seen, points_seen;
   std::vector<Node> nodes;
-  std::vector<Stream> branches;  // of a launch, for each stream but the first
+  std::vector<Stream> branches;  // the streams of a launch for all captured streams but the first
   std::vector<Event> points;
   std::vector<std::weak_ptr<Event::State>> recorded;  // the events that each launch records
-  std::shared_ptr<Event> end;                         // of the last launch
+  std::shared_ptr<Event> end;                         // the end of the last launch
 
  private:
-  size_t index_of(const Stream& stream) const;  // captured.size(): it is not there
+  size_t index_of(const Stream& stream) const;  // captured.size() if the stream is not in the capture
 };

@@ -2,9 +2,9 @@
 
 #include <chrono>
 
-namespace cpu_world {
+namespace cpu_backend {
 
-// Longer than a thread of the device that has nothing to do needs to begin another block.
+// An idle thread of the device takes less time than this to begin another block.
 static constexpr std::chrono::seconds kPatience{10};
 
 void ResidentBlocks::news() {
@@ -30,7 +30,8 @@ bool ResidentBlocks::wait(const std::function<bool()>& come) {
     const uint64_t seen = changes_;
     const int begun = begun_;
     ++in_vain_;
-    // Nobody is left who could set a flag, but a block that has not begun: there is one more chance for it.
+    // When all running blocks wait, only a block that has not begun could still set a flag. If there is room for one,
+    // it gets kPatience to begin.
     const auto all_wait = [&] { return in_vain_ == begun_ - ended_; };
     const auto changed = [&] { return changes_ != seen || hang_; };
     if (all_wait() && begun_ - ended_ == most_) hang_ = true;
@@ -42,4 +43,4 @@ bool ResidentBlocks::wait(const std::function<bool()>& come) {
   return has_come;
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -1,5 +1,5 @@
-// Blocks of one kernel that wait for each other, in the CPU world. As many are resident as the device has threads, so
-// that what a block waits for must come from one that has begun; what can never come ends the kernel.
+// Flags by which the blocks of one kernel wait for each other, in the CPU backend. As many blocks are resident as the
+// device has threads, so a block may wait only for blocks that have begun. A wait that can never end stops the kernel.
 #pragma once
 
 #include <atomic>
@@ -8,9 +8,9 @@
 #include <functional>
 #include <mutex>
 
-namespace cpu_world {
+namespace cpu_backend {
 
-// Of one launch.
+// The resident blocks of one launch.
 class ResidentBlocks {
  public:
   explicit ResidentBlocks(int most) : most_(most) {}
@@ -20,22 +20,23 @@ class ResidentBlocks {
     ++ended_;
     if (waiting_) news();
   }
-  // What the caller did before is seen by whoever has waited for the flag.
+  // Sets the flag. A block that has waited for the flag sees everything that the caller did before this call.
   void set(uint32_t* flag, uint32_t value);
-  // Returns true when `come` does, asked whenever a flag was set; false if it never can, since every block waits.
+  // Calls `come` at once and again whenever a flag was set or a block ended. Returns true when `come` does; false if it
+  // never can, because every block waits.
   bool wait(const std::function<bool()>& come);
 
  private:
   void news();
 
-  const int most_;  // at once
+  const int most_;  // blocks resident at the same time, at most
   std::atomic<int> begun_{0}, ended_{0};
   std::atomic<int> waiting_{0};  // blocks in wait()
-  std::mutex mutex_;             // of what follows, and of the flags' values
+  std::mutex mutex_;             // guards the members below and the flags' values
   std::condition_variable changed_;
   uint64_t changes_ = 0;
-  int in_vain_ = 0;  // blocks that have asked since the last change
+  int in_vain_ = 0;  // blocks whose `come` returned false since the last change
   bool hang_ = false;
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -1,5 +1,5 @@
-// Graphs in the CPU world: a capture keeps what would have been enqueued, with the arguments that it would have had,
-// and a launch enqueues it.
+// Graphs in the CPU backend. A capture stores the work that would have been enqueued, with its arguments. A launch
+// enqueues that work.
 #include <algorithm>
 
 #include "llmc/base/error.h"
@@ -123,10 +123,10 @@ void Graph::launch(Stream& stream) {
     Stream& in = stream_of(node);
     switch (node.kind) {
       case State::Node::Kind::work:
-        cpu_world::enqueue(Work(in, *node.work), node.function);
+        cpu_backend::enqueue(Work(in, *node.work), node.function);
         break;
       case State::Node::Kind::collective:
-        cpu_world::enqueue_collective(Work(in, *node.work), node.function);
+        cpu_backend::enqueue_collective(Work(in, *node.work), node.function);
         break;
       case State::Node::Kind::record:
         state_->points[size_t(node.point)].state().record(in);

@@ -1,11 +1,11 @@
-// What a block has that uses Hopper's own instructions, in the CPU world.
+// The state of a block that uses Hopper's own instructions, in the CPU backend.
 #pragma once
 
 #include "llmc/device/cpu_async_proxy.h"
-#include "llmc/device/cpu_transaction_barriers.h"
+#include "llmc/device/cpu_mbarriers.h"
 #include "llmc/device/cpu_warpgroups.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 
 struct HopperState {
   explicit HopperState(Block& block)
@@ -24,7 +24,7 @@ struct HopperState {
     proxy.thread_returns(thread);
     warpgroups.thread_returns(thread);
   }
-  // One of the things that are under way beside the threads, if there are any.
+  // Advances one load, store or product in flight, chosen at random. May find none to advance.
   void go_on_somewhere() {
     switch (block.random().below(3)) {
       case 0:
@@ -48,4 +48,4 @@ struct HopperState {
   Warpgroups warpgroups;
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -1,5 +1,5 @@
-// The CUDA C++ language for kernels in the CPU world: qualifiers, coordinates, barriers, warp collectives.
-// Included by kernel.cuh only.
+// CUDA C++ for kernels in the CPU backend: qualifiers, coordinates, barriers and warp collectives. Only kernel.cuh
+// includes this file.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// Two names of CUDA's that kernels do not use: the compiler says what stands for them in both worlds.
+// Kernels do not use these two CUDA names. The compiler's error says what to use instead in both backends.
 #define __shared__ _Pragma("GCC error \"shared memory is declared by shared_memory<T>() (llmc/device/kernel.cuh)\"")
 template <class T>
 T atomicAdd(T*, std::type_identity_t<T>) {
@@ -32,7 +32,7 @@ T atomicAdd(T*, std::type_identity_t<T>) {
 
 using dim3 = CpuExtent;
 
-// A kernel is inlined into the loop over the threads of a block, so its coordinates live in its own file.
+// A kernel is inlined into the loop over the threads of a block, so these coordinates are variables of its own file.
 [[maybe_unused]] static thread_local CpuIndex threadIdx, blockIdx;
 [[maybe_unused]] static thread_local CpuExtent blockDim, gridDim;
 static constexpr int warpSize = 32;
@@ -41,14 +41,14 @@ static constexpr int warpSize = 32;
 
 inline void __syncthreads(LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::sync_block({"__syncthreads", file, line});
+  cpu_backend::sync_block({"__syncthreads", file, line});
 }
 inline void __syncwarp(uint32_t mask = ~0u, LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::sync_warp(mask, nullptr, 0, {"__syncwarp", file, line});
+  cpu_backend::sync_warp(mask, nullptr, 0, {"__syncwarp", file, line});
 }
 
-namespace cpu_world {
+namespace cpu_backend {
 
 template <class T>
 struct Shuffle {
@@ -59,7 +59,7 @@ struct Shuffle {
       if (!(mask >> l & 1)) continue;
       auto* me = from_posted<Shuffle*>(lanes[l]);
       if (mask >> me->source & 1) me->result = from_posted<Shuffle*>(lanes[me->source])->value;
-      else memset(static_cast<void*>(&me->result), 0xff, sizeof(T));  // a lane that is not there: undefined
+      else memset(static_cast<void*>(&me->result), 0xff, sizeof(T));  // the source lane is not in the mask: undefined
     }
   }
 };
@@ -71,7 +71,8 @@ T shuffle(uint32_t mask, T value, int source, const Place& place) {
   return me.result;
 }
 
-// The source lane of a shuffle within groups of `width` lanes; out of the group: the lane itself.
+// Returns the source lane of a shuffle within groups of `width` lanes. For a source outside the group, that is the lane
+// itself.
 inline int shuffle_source(int source, int width) {
   const int lane = lane_number();
   return (source & ~(width - 1)) == (lane & ~(width - 1)) ? source : lane;
@@ -117,30 +118,31 @@ struct Signature<kernel> {
   }
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend
 
 template <class T>
 T __shfl_sync(uint32_t mask, T value, int source, int width = 32, LLMC_PLACE) {
-  const int base = cpu_world::lane_number() & ~(width - 1);
-  return cpu_world::shuffle(mask, value, base + (source & (width - 1)), {"__shfl_sync", file, line});
+  const int base = cpu_backend::lane_number() & ~(width - 1);
+  return cpu_backend::shuffle(mask, value, base + (source & (width - 1)), {"__shfl_sync", file, line});
 }
 template <class T>
 T __shfl_xor_sync(uint32_t mask, T value, int lanes, int width = 32, LLMC_PLACE) {
-  // Unlike the others it may reach into earlier groups.
-  const int lane = cpu_world::lane_number(), source = lane ^ (lanes & 31);
-  return cpu_world::shuffle(mask, value, source <= (lane | (width - 1)) ? source : lane,
-                            {"__shfl_xor_sync", file, line});
+  // Unlike the other shuffles, this one may read from an earlier group.
+  const int lane = cpu_backend::lane_number(), source = lane ^ (lanes & 31);
+  return cpu_backend::shuffle(mask, value, source <= (lane | (width - 1)) ? source : lane,
+                              {"__shfl_xor_sync", file, line});
 }
 template <class T>
 T __shfl_down_sync(uint32_t mask, T value, unsigned lanes, int width = 32, LLMC_PLACE) {
-  const int source = cpu_world::shuffle_source(cpu_world::lane_number() + int(lanes), width);
-  return cpu_world::shuffle(mask, value, source, {"__shfl_down_sync", file, line});
+  const int source = cpu_backend::shuffle_source(cpu_backend::lane_number() + int(lanes), width);
+  return cpu_backend::shuffle(mask, value, source, {"__shfl_down_sync", file, line});
 }
 template <class T>
 T __shfl_up_sync(uint32_t mask, T value, unsigned lanes, int width = 32, LLMC_PLACE) {
-  const int source = cpu_world::shuffle_source(cpu_world::lane_number() - int(lanes), width);
-  return cpu_world::shuffle(mask, value, source, {"__shfl_up_sync", file, line});
+  const int source = cpu_backend::shuffle_source(cpu_backend::lane_number() - int(lanes), width);
+  return cpu_backend::shuffle(mask, value, source, {"__shfl_up_sync", file, line});
 }
 inline uint32_t __ballot_sync(uint32_t mask, int predicate, LLMC_PLACE) {
-  return uint32_t(cpu_world::sync_warp(mask, &cpu_world::run_ballot, predicate != 0, {"__ballot_sync", file, line}));
+  return uint32_t(
+      cpu_backend::sync_warp(mask, &cpu_backend::run_ballot, predicate != 0, {"__ballot_sync", file, line}));
 }

@@ -7,7 +7,7 @@
 #include "llmc/device/cpu_block.h"
 #include "llmc/device/fiber.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 
 #if LLMC_ASAN
 
@@ -17,7 +17,7 @@ void report_memory_faults() {}
 
 namespace {
 
-// The handler needs a stack of its own: the thread's may just have overflowed.
+// The signal handler needs a stack of its own, because the thread's stack may just have overflowed.
 class SignalStack {
  public:
   SignalStack() {
@@ -35,7 +35,7 @@ class SignalStack {
   stack_t before_{};
 };
 
-// Signals belong to the process, so their handlers do too.
+// Signal handlers belong to the process, so one object installs them for all threads.
 class Handlers {
  public:
   Handlers() {
@@ -57,7 +57,8 @@ class Handlers {
       reporting = true;
       stop_if_kernel_faulted(info->si_addr);
     }
-    sigaction(signal, &before(signal), nullptr);  // not a kernel's fault, or the report's own: it comes again
+    // The fault is not a kernel's, or the report itself faulted. The access repeats, and the earlier handler gets it.
+    sigaction(signal, &before(signal), nullptr);
   }
 };
 
@@ -72,4 +73,4 @@ void report_memory_faults() {
 
 #endif
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -6,7 +6,7 @@
 
 #include "llmc/base/error.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 namespace {
 
 using Floats = float __attribute__((vector_size(32)));
@@ -23,7 +23,8 @@ Floats widened(const std::byte* from) {
 
 float half_of(uint32_t pair, int which) { return bits_to_float(which ? pair & 0xffff0000u : pair << 16); }
 
-// 2 rows and 32 columns at a time stay in registers.
+// d = A * B, or d += A * B if `accumulate`: kWarpRows rows of kColumns. The sums of 2 rows and 32 columns at a time
+// stay in registers.
 template <int kColumns>
 void multiply_add(float* d, const float (&A)[kWarpRows][kProductDepth],
                   const float (&B)[kProductDepth][kMostProductColumns], bool accumulate) {
@@ -169,4 +170,4 @@ void ProductUnit::multiply(float* d, int warp, const std::byte* view, uint64_t v
   else multiply_add<128>(d, A, right.B, accumulate);
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -1,5 +1,5 @@
-// Where the threads of a block meet: __syncthreads, named barriers, collectives of a warp; and flags, by which blocks
-// wait for each other.
+// Synchronization of the threads of a block: __syncthreads, named barriers and warp collectives. Also the flags by
+// which blocks wait for each other.
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -7,9 +7,10 @@
 #include "llmc/device/cpu_block_state.h"
 #include "llmc/device/cpu_flags.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 
-// All threads that have not returned have met; `running` is the one that came last and goes on by itself (-1: none).
+// Completes a barrier at which all threads that have not returned have arrived. `running` is the thread that arrived
+// last; it continues by itself and is not made ready (-1: none).
 void Block::complete_barrier(int running) {
   for (int i = 0; i < barrier_count_; ++i) threads_[barrier_waiters_[i]].arrived.acquire();
   if (barrier_operation_) barrier_operation_(barrier_posted_, count_);
@@ -20,7 +21,7 @@ void Block::complete_barrier(int running) {
   barrier_count_ = 0;
 }
 
-// Those who wait for thread t, which has returned, need not any more.
+// Thread t has returned: releases the threads that waited for it alone.
 void Block::release_others(int t) {
   Warp& warp = warps_[t / kWarpSize];
   for (int l = 0; warp.waiting && l < kWarpSize; ++l) {
@@ -61,7 +62,7 @@ uint64_t Block::sync_block(BlockOperation operation, uint64_t posted, const Plac
   return barrier_posted_[me];
 }
 
-// One more thread at a named barrier.
+// Counts one more arrival at a named barrier and returns the barrier.
 NamedBarrier& Block::come_to_named(int number, int threads, const Place& place) {
   leave_loop();
   if (number < 1 || number >= kNamedBarriers || threads % kWarpSize || threads < kWarpSize || threads > count_)
@@ -76,7 +77,7 @@ NamedBarrier& Block::come_to_named(int number, int threads, const Place& place) 
   return barrier;
 }
 
-// All have come; `running` goes on by itself.
+// Completes a named barrier at which all threads have arrived. `running` continues by itself and is not made ready.
 void Block::complete_named(NamedBarrier& barrier, int running) {
   barrier.arrived.acquire();
   for (int i = 0; i < barrier.waiting; ++i) threads_[barrier.waiters[i]].arrived.acquire();
@@ -111,7 +112,8 @@ void Block::arrive_named(int number, int threads, const Place& place) {
   step_aside();
 }
 
-// Who came to a barrier and went on leaves nobody behind to tell that the others never did.
+// Stops the kernel if a named barrier is incomplete when the block ends. If its threads only arrived and did not wait,
+// no waiting thread would reveal that the others never arrived.
 void Block::end_named() {
   for (const NamedBarrier& barrier : named_)
     if (barrier.count)
@@ -120,13 +122,14 @@ void Block::end_named() {
                   int(&barrier - named_));
 }
 
-// The lanes `lanes` of warp w have met; `running` is the lane that came last and goes on by itself (-1: none).
+// Completes a collective at which the lanes `lanes` of warp w have arrived. `running` is the lane that arrived last; it
+// continues by itself and is not made ready (-1: none).
 void Block::complete_warp(int w, uint32_t lanes, int running) {
   Warp& warp = warps_[w];
   const int first = std::countr_zero(lanes);
   const uint32_t mask = warp.mask[first];
   const WarpOperation operation = warp.operation[first];
-  uint32_t others = 0;  // lanes in other collectives
+  uint32_t others = 0;  // lanes in another collective than `first`
   for (int l = 0; l < kWarpSize; ++l) others |= uint32_t(warp.mask[l] != mask || warp.operation[l] != operation) << l;
   if (others & lanes) {
     const int l = std::countr_zero(others & lanes);
@@ -177,7 +180,7 @@ void Block::require_flag(const uint32_t* flag, const Place& place) const {
     stop_kernel("%s:%d: %s: a flag in the block's own shared memory", place.file, place.line, place.what);
 }
 
-// Makes ready who waits for flags that have come; whether somebody did.
+// Makes the threads ready whose flags have reached their values. Returns true if there are any.
 bool Block::flags_have_come() {
   bool some = false;
   std::erase_if(flag_waiters_, [&](const FlagWaiter& w) {
@@ -204,4 +207,4 @@ void Block::flag_wait(const uint32_t* flag, uint32_t value, const Place& place) 
   OrderToken::acquire(flag);
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-TensorMap encode_tensor_map(const TensorView& view, const char*) {
+TensorMap encode_tensor_map(const TmaTensor& view, const char*) {
   CpuTensorMap map{};
   map.magic = kTensorMapMagic;
   map.data = static_cast<const std::byte*>(view.data);

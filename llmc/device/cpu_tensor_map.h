@@ -1,4 +1,4 @@
-// A TensorMap as the CPU world has it: the view itself.
+// A TensorMap in the CPU backend holds the view of the tensor (TmaTensor) itself.
 #pragma once
 
 #include <bit>

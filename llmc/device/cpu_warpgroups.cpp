@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
-namespace cpu_world {
+namespace cpu_backend {
 namespace {
 
 const char* name(Major major) { return major == Major::k ? "k" : "mn"; }
 const uint32_t kPoison = ~0u;
 
-// f(two neighbours in a warp's d, which of the thread's registers the first is), for all that lane has.
+// Calls f(held, r) for every pair of neighbours of D that `lane` holds. `held`: the address of the pair in a warp's d.
+// `r`: the thread's register that holds the first of the two.
 template <class F>
 void each_pair(float* d, int lane, int columns, F&& f) {
   float* const row = d + product_row(lane, 0) * kMostProductColumns + product_column(lane, 0);
@@ -80,7 +81,8 @@ void Warpgroups::require_same(const Group& group, const Step& first, const Step&
   differ("A's place", one.fragments ? "registers" : "shared memory", other.fragments ? "registers" : "shared memory");
 }
 
-// The caller's next step. What it means for the warpgroup as a whole was done by the first to take it.
+// Returns the caller's next step. The first thread to take a step checks its arguments and applies its effects on the
+// whole warpgroup; the others must take the same step.
 std::shared_ptr<Warpgroups::Step> Warpgroups::take_step(Group& group, Step&& mine) {
   const int member = block_.current() % kWarpgroupSize;
   const size_t at = size_t(group.position[member]++ - group.taken);
@@ -94,7 +96,7 @@ std::shared_ptr<Warpgroups::Step> Warpgroups::take_step(Group& group, Step&& min
         break;
       case Step::multiply:
         if (!group.begun)
-          stop_kernel("%s:%d: %s: a batch of products begins with products_begin()", mine.place.file, mine.place.line,
+          stop_kernel("%s:%d: %s: a batch of products begins with wgmma_fence()", mine.place.file, mine.place.line,
                       mine.place.what);
         require_operands(mine.product, mine.place);
         mine.batch = group.batches;
@@ -121,7 +123,7 @@ std::shared_ptr<Warpgroups::Step> Warpgroups::take_step(Group& group, Step&& min
   }
   std::shared_ptr<Step> step = group.steps[at];
   ++step->came[member / kWarpSize];
-  if (++step->count == kWarpgroupSize) {  // the first of the steps, since all took those before
+  if (++step->count == kWarpgroupSize) {  // it is the first of the steps: all threads took those before
     group.steps.pop_front();
     ++group.taken;
   }
@@ -141,20 +143,21 @@ void Warpgroups::thread_returns(int thread) const {
   if (next < group.steps.size()) stop_for_returned(group, *group.steps[next], member);
   if (group.uncommitted)
     stop_kernel(
-        "%s:%d: %s: thread %d returned while %d product(s) of its warpgroup were not committed (products_commit)",
+        "%s:%d: %s: thread %d returned while %d product(s) of its warpgroup were not committed (wgmma_commit_group)",
         group.last.file, group.last.line, group.last.what, thread, group.uncommitted);
   if (group.waited_batches < group.batches)
     stop_kernel(
         "%s:%d: %s: thread %d returned while %d group(s) of products of its warpgroup were not waited for "
-        "(products_wait)",
+        "(wgmma_wait_group)",
         group.last.file, group.last.line, group.last.what, thread, group.batches - group.waited_batches);
 }
 
 // ---------------------------------------------------------------------------------------------- products
 
 bool Warpgroups::randomly_now() {
-  const auto landing = block_.world().landing;
-  return landing == CpuWorld::Landing::early || (landing == CpuWorld::Landing::random && block_.random().below(2));
+  const auto timing = block_.backend().copy_timing;
+  return timing == CpuBackend::CopyTiming::early ||
+         (timing == CpuBackend::CopyTiming::random && block_.random().below(2));
 }
 
 void Warpgroups::require_operands(const ProductArguments& product, const Place& place) {
@@ -192,12 +195,12 @@ Warpgroups::Accumulators* Warpgroups::new_accumulators(WarpProducts& warp, int c
   return accumulators;
 }
 
-// The member's registers belong to the product from here on.
+// From this call on, the member's accumulator registers belong to the product and hold poison.
 void Warpgroups::hold(Group& group, Step& step, int member, const ProductArguments& product) {
   const int lane = member % kWarpSize;
   WarpProducts& warp = group.warps[member / kWarpSize];
   Accumulators*& of_step = step.accumulators[member / kWarpSize];
-  Accumulators* held = nullptr;  // of products before this one
+  Accumulators* held = nullptr;  // the accumulators, if earlier products in flight have them
   for (const auto& accumulators : warp.used)
     if (accumulators->target[lane] == product.d) held = accumulators.get();
   if (!of_step) {
@@ -219,7 +222,7 @@ void Warpgroups::hold(Group& group, Step& step, int member, const ProductArgumen
   for (int r = 0; r < product.columns / 2; ++r) __builtin_memcpy(&product.d[r], &kPoison, sizeof kPoison);
 }
 
-// The warp's part of the oldest product that it has issued.
+// Executes the warp's part of the oldest product that it has issued.
 void Warpgroups::execute(Group& group, int warp) {
   const std::shared_ptr<Step> step = std::move(group.warps[warp].issued.front());
   group.warps[warp].issued.pop_front();
@@ -290,7 +293,7 @@ void Warpgroups::wait_for_products(int under_way, const Place& place) {
   warp.met.acquire();
 }
 
-// To ThreadSanitizer: the running thread has read the operands of the products before this batch.
+// Tells ThreadSanitizer that the running thread has read the operands of the products before this batch.
 void Warpgroups::tell_reads(const WarpProducts& warp, int batch) {
   for (const auto& step : warp.issued) {
     if (step->batch >= batch) return;
@@ -326,7 +329,7 @@ void Warpgroups::change_registers(int registers, bool more, const Place& place) 
   block_.wait_at(place);
 }
 
-// To those that want some, while there are enough.
+// Gives free registers to the warpgroups that want some, as long as there are enough.
 void Warpgroups::hand_out_registers() {
   for (Group& group : groups_) {
     const int missing = (group.wanted - group.registers) * kWarpgroupSize;
@@ -353,4 +356,4 @@ void Warpgroups::describe_waiting(const DescribeThread& add) const {
   }
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

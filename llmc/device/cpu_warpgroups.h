@@ -1,10 +1,12 @@
-// What the 128 threads of a warpgroup do together, in the CPU world: products (wgmma) and changes of their registers.
+// The operations of the 128 threads of a warpgroup in the CPU backend: products (wgmma) and changes of their register
+// counts (setmaxnreg).
 //
-// Each such call is a step that all threads must take, in the same order and with the same arguments. Only the threads
-// of a warp wait for one another, in products_wait, since wgmma keeps no more together: each warp multiplies its own 16
-// rows, in its own time. These are issued when the last thread of the warp has taken the step, and executed at once
-// (early copies), in products_wait (late) or at any moment in between (random). From a thread's call on its
-// accumulators are poison, until they are written back with the last product that has them.
+// Each such call is a step that all threads must take, in the same order and with the same arguments. For products,
+// only the threads of one warp wait for each other, in wgmma_wait_group, since wgmma synchronizes no more than that:
+// each warp multiplies its own 16 rows at its own pace. A warp's part of a product is issued when the last thread of
+// the warp has taken the step. It is executed at once (CopyTiming::early), in wgmma_wait_group (late) or at any moment
+// in between (random). A thread's accumulators are poison from its call until the last product that has them is
+// executed and writes them back.
 #pragma once
 
 #include <deque>
@@ -15,12 +17,13 @@
 #include "llmc/device/cpu_block_state.h"
 #include "llmc/device/cpu_product.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 
 class Warpgroups {
  public:
   Warpgroups(Block& block, AsyncProxy& proxy) : block_(block), proxy_(proxy) {}
-  void begin();  // of a block
+  void begin();  // a block begins
+  // Stops the kernel if the thread missed a step or left products without a commit or a wait.
   void thread_returns(int thread) const;
 
   void begin_products(const Place& place);
@@ -29,33 +32,33 @@ class Warpgroups {
   void wait_for_products(int under_way, const Place& place);
   void change_registers(int registers, bool more, const Place& place);
 
-  bool execute_one();  // a product that is under way: false if there is none
+  bool execute_one();  // executes one warp's part of a product in flight; false: there is none
   void describe_waiting(const DescribeThread& add) const;
 
  private:
   static constexpr int kWarps = kWarpgroupSize / kWarpSize;
 
-  // Accumulators of a warp that products under way share: their numbers, and where each thread has its own.
+  // Accumulators of a warp that products in flight share: their values, and the address of each thread's registers.
   struct Accumulators {
     int columns;
-    int products;  // that have them and were not executed
+    int products;  // products that have them and were not executed
     float* target[kWarpSize];
     alignas(64) float d[kWarpRows * kMostProductColumns];
   };
   struct Step {
     enum Kind { begin, multiply, commit, wait, change } kind;
     Place place;
-    int value = 0;  // of a wait: the groups that may stay under way; of a change: registers
+    int value = 0;  // wait: groups that may stay in flight; change: registers per thread
     ProductArguments product = {};
-    int first = 0;          // the thread of the warpgroup that came first
-    int count = 0;          // threads that have come
-    int came[kWarps] = {};  // and of each warp
-    int batch = 0;          // of a product; of a wait: all before this one are waited for
+    int first = 0;          // the thread of the warpgroup that took it first
+    int count = 0;          // threads that have taken it
+    int came[kWarps] = {};  // the same for each warp
+    int batch = 0;          // multiply: its batch; wait: all batches before this one are waited for
     Accumulators* accumulators[kWarps] = {};
-    std::vector<const uint32_t*> fragments = {};  // A of each thread
+    std::vector<const uint32_t*> fragments = {};  // each thread's registers of A
   };
   struct WarpProducts {
-    std::deque<std::shared_ptr<Step>> issued;  // not executed
+    std::deque<std::shared_ptr<Step>> issued;  // issued and not executed yet
     std::vector<std::unique_ptr<Accumulators>> used, unused;
     std::vector<uint16_t> waiters;
     OrderToken met;
@@ -64,16 +67,16 @@ class Warpgroups {
     Group() = default;
     Group(Group&&) = default;
     int number = 0;
-    std::deque<std::shared_ptr<Step>> steps;  // not yet taken by all; before them `taken` were
+    std::deque<std::shared_ptr<Step>> steps;  // steps that not all threads have taken; `taken` steps came before them
     int taken;
-    int position[kWarpgroupSize];  // steps that the thread has taken
+    int position[kWarpgroupSize];  // the number of steps that each thread has taken
     WarpProducts warps[kWarps];
-    bool begun;                     // products_begin was called for this batch
-    int uncommitted;                // products of this batch
-    int batches, waited_batches;    // committed, and of these waited for
-    Place last;                     // product or commit
-    std::vector<uint16_t> waiters;  // for registers
-    int registers, wanted;          // of each thread; 0 or more than that
+    bool begun;                     // wgmma_fence was called for this batch
+    int uncommitted;                // products of this batch that were not committed
+    int batches, waited_batches;    // batches committed; of these, batches waited for
+    Place last;                     // the last product or commit
+    std::vector<uint16_t> waiters;  // threads that wait for registers
+    int registers, wanted;          // registers per thread; registers asked for, 0: none
   };
 
   Group& group_of_caller(const Place& place);
@@ -93,7 +96,7 @@ class Warpgroups {
   AsyncProxy& proxy_;
   ProductUnit unit_;
   std::vector<Group> groups_;
-  int free_registers_ = 0;  // given up and not taken
+  int free_registers_ = 0;  // released by setmaxnreg_dec and not taken yet
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

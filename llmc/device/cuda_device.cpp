@@ -1,4 +1,4 @@
-// The CUDA world's device: streams, events and memory are CUDA's own.
+// The device of the CUDA backend. Its streams, events and memory are CUDA's own.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ int Device::count() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
-    cudaGetLastError();  // forget it: the caller says that there is none
+    cudaGetLastError();  // clears the error: the caller reports that there is no GPU
     return 0;
   }
   CUDA_CHECK(status);
@@ -26,9 +26,9 @@ int Device::count() {
 
 std::string Device::unused_gpu() { return ""; }
 
-CpuWorld CpuWorld::from_environment(int) { return {}; }
+CpuBackend CpuBackend::from_environment(int) { return {}; }
 
-Device::Device(int local_rank, CpuWorld) : state_(new State) {
+Device::Device(int local_rank, CpuBackend) : state_(new State) {
   const int count = Device::count();
   REQUIRE(count > 0,
           "this build of train_llama needs an NVIDIA GPU, and none is usable here\n"
@@ -116,7 +116,7 @@ Stream::~Stream() {
 void Stream::wait(const Event& event, const char*, int) {
   const Device::State& device = device_->state();
   const bool captured = device.capture && event.state().end == device.capture;
-  if (device.capture && !captured) return;  // what came before the capture comes before its launches
+  if (device.capture && !captured) return;  // the stream that launches the graph must wait for it
   const Event::State& recorded = captured ? event.state() : event.state().outside();
   if (!recorded.recorded) return;
   if (recorded.event) CUDA_CHECK(cudaStreamWaitEvent(state_->stream, recorded.event, 0));
@@ -205,7 +205,7 @@ PinnedMemory::~PinnedMemory() {
 
 namespace {
 
-// Between two places of the host: cudaMemcpyAsync would hold the calling thread until all is done.
+// Copies from host to host memory. cudaMemcpyAsync would block the calling thread until the copy is done.
 void copy_on_host(cudaStream_t stream, void* to, const void* from, size_t bytes) {
   struct Copy {
     void* to;

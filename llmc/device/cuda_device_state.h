@@ -1,4 +1,4 @@
-// What is behind a Device, a Stream and an Event in the CUDA world: for cuda_device.cpp and cuda_graph.cpp.
+// The state of a Device, a Stream and an Event in the CUDA backend, for cuda_device.cpp and cuda_graph.cpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,13 +12,13 @@
 
 struct Device::State {
   DeviceInfo info;
-  bool executes = true;  // false: modelled, and only recorded
+  bool executes = true;  // false: a modelled device, whose work is only recorded
   std::vector<std::string> stream_names;
   Record* record = nullptr;
   int points = 0;
-  std::shared_ptr<Event> capture;                     // the end of what is captured now
-  std::vector<std::weak_ptr<Event::State>> captured;  // the events that were recorded there
-  // Of the entries of work, in their order.
+  std::shared_ptr<Event> capture;                     // the end of the capture in progress; null: none
+  std::vector<std::weak_ptr<Event::State>> captured;  // the events recorded in that capture
+  // One for each of the record's entries of work, in their order.
   struct Timed {
     int entry;
     cudaEvent_t begin, end;
@@ -28,16 +28,17 @@ struct Device::State {
 
 struct Stream::State {
   cudaStream_t stream = nullptr;
-  int number;  // of the record
+  int number;  // of this stream in a record
 };
 
 struct Event::State {
   Device* device;
   cudaEvent_t event = nullptr;
   bool recorded = false;
-  int point = -1;                   // of the record
-  int64_t step = 0;                 // of the device, when it was recorded
-  std::shared_ptr<Event> end = {};  // of the capture in which it was recorded: what it stands for outside
+  int point = -1;                   // number of the recorded point in a record
+  int64_t step = 0;                 // the device's step when the event was recorded
+  std::shared_ptr<Event> end = {};  // end of the capture that recorded it; see outside()
 
+  // Outside its capture, an event of a graph stands for the end of the last launch.
   const State& outside() const { return end ? end->state() : *this; }
 };

@@ -1,4 +1,5 @@
-// CUDA's errors as ours: the call, CUDA's name for what went wrong, and where.
+// Turns a failed CUDA call into an exception whose message has the place, the call, and CUDA's name and text of the
+// error.
 #pragma once
 
 #include <cuda_runtime.h>

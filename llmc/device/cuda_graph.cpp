@@ -1,4 +1,4 @@
-// Graphs in the CUDA world: CUDA's own, by the capture of streams.
+// Graphs in the CUDA backend: CUDA's own graphs, made by stream capture.
 #include "llmc/base/error.h"
 #include "llmc/device/cuda_device_state.h"
 #include "llmc/device/cuda_error.h"
@@ -9,7 +9,7 @@ struct Graph::State {
   cudaGraphExec_t graph = nullptr;
   size_t pieces = 0;
   std::vector<std::weak_ptr<Event::State>> recorded;  // the events that each launch records
-  std::shared_ptr<Event> end;                         // of the last launch
+  std::shared_ptr<Event> end;                         // the end of the last launch
 
   State() = default;
   State(const State&) = delete;
@@ -32,7 +32,7 @@ void Graph::capture(Stream& stream, const std::function<void()>& work) {
           stream.name());
   auto captured = std::make_unique<State>();
   captured->end = std::make_shared<Event>(*device_);
-  // Other threads, as NCCL's, may go on to call CUDA.
+  // In this mode other threads, such as NCCL's, may call CUDA during the capture.
   CUDA_CHECK(cudaStreamBeginCapture(cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
   device.capture = captured->end;
   device.captured.clear();

@@ -8,14 +8,14 @@
 cudaStream_t cuda_stream(Stream& stream);
 cudaEvent_t cuda_event(Event& event);
 
-// Alive while work is enqueued: if the device records, the work is an entry of the record, between two events that tell
-// when it ran.
+// Lives while a piece of work is enqueued. If the device records, the constructor adds the work to the record. On a
+// device that executes, one CUDA event before the work and one after it measure when it ran.
 class RecordedWork {
  public:
   explicit RecordedWork(const Work& work);
   ~RecordedWork();
   RecordedWork(const RecordedWork&) = delete;
-  bool executes() const;  // false: of a device that is modelled
+  bool executes() const;  // false: the device is modelled, so nothing may be enqueued
 
  private:
   const Work work_;

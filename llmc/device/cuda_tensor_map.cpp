@@ -1,5 +1,5 @@
-// Tensor maps of the CUDA world: only the driver knows their bits. Its function is asked for at run time, so that no
-// program links with libcuda.
+// Tensor maps of the CUDA backend. Only the driver knows the bits of a tensor map. The driver's function is looked up
+// at run time, so that no program links with libcuda.
 #include <cuda.h>
 
 #include <bit>
@@ -22,7 +22,7 @@ Encode encode_function(const char* who) {
 #endif
   if (status == cudaSuccess && found == cudaDriverEntryPointSuccess && function)
     return reinterpret_cast<Encode>(function);
-  cudaGetLastError();  // forget it: the error says what is wrong
+  cudaGetLastError();  // clears the error: fail() below reports it
   int driver = 0;
   cudaDriverGetVersion(&driver);
   fail("%s: the driver has no %s (%s)\n  it is one for CUDA %d.%d, and 12.0 or later is needed: update it", who, name,
@@ -45,7 +45,7 @@ CUtensorMapSwizzle swizzle_of(Swizzle swizzle) {
 
 }  // namespace
 
-TensorMap encode_tensor_map(const TensorView& view, const char* who) {
+TensorMap encode_tensor_map(const TmaTensor& view, const char* who) {
   static_assert(sizeof(CUtensorMap) == 128 && sizeof(TensorMap) == 128);
   static_assert(alignof(TensorMap) >= alignof(CUtensorMap));
   static const Encode encode = encode_function(who);
@@ -53,14 +53,14 @@ TensorMap encode_tensor_map(const TensorView& view, const char* who) {
   cuuint64_t sizes[4], strides[3];
   cuuint32_t box[4], steps[4] = {1, 1, 1, 1};
   for (int d = 0; d < 4; ++d) sizes[d] = cuuint64_t(view.sizes[d]), box[d] = cuuint32_t(view.box[d]);
-  // Of a dimension of one the stride is never taken, but the driver looks at it.
+  // The stride of a dimension of size 1 is never used, but the driver checks it; 16 is always valid.
   for (int d = 0; d < 3; ++d) strides[d] = view.sizes[d + 1] == 1 ? 16 : cuuint64_t(view.strides[d]);
 
   CUtensorMap map;
   const CUresult result =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(view.swizzle), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // zeros
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // zeros outside the tensor
   REQUIRE(result == CUDA_SUCCESS,
           "%s: cuTensorMapEncodeTiled gives error %d\n"
           "  tensor at %p: %llu x %llu x %llu x %llu, strides %llu, %llu, %llu bytes, boxes %u x %u x %u x %u, "

@@ -1,8 +1,9 @@
-// One device and what is asked of it from the host: memory, streams, events, copies. The same names in both worlds:
-// on a GPU they are CUDA's, in the CPU world streams are queues executed by the host (cpu_stream.h).
+// One device and the operations that the host requests of it: memory, streams, events and copies. The names are the
+// same in both backends. On a GPU the objects are CUDA's; in the CPU backend a stream is a queue that the host executes
+// (cpu_stream.h).
 //
-// All work is asynchronous and ordered by its stream alone; between streams only an event orders. Nothing here
-// allocates memory of the device or pinned memory but the constructors.
+// All work is asynchronous. Work is ordered only within its stream; between streams only an event orders. Only the
+// constructors here allocate device memory or pinned memory.
 #pragma once
 
 #include <cstddef>
@@ -21,87 +22,92 @@ struct Record;
 
 struct DeviceInfo {
   std::string name;            // "NVIDIA H200", "CPU (2 threads)"
-  std::string uuid;            // of the GPU, "GPU-8a6e…"; "" where it is not known
-  bool gpu = false;            // false: the CPU world
-  int compute_capability = 0;  // 90 for Hopper; 0 in the CPU world
+  std::string uuid;            // of the GPU, "GPU-8a6e…"; "" if it is not known
+  bool gpu = false;            // false: the CPU backend
+  int compute_capability = 0;  // 90 for Hopper; 0 in the CPU backend
   int multiprocessors = 1;
-  size_t memory_bytes = 0;            // of the device, or of the host in the CPU world
-  size_t free_bytes = 0;              // of it, when the device was opened
-  size_t shared_bytes_per_block = 0;  // what a kernel may ask for
-  // A whole block should share a long row: on a GPU, where loads in flight count; on a CPU it is waiting that costs.
+  size_t memory_bytes = 0;            // of the device, or of the host in the CPU backend
+  size_t free_bytes = 0;              // the free part of it when the device was opened
+  size_t shared_bytes_per_block = 0;  // the most that a block of a kernel may request
+  // True if a whole block should share a long row. A GPU then has more loads in flight. On a CPU this does not pay,
+  // since threads that wait for each other cost more.
   bool wide_rows = false;
-  double bf16_flops = 0;  // dense peak a second where it is known, else 0
+  double bf16_flops = 0;  // dense peak per second; 0 if it is not known
   double memory_bytes_per_second = 0;
 };
 
-// How the CPU world executes: any choice but exact_products gives the same bits, so tests try them all. From the
-// environment: LLMC_THREADS, LLMC_CPU_ORDER, LLMC_CPU_STREAMS, LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED,
-// LLMC_CPU_PINNED.
-struct CpuWorld {
-  // Of the threads of a block, and of the blocks. forward: all warps in step; reverse: the last warp first, as far as
-  // it can go; random: in some blocks a warp runs ahead, in others they change places at random.
+// How the CPU backend executes. The number of threads, the orders and the timings never change the bits of a result, so
+// tests try all of them. These environment variables set them: LLMC_THREADS, LLMC_CPU_ORDER (forward|reverse|random),
+// LLMC_CPU_STREAMS (eager|lazy|random), LLMC_CPU_COPIES (late|early|random), LLMC_CPU_SEED, LLMC_CPU_PINNED (bytes).
+struct CpuBackend {
+  // The order of the threads of a block, and of the blocks. forward: all warps advance together; reverse: the last warp
+  // runs first, as far as it can; random: in some blocks one warp runs ahead, in others the order is drawn at random.
   enum class ThreadOrder { forward, reverse, random };
-  enum class Schedule { eager, lazy, random };  // when work that was enqueued is executed
-  enum class Landing { late, early, random };   // when an asynchronous copy inside a kernel lands
-  int threads = 0;                              // 0: all cores
+  enum class Schedule { eager, lazy, random };    // when enqueued work is executed
+  enum class CopyTiming { late, early, random };  // when an asynchronous copy inside a kernel lands
+  int threads = 0;                                // 0: all cores
   ThreadOrder order = ThreadOrder::forward;
   Schedule schedule = Schedule::eager;
-  Landing landing = Landing::late;
+  CopyTiming copy_timing = CopyTiming::late;
   unsigned long seed = 1;
-  int processes = 1;                // that share the machine's memory
-  size_t shared_bytes = 227 << 10;  // that a block may ask for: Hopper's, or less, as other GPUs have
-  bool wide_rows = false;           // launch shapes of a GPU, to try its kernels
-  size_t pinned_bytes = SIZE_MAX;   // that a process can pin; where GPUs are, the system says
-  // Products are summed in double, in the order of k, and rounded once: the same bits on every machine, however a
-  // product is cut, and partial products that differ from the whole by the roundings of the parts alone. Many times
-  // slower.
+  int processes = 1;                // processes that share the machine's memory
+  size_t shared_bytes = 227 << 10;  // most that a block may request: Hopper's, or less, as other GPUs have
+  bool wide_rows = false;           // true: a GPU's launch shapes, to test its kernels
+  size_t pinned_bytes = SIZE_MAX;   // most that a process can pin; on a GPU the system decides
+  // Sums products in double, in the order of k, and rounds once. The bits are then the same on every machine and
+  // however a product is split, and a sum of partial products differs from the whole product only by the rounding of
+  // the parts. This is many times slower.
   bool exact_products = false;
 
-  // Throws on a value that it does not know. `local_ranks` processes of this run share the machine's cores.
-  static CpuWorld from_environment(int local_ranks = 1);
+  // Reads the environment. Throws on an unknown value. `local_ranks` processes of this run share the machine's cores.
+  static CpuBackend from_environment(int local_ranks = 1);
 };
 
-// How often the host waited for work, by the step that it belongs to (Device::begin_step): the one that was begun last,
-// the one before it, earlier ones.
+// How often the host waited for work, counted by the step to which the work belongs (Device::begin_step): `running` is
+// the step that began last, `before` the one before it, `earlier` any older one.
 struct HostWaits {
   size_t running = 0, before = 0, earlier = 0;
 };
 
 class Device {
  public:
-  // On a GPU: the one that this rank of the machine takes (gpu_choice.h). In the CPU world every process has the CPU.
-  explicit Device(int local_rank = 0, CpuWorld cpu = CpuWorld::from_environment());
-  // A device of such a kind that is not here: it executes nothing and its memory cannot be touched; what is asked of it
-  // can be recorded. In the CPU world the order of its work is checked, unless the caller has no time for that.
+  // On a GPU: opens the GPU that this rank of the machine takes (gpu_choice.h); throws if there is none. In the CPU
+  // backend every process has the CPU.
+  explicit Device(int local_rank = 0, CpuBackend cpu = CpuBackend::from_environment());
+  // A modelled device, which need not be present. It executes nothing and its memory cannot be touched, but the work
+  // requested of it can be recorded. The CPU backend checks the order of its work if `checks_order`; a caller that has
+  // no time for the check passes false.
   explicit Device(const DeviceInfo& modelled, bool checks_order = true);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const;
-  bool executes() const;  // false: it is modelled
+  bool executes() const;  // false: the device is modelled
   void synchronize();     // the host waits for all streams
-  // What is asked of the device from here on is added to `record`; null: no more, and the host waits until all of it
-  // was executed.
+  // Adds all work requested from here on to `record`. A null pointer ends the recording; the host then waits until all
+  // recorded work was executed.
   void record_to(Record* record);
   bool records() const;
-  // How often device or pinned memory was allocated: a run allocates at its start only.
+  // How often device or pinned memory was allocated; the capture of a graph counts too. A run allocates only at its
+  // start.
   size_t allocations() const { return allocations_; }
   void count_allocation() { ++allocations_; }
-  // Bytes of its memory that were taken since it was opened. On a GPU the driver says so: it counts what it and the
-  // libraries took, and what other processes did. In the CPU world it is what DeviceMemory holds.
+  // Bytes of device memory that were taken since the device was opened. On a GPU the driver reports them, so they
+  // include the memory of the driver, of libraries and of other processes. In the CPU backend it is the memory that
+  // DeviceMemory holds.
   size_t taken_bytes() const;
-  // What is asked of the device from here on belongs to the next step.
+  // Work requested from here on belongs to the next step.
   void begin_step() { ++step_; }
   int64_t step() const { return step_; }
-  // Since the start. A wait for all of a stream, or of the device, is one for the running step.
+  // Counted since the start. A wait for a whole stream, or for the device, counts as a wait for the running step.
   const HostWaits& host_waits() const { return host_waits_; }
   void count_wait(int64_t step) {
     ++(step == step_ ? host_waits_.running : step + 1 == step_ ? host_waits_.before : host_waits_.earlier);
   }
   size_t graph_launches() const { return graph_launches_; }
   void count_graph_launch() { ++graph_launches_; }
-  // Of this device's PinnedMemory, which says so itself.
+  // True if `data` lies in a PinnedMemory of this device. PinnedMemory registers itself through set_pinned.
   bool is_pinned(const void* data) const;
   size_t pinned_bytes() const;
   void set_pinned(const std::byte* data, size_t bytes, bool pinned);
@@ -109,9 +115,10 @@ class Device {
   struct State;
   State& state() { return *state_; }
 
-  // GPUs usable here; 1 in the CPU world.
+  // The number of GPUs that this process can use; 1 in the CPU backend.
   static int count();
-  // A GPU that this build cannot use but a CUDA build could ("" if none): the CPU world's banner gives the remedy.
+  // The name of a GPU that a CUDA build could use but this build cannot; "" if there is none. The CPU backend's banner
+  // then names the remedy.
   static std::string unused_gpu();
 
  private:
@@ -128,7 +135,8 @@ class Stream {
   ~Stream();
   Stream(Stream&&) noexcept;
 
-  // Work enqueued from here on starts after what `event` recorded. An event that was never recorded orders nothing.
+  // Work enqueued from here on starts after the point that `event` recorded. An event that was never recorded orders
+  // nothing.
   void wait(const Event& event, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   void synchronize();  // the host waits for all work enqueued so far
 
@@ -144,7 +152,7 @@ class Stream {
   std::unique_ptr<State> state_;
 };
 
-// A point in a stream that others can wait for.
+// A point in a stream, for which other streams and the host can wait.
 class Event {
  public:
   explicit Event(Device& device, bool timed = false);
@@ -152,9 +160,9 @@ class Event {
   Event(Event&&) noexcept;
 
   void record(Stream& stream, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // The host waits until the recorded point is reached; at once if never recorded.
+  // The host waits until the recorded point is reached. Returns at once if the event was never recorded.
   void synchronize(const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // Milliseconds between two recorded and reached points; both events must be `timed`.
+  // Milliseconds between two points that were recorded and reached. Both events must be `timed`.
   float milliseconds_since(const Event& earlier) const;
 
   struct State;
@@ -164,13 +172,14 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// Memory of the device; poisoned (0xff: NaN in every type) in the CPU world. 256-byte aligned. Its end waits for all
-// work of the device, as cudaFree does, so the device must live on.
+// Memory of the device, 256-byte aligned. The CPU backend fills it with 0xff (NaN in every floating-point type) as
+// poison. The destructor waits for all work of the device, as cudaFree does, so the device must outlive the memory. The
+// constructor throws if there is too little memory.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
   DeviceMemory(Device& device, size_t bytes);
-  // Of somebody else, who takes it back at the end.
+  // Memory that belongs to another owner: the destructor calls `take_back` and frees nothing itself.
   DeviceMemory(Device& device, std::byte* data, size_t bytes, std::function<void()> take_back);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept;
@@ -186,11 +195,12 @@ class DeviceMemory {
   std::function<void()> take_back_;
 };
 
-// What the machine has, or the least of the control groups that this process is in: a container's, a job's.
-// `root`: where /proc and /sys are looked for.
+// Returns the bytes of memory that this process may use: the machine's memory, or the smallest limit of the control
+// groups that the process is in (those of a container or of a job). `root` is a prefix of the paths /proc and /sys.
 size_t host_memory_bytes(const std::string& root = "");
 
-// Page-locked memory of the host, which copies can reach while the host goes on. Its end waits too.
+// Page-locked memory of the host. A copy between it and the device runs while the host goes on. The destructor waits
+// for all work of the device. The constructor throws if the system cannot pin that much.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
@@ -208,7 +218,7 @@ class PinnedMemory {
   size_t size_ = 0;
 };
 
-// Copies between any two memories, asynchronous when the host's side is pinned.
+// Copies between any two memories. A copy is asynchronous if the host's side is pinned.
 void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file = __builtin_FILE(),
                 int line = __builtin_LINE());
 void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file = __builtin_FILE(),
@@ -224,6 +234,6 @@ void clear(Stream& stream, T* data, size_t count, const char* file = __builtin_F
   fill_bytes(stream, data, 0, count * sizeof(T), file, line);
 }
 
-// The host itself reads or writes memory that streams use too (pinned memory, above all): checked like any other access
-// in the CPU world. Say it before the access.
+// Declares that the host itself reads or writes memory that streams use too, mostly pinned memory. The CPU backend
+// checks this like any other access. Call it before the access.
 void host_accesses(Device& device, const char* name, std::initializer_list<Access> accesses);

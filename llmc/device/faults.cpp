@@ -39,7 +39,7 @@ Fault& fault() {
 bool fault_skips(const char* file, int line) {
   Fault& f = fault();
   if (line != f.line) return false;
-  if (strncmp(file, "./", 2) == 0) file += 2;  // a header, found by -I.
+  if (strncmp(file, "./", 2) == 0) file += 2;  // the name of a header that was found through -I.
   if (f.file != file) return false;
   ++f.skipped;
   return true;

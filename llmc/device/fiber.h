@@ -1,5 +1,6 @@
-// Fibers for the threads of a block: a stack each, switched by Boost.Context's bare jump (its fiber class costs twice
-// as much a switch). A fiber never leaves its OS thread and never ends: it is switched away from for good.
+// Fibers for the threads of a block. Each fiber has its own stack and is switched by jump_fcontext of Boost.Context;
+// Boost's fiber class costs twice as much per switch. A fiber never leaves its OS thread and its function never
+// returns: at the end, execution switches away from it for good.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
@@ -16,7 +17,8 @@
 #define LLMC_ASAN 0
 #endif
 
-// The Makefile says it (SANITIZE=thread): what plays the threads of a block is itself compiled without ThreadSanitizer.
+// The Makefile defines this (SANITIZE=thread) for the files that implement the threads of a block, because they are
+// themselves compiled without ThreadSanitizer.
 #ifndef LLMC_TSAN
 #define LLMC_TSAN 0
 #endif
@@ -27,7 +29,7 @@
 #endif
 #if LLMC_TSAN
 #include <sanitizer/tsan_interface.h>
-extern "C" {  // not in its header
+extern "C" {  // the header does not declare these
 void __tsan_read_range(const void* data, unsigned long bytes);
 void __tsan_write_range(const void* data, unsigned long bytes);
 void AnnotateIgnoreReadsBegin(const char* file, int line);
@@ -37,15 +39,16 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
 
-namespace cpu_world {
+namespace cpu_backend {
 
-// Tells ThreadSanitizer an order that it cannot see: what came before `release` is before what follows `acquire`.
+// Tells ThreadSanitizer an order that it cannot see: everything before `release` happens before everything after
+// `acquire`.
 class OrderToken {
  public:
 #if LLMC_TSAN
   void release() { __tsan_release(this); }
   void acquire() { __tsan_acquire(this); }
-  // At an address that is not a token's.
+  // The same at the address of any other object.
   static void release(const void* address) { __tsan_release(const_cast<void*>(address)); }
   static void acquire(const void* address) { __tsan_acquire(const_cast<void*>(address)); }
 
@@ -60,19 +63,19 @@ class OrderToken {
 };
 
 struct Fiber {
-  boost::context::detail::fcontext_t context = nullptr;  // where it goes on; old while it runs
+  boost::context::detail::fcontext_t context = nullptr;  // where it continues; out of date while it runs
   char* stack = nullptr;
   size_t stack_bytes = 0;
 #if LLMC_ASAN
   void* fake_stack = nullptr;
 #endif
 #if LLMC_TSAN
-  void* thread = nullptr;  // what ThreadSanitizer takes the fiber for
-  bool watched = true;     // it looks at the fiber's reads and writes
+  void* thread = nullptr;  // ThreadSanitizer's handle of the fiber
+  bool watched = true;     // ThreadSanitizer checks the fiber's reads and writes
 #endif
 };
 
-// The switch of one OS thread, whose own stack is `main`.
+// Switches between the fibers of one OS thread. `main` stands for the OS thread's own stack.
 class FiberSwitch {
  public:
   using Transfer = boost::context::detail::transfer_t;
@@ -80,7 +83,7 @@ class FiberSwitch {
   Fiber* running() const { return running_; }
   Fiber* main() { return &main_; }
 
-  // Leaves the running fiber; returns when somebody switches back to it.
+  // Suspends the running fiber and continues `next`. Returns when another fiber switches back.
   void to(Fiber* next) {
     Fiber* self = running_;
     running_ = next;
@@ -88,7 +91,7 @@ class FiberSwitch {
     __sanitizer_start_switch_fiber(&self->fake_stack, next->stack, next->stack_bytes);
 #endif
 #if LLMC_TSAN
-    __tsan_switch_to_fiber(next->thread, __tsan_switch_to_fiber_no_sync);  // no order but that of barriers
+    __tsan_switch_to_fiber(next->thread, __tsan_switch_to_fiber_no_sync);  // the switch orders nothing; barriers do
 #endif
     const Transfer from = boost::context::detail::jump_fcontext(next->context, self);
 #if LLMC_ASAN
@@ -97,8 +100,9 @@ class FiberSwitch {
     static_cast<Fiber*>(from.data)->context = from.fctx;
   }
 
-  // Whether ThreadSanitizer looks at what the running fiber reads and writes from here on, until it is switched back to
-  // what is returned. What plays the threads is compiled without it, but what that calls of the C++ library is not.
+  // Turns ThreadSanitizer's checks of the running fiber's reads and writes on or off. Returns the previous setting,
+  // with which the caller restores it. The files that implement the threads are compiled without ThreadSanitizer, but
+  // the C++ library functions that they call are not.
   bool watch([[maybe_unused]] bool on) {
 #if LLMC_TSAN
     const bool before = running_->watched;
@@ -115,7 +119,7 @@ class FiberSwitch {
     return true;
 #endif
   }
-  // Tells ThreadSanitizer that the running fiber's thread reads or writes.
+  // Tell ThreadSanitizer that the running fiber reads or writes `bytes` bytes at `data`.
   void reads([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes) {
 #if LLMC_TSAN
     const bool before = watch(true);
@@ -131,14 +135,14 @@ class FiberSwitch {
 #endif
   }
 
-  // The calling OS thread's stack is `main` from here on.
+  // From this call on, `main` stands for the calling OS thread's stack.
   void enter() {
 #if LLMC_TSAN
     main_.thread = __tsan_get_current_fiber();
 #endif
   }
 
-  // A new fiber begins in `function` with its stack at `top`.
+  // Prepares a new fiber: it will begin in `function`, with `top` as the top of its stack.
   static void prepare(Fiber& fiber, char* top, void (*function)(Transfer)) {
     fiber.context = boost::context::detail::make_fcontext(top, size_t(top - fiber.stack), function);
 #if LLMC_TSAN
@@ -146,14 +150,14 @@ class FiberSwitch {
 #endif
   }
 
-  // The end of a fiber that will not be switched to again.
+  // Releases a fiber to which nothing will switch again.
   static void retire([[maybe_unused]] Fiber& fiber) {
 #if LLMC_TSAN
     __tsan_destroy_fiber(fiber.thread);
 #endif
   }
 
-  // First thing in a new fiber: stores where its starter goes on.
+  // A new fiber calls this first. Stores where the fiber that switched to it continues.
   void arrived(Transfer from) {
 #if LLMC_ASAN
     const void* bottom;
@@ -169,4 +173,4 @@ class FiberSwitch {
   Fiber* running_ = &main_;
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -1,4 +1,5 @@
-// The memory of a fiber's stack, with a guard below: an overflow faults instead of writing into a neighbour.
+// The memory of a fiber's stack, with a guard region below it: an overflow faults instead of writing into the memory
+// below.
 #pragma once
 
 #include <sys/mman.h>
@@ -8,11 +9,12 @@
 #include "llmc/base/error.h"
 #include "llmc/device/fiber.h"
 
-namespace cpu_world {
+namespace cpu_backend {
 
 inline constexpr size_t kFiberStackBytes = LLMC_ASAN ? 512 << 10 : 128 << 10;
 
-// What stays poisoned would be found poisoned by whatever is mapped there next.
+// Unmaps memory. The poison of AddressSanitizer is removed first; otherwise it would apply to whatever is mapped there
+// next.
 inline void unmap(void* memory, size_t bytes) {
 #if LLMC_ASAN
   ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
@@ -34,8 +36,9 @@ class FiberStack {
   bool guards(const void* address) const { return address >= base_ && address < bottom(); }
 
  private:
-  static constexpr size_t kGuardBytes = 512 << 10;  // more than a GPU's thread could have: no frame reaches beyond it
+  // A GPU thread can have at most 512 KiB of local memory, so no frame reaches beyond the guard region.
+  static constexpr size_t kGuardBytes = 512 << 10;
   char* base_;
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend

@@ -1,15 +1,16 @@
-// These functions choose the GPU of a rank and find ranks that took the same one. They are the same in every world.
+// These functions choose the GPU of a rank and find ranks that took the same one. They are the same in every backend.
 #pragma once
 
 #include <string>
 #include <vector>
 
-// The number of the GPU that a rank takes among the `visible` ones of its process. A process that sees one GPU takes
-// it: a launcher that gives each rank a GPU of its own (srun --gpus-per-task=1, a container for each rank) shows it as
-// number 0. Otherwise local rank r takes number r.
+// Returns the number of the GPU that a rank takes among the `visible` ones of its process. A process that sees one GPU
+// takes it: a launcher that gives each rank a GPU of its own (srun --gpus-per-task=1, a container for each rank) shows
+// it as number 0. Otherwise local rank r takes number r. Throws if r >= `visible`.
 int choose_gpu(int visible, int local_rank);
 
-// "GPU-8a6e…" as nvidia-smi -L writes it; "" if all bytes are 0: the driver does not know it.
+// Returns the UUID as nvidia-smi -L writes it, "GPU-8a6e…"; "" if all bytes are 0, which means that the driver does not
+// know it.
 std::string gpu_uuid_text(const char (&bytes)[16]);
 
 // Returns the name of the machine, as NCCL tells machines apart: NCCL_HOSTID if it is set, else the host's name.

@@ -1,6 +1,6 @@
-// The work of several streams, captured once and from then on launched as a whole, many times: a CUDA graph. A launch
-// costs the host a fraction of what each of its pieces would; the capture costs it as much again and, on a GPU, some
-// memory of the driver's for each piece.
+// The work of several streams, captured once and then launched as a whole, many times: a CUDA graph. A launch costs the
+// host a fraction of the time that its pieces would cost one by one. The capture costs the host that full time once
+// more and, on a GPU, some driver memory for each piece.
 //
 //   Graph graph(device);
 //   graph.capture(compute, [&] {
@@ -8,15 +8,15 @@
 //   });
 //   graph.launch(compute);
 //
-// While it is captured nothing is executed, so the host must not wait, nor touch memory that the work uses. A stream
-// comes in when it waits for an event of the capture, and the first stream must wait for all of them before the end.
-// Each launch repeats the work with the arguments of the capture: what changes from launch to launch must lie in
-// memory.
+// During a capture nothing is executed, so the host must neither wait nor touch memory that the work uses. A stream
+// joins the capture when it waits for an event of the capture, and the first stream must wait for all of them before
+// the end. Each launch repeats the work with the arguments of the capture: a value that changes from launch to launch
+// must lie in memory.
 //
-// Between launches the graph's events stand for the end of its last launch. In the capture, events from before it order
-// nothing: what they stand for must be ordered before the launch by the stream that launches. In the CPU world all of
-// this is checked, as a GPU has it or stricter: the branches of a launch are streams of their own, and every access of
-// every launch goes through the order check.
+// Between launches, an event of the graph stands for the end of the last launch. During the capture, a wait for an
+// event from before it orders nothing: the stream that launches must wait for such an event before the launch. The CPU
+// backend checks all of this, as strictly as a GPU or more so: the branches of a launch are streams of their own, and
+// every access of every launch goes through the order check.
 #pragma once
 
 #include <functional>
@@ -26,16 +26,17 @@
 
 class Graph {
  public:
-  explicit Graph(Device& device);  // one that executes
+  explicit Graph(Device& device);  // throws if the device executes nothing
   ~Graph();
   Graph(Graph&&) noexcept;
 
-  // Calls `work`, whose work of `stream`, and of those that come in, becomes the graph's, in place of what it was.
-  // Allocates; what `work` throws leaves the graph as it was.
+  // Calls `work`. Everything that `work` enqueues in `stream`, and in streams that join, replaces the graph's former
+  // content. Allocates. If `work` throws, the graph stays as it was. Throws if another capture or a recording is in
+  // progress.
   void capture(Stream& stream, const std::function<void()>& work);
-  bool empty() const;     // nothing was captured
-  size_t pieces() const;  // kernels, copies, fills, collectives; 0 of none
-  void launch(Stream& stream);
+  bool empty() const;           // nothing was captured
+  size_t pieces() const;        // kernels, copies, fills, collectives; 0 if empty
+  void launch(Stream& stream);  // throws if empty
 
   struct State;
 

@@ -1,21 +1,22 @@
-// What a kernel is written with, in both worlds: CUDA's own names, and these wrappers.
+// The names that kernels use, in both backends: CUDA's own, and these wrappers.
 //
 //   shared_memory<T>()            the block's dynamic shared memory as one T (a struct of arrays), 1024-byte aligned;
 //                                 kernels declare no __shared__ variables of their own (a CPU build refuses them)
 //   named_barrier_sync            a barrier for some of a block's warps
-//   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both worlds
-//   atomic_max, atomic_min, atomic_add  of integers in device memory, whose result does not depend on the order
+//   warp_sum, warp_max, block_sum sums and maxima over a warp or block, in the same order of additions in both backends
+//   atomic_max, atomic_min, atomic_add  on integers in device memory; the result does not depend on the order
 //                                 (a CPU build refuses atomicAdd)
-//   load_vector, store_vector     several neighbours at once, in 16-byte accesses, as fp32
+//   load_vector, store_vector     neighbouring elements at once, in 16-byte accesses; converts from and to fp32
 //   exp_f32, exp2_f32, rsqrt_f32, reciprocal_f32, max_f32  fp32 functions that become vector code on the CPU
 //   VECTOR_LOOP                   before a loop over a thread's few elements: `VECTOR_LOOP for (int i = 0; i < 8; ++i)`
 //
-// A device function in a header that asks for threadIdx or blockIdx and is not __forceinline__ must be static: in the
-// CPU world these belong to each file, and the linker would keep one file's copy for all.
+// A device function in a header that reads threadIdx or blockIdx and is not __forceinline__ must be static. In the CPU
+// backend each file has a threadIdx and a blockIdx of its own, and the linker would keep one file's copy of the
+// function for all.
 #pragma once
 
+#include "llmc/device/backend.h"
 #include "llmc/device/number.h"
-#include "llmc/device/world.h"
 
 #if LLMC_CUDA
 #include <cstring>
@@ -25,9 +26,9 @@
 #include "llmc/device/cpu_kernel.h"
 #endif
 
-// A loop of fixed length over a thread's own elements. A GPU's compiler unrolls it. g++ must not: an inner loop of up
-// to 16 rounds that it unrolls before its vectoriser runs stays scalar, 3 to 5 times slower. clang++ finds its way
-// alone.
+// A loop of fixed length over a thread's own elements. nvcc unrolls it. g++ must not: if it unrolls an inner loop of up
+// to 16 iterations before its vectoriser runs, the loop stays scalar and takes 3 to 5 times as long. clang++ needs no
+// hint.
 #if LLMC_CUDA
 #define VECTOR_LOOP _Pragma("unroll")
 #elif defined(__clang__)
@@ -44,11 +45,21 @@ __device__ __forceinline__ T& shared_memory() {
   extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
   return *reinterpret_cast<T*>(dynamic_shared_memory);
 #else
-  return *reinterpret_cast<T*>(cpu_world::shared_bytes());
+  return *reinterpret_cast<T*>(cpu_backend::shared_bytes());
 #endif
 }
 
-// A barrier for `threads` threads of a block, whole warps, wherever in the kernel they stand; `barrier` is 1 to 15.
+// Returns the shared-memory address of `pointer` as descriptors and instructions take it: below 256 KiB.
+__device__ __forceinline__ uint32_t smem_address(const void* pointer) {
+#if LLMC_CUDA
+  return uint32_t(__cvta_generic_to_shared(pointer));
+#else
+  return cpu_backend::smem_address(pointer);
+#endif
+}
+
+// A barrier for `threads` threads of a block, which are whole warps and may call from different places in the kernel.
+// `barrier` is 1 to 15.
 #if LLMC_CUDA
 __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -56,11 +67,11 @@ __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
 #else
 inline void named_barrier_sync(int barrier, int threads, LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::sync_named(barrier, threads, {"named_barrier_sync", file, line});
+  cpu_backend::sync_named(barrier, threads, {"named_barrier_sync", file, line});
 }
 #endif
 
-// blockIdx.x, read anew: what follows from it then needs no register from the kernel's beginning to its end.
+// Reads blockIdx.x again, so that values computed from it need no register from the kernel's beginning to its end.
 __device__ static __forceinline__ unsigned block_index_again() {
 #if LLMC_CUDA
   unsigned x;
@@ -71,7 +82,8 @@ __device__ static __forceinline__ unsigned block_index_again() {
 #endif
 }
 
-// x, of which a compiler knows nothing: so it computes what follows from x where it is used, and does not keep it.
+// Returns x but hides its value from the compiler, which then computes values that depend on x where they are used
+// instead of keeping them in registers.
 __device__ __forceinline__ int opaque(int x) {
 #if LLMC_CUDA
   asm volatile("" : "+r"(x));
@@ -79,10 +91,10 @@ __device__ __forceinline__ int opaque(int x) {
   return x;
 }
 
-// p, which lies in device memory: of a pointer that a kernel has read from memory nvcc does not know it, and loads
-// through it then wait for stores to shared memory.
+// Returns p and tells nvcc that it points to device memory. nvcc does not know this of a pointer that a kernel has read
+// from memory, and would make loads through it wait for stores to shared memory.
 template <class T>
-__device__ __forceinline__ T* in_device_memory(T* p) {
+__device__ __forceinline__ T* assume_global(T* p) {
 #if LLMC_CUDA
   __builtin_assume(__isGlobal(p));
 #endif
@@ -92,10 +104,10 @@ __device__ __forceinline__ T* in_device_memory(T* p) {
 // ---------------------------------------------------------------------------------------------- sums and maxima
 
 #if !LLMC_CUDA
-namespace cpu_world {
+namespace cpu_backend {
 
 template <class T>
-inline T butterfly_sum(T (&lane)[32]) {  // every lane ends with the same bits, since x + y = y + x
+inline T butterfly_sum(T (&lane)[32]) {  // all lanes get the same bits, since x + y = y + x
   for (int width = 16; width; width >>= 1)
     for (int l = 0; l < width; ++l) lane[l] = lane[l] + lane[l + width];
   return lane[0];
@@ -122,7 +134,7 @@ inline void run_warp_max(uint64_t* lanes, uint32_t mask) {
   float x[32];
   for (int l = 0; l < 32; ++l) x[l] = from_posted<float>(lanes[l]);
   for (int width = 16; width; width >>= 1)
-    for (int l = 0; l < width; ++l) {  // fmaxf, of which g++ makes a call: a NaN gives way to the other
+    for (int l = 0; l < width; ++l) {  // as fmaxf, which g++ would call: a NaN loses
       const float one = x[l] == x[l] ? x[l] : x[l + width];
       x[l] = x[l + width] > one ? x[l + width] : one;
     }
@@ -143,10 +155,11 @@ void run_block_sum(uint64_t* threads, int count) {
   for (int t = 0; t < count; ++t) threads[t] = sum;
 }
 
-}  // namespace cpu_world
+}  // namespace cpu_backend
 #endif
 
-// The sum over the warp's 32 lanes, in every lane: lanes l and l+16 first, then 8, 4, 2, 1 apart. T is float or double.
+// warp_sum returns the sum over the warp's 32 lanes to every lane. It adds lanes that are 16 apart first, then 8, 4, 2
+// and 1 apart. T is float or double. warp_max returns the maximum to every lane.
 #if LLMC_CUDA
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
@@ -160,14 +173,15 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 __device__ __forceinline__ uint32_t warp_max(uint32_t value) { return __reduce_max_sync(~0u, value); }
-// The sum over the block's threads, in every thread: each warp's sum, then the sum of those as of a warp. The block has
-// whole warps, all of whose threads call. A barrier on both sides.
+// Returns the sum over the block's threads to every thread: first the sum of each warp, then the sum of those, added as
+// by one warp. The block consists of whole warps, and all threads must call. Contains two barriers, one before and one
+// after the writes to shared memory.
 template <class T>
 __device__ __forceinline__ T block_sum(T value) {
   __shared__ T warps[32];
   const int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   value = warp_sum(value);
-  __syncthreads();  // an earlier sum may still be read
+  __syncthreads();  // other threads may still be reading an earlier sum
   if (thread % 32 == 0) warps[thread / 32] = value;
   __syncthreads();
   const int count = blockDim.x * blockDim.y * blockDim.z / 32;
@@ -176,19 +190,19 @@ __device__ __forceinline__ T block_sum(T value) {
 #else
 template <class T>
 __device__ __forceinline__ T warp_sum(T value, LLMC_PLACE) {
-  using namespace cpu_world;
+  using namespace cpu_backend;
   return from_posted<T>(sync_warp(~0u, &run_warp_sum<T>, to_posted(value), {"warp_sum", file, line}));
 }
 __device__ __forceinline__ float warp_max(float value, LLMC_PLACE) {
-  using namespace cpu_world;
+  using namespace cpu_backend;
   return from_posted<float>(sync_warp(~0u, &run_warp_max, to_posted(value), {"warp_max", file, line}));
 }
 __device__ __forceinline__ uint32_t warp_max(uint32_t value, LLMC_PLACE) {
-  return uint32_t(cpu_world::sync_warp(~0u, &cpu_world::run_warp_max_bits, value, {"warp_max", file, line}));
+  return uint32_t(cpu_backend::sync_warp(~0u, &cpu_backend::run_warp_max_bits, value, {"warp_max", file, line}));
 }
 template <class T>
 __device__ __forceinline__ T block_sum(T value, LLMC_PLACE) {
-  using namespace cpu_world;
+  using namespace cpu_backend;
   return from_posted<T>(sync_block_operation(&run_block_sum<T>, to_posted(value), {"block_sum", file, line}));
 }
 #endif
@@ -225,16 +239,17 @@ __device__ __forceinline__ void atomic_add(unsigned long long* address, unsigned
 
 // ---------------------------------------------------------------------------------------------- vectors
 
-// `width` numbers, a power of two: usually 8, in 16 or 32 bytes (which fills the CPU's vector registers in fp32 too),
-// or 1. The address is aligned to their size, or to 16 bytes if they are more.
+// `width` numbers. `width` is a power of two: usually 8, which takes 16 or 32 bytes (in fp32 it also fills a vector
+// register of the CPU), or 1. The address is aligned to the size of the vector, or to 16 bytes if the size is greater.
 template <class T, int width>
 struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
   T v[width];
 };
 
 #if !LLMC_CUDA
-// Eight numbers at once, which a compiler does not find by itself: the same bits as to_float and from_float.
-namespace cpu_world {
+// Conversions and maxima of eight numbers at once, as vector code that a compiler does not generate by itself. The bits
+// are those of to_float and from_float.
+namespace cpu_backend {
 using Bits8 = uint8_t __attribute__((vector_size(8)));
 using Bits16 = uint16_t __attribute__((vector_size(16)));
 using Bits32 = uint32_t __attribute__((vector_size(32)));
@@ -253,7 +268,7 @@ inline void narrow(bf16* to, const float (&from)[8]) {
   const Bits16 bits = __builtin_convertvector((nan & 0x7fffu) | (~nan & rounded), Bits16);
   memcpy(static_cast<void*>(to), &bits, sizeof bits);
 }
-inline void raise_to_magnitudes(bf16* largest, const bf16* x) {
+inline void max_abs_into(bf16* largest, const bf16* x) {
   Bits16 before, bits;
   memcpy(&before, largest, sizeof before);
   memcpy(&bits, x, sizeof bits);
@@ -268,13 +283,13 @@ inline void narrow(uint8_t* to, const float* from) {
   const Bits8 bits = __builtin_convertvector((saturated_fp8_bits<exponent_bits, Floats>(u)), Bits8);
   memcpy(to, &bits, sizeof bits);
 }
-}  // namespace cpu_world
+}  // namespace cpu_backend
 #endif
 
 template <int width, class T>
 __device__ __forceinline__ void load_vector(float (&to)[width], const T* from) {
 #if !LLMC_CUDA
-  if constexpr (width == 8 && std::is_same_v<T, bf16>) return cpu_world::widen(to, from);
+  if constexpr (width == 8 && std::is_same_v<T, bf16>) return cpu_backend::widen(to, from);
 #endif
   const Vector<T, width> vector = *reinterpret_cast<const Vector<T, width>*>(from);
 #pragma unroll
@@ -285,7 +300,7 @@ __device__ __forceinline__ Vector<T, width> rounded(const float (&from)[width]) 
   Vector<T, width> vector;
 #if !LLMC_CUDA
   if constexpr (width == 8 && std::is_same_v<T, bf16>) {
-    cpu_world::narrow(vector.v, from);
+    cpu_backend::narrow(vector.v, from);
     return vector;
   }
 #endif
@@ -298,11 +313,12 @@ __device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) 
   *reinterpret_cast<Vector<T, width>*>(to) = rounded<T>(from);
 }
 
-// Raises `largest`, each by itself, to the magnitudes of x: as bits they order as numbers do, with NaN above infinity.
+// Raises each element of `largest` to the magnitude of the same element of x. Bits of magnitudes compare as the numbers
+// do, with NaN above infinity.
 template <int width>
-__device__ __forceinline__ void raise_to_magnitudes(Vector<bf16, width>& largest, const Vector<bf16, width>& x) {
+__device__ __forceinline__ void max_abs_into(Vector<bf16, width>& largest, const Vector<bf16, width>& x) {
 #if LLMC_CUDA
-  constexpr int kPairs = width / 2;  // two at once, and none is converted by itself
+  constexpr int kPairs = width / 2;  // pairs of bf16, compared without conversion
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
     uint32_t a, b;
@@ -313,7 +329,7 @@ __device__ __forceinline__ void raise_to_magnitudes(Vector<bf16, width>& largest
   }
 #else
   constexpr int kPairs = 0;
-  if constexpr (width == 8) return cpu_world::raise_to_magnitudes(largest.v, x.v);
+  if constexpr (width == 8) return cpu_backend::max_abs_into(largest.v, x.v);
 #endif
   for (int j = 2 * kPairs; j < width; ++j) {
     const uint16_t bits = x.v[j].bits & 0x7fff;
@@ -321,16 +337,16 @@ __device__ __forceinline__ void raise_to_magnitudes(Vector<bf16, width>& largest
   }
 }
 template <int width>
-__device__ __forceinline__ void raise_to_magnitudes(Vector<float, width>& largest, const Vector<float, width>& x) {
+__device__ __forceinline__ void max_abs_into(Vector<float, width>& largest, const Vector<float, width>& x) {
   VECTOR_LOOP
   for (int j = 0; j < width; ++j) {
     const uint32_t bits = float_to_bits(x.v[j]) & 0x7fffffffu, before = float_to_bits(largest.v[j]);
     largest.v[j] = bits_to_float(bits > before ? bits : before);
   }
 }
-// The largest of them, as the bits of an fp32 number.
+// Returns the largest of the magnitudes, as the bits of an fp32 number.
 template <class T, int width>
-__device__ __forceinline__ uint32_t largest_of(const Vector<T, width>& magnitudes) {
+__device__ __forceinline__ uint32_t max_value(const Vector<T, width>& magnitudes) {
   uint32_t largest = 0;
 #pragma unroll
   for (int j = 0; j < width; ++j) {
@@ -340,7 +356,7 @@ __device__ __forceinline__ uint32_t largest_of(const Vector<T, width>& magnitude
   return largest;
 }
 
-// Numbers as FP8, saturated, rounded to nearest even; `width` is 8 or 16.
+// Stores numbers as FP8, saturated and rounded to nearest even. `width` is 8 or 16.
 template <int width>
 __device__ __forceinline__ void store_fp8(uint8_t* to, const float (&from)[width], Fp8Format format) {
   Vector<uint8_t, width> vector;
@@ -353,22 +369,23 @@ __device__ __forceinline__ void store_fp8(uint8_t* to, const float (&from)[width
   }
 #else
   for (int j = 0; j < width; j += 8)
-    if (format == Fp8Format::e4m3) cpu_world::narrow<4>(vector.v + j, from + j);
-    else cpu_world::narrow<5>(vector.v + j, from + j);
+    if (format == Fp8Format::e4m3) cpu_backend::narrow<4>(vector.v + j, from + j);
+    else cpu_backend::narrow<5>(vector.v + j, from + j);
 #endif
   *reinterpret_cast<Vector<uint8_t, width>*>(to) = vector;
 }
 
 // ---------------------------------------------------------------------------------------------- fp32 functions
 
-// e^x to within 2 units in the last place, infinity above 88.7. Below -87.3, where results are subnormal, the CPU
-// gives 0.
+// Returns e^x to within 2 units in the last place; infinity above 88.7. Below -87.3, where results are subnormal, the
+// CPU returns 0.
 __device__ __forceinline__ float exp_f32(float x) {
 #if LLMC_CUDA
   return expf(x);
 #else
-  // x = n ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts; e^r by its series, minimax coefficients as in Cephes.
-  const float t = x * 1.44269504f + 12582912.0f;  // rounds to an integer in the low bits
+  // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 is split into two parts. e^r is a polynomial with the minimax
+  // coefficients of Cephes.
+  const float t = x * 1.44269504f + 12582912.0f;  // puts the rounded integer into the low bits
   const float n = t - 12582912.0f;
   float r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
@@ -387,14 +404,15 @@ __device__ __forceinline__ float exp_f32(float x) {
 #endif
 }
 
-// 2^x to within 2^-22 of it, infinity from 128 on; results below 2^-126 are 0. One instruction on a GPU.
+// Returns 2^x with a relative error of at most 2^-22; infinity from 128 on. Results below 2^-126 become 0. One
+// instruction on a GPU.
 __device__ __forceinline__ float exp2_f32(float x) {
 #if LLMC_CUDA
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  // x = n + r with |r| <= 1/2; 2^r by its Taylor series, whose next term is below 2^-24.
+  // x = n + r with |r| <= 1/2. 2^r is its Taylor series; the first omitted term is below 2^-24.
   const float inside = x < -127.0f ? -127.0f : x > 128.0f ? 128.0f : x;
   const float t = inside + 12582912.0f, r = inside - (t - 12582912.0f);
   float p = 1.5252734e-5f;
@@ -421,7 +439,8 @@ __device__ __forceinline__ float rsqrt_f32(float x) {
 #endif
 }
 
-// The greater of two numbers; with a NaN, either. fmaxf is one instruction on a GPU, and a call to g++.
+// Returns the greater of two numbers; if one is NaN, either of the two. fmaxf is one instruction on a GPU, but a
+// function call with g++.
 __device__ __forceinline__ float max_f32(float a, float b) {
 #if LLMC_CUDA
   return fmaxf(a, b);
@@ -430,7 +449,7 @@ __device__ __forceinline__ float max_f32(float a, float b) {
 #endif
 }
 
-// a * b + c with one rounding, whatever the compiler would have made of it.
+// Returns a * b + c with one rounding, whatever the compiler would do with that expression.
 __device__ __forceinline__ float fma_f32(float a, float b, float c) {
 #if LLMC_CUDA
   return __fmaf_rn(a, b, c);
@@ -439,7 +458,8 @@ __device__ __forceinline__ float fma_f32(float a, float b, float c) {
 #endif
 }
 
-// 1 / x to within 2^-23 of it; 0 of an infinity. One instruction on a GPU, where a division takes eight.
+// Returns 1 / x with a relative error of at most 2^-23; 0 for an infinity. One instruction on a GPU, where a division
+// takes eight.
 __device__ __forceinline__ float reciprocal_f32(float x) {
 #if LLMC_CUDA
   float y;

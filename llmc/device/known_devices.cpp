@@ -4,9 +4,10 @@
 
 namespace {
 
-// Dense bf16 tensor-core peaks (operations a second) and memory bandwidths from the vendor's data sheets.
+// Dense bf16 tensor-core peaks (operations per second) and memory bandwidths (bytes per second) from the vendor's data
+// sheets.
 struct KnownRate {
-  const char* name;  // part of the device's name; the first match counts
+  const char* name;  // a part of the device's name; the first row that matches counts
   double bf16_flops, memory_bytes_per_second;
 };
 constexpr KnownRate kKnownRates[] = {
@@ -42,6 +43,7 @@ void set_known_rates(DeviceInfo& info) {
 }
 
 DeviceInfo modelled_device(const std::string& name) {
+  if (name == "auto") return modelled_device("H100");
   std::string known;
   for (const Modelled& m : kModelled) {
     known += std::string(" ") + m.name;

@@ -1,11 +1,12 @@
-// GPUs that the program knows by name: data sheets' figures, for MFU and for devices that only record.
+// GPUs that the program knows by name. The figures of their data sheets serve to compute MFU and to model devices.
 #pragma once
 
 #include <string>
 
 #include "llmc/device/device.h"
 
-// Sets bf16_flops and memory_bytes_per_second of a device whose name is known.
+// Sets bf16_flops and memory_bytes_per_second if the name of the device is known.
 void set_known_rates(DeviceInfo& info);
-// A GPU that is not here: "H100", "H200", "A100", "B200". Throws on another name, with those that are known.
+// Returns a GPU that need not be present: "H100" (also for "auto"), "H200", "A100" or "B200". Throws on any other name
+// and lists the known ones.
 DeviceInfo modelled_device(const std::string& name);

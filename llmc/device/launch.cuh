@@ -1,7 +1,8 @@
 // launch<kernel>(work, grid, block, shared_bytes, arguments…): enqueues a kernel in the stream of `work`.
 //
-// The kernel is a template argument, so that the CPU world can inline it into its loop over the threads of a block.
-// Shapes that no GPU takes (an empty grid, over 1024 threads or 227 KiB of shared memory) are errors in both worlds.
+// The kernel is a template argument, so that the CPU backend can inline it into its loop over the threads of a block.
+// A shape that no GPU accepts is an error in both backends: an empty grid, more than 1024 threads, or more shared
+// memory than the device gives a block (227 KiB on Hopper).
 #pragma once
 
 #include <string>
@@ -28,32 +29,38 @@ inline void require_launchable(const Work& work, dim3 grid, dim3 block, size_t s
           work.stream.device().info().shared_bytes_per_block);
 }
 
+template <auto kernel>
+const char* kernel_name() {
+  return __PRETTY_FUNCTION__;
+}
+
 template <auto kernel, class... Arguments>
-void launch(const Work& work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... arguments) {
+void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... arguments) {
   require_launchable(work, grid, block, shared_bytes);
+  work.shape = {kernel_name<kernel>(), {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes};
 #if LLMC_CUDA
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
   if (shared_bytes > 48 * 1024) {
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
-    // All that the L1 cache can give, so that as many blocks fit a multiprocessor as are meant to.
+    // Gives shared memory the largest part of the L1 cache, so that as many blocks fit on a multiprocessor as intended.
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
   }
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();
   REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.file, work.line, cudaGetErrorString(status));
 #else
-  using Kernel = cpu_world::Signature<kernel>;
+  using Kernel = cpu_backend::Signature<kernel>;
   auto values = Kernel::pack(arguments...);
-  cpu_world::KernelLaunch shape{
+  cpu_backend::KernelLaunch shape{
       work.name, work.file, work.line, grid, block, shared_bytes, nullptr, &Kernel::run_threads, &Kernel::enter_block};
   Device& device = work.stream.device();
-  cpu_world::enqueue(work, [values, shape, &device]() mutable {
+  cpu_backend::enqueue(work, [values, shape, &device]() mutable {
     shape.arguments = &values;
-    cpu_world::run_grid(device, shape);
+    cpu_backend::run_grid(device, shape);
   });
 #endif
 }
 
-// Blocks of `per_block` that cover `count`.
+// Returns the number of blocks of `per_block` elements that cover `count` elements.
 inline unsigned blocks_for(size_t count, size_t per_block) { return unsigned((count + per_block - 1) / per_block); }

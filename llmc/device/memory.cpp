@@ -1,4 +1,4 @@
-// Memory, as far as it is the same in both worlds.
+// The functions for memory that are the same in both backends.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 size_t host_memory_bytes(const std::string& root) {
   size_t least = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
   std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "0::/a/b" of version 2, "7:memory:/a/b" of version 1
+  for (std::string line; std::getline(groups, line);) {  // "0::/a/b" in version 2, "7:memory:/a/b" in version 1
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);

@@ -1,13 +1,14 @@
-// Number types of 16 and 8 bits, with the same bits in both worlds: bf16, and the FP8 types e4m3 and e5m2 (OCP 8-bit
-// floating point: e4m3 has no infinity and its largest number is 448; e5m2 is IEEE-like, its largest is 57344).
-// Rounding is to nearest, ties to even. NaN becomes 0x7fff in bf16, 0x7f in FP8, as CUDA's headers have it.
+// Number types of 16 and 8 bits, with the same bits in both backends: bf16, and the FP8 types e4m3 and e5m2 (OCP 8-bit
+// floating point). e4m3 has no infinity, and its largest number is 448. e5m2 is IEEE-like, and its largest finite
+// number is 57344. Rounding is to nearest, ties to even. NaN becomes 0x7fff in bf16 and 0x7f in FP8, as in CUDA's
+// headers.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
-#include "llmc/device/world.h"
+#include "llmc/device/backend.h"
 
 #if LLMC_CUDA
 #include <cuda_bf16.h>
@@ -24,20 +25,37 @@ struct e5m2 {
   uint8_t bits;
 };
 
-enum class DType { fp32, bf16 };
+// The type of a tensor's elements. Tunings and checkpoints store fp32 and bf16 by these numbers.
+enum class DType : uint8_t { fp32, bf16, fp64, int32, uint8 };
 enum class Fp8Format : uint8_t { e4m3, e5m2 };
 
 template <class T>
-inline constexpr DType kDType = DType::fp32;
+inline constexpr DType kDType = T::no_tensor_has_elements_of_this_type;
+template <>
+inline constexpr DType kDType<float> = DType::fp32;
 template <>
 inline constexpr DType kDType<bf16> = DType::bf16;
+template <>
+inline constexpr DType kDType<double> = DType::fp64;
+template <>
+inline constexpr DType kDType<int32_t> = DType::int32;
+template <>
+inline constexpr DType kDType<uint8_t> = DType::uint8;
 
-constexpr const char* dtype_name(DType type) { return type == DType::fp32 ? "fp32" : "bf16"; }
+constexpr const char* dtype_name(DType type) {
+  constexpr const char* kNames[] = {"fp32", "bf16", "fp64", "int32", "uint8"};
+  return kNames[int(type)];
+}
+constexpr size_t bytes_of(DType type) {
+  constexpr size_t kBytes[] = {4, 2, 8, 4, 1};
+  return kBytes[int(type)];
+}
 constexpr const char* format_name(Fp8Format format) { return format == Fp8Format::e4m3 ? "e4m3" : "e5m2"; }
-// The largest number of the format.
+// The largest finite number of the format.
 HOST_DEVICE constexpr float largest_fp8(Fp8Format format) { return format == Fp8Format::e4m3 ? 448.0f : 57344.0f; }
 
-// What becomes of a number beyond the largest of its FP8 type: the largest (as training wants it), or NaN / infinity.
+// The result for a number beyond the largest of its FP8 type. saturate: the largest number, which training uses;
+// special: NaN in e4m3, infinity in e5m2.
 enum class Overflow { saturate, special };
 
 constexpr uint16_t bf16_bits(float x) {
@@ -46,7 +64,8 @@ constexpr uint16_t bf16_bits(float x) {
   return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-// `exponent_bits` 4 or 5 of the 7 below the sign; subnormals included.
+// Returns the FP8 bits of x, subnormals included. `exponent_bits` of the 7 bits below the sign are the exponent: 4 for
+// e4m3, 5 for e5m2.
 constexpr uint8_t fp8_bits(float x, int exponent_bits, Overflow overflow) {
   const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
   const uint8_t sign = uint8_t(u >> 24 & 0x80);
@@ -68,7 +87,8 @@ constexpr uint8_t fp8_bits(float x, int exponent_bits, Overflow overflow) {
   const uint64_t half = uint64_t(1) << (shift - 1), rest = mantissa & ((half << 1) - 1);
   uint64_t rounded = mantissa >> shift;
   if (rest > half || (rest == half && (rounded & 1))) ++rounded;
-  // A mantissa that reaches the hidden bit carries its 1 into the exponent field by itself.
+  // A mantissa whose hidden bit is set adds 1 to the exponent field by itself, also when rounding has carried into that
+  // bit.
   const uint64_t code = (uint64_t(exponent - 1) << mantissa_bits) + rounded;
   return code > largest ? beyond : uint8_t(sign | code);
 }
@@ -100,13 +120,14 @@ HOST_DEVICE inline bf16 from_float<bf16>(float x) {
 #if LLMC_ON_GPU
   return bf16{__bfloat16_as_ushort(__float2bfloat16_rn(x))};
 #else
-  // Without a branch, so that a loop over elements becomes vector code.
+  // This has no branch, so that a loop over elements becomes vector code.
   const uint32_t u = float_to_bits(x), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return bf16{uint16_t((u & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded)};
 #endif
 }
 
-// fp8_bits(x, exponent_bits, Overflow::saturate) without a branch, of the bits of one float, or of a vector of them.
+// Computes fp8_bits(x, exponent_bits, Overflow::saturate) without a branch. `u` holds the bits of one float or of a
+// vector of floats.
 template <int exponent_bits, class Float, class Bits>
 inline Bits saturated_fp8_bits(Bits u) {
   constexpr int mantissa_bits = 7 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1, dropped = 23 - mantissa_bits;
@@ -114,7 +135,7 @@ inline Bits saturated_fp8_bits(Bits u) {
   const Bits magnitude = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
   const Bits rounded = (magnitude + ((1u << (dropped - 1)) - 1) + (magnitude >> dropped & 1u)) >> dropped;
   const Bits normal = rounded - (uint32_t(127 - bias) << mantissa_bits);
-  // Where results are subnormal an fp32 addition rounds: in the sum's last place is the smallest of them.
+  // Subnormal results are rounded by an fp32 addition: the last place of the sum is the smallest FP8 subnormal.
   constexpr uint32_t offset = uint32_t(127 + 1 - bias - mantissa_bits + 23) << 23;
   const Bits subnormal = std::bit_cast<Bits>(std::bit_cast<Float>(magnitude) + bits_to_float(offset)) - offset;
   const Bits code = magnitude < (uint32_t(127 + 1 - bias) << 23) ? subnormal : normal;

@@ -16,7 +16,8 @@ int OrderCheck::add_timeline(const char* name) {
 void OrderCheck::join(int timeline, const Clock& clock) {
   Clock& mine = clocks_[size_t(timeline)];
   for (size_t i = 0; i < clock.size(); ++i) mine[i] = std::max(mine[i], clock[i]);
-  // All that is asked for from here on is ordered after what the host has waited for: no conflict with it can come.
+  // Everything enqueued from here on is ordered after the work for which the host has waited, so such entries can no
+  // longer conflict.
   if (timeline == kHost) std::erase_if(log_, [&](const Entry& e) { return ordered_after(kHost, e); });
 }
 
@@ -31,7 +32,7 @@ bool OrderCheck::ordered_after(int timeline, const Entry& earlier) const {
 
 void OrderCheck::access(int timeline, const char* name, const char* file, int line, const Access* accesses,
                         size_t count) {
-  if (timeline != kHost) join(timeline, clocks_[kHost]);  // work starts after whatever the host did before enqueuing it
+  if (timeline != kHost) join(timeline, clocks_[kHost]);  // work starts after all that the host did before enqueuing it
   const uint32_t time = ++clocks_[size_t(timeline)][size_t(timeline)];
   for (const Access* a = accesses; a != accesses + count; ++a) {
     if (a->bytes == 0) continue;
@@ -43,8 +44,8 @@ void OrderCheck::access(int timeline, const char* name, const char* file, int li
       const bool mine = e.timeline == timeline && e.time == time;  // another range of the same work
       if (overlaps && !mine && (a->write || e.write) && !ordered_after(timeline, e))
         report(timeline, name, file, line, *a, e);
-      // What lies wholly inside an access that is ordered after it can never be the one to conflict: whatever is
-      // ordered after this access is ordered after that one too.
+      // An earlier entry is no longer needed if this access covers its bytes and is ordered after it: work that is
+      // ordered after this access is then ordered after the entry too. A read can replace only a read.
       const bool covered =
           begin <= e.begin && e.end <= end && (a->write || !e.write) && !mine && ordered_after(timeline, e);
       if (covered) continue;

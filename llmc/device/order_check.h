@@ -1,7 +1,7 @@
-// Happens-before over declared byte ranges (vector clocks: Mattern 1989). Every stream and the host are a line of time;
-// recording an event copies a stream's clock, waiting for it joins that clock into another. An access that is not
-// ordered after an earlier one of the same bytes, where one of the two writes, is an error with both names, whichever
-// schedule the run took.
+// Checks the happens-before order of accesses to declared byte ranges, with vector clocks (Mattern 1989). Each stream
+// has a timeline, and so has the host. Recording an event copies the clock of a stream; waiting for the event joins
+// that clock into the clock of the waiter. Two accesses to the same bytes must be ordered if at least one of them is a
+// write. If they are not, the check throws an error that names both, whichever schedule the run took.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,13 @@ class OrderCheck {
   OrderCheck();
   int add_timeline(const char* name);
 
-  // Work enqueued by the host on `timeline`, or done by the host itself (kHost). Throws Error at a conflict.
+  // Declares work that the host enqueues on `timeline`, or that the host does itself (kHost). Throws Error if an access
+  // is not ordered after an earlier one that conflicts with it.
   void access(int timeline, const char* name, const char* file, int line, const Access* accesses, size_t count);
 
-  Clock now(int timeline) const { return clocks_[size_t(timeline)]; }  // what an event records
-  void join(int timeline, const Clock& clock);                         // what a wait does
-  // Memory was given back: what used it no longer matters.
+  Clock now(int timeline) const { return clocks_[size_t(timeline)]; }  // the clock that an event records
+  void join(int timeline, const Clock& clock);                         // `timeline` waits for an event with this clock
+  // The memory was released: forgets the accesses to it.
   void forget(const void* data, size_t bytes);
   size_t entries() const { return log_.size(); }
 

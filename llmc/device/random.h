@@ -1,4 +1,4 @@
-// A small generator for schedules of the CPU world (xorshift64*); never for numbers that a training uses.
+// A small random generator (xorshift64*) for the schedules of the CPU backend. Training never takes numbers from it.
 #pragma once
 
 #include <cstddef>

@@ -7,9 +7,9 @@
 
 namespace {
 
-// FLOPs of kernels as a part of the device's peak in bf16, by its data sheet: so a row serves all GPUs of an
-// architecture. The first row that fits counts. A figure that was measured with this program replaces its row here:
-// source "measured: …", confirmed true.
+// FLOPs per second of kernels as a fraction of the device's bf16 peak in its data sheet, so that one row serves all
+// GPUs of an architecture. The first row that matches counts. A figure that was measured with this program replaces its
+// row here, with source "measured: …" and confirmed = true.
 struct Row {
   int compute_capability;  // 0: any
   RateClass of;
@@ -18,7 +18,7 @@ struct Row {
   const char* source;
   bool confirmed = false;
 };
-constexpr double kHopper = 989, kBlackwell = 2250;  // TFLOP/s of bf16, H100 and H200 (SXM), B200
+constexpr double kHopper = 989, kBlackwell = 2250;  // TFLOP/s in bf16: H100 and H200 (SXM); B200
 using enum RateClass;
 constexpr Row kRows[] = {
     {0, product_bf16, 0, 0.70, "assumption: 70% of the data sheet; published: cuBLAS at best 795 of 989 on an H200"},
@@ -49,17 +49,19 @@ constexpr Row kRows[] = {
     {0, attention_plain_backward, 0, 9.4 / kHopper, "assumption: 70% of forward's, since S and dP are computed twice"},
 };
 
-// Bytes a second: 80% of NVLink's data sheet (PCIe where there is none) and 85% of PCIe's, each way.
+// Bytes per second in each direction: 80% of NVLink's data sheet (of PCIe's for GPUs without NVLink), and 85% of
+// PCIe's.
 struct Links {
   int compute_capability;
   double node_bytes, host_bytes;
 };
 constexpr Links kLinks[] = {{80, 240e9, 27e9}, {90, 360e9, 55e9}, {100, 720e9, 55e9}, {0, 25e9, 27e9}};
-constexpr double kMemoryPart = 0.85;  // of the data sheet
+constexpr double kMemoryPart = 0.85;  // fraction of the data sheet's bandwidth
 constexpr const char* kBytesSource =
     "assumption: 85% of the data sheet's memory, 80% of NVLink and of a network card of 400 Gb/s a GPU";
 
-// Returns the rates of memory and links, which every kind of device has.
+// Returns the rates of memory and links, which every kind of device has. Throws if the device's data sheet is not
+// known.
 ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
   REQUIRE(device.bf16_flops > 0 && device.memory_bytes_per_second > 0, "the rates of %s are not known",
           device.name.c_str());

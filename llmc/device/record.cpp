@@ -10,6 +10,7 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.sent = work.traffic.sent;
   entry.tree = work.traffic.tree;
   entry.crossed = work.crossed;
+  entry.shape = work.shape;
   if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;
   return entry;
 }

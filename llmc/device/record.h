@@ -1,14 +1,15 @@
-// What a device is asked to do, in the order in which the host asks: to be looked at, compared and replayed (replay.h).
+// A record of the work that the host requests of a device, in the order of the requests. It serves to inspect, compare
+// and replay that work (replay.h).
 //
 //   Record record;
 //   device.record_to(&record);
 //   trainer->enqueue_step(…);
 //   device.record_to(nullptr);
 //
-// Every kernel, product, copy and collective is here with its stream, the bytes that it reads and writes and its FLOPs,
-// and every event with the point that it stands for; and when it ran. A Device that is made of a DeviceInfo alone
-// executes nothing and has no memory behind its addresses: so one process records any rank of any mesh, also of a model
-// that fits nowhere.
+// The record has every kernel, product, copy and collective, each with its stream, the bytes that it reads and writes,
+// its FLOPs, and the time at which it ran. It also has every event, with the point that the event stands for. A Device
+// made from a DeviceInfo alone executes nothing and has no memory behind its addresses. So one process can record any
+// rank of any mesh, even of a model that fits on no machine.
 #pragma once
 
 #include <string>
@@ -21,33 +22,35 @@ struct Record {
     enum class Kind { work, record, wait };  // record: a point of the stream; wait: the stream waits for a point
     Kind kind;
     int stream;
-    int point = -1;  // of record and wait, counted from 0 as they are recorded
-    // Of work:
+    int point = -1;  // for record and wait: the point's number, counted from 0 on each device
+    // The following fields are for work only.
     std::string name = {}, place = {};  // "matmul_forward", "llmc/model/block.cpp:31"
     double flops = 0;
     RateClass rate = RateClass::product_bf16;
-    int head_size = 0;  // of attention
+    int head_size = 0;  // for attention
     std::vector<Access> accesses = {};
     size_t sent = 0;              // bytes that this rank sends to others
-    bool tree = false;            // of a collective that need not go from rank to rank
-    size_t crossed = 0;           // bytes of a copy between the device and pinned memory of the host
-    std::vector<int> ranks = {};  // that a collective spans
+    bool tree = false;            // true: a collective that need not go from rank to rank
+    size_t crossed = 0;           // bytes that a copy moves between the device and pinned memory of the host
+    std::vector<int> ranks = {};  // the ranks that a collective spans
+    LaunchShape shape = {};       // the launch shape of a kernel
 
-    size_t bytes() const {  // read plus written: a range that is both counts twice
+    size_t bytes() const {  // read plus written; a range that is both counts twice
       size_t sum = 0;
       for (const Access& access : accesses) sum += access.updated ? 2 * access.bytes : access.bytes;
       return sum;
     }
   };
-  // When work was executed, in seconds since the first began; or when a replay says that it would be.
+  // The time at which work was executed, in seconds since the first work began (in the CPU backend: since the recording
+  // began). In a replay: the predicted time, from 0.
   struct Span {
     int entry;
     double begin, end;
   };
   std::vector<std::string> streams;
   std::vector<Entry> entries;
-  std::vector<Span> spans;  // of a device that executes, when it is done; in no order
+  std::vector<Span> spans;  // of a device that executes; complete when the recording ends; in no order
 };
 
-// The entry of work in the stream of this number.
+// Returns the record entry of `work` in the stream of this number.
 Record::Entry entry_of(const Work& work, int stream);

@@ -14,13 +14,13 @@ namespace {
 
 using Kind = Record::Entry::Kind;
 
-// Parts of the links that a collective would keep busy, if it had them alone.
+// The fraction of each link that a collective would keep busy if it had the links alone.
 struct LinkUse {
   double node = 0, network = 0;
 };
 
-// How a collective goes: around the nodes of its ranks, at as many ranks of each as it has there, each with a share of
-// the data (one network card a rank).
+// The route of a collective: rings around the `nodes` nodes of its ranks, one ring for each of the `in_node` ranks that
+// it has in a node. Each ring takes an equal share of the data. Each rank has one network card.
 struct Way {
   size_t nodes, in_node;
 
@@ -39,7 +39,7 @@ struct Way {
   }
 };
 
-// Ranks of a group ascend or descend.
+// The ranks of a group are in ascending or descending order.
 Way way_of(const std::vector<int>& ranks, const ReplayRates& rates) {
   size_t nodes = 1;
   for (size_t i = 1; i < ranks.size(); ++i)
@@ -51,7 +51,8 @@ double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(c
 
 }  // namespace
 
-// NCCL has trees for sums that all ranks get; what it gathers and scatters goes around, from rank to rank.
+// A collective whose result is the same on every rank goes along a tree, as NCCL's all_reduce can. all_gather and
+// reduce_scatter go around a ring, from rank to rank.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
@@ -70,7 +71,7 @@ Replay replay(const Record& record, const ReplayRates& rates) {
 
 namespace {
 
-// A record as it is worked off: what each stream does now, and what it waits for.
+// Works off a record. It knows what each stream does now, and what each stream waits for.
 class Player {
  public:
   Player(const Record& record, const ReplayRates& rates, const std::function<double(const Record::Entry&)>& seconds_of)
@@ -99,11 +100,11 @@ class Player {
  private:
   struct Line {
     std::deque<int> queue;
-    double left = 0;  // seconds of its work, if it had the links alone
+    double left = 0;  // seconds left of its work, if it had the links alone
     LinkUse use;
-    size_t span = 0;      // of the work
-    int last = -1;        // work that it did, or waited for
-    double waiting = -1;  // since when
+    size_t span = 0;      // number of the work's span
+    int last = -1;        // the last work that it did or waited for; -1: none
+    double waiting = -1;  // the time when its wait began; -1: it does not wait
     bool working = false;
     bool works() const { return working; }
   };
@@ -116,7 +117,7 @@ class Player {
     return !line.works() && !line.queue.empty() && head(line).kind == Kind::wait && unreached_.count(head(line).point);
   }
 
-  // Until every stream works, waits or is done.
+  // Takes entries until every stream works, waits or is done.
   void start_all() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -153,7 +154,7 @@ class Player {
     line.waiting = -1;
   }
 
-  // Collectives that want more than there is of a link go on more slowly, all alike.
+  // Collectives that together want more than a link has all slow down by the same factor.
   double speed(const Line& line, const LinkUse& all) const {
     return 1 / std::max({1.0, line.use.node > 0 ? all.node : 0, line.use.network > 0 ? all.network : 0});
   }
@@ -181,7 +182,7 @@ class Player {
     }
   }
 
-  // The stream whose work compute waits for, by way of others that wait.
+  // Returns the stream whose work the compute stream waits for, directly or through other streams that wait.
   size_t awaited_by_compute() const {
     size_t stream = 0;
     for (size_t hops = 0; hops < lines_.size() && waits(lines_[stream]); ++hops)
@@ -193,8 +194,8 @@ class Player {
   const ReplayRates& rates_;
   const std::function<double(const Record::Entry&)>& seconds_of_;
   std::vector<Line> lines_;
-  std::unordered_map<int, int> unreached_;  // points, each with its stream; those of before the record are reached
-  std::unordered_map<int, int> done_;       // the last work before a point
+  std::unordered_map<int, int> unreached_;  // point -> its stream; points from before the record are reached
+  std::unordered_map<int, int> done_;       // point -> the last work before it
   double now_ = 0;
   Replay result_;
 };

@@ -1,8 +1,8 @@
-// How long a record would take on a device with named rates: a model, in which each stream does one thing after the
-// other, a kernel takes as long as its FLOPs or its bytes, whichever is longer, a copy between host and device
-// as long as its bytes, and a collective as long as its hops and its bytes. Collectives of one rank that travel at once
-// share its link in the node and its link to others, as far as they use the same; kernels of several streams do not
-// slow each other down.
+// Predicts how long a record would take on a device with given rates. In this model each stream does one thing after
+// another. A kernel takes as long as its FLOPs or its bytes, whichever is longer; a copy between host and device as
+// long as its bytes; a collective as long as its hops plus its bytes. Collectives of one rank that run at the same time
+// share the rank's link within the node and its link to other nodes, if they use the same link. Kernels of several
+// streams do not slow each other down.
 #pragma once
 
 #include <functional>
@@ -15,35 +15,38 @@
 #include "llmc/device/record.h"
 
 struct Replay {
-  // The first stream waits for another, which last did the work of an entry.
+  // A time in which the first stream waits for another. `entry` is the last work before the point that it waits for.
   struct Wait {
     double begin, end;
     int entry;
   };
-  std::vector<Record::Span> spans;                // in the order in which they begin
-  double seconds = 0;                             // from the first begin to the last end
-  double compute = 0;                             // that the first stream works
-  double exposed = 0;                             // that it waits for others
-  std::vector<Wait> waits;                        // these times, but for the one behind its last work
-  std::map<std::string, double> waits_by_stream;  // the same by the name of the stream that it waits for
-  double within_nodes = 0, between_nodes = 0;     // bytes that this rank sends in groups of one node, or of several
-  // The same by stream and by collective: "all_gather of 8 ranks in a node".
+  std::vector<Record::Span> spans;  // in the order in which they begin
+  double seconds = 0;               // from the start to the end of the last work
+  double compute = 0;               // seconds in which the first stream works
+  double exposed = 0;               // seconds in which it does not work: seconds - compute
+  std::vector<Wait> waits;          // the waits of which `exposed` consists, without the time after its last work
+  // `exposed`, split by the name of the stream that the first stream waits for. The time after the first stream's last
+  // work counts under its own name.
+  std::map<std::string, double> waits_by_stream;
+  double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups within a node, or across nodes
+  // The same bytes by stream and by collective: "all_gather of 8 ranks in a node".
   std::map<std::pair<std::string, std::string>, double> sent;
 };
 
-// Throws on a wait for a point that is recorded behind it.
+// Replays with the times of replayed_seconds. Throws if streams wait for each other in a circle, as when a stream waits
+// for a point that it records only later. Throws if a rate is missing.
 Replay replay(const Record& record, const ReplayRates& rates);
 
-// The same, where each piece of work takes as long as `seconds_of` says.
+// The same, but `seconds_of` gives the seconds that each piece of work takes.
 Replay replay(const Record& record, const ReplayRates& rates,
               const std::function<double(const Record::Entry&)>& seconds_of);
 
-// What a further repetition adds, if the second of two records has one more of the same than the first: second + times
-// x (second - first), without spans.
+// Extrapolates to more repetitions. `second` has one repetition of the same work more than `first`; the result has
+// `times` more than `second`: second + times x (second - first), without spans and waits.
 Replay extended(const Replay& first, const Replay& second, double times);
 
-// The time that one piece of work takes.
+// Returns the seconds that one piece of work takes. Throws if its rate is missing.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates);
 
-// Chrome's trace format, for chrome://tracing and ui.perfetto.dev: a line a stream.
+// Writes Chrome's trace format, for chrome://tracing and ui.perfetto.dev, with one row per stream.
 void write_trace(const std::string& path, const Record& record, const std::vector<Record::Span>& spans);

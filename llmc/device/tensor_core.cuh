@@ -2,13 +2,13 @@
 //
 //   mma_m16n8k16   D(16x8, fp32) += A(16x16, bf16, row-major) * B(16x8, bf16, column-major)
 //   ldmatrix_x4    four 8x8 matrices of 16-bit elements from shared memory, optionally transposed
-//   swizzled       where a tile of shared memory has 8 columns of a row
+//   swizzled       the address of 8 columns of a row in a tile of shared memory
 //
-// Fragments as in the PTX ISA: with g = lane / 4 and t = lane % 4,
+// Fragments are those of the PTX ISA. With g = lane / 4 and t = lane % 4:
 //   a[0] = A[g][2t, 2t+1]   a[1] = A[g+8][2t, 2t+1]   a[2] = A[g][2t+8, 2t+9]   a[3] = A[g+8][2t+8, 2t+9]
 //   b[0] = B[2t, 2t+1][g]   b[1] = B[2t+8, 2t+9][g]
 //   d[0], d[1] = D[g][2t, 2t+1]   d[2], d[3] = D[g+8][2t, 2t+1]
-// All 32 lanes call.
+// All 32 lanes must call.
 #pragma once
 
 #include "llmc/device/async_copy.cuh"
@@ -36,7 +36,7 @@ __device__ __forceinline__ void ldmatrix_x4_transposed_of(uint32_t (&r)[4], uint
 
 #else
 
-namespace cpu_world {
+namespace cpu_backend {
 
 struct Mma16x8x16 {
   float* d;
@@ -95,16 +95,16 @@ struct Ldmatrix {
   }
 };
 
-}  // namespace cpu_world
+}  // namespace cpu_backend
 
 inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], LLMC_PLACE) {
-  cpu_world::Mma16x8x16 me{d, a, b};
-  cpu_world::sync_warp(~0u, &cpu_world::Mma16x8x16::run, cpu_world::to_posted(&me), {"mma_m16n8k16", file, line});
+  cpu_backend::Mma16x8x16 me{d, a, b};
+  cpu_backend::sync_warp(~0u, &cpu_backend::Mma16x8x16::run, cpu_backend::to_posted(&me), {"mma_m16n8k16", file, line});
 }
 
 #endif
 
-// Two numbers as a pair of bf16, the first in the low half.
+// Returns two numbers rounded to a pair of bf16, the first in the low half.
 __device__ __forceinline__ uint32_t pair_of_bf16(float first, float second) {
 #if LLMC_CUDA
   uint32_t pair;
@@ -122,8 +122,9 @@ using SharedAddress = uint32_t;
 using SharedAddress = uintptr_t;
 #endif
 
-// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes in shared memory, 16-byte aligned. r[m] is this
-// lane's part of matrix m: row lane / 4, columns 2 (lane % 4) and the next (of the transposed matrix with kTranspose).
+// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes in shared memory, 16-byte aligned. r[m] receives this
+// lane's part of matrix m: row lane / 4, columns 2 (lane % 4) and the next. With kTranspose it is the same part of the
+// transposed matrix.
 #if LLMC_CUDA
 template <bool kTranspose>
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row) {
@@ -132,15 +133,15 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row)
 }
 template <bool kTranspose>
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
-  ldmatrix_x4<kTranspose>(r, shared_address(row));
+  ldmatrix_x4<kTranspose>(r, smem_address(row));
 }
 #else
 template <bool kTranspose>
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, LLMC_PLACE) {
   if (reinterpret_cast<uintptr_t>(row) & 15)
-    cpu_world::stop_kernel("%s:%d: ldmatrix: the row's address %p is not 16-byte aligned", file, line, row);
-  cpu_world::Ldmatrix me{{}, row, kTranspose};
-  cpu_world::sync_warp(~0u, &cpu_world::Ldmatrix::run, cpu_world::to_posted(&me), {"ldmatrix", file, line});
+    cpu_backend::stop_kernel("%s:%d: ldmatrix: the row's address %p is not 16-byte aligned", file, line, row);
+  cpu_backend::Ldmatrix me{{}, row, kTranspose};
+  cpu_backend::sync_warp(~0u, &cpu_backend::Ldmatrix::run, cpu_backend::to_posted(&me), {"ldmatrix", file, line});
   memcpy(r, me.r, sizeof r);
 }
 template <bool kTranspose>
@@ -149,11 +150,11 @@ inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row, LLMC_PLACE) {
 }
 #endif
 
-// A tile of rows of kColumns elements (64 or 128) in shared memory, at a multiple of the row's bytes, whose 16-byte
-// chunks are permuted by the row's number: so the 8 rows that ldmatrix reads at once lie in different banks, without
-// padding. Whoever writes and whoever reads asks `swizzled` for the place of the 8 elements `chunk` (columns 8 chunk …)
-// of `row`. From a place in an even or odd chunk, `further` gives the one `rows` (a multiple of 8) down and `chunks`
-// (even) to the right of the row's first such chunk, in one or two instructions.
+// A tile in shared memory has rows of kColumns elements (64 or 128) and starts at a multiple of a row's bytes. The
+// 16-byte chunks of a row are permuted by the row's number, so that the 8 rows that ldmatrix reads at once lie in
+// different banks without padding. Writers and readers call `swizzled` for the address of the 8 elements `chunk`
+// (columns 8 chunk …) of `row`. `further` moves an address `rows` (a multiple of 8) down and from chunk c to chunk
+// c ^ chunks, in one or two instructions. So from chunk 0 or 1 it moves an even number of chunks to the right.
 #if LLMC_CUDA
 template <int kColumns>
 __device__ __forceinline__ bf16* swizzled(bf16* tile, int row, int chunk) {
@@ -161,7 +162,7 @@ __device__ __forceinline__ bf16* swizzled(bf16* tile, int row, int chunk) {
 }
 template <int kColumns>
 __device__ __forceinline__ SharedAddress swizzled_address(bf16* tile, int row, int chunk) {
-  return shared_address(tile) + uint32_t(row * kColumns * 2 + ((chunk ^ (row & 7)) << 4));
+  return smem_address(tile) + uint32_t(row * kColumns * 2 + ((chunk ^ (row & 7)) << 4));
 }
 #else
 template <int kColumns>
@@ -172,8 +173,8 @@ inline bf16* swizzled(bf16* tile, int row, int chunk, LLMC_PLACE) {
 template <int kColumns>
 inline SharedAddress swizzled_address(bf16* tile, int row, int chunk, LLMC_PLACE) {
   if (reinterpret_cast<uintptr_t>(tile) % (kColumns * 2))
-    cpu_world::stop_kernel("%s:%d: a swizzled tile of rows of %d bytes lies at %p, no multiple of that", file, line,
-                           kColumns * 2, static_cast<void*>(tile));
+    cpu_backend::stop_kernel("%s:%d: a swizzled tile of rows of %d bytes lies at %p, no multiple of that", file, line,
+                             kColumns * 2, static_cast<void*>(tile));
   return reinterpret_cast<SharedAddress>(swizzled<kColumns>(tile, row, chunk, file, line));
 }
 #endif

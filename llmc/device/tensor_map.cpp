@@ -1,10 +1,10 @@
-// The copy engine's rules, which hold in both worlds: those of cuTensorMapEncodeTiled for bf16, four dimensions, no
-// interleaving.
+// The rules of TMA, which are the same in both backends: those of cuTensorMapEncodeTiled for bf16, four dimensions and
+// no interleaving.
 #include "llmc/device/tensor_map.h"
 
 #include "llmc/base/error.h"
 
-std::string tensor_map_refuses(const TensorView& view) {
+std::string tensor_map_error(const TmaTensor& view) {
   if (reinterpret_cast<uintptr_t>(view.data) % 16 != 0)
     return format("the tensor begins at %p, not at a multiple of 16 bytes: move it to one", view.data);
   for (int d = 0; d < 4; ++d) {
@@ -15,7 +15,7 @@ std::string tensor_map_refuses(const TensorView& view) {
   }
   for (int d = 1; d < 4; ++d) {
     const int64_t stride = view.strides[d - 1];
-    if (view.sizes[d] == 1) continue;  // never taken
+    if (view.sizes[d] == 1) continue;  // its stride is never used
     if (stride < 0 || stride >= int64_t(1) << 40)
       return format("the stride of dimension %d is %lld bytes; 0 to 2^40 - 16 are possible: %s", d,
                     static_cast<long long>(stride),
@@ -42,8 +42,8 @@ std::string tensor_map_refuses(const TensorView& view) {
   return "";
 }
 
-TensorMap tensor_map(Device& device, const TensorView& view, const char* who) {
-  const std::string reason = tensor_map_refuses(view);
+TensorMap tensor_map(Device& device, const TmaTensor& view, const char* who) {
+  const std::string reason = tensor_map_error(view);
   REQUIRE(reason.empty(), "%s: the copy engine refuses this tensor: %s", who, reason.c_str());
   return device.executes() ? encode_tensor_map(view, who) : TensorMap{};
 }

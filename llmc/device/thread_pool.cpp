@@ -12,7 +12,8 @@ inline void pause_cpu() {
 #endif
 }
 
-// Waits until done(value): for some microseconds awake, since the next loop often follows at once. Returns the value.
+// Waits until done(value) is true and returns the value. Spins for some microseconds before it sleeps, since the next
+// loop often follows at once.
 template <class Done>
 uint32_t wait_until(const std::atomic<uint32_t>& value, const Done& done) {
   uint32_t now = value.load(std::memory_order_acquire);

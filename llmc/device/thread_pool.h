@@ -1,6 +1,6 @@
-// A fixed set of threads that share out the iterations of a loop. The caller works too, and waits only for those that
-// came: on a busy machine, or for a short loop, it may do them all. Which thread does which iteration is left to
-// chance: no result may depend on it.
+// A fixed set of threads that share the iterations of a loop. The caller works too, and waits only for the threads that
+// joined: on a busy machine, or for a short loop, it may execute all iterations itself. It is not determined which
+// thread executes which iteration, so no result may depend on it.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ class ThreadPool {
   ~ThreadPool();
 
   int size() const { return int(workers_.size()) + 1; }
-  // body(iteration, worker) for every iteration below `count`; `worker` is below size() and never used twice at once.
+  // Calls body(iteration, worker) for every iteration below `count` and returns when all are done. `worker` is below
+  // size(); two calls that run at the same time never have the same one.
   void run(size_t count, const std::function<void(size_t, int)>& body);
 
  private:
@@ -24,7 +25,8 @@ class ThreadPool {
   void take_iterations(int worker);
 
   std::vector<std::thread> workers_;
-  // A loop is a round: its number, whether threads may still join, how many are at work in it.
+  // Each loop is a round. round_ holds its number (in steps of kNextRound), whether threads may still join it (kOpen),
+  // and the number of threads at work in it (kAtWork).
   static constexpr uint32_t kAtWork = 0x7ff, kOpen = 0x800, kNextRound = 0x1000;
   std::atomic<uint32_t> round_{0};
   std::atomic<bool> ending_{false};

@@ -1,37 +1,37 @@
-// Products of a warpgroup (four warps whose first is a multiple of four) on Hopper's tensor cores: wgmma.
+// Products of a warpgroup on Hopper's tensor cores: wgmma. A warpgroup is four warps, and the number of the first one
+// is a multiple of four.
 //
 //   multiply<N>(d, a, b)   D(64xN, fp32) += A(64x16, bf16) * B(16xN, bf16);  N is 64 or 128
 //
-// B lies in shared memory, A there or in registers; descriptors say where (matrix_descriptor.h). Products run beside
-// the threads, in order, in groups:
+// B lies in shared memory; A lies in shared memory or in registers. Descriptors give the place in shared memory
+// (matrix_descriptor.h). Products run asynchronously beside the threads, in order, in groups:
 //
-//   products_begin();     the registers of d and a are written; from here on they belong to the products
+//   wgmma_fence();           the registers of d and a have been written; from here on they belong to the products
+//   multiply…;               a batch of products
+//   wgmma_commit_group();    makes the batch a group
+//   wgmma_wait_group<n>();   at most the n newest groups are under way; the thread may use the others' registers again
 //
-//   multiply…;            a batch
-//
-//   products_commit();    is a group
-//
-//   products_wait<n>();   at most the n newest groups are under way; the registers of the others are ours again
-//
-// Fragments: with w the warp of the warpgroup, g = lane / 4 and t = lane % 4, thread has of columns 8j … 8j+7
+// Fragments: w is the number of the warp in the warpgroup, g = lane / 4 and t = lane % 4. Each thread holds these
+// elements of columns 8j … 8j+7:
 //   d[4j], d[4j+1] = D[16w+g][8j+2t], [8j+2t+1]     d[4j+2], d[4j+3] = D[16w+g+8][8j+2t], [8j+2t+1]
-// and of A, as pairs of bf16, what a lane has for mma_m16n8k16 of rows 16w … 16w+15. All 128 threads call.
+// For A, a lane holds the same pairs of bf16 as for mma_m16n8k16 of rows 16w … 16w+15. All 128 threads must call.
 #pragma once
 
-#include "llmc/device/hopper_asm.cuh"
 #include "llmc/device/matrix_descriptor.h"
+#include "llmc/device/sm90_asm.cuh"
 
 #if LLMC_CUDA
 
-__device__ __forceinline__ void products_begin() { HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_commit() { HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { SM90_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit_group() { SM90_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kUnderWay>
-__device__ __forceinline__ void products_wait() {
-  HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kUnderWay) : "memory");
+__device__ __forceinline__ void wgmma_wait_group() {
+  SM90_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kUnderWay) : "memory");
 }
-// The compiler leaves these registers where they are across begin and wait, which it knows nothing of.
+// Keeps the compiler from moving these registers across wgmma_fence and wgmma_wait_group, whose effect on them it does
+// not know.
 template <class T, int kCount>
-__device__ __forceinline__ void keep_in_place(T (&x)[kCount]) {
+__device__ __forceinline__ void warpgroup_fence_operand(T (&x)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if constexpr (std::is_same_v<T, float>) asm volatile("" : "+f"(x[i])::"memory");
@@ -63,7 +63,8 @@ __device__ __forceinline__ void keep_in_place(T (&x)[kCount]) {
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// SS: both operands in shared memory. RS: the left one in registers. Operand numbers follow the N/2 accumulators.
+// SS: both operands are in shared memory. RS: the left one is in registers. The N/2 accumulators are the first operands
+// of the instruction; the numbers of the others follow.
 #define WGMMA_SS(n, a_place, b_place, accumulate_place, a_major_place, b_major_place)                                      \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate_place ", 0;\n"                                                           \
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" WGMMA_LIST_##n "}, " a_place ", " b_place ", p, 1, 1, "       \
@@ -79,72 +80,74 @@ template <int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
 __device__ __forceinline__ void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
   static_assert(kN == 64 || kN == 128);
   if constexpr (kN == 64)
-    HOPPER_ASM(WGMMA_SS(64, "%32", "%33", "%34", "%35", "%36")
-               : WGMMA_REGISTERS_64(d)
-               : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(kMajorA)), "n"(int(kMajorB)));
+    SM90_ASM(WGMMA_SS(64, "%32", "%33", "%34", "%35", "%36")
+             : WGMMA_REGISTERS_64(d)
+             : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(kMajorA)), "n"(int(kMajorB)));
   else
-    HOPPER_ASM(WGMMA_SS(128, "%64", "%65", "%66", "%67", "%68")
-               : WGMMA_REGISTERS_128(d)
-               : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(kMajorA)), "n"(int(kMajorB)));
+    SM90_ASM(WGMMA_SS(128, "%64", "%65", "%66", "%67", "%68")
+             : WGMMA_REGISTERS_128(d)
+             : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(kMajorA)), "n"(int(kMajorB)));
 }
 template <int kN, Major kMajorB = Major::k>
 __device__ __forceinline__ void multiply(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
   static_assert(kN == 64 || kN == 128);
   if constexpr (kN == 64)
-    HOPPER_ASM(WGMMA_RS(64, "%32, %33, %34, %35", "%36", "%37", "%38")
-               : WGMMA_REGISTERS_64(d)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)), "n"(int(kMajorB)));
+    SM90_ASM(WGMMA_RS(64, "%32, %33, %34, %35", "%36", "%37", "%38")
+             : WGMMA_REGISTERS_64(d)
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)), "n"(int(kMajorB)));
   else
-    HOPPER_ASM(WGMMA_RS(128, "%64, %65, %66, %67", "%68", "%69", "%70")
-               : WGMMA_REGISTERS_128(d)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)), "n"(int(kMajorB)));
+    SM90_ASM(WGMMA_RS(128, "%64, %65, %66, %67", "%68", "%69", "%70")
+             : WGMMA_REGISTERS_128(d)
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)), "n"(int(kMajorB)));
 }
 
 #else
 
-inline void products_begin(LLMC_PLACE) {
+inline void wgmma_fence(LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::products_begin({"products_begin", file, line});
+  cpu_backend::wgmma_fence({"wgmma_fence", file, line});
 }
-inline void products_commit(LLMC_PLACE) {
+inline void wgmma_commit_group(LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::products_commit({"products_commit", file, line});
+  cpu_backend::wgmma_commit_group({"wgmma_commit_group", file, line});
 }
 template <int kUnderWay>
-inline void products_wait(LLMC_PLACE) {
+inline void wgmma_wait_group(LLMC_PLACE) {
   if (fault_skips(file, line)) return;
-  cpu_world::products_wait(kUnderWay, {"products_wait", file, line});
+  cpu_backend::wgmma_wait_group(kUnderWay, {"wgmma_wait_group", file, line});
 }
 template <class T, int kCount>
-inline void keep_in_place(T (&)[kCount]) {}
+inline void warpgroup_fence_operand(T (&)[kCount]) {}
 
 template <int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
 inline void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate, LLMC_PLACE) {
-  cpu_world::multiply({d, kN, nullptr, a, b, kMajorA, kMajorB, accumulate}, {"multiply", file, line});
+  cpu_backend::multiply({d, kN, nullptr, a, b, kMajorA, kMajorB, accumulate}, {"multiply", file, line});
 }
 template <int kN, Major kMajorB = Major::k>
 inline void multiply(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate, LLMC_PLACE) {
-  cpu_world::multiply({d, kN, a, 0, b, Major::k, kMajorB, accumulate}, {"multiply", file, line});
+  cpu_backend::multiply({d, kN, a, 0, b, Major::k, kMajorB, accumulate}, {"multiply", file, line});
 }
 
 #endif
 
-// A tile of kRows rows of kColumns bf16 in shared memory as boxes of 64 columns leave it: panels of 64 columns, one
-// behind the other, each of kRows lines of 128 bytes with the swizzle of that length. kRows is a multiple of 8.
+// A tile of kRows rows of kColumns bf16 in shared memory, as TMA boxes of 64 columns leave it: panels of 64 columns,
+// one after another. Each panel has kRows lines of 128 bytes, with the 128-byte swizzle. kRows is a multiple of 8.
 template <int kRows, int kColumns>
 struct alignas(1024) WgmmaTile {
   static constexpr int kPanels = kColumns / 64, kPanelBytes = kRows * 128;
   static_assert(kColumns % 64 == 0 && kRows % 8 == 0);
   bf16 panel[kPanels][kRows][64];
 
-  // Summed over the columns: rows row0 … (a multiple of 8), columns k … k+15 (a multiple of 16).
+  // Returns the descriptor of an operand that is summed over its columns (k-major): rows row0 … (a multiple of 8),
+  // columns k … k+15 (a multiple of 16).
   __device__ __forceinline__ uint64_t by_columns(int row0, int k) const {
-    return by_columns_at(shared_window(panel), row0, k);
+    return by_columns_at(smem_address(panel), row0, k);
   }
-  // Summed over the rows k … k+15 (a multiple of 16), all columns: mn-major.
-  __device__ __forceinline__ uint64_t by_rows(int k) const { return by_rows_at(shared_window(panel), k); }
+  // Returns the descriptor of an operand that is summed over its rows (mn-major): rows k … k+15 (a multiple of 16), all
+  // columns.
+  __device__ __forceinline__ uint64_t by_rows(int k) const { return by_rows_at(smem_address(panel), k); }
 
-  // The same of a tile at `address` of shared memory.
+  // The same for a tile at `address` in shared memory.
   static HOST_DEVICE constexpr uint64_t by_columns_at(uint32_t address, int row0, int k) {
     return matrix_descriptor(address, 16, 1024, Swizzle::bytes128) +
            uint64_t((k / 64 * kPanelBytes + row0 * 128 + k % 64 * 2) >> 4);

@@ -1,8 +1,9 @@
-// What a piece of asynchronous work says of itself before it is enqueued: its stream, its name, the byte ranges that it
-// reads and writes, and its floating-point operations. In the CPU world every access is checked to be ordered after
-// those that conflict with it (order_check.h); the ranges and FLOPs also feed benchmarks.
+// A piece of asynchronous work is described before it is enqueued: its stream, its name, the byte ranges that it reads
+// and writes, and its floating-point operations. The CPU backend checks that every access is ordered after those that
+// conflict with it (order_check.h). Benchmarks use the ranges and FLOPs too.
 //
-//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(table, T * HD)}}, grid, block, 0, …);
+//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(table, T * HD)}},
+//                          grid, block, 0, …);
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ struct Access {
   const void* data;
   size_t bytes;
   bool write;
-  bool updated = false;  // written, and read too
+  bool updated = false;  // both read and written
 };
 
 // `count` elements from `data`; a null pointer (an absent optional buffer) declares nothing.
@@ -39,29 +40,37 @@ Access updates(const T* data, size_t count) {
   return access;
 }
 
-// What a collective moves: the bytes that this rank sends, where each passes on to the next what it was sent (a ring),
-// and the ranks it spans, by their numbers among all. Where every rank gets the same sum, what is short can go along a
-// tree instead; what differs from rank to rank goes through all of them.
+// The traffic of a collective: the bytes that this rank sends around a ring, in which each rank passes on what it
+// received, and the ranks that the collective spans, by their numbers in the world. `tree`: every rank gets the same
+// result (all_reduce, broadcast), so that a short message can go along a tree instead. A result that differs from rank
+// to rank goes through all of them.
 struct Traffic {
   size_t sent = 0;
   const std::vector<int>* ranks = nullptr;
   bool tree = false;
 };
 
-// What kind of operations they are: a device has a rate for each (rates.h).
+// The kind of operations. A device has a rate for each kind (rates.h).
 enum class RateClass : uint8_t {
   product_bf16,
   product_tf32,
   product_fp32,
-  product_fp8_tensor,  // products in FP8, by what shares a factor: a tensor, a row, a block of 128
+  product_fp8_tensor,  // FP8 products; one scale factor per tensor, per row or per block of 128
   product_fp8_row,
   product_fp8_block,
-  attention_hopper_forward,  // attention by its kernel (attention.h)
+  attention_hopper_forward,  // attention, by kernel (attention.h)
   attention_hopper_backward,
   attention_mma_forward,
   attention_mma_backward,
   attention_plain_forward,
   attention_plain_backward
+};
+
+// The shape of a kernel launch.
+struct LaunchShape {
+  const char* kernel = nullptr;  // as the compiler spells it, with its template arguments; null: no kernel
+  unsigned grid[3] = {}, block[3] = {};
+  size_t shared_bytes = 0;
 };
 
 struct Work {
@@ -76,8 +85,9 @@ struct Work {
   int line;
   Traffic traffic = {};
   RateClass rate = RateClass::product_bf16;
-  int head_size = 0;   // of attention
+  int head_size = 0;   // for attention
   size_t crossed = 0;  // bytes that a copy moves between the device and pinned memory of the host
+  LaunchShape shape = {};
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
        const char* file = __builtin_FILE(), int line = __builtin_LINE())
@@ -85,7 +95,7 @@ struct Work {
     REQUIRE(access_count <= kMaxAccesses, "%s declares %zu accesses, at most %zu", name, access_count, kMaxAccesses);
     std::copy(accesses.begin(), accesses.end(), this->accesses);
   }
-  // The same in another stream.
+  // The same work in another stream.
   Work(Stream& stream, const Work& other)
       : stream(stream),
         name(other.name),
@@ -96,12 +106,13 @@ struct Work {
         traffic(other.traffic),
         rate(other.rate),
         head_size(other.head_size),
-        crossed(other.crossed) {
+        crossed(other.crossed),
+        shape(other.shape) {
     std::copy(other.accesses, other.accesses + access_count, accesses);
   }
 };
 
-// True if the two ranges of bytes share one.
+// Returns true if the two ranges share a byte.
 inline bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
   return x < y + b_bytes && y < x + a_bytes;

@@ -1,5 +1,5 @@
-// Sums of flat buffers (contract: accumulate.h). Limited by memory: 12 bytes an element for fp32
-// numbers that are added.
+// Adds flat buffers (contract: accumulate.h). Limited by memory: 12 bytes per element when fp32 is added to fp32 (two
+// reads and one write of 4 bytes).
 #include "llmc/kernels/accumulate.h"
 
 #include "llmc/base/error.h"
@@ -9,8 +9,8 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnit = 4;   // elements a thread takes at once
-constexpr int kUnits = 4;  // how often, all loads before the first store
+constexpr int kUnit = 4;   // elements that a thread processes at once
+constexpr int kUnits = 4;  // units per thread; all loads come before the first store
 constexpr size_t kBlock = size_t(kThreads) * kUnit * kUnits;
 
 template <class T, bool kAdd>

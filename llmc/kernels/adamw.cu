@@ -1,8 +1,8 @@
 // AdamW over flat buffers, all tensors in one launch (contract: adamw.h).
 //
-// A thread takes units of 8 elements. It finds the range of its first unit by bisection and walks on from there; a unit
-// that lies in one range takes the quick loads and stores, any other goes element by element. The arithmetic stands
-// once, for both, so that an element's bits are the same in either.
+// A thread processes units of 8 elements. It finds the range of its first unit by binary search and walks on from
+// there. A unit that lies in one range uses vector loads and stores; any other unit is processed element by element.
+// Both paths share one update(), so an element has the same bits on either path.
 #include "llmc/kernels/adamw.h"
 
 #include "llmc/base/error.h"
@@ -15,13 +15,13 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnit = 8;                                      // elements a thread takes at once
-constexpr int kUnits = 4;                                     // how often
-constexpr size_t kBlock = size_t(kThreads) * kUnit * kUnits;  // elements of a block
+constexpr int kUnit = 8;                                      // elements that a thread processes at once
+constexpr int kUnits = 4;                                     // units per thread
+constexpr size_t kBlock = size_t(kThreads) * kUnit * kUnits;  // elements per block
 
 __device__ __forceinline__ size_t end_of(const AdamWRange& range) { return range.begin + range.count; }
 
-// The first range that ends behind element i; range_count if there is none.
+// Returns the index of the first range that ends after element i, or range_count if there is none.
 __device__ __forceinline__ int range_of(const AdamWRange* ranges, int range_count, size_t i) {
   int low = 0, high = range_count;
   while (low < high) {
@@ -32,26 +32,27 @@ __device__ __forceinline__ int range_of(const AdamWRange* ranges, int range_coun
   return low;
 }
 
-constexpr uint64_t kRoundingStream = uint64_t(1) << 63;  // of Philox; initial weights have 0
+constexpr uint64_t kRoundingStream = uint64_t(1) << 63;  // the Philox stream; initial weights use stream 0
 
-// Up or down to a number of bf16: an infinity or NaN stays.
+// Rounds x up or down in magnitude to a bf16 value, as the lower 16 bits of `bits` decide. Returns an infinity or NaN
+// unchanged.
 HOST_DEVICE inline float stochastically_rounded(float x, uint32_t bits) {
   const uint32_t u = float_to_bits(x);
   return (u & 0x7f800000u) == 0x7f800000u ? x : bits_to_float((u + (bits & 0xffffu)) & 0xffff0000u);
 }
 
-// Element i's of the block that it shares with its neighbour.
+// Returns the bits of element i from the Philox block that it shares with its neighbour (elements 2k and 2k + 1).
 HOST_DEVICE inline AdamWDraws draws_of(const PhiloxBlock& pair, uint64_t i) {
   const uint32_t low = i % 2 ? pair.words[2] : pair.words[0], high = i % 2 ? pair.words[3] : pair.words[1];
   return {low & 0xffffu, low >> 16, high & 0xffffu};
 }
 
-// Of two neighbours, the first of which has an even place.
+// Returns the Philox block of the pair of neighbours that contains element i.
 __device__ __forceinline__ PhiloxBlock draws_of_pair(uint64_t key, uint64_t i, int64_t step) {
   return philox(key, i / 2, kRoundingStream | uint64_t(step));
 }
 
-// The buffers from a unit's first element on.
+// Pointers to the first element of a unit in each buffer.
 template <class Master, class Moment>
 struct Place {
   Master* master;
@@ -62,11 +63,11 @@ struct Place {
 
 struct Unit {
   float p[kUnit], m[kUnit], v[kUnit], g[kUnit], decay[kUnit];
-  uint32_t mine;                       // bit i: element i lies in a range
-  uint64_t key[kUnit], number[kUnit];  // for random numbers: its tensor's key, and its number there
+  uint32_t mine;                       // bit i is set if element i lies in a range
+  uint64_t key[kUnit], number[kUnit];  // for Philox: the key of its tensor, and its index in the tensor
 };
 
-// The unit lies in one range, whole.
+// Loads a unit that lies in one range.
 template <class Master, class Moment>
 __device__ __forceinline__ void load_whole(Unit& unit, const Place<Master, Moment>& at, const AdamWRange& range) {
   load_vector(unit.p, at.master);
@@ -76,7 +77,8 @@ __device__ __forceinline__ void load_whole(Unit& unit, const Place<Master, Momen
   for (int i = 0; i < kUnit; ++i) unit.decay[i] = range.weight_decay;
 }
 
-// `first`: the unit's first element, as ranges count; `count`: elements that the buffers have.
+// Loads a unit element by element and skips elements outside of all ranges. `first` is the index of the unit's first
+// element, as ranges count; `count` is how many of its elements the buffers hold.
 template <class Master, class Moment>
 __device__ __forceinline__ void load_elements(Unit& unit, const Place<Master, Moment>& at, const AdamWRange* ranges,
                                               int range, int range_count, size_t first, int count) {
@@ -158,18 +160,18 @@ __device__ __forceinline__ void store_elements(const Unit& unit, const Place<Mas
   }
 }
 
-// The largest weight of a unit that lies in one range, as bits.
+// Returns the largest |weight|, rounded to bf16, of a unit that lies in one range, as the bits of an fp32 value.
 __device__ __forceinline__ uint32_t largest_weight(const Unit& unit) {
   Vector<bf16, kUnit> magnitudes = {};
-  raise_to_magnitudes(magnitudes, rounded<bf16>(unit.p));
-  return largest_of(magnitudes);
+  max_abs_into(magnitudes, rounded<bf16>(unit.p));
+  return max_value(magnitudes);
 }
 
 __device__ __forceinline__ void raise(float* words, int word, uint32_t value) {
   if (word >= 0) atomic_max(reinterpret_cast<uint32_t*>(words + word), value);
 }
 
-// Of a unit that was loaded by elements.
+// Raises the amax words for a unit that was loaded element by element.
 __device__ __forceinline__ void raise_elements(float* words, const Unit& unit, const AdamWRange* ranges, int range,
                                                int range_count, size_t first) {
   for (int i = 0; i < kUnit; ++i) {
@@ -180,8 +182,9 @@ __device__ __forceinline__ void raise_elements(float* words, const Unit& unit, c
   }
 }
 
-// With finds_amax: where a block's elements lie in one range, each thread raises that range's word once, of which nvcc
-// makes one access a warp, and no thread waits; any other block, of which there are few, does so unit by unit.
+// With finds_amax the kernel also raises the amax words. If all elements of a block lie in one range, each thread
+// raises the word of that range once, at the end: nvcc turns this into one atomic per warp, and no thread waits. The
+// other blocks, of which there are few, raise words unit by unit.
 template <class Master, class Moment, bool finds_amax>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(Master* __restrict__ master, Moment* __restrict__ m, Moment* __restrict__ v,
@@ -190,7 +193,7 @@ __global__ void __launch_bounds__(kThreads)
                  AdamWConstants constants, float* amax) {
   constexpr bool kRounds = std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>;
   const StepState now = *state;
-  size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kUnit;  // in the buffers
+  size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kUnit;  // index in the buffers
   int range = range_of(ranges, range_count, offset + at);
   int range_of_block = 0;
   bool one_range = false;

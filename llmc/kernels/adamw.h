@@ -6,13 +6,15 @@
 //   v  = beta2 v + (1 - beta2) g²
 //   p -= lr / bias_correction1 * m / (sqrt(v / bias_correction2) + eps)
 //
-// Learning rate, bias corrections and clip factor come from StepState on the device. Everything is computed in fp32.
-// Master and moments may be kept in bf16: these are rounded stochastically (Gupta et al. 2015), up or down so that the
-// mean is the fp32 number, by Philox4x32-10 of the tensor's key, the element's place in it and the step. Deterministic,
-// and the bits of an element do not depend on where it lies, on its neighbours or on the ranks.
+// The kernel reads the learning rate, the bias corrections and the clip factor from StepState on the device. All
+// arithmetic is fp32. Master and moments may be stored in bf16. They are then rounded stochastically (Gupta et al.
+// 2015), up or down at random, so that the mean is the fp32 value. The random bits come from Philox4x32-10 of the
+// tensor's key, the element's index in the tensor and the step. Deterministic: the bits of an element do not depend on
+// its address, its neighbours or the ranks.
 //
-// Bytes that an update reads and writes for each parameter: 30 with an fp32 state and bf16 weights, 28 without these,
-// 18 with all of the state in bf16. The largest weights cost none; a pass that looks for them would cost 2.
+// An update reads and writes this many bytes per parameter: 30 with an fp32 state and bf16 weights, 28 with an fp32
+// state alone, 18 with a bf16 state and separate bf16 weights, 16 with a bf16 state whose master is the weights.
+// Finding the amax of the weights costs none; a separate pass would read 2 more.
 #pragma once
 
 #include <cstddef>
@@ -20,46 +22,48 @@
 
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
+#include "llmc/kernels/shard_window.h"
 #include "llmc/kernels/step_state.h"
-#include "llmc/kernels/tensor_window.h"
 
 struct AdamWConstants {
   float beta1, beta2, eps;
 };
 
-// Elements begin .. begin+count-1 of the flat buffers: a piece of a tensor; where nothing is rounded stochastically
-// also neighbours with the same decay.
+// Elements begin .. begin+count-1 of the flat buffers: a piece of one tensor. If nothing is rounded stochastically, a
+// range may also span neighbouring tensors with the same weight decay.
 struct AdamWRange {
   size_t begin, count;
   float weight_decay;
-  uint64_t key = 0;         // philox_key of the tensor
-  TensorWindow place = {};  // which elements of the tensor they are
-  int amax = -1;            // whose word of AdamWAmax its largest weight goes to; -1: nobody's
+  uint64_t key = 0;        // philox_key of the tensor
+  ShardWindow place = {};  // position of these elements in the tensor
+  int amax = -1;           // index of its word in AdamWAmax; -1: none
 };
 
-// Words that are raised to the largest |weight|, as rounded to bf16, of the ranges that name them: who quantizes the
-// weights then needs no pass over them for it.
+// The kernel raises each word to the largest |weight|, rounded to bf16, of the ranges that name it. Quantization of the
+// weights then needs no extra pass for their amax.
 struct AdamWAmax {
-  float* words = nullptr;  // null: nobody asks
+  float* words = nullptr;  // null: not wanted
   size_t count = 0;
 };
 
-// The bits by which element i of the tensor is rounded in a step: 16 for each number of its state.
+// The random bits with which element i of the tensor is rounded in a step: 16 for each of its three state values.
 struct AdamWDraws {
   uint32_t master, m, v;
 };
 AdamWDraws adamw_draws(uint64_t key, uint64_t i, int64_t step);
-// x rounded to bf16, up with the probability (16 bits + x's lower half) / 2^16 says.
+// Returns x rounded to bf16 by the lower 16 bits of `bits`. With random bits, the probability of rounding up in
+// magnitude is (the lower 16 bits of x) / 2^16.
 float stochastic_bf16(float x, uint32_t bits);
 
-// Throws unless the ranges are not empty, in ascending order, apart, and within n elements: what adamw() relies on. To
-// be called where the table is made.
+// Throws unless there is at least one range, and the ranges are non-empty, ascending, disjoint and within n elements.
+// adamw() relies on this. Call it where the table is made.
 void require_ranges(const std::vector<AdamWRange>& ranges, size_t n);
 
-// master, m, v (n) are updated from gradients (n); `weights` (n), the master rounded to nearest for the products, is
-// written too unless it is null. The buffers hold elements offset .. offset+n-1 of what the ranges speak of, and are
-// 16-byte aligned. `ranges` (range_count), on the device, say which elements these are: one launch does all tensors,
-// and what lies between ranges (padding) is neither read nor written.
+// Updates master, m and v (n) from gradients (n). Unless `weights` (n) is null, the kernel also writes there the master
+// rounded to nearest, for the products. The buffers hold elements offset .. offset+n-1, as ranges count, and are
+// 16-byte aligned. `ranges` (range_count) is device memory and lists the elements to update: one launch does all
+// tensors, and elements between ranges (padding) are neither read nor written. Throws on an empty or misaligned buffer,
+// and if `amax` is wanted without bf16 weights.
 template <class Master, class Moment>
 void adamw(Stream& stream, Master* master, Moment* m, Moment* v, bf16* weights, const float* gradients,
            const StepState* state, const AdamWRange* ranges, int range_count, size_t offset, size_t n,

@@ -1,5 +1,5 @@
-// Attention: which kernel takes a shape, and the checks that all of them rely on. The kernels themselves:
-// attention_plain_*.cu, attention_mma_*.cu and attention_hopper_*.cu.
+// Chooses the attention kernel for a call and checks the arguments on which all kernels rely. The kernels themselves
+// are in attention_plain_*.cu, attention_mma_*.cu and attention_hopper_*.cu.
 #include "llmc/kernels/attention.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ AttentionShape separate_attention_shape(int B, int Tq, int Tk, int NH, int NKV, 
 }
 
 double attention_pairs(const AttentionShape& shape) {
-  // Query t sees clamp(ahead + t, 0, Tk) keys: none before t0, all from t1 on.
+  // Query t sees clamp(ahead + t, 0, Tk) keys: none for t < t0, all Tk for t >= t1.
   const int64_t ahead = int64_t(shape.query_offset) - shape.key_offset + 1, Tq = shape.Tq, Tk = shape.Tk;
   const int64_t t0 = std::clamp<int64_t>(-ahead, 0, Tq), t1 = std::clamp<int64_t>(Tk - ahead, t0, Tq);
   return double(t1 - t0) * (2 * ahead + t0 + t1 - 1) / 2 + double(Tq - t1) * Tk;
@@ -44,7 +44,7 @@ AttentionKernel attention_kernel_named(const std::string& name) {
 
 namespace {
 
-// Why a kernel on tensor cores cannot take it; empty if it can.
+// Returns why a tensor-core kernel cannot take this device, type or head size; empty if it can.
 std::string tensor_cores_refuse(const DeviceInfo& device, DType dtype, int HD, size_t shared_bytes) {
   if (dtype != DType::bf16) return "it multiplies bf16";
   if (HD != 64 && HD != 128) return "it takes head sizes 64 and 128";
@@ -55,7 +55,7 @@ std::string tensor_cores_refuse(const DeviceInfo& device, DType dtype, int HD, s
 }
 std::string mma_refuses(const DeviceInfo& device, DType dtype, int HD) {
   if (device.gpu && device.compute_capability < 80) return "it needs a GPU of compute capability 8.0 or more";
-  return tensor_cores_refuse(device, dtype, HD, 99 << 10);  // what the smallest of its devices has for a block
+  return tensor_cores_refuse(device, dtype, HD, 99 << 10);  // per block on its smallest devices, sm_86 and sm_89
 }
 std::string hopper_refuses(const DeviceInfo& device, DType dtype, int HD) {
   if (device.gpu && device.compute_capability != 90) return "it needs a GPU of compute capability 9.0 (Hopper)";

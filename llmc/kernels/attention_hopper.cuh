@@ -1,51 +1,54 @@
-// What Hopper's own kernels of attention share (Shah et al. 2024, FlashAttention-3): bf16, head size 64 or 128, sm_90a.
+// Shared by the attention kernels for Hopper (Shah et al. 2024, FlashAttention-3): bf16, head size 64 or 128, sm_90a.
 //
-// A block's warpgroups have roles. The first brings tiles: one of its threads starts copies (TMA) into rings of stages,
-// each with a barrier that counts what came (`full`) and one that counts who is done with it (`free`). The others
-// multiply (wgmma), each with 64 rows of its own, whose sums stay in its registers; registers that the first does not
-// need are theirs. dev/kernels/attention_hopper.svg shows who waits for what.
+// A block's warpgroups have roles (warp specialization). Warpgroup 0 is the producer: one of its threads starts TMA
+// loads of tiles into rings of stages. Each stage has two mbarriers: `full` counts the bytes that have arrived, and
+// `free` counts the warps that are done with the stage. The other warpgroups are consumers: each multiplies (wgmma) 64
+// rows of its own and keeps their accumulators in registers. The consumers also get the registers that the producer
+// does not need (setmaxnreg). dev/kernels/attention_hopper.svg shows who waits for what.
 //
-// Rows that a block keeps lie in its tiles of q, k, v or dout. When their products are done, the result takes the place
-// of the warpgroup's own rows there, and leaves as boxes. What of a box lies beyond the tensor comes as zeros and is
-// not written, so rows beyond the last need no care.
+// The block's own rows stay in shared-memory tiles of q, k, v or dout. When the products of a consumer are done, its
+// epilogue writes the result over its own rows there, and TMA stores them as boxes. TMA fills the part of a box beyond
+// the tensor with zeros on loads and does not write it on stores, so rows beyond the last need no special case.
 #pragma once
 
-#include "llmc/device/tensor_copy.cuh"
 #include "llmc/device/tensor_core.cuh"
+#include "llmc/device/tma.cuh"
 #include "llmc/device/wgmma.cuh"
 #include "llmc/kernels/attention_rows.cuh"
 
-constexpr int kGroupThreads = 128, kGroupRows = 64;  // of a warpgroup
+constexpr int kGroupThreads = 128, kGroupRows = 64;  // threads and rows of a warpgroup
 
-// The same in all lanes, as the compiler sees too. 0 brings, the others multiply.
+// Returns 0 for the producer and 1, 2, … for the consumers. The shuffle tells the compiler that all lanes of a warp get
+// the same number.
 __device__ static __forceinline__ int warpgroup_number() {
   return __shfl_sync(~0u, int(threadIdx.x) / kGroupThreads, 0);
 }
 __device__ static __forceinline__ bool first_lane() { return threadIdx.x % 32 == 0; }
 
-// Where a lane's numbers of a warpgroup's result lie (wgmma.cuh): d[4 * j + 2 * half + odd].
+// Row and column, in a warpgroup's result, of a lane's element d[4 * j + 2 * half + odd] (layout: wgmma.cuh).
 __device__ static __forceinline__ int row_of_group(int half) {
   return warp_number() % 4 * 16 + half * 8 + lane_of_warp() / 4;
 }
 __device__ static __forceinline__ int column_of(int j, int odd) { return j * 8 + lane_of_warp() % 4 * 2 + odd; }
 
-// A stage of a ring: a tile, what counts its bytes, and what counts the warps that are done with it.
+// A stage of a ring: a tile, the barrier that counts its bytes (`full`), and the barrier that counts the warps that are
+// done with it (`free`).
 template <class Tile>
 struct Stage {
   Tile tile;
-  TransactionBarrier full, free;
+  Mbarrier full, free;
 };
 template <class Tile, int kStages>
 __device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], int warps) {
   for (int i = 0; i < kStages; ++i) {
-    barrier_initialize(ring[i].full, 1);
-    barrier_initialize(ring[i].free, warps);
+    mbarrier_init(ring[i].full, 1);
+    mbarrier_init(ring[i].free, warps);
   }
 }
 
-// The keys that a block's queries see, in tiles.
+// The keys that a block's queries see, as tiles.
 struct KeyTiles {
-  int first, count;  // the first key; tiles
+  int first, count;  // first key; number of tiles
   template <int kKeys>
   __device__ static __forceinline__ KeyTiles of(const AttentionShape& shape, const QueryPlace& place, int queries) {
     const KeyRange all = keys_of_queries(shape, place.b, place.t0, least(place.t0 + queries, shape.Tq) - 1);
@@ -55,26 +58,26 @@ struct KeyTiles {
 
 // ---------------------------------------------------------------------------------------------- bringing tiles
 
-// Starts to copy kRows rows of a head, from `row` on; `full` expects their bytes. By one thread.
+// Starts the TMA load of kRows rows of a head, from `row` on. `full` counts the bytes. One thread calls.
 template <int kRows, int kHD>
-__device__ __forceinline__ void load_rows(WgmmaTile<kRows, kHD>& to, const TensorMap& map, TransactionBarrier& full,
-                                          int head, int row, int b) {
+__device__ __forceinline__ void load_rows(WgmmaTile<kRows, kHD>& to, const TensorMap& map, Mbarrier& full, int head,
+                                          int row, int b) {
 #pragma unroll
-  for (int panel = 0; panel < kHD / 64; ++panel) load_box(to.panel[panel], map, full, panel * 64, head, row, b);
+  for (int panel = 0; panel < kHD / 64; ++panel) tma_load(to.panel[panel], map, full, panel * 64, head, row, b);
 }
 
-// Waits until the stage is free and brings the next rows; `parity` of its place in the ring.
+// Waits until the stage is free, then starts to load the next rows into it. `parity` is PipelineState::parity there.
 template <class Tile>
 __device__ __forceinline__ void load_stage(Stage<Tile>& stage, const TensorMap& map, int parity, int head, int row,
                                            int b) {
-  barrier_wait(stage.free, parity ^ 1);
-  barrier_expect(stage.full, sizeof(stage.tile));
+  mbarrier_wait(stage.free, parity ^ 1);
+  mbarrier_arrive_expect_tx(stage.full, sizeof(stage.tile));
   load_rows(stage.tile, map, stage.full, head, row, b);
 }
 
 // ---------------------------------------------------------------------------------------------- products
 
-// Starts d = A·Bᵀ: 64 rows of `a` from row0 on, all rows of `b`, summed over the head's columns.
+// Starts d = A·Bᵀ over the head's columns. A is 64 rows of `a` from row0 on, and B is all rows of `b`.
 template <int kHD, int kRows, int kN>
 __device__ __forceinline__ void multiply_rows(float (&d)[kN / 2], const WgmmaTile<kRows, kHD>& a, int row0,
                                               const WgmmaTile<kN, kHD>& b) {
@@ -82,7 +85,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[kN / 2], const WgmmaTil
   for (int k = 0; k < kHD; k += 16) multiply<kN>(d, a.by_columns(row0, k), b.by_columns(0, k), k > 0);
 }
 
-// Starts d += weights·B: a weight for each row of `b`.
+// Starts d += weights·B. `weights` has one column for each row of `b`.
 template <int kHD, int kRows>
 __device__ __forceinline__ void add_weighted(float (&d)[kHD / 2], const uint32_t (&weights)[kRows / 16][4],
                                              const WgmmaTile<kRows, kHD>& b) {
@@ -90,16 +93,18 @@ __device__ __forceinline__ void add_weighted(float (&d)[kHD / 2], const uint32_t
   for (int k = 0; k < kRows / 16; ++k) multiply<kHD, Major::mn>(d, weights[k], b.by_rows(16 * k), true);
 }
 
-// A result's numbers as left operand of the next product; they are in their registers when it begins.
+// Rounds a result to bf16, as the left operand of the next product. The fence makes sure that the weights are in their
+// registers when that product starts.
 template <int kN>
 __device__ __forceinline__ void round_to_operand(uint32_t (&weights)[kN / 16][4], const float (&d)[kN / 2]) {
 #pragma unroll
   for (int i = 0; i < kN / 4; ++i) weights[i / 4][i % 4] = pair_of_bf16(d[2 * i], d[2 * i + 1]);
 #pragma unroll
-  for (int k = 0; k < kN / 16; ++k) keep_in_place(weights[k]);
+  for (int k = 0; k < kN / 16; ++k) warpgroup_fence_operand(weights[k]);
 }
 
-// The numbers of keys key0 … that a row does not see become `unseen`; `rows`: what the lane's two rows see.
+// Sets the elements of keys key0 … that a row does not see to `unseen`. `rows` has the keys that the lane's two rows
+// see.
 template <int kCount>
 __device__ static __forceinline__ void mask(float (&s)[kCount], int key0, const KeyRange (&rows)[2], float unseen) {
 #pragma unroll
@@ -115,7 +120,7 @@ __device__ static __forceinline__ void mask(float (&s)[kCount], int key0, const 
 
 // ---------------------------------------------------------------------------------------------- results
 
-// d *= factor of the row; with `accumulate` += what stands in `to`, for rows row0 + r < count.
+// d *= the row's factor. With `accumulate`, then d += the elements of `to`, for rows row0 + r < count.
 template <int kHD>
 __device__ static __forceinline__ void scale_rows(float (&d)[kHD / 2], const float (&factor)[2],
                                                   const HeadRows<bf16>& to, int row0, int count, bool accumulate) {
@@ -136,33 +141,34 @@ __device__ static __forceinline__ void scale_rows(float (&d)[kHD / 2], const flo
   }
 }
 
-// Writes a warpgroup's result: through the rows row0 … of `staging`, whose products are done, to the box at `row`.
-// `barrier`: a named one of this warpgroup alone.
+// Epilogue: writes a warpgroup's result to rows row0 … of `staging`, whose products are done, and from there by TMA to
+// the box at `row`. `barrier` is a named barrier that only this warpgroup uses.
 template <int kHD, int kRows>
 __device__ static __forceinline__ void store_rows(const TensorMap& map, int head, int row, int b,
                                                   const float (&d)[kHD / 2], WgmmaTile<kRows, kHD>& staging, int row0,
                                                   int barrier) {
-  named_barrier_sync(barrier, kGroupThreads);  // all four warps' products are done with the rows
+  named_barrier_sync(barrier, kGroupThreads);  // the products of all four warps are done with the rows
 #pragma unroll
   for (int i = 0; i < kHD / 4; ++i) {
     const int at = row0 + row_of_group(i % 2), column = column_of(i / 2, 0), chunk = column % 64 / 8 ^ (at & 7);
     auto* pair = reinterpret_cast<uint32_t*>(&staging.panel[column / 64][at][chunk * 8 + column % 8]);
-    stage_shared(pair, pair_of_bf16(d[2 * i], d[2 * i + 1]));
+    store_for_async_proxy(pair, pair_of_bf16(d[2 * i], d[2 * i + 1]));
   }
   fence_async_proxy();
   named_barrier_sync(barrier, kGroupThreads);
   if (threadIdx.x % kGroupThreads != 0) return;
 #pragma unroll
-  for (int panel = 0; panel < kHD / 64; ++panel) store_box(map, staging.panel[panel][row0], panel * 64, head, row, b);
-  stores_commit();
+  for (int panel = 0; panel < kHD / 64; ++panel) tma_store(map, staging.panel[panel][row0], panel * 64, head, row, b);
+  tma_store_commit_group();
 }
 
 // ---------------------------------------------------------------------------------------------- for launchers
 
-// Boxes of `rows` rows and 64 columns of a head. Dimensions: columns, heads, positions, sequences.
+// Returns a tensor map with boxes of `rows` rows and 64 columns of a head. Dimensions: columns, heads, positions,
+// sequences.
 inline TensorMap map_of_rows(Device& device, const bf16* data, const AttentionStrides& strides, int B, int T, int heads,
                              int HD, int rows, const char* who) {
-  TensorView view;
+  TmaTensor view;
   view.data = data;
   const int64_t sizes[] = {HD, heads, T, B}, apart[] = {HD, strides.row, strides.batch};
   const int box[] = {64, 1, rows, 1};
@@ -171,9 +177,9 @@ inline TensorMap map_of_rows(Device& device, const bf16* data, const AttentionSt
   return tensor_map(device, view, who);
 }
 
-// False in a build for GPUs whose ARCH does not name 90a.
+// Returns false in a GPU build whose ARCH does not include 90a, otherwise true.
 bool hopper_attention_is_built();
-// Behind attention_forward and attention_backward, which have checked everything.
+// Called by attention_forward and attention_backward, which have checked all arguments.
 void hopper_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
                               const AttentionShape& shape, float* amax);
 void hopper_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,

@@ -2,64 +2,68 @@
 //
 //   ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dk[j] = scale * sum_t ds[t,j] q[t]     dv[j] = sum_t p[t,j] dout[t]
 //
-// dk, dv = or +=.  Deterministic, without atomics: a warpgroup has its keys' sums to itself and walks over the queries
-// that see them, those of all heads of the group. Scores are computed transposed, keys x queries: so p and ds are the
-// left operands of the sums as they lie in the registers.
+// Writes dk and dv (= or +=).  Deterministic, without atomics: one warpgroup alone accumulates the sums of its keys and
+// walks over the queries that see them, in all heads of the group. Scores are computed transposed, keys x queries, so
+// that p and ds in registers already are the left operands of the sums.
 //
-//   tile        128 keys x 64 queries. First keys first: most queries see them.
-//   roles       warpgroup 0 brings (24 registers): one thread tiles, 64 others lse, delta and what each query sees;
-//               two others have 64 keys each (240)
-//   registers   of a thread, head 128: 64 + 64 sums, 32 scores, 32 of v.dout, 16 pairs of weights
-//   stages      three of queries, three of dout; keys and values once
-//   waits       multiply: keys and values, a stage's bytes, its rows' numbers; bring: until a stage is free
+//   tile        128 keys x 64 queries. The blocks of the first keys start first: most queries see them.
+//   roles       warpgroup 0 is the producer (24 registers): one thread loads tiles, 64 others load lse, delta and the
+//               range of keys that each query sees; two consumers have 64 keys each (240)
+//   registers   per thread, head 128: 64 of dk, 64 of dv, 32 scores, 32 of v.dout, 16 pairs of weights
+//   stages      three of queries, three of dout; keys and values are loaded once
+//   waits       a consumer waits for keys and values, a stage's bytes, and its lse, delta and key ranges; the producer
+//               waits for a free stage
 //
-// A warpgroup starts the scores of the next queries and the last queries' sum of ds, and takes the exponentials while
-// the latter runs; then v.dout and the sum of p, and takes ds while the latter runs. One array of weights: p's sum is
-// done before ds takes its place. With two, or with v.dout beside the scores, registers are short at head size 128, and
-// the compiler makes products wait for one another.
+// A consumer starts the scores of the next queries and the product of the previous tile's ds and queries. It computes
+// the exponentials while the second product runs. Then it starts v.dout and the product of p and dout, and computes ds
+// while that last product runs. p and ds share one array of weights: the product with p is done before ds replaces it.
+// With two arrays, or with v.dout started beside the scores, registers are short at head size 128, and the compiler
+// makes products wait for one another.
 //
-// What should limit it (dev/bench/attention_rates.cpp, a model; nothing measured yet), clocks of a multiprocessor for a
-// tile at head size 128: four products 2048, exponentials 512, fp32 320, shared memory 1920 (operands 1536, the copies
-// 256, lse and delta 128), L2 1024, four waits 400: some 2781, 620 TFLOP/s of its four products at T = 8192. Scores
-// and v.dout, 64 columns of operands from shared memory, read 4 KiB in 32 clocks: all that it gives. Head size 64:
-// 1024, 512, 320, 1024: 1757, 479 TFLOP/s at T = 4096.
+// Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
+// tile at head size 128: four products 2048, exponentials 512, fp32 320, shared memory 1920 (operands 1536, TMA writes
+// 256, lse and delta 128), L2 1024, four waits 400. A tile takes about 2781 clocks, which is 620 TFLOP/s of the
+// kernel's four products at T = 8192. Scores and v.dout have 64 columns with both operands in shared memory: each wgmma
+// reads 4 KiB in 32 clocks, the full bandwidth of shared memory. At head size 64: 1024, 512, 320, 1024; a tile takes
+// 1757, which is 479 TFLOP/s at T = 4096.
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-// What belongs to the queries of a tile, besides their rows.
+// Data of the queries of a tile, besides their rows of q and dout.
 template <int kQueries>
 struct QueryRows {
   float lse[kQueries], delta[kQueries];  // lse in units of log 2; infinity where the query sees no key, or does not
                                          // exist: its weights are 0
   int first[kQueries], last[kQueries];   // the keys that it sees
-  TransactionBarrier full;
+  Mbarrier full;
 };
 
 template <int kHD>
 struct Tiles {
   static constexpr int kGroups = 2, kKeys = kGroups * kGroupRows, kQueries = 64, kStages = 3;
   static constexpr int kThreads = (1 + kGroups) * kGroupThreads;
-  static constexpr int kRegistersToBring = 24, kRegisters = 240;
+  static constexpr int kProducerRegisters = 24, kRegisters = 240;
   using Queries = WgmmaTile<kQueries, kHD>;
   using Keys = WgmmaTile<kKeys, kHD>;
   Keys k, v;
   Stage<Queries> q[kStages], dout[kStages];
-  QueryRows<kQueries> rows[kStages];  // free when the stage of q is
-  TransactionBarrier keys_full;
+  QueryRows<kQueries> rows[kStages];  // freed together with the stage of q
+  Mbarrier keys_full;
 };
 static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
 
-constexpr int kOfGroup = 1;  // named barriers: 1 and 2, a warpgroup's own
+constexpr int kOfGroup = 1;  // named barriers 1 and 2, one for each consumer
 
-// The tiles that a block walks over: of each head of the group the queries first .. end-1.
+// The tiles that a block walks over: queries first .. end-1 of each head of the group. A head has `of_head` tiles, the
+// group has `count`.
 struct QueryTiles {
   int first, end, of_head, count;
 };
 
-// Where a walk over them is.
+// The current position of a walk over QueryTiles.
 template <int kQueries>
 struct QueryTile {
   int head, t0;
@@ -72,16 +76,16 @@ struct QueryTile {
   }
 };
 
-// One thread brings keys and values, then the tiles of queries and dout.
+// The producer thread loads keys and values, then the tiles of queries and dout.
 template <int kHD>
-__device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout, const TensorMap& k,
-                                      const TensorMap& v, int b, int kv_head, int head, int key0,
-                                      const QueryTiles& tiles) {
+__device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout,
+                                        const TensorMap& k, const TensorMap& v, int b, int kv_head, int head, int key0,
+                                        const QueryTiles& tiles) {
   using Shared = Tiles<kHD>;
-  barrier_expect(shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
+  mbarrier_arrive_expect_tx(shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
   load_rows(shared.k, k, shared.keys_full, kv_head, key0, b);
   load_rows(shared.v, v, shared.keys_full, kv_head, key0, b);
-  RingPlace<Shared::kStages> place;
+  PipelineState<Shared::kStages> place;
   QueryTile<Shared::kQueries> at(head, tiles);
   for (int i = 0; i < tiles.count; ++i) {
     load_stage(shared.q[place.slot], q, place.parity, at.head, at.t0, b);
@@ -91,13 +95,13 @@ __device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, co
   }
 }
 
-// A thread a row brings what belongs to the queries of each tile.
+// One thread per row loads lse, delta and the range of keys of the queries of each tile.
 template <int kHD>
 __device__ __forceinline__ void bring_rows(Tiles<kHD>& shared, const float* lse, const float* delta,
                                            const AttentionShape& shape, int b, int head, int row,
                                            const QueryTiles& tiles) {
   using Shared = Tiles<kHD>;
-  RingPlace<Shared::kStages> place;
+  PipelineState<Shared::kStages> place;
   QueryTile<Shared::kQueries> at(head, tiles);
   for (int i = 0; i < tiles.count; ++i) {
     const int t = at.t0 + row;
@@ -110,19 +114,19 @@ __device__ __forceinline__ void bring_rows(Tiles<kHD>& shared, const float* lse,
       seen = keys_of_query(shape, b, t);
     }
     if (lse_of_row == -INFINITY) lse_of_row = INFINITY, seen = {0, shape.Tk};
-    barrier_wait(shared.q[place.slot].free, place.parity ^ 1);
+    mbarrier_wait(shared.q[place.slot].free, place.parity ^ 1);
     auto& rows = shared.rows[place.slot];
     rows.lse[row] = lse_of_row * kLog2e;
     rows.delta[row] = delta_of_row;
     rows.first[row] = seen.first;
     rows.last[row] = seen.last;
-    barrier_arrive(rows.full);
+    mbarrier_arrive(rows.full);
     place.advance();
     at.advance(tiles);
   }
 }
 
-// A warpgroup's 64 keys.
+// A consumer's 64 keys: products and epilogue.
 template <int kHD>
 __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& dk_map, const TensorMap& dv_map,
                                                    bf16* dk, bf16* dv, const AttentionShape& shape, float scale, int b,
@@ -133,41 +137,41 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   const int row0 = group * kGroupRows;
   float dkeys[kHD / 2] = {}, dvalues[kHD / 2] = {}, s[kQueries / 2] = {}, ds[kQueries / 2] = {};
   uint32_t weights[kQueries / 16][4];
-  RingPlace<Shared::kStages> place, last;  // of the tile at hand, and of the one before
+  PipelineState<Shared::kStages> place, last;  // of the current tile and of the one before
   const auto start_scores = [&] {
-    barrier_wait(shared.q[place.slot].full, place.parity);
-    keep_in_place(s);
-    products_begin();
+    mbarrier_wait(shared.q[place.slot].full, place.parity);
+    warpgroup_fence_operand(s);
+    wgmma_fence();
     multiply_rows(s, shared.k, row0, shared.q[place.slot].tile);
-    products_commit();
+    wgmma_commit_group();
   };
   const auto start_products = [&] {
-    barrier_wait(shared.dout[place.slot].full, place.parity);
-    keep_in_place(ds);
-    products_begin();
+    mbarrier_wait(shared.dout[place.slot].full, place.parity);
+    warpgroup_fence_operand(ds);
+    wgmma_fence();
     multiply_rows(ds, shared.v, row0, shared.dout[place.slot].tile);
-    products_commit();
+    wgmma_commit_group();
   };
   const auto start_keys = [&] {
-    keep_in_place(dkeys);
-    products_begin();
+    warpgroup_fence_operand(dkeys);
+    wgmma_fence();
     add_weighted<kHD>(dkeys, weights, shared.q[last.slot].tile);
-    products_commit();
+    wgmma_commit_group();
   };
   const auto start_values = [&] {
     round_to_operand<kQueries>(weights, s);
-    keep_in_place(dvalues);
-    products_begin();
+    warpgroup_fence_operand(dvalues);
+    wgmma_fence();
     add_weighted<kHD>(dvalues, weights, shared.dout[place.slot].tile);
-    products_commit();
+    wgmma_commit_group();
   };
-  // p into s, from the scores.
+  // Turns the scores in s into p.
   const auto take_scores = [&] {
-    keep_in_place(s);
+    warpgroup_fence_operand(s);
     auto& rows = shared.rows[place.slot];
-    barrier_wait(rows.full, place.parity);
+    mbarrier_wait(rows.full, place.parity);
     const int first_key = key0 + row0 + warp_number() % 4 * 16, lane = lane_of_warp();
-    bool every = true;  // of the warp's keys each is seen by this lane's two queries
+    bool every = true;  // this lane's two queries see every key of the warp
 #pragma unroll
     for (int i = lane; i < kQueries; i += 32) every &= rows.first[i] <= first_key && rows.last[i] >= first_key + 15;
     const bool masked = __ballot_sync(~0u, every) != ~0u;
@@ -195,9 +199,9 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
         }
       }
   };
-  // ds into ds, from v.dout and p.
+  // Turns v.dout in ds into ds, with p from s.
   const auto take_products = [&] {
-    keep_in_place(ds);
+    warpgroup_fence_operand(ds);
     auto& rows = shared.rows[place.slot];
 #pragma unroll
     for (int j = 0; j < kQueries / 8; ++j)
@@ -211,22 +215,22 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
         }
       }
   };
-  // Behind a tile's p: ds as weights, and the sum of p.
+  // The rest of a tile once s has p: adds the product of p and dout to dv, and leaves ds in `weights`.
   const auto finish_tile = [&] {
     start_products();
     start_values();
-    products_wait<1>();
+    wgmma_wait_group<1>();
     take_products();
-    products_wait<0>();
-    keep_in_place(dvalues);
-    if (first_lane()) barrier_arrive(shared.dout[place.slot].free);
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(dvalues);
+    if (first_lane()) mbarrier_arrive(shared.dout[place.slot].free);
     place.advance();
     round_to_operand<kQueries>(weights, ds);
   };
   if (tiles.count > 0) {
-    barrier_wait(shared.keys_full, 0);
+    mbarrier_wait(shared.keys_full, 0);
     start_scores();
-    products_wait<0>();
+    wgmma_wait_group<0>();
     take_scores();
     finish_tile();
   }
@@ -234,18 +238,18 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   for (int i = 1; i < tiles.count; ++i) {
     start_scores();
     start_keys();
-    products_wait<1>();
+    wgmma_wait_group<1>();
     take_scores();
-    products_wait<0>();
-    keep_in_place(dkeys);
-    if (first_lane()) barrier_arrive(shared.q[last.slot].free);
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(dkeys);
+    if (first_lane()) mbarrier_arrive(shared.q[last.slot].free);
     last.advance();
     finish_tile();
   }
   if (tiles.count > 0) {
     start_keys();
-    products_wait<0>();
-    keep_in_place(dkeys);
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(dkeys);
   }
   const float one[2] = {1, 1}, factor[2] = {scale, scale};
   const int key = key0 + row0;
@@ -253,7 +257,7 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   store_rows<kHD>(dv_map, kv_head, key, b, dvalues, shared.v, row0, kOfGroup + group);
   scale_rows<kHD>(dkeys, factor, HeadRows<bf16>(dk, shape.k, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
   store_rows<kHD>(dk_map, kv_head, key, b, dkeys, shared.k, row0, kOfGroup + group);
-  stores_wait_read();
+  tma_store_wait_group_read();
 }
 
 template <int kHD>
@@ -273,20 +277,20 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
   const int of_head = first < end ? (end - first + kQueries - 1) / kQueries : 0;
   const QueryTiles tiles = {first, end, of_head, heads * of_head};
   if (threadIdx.x == 0) {
-    barrier_initialize(shared.keys_full, 1);
+    mbarrier_init(shared.keys_full, 1);
     initialize_ring(shared.q, 4 * Shared::kGroups);
     initialize_ring(shared.dout, 4 * Shared::kGroups);
-    for (int i = 0; i < Shared::kStages; ++i) barrier_initialize(shared.rows[i].full, kQueries);
-    barriers_publish();
+    for (int i = 0; i < Shared::kStages; ++i) mbarrier_init(shared.rows[i].full, kQueries);
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (group == 0) {
-    give_up_registers<Shared::kRegistersToBring>();
+    setmaxnreg_dec<Shared::kProducerRegisters>();
     const int row = int(threadIdx.x) - 32, head = place.kv_head * heads;
-    if (threadIdx.x == 0 && tiles.count > 0) bring(shared, q, dout, k, v, place.b, place.kv_head, head, key0, tiles);
+    if (threadIdx.x == 0 && tiles.count > 0) produce(shared, q, dout, k, v, place.b, place.kv_head, head, key0, tiles);
     if (row >= 0 && row < kQueries) bring_rows(shared, lse, delta, shape, place.b, head, row, tiles);
   } else {
-    take_registers<Shared::kRegisters>();
+    setmaxnreg_inc<Shared::kRegisters>();
     multiply_and_store(shared, dk_map, dv_map, dk, dv, shape, scale, place.b, place.kv_head, key0, group - 1, tiles,
                        accumulate);
   }

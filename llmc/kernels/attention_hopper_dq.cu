@@ -2,24 +2,25 @@
 //
 //   delta[t] = dout[t].out[t]    ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])    dq[t] = scale * sum_j ds[t,j] k[j]
 //
-// dq = or +=, delta =.  Deterministic: a warpgroup has its queries' sums to itself. Gradients of keys are a kernel of
-// their own, which computes the scores again: 7 products where 5 would do, but no sum passes through device memory, and
-// none waits for another block.
+// Writes dq (= or +=) and delta (=).  Deterministic: one warpgroup alone accumulates the sums of its queries. A second
+// kernel computes the gradients of keys and values and recomputes the scores. That makes 7 products instead of 5, but
+// no sum passes through device memory, and no block waits for another.
 //
-//   tile        128 queries; head 128: 64 keys, head 64: 128. Last keys first: those that need masks.
-//   roles       warpgroup 0 brings (24 registers); two others have 64 queries each (240)
-//   registers   of a thread, head 128: 64 sums, 32 scores, 32 of dout.v, 16 pairs of weights; head 64: 32, 64, 64, 32
-//   stages      three of keys, of which two are multiplied at once; two of values; queries and dout once
-//   waits       multiply: the queries, a stage's bytes; bring: until a stage is free
+//   tile        128 queries; head 128: 64 keys, head 64: 128. The last keys come first: they need masks.
+//   roles       warpgroup 0 is the producer (24 registers); two consumers have 64 queries each (240)
+//   registers   per thread, head 128: 64 of dq, 32 scores, 32 of dout.v, 16 pairs of weights; head 64: 32, 64, 64, 32
+//   stages      three of keys, of which two are multiplied at once; two of values; queries and dout are loaded once
+//   waits       a consumer waits for the queries and a stage's bytes; the producer waits for a free stage
 //
-// A warpgroup starts the scores and dout.v of the next keys, then the sum of the last keys, and takes the exponentials
-// while the others run.
+// A consumer starts the scores and dout.v of the next keys, then the product of the previous tile's ds and keys. It
+// computes the exponentials while the other products run.
 //
-// What should limit it (dev/bench/attention_rates.cpp, a model; nothing measured yet), clocks of a multiprocessor for a
-// tile at head size 128: three products 1536, exponentials 512, fp32 256, shared memory 1536 (each warpgroup reads its
-// own q and dout: 1280, the copies 256), L2 1024, three waits 300: some 2143, 593 TFLOP/s of its three products at T =
-// 8192. Head size 64: 1536, 1024, 512, 1280: 2450, 487 TFLOP/s at T = 4096. With the kernel of dk and dv, counted as
-// five products: 435 and 345 TFLOP/s.
+// Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
+// tile at head size 128: three products 1536, exponentials 512, fp32 256, shared memory 1536 (operands 1280, since each
+// consumer reads its own q and dout; TMA writes 256), L2 1024, three waits 300. A tile takes about 2143 clocks, which
+// is 593 TFLOP/s of the kernel's three products at T = 8192. At head size 64: 1536, 1024, 512, 1280; a tile takes 2450,
+// which is 487 TFLOP/s at T = 4096. Together with the kernel of dk and dv, counted as five products: 435 and 345
+// TFLOP/s.
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -30,28 +31,30 @@ template <int kHD>
 struct Tiles {
   static constexpr int kGroups = 2, kQueries = kGroups * kGroupRows, kKeys = kHD == 64 ? 128 : 64;
   static constexpr int kThreads = (1 + kGroups) * kGroupThreads, kKeyStages = 3, kValueStages = 2;
-  static constexpr int kRegistersToBring = 24, kRegisters = 240;
+  static constexpr int kProducerRegisters = 24, kRegisters = 240;
   using Rows = WgmmaTile<kQueries, kHD>;
   using Keys = WgmmaTile<kKeys, kHD>;
   Rows q, dout;
   Stage<Keys> k[kKeyStages], v[kValueStages];
-  TransactionBarrier rows_full;
+  Mbarrier rows_full;
   float lse[kQueries], delta[kQueries];  // lse in units of log 2
 };
 static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
 
-constexpr int kOfGroup = 1;  // named barriers: 1 and 2, a warpgroup's own
+constexpr int kOfGroup = 1;  // named barriers 1 and 2, one for each consumer
 
-// One thread brings queries and dout, then the tiles of keys and values, in the order in which they are multiplied.
+// The producer thread loads queries and dout, then the tiles of keys and values in the order in which they are
+// multiplied.
 template <int kHD>
-__device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout, const TensorMap& k,
-                                      const TensorMap& v, const QueryPlace& place, int kv_head, const KeyTiles& tiles) {
+__device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout,
+                                        const TensorMap& k, const TensorMap& v, const QueryPlace& place, int kv_head,
+                                        const KeyTiles& tiles) {
   using Shared = Tiles<kHD>;
-  barrier_expect(shared.rows_full, sizeof(shared.q) + sizeof(shared.dout));
+  mbarrier_arrive_expect_tx(shared.rows_full, sizeof(shared.q) + sizeof(shared.dout));
   load_rows(shared.q, q, shared.rows_full, place.head, place.t0, place.b);
   load_rows(shared.dout, dout, shared.rows_full, place.head, place.t0, place.b);
-  RingPlace<Shared::kKeyStages> keys;
-  RingPlace<Shared::kValueStages> values;
+  PipelineState<Shared::kKeyStages> keys;
+  PipelineState<Shared::kValueStages> values;
   for (int tile = tiles.count - 1; tile >= 0; --tile) {
     const int key0 = tiles.first + tile * Shared::kKeys;
     load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key0, place.b);
@@ -61,13 +64,13 @@ __device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, co
   }
 }
 
-// delta of a warpgroup's rows, to device memory and to shared memory; lse beside it. A row that sees no key, or does
-// not exist, has lse = infinity there: its weights are 0.
+// Computes delta of a consumer's rows and writes it to device memory and to shared memory. Copies lse to shared memory.
+// A row that sees no key, or does not exist, gets lse = infinity there, so that its weights are 0.
 template <int kHD>
 __device__ __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, const bf16* dout, const bf16* out,
                                               const float* lse, const AttentionShape& shape, const QueryPlace& place,
                                               int row0) {
-  constexpr int kChunks = kHD / 8, kRowsAtOnce = kGroupThreads / kChunks, kTogether = 4;  // a lane: 8 columns of a row
+  constexpr int kChunks = kHD / 8, kRowsAtOnce = kGroupThreads / kChunks, kTogether = 4;  // a lane has 8 columns
   using Eight = Vector<bf16, 8>;
   const HeadRows<const bf16> outs(out, shape.out, place.b, place.head, 1, kHD);
   const HeadRows<const bf16> douts(dout, shape.out, place.b, place.head, 1, kHD);
@@ -99,7 +102,7 @@ __device__ __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, 
   }
 }
 
-// A warpgroup's 64 queries.
+// A consumer's 64 queries: delta, products and epilogue.
 template <int kHD>
 __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& dq_map, bf16* dq, float* delta,
                                                    const bf16* dout, const bf16* out, const float* lse,
@@ -123,53 +126,53 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
 
   float sums[kHD / 2] = {}, s[kKeys / 2] = {}, ds[kKeys / 2] = {};
   uint32_t weights[kKeys / 16][4];
-  RingPlace<Shared::kKeyStages> keys, last_keys;
-  RingPlace<Shared::kValueStages> values;
+  PipelineState<Shared::kKeyStages> keys, last_keys;
+  PipelineState<Shared::kValueStages> values;
   const auto start_scores = [&] {
-    barrier_wait(shared.k[keys.slot].full, keys.parity);
-    keep_in_place(s);
-    keep_in_place(ds);
-    products_begin();
+    mbarrier_wait(shared.k[keys.slot].full, keys.parity);
+    warpgroup_fence_operand(s);
+    warpgroup_fence_operand(ds);
+    wgmma_fence();
     multiply_rows(s, shared.q, row0, shared.k[keys.slot].tile);
-    products_commit();
-    barrier_wait(shared.v[values.slot].full, values.parity);
-    products_begin();
+    wgmma_commit_group();
+    mbarrier_wait(shared.v[values.slot].full, values.parity);
+    wgmma_fence();
     multiply_rows(ds, shared.dout, row0, shared.v[values.slot].tile);
-    products_commit();
+    wgmma_commit_group();
     keys.advance();
   };
   const auto start_sums = [&] {
-    keep_in_place(sums);
-    products_begin();
+    warpgroup_fence_operand(sums);
+    wgmma_fence();
     add_weighted<kHD>(sums, weights, shared.k[last_keys.slot].tile);
-    products_commit();
+    wgmma_commit_group();
   };
   const auto free_keys = [&] {
-    keep_in_place(sums);
-    if (first_lane()) barrier_arrive(shared.k[last_keys.slot].free);
+    warpgroup_fence_operand(sums);
+    if (first_lane()) mbarrier_arrive(shared.k[last_keys.slot].free);
     last_keys.advance();
   };
-  // p into s, from the scores; ds into ds, from dout.v.
+  // take_scores turns the scores in s into p. take_products turns dout.v in ds into ds.
   const auto take_scores = [&](int tile) {
-    keep_in_place(s);
+    warpgroup_fence_operand(s);
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) s[i] = exp2_f32(s[i] * (scale * kLog2e) - lse2[i / 2 % 2]);
     const int key0 = tiles.first + tile * kKeys;
     if (every.first > key0 || every.last < key0 + kKeys - 1) mask(s, key0, rows, 0.0f);
   };
   const auto take_products = [&] {
-    keep_in_place(ds);
-    if (first_lane()) barrier_arrive(shared.v[values.slot].free);
+    warpgroup_fence_operand(ds);
+    if (first_lane()) mbarrier_arrive(shared.v[values.slot].free);
     values.advance();
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) ds[i] = s[i] * (ds[i] - delta_of_row[i / 2 % 2]);
   };
   if (tiles.count > 0) {
-    barrier_wait(shared.rows_full, 0);
+    mbarrier_wait(shared.rows_full, 0);
     start_scores();
-    products_wait<1>();
+    wgmma_wait_group<1>();
     take_scores(tiles.count - 1);
-    products_wait<0>();
+    wgmma_wait_group<0>();
     take_products();
     round_to_operand<kKeys>(weights, ds);
   }
@@ -177,23 +180,23 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   for (int tile = tiles.count - 2; tile >= 0; --tile) {
     start_scores();
     start_sums();
-    products_wait<2>();
+    wgmma_wait_group<2>();
     take_scores(tile);
-    products_wait<1>();
+    wgmma_wait_group<1>();
     take_products();
-    products_wait<0>();
+    wgmma_wait_group<0>();
     free_keys();
     round_to_operand<kKeys>(weights, ds);
   }
   if (tiles.count > 0) {
     start_sums();
-    products_wait<0>();
-    keep_in_place(sums);
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(sums);
   }
   const float factor[2] = {scale, scale};
   scale_rows<kHD>(sums, factor, HeadRows<bf16>(dq, shape.q, place.b, place.head, 1, kHD), t0, shape.Tq, accumulate);
   store_rows<kHD>(dq_map, place.head, t0, place.b, sums, shared.q, row0, kOfGroup + group);
-  stores_wait_read();
+  tma_store_wait_group_read();
 }
 
 template <int kHD>
@@ -210,18 +213,18 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
   const KeyTiles tiles = KeyTiles::of<Shared::kKeys>(shape, place, Shared::kQueries);
   const int group = warpgroup_number();
   if (threadIdx.x == 0) {
-    barrier_initialize(shared.rows_full, 1);
+    mbarrier_init(shared.rows_full, 1);
     initialize_ring(shared.k, 4 * Shared::kGroups);
     initialize_ring(shared.v, 4 * Shared::kGroups);
-    barriers_publish();
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (group == 0) {
-    give_up_registers<Shared::kRegistersToBring>();
+    setmaxnreg_dec<Shared::kProducerRegisters>();
     if (threadIdx.x == 0 && tiles.count > 0)
-      bring(shared, q, dout_map, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
+      produce(shared, q, dout_map, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
   } else {
-    take_registers<Shared::kRegisters>();
+    setmaxnreg_inc<Shared::kRegisters>();
     multiply_and_store(shared, dq_map, dq, delta, dout, out, lse, shape, scale, place, group - 1, tiles, accumulate);
   }
 }

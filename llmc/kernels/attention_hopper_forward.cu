@@ -1,21 +1,23 @@
 // Causal attention on Hopper, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp of the
-// scores, fp32.  out =, lse =.  Deterministic: see attention.h.
+// scores, fp32.  Writes out and lse (=).  Deterministic: see attention.h.
 //
-//   tile        head 128: 128 queries x 128 keys; head 64: 192 x 128. Last keys first: those that need masks.
-//   roles       warpgroup 0 brings (24 or 32 registers); 2 or 3 others have 64 queries each (240 or 160)
-//   registers   of a thread, head 128: 64 scores, 64 sums, 32 pairs of weights
-//   stages      two of keys, two of values; the queries once
-//   waits       multiply: the queries, a stage's bytes, its turn; bring: until a stage is free
+//   tile        head 128: 128 queries x 128 keys; head 64: 192 x 128. The last keys come first: they need masks.
+//   roles       warpgroup 0 is the producer (24 or 32 registers); 2 or 3 consumers have 64 queries each (240 or 160)
+//   registers   per thread, head 128: 64 scores, 64 accumulators of out, 32 pairs of weights
+//   stages      two of keys, two of values; the queries are loaded once
+//   waits       a consumer waits for the queries, a stage's bytes and its turn; the producer waits for a free stage
 //
-// A warpgroup starts its scores of the next keys, then the sum of the last keys' values, and takes the exponentials of
-// the former while the latter runs. Beside that, warpgroups take turns at starting products (named barriers): while one
-// has the tensor cores, the others take their exponentials.
+// A consumer starts the scores of the next keys, then the product of the previous tile's weights and values. It
+// computes the exponentials of the new scores while the second product runs. In addition, consumers take turns at
+// starting products (named barriers; FlashAttention-3's ping-pong): while one uses the tensor cores, the others compute
+// exponentials.
 //
-// What should limit it (dev/bench/attention_rates.cpp, a model; nothing measured yet), clocks of a multiprocessor for a
+// Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
 // tile at head size 128: two products 2048, exponentials 1024, fp32 768, shared memory 1792 (q, k and v for two
-// warpgroups 1280, what the copies bring 512), L2 2048 at 32 bytes a clock: with 40% of exponentials and fp32 exposed
-// and two waits of 100, some 2965. At 1.6 GHz 566 TFLOP/s at T = 8192; 423 were nothing hidden. Head size 64: products
-// 1536, exponentials 1536, fp32 1056: taking turns decides, 393 TFLOP/s at T = 4096 with it, 263 without.
+// warpgroups 1280, TMA writes 512), L2 2048 at 32 bytes per clock. With 40% of the exponentials and fp32 not overlapped
+// and two waits of 100, a tile takes about 2965 clocks. At 1.6 GHz that is 566 TFLOP/s at T = 8192; it would be 423 if
+// none of them overlapped. At head size 64: products 1536, exponentials 1536, fp32 1056. Turns matter most there: 393
+// TFLOP/s at T = 4096 with them, 263 without.
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -26,25 +28,25 @@ template <int kHD>
 struct Tiles {
   static constexpr int kGroups = kHD == 64 ? 3 : 2, kQueries = kGroups * kGroupRows, kKeys = 128, kStages = 2;
   static constexpr int kThreads = (1 + kGroups) * kGroupThreads;
-  static constexpr int kRegistersToBring = kHD == 64 ? 32 : 24, kRegisters = kHD == 64 ? 160 : 240;
+  static constexpr int kProducerRegisters = kHD == 64 ? 32 : 24, kRegisters = kHD == 64 ? 160 : 240;
   using Keys = WgmmaTile<kKeys, kHD>;
   WgmmaTile<kQueries, kHD> q;
   Stage<Keys> k[kStages], v[kStages];
-  TransactionBarrier q_full;
+  Mbarrier q_full;
 };
 static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
 
-constexpr int kTurn = 1, kResult = 4;  // named barriers: a warpgroup's turn, its result; 1 … 3 and 4 … 6
+constexpr int kTurn = 1, kResult = 4;  // named barriers: a consumer's turn (1 … 3), its result (4 … 6)
 
-// One thread brings the queries, then the tiles of keys and values, in the order in which they are multiplied.
+// The producer thread loads the queries, then the tiles of keys and values in the order in which they are multiplied.
 template <int kHD>
-__device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& k, const TensorMap& v,
-                                      const QueryPlace& place, int kv_head, const KeyTiles& tiles) {
+__device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& k, const TensorMap& v,
+                                        const QueryPlace& place, int kv_head, const KeyTiles& tiles) {
   using Shared = Tiles<kHD>;
-  barrier_expect(shared.q_full, sizeof(shared.q));
+  mbarrier_arrive_expect_tx(shared.q_full, sizeof(shared.q));
   load_rows(shared.q, q, shared.q_full, place.head, place.t0, place.b);
   const auto key_of = [&](int tile) { return tiles.first + tile * Shared::kKeys; };
-  RingPlace<Shared::kStages> keys, values;
+  PipelineState<Shared::kStages> keys, values;
   load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key_of(tiles.count - 1), place.b);
   for (int tile = tiles.count - 1; tile >= 0; --tile) {
     keys.advance();
@@ -54,12 +56,12 @@ __device__ __forceinline__ void bring(Tiles<kHD>& shared, const TensorMap& q, co
   }
 }
 
-// What a lane keeps of the keys that its two rows have seen. Scores are in units of log 2 / `scale`.
+// A lane's part of its two rows' online softmax. Scores are raw products q.k; `scale` of `take` is log2e / sqrt(HD).
 struct Softmax {
-  float top[2] = {-INFINITY, -INFINITY}, total[2] = {};  // greatest score of the row; this lane's sum of exponentials
+  float top[2] = {-INFINITY, -INFINITY}, total[2] = {};  // row maximum; this lane's sum of exponentials
 
-  // Takes a tile's scores (-infinity: unseen), leaves their exponentials in their place; `shrink` is what sums so far
-  // are to be multiplied with.
+  // Takes a tile's scores (-infinity: unseen) and replaces them by their exponentials. Sets `shrink` to the factor by
+  // which the caller multiplies its sums so far.
   template <int kCount>
   __device__ __forceinline__ void take(float (&s)[kCount], float (&shrink)[2], float scale) {
 #pragma unroll
@@ -71,7 +73,8 @@ struct Softmax {
       highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 1));
       highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 2));
       const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
-      // 1 where the greatest stays; top * scale - base is not: fma leaves what base was rounded by, in each tile.
+      // Exactly 1 if the maximum stays the same. 2^(top * scale - base) would not be: the compiler makes the exponent
+      // an fma, which returns base's rounding error instead of 0, in every tile.
       shrink[half] = exp2_f32((top[half] - finite) * scale);
       top[half] = highest;
       float sum = 0;
@@ -88,7 +91,8 @@ struct Softmax {
   }
 };
 
-// Raises amax to the largest magnitude of the lanes' rows, as rounded to bf16; `there`: rows that exist.
+// Raises amax to the largest magnitude in the lanes' rows, as rounded to bf16. `there` tells which of a lane's two rows
+// exist.
 template <int kCount>
 __device__ static __forceinline__ void raise_amax(float* amax, const float (&d)[kCount], const bool (&there)[2]) {
   uint32_t largest = 0;
@@ -102,7 +106,7 @@ __device__ static __forceinline__ void raise_amax(float* amax, const float (&d)[
   if (first_lane()) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
 }
 
-// A warpgroup's 64 queries, from t0 on.
+// A consumer's 64 queries, from t0 on: products, online softmax and epilogue.
 template <int kHD>
 __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& out, float* lse,
                                                    const AttentionShape& shape, float scale, const QueryPlace& place,
@@ -118,40 +122,40 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   float sums[kHD / 2] = {}, s[kKeys / 2] = {}, shrink[2];
   uint32_t weights[kKeys / 16][4];
   Softmax softmax;
-  RingPlace<Shared::kStages> keys, values;
+  PipelineState<Shared::kStages> keys, values;
   const auto start_scores = [&] {
-    barrier_wait(shared.k[keys.slot].full, keys.parity);
+    mbarrier_wait(shared.k[keys.slot].full, keys.parity);
     named_barrier_sync(kTurn + group, kTakingTurns);
-    keep_in_place(s);
-    products_begin();
+    warpgroup_fence_operand(s);
+    wgmma_fence();
     multiply_rows(s, shared.q, row0, shared.k[keys.slot].tile);
-    products_commit();
+    wgmma_commit_group();
   };
   const auto start_sums = [&] {
-    barrier_wait(shared.v[values.slot].full, values.parity);
-    keep_in_place(sums);
-    products_begin();
+    mbarrier_wait(shared.v[values.slot].full, values.parity);
+    warpgroup_fence_operand(sums);
+    wgmma_fence();
     add_weighted<kHD>(sums, weights, shared.v[values.slot].tile);
-    products_commit();
+    wgmma_commit_group();
   };
-  const auto pass_turn = [&](bool last) {
+  const auto signal_next_warpgroup = [&](bool last) {
     if (!last || group + 1 < Shared::kGroups)
       named_barrier_arrive(kTurn + (group + 1 < Shared::kGroups ? group + 1 : 0), kTakingTurns);
   };
   const auto take_scores = [&](int tile) {
-    keep_in_place(s);
-    if (first_lane()) barrier_arrive(shared.k[keys.slot].free);
+    warpgroup_fence_operand(s);
+    if (first_lane()) mbarrier_arrive(shared.k[keys.slot].free);
     keys.advance();
     const int key0 = tiles.first + tile * kKeys;
     if (every.first > key0 || every.last < key0 + kKeys - 1) mask(s, key0, rows, -INFINITY);
     softmax.take(s, shrink, scale * kLog2e);
   };
   if (tiles.count > 0) {
-    barrier_wait(shared.q_full, 0);
-    if (group == 0) named_barrier_arrive(kTurn, kTakingTurns);  // the first turn
+    mbarrier_wait(shared.q_full, 0);
+    if (group == 0) named_barrier_arrive(kTurn, kTakingTurns);  // consumer 0 has the first turn
     start_scores();
-    pass_turn(tiles.count == 1);
-    products_wait<0>();
+    signal_next_warpgroup(tiles.count == 1);
+    wgmma_wait_group<0>();
     take_scores(tiles.count - 1);
     round_to_operand<kKeys>(weights, s);
   }
@@ -159,12 +163,12 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   for (int tile = tiles.count - 2; tile >= 0; --tile) {
     start_scores();
     start_sums();
-    pass_turn(tile == 0);
-    products_wait<1>();
+    signal_next_warpgroup(tile == 0);
+    wgmma_wait_group<1>();
     take_scores(tile);
-    products_wait<0>();
-    keep_in_place(sums);
-    if (first_lane()) barrier_arrive(shared.v[values.slot].free);
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(sums);
+    if (first_lane()) mbarrier_arrive(shared.v[values.slot].free);
     values.advance();
 #pragma unroll
     for (int i = 0; i < kHD / 2; ++i) sums[i] *= shrink[i / 2 % 2];
@@ -172,8 +176,8 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   }
   if (tiles.count > 0) {
     start_sums();
-    products_wait<0>();
-    keep_in_place(sums);
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(sums);
   }
 
   float inverse[2];
@@ -194,7 +198,7 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   for (int i = 0; i < kHD / 2; ++i) sums[i] *= inverse[i / 2 % 2];
   if (amax) raise_amax(amax, sums, there);
   store_rows<kHD>(out, place.head, t0, place.b, sums, shared.q, row0, kResult + group);
-  stores_wait_read();
+  tma_store_wait_group_read();
 }
 
 template <int kHD>
@@ -209,17 +213,18 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
   const KeyTiles tiles = KeyTiles::of<Shared::kKeys>(shape, place, Shared::kQueries);
   const int group = warpgroup_number();
   if (threadIdx.x == 0) {
-    barrier_initialize(shared.q_full, 1);
+    mbarrier_init(shared.q_full, 1);
     initialize_ring(shared.k, 4 * Shared::kGroups);
     initialize_ring(shared.v, 4 * Shared::kGroups);
-    barriers_publish();
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (group == 0) {
-    give_up_registers<Shared::kRegistersToBring>();
-    if (threadIdx.x == 0 && tiles.count > 0) bring(shared, q, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
+    setmaxnreg_dec<Shared::kProducerRegisters>();
+    if (threadIdx.x == 0 && tiles.count > 0)
+      produce(shared, q, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
   } else {
-    take_registers<Shared::kRegisters>();
+    setmaxnreg_inc<Shared::kRegisters>();
     multiply_and_store(shared, out, lse, shape, scale, place, group - 1, tiles, amax);
   }
 }

@@ -1,22 +1,24 @@
-// What the kernels of attention on tensor cores share: bf16, head size 64 or 128, sm_80 and newer (Dao 2023,
-// FlashAttention-2). A block has rows (queries or keys), each of its warps 16 of them or several times 16, whose sums
-// stay in the warp's registers. It walks over tiles of the other side, of which two lie in shared memory: while one is
-// multiplied, cp.async brings the next. All tiles are bf16 and swizzled; scores never leave the registers: as fragments
-// of a result they are what the next product takes as its left operand.
+// Shared by the tensor-core attention kernels: bf16, head size 64 or 128, sm_80 and newer (Dao 2023, FlashAttention-2).
+// A block has rows (queries or keys). Each warp has 16 or 32 of them (for dk and dv: each pair of warps has 32) and
+// keeps their accumulators in registers. The block walks over tiles of the other side, in a pipeline of two stages in
+// shared memory: while it multiplies one tile, cp.async loads the next. All tiles are bf16 and swizzled. Scores stay in
+// registers: the accumulator fragment of one product is the left operand (A fragment) of the next. Only the pairs of
+// warps for dk and dv also exchange p and ds through shared memory.
 //
-// Scores are in units of log 2, since 2^x is one instruction: p = 2^(s * log2e * scale - lse * log2e).
+// Exponentials are powers of 2, because 2^x is one instruction: p = 2^(s * log2e * scale - lse * log2e).
 #pragma once
 
 #include "llmc/device/tensor_core.cuh"
 #include "llmc/kernels/attention_rows.cuh"
 
-// Sums of a warp: kM tiles of 16 rows, kN tiles of 8 columns. With g = lane / 4 and t = lane % 4, a lane has of each
-// tile: [0], [1] = row g, columns 2t and 2t+1; [2], [3] = row g+8. So a lane has 2 kM rows: `row_in_warp`.
-// NOTE: CUDA 12.4's compiler aborts where the arguments of such an alias are constants of the function itself: there
-// the kernels write the array out.
+// Accumulators of a warp: kM tiles of 16 rows by kN tiles of 8 columns. With g = lane / 4 and t = lane % 4, a lane has
+// four elements of each tile: [0], [1] = row g, columns 2t and 2t+1; [2], [3] = row g+8, the same columns. So a lane
+// has parts of 2 kM rows: `row_in_warp`.
+// NOTE: CUDA 12.4's compiler aborts if the arguments of such an alias are constants of the function itself. There the
+// kernels write out the array type.
 template <int kM, int kN>
 using Fragments = float[kM][kN][4];
-// The same as left operand of a product, as pairs of bf16: kM tiles of 16 rows, kK of 16 columns.
+// The left operand (A) of a product, as pairs of bf16: kM tiles of 16 rows by kK tiles of 16 columns.
 template <int kM, int kK>
 using Pairs = uint32_t[kM][kK][4];
 
@@ -25,18 +27,18 @@ __device__ static __forceinline__ int column_in_tile(int n, int odd) { return n 
 
 // ---------------------------------------------------------------------------------------------- tiles
 
-// Rows of a head, copied tile by tile: a thread's part of the next one is `next`.
+// The rows of a head, copied tile by tile. `next` is the source address of this thread's part of the next tile.
 template <int kHD, int kThreads>
 struct RowSource {
   static constexpr int kChunks = kHD / 8, kRowsAtOnce = kThreads / kChunks;
   const bf16* next;
 
-  // From row `first` on.
+  // Starts at row `first`.
   __device__ __forceinline__ RowSource(const bf16* data, const AttentionStrides& strides, int b, int head, int first,
                                        int thread)
       : next(data + b * strides.batch + int64_t(head) * kHD + (first + thread / kChunks) * strides.row +
              thread % kChunks * 8) {}
-  // Begins to copy the next kRows rows into a tile, of which there are `count`; zeros behind them.
+  // Starts to copy the next kRows rows into a tile. `count` rows are left; the tile's rows after them become zeros.
   template <int kRows>
   __device__ __forceinline__ void fetch(bf16* tile, const AttentionStrides& strides, int count, int thread) {
     const int place = opaque(thread), row = place / kChunks, chunk = place % kChunks;
@@ -49,7 +51,7 @@ struct RowSource {
   }
 };
 
-// Tiles of the keys of a head and of their values, from key `first` on. Stage has k and v.
+// Tiles of a head's keys and values, from key `first` on. Stage has the members k and v.
 template <int kHD, int kKeys, int kThreads>
 struct KeySource {
   RowSource<kHD, kThreads> keys, values;
@@ -57,19 +59,19 @@ struct KeySource {
   __device__ __forceinline__ KeySource(const bf16* k, const bf16* v, const AttentionShape& shape, int b, int kv_head,
                                        int first, int thread)
       : keys(k, shape.k, b, kv_head, first, thread), values(v, shape.v, b, kv_head, first, thread) {}
-  // Begins to copy the next tile, of which there are `count` keys: one group of copies.
+  // Starts to copy the next tile, as one cp.async group. `count` keys are left.
   template <class Stage>
   __device__ __forceinline__ void fetch(Stage& to, const AttentionShape& shape, int count, int thread) {
     keys.template fetch<kKeys>(to.k, shape.k, count, thread);
     values.template fetch<kKeys>(to.v, shape.v, count, thread);
-    cp_async_commit();
+    cp_async_commit_group();
   }
 };
 
 // ---------------------------------------------------------------------------------------------- products
 
-// sum[m][n] += A·Bᵀ: rows row0 … of tile `a`, all rows of tile `b`, over the head's columns.
-// kUnroll: steps of 16 columns whose operands a compiler may fetch ahead, as many as the kernel's registers hold.
+// sum[m][n] += A·Bᵀ over the head's columns. A is rows row0 … of tile `a`, and B is all 8 kN rows of `b`.
+// kUnroll: steps of 16 columns whose operands the compiler may load ahead; the kernel's free registers limit it.
 template <int kHD, int kM, int kN, int kUnroll>
 __device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf16* a, int row0, bf16* b) {
   const int lane = opaque(lane_of_warp());
@@ -94,8 +96,8 @@ __device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf
   }
 }
 
-// sum[m][n] += weights·B: 16 kK weights a row, as many rows of tile `b`, of which the 8 kN columns from chunk `chunk0`
-// on (a multiple of kN).
+// sum[m][n] += weights·B. `weights` has 16 kK columns. B is as many rows of tile `b`, and the 8 kN columns from chunk
+// `chunk0` on (a multiple of kN).
 template <int kHD, int kM, int kN, int kK>
 __device__ static __forceinline__ void add_weighted_rows(Fragments<kM, kN>& sum, const Pairs<kM, kK>& weights, bf16* b,
                                                          int chunk0 = 0) {
@@ -129,9 +131,10 @@ __device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const F
 
 // ---------------------------------------------------------------------------------------------- results
 
-// to = or += values * scale, for the rows row0 + r < count of a head, r being the warp's own, and the 8 kN columns from
-// chunk `chunk0` on. Without `accumulate` they pass through those rows and columns of `staging` (from `row_of_warp` on;
-// who reads them otherwise is done), so that they are written 16 bytes at a time; added values are rounded once.
+// Epilogue: to = or += values * scale, for the warp's rows that are below `count` in the head and the 8 kN columns from
+// chunk `chunk0` on. Row 0 of the block is row row0 of the head; `row_of_warp` is the warp's first row in the block.
+// Without `accumulate`, the values pass through the same rows and columns of `staging`, so that each store writes 16
+// bytes; no other warp may still read them there. With `accumulate`, the sum is rounded once.
 template <int kHD, int kM, int kN>
 __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int row0, int count,
                                                   const Fragments<kM, kN>& values, const float (&scale)[kM][2],
@@ -185,16 +188,16 @@ __device__ static __forceinline__ void raise_amax(float* amax, int row0, int cou
   for (int i = 0; i < kM * 16 * kN / 32; ++i) {
     const int row = (i * 32 + lane_of_warp()) / kN, chunk = lane_of_warp() % kN;
     if (row0 + row_of_warp + row < count)
-      raise_to_magnitudes(magnitudes,
-                          *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk)));
+      max_abs_into(magnitudes,
+                   *reinterpret_cast<const Vector<bf16, 8>*>(swizzled<kHD>(staging, row_of_warp + row, chunk)));
   }
-  const uint32_t of_warp = warp_max(largest_of(magnitudes));
+  const uint32_t of_warp = warp_max(max_value(magnitudes));
   if (lane_of_warp() == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
 }
 
 // ---------------------------------------------------------------------------------------------- for launchers
 
-// Behind attention_forward and attention_backward, which have checked everything.
+// Called by attention_forward and attention_backward, which have checked all arguments.
 void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
                            const AttentionShape& shape, float* amax);
 void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,

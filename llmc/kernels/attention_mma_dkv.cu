@@ -2,16 +2,17 @@
 //
 //   ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dk[j] = scale * sum_t ds[t,j] q[t]     dv[j] = sum_t p[t,j] dout[t]
 //
-// dk, dv = or +=.  Deterministic, without atomics: two warps have 32 keys' sums to themselves and walk over the queries
-// that see them, those of all heads of the group. Scores are computed transposed, keys x queries: so p and ds are the
-// left operands of the sums as they lie in the registers. Each warp of a pair computes them for half of a tile's
-// queries, tells them the other through shared memory, and sums half of the head's columns over all.
+// Writes dk and dv (= or +=).  Deterministic, without atomics: a pair of warps alone accumulates the sums of 32 keys
+// and walks over the queries that see them, in all heads of the group. Scores are computed transposed, keys x queries,
+// so that p and ds in registers already are the left operands of the sums. Each warp of a pair computes p and ds for
+// half of a tile's queries, passes them to the other warp through shared memory, and sums half of the head's columns
+// over all queries.
 //
-// What should limit it: shared memory. At head size 128 and with tiles of 64 queries, scores and dout.v bring a pair 2
-// * 2 * (32 + 32) * HD * 2 bytes of operands, the sums 2 * 64 * HD * 2, what the two tell each other 16 KiB, for 512
-// products of 16 x 8 x 16: with what cp.async writes, 240 bytes each, 1.9 cycles of 128 bytes, beside the 1.6 that
-// tensor cores need (mma.sync on Hopper). A warp alone could keep the sums of 16 keys: 305 bytes. At head size 64 a
-// pair has 2.1 cycles.
+// Expected limit: shared memory. At head size 128 and with tiles of 64 queries, a pair reads 2 * 2 * (32 + 32) * HD * 2
+// bytes of operands for scores and dout.v, reads 2 * 64 * HD * 2 bytes for the sums, and exchanges 16 KiB, for 512
+// m16n8k16 products. With the writes of cp.async that is 240 bytes per product: 1.9 cycles at 128 bytes per cycle. The
+// tensor cores need 1.6 cycles (mma.sync on Hopper). A warp on its own could keep the sums of only 16 keys: 304 bytes
+// per product. At head size 64 a pair needs 2.1 cycles per product.
 #include "llmc/kernels/attention_mma.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -20,14 +21,14 @@ namespace {
 
 constexpr int kM = 2, kKeysOfPair = 16 * kM;
 
-// A lane's part of a left operand.
+// A lane's part of a left operand (A fragment).
 struct alignas(16) Operand {
   uint32_t r[4];
 };
 
 template <int kHD, int kWarps, int kQueries>
 struct Tiles {
-  static constexpr int kRows = kKeysOfPair * kWarps / 2, kMine = kQueries / 2;  // queries of one of the pair
+  static constexpr int kRows = kKeysOfPair * kWarps / 2, kMine = kQueries / 2;  // queries per warp of a pair
   struct alignas(1024) Stage {
     bf16 q[kQueries * kHD], dout[kQueries * kHD];
     float lse[kQueries], delta[kQueries];
@@ -60,7 +61,7 @@ __device__ static __forceinline__ void hear(Pairs<kM, kK>& weights, const Operan
     }
 }
 
-// Tiles of the queries of a group's heads: of each head those from `first_query` to `end`.
+// Tiles of the queries of a group's heads: in each head, the queries from `first_query` to `end` - 1.
 template <int kHD, int kQueries, int kThreads>
 struct QuerySource {
   using Rows = RowSource<kHD, kThreads>;
@@ -77,7 +78,8 @@ struct QuerySource {
         q_rows(q, shape.q, b, head, first_query, thread),
         dout_rows(dout, shape.out, b, head, first_query, thread) {}
 
-  // The next tile, with what belongs to each query; zeros behind the last. One group of copies.
+  // Starts to copy the next tile with lse, delta and document_start of its queries, as one cp.async group. The rows
+  // after the last query become zeros.
   template <class Stage>
   __device__ __forceinline__ void fetch(Stage& to, const bf16* q, const bf16* dout, const float* lse,
                                         const float* delta, const AttentionShape& shape, int b, int thread) {
@@ -91,7 +93,7 @@ struct QuerySource {
       if (shape.document_start)
         cp_async4(&to.document_start[thread], shape.document_start + size_t(b) * shape.Tq + t, there);
     }
-    cp_async_commit();
+    cp_async_commit_group();
     t0 += kQueries;
     if (t0 < end) return;
     t0 = first_query;
@@ -101,7 +103,8 @@ struct QuerySource {
   }
 };
 
-// Which keys of the call the query of a tile's row i sees; none if it is at `end` or beyond.
+// Returns the keys of the call that the query in row i of a tile sees; none if that query is at `end` or beyond. The
+// last key may be beyond Tk - 1.
 template <class Stage>
 __device__ __forceinline__ KeyRange keys_of_row(const Stage& stage, const AttentionShape& shape, int t0, int end,
                                                 int i) {
@@ -118,7 +121,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
                              bool accumulate) {
   using Shared = Tiles<kHD, kWarps, kQueries>;
   constexpr int kRows = Shared::kRows, kThreads = 32 * kWarps, kMine = Shared::kMine, kN = kMine / 8, kUnroll = 4;
-  const BlockPlace place = block_place(shape);  // the first keys are seen by most queries
+  const BlockPlace place = block_place(shape);  // most queries see the first keys
   const int group = shape.NH / shape.NKV, key0 = place.range * kRows;
   const int warp = warp_number(), pair = warp / 2, half_of_pair = warp % 2;
   const int row_of_pair = pair * kKeysOfPair, first_key = key0 + row_of_pair, last_key = first_key + kKeysOfPair - 1;
@@ -192,11 +195,11 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   int t0 = first_query;
 #pragma unroll 1
   for (int i = 0; i < tiles; ++i, t0 = t0 + kQueries < end ? t0 + kQueries : first_query) {
-    cp_async_wait<0>();
-    __syncthreads();  // what all threads fetched is here, and all are done with the other stage and what was told
+    cp_async_wait_group<0>();
+    __syncthreads();  // all copies have arrived; all threads are done with the other stage, p and ds
     if (i + 1 < tiles) fetch((i + 1) % 2);
     auto& now = shared.stage[i % 2];
-    bool any = false, every = true;  // for both of the pair the same
+    bool any = false, every = true;  // the same in both warps of a pair
 #pragma unroll
     for (int h = 0; h < kQueries / 32; ++h) {
       const KeyRange seen = keys_of_row(now, shape, t0, end, h * 32 + lane_of_warp());

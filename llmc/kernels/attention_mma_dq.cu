@@ -2,15 +2,15 @@
 //
 //   delta[t] = dout[t].out[t]    ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])    dq[t] = scale * sum_j ds[t,j] k[j]
 //
-// dq = or +=, delta =.  Deterministic: a warp has its queries' sums to itself. Gradients of keys are a kernel of their
-// own, which computes the scores again: 7 products where 5 would do, but no sum passes through device memory, and none
-// waits for another block.
+// Writes dq (= or +=) and delta (=).  Deterministic: one warp alone accumulates the sums of its queries. A second
+// kernel computes the gradients of keys and values and recomputes the scores. That makes 7 products instead of 5, but
+// no sum passes through device memory, and no block waits for another.
 //
-// What should limit it: shared memory. At head size 128 a warp has 32 rows, as in forward: a tile of n keys brings
-// 3 * n * HD * 2 bytes of right operands and 2 * 32 * HD * 2 of left ones for 3 * 2 * n/8 * HD/16 products of 16 x 8 x
-// 16, 213 bytes each at n = 32, and cp.async writes some 20 more: 1.8 cycles of 128 bytes, beside the 1.6 that tensor
-// cores need (mma.sync on Hopper). Two blocks of 97 KiB a multiprocessor. At head size 64 a warp has 16 rows, and 2.4
-// cycles.
+// Expected limit: shared memory. At head size 128 a warp has 32 rows, as in forward. For 3 * 2 * n/8 * HD/16 m16n8k16
+// products, a tile of n keys needs right operands of 3 * n * HD * 2 bytes and left operands of 2 * 32 * HD * 2 bytes.
+// At n = 32 that is 213 bytes per product, and cp.async writes about 20 more: 1.8 cycles at 128 bytes per cycle. The
+// tensor cores need 1.6 cycles (mma.sync on Hopper). A multiprocessor has two blocks of 97 KiB. At head size 64 a warp
+// has 16 rows, and a product takes 2.5 cycles.
 #include "llmc/kernels/attention_mma.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -30,7 +30,7 @@ struct Tiles {
 };
 static_assert(sizeof(Tiles<128>) <= 99 << 10 && sizeof(Tiles<64>) <= 99 << 10);
 
-// delta of the warp's rows, to device memory and to shared memory; lse beside it.
+// Computes delta of the warp's rows and writes it to device memory and to shared memory. Copies lse to shared memory.
 template <int kHD>
 __device__ static __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, const bf16* dout,
                                                      const bf16* out, const float* lse, const AttentionShape& shape,
@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
   };
 #pragma unroll 1
   for (int key0 = all.first, stage = 0; key0 <= all.last; key0 += kKeys, stage ^= 1) {
-    cp_async_wait<0>();
-    __syncthreads();  // what all threads fetched is here, and all are done with the other stage
+    cp_async_wait_group<0>();
+    __syncthreads();  // all threads' copies have arrived, and all threads are done with the other stage
     const int next = key0 + kKeys;
     if (next <= all.last) keys.fetch(shared.stage[stage ^ 1], shape, all.last + 1 - next, thread);
     if (!seen.see_some(key0, next - 1)) continue;

@@ -1,17 +1,18 @@
 // Causal attention on tensor cores, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp
-// of the scores, fp32.  out =, lse =.  Deterministic: see attention.h.
+// of the scores, fp32.  Writes out and lse (=).  Deterministic: see attention.h.
 //
-// A block has 128 queries of one head, each of its 4 warps 32 of them, with a running maximum, sum of exponentials and
-// sum of values a query (Milakov & Gimelshein 2018; Dao 2023).
+// A block has 128 queries of one head, and each of its 4 warps has 32 of them. Each query has a running maximum, a sum
+// of exponentials and a weighted sum of values (online softmax: Milakov & Gimelshein 2018; Dao 2023).
 //
-// What should limit it: a tile of n keys costs a warp 2 * 32 * n * HD multiply-adds. Its right operands come from
-// shared memory once for 32 rows, 2 * n * HD * 2 bytes, the left ones of the scores another 32 * HD * 2, and cp.async
-// writes the tile: at head size 128 and n = 64, 192 bytes for each product of 16 x 8 x 16. At 128 bytes a cycle that
-// is 1.5 cycles, beside the 1.6 that tensor cores need (mma.sync on Hopper, a multiprocessor's four together): near the
-// limit of both. The exponentials, 32 * n a tile at 16 a cycle and multiprocessor, take a third of the products' time
-// at head size 128 and two thirds at 64, beside them if another warp has products to issue: so 8 warps on a
-// multiprocessor, two blocks of 98 KiB and 255 registers a thread. Device memory sees each key once a block of 128
-// queries, 256 FLOPs a byte and head of the group: no limit.
+// Expected limit: shared memory and tensor cores, almost equally. A tile of n keys costs a warp 2 * 32 * n * HD
+// multiply-adds. The warp reads the right operands from shared memory once for its 32 rows, 2 * n * HD * 2 bytes, and
+// the left operand of the scores, 32 * HD * 2 bytes; cp.async writes the tile. At head size 128 and n = 64 this is 192
+// bytes for each m16n8k16 product: 1.5 cycles at 128 bytes per cycle. The tensor cores need 1.6 cycles (mma.sync on
+// Hopper, the four of a multiprocessor together). The exponentials, 32 * n per tile at 16 per cycle and multiprocessor,
+// take a third of the products' time at head size 128 and two thirds at 64. They overlap with products if another warp
+// has products to issue. So a multiprocessor has 8 warps: two blocks of 98 KiB, with 255 registers per thread. Device
+// memory is no limit: a block of 128 queries reads each key once, which is 128 FLOPs per byte, times the heads of the
+// group that share the key.
 #include "llmc/kernels/attention_mma.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -22,23 +23,23 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps, kM = 2, kRows = 16 * kM * kWar
 
 template <int kHD>
 struct Tiles {
-  static constexpr int kKeys = kHD == 64 ? 128 : 64;  // as many scores as fit the registers
+  static constexpr int kKeys = kHD == 64 ? 128 : 64;  // the most whose scores fit in registers
   struct Stage {
     bf16 k[kKeys * kHD], v[kKeys * kHD];
   };
   bf16 q[kRows * kHD];
   Stage stage[2];
   KeysOfWarp seen[kWarps];
-  float total[2 * kM][kThreads];  // each lane's part of its rows' sums of exponentials: registers are short
+  float total[2 * kM][kThreads];  // per lane: its part of its rows' sums of exponentials (registers are short)
 };
 
 static_assert(sizeof(Tiles<128>) <= 99 << 10 && sizeof(Tiles<64>) <= 99 << 10);
 
-// What a lane keeps of the keys that its rows have seen. Scores are in units of log 2 / `scale`.
+// A lane's part of its rows' online softmax. Scores are raw products q.k; `scale` of `take` is log2e / sqrt(HD).
 template <int kHD>
 struct Softmax {
   Fragments<kM, kHD / 8> out = {};  // sum of 2^(scale * (score - top)) * value
-  float top[kM][2];                 // greatest score of the row
+  float top[kM][2];                 // running maximum of the row
 
   __device__ __forceinline__ Softmax() {
 #pragma unroll
@@ -46,7 +47,7 @@ struct Softmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) top[m][half] = -INFINITY;
   }
-  // Takes a tile's scores (-infinity: unseen), and leaves their exponentials in their place.
+  // Takes a tile's scores (-infinity: unseen) and replaces them by their exponentials.
   template <int kN>
   __device__ __forceinline__ void take(Fragments<kM, kN>& s, float (&total)[2 * kM][kThreads], float scale) {
 #pragma unroll
@@ -59,7 +60,8 @@ struct Softmax {
         highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 1));
         highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 2));
         const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
-        // 1 where the greatest stays; top * scale - base is not: fma leaves what base was rounded by, in each tile.
+        // Exactly 1 if the maximum stays the same. 2^(top * scale - base) would not be: the compiler makes the exponent
+        // an fma, which returns base's rounding error instead of 0, in every tile.
         const float shrink = exp2_f32((top[m][half] - finite) * scale);
         top[m][half] = highest;
         float sum = 0;
@@ -81,7 +83,7 @@ struct Softmax {
   }
 };
 
-// finds_amax: a kernel of its own, since not one register is to spare.
+// finds_amax is a template parameter, because the kernel without it has no register to spare.
 template <int kHD, bool finds_amax>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_mma_forward_kernel(bf16* __restrict__ out, float* __restrict__ lse, const bf16* __restrict__ q,
@@ -110,8 +112,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 #pragma unroll 1
   for (int key0 = all.first, stage = 0; key0 <= all.last; key0 += kKeys, stage ^= 1) {
-    cp_async_wait<0>();
-    __syncthreads();  // what all threads fetched is here, and all are done with the other stage
+    cp_async_wait_group<0>();
+    __syncthreads();  // all threads' copies have arrived, and all threads are done with the other stage
     const int next = key0 + kKeys;
     if (next <= all.last) keys.fetch(shared.stage[stage ^ 1], shape, all.last + 1 - next, thread);
     if (!seen.see_some(key0, next - 1)) continue;

@@ -1,33 +1,33 @@
-// What the kernels of plain attention share. A block has a thread for each of its rows (queries or keys); all its
-// threads walk over tiles of the other side, which lie in shared memory in one or both of two forms, as fp32:
+// Shared by the plain attention kernels. A block has one thread for each of its rows (queries or keys). All its threads
+// walk over tiles of the other side, which are stored in shared memory as fp32, in one or both of two layouts:
 //
 //   transposed (HD, tile)      for the products of a thread's own row with each row of the tile
 //   rows (tile, row_stride)    for weighted sums of the tile's rows
 //
-// The query heads of a group have their keys in common, so a block takes them together: its row r is query r / group of
-// the sequence, head r % group of the group.
+// The query heads of a group share their keys, so a block takes them together: its row r is query r / group of the
+// sequence and head r % group of the group.
 #pragma once
 
 #include "llmc/kernels/attention_rows.cuh"
 
-constexpr int kRowsOfBlock = 64;         // and its threads
+constexpr int kRowsOfBlock = 64;         // rows and threads of a block
 constexpr int kChunk = 32;               // rows of a tile that a thread multiplies at once
-constexpr int kMostRows = 4 * kChunk;    // of a tile
-constexpr size_t kTileBytes = 48 << 10;  // that tiles fill, unless a single chunk needs more
-constexpr int kNoHeadSize = 0;           // as kHD: only the shape knows it
+constexpr int kMostRows = 4 * kChunk;    // the most rows of a tile
+constexpr size_t kTileBytes = 48 << 10;  // shared memory for tiles, unless a single chunk needs more
+constexpr int kNoHeadSize = 0;           // value of kHD: the head size is known at run time only
 
-// kHD is a head size that has an instantiation of its own, or kNoHeadSize.
+// kHD is a head size that has its own instantiation (64 or 128), or kNoHeadSize.
 template <int kHD>
 constexpr int kLargestHD = kHD ? kHD : 256;
-// Columns that a thread sums at once, in registers. The rows of a tile are padded to a multiple of that; what lies in
-// the columns beyond HD, and its sums, nobody reads.
+// Columns that a thread sums at once, in registers. The rows of a tile are padded to a multiple of this. Nobody reads
+// the columns beyond HD or their sums.
 template <int kHD>
 constexpr int kColumns = kHD ? 64 : 32;
 template <int kHD>
 HOST_DEVICE constexpr int padded_width(int HD) {
   return (HD + kColumns<kHD> - 1) / kColumns<kHD> * kColumns<kHD>;
 }
-// 8 more than their width, else all threads of a GPU's warp would write to the same banks.
+// The padded width plus 8. Without the 8, all threads of a warp would write to the same shared-memory banks.
 template <int kHD>
 HOST_DEVICE constexpr int row_stride(int HD) {
   return padded_width<kHD>(HD) + 8;
@@ -46,7 +46,7 @@ __device__ inline void load_row(float* __restrict__ to, const T* __restrict__ fr
   }
 }
 
-// to[HD] = or += from * scale; `magnitudes` are raised unless that is null.
+// to[HD] = or += from * scale. Raises `magnitudes` to the magnitudes of the results, unless it is null.
 template <class T>
 __device__ inline void store_row(T* __restrict__ to, const float* __restrict__ from, int HD, float scale,
                                  bool accumulate, Vector<T, 8>* magnitudes = nullptr) {
@@ -56,12 +56,13 @@ __device__ inline void store_row(T* __restrict__ to, const float* __restrict__ f
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] += from[d + i] * scale;
     const Vector<T, 8> numbers = rounded<T>(v);
-    if (magnitudes) raise_to_magnitudes(*magnitudes, numbers);
+    if (magnitudes) max_abs_into(*magnitudes, numbers);
     *reinterpret_cast<Vector<T, 8>*>(to + d) = numbers;
   }
 }
 
-// Rows first .. first+tile-1, times `scale`, in one or both forms (null: not in that one); zeros from row `count` on.
+// Loads rows first .. first+tile-1, times `scale`, in one or both layouts (null: skip that layout). The tile's rows
+// from `count` on become zeros.
 template <int kHD, class T>
 __device__ static void load_tile(float* __restrict__ transposed, float* __restrict__ rows,
                                  const HeadRows<const T>& from, int first, int count, int tile, int HD,
@@ -84,8 +85,8 @@ __device__ static void load_tile(float* __restrict__ transposed, float* __restri
 
 // ---------------------------------------------------------------------------------------------- products and sums
 
-// s[j] = sum over d of a[d] * transposed[d][j], for a chunk of rows j. Even and odd d are summed apart, so that fewer
-// additions wait for one another. All kernels take their scores from here: backward finds forward's very bits.
+// s[j] = sum over d of a[d] * transposed[d][j], for a chunk of rows j. Even and odd d are summed separately, so that
+// fewer additions wait for one another. All kernels compute their scores here, so backward gets exactly forward's bits.
 __device__ inline void multiply_rows(float* __restrict__ s, const float* __restrict__ a,
                                      const float* __restrict__ transposed, int tile, int HD) {
   float sum[2][kChunk] = {};
@@ -98,11 +99,12 @@ __device__ inline void multiply_rows(float* __restrict__ s, const float* __restr
   for (int j = 0; j < kChunk; ++j) s[j] = sum[0][j] + sum[1][j];
 }
 
-// sum[d] += weights[i] * rows[i][d] over i = first .. last-1. A row that makes a pair with one of them weighs nothing.
+// sum[d] += weights[i] * rows[i][d] over i = first .. last-1. With kTogether = 2, rows are taken in pairs; a row
+// outside the range that shares a pair with one inside must have weight 0.
 template <int kHD>
 __device__ inline void add_rows(float* __restrict__ sum, const float* __restrict__ weights,
                                 const float* __restrict__ rows, int first, int last, int HD) {
-  constexpr int kWide = kColumns<kHD>, kTogether = 64 / kWide;  // 64 sums at a time, of one row or of a pair
+  constexpr int kWide = kColumns<kHD>, kTogether = 64 / kWide;  // 64 sums at a time, of one row or two
   const int stride = row_stride<kHD>(HD);
 #pragma unroll 1
   for (int c = 0; c < HD; c += kWide) {
@@ -121,7 +123,7 @@ __device__ inline void add_rows(float* __restrict__ sum, const float* __restrict
   }
 }
 
-// One number of kWidth: the upper half combined with the lower, then the upper half of that, and so on.
+// Reduces kWidth numbers to one: combines the upper half with the lower half, then repeats with the result.
 template <int kWidth, class Combine>
 __device__ __forceinline__ float fold(const float (&x)[kWidth], const Combine& combine) {
   if constexpr (kWidth == 1) {
@@ -143,7 +145,7 @@ __device__ __forceinline__ float fold_max(const float (&x)[kWidth]) {
 
 // ---------------------------------------------------------------------------------------------- for launchers
 
-// Calls `body` with the head size as a constant if it has an instantiation of its own, else with kNoHeadSize.
+// Calls `body` with the head size as a compile-time constant if it has its own instantiation, else with kNoHeadSize.
 template <class Body>
 void with_head_size(int HD, const Body& body) {
   if (HD == 64) body(std::integral_constant<int, 64>{});
@@ -151,17 +153,19 @@ void with_head_size(int HD, const Body& body) {
   else body(std::integral_constant<int, kNoHeadSize>{});
 }
 
-// Chunks of a tile whose rows take `row_bytes` in all their forms: as many as leave few barriers and fit kTileBytes.
+// Returns the chunks per tile for rows that take `row_bytes` in all their layouts: the most that fit kTileBytes,
+// because larger tiles need fewer barriers.
 inline int chunks_of_tile(size_t row_bytes) {
   int chunks = kMostRows / kChunk;
   while (chunks > 1 && chunks * kChunk * row_bytes > kTileBytes) chunks /= 2;
   return chunks;
 }
 
-// Threads of a block that shares `rows` with others: whole warps, no more than there are rows for.
+// Returns the threads per block for `rows` rows in all: whole warps, at most kRowsOfBlock, and no more than there are
+// rows for.
 inline int threads_of_block(int rows) { return least(kRowsOfBlock, (rows + 31) / 32 * 32); }
 
-// Behind attention_forward and attention_backward, which have checked everything.
+// Called by attention_forward and attention_backward, which have checked all arguments.
 template <class T>
 void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
                              const AttentionShape& shape, float* amax);

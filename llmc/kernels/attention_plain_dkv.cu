@@ -2,15 +2,15 @@
 //
 //   ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dk[j] = scale * sum_t ds[t,j] q[t]     dv[j] = sum_t p[t,j] dout[t]
 //
-// dk, dv = or +=.  Deterministic, without atomics: a thread has a key and walks over the queries that see it, those of
-// all heads of its group.
+// Writes dk and dv (= or +=).  Deterministic, without atomics: a thread has one key and walks over the queries that see
+// it, in all heads of its group.
 #include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-// Of each row of a tile.
+// Data of each row (a query of one head) of a tile.
 struct QueryRows {
   float lse[kMostRows], delta[kMostRows];
   int first_key[kMostRows];
@@ -27,7 +27,8 @@ __device__ inline void load_query_rows(QueryRows& to, const float* lse, const fl
   }
 }
 
-// p and ds of key j with rows first .. last-1 of a tile; 0 for those of their chunks that do not see it.
+// Computes p and ds of key j with rows first .. last-1 of a tile. They are 0 for rows of the same chunks that do not
+// see the key.
 __device__ inline void weigh_rows(float* p, float* ds, const float* key, const float* value,
                                   const float* queries_transposed, const float* douts_transposed, const QueryRows& info,
                                   int j, int first, int last, int tile, int HD) {
@@ -44,7 +45,8 @@ __device__ inline void weigh_rows(float* p, float* ds, const float* key, const f
   }
 }
 
-// dk and dv. A tile's rows take the place of its transposed form where shared memory is short (`in_turn`).
+// Computes dk and dv. If shared memory is short (`in_turn`), a tile's row layout overwrites its transposed layout once
+// the scores are computed.
 template <class T, int kHD>
 __global__ void __launch_bounds__(kRowsOfBlock)
     attention_dkv_kernel(T* __restrict__ dk, T* __restrict__ dv, const T* __restrict__ dout,
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
                          int chunks, bool in_turn, bool accumulate) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
-  const int key0 = place.range * blockDim.x, j = key0 + threadIdx.x;  // the first are seen by most queries
+  const int key0 = place.range * blockDim.x, j = key0 + threadIdx.x;  // most queries see the first keys
   const int rows = group * first_query_past(shape, place.b, least(key0 + blockDim.x, shape.Tk) - 1);
   const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
   const HeadRows<const T> douts(dout, shape.out, place.b, place.kv_head * group, group, HD);
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
     }
     if (first == last) continue;
     add_rows<kHD>(dvalue, p, dout_rows, first, last, HD);
-    add_rows<kHD>(dkey, ds, query_rows, first, last, HD);  // the queries carry the scale
+    add_rows<kHD>(dkey, ds, query_rows, first, last, HD);  // the queries were scaled when loaded
   }
   if (j >= shape.Tk) return;
   store_row(HeadRows<T>(dk, shape.k, place.b, place.kv_head, 1, HD).row(j), dkey, HD, 1, accumulate);

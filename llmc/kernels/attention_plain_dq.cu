@@ -2,14 +2,15 @@
 //
 //   delta[t] = dout[t].out[t]     ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dq[t] = scale * sum_j ds[t,j] k[j]
 //
-// dq = or +=, delta =.  Deterministic: a thread has a query of one head and walks over the keys that it sees.
+// Writes dq (= or +=) and delta (=).  Deterministic: a thread has one query of one head and walks over the keys that it
+// sees.
 #include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-// sum over d of a[d] * b[d]
+// Returns the sum over d of a[d] * b[d].
 template <class T>
 __device__ inline float dot(const float* a, const T* b, int HD) {
   float lanes[8] = {};
@@ -22,7 +23,7 @@ __device__ inline float dot(const float* a, const T* b, int HD) {
   return fold_sum(lanes);
 }
 
-// dq and delta.
+// Computes dq and delta.
 template <class T, int kHD>
 __global__ void __launch_bounds__(kRowsOfBlock)
     attention_dq_kernel(T* __restrict__ dq, float* __restrict__ delta, const T* __restrict__ dout,
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
                         int chunks, bool accumulate) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
-  const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last see most keys
+  const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last rows see most keys
   const int t = row / group, head0 = place.kv_head * group;
   const HeadRows<const T> keys(k, shape.k, place.b, place.kv_head, 1, HD);
   const HeadRows<const T> values(v, shape.v, place.b, place.kv_head, 1, HD);

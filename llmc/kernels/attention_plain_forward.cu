@@ -1,19 +1,19 @@
 // Plain causal attention, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp of the
-// scores, fp32.  out =, lse =.  Deterministic: see attention.h.
+// scores, fp32.  Writes out and lse (=).  Deterministic: see attention.h.
 //
-// A thread has a query of one head, its maximum, its sum of exponentials and its sum of values, and rescales them when
-// a tile of keys brings a greater maximum (Milakov & Gimelshein 2018).
+// A thread has one query of one head, with its running maximum, sum of exponentials and weighted sum of values. When a
+// tile of keys raises the maximum, the thread rescales the sums (online softmax, Milakov & Gimelshein 2018).
 #include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-// What a thread keeps of the keys that it has seen.
+// A thread's online softmax over the keys that it has processed.
 template <int kHD>
 struct Softmax {
   float top = -INFINITY, total = 0;  // greatest score; sum of exp(score - top)
-  float sum[kLargestHD<kHD>];        // of exp(score - top) * value
+  float sum[kLargestHD<kHD>];        // sum of exp(score - top) * value
 
   __device__ __forceinline__ explicit Softmax(int HD) {
     for (int d = 0; d < padded_width<kHD>(HD); ++d) sum[d] = 0;
@@ -27,7 +27,7 @@ struct Softmax {
   }
 };
 
-// Keys first .. last-1 of a tile.
+// Adds keys first .. last-1 of a tile to the online softmax.
 template <int kHD>
 __device__ inline void add_keys(Softmax<kHD>& softmax, const float* query, const float* keys_transposed,
                                 const float* values, int first, int last, int tile, int HD) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
                              int ranges, int chunks, float* amax) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
-  const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last see most keys
+  const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last rows see most keys
   const int t = row / group, head = place.kv_head * group + row % group;
   const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
   const HeadRows<const T> keys(k, shape.k, place.b, place.kv_head, 1, HD);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
   const HeadRows<T> outputs(out, shape.out, place.b, place.kv_head * group, group, HD);
   Vector<T, 8> magnitudes = {};
   store_row(outputs.row(row), softmax.sum, HD, sees ? 1 / softmax.total : 0.0f, false, &magnitudes);
-  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(magnitudes));
+  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(magnitudes));
   lse[(size_t(place.b) * shape.NH + head) * shape.Tq + t] = sees ? softmax.top + logf(softmax.total) : -INFINITY;
 }
 

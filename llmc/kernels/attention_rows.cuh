@@ -1,5 +1,5 @@
-// What all kernels of attention share: the part of the work that a block has, which keys a query sees, and where the
-// rows of a head lie.
+// Shared by all attention kernels: the part of the work that a block has, the keys that a query sees, and the addresses
+// of a head's rows.
 #pragma once
 
 #include "llmc/device/launch.cuh"
@@ -10,8 +10,9 @@ HOST_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------------------------------------- who sees what
 
-// The part of the work that a block has: a range of rows (0: the first to start), a head of k and v, a sequence.
-// What asks for blockIdx or threadIdx is static here: in the CPU world each file has its own.
+// The part of the work that a block has: a range of rows (range 0 starts first), a head of k and v, and a sequence.
+// Functions that read blockIdx or threadIdx are static here, because in the CPU backend each file has its own blockIdx
+// and threadIdx.
 struct BlockPlace {
   int range, kv_head, b;
 };
@@ -20,7 +21,7 @@ __device__ static __forceinline__ BlockPlace block_place(const AttentionShape& s
   return {int(blockIdx.x) / heads, head % shape.NKV, head / shape.NKV};
 }
 
-// Keys first .. last of the call; none if last < first.
+// Keys first .. last of the call; empty if last < first.
 struct KeyRange {
   int first, last;
 };
@@ -29,15 +30,16 @@ __device__ __forceinline__ KeyRange keys_of_query(const AttentionShape& shape, i
   return {greatest(start, shape.key_offset) - shape.key_offset,
           least(shape.query_offset + t - shape.key_offset, shape.Tk - 1)};
 }
-// Those that any of the queries t0 .. t1 sees.
+// Returns the range that holds every key seen by any of the queries t0 .. t1.
 __device__ __forceinline__ KeyRange keys_of_queries(const AttentionShape& shape, int b, int t0, int t1) {
   return {keys_of_query(shape, b, t0).first, keys_of_query(shape, b, t1).last};
 }
-// The first row (query and head of the group) that stands at key j or behind it; there may be none: Tq * group.
+// Returns the first row (a pair of a query and a head of the group) at or after the position of key j; Tq * group if
+// there is none.
 __device__ __forceinline__ int first_row_behind(const AttentionShape& shape, int group, int j) {
   return least(greatest(j + shape.key_offset - shape.query_offset, 0), shape.Tq) * group;
 }
-// The first query whose document begins behind key j; Tq if there is none.
+// Returns the first query whose document starts after key j; Tq if there is none.
 __device__ __forceinline__ int first_query_past(const AttentionShape& shape, int b, int j) {
   if (!shape.document_start) return shape.Tq;
   const int* start = shape.document_start + size_t(b) * shape.Tq;
@@ -57,8 +59,8 @@ constexpr float kLog2e = 1.4426950408889634f;
 __device__ static __forceinline__ int warp_number() { return threadIdx.x / 32; }
 __device__ static __forceinline__ int lane_of_warp() { return threadIdx.x % 32; }
 
-// The queries of a block: those from t0 on, of one head of one sequence. The last of a sequence see most keys, so they
-// come first.
+// The queries of a block: from t0 on, of one head of one sequence. The last queries of a sequence see the most keys, so
+// their blocks start first.
 struct QueryPlace {
   int head, b, t0;
 };
@@ -67,19 +69,19 @@ __device__ __forceinline__ QueryPlace query_place(const AttentionShape& shape, u
   return {head % shape.NH, head / shape.NH, (ranges - 1 - int(block) / heads) * rows};
 }
 
-// What the queries of a warp see: `all` of them, and `any` of them.
+// The keys that a warp's queries see: every query sees the keys in `all`, and no query sees a key outside `any`.
 struct alignas(16) KeysOfWarp {
   KeyRange all, any;
   __device__ bool see_some(int key0, int key1) const { return any.first <= key1 && any.last >= key0; }
   __device__ bool see_every(int key0, int key1) const { return all.first <= key0 && all.last >= key1; }
 };
 
-// Keys of the call that query t sees; one beyond the last stands as that one.
+// Returns the keys of the call that query t sees. A t beyond the last query is treated as the last query.
 __device__ __forceinline__ KeyRange keys_of_query_or_last(const AttentionShape& shape, int b, int t) {
   return keys_of_query(shape, b, least(t, shape.Tq - 1));
 }
 
-// Of the 16 kM queries from t on.
+// Returns the keys of a warp whose queries are the 16 kM from t on.
 template <int kM>
 __device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& shape, int b, int t) {
   const KeyRange mine = keys_of_query_or_last(shape, b, t + lane_of_warp() % (16 * kM));
@@ -96,7 +98,7 @@ __device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& 
 
 // ---------------------------------------------------------------------------------------------- where rows lie
 
-// The heads of one sequence from `head` on; row r is head r % group of position r / group.
+// The heads of one sequence from `head` on. Row r is position r / group and head `head` + r % group.
 template <class T>
 struct HeadRows {
   T* base;
@@ -108,21 +110,22 @@ struct HeadRows {
   __device__ T* row(int r) const { return base + r / group * stride + r % group * HD; }
 };
 
-// The elements that a strided buffer spans, for the declaration of accesses.
+// Returns the number of elements that a strided buffer spans. Launchers declare their memory accesses with it.
 inline size_t span_of(const AttentionStrides& strides, int B, int T, int heads, int HD) {
   return size_t((B - 1) * strides.batch + (T - 1) * strides.row) + size_t(heads) * HD;
 }
 
 // ---------------------------------------------------------------------------------------------- for launchers
 
-// Calls `body` with the head size as a constant.
+// Calls `body` with the head size, 64 or 128, as a compile-time constant.
 template <class Body>
 void with_tensor_core_head_size(int HD, const Body& body) {
   if (HD == 64) body(std::integral_constant<int, 64>{});
   else body(std::integral_constant<int, 128>{});
 }
 
-// What each pass says of itself before it is enqueued, whichever kernel computes it: `rate` says which one.
+// The Work that each pass declares before it is enqueued: its memory accesses and FLOPs. They are the same for every
+// kernel; `rate` tells which kernel computes the pass.
 inline Work attention_work(Work work, RateClass rate, const AttentionShape& s) {
   work.rate = rate, work.head_size = s.HD;
   return work;

@@ -1,20 +1,21 @@
-// A tile of 128 x 128 bytes of a matrix in FP8, turned by a block of threads.
+// A tile of 128 x 128 bytes of an FP8 matrix, transposed by one block of threads.
 //
-// In shared memory groups of 16 columns change places from one 16 rows to the next: 8 threads that each read 16 rows of
-// 4 columns, and 4 threads beside them, use different banks.
+// Shared memory is swizzled: the order of groups of 16 columns differs from one 16 rows to the next. In
+// write_transposed a warp spans 8 threads along the rows and 4 along the columns, each of which reads 16 rows of 4
+// columns. With the swizzle these 32 threads use different banks.
 #pragma once
 
 #include "llmc/kernels/quantize_tile.cuh"
 
-constexpr int kBytes = 16;  // that a thread moves at once
+constexpr int kBytes = 16;  // bytes that a thread moves at once
 
 struct ByteTile {
   uint8_t q[kTile][kTile];
 };
 __device__ __forceinline__ int byte_place(int row, int column) { return column ^ (row / kBytes % 8 * kBytes); }
 
-// Of q (rows, columns), whose rows are `stride` apart, zeros beyond it; and into `copy`, padded as that is, unless
-// null. `width`: of the loads.
+// Loads the tile from q (rows, columns), whose rows are `stride` bytes apart, with zeros beyond the matrix. Unless
+// `copy` is null, the tile is also written there, with the padding of `copy`. `width`: bytes per load.
 template <int width>
 __device__ __forceinline__ void load_bytes(ByteTile& tile, const uint8_t* __restrict__ q, int rows, int columns,
                                            int stride, TilePlace at, const QuantizedTensor* copy) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void load_bytes(ByteTile& tile, const uint8_t* __rest
   }
 }
 
-// After a barrier: the tile's part of the transpose, with its padding.
+// Writes the tile's part of the transpose, with its padding. Call it after load_bytes and a barrier.
 __device__ __forceinline__ void write_transposed(const ByteTile& tile, const QuantizedTensor& transposed,
                                                  TilePlace at) {
   static_assert(kTile * kTile == kTileThreads * kBytes * 4, "a thread has 16 rows of 4 columns");

@@ -1,14 +1,14 @@
-// Softmax and cross-entropy in one; logits become dlogits in place (contract: classifier.h).
+// Fused softmax and cross-entropy; logits become dlogits in place (contract: classifier.h).
 //
-// A warp a row, or a block a row where rows are long. A thread takes units of 8 columns. It reads its units once for
-// the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018), and backward once more,
-// from cache, to turn them into gradients. Only the thread that owns a column ever touches it, so that no barrier is
-// needed between reading a row's logits and writing over them.
+// One warp processes a row, or one block if rows are long. A thread processes units of 8 columns. It reads its units
+// once for the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018). Backward reads
+// them once more, from cache, to turn them into gradients. Only the thread that owns a column ever touches it, so no
+// barrier is needed between reading a row's logits and overwriting them.
 //
-// What should limit it on a GPU: device memory, if the second reading finds the row in the L2 cache. A row of 128256
-// bf16 has 251 KiB, too much for a multiprocessor's own memory; one block of 1024 threads each, which needs more than
-// 32 registers a thread and so has no other beside it, keeps 132 rows in flight, 33 MiB of an L2 of 50 or 60. A thread
-// has 4 loads in flight, 64 KiB a multiprocessor.
+// Expected limit on a GPU: device memory, if the second read hits the L2 cache. A row of 128256 bf16 has 251 KiB, too
+// much for a multiprocessor's shared memory. A block of 1024 threads that needs more than 32 registers per thread has
+// its multiprocessor to itself, so 132 multiprocessors keep 132 rows in flight: 32 MiB of an L2 cache of 50 or 60 MB. A
+// thread has 4 loads in flight, 64 KiB per multiprocessor.
 #include "llmc/kernels/classifier.h"
 
 #include <cfloat>
@@ -20,13 +20,13 @@
 
 namespace {
 
-constexpr int kUnit = 8;            // columns a thread takes at once
-constexpr int kLongRow = 4096;      // columns from which a row has a block of its own
-constexpr int kLongThreads = 512;   // of such a block
-constexpr int kWideThreads = 1024;  // and on a GPU
+constexpr int kUnit = 8;            // columns that a thread processes at once
+constexpr int kLongRow = 4096;      // a row of at least this many columns has a block of its own
+constexpr int kLongThreads = 512;   // threads of such a block
+constexpr int kWideThreads = 1024;  // the same on a GPU
 constexpr int kSumThreads = 256;
 
-// Columns first .. first+7 of a row as fp32; columns from V on, which must not be read, count as -infinity.
+// Loads columns first .. first+7 of a row as fp32. Columns from V on must not be read; they count as -infinity.
 template <class T>
 __device__ __forceinline__ void load_unit(float (&x)[kUnit], const T* row, int first, int V, bool aligned) {
   if (aligned && first + kUnit <= V) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void load_unit(float (&x)[kUnit], const T* row, int f
   }
 }
 
-// Columns first .. first+7 of a row of ld columns.
+// Stores columns first .. first+7 of a row of ld columns.
 template <class T>
 __device__ __forceinline__ void store_unit(T* row, const float (&x)[kUnit], int first, int ld, bool aligned) {
   if (aligned && first + kUnit <= ld) {
@@ -54,14 +54,15 @@ __device__ __forceinline__ float max_of(const float (&x)[kUnit]) {
 }
 
 struct RowShared {
-  float max[32], sum[32];  // of each warp
+  float max[32], sum[32];  // one per warp
 };
 
 struct Softmax {
   float max, sum;
 };
 
-// The row's maximum and its sum of exp(x - maximum), in every thread; `mine` are those of this thread's columns.
+// Returns the row's maximum and its sum of exp(x - maximum), in every thread. `mine` are those of this thread's
+// columns.
 template <int kThreads>
 __device__ __forceinline__ Softmax combine(Softmax mine) {
   Softmax row;
@@ -82,7 +83,8 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
   return row;
 }
 
-// Of a row's V columns. A thread reads the units threadIdx.x, threadIdx.x + kThreads, …
+// Returns the maximum and the sum over a row's V columns. A thread reads the units threadIdx.x, threadIdx.x + kThreads,
+// …
 template <class T, int kThreads>
 __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned) {
   constexpr int kAtOnce = kThreads > 32 ? 4 : 1;  // units whose loads are in flight together
@@ -112,7 +114,8 @@ __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned)
   return combine<kThreads>(mine);
 }
 
-// row[v] = (softmax - (v == label)) * scale, by the threads that read it; columns from V on become 0.
+// Writes row[v] = (softmax - (v == label)) * scale. Each column is written by the thread that read it; columns from V
+// on become 0.
 template <class T, int kThreads>
 __device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, int V, int ld,
                                                 bool aligned) {
@@ -145,7 +148,7 @@ __device__ __forceinline__ void write_zeros(T* row, int ld, bool aligned) {
     store_unit(row, zeros, u * kUnit, ld, aligned);
 }
 
-// The grid has a block a row. T is const in the forward pass alone, which writes no gradients.
+// One block per row. T is const only in the forward pass, which writes no gradients.
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     classifier_kernel(T* logits, float* losses, const int* labels, const StepState* state, int V, int ld) {
@@ -153,7 +156,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr bool kBackward = !std::is_const_v<T>;
   T* row = logits + size_t(blockIdx.x) * size_t(ld);
   const int label = labels[blockIdx.x];
-  const bool aligned = ld % kUnit == 0;  // the launcher checked the base
+  const bool aligned = ld % kUnit == 0;  // the launcher has checked the base address
   const bool valid = label >= 0 && label < V;
   if (label == kIgnoredLabel) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
@@ -168,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
     write_gradients<Number, kThreads>(row, all, label, valid ? 1.0f / float(state->label_count) : NAN, V, ld, aligned);
 }
 
-// Likewise of the columns that this rank has.
+// One block per row: writes the SoftmaxPart of the columns that this rank holds.
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     classifier_part_kernel(SoftmaxPart* parts, const T* logits, const int* labels, VocabularyPart part, int ld) {
@@ -179,7 +182,8 @@ __global__ void __launch_bounds__(kThreads)
   parts[blockIdx.x] = {all.max, all.sum, label >= 0 && label < part.V ? to_float(row[label]) : 0.0f};
 }
 
-// Of the whole row by its parts (ranks, N); those that lack the label's column have 0 for its logit.
+// Combines the parts (ranks, N) of row n into those of the whole row. A part without the label's column has 0 as its
+// logit.
 __device__ __forceinline__ SoftmaxPart join(const SoftmaxPart* parts, int ranks, int N, int n) {
   SoftmaxPart all = parts[n];
   for (int r = 1; r < ranks; ++r) all.max = max_f32(all.max, parts[size_t(r) * N + n].max);
@@ -227,7 +231,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(StepState* stat
 
 namespace {
 
-// Calls start(threads of a block) for the kernels that take a row each.
+// Checks the sizes, then calls start(threads per block), as a constant, for the kernels with one block per row.
 template <class T, class F>
 void with_rows(const Work& work, T* logits, int N, int V, int ld, F&& start) {
   REQUIRE(N > 0 && V > 0 && ld >= V, "%s: %d rows of %d logits with a stride of %d: expected N, V > 0 and ld >= V",

@@ -1,5 +1,5 @@
-// Products in the CPU world: OpenBLAS (or plain loops without it) on pieces of the output, spread over the device's
-// threads. bf16 operands are widened first and the result is rounded once.
+// Matrix products in the CPU backend. OpenBLAS (or plain loops without it) computes pieces of the output, which are
+// spread over the device's threads. bf16 operands are widened to fp32 first, and the result is rounded once.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace {
 
-// C[M,N] = (accumulate ? C : 0) + op(A) op(B), row-major; op transposes a matrix that is stored the other way round.
+// C[M,N] = (accumulate ? C : 0) + op(A) op(B), row-major. op transposes a matrix that is stored transposed.
 struct Product {
   bool transpose_a, transpose_b;
   int M, N, K;
@@ -31,12 +31,12 @@ struct Product {
   bool accumulate;
 };
 
-// Sums in the order of k, whatever the rows and columns. As double they are exact but for their own rounding, for
-// products of two fp32 are exact in double.
+// Adds in the order of k, however many rows and columns there are. A product of two fp32 values is exact in double, so
+// with Sum = double only the additions round.
 template <class Sum>
 void multiply_by_loops(const Product& p) {
   const size_t N = size_t(p.N);
-  std::vector<Sum> b(size_t(p.K) * N), row(N);  // op(B) by rows, and one of C
+  std::vector<Sum> b(size_t(p.K) * N), row(N);  // op(B), row-major, and one row of C
   for (size_t k = 0; k < size_t(p.K); ++k)
     for (size_t j = 0; j < N; ++j) b[k * N + j] = p.b[p.transpose_b ? j * size_t(p.ldb) + k : k * size_t(p.ldb) + j];
   for (int i = 0; i < p.M; ++i) {
@@ -63,16 +63,16 @@ void multiply(const Product& p) { multiply_by_loops<float>(p); }
 
 #endif
 
-// How the output is cut into pieces, each a product of its own: this is what a tuning chooses. Bits depend on the cut,
-// not on the number of threads that share the pieces out.
+// How the output is cut into pieces, each of which is a product of its own. Tuning chooses the cut. The bits of the
+// result depend on the cut, but not on how many threads share the pieces.
 struct Cut {
-  int rows, columns;  // of a piece
+  int rows, columns;  // of one piece
   bool operator==(const Cut&) const = default;
   std::string text() const { return format("pieces of %d x %d", rows, columns); }
 };
 
-// Whole rows or columns, about 2^22 multiplications a piece. Each piece packs the whole other operand anew, so none is
-// narrow.
+// Returns pieces of whole rows or whole columns, with about 2^22 multiplications each. No piece is narrow, because each
+// piece packs the whole other operand anew.
 Cut default_cut(int M, int N, int K) {
   const bool by_rows = M >= N;
   const int extent = by_rows ? M : N;
@@ -82,7 +82,7 @@ Cut default_cut(int M, int N, int K) {
   return by_rows ? Cut{size, N} : Cut{M, size};
 }
 
-// The default and up to 28 others: both sides halved 0 to 6 times.
+// Returns the default cut and up to 28 others: rows halved i times and columns j times, with i + j <= 6.
 std::vector<Cut> cuts(int M, int N, int K) {
   const auto part = [](int extent, int halved) {
     return std::min(extent, (((extent + (1 << halved) - 1) >> halved) + 15) / 16 * 16);
@@ -108,9 +108,9 @@ Cut cut_named(const std::string& text, int M, int N) {
 }
 
 void multiply_in_pieces(Device& device, const Product& p, Cut cut) {
-  const auto product = cpu_world::world_of(device).exact_products ? multiply_by_loops<double> : multiply;
+  const auto product = cpu_backend::backend_of(device).exact_products ? multiply_by_loops<double> : multiply;
   const int down = (p.M + cut.rows - 1) / cut.rows, across = (p.N + cut.columns - 1) / cut.columns;
-  cpu_world::parallel_for(device, size_t(down) * size_t(across), [&](size_t i) {
+  cpu_backend::parallel_for(device, size_t(down) * size_t(across), [&](size_t i) {
     const int row = int(i) / across * cut.rows, column = int(i) % across * cut.columns;
     Product piece = p;
     piece.M = std::min(cut.rows, p.M - row);
@@ -124,12 +124,12 @@ void multiply_in_pieces(Device& device, const Product& p, Cut cut) {
 
 constexpr size_t kRowsAtOnce = 64;
 
-// Rows of bf16 as fp32 in `scratch`; fp32 is taken as it is.
+// Returns rows of bf16 as fp32 in `scratch`; returns fp32 as it is.
 const float* widened(Device&, std::vector<float>&, const float* data, size_t, size_t, size_t) { return data; }
 const float* widened(Device& device, std::vector<float>& scratch, const bf16* data, size_t rows, size_t columns,
                      size_t stride) {
   if (scratch.size() < rows * stride) scratch.resize(rows * stride);
-  cpu_world::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
+  cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
     for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
       for (size_t c = 0; c < columns; ++c) scratch[r * stride + c] = to_float(data[r * stride + c]);
   });
@@ -144,13 +144,13 @@ float* output(std::vector<float>& scratch, bf16*, size_t size) {
 
 void round_output(Device&, float*, const float*, size_t, size_t, size_t) {}
 void round_output(Device& device, bf16* out, const float* from, size_t rows, size_t columns, size_t stride) {
-  cpu_world::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
+  cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
     for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
       for (size_t c = 0; c < columns; ++c) out[r * stride + c] = from_float<bf16>(from[r * stride + c]);
   });
 }
 
-// An operand's numbers times their factors, (rows, stride).
+// Returns the values of an FP8 operand times their factors as fp32 in `scratch`, (rows, stride).
 const float* decoded(Device& device, std::vector<float>& scratch, const QuantizedTensor& t) {
   static const std::vector<float> values = [] {
     std::vector<float> values(512);
@@ -161,7 +161,7 @@ const float* decoded(Device& device, std::vector<float>& scratch, const Quantize
   const float* value = values.data() + (t.format == Fp8Format::e5m2 ? 256 : 0);
   const size_t rows = size_t(t.rows), stride = size_t(t.stride());
   if (scratch.size() < rows * stride) scratch.resize(rows * stride);
-  cpu_world::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
+  cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
     for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
       for (size_t first = 0; first < stride; first += QuantizedTensor::kBlock) {
         const float factor = t.factors[t.factor_at(int(r), int(first))];
@@ -182,14 +182,14 @@ void require_sizes(const char* name, int N, int OC, int IC, int stride) {
 
 struct Matmul::State {
   Stream& stream;
-  const Options options;       // of a GPU that is modelled: products are declared with their rate there
-  std::vector<float> a, b, c;  // fp32 copies of bf16 operands
+  const Options options;       // tf32 sets the rate that products declare when a GPU is modelled
+  std::vector<float> a, b, c;  // fp32 copies of bf16 and FP8 operands, and of bf16 results
   ProductTuner tuner;
   std::map<MatmulShape, Cut> plans;
 
-  // Enqueues `task`, which computes a product of this shape with the cut that it is given.
+  // Enqueues `task`, which computes a product of this shape with the cut that it receives.
   void run(const Work& work, const MatmulShape& shape, const std::function<void(Cut)>& task) {
-    const auto enqueue = [&](Cut cut) { cpu_world::enqueue(work, [task, cut] { task(cut); }); };
+    const auto enqueue = [&](Cut cut) { cpu_backend::enqueue(work, [task, cut] { task(cut); }); };
     const int M = int(shape.m), N = int(shape.n), K = int(shape.k);
     auto plan = plans.find(shape);
     if (plan == plans.end()) {
@@ -210,7 +210,7 @@ struct Matmul::State {
 
 Matmul::Matmul(Stream& stream, std::byte*, Options options) : state_(new State{stream, options, {}, {}, {}, {}, {}}) {
 #if LLMC_OPENBLAS
-  openblas_set_num_threads(1);  // our threads share out the pieces
+  openblas_set_num_threads(1);  // the device's threads share the pieces
 #endif
 }
 Matmul::~Matmul() = default;
@@ -253,7 +253,7 @@ Tuning Matmul::end_timing() {
   return state_->tuner.end(tuned_for(state_->stream.device().info()));
 }
 
-// Of the product of these row-major operands.
+// Returns the shape of the product of these row-major operands.
 static MatmulShape shape_of(bool transpose_a, bool transpose_b, int M, int N, int K, int lda, int ldb, int ldc,
                             DType operands, DType result, bool accumulate = false) {
   return {transpose_a,
@@ -341,7 +341,7 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
   });
 }
 
-std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType, bool, bool) {
+std::string Matmul::unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType, bool, bool) {
   return known_refusal(state_->stream.device().info(), a, b);
 }
 

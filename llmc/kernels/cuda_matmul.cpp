@@ -1,7 +1,8 @@
-// Products on a GPU: cuBLASLt. A plan (descriptors and the algorithm) is made once for each kind and shape and kept.
+// Matrix products on a GPU, by cuBLASLt. A plan (descriptors and the algorithm) is made once for each shape and types,
+// and kept.
 //
-// cuBLASLt thinks in columns. A row-major X[r,c] is its column-major matrix of c rows and r columns, so each product is
-// computed transposed: out[N,OC] row-major is outᵀ, OC x N, and so on; see the calls of `run`.
+// cuBLASLt is column-major: a row-major X[r,c] is its matrix of c rows and r columns. Each product is therefore
+// computed transposed: the row-major out[N,OC] is outᵀ, OC x N, and so on; see the calls of `run`.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -40,11 +41,11 @@ cudaDataType_t cuda_type(MatmulShape::Type type) {
   return CUDA_R_8F_E5M2;
 }
 
-// The headers that this file was compiled with and the library that it runs with both know scales of rows and blocks.
-// An older library takes the mode without a word.
+// Returns true if the headers that this file was compiled with and the library that it runs with both support scales of
+// rows and blocks. An older library accepts the scale mode without an error.
 bool knows_scale_modes() { return CUBLAS_VERSION >= 120900 && cublasLtGetVersion() >= 120900; }
 
-// How cuBLASLt calls the scaling; -1: it does not know it.
+// Returns cuBLASLt's scale mode for the scaling, or -1 if it has none.
 int scale_mode(Scaling scaling) {
   if (!knows_scale_modes()) return scaling == Scaling::tensor ? 0 : -1;
 #if CUBLAS_VERSION >= 120900
@@ -68,9 +69,9 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-constexpr size_t kCandidates = 64;  // that the heuristic is asked for where they are timed
+constexpr size_t kCandidates = 64;  // algorithms requested from the heuristic for timing
 
-// What the library says of the algorithm: numbers of its own.
+// Returns an attribute of the algorithm. The values are cuBLASLt's own codes.
 uint32_t attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
                       size_t bytes = sizeof(uint32_t)) {
   uint32_t value = 0;
@@ -79,7 +80,8 @@ uint32_t attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoC
   return value;
 }
 
-// "algorithm 66, tile 20, stages 35, split-k 1: " and its bytes in hexadecimal.
+// Returns, for example, "algorithm 66, tile 20, stages 35, cluster 2, split-k 1: " and the algorithm's bytes in
+// hexadecimal.
 std::string choice_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text = format(
       "algorithm %u, tile %u, stages %u, cluster %u, split-k %u: ", attribute_of(algorithm, CUBLASLT_ALGO_CONFIG_ID),
@@ -90,7 +92,7 @@ std::string choice_of(const cublasLtMatmulAlgo_t& algorithm) {
   return text;
 }
 
-// The other way round; nothing where it was changed.
+// Reads the algorithm from the text of choice_of(). Returns false if the text does not end in its hexadecimal digits.
 bool read_choice(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   constexpr size_t kDigits = 16, kWords = std::size(cublasLtMatmulAlgo_t{}.data);
   if (text.size() < kWords * kDigits) return false;
@@ -129,9 +131,9 @@ struct Matmul::State {
     for (const cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.d})
       if (layout) cublasLtMatrixLayoutDestroy(layout);
   }
-  // The descriptors of such a product. `factors_*`: of FP8 operands.
+  // Creates the descriptors of such a product. `factors_*`: only for FP8 operands.
   void describe(Plan& plan, const MatmulShape& shape, const float* factors_a, const float* factors_b);
-  // Up to `count` algorithms for it, the first being the default; or why there is none.
+  // Appends up to `count` algorithms for the plan, the default first. Returns the reason if there is none.
   cublasStatus_t find_algorithms(const Plan& plan, int count, std::vector<cublasLtMatmulAlgo_t>& algorithms);
   cublasStatus_t make_plan(Plan& plan, const MatmulShape& shape, const float* factors_a, const float* factors_b);
   void take_choice(Plan& plan, const MatmulShape& shape, const std::string& choice);
@@ -140,7 +142,8 @@ struct Matmul::State {
   MatmulShape::Type type(DType type) const {
     return options.tf32 && type == DType::fp32 ? MatmulShape::Type::tf32 : MatmulShape::type(type);
   }
-  // Operands as they lie in memory, `out` of another type perhaps, in cuBLASLt's column-major terms.
+  // Returns the shape of operands as they lie in memory, in cuBLASLt's column-major terms. The result may have another
+  // type.
   MatmulShape shape_of(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
                        int64_t ldd, DType operands, DType result, bool accumulate = false) const {
     return {transpose_a, transpose_b, m, n, k, lda, ldb, ldd, type(operands), type(operands), MatmulShape::type(result),
@@ -150,7 +153,7 @@ struct Matmul::State {
            const float* factors_a = nullptr, const float* factors_b = nullptr);
 };
 
-// out[a.rows, b.rows] row-major is outᵀ, b.rows x a.rows, = b (aᵀ): b is cuBLASLt's A.
+// The row-major out[a.rows, b.rows] is outᵀ, b.rows x a.rows, = b (aᵀ). So b is cuBLASLt's A.
 static MatmulShape shape_of(const QuantizedTensor& a, const QuantizedTensor& b, DType result, bool accumulate,
                             bool fast) {
   return {true,
@@ -211,7 +214,7 @@ cublasStatus_t Matmul::State::find_algorithms(const Plan& plan, int count,
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Matmul::kWorkspaceBytes);
-  // Where the sum over k is split, its parts are added in fp32, never in the type of the result.
+  // If an algorithm splits the sum over k, its parts are added in fp32, never in the type of the result.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -236,8 +239,8 @@ cublasStatus_t Matmul::State::make_plan(Plan& plan, const MatmulShape& s, const 
   return status;
 }
 
-// What a file says is looked at before it runs: the library must have it for this shape, with our workspace, and its
-// sums in fp32.
+// Checks a file's choice before it runs, and throws if it does not fit. The library must support it for this shape with
+// our workspace, and it must add in fp32.
 void Matmul::State::take_choice(Plan& plan, const MatmulShape& shape, const std::string& choice) {
   cublasLtMatmulHeuristicResult_t checked{};
   const bool fits = read_choice(choice, plan.algorithm) &&
@@ -299,7 +302,7 @@ Matmul::Matmul(Matmul&&) noexcept = default;
 size_t Matmul::workspace_bytes(const DeviceInfo&) { return kWorkspaceBytes; }
 
 std::string Matmul::description() {
-  const size_t version = cublasLtGetVersion();  // 130002 = 13.0.2
+  const size_t version = cublasLtGetVersion();  // 130002 means 13.0.2
   return format("cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }
 
@@ -370,8 +373,8 @@ void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const 
               ::shape_of(a, b, kDType<T>, accumulate, fast), b.data, a.data, out, b.factors, a.factors);
 }
 
-std::string Matmul::refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType result, bool accumulate,
-                            bool fast) {
+std::string Matmul::unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType result,
+                                       bool accumulate, bool fast) {
   if (scale_mode(a.scaling) < 0 || scale_mode(b.scaling) < 0)
     return format(
         "cuBLASLt multiplies by scales of rows or blocks from CUDA 12.9 on; this program was compiled with %d.%d.%d, "

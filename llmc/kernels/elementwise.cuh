@@ -1,10 +1,10 @@
-// What several kernels compute of single elements, in fp32: the same text, and so the same bits, in the kernels that
-// write these values and in those that quantize them as they come.
+// Elementwise functions in fp32, shared by the kernels that write these values and the kernels that quantize them on
+// the fly. Because the source is the same, so are the bits.
 #pragma once
 
 #include "llmc/device/kernel.cuh"
 
-// Right for every x: e^-x is 0 or infinity where it leaves fp32.
+// Correct for every x: beyond the range of fp32 e^-x becomes 0 or infinity, and the result becomes 1 or 0.
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal_f32(1.0f + exp_f32(-x)); }
 
 __device__ __forceinline__ float swiglu(float gate, float up) { return up * (gate * sigmoid(gate)); }
@@ -18,11 +18,11 @@ __device__ __forceinline__ SwigluGradient swiglu_gradient(float d, float gate, f
   return {d * up * fma_f32(silu, 1.0f - s, s), d * silu};
 }
 
-// A pair of numbers turned by the angle.
-struct Turned {
+// Two elements of a head, rotated by the angle with this cosine and sine.
+struct RotatedPair {
   float a, b;
 };
-__device__ __forceinline__ Turned turned(float a, float b, float cosine, float sine) {
+__device__ __forceinline__ RotatedPair rotate_pair(float a, float b, float cosine, float sine) {
   return {fma_f32(a, cosine, -(b * sine)), fma_f32(b, cosine, a * sine)};
 }
 

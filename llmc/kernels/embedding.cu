@@ -1,7 +1,8 @@
 // Embedding.  forward: out[N,C] = weight[tokens[n]].  backward: dweight[V,C] +=, fp32, no atomics.  Deterministic.
 //
-// Backward walks the positions sorted by token, a run of equal tokens after the other: nobody else writes the row of a
-// run's token. Most runs are short, but one byte of English text in seven is a space: a long run is shared out.
+// Backward walks the positions sorted by token, one run of equal tokens after another. Only the run of a token writes
+// that token's row. Most runs are short, but about one byte in seven of English text is a space: several groups of
+// threads share a long run.
 #include "llmc/kernels/embedding.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWindow = 32;  // sorted positions of a block of backward; a longer run is a long one
+constexpr int kWindow = 32;  // sorted positions per block of backward; a run of more positions is a long run
 constexpr int kLanes = 32, kGroups = kThreads / kLanes;
 
 template <class T, int width>
@@ -32,7 +33,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = threadIdx.x; i < C / width; i += blockDim.x) to[i] = known ? from[i] : nothing;
 }
 
-// sum[width] += dout[order[first]], dout[order[first + step]], ... before `last`, of the columns from `dout` on.
+// Adds rows order[first], order[first + step], … before order[last] of dout to sum[width]. `dout` points to the first
+// of the `width` columns.
 template <class T, int width>
 __device__ __forceinline__ void add_rows(float (&sum)[width], const T* dout, const int* order, int first, int last,
                                          int step, int C) {
@@ -57,9 +59,10 @@ struct GroupSums {
   float sum[kGroups][kLanes * 8];
 };
 
-// A block has kWindow sorted positions and the columns of its lanes. It adds up the runs that start in its window: a
-// run of up to kWindow rows is the work of one group of threads, in the order of the rows. At most one longer run can
-// start in a window; all groups share it, group g adding rows g, g + groups, ..., and their sums are added in order.
+// A block processes kWindow sorted positions and the columns of its lanes. It adds up the runs that start in its
+// window. A run of up to kWindow rows is added by one group of threads, in the order of the rows. At most one longer
+// run can start in a window. All groups share it: group g adds rows g, g + groups, …, and their sums are then added in
+// order.
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     embedding_backward_kernel(float* __restrict__ dweight, const T* __restrict__ dout, const int* __restrict__ tokens,
@@ -71,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int start = begin + group; c < C && start < end; start += groups) {
     const int token = token_at(start);
     if (token < 0 || token >= V || (start > 0 && token_at(start - 1) == token)) continue;
-    if (N - start > kWindow && token_at(start + kWindow) == token) continue;  // a long one
+    if (N - start > kWindow && token_at(start + kWindow) == token) continue;  // a long run: below
     int last = start + 1;
     while (last < N && token_at(last) == token) ++last;
     float sum[width] = {};
@@ -79,14 +82,14 @@ __global__ void __launch_bounds__(kThreads)
     add_to(dweight + size_t(token) * C + c, sum);
   }
 
-  // The run that goes on behind the window, if it starts in it and is a long one. All threads agree on that.
+  // The long run, if one starts in this window and continues behind it. All threads of the block take the same branch.
   if (end == N) return;
   const int token = token_at(end);
   int start = end;
   while (start > begin && token_at(start - 1) == token) --start;
   if (token < 0 || token >= V || start == end || (start > 0 && token_at(start - 1) == token)) return;
   if (N - start <= kWindow || token_at(start + kWindow) != token) return;
-  int last = end, beyond = N;  // token_at(last) == token, and beyond `beyond` there is none of them
+  int last = end, beyond = N;  // token_at(last) == token; no position from `beyond` on has this token
   while (beyond - last > 1) {
     const int middle = last + (beyond - last) / 2;
     if (token_at(middle) == token) last = middle;

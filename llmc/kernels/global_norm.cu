@@ -1,8 +1,8 @@
 // The L2 norm of all gradients and the clip factor (contract: global_norm.h).
 //
-// A block squares a piece of the buffer. A thread keeps 8 sums apart, one for each place in its unit of 8 elements, so
-// that they become vector code; fp64 because an fp32 square overflows beyond 1.8e19 and a sum of 10^10 of them would
-// lose what the norm should say.
+// A block squares a piece of the buffer. A thread keeps 8 separate sums, one for each position in its unit of 8
+// elements, so that the compiler vectorizes the loop. Sums are fp64: an fp32 square overflows beyond 1.8e19, and an
+// fp32 sum of 10^10 squares would be too inaccurate.
 #include "llmc/kernels/global_norm.h"
 
 #include <cmath>
@@ -16,8 +16,8 @@
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kUnit = 8;            // elements a thread takes at once
-constexpr size_t kPiece = 1 << 15;  // elements of a block
+constexpr int kUnit = 8;            // elements that a thread processes at once
+constexpr size_t kPiece = 1 << 15;  // elements per block
 constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
       VECTOR_LOOP
       for (int i = 0; i < kUnit; ++i) sums[i] += double(x[i]) * double(x[i]);
     } else {
-      // With the loop's end known, sums[] stays in registers.
+      // The fixed trip count keeps sums[] in registers.
       for (int i = 0; i < kUnit; ++i)
         if (first + i < end) sums[i] += double(gradients[first + i]) * double(gradients[first + i]);
     }
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// In every thread of the block.
+// Returns the sum of partials (count) in every thread of the block.
 __device__ __forceinline__ double sum_of(const double* partials, size_t count) {
   double sum = 0;
   for (size_t i = threadIdx.x; i < count; i += kSumThreads) sum += partials[i];

@@ -1,7 +1,7 @@
 // The L2 norm of all gradients, and the factor that clips them: min(1, grad_clip / norm).
 //
-// Sums of squares are fp64, their number and order a function of the sizes alone: deterministic. Stages, so that a sum
-// over ranks may come between them:
+// Sums of squares are fp64. Their number and order depend on the sizes alone: deterministic. The norm is computed in
+// stages, so that a sum over ranks may come between them:
 //
 //   global_norm_squares(…) for each flat buffer    partial sums, one after the other
 //   global_norm_sum(…)                             their total, where ranks exchange one number
@@ -13,16 +13,17 @@
 #include "llmc/device/device.h"
 #include "llmc/kernels/step_state.h"
 
-// Partial sums that global_norm_squares writes for n gradients.
+// Returns the number of partial sums that global_norm_squares writes for n gradients.
 size_t global_norm_partials(size_t n);
 
-// partials (global_norm_partials(n)) = sums of squares of pieces of gradients (n), 16-byte aligned.
+// Writes partials (global_norm_partials(n)), the sums of squares of pieces of gradients (n). Throws unless n > 0 and
+// gradients are 16-byte aligned.
 void global_norm_squares(Stream& stream, double* partials, const float* gradients, size_t n);
 
-// total (1) = the sum of partials (count).
+// Writes total (1), the sum of partials (count).
 void global_norm_sum(Stream& stream, double* total, const double* partials, size_t count);
 
-// state->grad_norm = the root of the sum of partials (count), rounded to fp32 once; state->clip_factor from it and from
-// state->grad_clip: 1 where that is 0 (no clipping) or the norm is within it. A norm that is not finite makes the
-// factor NaN in any case, so that nothing hides it.
+// Writes state->grad_norm, the root of the sum of partials (count), rounded to fp32 once. Writes state->clip_factor
+// from it and state->grad_clip: 1 if grad_clip is 0 (no clipping) or the norm does not exceed it, else grad_clip /
+// norm. A norm that is not finite always makes the factor NaN, so that nothing hides it.
 void global_norm_finish(Stream& stream, StepState* state, const double* partials, size_t count);

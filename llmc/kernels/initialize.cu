@@ -1,8 +1,8 @@
-// First values of weights, and copies in another precision (contract: initialize.h).
+// Initial values of weights, and casts to another precision (contract: initialize.h).
 //
-// Logarithm, sine and cosine are polynomials in fp32 (coefficients as in Cephes), good to some units in the last place.
-// Each multiply-add is written as fmaf and no sum of a product is left to the compiler's choice: so g++, clang++ and
-// nvcc make the same bits, and the loops become vector code.
+// Logarithm, sine and cosine are polynomials in fp32 (coefficients as in Cephes), accurate to some units in the last
+// place. Each multiply-add is written as fmaf, and no sum of a product is left to the compiler's choice. Therefore g++,
+// clang++ and nvcc give the same bits, and the loops become vector code.
 #include "llmc/kernels/initialize.h"
 
 #include <cmath>
@@ -17,13 +17,13 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnit = 8;      // elements that a thread takes at once
-constexpr int kCounters = 8;  // Philox blocks that a thread makes, four normal numbers each
+constexpr int kUnit = 8;      // elements that a thread processes at once
+constexpr int kCounters = 8;  // Philox blocks per thread, four normal values each
 
-// ln x for a normal positive x.
+// Returns ln x for a normal positive x.
 __device__ __forceinline__ float log_f32(float x) {
   const uint32_t bits = float_to_bits(x);
-  const uint32_t shifted = bits + (0x3f800000u - 0x3f3504f3u);  // so that the mantissa is in sqrt(1/2) .. sqrt(2)
+  const uint32_t shifted = bits + (0x3f800000u - 0x3f3504f3u);  // brings the mantissa into sqrt(1/2) .. sqrt(2)
   const float exponent = float(int32_t(shifted >> 23) - 127);
   const float f = bits_to_float((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
   float p = 7.0376836292e-2f;
@@ -36,7 +36,7 @@ __device__ __forceinline__ float log_f32(float x) {
   p = fmaf(p, f, -2.4999993993e-1f);
   p = fmaf(p, f, 3.3333331174e-1f);
   const float square = f * f;
-  p = fmaf(p * f, square, exponent * -2.12194440e-4f);  // ln 2 in two parts
+  p = fmaf(p * f, square, exponent * -2.12194440e-4f);  // ln 2 as a sum of two constants
   p = fmaf(square, -0.5f, p);
   return fmaf(exponent, 0.693359375f, f + p);
 }
@@ -45,10 +45,10 @@ struct Pair {
   float a, b;
 };
 
-// Box & Muller: two normal numbers from the radius sqrt(-2 ln u) and the angle 2 pi w / 2^32.
+// Box & Muller: returns two normal values from the radius sqrt(-2 ln u) and the angle 2 pi w / 2^32.
 __device__ __forceinline__ Pair normal_pair(uint32_t radius_bits, uint32_t angle_bits) {
   const float radius = sqrtf(-2.0f * log_f32(uniform(radius_bits)));
-  // The nearest quarter turn, and the rest in -pi/4 .. pi/4.
+  // Split the angle into the nearest quarter turn and the rest, in -pi/4 .. pi/4.
   const uint32_t quarter = (angle_bits + 0x20000000u) >> 30;
   const float x = float(int32_t(angle_bits - (quarter << 30))) * 1.4629180792671596e-9f;  // 2 pi / 2^32
   const float square = x * x;
@@ -65,7 +65,7 @@ __device__ __forceinline__ Pair normal_pair(uint32_t radius_bits, uint32_t angle
   return {radius * a, radius * b};
 }
 
-// Element i is made of Philox block i / 4: words 0 and 1 make elements 0 and 1 of its four, words 2 and 3 the others.
+// Element i comes from Philox block i / 4: words 0 and 1 give elements 0 and 1 of its four, words 2 and 3 the others.
 __global__ void __launch_bounds__(kThreads)
     normal_kernel(float* __restrict__ data, size_t n, uint64_t key, uint64_t offset, float std) {
   const uint64_t block = offset / 4 + (size_t(blockIdx.x) * kThreads + threadIdx.x) * kCounters;
@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same bits where the elements do not lie one behind the other: a thread makes one.
+// The same bits for elements that are not contiguous in the tensor. One thread per element.
 __global__ void __launch_bounds__(kThreads)
-    normal_in_window_kernel(float* __restrict__ data, size_t n, uint64_t key, TensorWindow place, float std) {
+    normal_in_window_kernel(float* __restrict__ data, size_t n, uint64_t key, ShardWindow place, float std) {
   const size_t i = size_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
   const uint64_t element = place[i];
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(T* __restrict__ out, con
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, TensorWindow place, float std) {
+void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, ShardWindow place, float std) {
   REQUIRE(n > 0 && std >= 0, "initialize_normal of %zu numbers with standard deviation %g", n, double(std));
   if (place.is_cut())
     return launch<normal_in_window_kernel>({stream, "initialize_normal", {writes(data, n)}}, blocks_for(n, kThreads),

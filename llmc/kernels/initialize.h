@@ -1,20 +1,21 @@
-// First values of weights, and copies in another precision.
+// Initial values of weights, and casts to another precision.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "llmc/device/device.h"
-#include "llmc/kernels/tensor_window.h"
+#include "llmc/kernels/shard_window.h"
 
-// data (n) = normal numbers of mean 0 and standard deviation `std`: element i is element place[i] of the tensor whose
-// key this is. Counter-based (Philox4x32-10, Salmon et al. 2011; Box & Muller 1958): the bits of an element depend on
-// the key and its place in the unsharded tensor alone, so any piece can be made anywhere; and they are the same bits on
-// every GPU and CPU, as only correctly rounded fp32 operations make them. The largest number is 6.66 std.
-void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, TensorWindow place, float std);
+// Writes data (n): normal values with mean 0 and standard deviation `std`. Element i is element place[i] of the tensor
+// with this key. The generator is counter-based (Philox4x32-10, Salmon et al. 2011; Box & Muller 1958). The bits of an
+// element depend on the key and its index in the unsharded tensor alone, so any rank can make any piece. They are the
+// same on every GPU and CPU, because only correctly rounded fp32 operations make them. The largest magnitude is 6.76
+// std. Throws unless n > 0 and std >= 0.
+void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, ShardWindow place, float std);
 
 void initialize_constant(Stream& stream, float* data, size_t n, float value);
 
-// out (n) = in (n), rounded to T.
+// Writes out (n) = in (n), rounded to T.
 template <class T>
 void cast(Stream& stream, T* out, const float* in, size_t n);

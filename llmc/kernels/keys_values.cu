@@ -1,5 +1,5 @@
-// Keys and values by row and by head (contract: keys_values.h). Limited by memory: each number is read and written
-// once.
+// Moves keys and values between rows and heads (contract: keys_values.h). Limited by memory: each element is read and
+// written once.
 #include "llmc/kernels/keys_values.h"
 
 #include "llmc/base/error.h"
@@ -10,9 +10,9 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWidth = 8;  // numbers that a thread moves
+constexpr int kWidth = 8;  // elements that a thread moves
 
-// A block moves blockDim.y tokens of head blockIdx.y: thread x piece x of the token's key and value.
+// A block moves blockDim.y tokens of head blockIdx.y. Thread x moves piece x of the token's key and value.
 template <class T, bool kToHeads>
 __global__ void __launch_bounds__(kThreads)
     keys_values_kernel(T* __restrict__ to, const T* __restrict__ from, int64_t stride, int N, int NKV, int HD) {

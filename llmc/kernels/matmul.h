@@ -4,13 +4,13 @@
 //   dgrad     din[N,IC]     =  dout[N,OC] · W
 //   wgrad     dweight[OC,IC] = or += doutᵀ · in, in fp32 whatever T is
 //
-// T is float or bf16; sums are fp32 and rounded once, to the output's type. Deterministic: on a GPU cuBLASLt with an
-// algorithm that is chosen once a shape, from the shape alone (operands are 256-byte aligned, so that the arena's
-// offsets cannot change the choice); on the CPU OpenBLAS on pieces that depend on the shape alone, not on the number of
-// threads. Another choice, which timing finds (tuning.h), adds in another order: it has bits of its own, as fixed as
-// the default's.
+// T is float or bf16; sums are fp32 and are rounded once, to the output's type. Deterministic. On a GPU cuBLASLt
+// computes a product, with an algorithm that is chosen once per shape, from the shape alone (operands are 256-byte
+// aligned, so that the arena's offsets cannot change the choice). On the CPU OpenBLAS computes pieces that depend on
+// the shape alone, not on the number of threads. Timing (tuning.h) may find another choice. It adds in another order,
+// so its bits differ from the default's, but they are reproducible too.
 //
-// Operands in FP8 have K along the columns of both, so that all three are one form, and one function.
+// FP8 operands have K along the columns of both, so that all three products have one form, and one function.
 #pragma once
 
 #include <cstddef>
@@ -27,36 +27,38 @@ struct TunedFor;
 class Matmul {
  public:
   struct Options {
-    bool tf32 = false;  // fp32 products on tensor cores with 10 bits of mantissa
+    bool tf32 = false;  // compute fp32 products on tensor cores, with 10 bits of mantissa
   };
   static constexpr size_t kAlignment = 256;
   static constexpr size_t kWorkspaceBytes = size_t(32) << 20;  // on a GPU
 
-  // `workspace` is device memory of workspace_bytes() for the products of this stream, alive as long as this object.
+  // `workspace` is device memory of workspace_bytes() for the products of this stream. It must live as long as this
+  // object. On a GPU it must be 256-byte aligned; throws otherwise.
   Matmul(Stream& stream, std::byte* workspace, Options options);
   ~Matmul();
   Matmul(Matmul&&) noexcept;
 
   static size_t workspace_bytes(const DeviceInfo& device);
-  // What computes the products, for the banner: "cuBLASLt 13.0", "OpenBLAS 0.3.21", or that there is nothing but loops.
+  // Returns what computes the products, for the banner: "cuBLASLt 13.0.2", "OpenBLAS 0.3.21", or that there are only
+  // plain loops.
   static std::string description();
 
-  // From now on products of the tuning's shapes are computed by its choices, all others as by default. Throws, at the
-  // first product of such a shape, on a choice that the library does not have; see Tuning::require_fits.
+  // From now on, products of the tuning's shapes use its choices, and all others use the default. The first product of
+  // a shape throws if the library does not have the choice; see Tuning::require_fits.
   void use(const Tuning& tuning);
-  // Shapes of the tuning in use that no product had yet.
+  // Returns the number of shapes of the tuning in use that no product has had yet.
   size_t unused_choices() const;
-  // Between these two the first product of each shape is computed over and over, by each candidate: at least 16 where
-  // the library has so many; then by the fastest, as all that follow. `wait` returns when the host has waited for all
-  // that it enqueued on the device. A product that adds to its output spoils it: nothing that is computed meanwhile may
-  // count.
+  // Between these two calls, the first product of each shape is computed repeatedly by each candidate: at least 16, if
+  // the library has so many. It is then computed by the fastest, as are all that follow. `wait` returns when the device
+  // has finished everything that the host enqueued. Repeating a product that adds to its output spoils that output, so
+  // results that are computed meanwhile must not be used.
   void begin_timing(std::function<void()> wait);
   Tuning end_timing();
-  // What a tuning's choices depend on, but for the shapes.
+  // Returns what a tuning's choices depend on besides the shapes.
   static TunedFor tuned_for(const DeviceInfo& device);
 
-  // Out is T, or float of bf16 operands. `out_stride`, `dout_stride`: elements from row to row of out and dout where
-  // they are wider than OC; 0 = OC.
+  // Out is T, or float if the operands are bf16. `out_stride`, `dout_stride`: elements from row to row of out and dout,
+  // if these are wider than OC; 0 means OC.
   template <class T, class Out>
   void forward(Out* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride = 0);
   template <class T, class Out>
@@ -64,17 +66,17 @@ class Matmul {
   template <class T>
   void wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate, int dout_stride = 0);
 
-  // A product of FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the factors of both, T float or bf16, rounded
-  // once. Rows of `out` are a multiple of what b pads to, and those of 128-blocks' operands too: see
-  // quantized_product.h. `fast`: a GPU may keep the sum over K in its tensor cores, with about 14 bits; the CPU world
-  // always has fp32.
+  // Multiplies FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the factors of both, rounded once. T is float or
+  // bf16; `accumulate` is for float only. b.rows is a multiple of b.padding(), and a.rows of 128 if `a` has blocks of
+  // 128; throws otherwise. fp8_matmul.h takes any size. `fast`: a GPU may keep the sum over K in its tensor cores, with
+  // about 14 bits; the CPU backend always uses fp32.
   template <class T>
   void multiply(const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b, bool accumulate,
                 bool fast);
-  // Why this device cannot multiply operands of such a kind so; "" if it can. In the CPU world what is known of a GPU
-  // that is modelled.
-  std::string refusal(const QuantizedTensor& a, const QuantizedTensor& b, DType result = DType::bf16,
-                      bool accumulate = false, bool fast = false);
+  // Returns why this device cannot multiply operands of such a kind in this way; "" if it can. In the CPU backend it
+  // returns what is known of a GPU that is modelled.
+  std::string unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType result = DType::bf16,
+                                 bool accumulate = false, bool fast = false);
 
   struct State;
 

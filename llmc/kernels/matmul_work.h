@@ -1,4 +1,4 @@
-// What the products declare, in both worlds.
+// The work that matrix products declare, in both backends.
 #pragma once
 
 #include "llmc/base/error.h"
@@ -6,7 +6,7 @@
 #include "llmc/device/work.h"
 #include "llmc/kernels/quantized_tensor.h"
 
-// `work` with the rate of products of T; `tf32`: fp32 operands are rounded to it.
+// Returns `work` with the rate class of products of T. `tf32`: fp32 operands are rounded to TF32.
 template <class T>
 Work with_rate_of(Work work, bool tf32) {
   if (sizeof(T) == sizeof(float)) work.rate = tf32 ? RateClass::product_tf32 : RateClass::product_fp32;
@@ -64,7 +64,7 @@ inline void require_operands(const char* name, const QuantizedTensor& a, const Q
           "%s: an output of %d x %d: expected multiples of %d", name, a.rows, b.rows, b.padding());
 }
 
-// What is known of a GPU that is modelled: why it cannot multiply such FP8 operands; "" if it can.
+// Returns why a modelled GPU cannot multiply such FP8 operands, as far as that is known; "" if it can.
 inline std::string known_refusal(const DeviceInfo& info, const QuantizedTensor& a, const QuantizedTensor& b) {
   const bool one_factor = a.scaling == Scaling::tensor && b.scaling == Scaling::tensor;
   if (!info.gpu || one_factor || info.compute_capability == 90) return "";

@@ -1,8 +1,7 @@
-// Quantization to FP8 (contract: quantize.h).
+// Quantization to FP8 (contract: quantize.h). Each block processes one tile (quantize_tile.cuh).
 //
-// A block has a tile (quantize_tile.cuh).
-//
-// What should limit it on a GPU: device memory. Of plain bf16 2 bytes an element are read and 1 written an orientation.
+// Expected limit on a GPU: device memory. For plain bf16 the kernel reads 2 bytes per element and writes 1 per
+// orientation.
 #include "llmc/kernels/quantize.h"
 
 #include <algorithm>
@@ -37,7 +36,7 @@ __global__ void __launch_bounds__(kTileThreads) transpose_kernel(QuantizedTensor
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) out.factors[0] = in.factors[0];
 }
 
-constexpr int kTensors = 32, kParts = 8;  // of a block: each tensor's history in as many parts
+constexpr int kTensors = 32, kParts = 8;  // tensors per block, and parts of each tensor's history
 
 struct HistoryMaxima {
   uint32_t part[kParts][kTensors];
@@ -74,16 +73,18 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
 // ---------------------------------------------------------------------------------------------- launchers
 
 bool has_rows_scales(const QuantizedTensor& operand) { return operand && operand.has_row_scales(); }
-bool has_one_scale(const QuantizedTensor& operand) { return operand && operand.has_one_scale(); }
+bool per_tensor_scale(const QuantizedTensor& operand) { return operand && operand.per_tensor_scale(); }
 
-// What may be read 16 bytes at a time: neighbours in units of this many columns.
+// Returns how many columns of a row are contiguous in the source's buffers: elements are read 16 bytes at a time if
+// this is a multiple of 8.
 int columns_together(const PlainSource&, int columns) { return columns; }
 int columns_together(const RmsnormSource&, int columns) { return columns; }
 int columns_together(const SwigluSource&, int columns) { return columns; }
 int columns_together(const SwigluBackwardSource&, int columns) { return columns / 2; }
 int columns_together(const RopeBackwardSource& s, int) { return s.HD / 2; }
 
-// What a source reads: from the first two buffers neighbours, from the third single numbers; empty where it has less.
+// The buffers that a source reads: neighbouring elements of the first two, single elements of the third. An entry that
+// a source does not need stays empty.
 struct SourceReads {
   Access access[3] = {{nullptr, 0, false}, {nullptr, 0, false}, {nullptr, 0, false}};
 };
@@ -102,7 +103,7 @@ SourceReads reads_of(const RopeBackwardSource& s, size_t rows, size_t columns) {
            reads(s.positions, rows)}};
 }
 
-// Widths that a source can have.
+// Throws unless the source can have this many columns.
 template <class Source>
 void require_width(const char*, const Source&, int) {}
 void require_width(const char* who, const SwigluBackwardSource&, int columns) {
@@ -136,12 +137,12 @@ void require_quantization(const char* who, int rows, int columns, const Quantiza
   require_operand(who, q.by_columns, columns, rows);
   REQUIRE(!has_rows_scales(q.by_rows) || q.row_amax, "%s: no room for the rows' largest numbers", who);
   REQUIRE(!has_rows_scales(q.by_columns) || q.column_amax, "%s: no room for the columns' largest numbers", who);
-  REQUIRE(!(has_one_scale(q.by_rows) || has_one_scale(q.by_columns)) || q.amax || q.scale,
+  REQUIRE(!(per_tensor_scale(q.by_rows) || per_tensor_scale(q.by_columns)) || q.amax || q.scale,
           "%s: a tensor with one scale needs it, or its largest number", who);
   REQUIRE(!q.may_lack_scale || q.amax, "%s: a tensor that may lack a scale has no largest number", who);
 }
 
-// Calls `body` with the source and its vector width as a constant.
+// Checks the width, then calls `body` with the source and its vector width as a constant.
 template <class Body>
 void with_source(const char* who, const QuantizeSource& source, int columns, const Body& body) {
   std::visit(
@@ -162,14 +163,14 @@ float fp8_scale(float amax, Fp8Format format, bool power_of_two) {
 
 bool Quantization::needs_amax() const {
   return has_rows_scales(by_rows) || has_rows_scales(by_columns) ||
-         ((!scale || may_lack_scale) && (has_one_scale(by_rows) || has_one_scale(by_columns)));
+         ((!scale || may_lack_scale) && (per_tensor_scale(by_rows) || per_tensor_scale(by_columns)));
 }
 
 void quantize_amax(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& q) {
   require_quantization("quantize_amax", rows, columns, q);
   float* row_amax = has_rows_scales(q.by_rows) ? q.row_amax : nullptr;
   float* column_amax = has_rows_scales(q.by_columns) ? q.column_amax : nullptr;
-  float* amax = has_one_scale(q.by_rows) || has_one_scale(q.by_columns) ? q.amax : nullptr;
+  float* amax = per_tensor_scale(q.by_rows) || per_tensor_scale(q.by_columns) ? q.amax : nullptr;
   if (row_amax) clear(stream, row_amax, size_t(rows));
   if (column_amax) clear(stream, column_amax, size_t(columns));
   with_source("quantize_amax", source, columns, [&](const auto& s, auto width) {

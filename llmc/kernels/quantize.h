@@ -1,16 +1,17 @@
-// Quantization of bf16 matrices x[rows, columns] to FP8, for products: by rows (K along the columns), by columns (its
+// Quantization of bf16 matrices x[rows, columns] to FP8, for products: by rows (K along the columns), by columns (the
 // transpose, K along the rows), or both, zero-padded.
 //
-//   amax = max |x| over what shares a scale, in fp32
+//   amax = max |x| over the elements that share a scale, in fp32
 //   scale = fp32(fp64(largest of the format) / fp64(max(amax, 1e-12))), on request rounded down to a power of two
-//   q = saturate(x * scale), rounded to nearest even;  factor = 1 / scale, what the product multiplies with; in fp32
+//   q = saturate(x * scale), rounded to nearest even;  factor = 1 / scale, by which the product multiplies; in fp32
 //
-// A source says where x comes from: it is never written, but computed as it is read, with the bits that the kernel has
-// which would write it. Passes over the source: one where the scale is given (delayed scaling) or shared by no more
-// than a block of 128 x 128 (blockwise), else two, since the scale must be known before the first byte is written. Of a
-// tensor with a single scale the first may be part of the kernel that computes it: RMSNorm, its backward and attention.
+// A source says where x comes from. Unless it is a PlainSource, x is never written: the kernel computes it while
+// reading, with the same bits as the kernel that would write it. One pass over the source is enough if the scale is
+// given (delayed scaling) or shared by at most a block of 128 x 128 (blockwise). Otherwise there are two passes, since
+// the scale must be known before the first byte is written. With one scale for the tensor, the kernel that computes x
+// may do the first pass: RMSNorm, its backward and attention can.
 //
-// Deterministic: maxima do not depend on their order. An infinity or NaN is reported, not an error here.
+// Deterministic: a maximum does not depend on the order. An infinity or NaN is reported; it is not an error here.
 #pragma once
 
 #include <variant>
@@ -19,86 +20,88 @@
 #include "llmc/kernels/quantized_tensor.h"
 #include "llmc/kernels/step_state.h"
 
-// x itself.
+// x lies in memory.
 struct PlainSource {
   const bf16* x;  // (rows, columns)
 };
-// RMSNorm's output (rmsnorm.h).
+// x is the output of RMSNorm (rmsnorm.h).
 struct RmsnormSource {
   const bf16* x;      // (rows, columns)
   const float* rstd;  // (rows)
   const bf16* weight;
 };
-// swiglu_forward's output (swiglu.h).
+// x is the output of swiglu_forward (swiglu.h).
 struct SwigluSource {
   const bf16* gate_up;  // (rows, 2 columns)
 };
-// swiglu_backward's (rows, columns = 2 FF).
+// x is the output of swiglu_backward (rows, columns = 2 FF).
 struct SwigluBackwardSource {
   const bf16* dout;     // (rows, columns / 2)
   const bf16* gate_up;  // (rows, columns)
 };
-// rope_backward's (rope.h), columns = (NH + 2 NKV) HD.
+// x is the output of rope_backward (rope.h), columns = (NH + 2 NKV) HD.
 struct RopeBackwardSource {
   const bf16* dqkv;      // (rows, columns)
   const float* table;    // (table_positions, HD / 2, 2)
   const int* positions;  // (rows)
-  int heads;             // NH + NKV: those that are turned
+  int heads;             // NH + NKV: the heads that are rotated
   int HD, table_positions;
 };
 using QuantizeSource = std::variant<PlainSource, RmsnormSource, SwigluSource, SwigluBackwardSource, RopeBackwardSource>;
 
-// Of one tensor, for reports, both orientations together: added to what is there. It begins with zeros, but for
-// smallest_scale: all ones.
+// Statistics of one tensor, for reports, over both orientations. The kernels add to what is there. All fields begin as
+// 0, except smallest_scale: all ones.
 struct QuantizeStatistics {
-  uint32_t amax;  // bits of fp32 numbers that are not negative: ordered as they are
+  uint32_t amax;  // bits of non-negative fp32 values, which are ordered as the values are
   uint32_t smallest_scale, largest_scale;
   uint32_t unused;
-  // saturated: |x * scale| was beyond the largest of the format by more than a scale's rounding (2^-20 of it).
-  // underflowed: became 0 and were not.
+  // saturated: |x * scale| was beyond the largest value of the format by more than a scale's rounding (2^-20 of it).
+  // underflowed: x was not 0 and became 0.
   unsigned long long values, saturated, underflowed;
 };
 
 struct Quantization {
-  // What is wanted of x, where `data` is not null: by_rows is (rows, columns), by_columns its transpose. Of a tensor
-  // with a single scale both have the same factor.
+  // The outputs. An output with null `data` is not wanted. by_rows is (rows, columns), by_columns is its transpose. If
+  // the tensor has one scale, both have the same factor.
   QuantizedTensor by_rows, by_columns;
   bool power_of_two = false;
-  // Largest |x|: quantize_amax raises it, quantize takes a single scale from it.
+  // Largest |x|: quantize_amax raises it, and quantize computes the scale of a per-tensor operand from it.
   float* amax = nullptr;
-  // Scaling::row: room for the largest |x| of each row and of each column, rows and columns floats.
+  // Scaling::row: buffers for the largest |x| of each row (rows floats) and of each column (columns floats).
   float *row_amax = nullptr, *column_amax = nullptr;
-  const float* scale = nullptr;  // of operands with a single scale, known beforehand: these need no amax then
-  bool may_lack_scale = false;   // `scale` may be 0, which stands for none: it follows from amax then
-  float* seen = nullptr;         // quantize raises it to the largest |x| of a tensor with a single scale
-  // Becomes `number` if that is smaller than what is there and some x is infinite or NaN.
+  const float* scale = nullptr;  // for per-tensor operands, if known beforehand: they need no amax then
+  bool may_lack_scale = false;   // `scale` may be 0, which stands for none: it is then computed from amax
+  float* seen = nullptr;         // quantize raises it to the largest |x|, unless it is null
+  // If some x is infinite or NaN, quantize lowers *not_finite to `number`, unless it is already smaller.
   uint32_t* not_finite = nullptr;
   uint32_t number = 0;
   QuantizeStatistics* statistics = nullptr;
 
-  // Whether scales follow from a pass of their own.
+  // Returns true if quantize_amax must run before quantize.
   bool needs_amax() const;
 };
 
-// The first pass: amax, row_amax and column_amax, as far as the scales need them.
+// The first pass, as far as the scales need it: raises amax, which the caller has cleared, and sets row_amax and
+// column_amax. Throws if `wanted` does not fit the source.
 void quantize_amax(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& wanted);
-// The second: data and factors.
+// The second pass: writes data and factors, and updates seen, not_finite and statistics. Throws likewise.
 void quantize(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& wanted);
 
-// out (columns, rows) = the transpose of in (rows, columns), both with one scale, which goes with it; padded with
-// zeros.
+// Writes out (columns, rows) = the transpose of in (rows, columns), padded with zeros, and copies its factor. Throws
+// unless both have one scale and the same format.
 void transpose_quantized(Stream& stream, const QuantizedTensor& out, const QuantizedTensor& in);
 
-// For delayed scaling (Micikevicius et al. 2022; TransformerEngine): what a step's largest |x| say of the next scale,
-// for `tensors` of them. history[length, tensors] is a ring:
+// Delayed scaling (Micikevicius et al. 2022; TransformerEngine): computes the next scale of each of `tensors` tensors
+// from the largest |x| of this and earlier steps. history[length, tensors] is a ring buffer:
 //
 //   history[entries % length] = amax, ++entries, amax = 0
 //   scale = fp32(largest of the format * 2^-margin / (latest, or largest of the newest `length` entries))
 //
-// within the normal numbers of fp32. Where that largest is 0, or no number, the scale stays. A scale of 0 stands for
-// none, with which a tensor begins. To `counts` are added tensors that had a scale, and of which a value was beyond
-// what that could hold (by more than 2^-20 of it), or all values became 0 and were not; and those that have none now.
-// largest[tensors]: of each one's format; 0 where nothing is quantized.
+// The scale is clamped to the normal numbers of fp32. If that largest entry is 0, infinite or NaN, the scale stays as
+// it is. A scale of 0 stands for none; every tensor begins with it. The kernel adds to `counts`. A tensor with a scale
+// overflows if a value was beyond what the scale can represent (by more than 2^-20 of it). It underflows if all of its
+// values became 0, and were not all 0. Tensors that still have no scale are counted too. largest[tensors] holds the
+// largest value of each tensor's format; 0 if it is not quantized.
 struct DelayedScaling {
   float* amax;           // (tensors)
   float* scale;          // (tensors)
@@ -110,8 +113,8 @@ struct DelayedScaling {
   int margin;
 };
 void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, Fp8Counts* counts);
-// Its formula, of a positive amax, on the host.
+// The formula of the delayed scale for a positive amax, on the host.
 float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two);
 
-// The formula, on host and device.
+// The scale formula at the head of this file, on the host.
 float fp8_scale(float amax, Fp8Format format, bool power_of_two);

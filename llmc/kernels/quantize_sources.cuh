@@ -1,5 +1,5 @@
-// How the sources of quantize.h compute their numbers: `width` neighbours of a row, in fp32 that rounding to bf16 makes
-// the bits that the kernel has which would write them.
+// How the sources of quantize.h compute x. load_source returns `width` neighbours of a row in fp32; rounded to bf16
+// they have the same bits as the output of the kernel that would write x.
 #pragma once
 
 #include "llmc/kernels/elementwise.cuh"
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_source(float (&v)[width], const SwigluBackw
   }
 }
 
-// Neighbours of one half of a head.
+// The neighbours lie in one half of a head.
 template <int width>
 __device__ __forceinline__ void load_source(float (&v)[width], const RopeBackwardSource& s, int row, int column,
                                             int columns) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void load_source(float (&v)[width], const RopeBackwar
 #pragma unroll
   for (int j = 0; j < width; ++j) {
     const float a = first ? v[j] : partner[j], b = first ? partner[j] : v[j];
-    const Turned pair = turned(a, b, pairs[2 * j] + nothing, -pairs[2 * j + 1] + nothing);
+    const RotatedPair pair = rotate_pair(a, b, pairs[2 * j] + nothing, -pairs[2 * j + 1] + nothing);
     v[j] = first ? pair.a : pair.b;
   }
 }

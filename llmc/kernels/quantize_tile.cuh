@@ -1,19 +1,19 @@
-// A tile of 128 x 128 of a matrix, quantized by a block of threads: what the kernels of quantize.cu, which have one
-// matrix, and quantize_weights.cu, which have several, share (contract: quantize.h).
+// Quantizes a tile of 128 x 128 of a matrix with one block of threads. Shared by quantize.cu, which has one matrix, and
+// quantize_weights.cu, which has several (contract: quantize.h).
 //
-// A block computes its tile's numbers once, rounds them to bf16 into shared memory, finds their scales and writes both
-// orientations from there, 16 bytes a thread at a time. In shared memory groups of 8 columns change places from one 16
-// rows to the next, so that 8 threads that read 16 rows each of one column use different banks.
+// A block computes its tile's elements once, rounds them to bf16 into shared memory, finds their scales and writes both
+// orientations from there, 16 bytes per thread at a time. Shared memory is swizzled: the order of groups of 8 columns
+// differs from one 16 rows to the next, so that 8 threads that read 16 rows each of one column use different banks.
 #pragma once
 
 #include "llmc/kernels/quantize_scale.cuh"
 #include "llmc/kernels/quantize_sources.cuh"
 
 constexpr int kTileThreads = 256, kTile = 128, kTileWarps = kTileThreads / 32;
-constexpr int kTilePitch = kTile + 8;  // of a row in shared memory
+constexpr int kTilePitch = kTile + 8;  // elements per row in shared memory
 constexpr int kSegment = 16;           // elements that a thread writes at once
 
-// The tile's place among the matrix's.
+// The tile's position in the matrix, counted in tiles.
 struct TilePlace {
   int down, across;
   __device__ int row() const { return down * kTile; }
@@ -23,13 +23,14 @@ struct TilePlace {
 struct Tile {
   bf16 x[kTile][kTilePitch];
   float row_scale[kTile], column_scale[kTile];
-  bf16 column_amax[kTile / kSegment][kTile];  // of so many rows each
+  bf16 column_amax[kTile / kSegment][kTile];  // each entry covers kSegment rows
   uint32_t warp_amax[kTileWarps];
 };
 
 __device__ __forceinline__ int place(int row, int column) { return column ^ (row / kSegment % 8 * 8); }
 
-// The tile's numbers into shared memory, zeros beyond the matrix; returns the largest magnitude among the thread's.
+// Loads the tile into shared memory, with zeros beyond the matrix. Returns the largest magnitude among this thread's
+// elements, as the bits of an fp32 value.
 template <class Source, int width>
 __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns, TilePlace at) {
   const int first_row = at.row(), first_column = at.column();
@@ -38,44 +39,44 @@ __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, 
   for (int k = 0; k < kTile * kTile / width / kTileThreads; ++k) {
     const int task = k * kTileThreads + threadIdx.x, r = task / (kTile / width), c = task % (kTile / width) * width;
     const int row = first_row + r, column = first_column + c;
-    // Beyond the matrix its last numbers are read: a branch would wait for each load.
+    // Beyond the matrix the thread reads the last elements and masks them: a branch would wait for each load.
     float v[width];
     load_source(v, source, row < rows ? row : rows - 1, column < columns ? column : columns - width, columns);
     Vector<bf16, width> x = rounded<bf16>(v);
     const uint16_t mask = row < rows && column < columns ? 0xffff : 0;
     VECTOR_LOOP
     for (int j = 0; j < width; ++j) x.v[j].bits &= mask;
-    raise_to_magnitudes(largest, x);
+    max_abs_into(largest, x);
     *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][place(r, c)]) = x;
   }
-  return largest_of(largest);
+  return max_value(largest);
 }
 
-// The largest magnitude of a row of the tile, for the first half of the threads, and of a column, for the others; after
-// a barrier behind load_tile.
+// Returns the largest magnitude of a row of the tile in the first half of the threads, and of a column in the others.
+// Call it after load_tile and a barrier.
 __device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   const int i = threadIdx.x % kTile;
   const bool of_row = threadIdx.x < kTile;
-  // 16 vectors each: a row's, in any order, or 16 rows' of the same 8 columns.
+  // Each thread reads 16 vectors: those of a row, in any order, or those of 16 rows at the same 8 columns.
   const int first_row = of_row ? i : i / (kTile / 8) * kSegment, column = i % (kTile / 8) * 8;
   Vector<bf16, 8> largest = {};
   for (int k = 0; k < kTile / 8; ++k) {
     const bf16* from = of_row ? &tile.x[i][k * 8] : &tile.x[first_row + k][place(first_row, column)];
-    raise_to_magnitudes(largest, *reinterpret_cast<const Vector<bf16, 8>*>(from));
+    max_abs_into(largest, *reinterpret_cast<const Vector<bf16, 8>*>(from));
   }
   if (!of_row) *reinterpret_cast<Vector<bf16, 8>*>(&tile.column_amax[first_row / kSegment][column]) = largest;
   __syncthreads();
-  if (of_row) return largest_of(largest);
+  if (of_row) return max_value(largest);
   Vector<bf16, kTile / kSegment> of_column;
 #pragma unroll
   for (int k = 0; k < kTile / kSegment; ++k) of_column.v[k] = tile.column_amax[k][i];
-  return largest_of(of_column);
+  return max_value(of_column);
 }
 
 __device__ __forceinline__ uint32_t* bits_of(float* amax) { return reinterpret_cast<uint32_t*>(amax); }
 __device__ __forceinline__ uint32_t bits_at(const float* amax) { return float_to_bits(*amax); }
 
-// Raises those that are not null.
+// Raises amax, row_amax and column_amax by the magnitudes of the tile; null pointers are skipped.
 template <class Source, int width>
 __device__ __forceinline__ void raise_amax_of_tile(float* amax, float* row_amax, float* column_amax,
                                                    const Source& source, int rows, int columns, TilePlace at) {
@@ -108,8 +109,8 @@ struct TileArguments {
   QuantizeStatistics* statistics;
 };
 
-// The scale of row `row` of an operand within this tile. `rows_amax`: of the whole rows, where each has a scale of its
-// own; `part_amax`, `tile_amax`: of the row's part in the tile, and of the tile.
+// Returns the scale of row `row` of an operand within this tile. `rows_amax`: the amax of whole rows, for an operand
+// with one scale per row. `part_amax`: the amax of the row's part in the tile. `tile_amax`: the amax of the tile.
 __device__ __forceinline__ float scale_of_row(const TileArguments& a, const QuantizedTensor& operand, int row,
                                               const float* rows_amax, uint32_t part_amax, uint32_t tile_amax) {
   const bool single = operand.scaling == Scaling::tensor || operand.one_scale;
@@ -121,8 +122,8 @@ __device__ __forceinline__ float scale_of_row(const TileArguments& a, const Quan
   return scale_of(amax, largest_fp8(operand.format), a.power_of_two);
 }
 
-// Each factor is written by one thread of one block: `row` and `block` say which row of the operand it has, and which
-// block of 128 columns.
+// Each factor is written by one thread of one block. `row` is the operand's row that the thread has, `block` its block
+// of 128 columns.
 __device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int row, int block, float scale) {
   if (row >= operand.padded_rows()) return;
   const float factor = row < operand.rows ? 1.0f / scale : 1.0f;
@@ -139,13 +140,13 @@ __device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int
     case Scaling::block_128x128:
       if (row % kTile != 0 || block >= operand.column_blocks()) break;
       operand.factors[operand.factor_at(row, block * kTile)] = factor;
-      for (int b = operand.column_blocks(); block == 0 && b < operand.block_stride(); ++b)  // never used
+      for (int b = operand.column_blocks(); block == 0 && b < operand.block_stride(); ++b)  // padding, never used
         operand.factors[operand.factor_at(row, b * kTile)] = 1.0f;
       break;
   }
 }
 
-// The tile as a part of `operand`, whose rows are the tile's rows, or its columns.
+// Writes the tile as a part of `operand`. The operand's rows are the tile's rows, or its columns if `transposed`.
 template <bool transposed>
 __device__ __forceinline__ void write_tile(const Tile& tile, const QuantizedTensor& operand, int first_row,
                                            int first_column, QuantizeStatistics* statistics) {

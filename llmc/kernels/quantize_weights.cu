@@ -1,8 +1,8 @@
-// Weights in FP8, many tensors in one launch (contract: quantize_weights.h). A block finds its tensor in the table by
-// bisection.
+// Quantizes weights to FP8, many tensors in one launch (contract: quantize_weights.h). A block finds its tensor in the
+// table by binary search.
 //
-// What should limit all of it on a GPU: device memory. A parameter of a stretch costs 2 bytes for the largest
-// magnitude and 3 for quantizing, one of a matrix 2 and 4; arranging costs 2, or 3 with a padded copy.
+// Expected limit on a GPU: device memory. An element of a stretch costs 2 bytes for the amax and 3 for quantizing; an
+// element of a matrix costs 2 and 4. Transposing gathered weights costs 2, or 3 with a padded copy.
 #include "llmc/kernels/quantize_weights.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace {
 
-// The last entry that begins at `block` or before it.
-__device__ __forceinline__ unsigned first_of(const WeightStretch& stretch) { return stretch.first_block; }
+// Returns the last entry whose first block is `block` or before it.
+__device__ __forceinline__ unsigned first_of(const WeightRange& stretch) { return stretch.first_block; }
 __device__ __forceinline__ unsigned first_of(const WeightMatrix& matrix) { return matrix.first_tile; }
 template <class Entry>
 __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table, int count, unsigned block) {
@@ -32,14 +32,14 @@ __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table
 // ---- stretches
 
 constexpr int kThreads = 256, kWarps = kThreads / 32, kUnit = 8, kRounds = 8;
-constexpr int kTogether = 4;                                   // loads of a thread in flight
-constexpr size_t kPiece = size_t(kThreads) * kUnit * kRounds;  // elements of a block
+constexpr int kTogether = 4;                                   // loads in flight per thread
+constexpr size_t kPiece = size_t(kThreads) * kUnit * kRounds;  // elements per block
 
 struct WarpMaxima {
   uint32_t warp[kWarps];
 };
 
-// In thread 0.
+// Returns the maximum over the block in thread 0.
 __device__ __forceinline__ uint32_t block_max(uint32_t value) {
   auto& maxima = shared_memory<WarpMaxima>();
   value = warp_max(value);
@@ -50,8 +50,8 @@ __device__ __forceinline__ uint32_t block_max(uint32_t value) {
   return value;
 }
 
-// Calls f with the thread's units of the stretch's piece: which number is the first, kUnit of them, and how many of
-// these are the stretch's; the others are 0.
+// Calls f(first, values, count) with each of the thread's units in this piece of the stretch. `first` is the index of
+// the unit's first element. `count` of its kUnit values belong to the stretch; the others are 0.
 template <class F>
 __device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t count, unsigned piece, const F& f) {
   constexpr size_t kPieceUnits = kPiece / kUnit;
@@ -78,13 +78,13 @@ __device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t cou
 }
 
 __global__ void __launch_bounds__(kThreads)
-    largest_magnitudes_kernel(const WeightStretch* __restrict__ table, int count, unsigned first_block) {
+    largest_magnitudes_kernel(const WeightRange* __restrict__ table, int count, unsigned first_block) {
   const unsigned block = blockIdx.x + first_block;
-  const WeightStretch stretch = entry_of(table, count, block);
+  const WeightRange stretch = entry_of(table, count, block);
   Vector<bf16, kUnit> magnitudes = {};
-  for_units(in_device_memory(stretch.x), stretch.count, block - stretch.first_block,
-            [&](size_t, const Vector<bf16, kUnit>& x, int) { raise_to_magnitudes(magnitudes, x); });
-  const uint32_t largest = block_max(largest_of(magnitudes));
+  for_units(assume_global(stretch.x), stretch.count, block - stretch.first_block,
+            [&](size_t, const Vector<bf16, kUnit>& x, int) { max_abs_into(magnitudes, x); });
+  const uint32_t largest = block_max(max_value(magnitudes));
   if (threadIdx.x == 0) atomic_max(bits_of(stretch.amax), largest);
 }
 
@@ -93,25 +93,24 @@ __device__ __forceinline__ float scale_from(const float* amax, int tensor, const
   return scale_of(bits_at(amax), largest_fp8(Fp8Format::e4m3), words.power_of_two);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    quantize_stretches_kernel(const WeightStretch* __restrict__ table, int count, unsigned first_block,
-                              WeightWords words) {
+__global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const WeightRange* __restrict__ table, int count,
+                                                                      unsigned first_block, WeightWords words) {
   const unsigned block = blockIdx.x + first_block;
-  const WeightStretch stretch = entry_of(table, count, block);
+  const WeightRange stretch = entry_of(table, count, block);
   const float scale = scale_from(stretch.amax, stretch.tensor, words);
   Vector<bf16, kUnit> magnitudes = {};
   int values = 0, saturated = 0, underflowed = 0;
-  uint8_t* q = in_device_memory(stretch.q);
-  for_units(in_device_memory(stretch.x), stretch.count, block - stretch.first_block,
+  uint8_t* q = assume_global(stretch.q);
+  for_units(assume_global(stretch.x), stretch.count, block - stretch.first_block,
             [&](size_t first, const Vector<bf16, kUnit>& x, int here) {
               float v[kUnit];
               load_vector(v, x.v);
-              raise_to_magnitudes(magnitudes, x);
+              max_abs_into(magnitudes, x);
               VECTOR_LOOP
               for (int j = 0; j < kUnit; ++j) v[j] *= scale;
               alignas(8) uint8_t bytes[kUnit];
               store_fp8(bytes, v, Fp8Format::e4m3);
-              // Loops of fixed length, so that the bytes stay in registers.
+              // Loops with a fixed trip count, so that the bytes stay in registers.
               if (here == kUnit) *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
 #pragma unroll
               for (int j = 0; j < kUnit; ++j)
@@ -126,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
             });
   QuantizeStatistics* statistics = words.statistics ? words.statistics + stretch.tensor : nullptr;
   if (statistics) add_statistics(*statistics, values, saturated, underflowed);
-  const uint32_t largest = block_max(largest_of(magnitudes));
+  const uint32_t largest = block_max(max_value(magnitudes));
   if (threadIdx.x != 0) return;
   if (words.seen) atomic_max(bits_of(words.seen + stretch.tensor), largest);
   if (largest >= kInfinity && words.not_finite) atomic_min(words.not_finite, stretch.number);
@@ -143,9 +142,9 @@ __device__ __forceinline__ TilePlace place_in(const WeightMatrix& matrix, unsign
   return {int(i / matrix.across), int(i % matrix.across)};
 }
 
-__device__ __forceinline__ QuantizedTensor in_device_memory(QuantizedTensor tensor) {
-  tensor.data = ::in_device_memory(tensor.data);
-  tensor.factors = ::in_device_memory(tensor.factors);
+__device__ __forceinline__ QuantizedTensor assume_global(QuantizedTensor tensor) {
+  tensor.data = ::assume_global(tensor.data);
+  tensor.factors = ::assume_global(tensor.factors);
   return tensor;
 }
 
@@ -154,7 +153,7 @@ __global__ void __launch_bounds__(kTileThreads)
     matrices_amax_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile) {
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
-  raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::in_device_memory(m.x)},
+  raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::assume_global(m.x)},
                                          m.by_rows.rows, m.by_rows.columns, place_in(m, tile));
 }
 
@@ -165,8 +164,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
   const int t = m.tensor;
-  const TileArguments a{in_device_memory(m.by_rows),
-                        in_device_memory(m.by_columns),
+  const TileArguments a{assume_global(m.by_rows),
+                        assume_global(m.by_columns),
                         words.power_of_two,
                         m.amax,
                         m.row_amax,
@@ -176,11 +175,11 @@ __global__ void __launch_bounds__(kTileThreads)
                         words.not_finite,
                         m.number,
                         words.statistics ? words.statistics + t : nullptr};
-  quantize_tile<PlainSource, width>(a, PlainSource{::in_device_memory(m.x)}, m.by_rows.rows, m.by_rows.columns,
+  quantize_tile<PlainSource, width>(a, PlainSource{::assume_global(m.x)}, m.by_rows.rows, m.by_rows.columns,
                                     place_in(m, tile));
 }
 
-// `width`: of the loads from q.
+// `width`: bytes per load from q.
 template <int width>
 __global__ void __launch_bounds__(kTileThreads)
     arrange_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile, WeightWords words) {
@@ -210,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-// From the first byte of several buffers to the last.
+// The range from the first byte of several buffers to the last.
 struct Span {
   uintptr_t begin = UINTPTR_MAX, end = 0;
   template <class T>
@@ -225,21 +224,21 @@ struct Span {
 };
 
 template <class Entry, class Add>
-Span span_of(const TablePart<Entry>& part, const Add& add) {
+Span span_of(const DeviceTable<Entry>& part, const Add& add) {
   Span span;
   for (int i = 0; i < part.count; ++i) add(span, part.on_host[i]);
   return span;
 }
 
-// Of the words that the tensors have: T* of number 0.
+// Returns the span of the entries' words. `words` points to the word of tensor 0.
 template <class Entry, class T>
-Span words_of(const TablePart<Entry>& part, T* words) {
+Span words_of(const DeviceTable<Entry>& part, T* words) {
   return span_of(part, [&](Span& span, const Entry& e) { span.add(words ? words + e.tensor : nullptr, 1); });
 }
 
-size_t blocks_of(const WeightStretch& stretch) { return blocks_for(stretch.count, kPiece); }
+size_t blocks_of(const WeightRange& stretch) { return blocks_for(stretch.count, kPiece); }
 unsigned blocks_of(const WeightStretches& part) {
-  const WeightStretch& last = part.on_host[part.count - 1];
+  const WeightRange& last = part.on_host[part.count - 1];
   return last.first_block + unsigned(blocks_of(last)) - part.on_host[0].first_block;
 }
 
@@ -253,12 +252,12 @@ unsigned tiles_of(const WeightMatrices& part) {
 size_t size_of(const WeightMatrix& m) { return size_t(m.by_rows.rows) * size_t(m.by_rows.columns); }
 
 template <class Entry>
-void require_entries(const char* who, const TablePart<Entry>& part) {
+void require_entries(const char* who, const DeviceTable<Entry>& part) {
   REQUIRE(part.count >= 1, "%s: %d entries of a table: expected at least one", who, part.count);
 }
 
 template <class Entry>
-void require_scales(const char* who, const TablePart<Entry>& part, const WeightWords& words) {
+void require_scales(const char* who, const DeviceTable<Entry>& part, const WeightWords& words) {
   for (int i = 0; i < part.count; ++i)
     REQUIRE(!words.needs_amax() || part.on_host[i].amax, "%s: tensor %d has neither a scale nor a largest number", who,
             part.on_host[i].tensor);
@@ -266,7 +265,8 @@ void require_scales(const char* who, const TablePart<Entry>& part, const WeightW
 
 bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
-// Calls `body` with the width, as a constant, in which all matrices can be read.
+// Calls `body` with the width in which all matrices can be read, as a constant: `wide` if `takes` is true for each of
+// them, else 1.
 template <int wide, class Width, class Body>
 void with_width(const WeightMatrices& part, const Width& takes, const Body& body) {
   const bool all = std::all_of(part.on_host, part.on_host + part.count, takes);
@@ -282,7 +282,7 @@ void with_vectors(const WeightMatrices& part, const Body& body) {
 Span numbers_of(const WeightMatrices& part) {
   return span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.x, size_of(m)); });
 }
-// Of FP8 operands; unless by_rows has no memory of its own.
+// Returns the span of the FP8 operands, except a by_rows whose bytes are q itself.
 Span operands_of(const WeightMatrices& part) {
   return span_of(part, [](Span& span, const WeightMatrix& m) {
     for (const QuantizedTensor* t : {&m.by_rows, &m.by_columns}) {
@@ -301,9 +301,9 @@ Span maxima_of(const WeightMatrices& part) {
 
 }  // namespace
 
-void place(std::vector<WeightStretch>& table) {
+void place(std::vector<WeightRange>& table) {
   size_t blocks = 0;
-  for (WeightStretch& s : table) {
+  for (WeightRange& s : table) {
     REQUIRE(s.count > 0 && is_aligned(s.x, 16) && is_aligned(s.q, 8),
             "a stretch of %zu weights at %p, bytes at %p: expected some, aligned to 16 and 8 bytes", s.count,
             static_cast<const void*>(s.x), static_cast<const void*>(s.q));
@@ -331,22 +331,22 @@ void place(std::vector<WeightMatrix>& table) {
   REQUIRE(tiles <= INT32_MAX, "matrices of %zu tiles: a launch takes 2^31-1", tiles);
 }
 
-void largest_magnitudes(Stream& stream, const WeightStretches& part) {
-  require_entries("largest_magnitudes", part);
-  const Span x = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.x, s.count); });
-  const Span amax = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.amax, 1); });
+void weight_amax(Stream& stream, const WeightStretches& part) {
+  require_entries("weight_amax", part);
+  const Span x = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.x, s.count); });
+  const Span amax = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.amax, 1); });
   launch<largest_magnitudes_kernel>(
-      {stream, "largest_magnitudes", {amax.written(), x.read(), reads(part.on_device, size_t(part.count))}},
-      blocks_of(part), kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block);
+      {stream, "weight_amax", {amax.written(), x.read(), reads(part.on_device, size_t(part.count))}}, blocks_of(part),
+      kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block);
 }
 
 void quantize(Stream& stream, const WeightStretches& part, const WeightWords& words) {
   require_entries("quantize", part);
   require_scales("quantize", part, words);
-  const Span x = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.x, s.count); });
-  const Span q = span_of(part, [](Span& span, const WeightStretch& s) { span.add(s.q, s.count); });
+  const Span x = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.x, s.count); });
+  const Span q = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.q, s.count); });
   const Span amax =
-      span_of(part, [&](Span& span, const WeightStretch& s) { span.add(words.needs_amax() ? s.amax : nullptr, 1); });
+      span_of(part, [&](Span& span, const WeightRange& s) { span.add(words.needs_amax() ? s.amax : nullptr, 1); });
   launch<quantize_stretches_kernel>({stream,
                                      "quantize_stretches",
                                      {q.written(), x.read(), amax.read(), words_of(part, words.scale).read(),
@@ -359,7 +359,7 @@ void quantize(Stream& stream, const WeightStretches& part, const WeightWords& wo
 bool needs_amax(const WeightMatrices& part, const WeightWords& words) {
   return std::any_of(part.on_host, part.on_host + part.count, [&](const WeightMatrix& m) {
     return m.by_rows.has_row_scales() || m.by_columns.has_row_scales() ||
-           (words.needs_amax() && (m.by_rows.has_one_scale() || m.by_columns.has_one_scale()));
+           (words.needs_amax() && (m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale()));
   });
 }
 
@@ -387,39 +387,39 @@ void quantize(Stream& stream, const WeightMatrices& part, const WeightWords& wor
   });
 }
 
-void arrange_quantized(Stream& stream, const WeightMatrices& part, const WeightWords& words) {
-  require_entries("arrange_quantized", part);
-  require_scales("arrange_quantized", part, words);
+void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, const WeightWords& words) {
+  require_entries("transpose_gathered_weights", part);
+  require_scales("transpose_gathered_weights", part, words);
   for (int i = 0; i < part.count; ++i) {
     const WeightMatrix& m = part.on_host[i];
     REQUIRE(m.by_rows.scaling == Scaling::tensor && m.by_columns.scaling == Scaling::tensor,
-            "arrange_quantized: %d x %d with %s: expected one scale", m.by_rows.rows, m.by_rows.columns,
+            "transpose_gathered_weights: %d x %d with %s: expected one scale", m.by_rows.rows, m.by_rows.columns,
             scaling_name(m.by_rows.scaling));
     REQUIRE(m.by_rows.data != m.q || m.by_rows.bytes() == size_of(m),
-            "arrange_quantized: %d x %d need a copy with padding", m.by_rows.rows, m.by_rows.columns);
+            "transpose_gathered_weights: %d x %d need a copy with padding", m.by_rows.rows, m.by_rows.columns);
   }
   const Span q = span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.q, size_of(m)); });
   const auto takes = [](const WeightMatrix& m) { return m.by_rows.columns % kBytes == 0 && is_aligned(m.q, kBytes); };
   with_width<kBytes>(part, takes, [&](auto width) {
     launch<arrange_kernel<decltype(width)::value>>(
         {stream,
-         "arrange_quantized",
+         "transpose_gathered_weights",
          {q.read(), operands_of(part).written(), (words.needs_amax() ? maxima_of(part) : Span{}).read(),
           words_of(part, words.scale).read(), reads(part.on_device, size_t(part.count))}},
         tiles_of(part), kTileThreads, sizeof(ByteTile), part.on_device, part.count, part.on_host[0].first_tile, words);
   });
 }
 
-void spread_rows(Stream& stream, float* out, size_t width, const TablePart<RowStretch>& part) {
-  require_entries("spread_rows", part);
+void scatter_rows(Stream& stream, float* out, size_t width, const DeviceTable<RowStretch>& part) {
+  require_entries("scatter_rows", part);
   const Span x =
       span_of(part, [](Span& span, const RowStretch& row) { span.add(row.count ? row.x : nullptr, row.count); });
   for (int i = 0; i < part.count; ++i)
-    REQUIRE(part.on_host[i].first + part.on_host[i].count <= width, "spread_rows: %zu numbers from %zu in a row of %zu",
-            part.on_host[i].count, part.on_host[i].first, width);
+    REQUIRE(part.on_host[i].first + part.on_host[i].count <= width,
+            "scatter_rows: %zu numbers from %zu in a row of %zu", part.on_host[i].count, part.on_host[i].first, width);
   launch<spread_rows_kernel>(
       {stream,
-       "spread_rows",
+       "scatter_rows",
        {writes(out, size_t(part.count) * width), x.read(), reads(part.on_device, size_t(part.count))}},
       dim3(blocks_for(width, kThreads), unsigned(part.count)), kThreads, 0, out, width, part.on_device);
 }

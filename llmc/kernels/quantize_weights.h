@@ -1,80 +1,84 @@
-// Quantization of weights (quantize.h), many tensors in one launch: whole matrices; stretches of matrices, wherever
-// ranks cut them, to e4m3 with one scale that the ranks agree on; what becomes of such bytes when they are whole again;
-// and the vectors beside them. Deterministic.
+// Quantization of weights (quantize.h), many tensors in one launch. One kernel quantizes whole matrices. Another
+// quantizes stretches of matrices, cut anywhere between ranks, to e4m3 with one scale that the ranks agree on. A third
+// makes both orientations of such bytes when they are whole again. scatter_rows is for the vectors beside them.
+// Deterministic.
 //
-// A launch works on neighbours in a table, which is made once: it lies on the device, and on the host for the launcher.
+// A launch processes neighbouring entries of a table. The table is made once; it lies on the device, and on the host
+// for the launcher.
 #pragma once
 
 #include <vector>
 
 #include "llmc/kernels/quantize.h"
 
-// Entries of a table, neighbours there.
+// Neighbouring entries of a table.
 template <class Entry>
-struct TablePart {
+struct DeviceTable {
   const Entry *on_host, *on_device;
   int count;
-  TablePart part(int first, int number) const { return {on_host + first, on_device + first, number}; }
+  DeviceTable part(int first, int number) const { return {on_host + first, on_device + first, number}; }
 };
 
-// What the tensors have in common. Pointers, as in Quantization, are those of the tensor with number 0.
+// The arguments that all tensors have in common, as in Quantization. `scale`, `seen` and `statistics` point to the
+// words of tensor 0; `not_finite` is one word for all.
 struct WeightWords {
-  const float* scale = nullptr;  // known beforehand: then amax is not read
+  const float* scale = nullptr;  // if known beforehand: amax is not read then
   float* seen = nullptr;
   QuantizeStatistics* statistics = nullptr;
   uint32_t* not_finite = nullptr;
   bool power_of_two = false;
-  bool may_lack_scale = false;  // some scale may be 0, which stands for none: it follows from amax then
+  bool may_lack_scale = false;  // some scale may be 0, which stands for none: it is then computed from amax
   bool needs_amax() const { return !scale || may_lack_scale; }
 };
 
-// `count` numbers at x, 16-byte aligned, whose bytes are at q, 8-byte aligned.
-struct WeightStretch {
+// A stretch: `count` elements at x, 16-byte aligned. Their FP8 bytes are at q, 8-byte aligned.
+struct WeightRange {
   const bf16* x;
   uint8_t* q;
   size_t count;
-  float* amax;      // of its tensor
-  int tensor;       // its number among the words
-  uint32_t number;  // what not_finite becomes
+  float* amax;      // of the tensor
+  int tensor;       // its index in the arrays of WeightWords
+  uint32_t number;  // reported in not_finite, as in Quantization
   unsigned first_block = 0;
 };
-using WeightStretches = TablePart<WeightStretch>;
-// Gives each its blocks in a launch of all: to be called before the table is copied to the device. Throws if a stretch
-// is empty or not aligned.
-void place(std::vector<WeightStretch>& table);
+using WeightStretches = DeviceTable<WeightRange>;
+// Assigns to each entry its blocks in a launch over the whole table. Call it before the table is copied to the device.
+// Throws if a stretch is empty or not aligned.
+void place(std::vector<WeightRange>& table);
 
-// amax = max(amax, largest |x| of the stretch); the bits of a NaN are the largest.
-void largest_magnitudes(Stream& stream, const WeightStretches& stretches);
+// Raises each stretch's amax to the largest |x| of the stretch; NaN counts as the largest, by its bits.
+void weight_amax(Stream& stream, const WeightStretches& stretches);
 void quantize(Stream& stream, const WeightStretches& stretches, const WeightWords& words);
 
-// A matrix x (rows, columns), which becomes both orientations; or its bytes q (rows, columns), contiguous, which
-// by_rows may be itself.
+// A matrix x (rows, columns), which is quantized in both orientations; or its FP8 bytes q (rows, columns), contiguous.
+// by_rows.data may be q itself.
 struct WeightMatrix {
   QuantizedTensor by_rows, by_columns;
   const bf16* x;
   const uint8_t* q;
-  float *amax, *row_amax, *column_amax;  // as in Quantization; null where the scales do not follow from them
+  float *amax, *row_amax, *column_amax;  // as in Quantization; null if the scales do not need them
   int tensor;
   uint32_t number;
-  unsigned first_tile = 0, across = 0;  // tiles of the launch before its own; tiles side by side
+  unsigned first_tile = 0, across = 0;  // tiles before its own in the launch; tiles per row of tiles
 };
-using WeightMatrices = TablePart<WeightMatrix>;
+using WeightMatrices = DeviceTable<WeightMatrix>;
+// Likewise for tiles. Throws unless by_rows and by_columns are a matrix and its transpose, 16-byte aligned.
 void place(std::vector<WeightMatrix>& table);
 
-// Whether scales follow from a pass of their own.
+// Returns true if quantize_amax must run before quantize.
 bool needs_amax(const WeightMatrices& matrices, const WeightWords& words);
-// amax, row_amax and column_amax are raised: the caller has cleared them.
+// Raises amax, row_amax and column_amax, which the caller has cleared.
 void quantize_amax(Stream& stream, const WeightMatrices& matrices);
 void quantize(Stream& stream, const WeightMatrices& matrices, const WeightWords& words);
-// Of q, with a single scale: the transpose, zero-padded, and a padded copy unless by_rows.data is q; the factors of
-// both.
-void arrange_quantized(Stream& stream, const WeightMatrices& matrices, const WeightWords& words);
+// From each matrix's q, with one scale: writes the transpose, zero-padded, a padded copy unless by_rows.data is q, and
+// the factors of both. Throws unless both operands have one scale.
+void transpose_gathered_weights(Stream& stream, const WeightMatrices& matrices, const WeightWords& words);
 
-// Numbers first .. first+count-1 of a row, which are at x; none where count is 0.
+// Elements first .. first+count-1 of a row, which are at x; none if count is 0.
 struct RowStretch {
   const bf16* x;
   size_t first, count;
 };
-// out (rows, width) = the numbers of each row's stretch, -0 elsewhere: summed over ranks with different stretches they
-// are whole rows to the bit, since adding -0 changes nothing.
-void spread_rows(Stream& stream, float* out, size_t width, const TablePart<RowStretch>& rows);
+// Writes out (rows, width) = the elements of each row's stretch, and -0 elsewhere. Summed over ranks with different
+// stretches these give the whole rows bit for bit, since adding -0 changes nothing.
+void scatter_rows(Stream& stream, float* out, size_t width, const DeviceTable<RowStretch>& rows);

@@ -1,5 +1,5 @@
-// A matrix in FP8 with the factors that undo its scaling: an operand of a product out = a bᵀ, whose K runs along the
-// columns of both.
+// A matrix in FP8 with the factors that undo its scaling. It is an operand of a product out = a bᵀ, whose K runs along
+// the columns of both operands.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #include "llmc/device/number.h"
 
-// Which elements share a factor, K running along the columns.
+// The elements that share a factor; K runs along the columns.
 enum class Scaling : uint8_t { tensor, row, block_1x128, block_128x128 };
 
 constexpr const char* scaling_name(Scaling scaling) {
@@ -17,20 +17,20 @@ constexpr const char* scaling_name(Scaling scaling) {
 
 struct QuantizedTensor {
   uint8_t* data = nullptr;   // (padded_rows, stride); zeros beyond (rows, columns)
-  float* factors = nullptr;  // 1 / scale, factor_count() of them; 256-byte aligned, as data
+  float* factors = nullptr;  // 1 / scale, factor_count() of them; 256-byte aligned, like data
   int rows = 0, columns = 0;
   Fp8Format format = Fp8Format::e4m3;
   Scaling scaling = Scaling::tensor;
-  // One scale for the whole tensor, and its factor once for each row: to be multiplied with an operand that has one a
-  // row. Only with Scaling::row.
+  // All rows share one scale, and its factor is stored once per row. Such an operand can be multiplied with one that
+  // has a scale per row. Only with Scaling::row.
   bool one_scale = false;
 
   explicit operator bool() const { return data != nullptr; }
-  bool has_one_scale() const { return scaling == Scaling::tensor || one_scale; }
+  bool per_tensor_scale() const { return scaling == Scaling::tensor || one_scale; }
   bool has_row_scales() const { return scaling == Scaling::row && !one_scale; }
 
   static constexpr int kBlock = 128;
-  // What products want rows and columns to be multiples of.
+  // Rows and columns are padded to a multiple of this, as products require.
   HOST_DEVICE int padding() const {
     return scaling == Scaling::block_1x128 || scaling == Scaling::block_128x128 ? kBlock : 16;
   }
@@ -38,7 +38,8 @@ struct QuantizedTensor {
   HOST_DEVICE int stride() const { return (columns + padding() - 1) / padding() * padding(); }
   size_t bytes() const { return size_t(padded_rows()) * size_t(stride()); }
 
-  // Blocks of 128 columns; from one row of 128x128 blocks to the next, which products want as a multiple of 4.
+  // column_blocks: the number of blocks of 128 columns. block_stride: factors from one row of 128x128 blocks to the
+  // next, which products need to be a multiple of 4.
   HOST_DEVICE int column_blocks() const { return stride() / kBlock; }
   HOST_DEVICE int block_stride() const { return (column_blocks() + 3) / 4 * 4; }
   size_t factor_count() const {
@@ -54,7 +55,7 @@ struct QuantizedTensor {
     }
     return 0;
   }
-  // Of the element's factor.
+  // Returns the index of the factor of element (row, column).
   HOST_DEVICE size_t factor_at(int row, int column) const {
     switch (scaling) {
       case Scaling::tensor:

@@ -1,8 +1,9 @@
 // Root-mean-square norm over the last axis.  y[N,C] = x * rstd * w;  rstd[N] = 1/sqrt(mean(x^2) + eps), fp32.
 // forward: sum =, y =, rstd =.  backward: dx +=, dw +=.  Deterministic: see rmsnorm.h.
 //
-// A row belongs to 1, 2, 4 ... 32 threads of one warp: in the CPU world it is waiting that costs. Each adds up its own
-// part, then each adds the parts of its row, in their order, from shared memory. Long rows on a GPU: rmsnorm_wide.cu.
+// At most one warp shares a row (1, 2, 4 ... 32 threads), because waiting is expensive in the CPU backend. Each thread
+// adds up its own part of the row, then adds the parts of all of the row's threads, in their order, from shared memory.
+// On a GPU rmsnorm_wide.cu processes long rows.
 #include "llmc/kernels/rmsnorm.h"
 
 #include <algorithm>
@@ -22,8 +23,8 @@ struct RowParts {
   float part[2][kThreads];
 };
 
-// The sum over the blockDim.x threads of this row. Between two calls of a thread `buffer` alternates: then nobody
-// writes what another still reads, and one rendezvous is enough.
+// Returns the sum over the blockDim.x threads of this row. `buffer` alternates between two calls of a thread: then no
+// thread writes what another still reads, and one barrier per call is enough.
 __device__ __forceinline__ float row_sum(float value, int buffer) {
   if (blockDim.x == 1) return value;
   float* parts = shared_memory<RowParts>().part[buffer] + threadIdx.y * blockDim.x;
@@ -34,7 +35,7 @@ __device__ __forceinline__ float row_sum(float value, int buffer) {
   return sum;
 }
 
-// With `b`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x.
+// With `add`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x.
 template <class T, int width, bool add>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
@@ -69,17 +70,17 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, scale[j]);
     const Vector<T, width> numbers = rounded<T>(v);
-    if (amax) raise_to_magnitudes(largest, numbers);
+    if (amax) max_abs_into(largest, numbers);
     if (y) *reinterpret_cast<Vector<T, width>*>(y + offset + c) = numbers;
   }
-  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
+  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
 }
 
-// Registers for what is quantized alone.
+// True for bf16, the only type that is quantized; finding the amax costs registers.
 template <class T>
 constexpr bool kTakesAmax = std::is_same_v<T, bf16>;
 
-// A block has `rows` rows; blockDim.y of them at a time give their dx, then their share of dw, while dy and x are near.
+// A block processes `rows` rows, blockDim.y at a time: first dx, then their share of dw, while dy and x are in cache.
 // dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)); part[block, C] = sum of dy * x * rstd over the block's rows.
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
@@ -111,12 +112,12 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < width; ++j) d[j] += r * (g[j] * scale[j] - v[j] * slope);
       const Vector<T, width> numbers = rounded<T>(d);
-      if constexpr (kTakesAmax<T>) raise_to_magnitudes(largest, numbers);
+      if constexpr (kTakesAmax<T>) max_abs_into(largest, numbers);
       *reinterpret_cast<Vector<T, width>*>(dx + offset + c) = numbers;
     }
     if constexpr (kTakesAmax<T>)
-      if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), largest_of(largest));
-    // Here a thread owns columns, not rows: it waits for nobody, since dy, x and rstd are only read.
+      if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
+    // Here a thread owns columns, not rows. No barrier is needed, since dy, x and rstd are only read.
     const int last = N < first + together ? N : first + together;
     for (int c = (threadIdx.y * lanes + lane) * width; c < C; c += lanes * together * width) {
       float* sums = part + size_t(blockIdx.x) * C + c;
@@ -139,8 +140,8 @@ struct ReduceSums {
   float sum[kReduceGroups][kReduceLanes * 8];
 };
 
-// dw[C] += part[parts, C] summed over the first axis: group g adds rows g, g + groups, ..., then the groups' sums are
-// added in their order.
+// Adds part[parts, C], summed over the first axis, to dw[C]. Group g adds rows g, g + groups, …; then the sums of the
+// groups are added in their order.
 template <int width>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_reduce_kernel(float* __restrict__ dw, const float* __restrict__ part, int parts, int C) {
@@ -172,12 +173,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-int threads_a_row(int C) { return threads_for_row(C / vector_width(C), 16, 32); }
+int threads_per_row(int C) { return threads_for_row(C / vector_width(C), 16, 32); }
 
-// Rows that one block of the backward kernel sums up for dw: many where rows are short, few where a GPU would otherwise
-// be left without work.
-int rows_a_block(int C) { return C <= 512 ? 64 : 16; }
-int blocks_of_rows(int N, int C) { return int(blocks_for(size_t(N), size_t(rows_a_block(C)))); }
+// Returns the rows that one block of the backward kernel adds up for dw: 64 if rows are short, else 16, so that a GPU
+// does not lack blocks.
+int rows_per_block(int C) { return C <= 512 ? 64 : 16; }
+int blocks_of_rows(int N, int C) { return int(blocks_for(size_t(N), size_t(rows_per_block(C)))); }
 
 void require_norm(const char* who, int N, int C) {
   REQUIRE(N >= 1 && C >= 1, "%s: N = %d rows of C = %d: expected at least one row and one column", who, N, C);
@@ -194,7 +195,7 @@ void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const 
           "%s: y overlaps an input or the sum, which are read after y is begun", name);
   REQUIRE(!add || (!overlap(sum, bytes, b, bytes) && (sum == x || !overlap(sum, bytes, x, bytes))),
           "%s: the sum overlaps b, or a without being a", name);
-  const int lanes = threads_a_row(C), together = kThreads / lanes;
+  const int lanes = threads_per_row(C), together = kThreads / lanes;
   with_vector_width(name, C, {sum, y, x, b, w}, [&](auto width) {
     if (takes_rmsnorm_wide(stream.device().info(), C))
       return rmsnorm_wide_forward<T, add>(stream, name, sum, y, rstd, x, b, w, N, C, eps, amax);
@@ -234,7 +235,7 @@ void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T*
   REQUIRE(!overlap(dx, bytes, dy, bytes) && !overlap(dx, bytes, x, bytes),
           "rmsnorm_backward: dx overlaps dy or x, which are read after dx is begun");
   REQUIRE(!amax || kTakesAmax<T>, "rmsnorm_backward: the largest number of dx is found in bf16 alone");
-  const int lanes = threads_a_row(C), rows = rows_a_block(C), together = std::min(rows, kThreads / lanes);
+  const int lanes = threads_per_row(C), rows = rows_per_block(C), together = std::min(rows, kThreads / lanes);
   const int parts = blocks_of_rows(N, C);
   with_vector_width("rmsnorm_backward", C, {dx, dw, scratch, dy, x, w}, [&](auto width_constant) {
     constexpr int width = decltype(width_constant)::value;

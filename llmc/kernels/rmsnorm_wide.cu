@@ -1,11 +1,11 @@
 // Root-mean-square norm over rows that a whole block shares.  y[N,C] = x * rstd * w.
 // forward: sum =, y =, rstd =.  backward: dx +=, shares of dw =.  Deterministic: see rmsnorm.h.
 //
-// What should limit it: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
-// written), and w and a share of dw once a block. A block of 256 threads has all loads of a row in flight before the
-// first is used, 8 KiB at C = 2048 in bf16 with the addition; 6 to 8 blocks a multiprocessor ask for the 40 KiB and
-// more that a latency of about 700 ns needs at 4.3 TB/s over 132 multiprocessors. The two barriers of a row's sum are
-// hidden behind the other blocks' loads.
+// Expected limit: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
+// written), and w and a share of dw once per block. A block of 256 threads has all loads of a row in flight before the
+// first is used, 8 KiB at C = 2048 in bf16 with the addition. 6 to 8 blocks per multiprocessor then have the 40 KiB or
+// more in flight that a latency of about 700 ns needs at 4.3 TB/s over 132 multiprocessors. The loads of other blocks
+// hide the two barriers of a row's sum.
 #include "llmc/kernels/rmsnorm_wide.h"
 
 #include "llmc/kernels/elementwise.cuh"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMostThreads = 512, kMostVectors = 2;
 
-// A thread's part of a row: vectors threadIdx.x, threadIdx.x + blockDim.x, … of 8 numbers, as they lie in memory.
+// A thread's part of a row: vectors threadIdx.x, threadIdx.x + blockDim.x, … of 8 elements, as they lie in memory.
 template <class T, int kVectors>
 struct Part {
   Vector<T, 8> vector[kVectors];
@@ -40,10 +40,10 @@ struct Part {
   __device__ __forceinline__ void set(int i, int j, float x) { vector[i].v[j] = from_float<T>(x); }
 };
 
-// amax = max(amax, the largest among all threads').
+// Raises *amax to the largest of all threads' values.
 template <class T>
 __device__ __forceinline__ void raise_by_warps(float* amax, const Vector<T, 8>& largest) {
-  const uint32_t of_warp = warp_max(largest_of(largest));
+  const uint32_t of_warp = warp_max(max_value(largest));
   if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
 }
 
@@ -76,11 +76,12 @@ __global__ void __launch_bounds__(kMostThreads)
   if (!amax) return;
   Vector<T, 8> largest = {};
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) raise_to_magnitudes(largest, row.vector[i]);
+  for (int i = 0; i < kVectors; ++i) max_abs_into(largest, row.vector[i]);
   raise_by_warps(amax, largest);
 }
 
-// A block has `rows` rows, one after the other, and a thread the same columns of each: it keeps their sums for dw.
+// A block processes `rows` rows, one after another. A thread has the same columns of each row and keeps their sums for
+// dw.
 // dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)); share[block, C] = sum of dy * x * rstd over the block's rows.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kMostThreads)
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kMostThreads)
     d.store(dx + offset, vectors);
     if (amax)
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) raise_to_magnitudes(largest, d.vector[i]);
+      for (int i = 0; i < kVectors; ++i) max_abs_into(largest, d.vector[i]);
   }
   float* to = share + size_t(blockIdx.x) * C;
 #pragma unroll
@@ -128,7 +129,8 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-// Calls `body` with the vectors of a thread as a constant, as few as kMostThreads threads need, and the threads.
+// Calls `body` with the vectors per thread as a constant (the fewest for which kMostThreads threads suffice), and the
+// number of threads.
 template <class Body>
 void with_parts(int C, const Body& body) {
   const int vectors = C / 8;

@@ -1,8 +1,9 @@
-// Rotary position embedding, half-rotation, in place on the q and k heads of packed qkv[N, (NH + 2*NKV) * HD].
-// backward is the rotation by the negative angle. Deterministic. The tables are made here too, on the host.
+// Rotary position embedding, half-rotation, in place on the q and k heads of packed qkv[N, (NH + 2*NKV) * HD]. Backward
+// is the rotation by the negative angle. Deterministic. This file also computes the tables, on the host.
 #include "llmc/kernels/rope.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 
 #include "llmc/kernels/elementwise.cuh"
@@ -23,7 +24,8 @@ std::vector<double> rope_frequencies(const RopeScaling& scaling, int HD) {
     const double frequency = std::pow(scaling.theta, -2.0 * i / HD);
     double& result = frequencies[size_t(i)] = frequency;
     if (!scaling.llama3) continue;
-    // How many turns fit into the original context: up to `low` the wave is long, from `high` on it is short.
+    // The turns that fit into the original context: up to `low` turns the wave is long, from `high` turns on it is
+    // short.
     const double turns = scaling.original_max_position * frequency / (2 * M_PI);
     const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
     const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
@@ -58,9 +60,9 @@ void require_rope_positions(const int* positions, size_t count, int table_positi
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kHeads = 8;  // of one thread, which reads their angles once
+constexpr int kHeads = 8;  // heads per thread, which reads their angles once
 
-// A task of a row: `width` pairs of each of kHeads heads. `heads` are q and k heads, row_width also has v's.
+// A task of a row: `width` pairs of each of kHeads heads. `heads` counts q and k heads; row_width includes the v heads.
 template <class T, int width, bool inverse>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(T* __restrict__ qkv, const float* __restrict__ table, const int* __restrict__ positions, int N,
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
       load_vector(b, partner);
 #pragma unroll
       for (int j = 0; j < width; ++j) {
-        const Turned pair = turned(a[j], b[j], cosine[j], sine[j]);
+        const RotatedPair pair = rotate_pair(a[j], b[j], cosine[j], sine[j]);
         a[j] = pair.a, b[j] = pair.b;
       }
       store_vector(at, a);
@@ -101,43 +103,42 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-template <class T, bool inverse>
-void rotate(Stream& stream, const char* name, T* qkv, const float* table, const int* positions, int N, int NH, int NKV,
-            int HD, int table_positions) {
-  REQUIRE(N >= 1 && NH >= 1 && NKV >= 1, "%s: N = %d rows of %d query and %d key heads: expected at least one of each",
-          name, N, NH, NKV);
-  REQUIRE(HD >= 2 && HD % 2 == 0 && HD <= 4096, "%s: head size %d: expected an even number up to 4096", name, HD);
-  REQUIRE(table_positions >= 1, "%s: a table of %d positions: expected at least one", name, table_positions);
-  const int half = HD / 2, heads = NH + NKV, row_width = (NH + 2 * NKV) * HD;
-  const int tasks = half / vector_width(half) * int(blocks_for(size_t(heads), kHeads));
+template <bool inverse>
+void rotate(Stream& stream, const char* who, const Tensor& qkv, const RopeAngles& angles) {
+  const Tensor &table = angles.table, &positions = angles.positions;
+  require_tensor(who, "table", table, DType::fp32, {-1, -1, 2});
+  const int64_t N = qkv.rows(), half = table.shape[2], width = qkv.columns(), HD = 2 * half, heads = angles.heads;
+  REQUIRE(half >= 1 && HD <= 4096 && table.shape[1] >= 1 && table.shape[1] <= INT_MAX,
+          "%s: table is %s\n  expected (positions, HD / 2, 2) with at least one position, HD <= 4096", who,
+          table.text().c_str());
+  REQUIRE(
+      N >= 1 && N <= INT_MAX && heads >= 2 && heads * HD < width && width <= INT_MAX && width % HD == 0,
+      "%s: qkv is %s, of which %d heads of %d are rotated\n  expected (N, (NH + 2 NKV) HD) with at least one row, and "
+      "NH + NKV heads to rotate",
+      who, qkv.text().c_str(), angles.heads, int(HD));
+  require_tensor(who, "qkv", qkv, qkv.type, {N, width});
+  require_tensor(who, "positions", positions, DType::int32, {N});
+  const Work work{stream, who, {updates(qkv), reads(table), reads(positions)}};
+  const int tasks = int(half) / vector_width(int(half)) * int(blocks_for(size_t(heads), kHeads));
   const int threads = threads_for_row(tasks, 1, kThreads);
   const dim3 block(threads, kThreads / threads);
-  with_vector_width(name, half, {qkv, table}, [&](auto width) {
-    launch<rope_kernel<T, decltype(width)::value, inverse>>(
-        {stream,
-         name,
-         {updates(qkv, size_t(N) * row_width), reads(table, size_t(table_positions) * HD),
-          reads(positions, size_t(N))}},
-        blocks_for(size_t(N), block.y), block, 0, qkv, table, positions, N, heads, row_width, half, table_positions);
+  const unsigned grid = blocks_for(size_t(N), block.y);
+  with_type(who, qkv.type, [&](auto number) {
+    using T = decltype(number);
+    with_vector_width(who, int(half), {qkv.data, table.data}, [&](auto vector) {
+      launch<rope_kernel<T, decltype(vector)::value, inverse>>(work, grid, block, 0, qkv.as<T>(), table.as<float>(),
+                                                               positions.as<int>(), int(N), int(heads), int(width),
+                                                               int(half), int(table.shape[1]));
+    });
   });
 }
 
 }  // namespace
 
-template <class T>
-void rope_forward(Stream& stream, T* qkv, const float* table, const int* positions, int N, int NH, int NKV, int HD,
-                  int table_positions) {
-  rotate<T, false>(stream, "rope_forward", qkv, table, positions, N, NH, NKV, HD, table_positions);
+void rope_forward(Stream& stream, const Tensor& qkv, const RopeAngles& angles) {
+  rotate<false>(stream, "rope_forward", qkv, angles);
 }
 
-template <class T>
-void rope_backward(Stream& stream, T* dqkv, const float* table, const int* positions, int N, int NH, int NKV, int HD,
-                   int table_positions) {
-  rotate<T, true>(stream, "rope_backward", dqkv, table, positions, N, NH, NKV, HD, table_positions);
+void rope_backward(Stream& stream, const Tensor& dqkv, const RopeAngles& angles) {
+  rotate<true>(stream, "rope_backward", dqkv, angles);
 }
-
-#define INSTANTIATE(T)                                                                        \
-  template void rope_forward(Stream&, T*, const float*, const int*, int, int, int, int, int); \
-  template void rope_backward(Stream&, T*, const float*, const int*, int, int, int, int, int);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

@@ -1,5 +1,5 @@
-// Rows of C numbers, each walked by some threads in vectors of 8: what the row-wise kernels share. Where C is not a
-// multiple of 8 they walk single numbers with the same text.
+// Shared by the row-wise kernels: some threads walk a row of C elements in vectors of 8. If C is not a multiple of 8,
+// the same source walks single elements.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 #include "llmc/device/launch.cuh"
 
-// The width that rows of C numbers are walked in.
+// Returns the vector width for rows of C elements.
 constexpr int vector_width(int C) { return C % 8 == 0 ? 8 : 1; }
 
-// Calls `body` with vector_width(C) as a constant; throws if the buffers do not allow it.
+// Calls `body` with vector_width(C) as a constant. Throws if the width is 8 and a buffer is not 16-byte aligned.
 template <class Body>
 void with_vector_width(const char* who, int C, std::initializer_list<const void*> buffers, const Body& body) {
   if (vector_width(C) == 1) return body(std::integral_constant<int, 1>{});
@@ -23,7 +23,8 @@ void with_vector_width(const char* who, int C, std::initializer_list<const void*
   body(std::integral_constant<int, 8>{});
 }
 
-// How many threads share a row of `vectors`: a power of two, at most `most`, that leaves each of them `each` or more.
+// Returns how many threads share a row of `vectors` vectors: a power of two, at most `most`, that leaves each of them
+// `each` vectors or more.
 constexpr int threads_for_row(int vectors, int each, int most) {
   int threads = 1;
   while (2 * threads <= most && vectors >= 2 * threads * each) threads *= 2;

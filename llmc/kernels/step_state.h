@@ -1,34 +1,35 @@
-// What changes from step to step and kernels need: it lives in device memory, written by the host's copy at the start
-// of a step and by the kernels of that step, so that no kernel argument has to change between steps.
+// The values that kernels need and that change from step to step. They live in device memory: the host's copy
+// overwrites them at the start of a step, and the kernels of the step update them. So no kernel argument has to change
+// between steps.
 #pragma once
 
 #include <cstdint>
 
-// Tensors, after a step with delayed FP8 scales.
+// Counts of tensors, after a step with delayed FP8 scales.
 struct Fp8Counts {
-  int64_t overflows;   // with a number beyond what their scale could hold
-  int64_t underflows;  // all of whose numbers became 0 at their scale, and were not
-  int64_t no_scale;    // that have had no number but 0 so far: their scale is 0, and stands for none
+  int64_t overflows;   // tensors with a value beyond what their scale can represent
+  int64_t underflows;  // tensors whose values all became 0 at their scale, and were not all 0
+  int64_t no_scale;    // tensors that have had no value but 0 so far: their scale is 0, which stands for none
 };
 
 struct StepState {
-  // From the host.
+  // Set by the host.
   float learning_rate;
   float bias_correction1, bias_correction2;  // 1 - beta1^t, 1 - beta2^t with t = step + 1
   float grad_clip;                           // largest gradient norm; 0: no clipping
-  int64_t step;                              // 0 for the first
+  int64_t step;                              // 0 for the first step
 
-  // This rank's from the host, then summed over the ranks.
+  // Set by the host for this rank, then summed over the ranks.
   int64_t label_count;       // labels of the global batch that are not ignored
   int64_t stop_requests;     // ranks that were asked to stop after this step
-  int64_t saved, not_saved;  // ranks that are done with their part of a checkpoint, and that failed to write it
+  int64_t saved, not_saved;  // ranks that have written their part of a checkpoint; ranks that failed to
 
-  // From the step itself.
-  double loss_sum;    // sum of their losses in nats (this rank's until summed over ranks)
-  double square_sum;  // of all gradients (this rank's until summed over ranks)
-  float grad_norm;    // L2 over all gradients, before clipping
+  // Written by the kernels of the step.
+  double loss_sum;    // sum of the labels' losses in nats (this rank's until summed over ranks)
+  double square_sum;  // sum of squares of all gradients (this rank's until summed over ranks)
+  float grad_norm;    // L2 norm of all gradients, before clipping
   float clip_factor;  // min(1, grad_clip / grad_norm)
   Fp8Counts fp8;
-  uint32_t fp8_not_finite = ~0u;          // of a tensor with an infinity or NaN, the smallest
-  uint32_t fp8_weights_not_finite = ~0u;  // the same of weights on their way to other ranks
+  uint32_t fp8_not_finite = ~0u;          // smallest nonfinite_code() of a tensor with an infinity or NaN
+  uint32_t fp8_weights_not_finite = ~0u;  // the same for weights that are sent to other ranks
 };

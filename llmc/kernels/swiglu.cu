@@ -1,10 +1,12 @@
 // SwiGLU.  out[N,FF] = silu(gate) * up of gate_up[N,2*FF], gates first.
 // forward: out =.  backward: dgate_up =, in place if wanted.  Deterministic.
 //
-// What should limit it on a GPU: device memory, 6 bytes an element forward and 10 backward in bf16. At 4.3 TB/s over
-// 132 multiprocessors that is 3 elements a cycle forward, of about 20 instructions each, half of what a multiprocessor
-// issues.
+// Expected limit on a GPU: device memory, 6 bytes per element forward and 10 backward in bf16. At 4.3 TB/s over 132
+// multiprocessors that is 3 elements per cycle and multiprocessor forward, of about 20 instructions each: half of what
+// a multiprocessor can issue.
 #include "llmc/kernels/swiglu.h"
+
+#include <climits>
 
 #include "llmc/kernels/elementwise.cuh"
 #include "llmc/kernels/rows.cuh"
@@ -55,49 +57,57 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void require_sizes(const char* who, int N, int FF) {
-  REQUIRE(N >= 1 && FF >= 1 && FF <= (1 << 29), "%s: N = %d rows of FF = %d: expected at least one of each, FF <= 2^29",
-          who, N, FF);
-}
-
 dim3 block_of(int FF) {
   const int threads = threads_for_row(FF / vector_width(FF), 8, 128);
   return dim3(threads, kThreads / threads);
 }
 
+// Checks the tensors beside out or dout, which is (N, FF), and gate_up; returns N and FF.
+struct Sizes {
+  int N, FF;
+};
+Sizes require_sizes(const char* who, const char* name, const Tensor& out, const Tensor& gate_up) {
+  const int64_t N = out.rows(), FF = out.columns();
+  REQUIRE(N >= 1 && N <= INT_MAX && FF >= 1 && FF <= (1 << 29),
+          "%s: %s is %s\n  expected (N, FF) with at least one row and one column, FF <= 2^29", who, name,
+          out.text().c_str());
+  require_tensor(who, name, out, out.type, {N, FF});
+  require_tensor(who, "gate_up", gate_up, out.type, {N, 2 * FF});
+  return {int(N), int(FF)};
+}
+
 }  // namespace
 
-template <class T>
-void swiglu_forward(Stream& stream, T* out, const T* gate_up, int N, int FF) {
-  require_sizes("swiglu_forward", N, FF);
-  const size_t size = size_t(N) * FF;
-  REQUIRE(!overlap(out, size * sizeof(T), gate_up, 2 * size * sizeof(T)),
-          "swiglu_forward: out overlaps gate_up: half of its rows would be overwritten before they are read");
+void swiglu_forward(Stream& stream, const Tensor& out, const Tensor& gate_up) {
+  const char* who = "swiglu_forward";
+  const auto [N, FF] = require_sizes(who, "out", out, gate_up);
+  require_apart(who, "out", out, "gate_up", gate_up);  // half of its rows would be overwritten before they are read
+  const Work work{stream, who, {writes(out), reads(gate_up)}};
   const dim3 block = block_of(FF);
-  with_vector_width("swiglu_forward", FF, {out, gate_up}, [&](auto width) {
-    launch<swiglu_forward_kernel<T, decltype(width)::value>>(
-        {stream, "swiglu_forward", {writes(out, size), reads(gate_up, 2 * size)}}, blocks_for(size_t(N), block.y),
-        block, 0, out, gate_up, N, FF);
+  const unsigned grid = blocks_for(size_t(N), block.y);
+  with_type(who, out.type, [&, N = N, FF = FF](auto number) {
+    using T = decltype(number);
+    with_vector_width(who, FF, {out.data, gate_up.data}, [&](auto width) {
+      launch<swiglu_forward_kernel<T, decltype(width)::value>>(work, grid, block, 0, out.as<T>(), gate_up.as<T>(), N,
+                                                               FF);
+    });
   });
 }
 
-template <class T>
-void swiglu_backward(Stream& stream, T* dgate_up, const T* dout, const T* gate_up, int N, int FF) {
-  require_sizes("swiglu_backward", N, FF);
-  const size_t size = size_t(N) * FF, bytes = size * sizeof(T);
-  REQUIRE(!overlap(dgate_up, 2 * bytes, dout, bytes), "swiglu_backward: dgate_up overlaps dout");
-  REQUIRE(dgate_up == gate_up || !overlap(dgate_up, 2 * bytes, gate_up, 2 * bytes),
-          "swiglu_backward: dgate_up overlaps gate_up without being it");
+void swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dout, const Tensor& gate_up) {
+  const char* who = "swiglu_backward";
+  const auto [N, FF] = require_sizes(who, "dout", dout, gate_up);
+  require_tensor(who, "dgate_up", dgate_up, dout.type, {N, 2 * FF});
+  require_apart(who, "dgate_up", dgate_up, "dout", dout);
+  if (dgate_up.data != gate_up.data) require_apart(who, "dgate_up", dgate_up, "gate_up", gate_up);
+  const Work work{stream, who, {writes(dgate_up), reads(dout), reads(gate_up)}};
   const dim3 block = block_of(FF);
-  with_vector_width("swiglu_backward", FF, {dgate_up, dout, gate_up}, [&](auto width) {
-    launch<swiglu_backward_kernel<T, decltype(width)::value>>(
-        {stream, "swiglu_backward", {writes(dgate_up, 2 * size), reads(dout, size), reads(gate_up, 2 * size)}},
-        blocks_for(size_t(N), block.y), block, 0, dgate_up, dout, gate_up, N, FF);
+  const unsigned grid = blocks_for(size_t(N), block.y);
+  with_type(who, dout.type, [&, N = N, FF = FF](auto number) {
+    using T = decltype(number);
+    with_vector_width(who, FF, {dgate_up.data, dout.data, gate_up.data}, [&](auto width) {
+      launch<swiglu_backward_kernel<T, decltype(width)::value>>(work, grid, block, 0, dgate_up.as<T>(), dout.as<T>(),
+                                                                gate_up.as<T>(), N, FF);
+    });
   });
 }
-
-#define INSTANTIATE(T)                                           \
-  template void swiglu_forward(Stream&, T*, const T*, int, int); \
-  template void swiglu_backward(Stream&, T*, const T*, const T*, int, int);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

@@ -2,16 +2,15 @@
 //
 //   out[N,FF] = silu(gate) * up        silu(x) = x * sigmoid(x) = x / (1 + e^-x)
 //
-// T is float or bf16; arithmetic is fp32, rounded once. Each element by itself: deterministic. Buffers are 16-byte
-// aligned if FF is a multiple of 8.
+// All tensors are contiguous, and all fp32 or all bf16; arithmetic is fp32, rounded once. Elements do not depend on
+// each other: deterministic. Buffers are 16-byte aligned if FF is a multiple of 8. Both functions throw on invalid
+// shapes, types, alignment or overlaps.
 #pragma once
 
-#include "llmc/device/device.h"
+#include "llmc/device/tensor.h"
 
-// out[N,FF] =.
-template <class T>
-void swiglu_forward(Stream& stream, T* out, const T* gate_up, int N, int FF);
+// Writes out (N, FF) from gate_up (N, 2 FF), which out does not overlap.
+void swiglu_forward(Stream& stream, const Tensor& out, const Tensor& gate_up);
 
-// dgate_up[N,2*FF] =, from dout[N,FF] and forward's gate_up. dgate_up may be gate_up.
-template <class T>
-void swiglu_backward(Stream& stream, T* dgate_up, const T* dout, const T* gate_up, int N, int FF);
+// Writes dgate_up (N, 2 FF) from dout (N, FF) and forward's gate_up. dgate_up may be gate_up.
+void swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dout, const Tensor& gate_up);

@@ -154,7 +154,7 @@ FastestCandidate time_candidates(Stream& stream, int count, const std::function<
     wait();
     return end.milliseconds_since(begin) * 1e-3 / calls;
   };
-  wait();  // whatever else the device does would count too
+  wait();  // other work on the device would be timed too
   std::vector<double> once(size_t(count), 0.0);
   for (int i = 0; i < count; ++i) time(i, 1);  // the first call of a kernel loads it
   for (const double until = seconds() + kSoak; seconds() < until;) time(0, 1);
@@ -168,7 +168,7 @@ FastestCandidate time_candidates(Stream& stream, int count, const std::function<
   for (int i = 0; i < count; ++i)
     if (i == 0 || once[size_t(i)] < kNear * least) near.push_back(i);
   const int turns = least > kLong ? 3 : 7;
-  // Seconds of a call of each of them, who take turns.
+  // Returns the median seconds per call of each of these candidates, which take turns.
   const auto compare = [&](std::vector<int> ways) {
     std::map<int, std::vector<double>> taken;
     for (int turn = 0; turn < turns; ++turn, std::reverse(ways.begin(), ways.end()))
@@ -186,7 +186,7 @@ FastestCandidate time_candidates(Stream& stream, int count, const std::function<
   for (const auto& [i, median] : medians)
     if (median < medians[best]) best = i;
   if (best == 0) return {0, medians[0], medians[0]};
-  medians = compare({0, best});  // the least of many is too small: these two once more, alone
+  medians = compare({0, best});  // the least of many is biased low: time these two once more, alone
   if (medians[best] > (1 - kNoise) * medians[0]) return {0, medians[0], medians[0]};
   return {best, medians[best], medians[0]};
 }

@@ -9,8 +9,8 @@ namespace {
 
 struct Rule {
   const char* name;
-  Offload leaves_from;      // the least that sends it to the host
-  Recompute computed_from;  // the least that computes it again; none: nothing does
+  Offload leaves_from;      // the lowest level that sends it to the host
+  Recompute computed_from;  // the lowest level that recomputes it; none: no level does
 };
 
 constexpr Rule kRules[kSaved] = {{"x", Offload::input, Recompute::none},
@@ -34,7 +34,7 @@ constexpr Rule kRules[kSaved] = {{"x", Offload::input, Recompute::none},
 constexpr const char* kRecomputes[] = {"none", "norms", "mlp", "block"};
 constexpr const char* kOffloads[] = {"none", "input", "attention", "all"};
 
-// "norms, mlp, block": the names from the first on.
+// Returns "norms, mlp, block": the names from the first on.
 template <size_t n>
 std::string names_from(const char* const (&names)[n], int first) {
   std::string text;
@@ -58,29 +58,29 @@ Offload offload_named(const std::string& name) {
 
 const char* name_of(Saved saved) { return kRules[int(saved)].name; }
 
-Fate fate_of(Saved saved, int layer, const ActivationPolicy& policy, const LlamaConfig& config) {
+Storage storage_of(Saved saved, int layer, const ActivationPolicy& policy, const LlamaConfig& config) {
   const Rule& rule = kRules[int(saved)];
   if (policy.recomputes(layer) && rule.computed_from != Recompute::none && policy.recompute >= rule.computed_from)
-    return Fate::recomputed;
-  return policy.offloads(config) && policy.offload >= rule.leaves_from ? Fate::travels : Fate::kept;
+    return Storage::recomputed;
+  return policy.offloads(config) && policy.offload >= rule.leaves_from ? Storage::offloaded : Storage::kept;
 }
 
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
                   SavedTokens tokens, bool backward) {
   const size_t N = tokens.tokens, R = tokens.rows;
-  // Inputs that are gathered: as bytes where these have one scale, else in T.
+  // Inputs that the tensor-parallel ranks gather are saved as bytes if they have one scale, else in T.
   const auto gathered = [&](Product product) {
     return tokens.shared() && (product == Product::qkv || product == Product::gate_up);
   };
   const auto wide = [&](Product product, size_t size) -> SavedSize {
     const bool needed =
-        !fp8.quantizes(layer, product) || fp8.wide_wgrad() || (gathered(product) && !fp8.has_one_scale());
+        !fp8.quantizes(layer, product) || fp8.bf16_wgrad() || (gathered(product) && !fp8.per_tensor_scale());
     return {needed ? size : 0, element_bytes};
   };
   const auto operand = [&](Product product, bool factors) -> SavedSize {
-    if (!backward || !fp8.quantizes(layer, product) || fp8.wide_wgrad()) return {0, 1};
+    if (!backward || !fp8.quantizes(layer, product) || fp8.bf16_wgrad()) return {0, 1};
     const bool own_rows = gathered(product);
-    if (own_rows && !fp8.has_one_scale()) return {0, 1};
+    if (own_rows && !fp8.per_tensor_scale()) return {0, 1};
     const QuantizedTensor t =
         fp8.operand(Role::input, !own_rows, int(own_rows ? R : N), product_shape(config, product).IC);
     return factors ? SavedSize{t.factor_count(), sizeof(float)} : SavedSize{t.bytes(), 1};
@@ -149,21 +149,21 @@ std::string describe(int layer, const ActivationPolicy& policy, const LlamaConfi
   for (int s = 0; s < kSaved; ++s) {
     const std::string name = name_of(Saved(s));
     if (!size_of(Saved(s), layer, config, fp8, 2, tokens, true).count || name.ends_with("factors")) continue;
-    std::string& list = lists[int(fate_of(Saved(s), layer, policy, config))];
+    std::string& list = lists[int(storage_of(Saved(s), layer, policy, config))];
     list += (list.empty() ? "" : ", ") + name;
   }
-  std::string text = lists[int(Fate::kept)].empty() ? "" : "kept: " + lists[int(Fate::kept)];
+  std::string text = lists[int(Storage::kept)].empty() ? "" : "kept: " + lists[int(Storage::kept)];
   const auto add = [&](const char* what, const std::string& list) {
     if (!list.empty()) text += (text.empty() ? "" : "; ") + std::string(what) + list;
   };
-  add("computed again: ", lists[int(Fate::recomputed)]);
-  add("on the host: ", lists[int(Fate::travels)]);
-  if (!lists[int(Fate::travels)].empty())
+  add("computed again: ", lists[int(Storage::recomputed)]);
+  add("on the host: ", lists[int(Storage::offloaded)]);
+  if (!lists[int(Storage::offloaded)].empty())
     text += format(", %d block%s on the device", policy.horizon, policy.horizon == 1 ? "'s" : "s'");
   return text;
 }
 
-// "0-3, 6", or "0, 2, …, 30" of more than 4 with equal steps.
+// Returns "0-3, 6", or "0, 2, …, 30" for more than 4 layers in equal steps.
 std::string numbers(const std::vector<int>& layers) {
   const size_t n = layers.size();
   const int step = n > 1 ? layers[1] - layers[0] : 1;

@@ -1,13 +1,14 @@
-// What becomes of the tensors that a block's forward leaves for its backward. Each is kept on the device, computed
-// again, or sent to the host and back:
+// The storage of the tensors that a block's forward saves for its backward. Each is kept on the device, recomputed, or
+// sent to the host and back:
 //
-//   --recompute   computes again                          --activation-offload   sends to the host, of what is kept
-//   norms         both norms' and SwiGLU's outputs        input                  the block's input
-//   mlp           all of the MLP                          attention              and all up to attention's output
+//   --recompute   recomputes                              --activation-offload   sends to the host, if not recomputed
+//   norms         the outputs of both norms and SwiGLU    input                  the block's input
+//   mlp           all of the MLP                          attention              also all up to attention's output
 //   block         all but the block's input               all                    all
 //
-// What travels lies in one of `horizon` slots on the device, in which the blocks take turns: the last ones of forward,
-// which backward needs first, stay in theirs. Amazon SageMaker's activation offloading is block, input.
+// Offloaded tensors lie in one of `horizon` slots on the device, which the blocks use in turn. Backward needs the last
+// `horizon` blocks of forward first, so these stay in their slots. Amazon SageMaker's activation offloading is
+// --recompute block with --activation-offload input.
 #pragma once
 
 #include <string>
@@ -20,8 +21,8 @@ struct ActivationPolicy {
   Recompute recompute = Recompute::none;
   int recompute_every = 1;  // in the blocks 0, every, 2 every, …
   Offload offload = Offload::none;
-  int horizon = 2;  // blocks whose travelling tensors are on the device at once
-  // For checks: the device's memory is overwritten as soon as its copy has left.
+  int horizon = 2;  // blocks whose offloaded tensors are on the device at once
+  // For checks: the memory on the device is overwritten as soon as its copy has been made.
   bool poison = false;
 
   bool recomputes(int layer) const { return recompute != Recompute::none && layer % recompute_every == 0; }
@@ -31,7 +32,8 @@ struct ActivationPolicy {
 Recompute recompute_named(const std::string& name);
 Offload offload_named(const std::string& name);
 
-// In the order in which forward writes them; inputs of products are there in FP8 where those are in FP8, else in T.
+// The tensors that a block saves, in the order in which forward writes them. Inputs of products are saved in FP8 if the
+// product runs in FP8, else in T.
 enum class Saved {
   x,
   rstd1,
@@ -54,27 +56,28 @@ enum class Saved {
 inline constexpr int kSaved = int(Saved::down_input_factors) + 1;
 const char* name_of(Saved saved);
 
-enum class Fate { kept, recomputed, travels };
-Fate fate_of(Saved saved, int layer, const ActivationPolicy& policy, const LlamaConfig& config);
+enum class Storage { kept, recomputed, offloaded };
+Storage storage_of(Saved saved, int layer, const ActivationPolicy& policy, const LlamaConfig& config);
 
-// Elements and bytes of one; no elements where the block does not leave it.
+// The size of one saved tensor. `count` is 0 if the block does not save it.
 struct SavedSize {
   size_t count = 0, element_bytes = 1;
   size_t bytes() const { return count * element_bytes; }
 };
-// Of `tokens` tokens, of which this rank has so many rows between products (model/tensor_parallel.h).
+// The number of tokens, and of the rows of them that this rank has between products (model/tensor_parallel.h).
 struct SavedTokens {
   size_t tokens, rows;
-  bool shared() const { return rows < tokens; }  // what such products take is gathered
+  bool shared() const { return rows < tokens; }  // the ranks gather the inputs of qkv and gate_up
 };
-// `backward`: else only what forward itself needs.
+// `backward`: false leaves out the tensors that only backward needs.
 SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
                   SavedTokens tokens, bool backward);
 
-// For people: what becomes of each tensor with each value of both options, a line for those that share their fate.
+// Returns a table for people: the storage of each tensor for each value of both options, one line for tensors with the
+// same storage.
 std::string activation_table();
 
-// "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", a line for each kind of block. Of the last
-// blocks less is true: nothing is computed again in the last one, and what travels stays on the device of `horizon`.
+// Returns "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", one line for each kind of block.
+// Two exceptions are not described: the last block recomputes nothing, and the last `horizon` blocks offload nothing.
 std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8,
                                  int tensor_degree);

@@ -31,28 +31,28 @@ void ActivationStore<T>::plan_places(MemoryPlan& plan, SavedTokens tokens) {
       for (int s = 0; s < kSaved; ++s) {
         const Saved saved = Saved(s);
         const SavedSize size = size_of(saved, layer, config_, fp8_, sizeof(T), tokens, policy_.has_value());
-        if (size.count) f(layer, saved, std::tuple(fate(saved, layer), index_of(saved, layer), saved), size);
+        if (size.count) f(layer, saved, std::tuple(storage(saved, layer), index_of(saved, layer), saved), size);
       }
   };
-  std::map<std::tuple<Fate, int, Saved>, SavedSize> largest;  // of those that take turns
+  std::map<std::tuple<Storage, int, Saved>, SavedSize> largest;  // the largest of the tensors that share a place
   for_each([&](int, Saved, const auto& place, SavedSize size) {
     SavedSize& most = largest[place];
     if (size.bytes() > most.bytes()) most = size;
   });
-  std::map<std::tuple<Fate, int, Saved>, Planned<std::byte>> planned;
+  std::map<std::tuple<Storage, int, Saved>, Planned<std::byte>> planned;
   for_each([&](int layer, Saved saved, const auto& place, SavedSize size) {
-    const auto [fate, index, _] = place;
+    const auto [storage, index, _] = place;
     Planned<std::byte>& there = planned[place];
     if (there.buffer < 0) {
       const char* const categories[] = {"activations", "recompute", "offload slots"};
       const char* const owners[] = {"block %d %s", "workspace %d %s", "slot %d %s"};
       const SavedSize most = largest[place];
-      there = plan.add_elements(Segment::device, categories[int(fate)],
-                                format(owners[int(fate)], index, name_of(saved)), most.count, most.element_bytes);
+      there = plan.add_elements(Segment::device, categories[int(storage)],
+                                format(owners[int(storage)], index, name_of(saved)), most.count, most.element_bytes);
     }
     Block& block = blocks_[size_t(layer)];
     block.device[int(saved)] = {there, nullptr, size.bytes()};
-    if (fate == Fate::travels && leaves(layer))
+    if (storage == Storage::offloaded && leaves(layer))
       block.host[int(saved)] = {
           plan.add_elements(Segment::pinned, "activations", format("block %d %s", layer, name_of(saved)), size.count,
                             size.element_bytes),
@@ -61,19 +61,19 @@ void ActivationStore<T>::plan_places(MemoryPlan& plan, SavedTokens tokens) {
 }
 
 template <class T>
-Fate ActivationStore<T>::fate(Saved saved, int layer) const {
-  return policy_ ? fate_of(saved, layer, *policy_, config_) : Fate::kept;
+Storage ActivationStore<T>::storage(Saved saved, int layer) const {
+  return policy_ ? storage_of(saved, layer, *policy_, config_) : Storage::kept;
 }
 
 template <class T>
 int ActivationStore<T>::index_of(Saved saved, int layer) const {
   if (!policy_) return saved == Saved::qkv ? layer : layer % 2;
-  switch (fate(saved, layer)) {
-    case Fate::kept:
+  switch (storage(saved, layer)) {
+    case Storage::kept:
       return layer;
-    case Fate::recomputed:
+    case Storage::recomputed:
       return 0;
-    case Fate::travels:
+    case Storage::offloaded:
       return int(slot_of(layer));
   }
   return layer;
@@ -97,10 +97,10 @@ void ActivationStore<T>::bind(const Arena& arena, Stream& compute) {
 }
 
 template <class T>
-OperandMemory ActivationStore<T>::quantized_input(int layer, Product product, bool backward) const {
+OperandMemory ActivationStore<T>::saved_fp8_input(int layer, Product product, bool backward) const {
   const Saved input = kInputs[int(product)];
-  if (product == Product::o) return {};  // attention's output is there anyway
-  if (!backward && fate(input, layer) == Fate::recomputed && recompute(layer) != Recompute::none) return {};
+  if (product == Product::o) return {};  // attention's output is kept anyway
+  if (!backward && storage(input, layer) == Storage::recomputed && recompute(layer) != Recompute::none) return {};
   const Place* places = blocks_[size_t(layer)].device;
   return {reinterpret_cast<uint8_t*>(places[int(input)].data), reinterpret_cast<float*>(places[int(input) + 1].data)};
 }
@@ -113,7 +113,7 @@ Recompute ActivationStore<T>::recompute(int layer) const {
 template <class T>
 bool ActivationStore<T>::keeps_keys() const {
   for (int layer = 0; layer < config_.L; ++layer)
-    if (fate(Saved::qkv, layer) != Fate::kept) return false;
+    if (storage(Saved::qkv, layer) != Storage::kept) return false;
   return true;
 }
 
@@ -134,7 +134,7 @@ void ActivationStore<T>::send(int layer) {
   host_->out.wait(*computed_);
   for (int s = 0; s < kSaved; ++s)
     if (block.host[s].bytes) copy_bytes(host_->out, block.host[s].data, block.device[s].data, block.host[s].bytes);
-  // Not `middle`, which the block behind it still reads: in the slot it is overwritten by the next block's.
+  // All but `middle` is overwritten: the next block still reads `middle`, and a later block writes its own over it.
   for (int s = 0; policy_->poison && s < kSaved; ++s)
     if (block.host[s].bytes && Saved(s) != Saved::middle)
       fill_bytes(host_->out, block.device[s].data, kPoison, block.host[s].bytes);
@@ -151,7 +151,7 @@ void ActivationStore<T>::end_backward(int layer) {
   if (travels() && layer >= policy_->horizon) fetch(layer - policy_->horizon);
 }
 
-// Into the slot that compute is done with.
+// Copies a block's tensors back into the slot that compute no longer uses.
 template <class T>
 void ActivationStore<T>::fetch(int layer) {
   const Block& block = blocks_[size_t(layer)];

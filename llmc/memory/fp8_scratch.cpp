@@ -2,24 +2,25 @@
 
 #include <algorithm>
 
-#include "llmc/kernels/quantized_product.h"
+#include "llmc/kernels/fp8_matmul.h"
 #include "llmc/model/tensor_projection.h"
 
 namespace {
 
-// The largest of each buffer.
+// The largest size that any product needs of each buffer.
 struct Sizes {
   size_t by_rows = 0, by_columns = 0, row_factors = 0, column_factors = 0, columns = 0, padded = 0;
 };
 
-// `bytes`: of a number of the product. Forward may be asked for fewer rows: by samples, and by questions.
+// `bytes`: of one element of the output. Forward may have fewer rows than N, in sampling and in evaluation on
+// questions.
 void add_forward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
   const QuantizedTensor x = settings.operand(Role::input, false, N, shape.IC);
   const QuantizedTensor w = settings.operand(Role::weight, false, shape.OC, shape.IC);
   sizes.by_rows = std::max(sizes.by_rows, x.bytes());
   sizes.row_factors = std::max(sizes.row_factors, x.factor_count());
   sizes.columns = std::max(sizes.columns, size_t(shape.IC));
-  sizes.padded = std::max(sizes.padded, quantized_product_most_scratch(x, w, bytes));
+  sizes.padded = std::max(sizes.padded, fp8_matmul_most_scratch(x, w, bytes));
 }
 
 void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
@@ -27,14 +28,14 @@ void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape,
   const QuantizedTensor w = settings.operand(Role::weight, true, shape.OC, shape.IC);
   sizes.by_rows = std::max(sizes.by_rows, dy.bytes());
   sizes.row_factors = std::max(sizes.row_factors, dy.factor_count());
-  sizes.padded = std::max(sizes.padded, quantized_product_scratch(dy, w, bytes));
-  if (settings.wide_wgrad()) return;
+  sizes.padded = std::max(sizes.padded, fp8_matmul_scratch(dy, w, bytes));
+  if (settings.bf16_wgrad()) return;
   const QuantizedTensor dy_t = settings.operand(Role::output_gradient, true, N, shape.OC);
   const QuantizedTensor x_t = settings.operand(Role::input, true, N, shape.IC);
   sizes.by_columns = std::max(sizes.by_columns, dy_t.bytes());
   sizes.column_factors = std::max(sizes.column_factors, dy_t.factor_count());
   sizes.columns = std::max(sizes.columns, size_t(shape.OC));
-  sizes.padded = std::max(sizes.padded, quantized_product_scratch(dy_t, x_t, sizeof(float)));
+  sizes.padded = std::max(sizes.padded, fp8_matmul_scratch(dy_t, x_t, sizeof(float)));
 }
 
 }  // namespace
@@ -51,10 +52,11 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
     add_forward(sizes, settings, shape, tokens, gathers_inputs(product) ? sizeof(bf16) : sum);
     if (backward) add_backward(sizes, settings, shape, tokens, gathers_inputs(product) ? sum : sizeof(bf16));
   }
-  const bool keeps_inputs = backward && !settings.wide_wgrad();
+  const bool keeps_inputs = backward && !settings.bf16_wgrad();
   bool any_o = false;
   for (int layer = 0; layer < config.L; ++layer) any_o = any_o || settings.quantizes(layer, Product::o);
-  // Of o its input is quantized from attention's output; with `tensor` that of qkv, gate and up is turned, too.
+  // The input of o is quantized by columns from attention's output. With `tensor`, the gathered inputs of qkv and
+  // gate_up are transposed or quantized by columns, too.
   const int width = std::max(product_shape(config, Product::o).IC, tensor ? config.C : 0);
   const bool any_turned = any_o || tensor;
   const QuantizedTensor input = settings.operand(Role::input, true, tokens, width);

@@ -6,7 +6,7 @@
 #include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/initialize.h"
 
-GradientStore::GradientStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied,
+GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, bool tied,
                              DType travels_as, Device& device, Stream& compute, Stream& communication,
                              HostStreams* host)
     : layout_(layout),
@@ -63,7 +63,7 @@ float* GradientStore::kept(int unit) const {
   return gradients_ + (sharded() ? sharding_.at(layout_, unit) : layout_.units[size_t(unit)].offset);
 }
 
-const float* GradientStore::to_update(int unit) const {
+const float* GradientStore::reduced_shard(int unit) const {
   return kept(unit) + (sharded() ? 0 : sharding_.first(layout_, unit));
 }
 
@@ -73,7 +73,7 @@ void GradientStore::begin_micro_step(bool first, bool last) {
   fetched_ = -1;
 }
 
-// In the order of backward; -1 behind the last one. A tied embedding comes with the head.
+// Returns the unit that follows in backward, -1 after the last. A tied embedding comes right after the head.
 int GradientStore::next_unit(int unit) const {
   const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
   const int blocks = int(layout_.units.size()) - 2;
@@ -85,7 +85,7 @@ int GradientStore::next_unit(int unit) const {
   return tied_ ? -1 : embedding;
 }
 
-// What earlier micro-batches summed comes into the unit's slot.
+// Copies the sums of earlier micro-batches into the unit's slot.
 void GradientStore::fetch(int unit) {
   const size_t slot = size_t(slot_of(unit));
   host_->in.wait(slot_free_[slot]);
@@ -104,18 +104,19 @@ float* GradientStore::begin(int unit) {
     REQUIRE(fetched_ == unit, "the gradients of unit %d come from the host, and backward is at unit %d", fetched_,
             unit);
     compute_.wait(came_[size_t(slot_of(unit))]);
-    // The next one comes meanwhile, once what was in its slot has left.
+    // The next unit's sums are copied meanwhile, once the former ones have left its slot.
     if (const int next = next_unit(unit); next >= 0) fetch(next);
   }
   return start;
 }
 
-// Everything but the blocks' and head's matrices, which are set; as few pieces as there are gaps between those.
+// Clears everything but the matrices of the blocks and the head, which are set. It clears one range for each gap
+// between these matrices.
 void GradientStore::clear_added(int unit) {
   float* start = whole(unit);
   const Unit& u = layout_.units[size_t(unit)];
   size_t begin = 0;
-  for (const Piece& piece : layout_.pieces(unit, 0, u.size)) {
+  for (const ParameterSlice& piece : layout_.slices(unit, 0, u.size)) {
     if (!piece.tensor->is_matrix() || u.kind == UnitKind::embedding) continue;
     if (piece.at > begin) clear(compute_, start + begin, piece.at - begin);
     begin = piece.at + piece.count;
@@ -147,7 +148,7 @@ void GradientStore::sum_part(int unit, float* sums, bool add) {
 
 void GradientStore::sum_copies(int unit, float* sums, size_t first, size_t count) {
   if (!sharding_.tensor) return;
-  for (const Piece& piece : layout_.pieces(unit, first, count))
+  for (const ParameterSlice& piece : layout_.slices(unit, first, count))
     if (Communicator* copies = sharding_.copies(*piece.tensor))
       copies->all_reduce_sum(communication_, sums + piece.at, piece.count);
 }
@@ -157,7 +158,7 @@ void GradientStore::reduce(int unit) {
   else reduce_whole(unit);
 }
 
-// To the host behind what `after` does; then the unit's slot is free.
+// Copies to the host after all that `after` has enqueued; then the unit's slot is free.
 void GradientStore::send(int unit, Stream& after, float* to, const float* from, size_t count) {
   summed_on_device_.record(after);
   host_->out.wait(summed_on_device_);
@@ -165,7 +166,7 @@ void GradientStore::send(int unit, Stream& after, float* to, const float* from, 
   slot_free_[size_t(slot_of(unit))].record(host_->out);
 }
 
-// Stages 0 and 1: micro-batches add up on this rank; the last one's sums go over the ranks.
+// Stages 0 and 1: micro-batches add up on this rank. After the last one the sums are reduced over the ranks.
 void GradientStore::reduce_whole(int unit) {
   const size_t size = layout_.units[size_t(unit)].size, part = sharding_.part(layout_, unit);
   float* start = whole(unit);
@@ -184,13 +185,13 @@ void GradientStore::reduce_whole(int unit) {
       sum_copies(unit, start + part, part, layout_.part_size(unit));
     }
   }
-  if (last_ && summed_) summed_(stream, unit, start + part);
+  if (last_ && on_reduced_) on_reduced_(stream, unit, start + part);
   if (!host_) return;
   if (last_ && sharding_.stage == 1) send(unit, stream, kept(unit) + part, start + part, layout_.part_size(unit));
   else send(unit, stream, kept(unit), start, size);
 }
 
-// Stages 2 and 3: each micro-batch's sums go over the ranks and add up in this rank's part.
+// Stages 2 and 3: each micro-batch's gradients are reduced over the ranks and added to this rank's part.
 void GradientStore::reduce_part(int unit) {
   const size_t size = layout_.part_size(unit);
   float* start = whole(unit);
@@ -203,13 +204,13 @@ void GradientStore::reduce_part(int unit) {
   if (!host_) slot_free_[size_t(slot_of(unit))].record(communication_);
   if (last_) sharding_.replicate.all_reduce_sum(communication_, sums, size);
   if (last_) sum_copies(unit, sums, sharding_.part(layout_, unit), size);
-  if (last_ && summed_) summed_(communication_, unit, sums);
+  if (last_ && on_reduced_) on_reduced_(communication_, unit, sums);
   if (!host_) return;
   send(unit, communication_, kept(unit), sums, size);
   sums_free_.record(host_->out);
 }
 
-// What earlier micro-batches summed of this rank's part.
+// Copies the sums of earlier micro-batches of this rank's part to the device.
 void GradientStore::fetch_sums(int unit) {
   host_->in.wait(sums_free_);
   copy(host_->in, sums_, kept(unit), layout_.part_size(unit));
@@ -217,7 +218,8 @@ void GradientStore::fetch_sums(int unit) {
 }
 
 void GradientStore::finish_step() {
-  // What the update fetches has left; the last one of a step waits for all before it.
+  // The update copies gradients back from the host, so host_->in waits until all have arrived there. The last event of
+  // a slot comes after all earlier ones.
   for (size_t slot = 0; host_ && slot < slot_free_.size(); ++slot) host_->in.wait(slot_free_[slot]);
   if (!sums_over_ranks()) return;
   reduced_.record(communication_);

@@ -1,16 +1,17 @@
-// The gradients, fp32, unit by unit. Those of a unit are summed over the ranks as soon as its backward is done, on the
-// communication stream, while the backward of the next unit computes.
+// The gradients in fp32, unit by unit. The gradients of a unit are summed over the ranks as soon as its backward is
+// done, on the communication stream, while the backward of the next unit computes.
 //
-// Stages 0 and 1 keep whole gradients, to which a step's micro-batches add; the last one's are summed. Stages 2 and 3
-// sum each micro-batch's and keep this rank's part of the sums: a unit is whole only while its backward computes, in
-// one of two buffers for blocks, and one for the head and the embedding, or one for each where the head is tied.
+// Stages 0 and 1 keep whole gradients. The micro-batches of a step add to them, and after the last one they are summed
+// over the ranks. Stages 2 and 3 sum the gradients of each micro-batch over the ranks and keep this rank's part of the
+// sums. There a unit is whole only while its backward computes: in one of two buffers for blocks, or in a buffer for
+// the head and the embedding. If the head is tied, the two have a buffer each.
 //
-// Offloaded, what is kept lies in pinned memory of the host: a unit is on the device only while its backward computes,
-// in buffers as those of stages 2 and 3, and its gradients come back for the next micro-batch to add to, and for the
-// update.
+// If gradients are offloaded, the kept ones lie in pinned memory of the host. A unit is then on the device only while
+// its backward computes, in buffers like those of stages 2 and 3. Its gradients are copied back when the next
+// micro-batch adds to them, and for the update.
 //
-// Rounded to bf16 they take half the way between those that shard, where NCCL adds in bf16 too; micro-batches and
-// replicas add in fp32.
+// On request gradients are rounded to bf16 to travel between the ranks that shard, which halves the bytes. NCCL then
+// adds in bf16, too; micro-batches and replicas are added in fp32.
 #pragma once
 
 #include <functional>
@@ -22,42 +23,47 @@
 
 class GradientStore {
  public:
-  // `host`: null where they stay on the device.
-  GradientStore(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, bool tied, DType travels_as,
+  // `host`: null if gradients stay on the device.
+  GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, bool tied, DType travels_as,
                 Device& device, Stream& compute, Stream& communication, HostStreams* host);
   void bind(const Arena& arena);
-  // Is told of each unit, when a step's last sums of this rank's part of it are on the device: what it enqueues on the
-  // stream finds them there.
-  using Summed = std::function<void(Stream& stream, int unit, const float* part)>;
-  void tell(Summed summed) { summed_ = std::move(summed); }
+  // Called once per unit and step, when this rank's shard of the reduced gradients is final. Work that the callback
+  // enqueues on `stream` sees these sums.
+  using Reduced = std::function<void(Stream& stream, int unit, const float* part)>;
+  void on_reduced(Reduced reduced) { on_reduced_ = std::move(reduced); }
 
-  // The next backward pass is the first or last of its step, or both, or neither.
+  // The next backward pass is the first of its step, or the last, or both, or neither.
   void begin_micro_step(bool first, bool last);
-  // Whether matrices' gradients are added to what is there; else they are set. Norms', and the embedding's, always add.
-  bool adds() const { return !sharded() && !first_; }
-  // Compute begins with the unit: clears what its kernels only add to. Returns the unit's start.
+  // True if the gradients of matrices are added to what is there; otherwise they are set. Those of norms and of the
+  // embedding are always added.
+  bool accumulates() const { return !sharded() && !first_; }
+  // Call this before the unit's backward is enqueued: it clears the gradients that kernels only add to. Returns the
+  // start of the unit.
   float* begin(int unit);
-  // The unit's backward is enqueued: sums it over the ranks, if this is the time.
+  // Call this after the unit's backward is enqueued. Sums the unit over the ranks: in stages 0 and 1 after the last
+  // micro-batch, in stages 2 and 3 after each.
   void reduce(int unit);
   // The compute stream waits for all sums.
   void finish_step();
 
-  // After finish_step: sums of what this rank updates, sharding.count() elements, on the host where they are offloaded.
-  const float* to_update(int unit) const;
-  // Between steps, a buffer for a whole unit on this rank.
-  float* spare(int unit) const { return whole(unit); }
+  // Call this after finish_step. Returns the sums that this rank updates, sharding.count() elements; they are on the
+  // host if they are offloaded.
+  const float* reduced_shard(int unit) const;
+  // Between steps: returns a buffer for a whole unit on this rank.
+  float* borrow_buffer(int unit) const { return whole(unit); }
 
  private:
   bool sharded() const { return sharding_.stage >= 2; }
   int slot_of(int unit) const;
-  // Over those that shard: a whole unit into itself, or this rank's part of it set into `sums` or added to it.
+  // Both sum over the ranks that shard. sum_whole() sums a whole unit in place. sum_part() sets `sums` to this rank's
+  // part of the sum, or adds the part to `sums`.
   void sum_whole(float* whole, size_t size);
   void sum_part(int unit, float* sums, bool add);
-  // Over the ranks that have the same elements by tensor parallelism: of elements first .. first+count-1 of the unit.
+  // Sums elements first .. first+count-1 of the unit over the tensor-parallel ranks that have the same elements.
   void sum_copies(int unit, float* sums, size_t first, size_t count);
-  // What is there while the unit's backward computes.
+  // The unit's buffer while its backward computes.
   float* whole(int unit) const;
-  // What lasts.
+  // The memory in which the unit's gradients, or this rank's part of them, are kept.
   float* kept(int unit) const;
   bool has_slots() const { return sharded() || host_; }
   bool sums_over_ranks() const { return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tensor; }
@@ -69,22 +75,22 @@ class GradientStore {
   void send(int unit, Stream& after, float* to, const float* from, size_t count);
   int next_unit(int unit) const;
 
-  const TensorLayout& layout_;
+  const ParameterLayout& layout_;
   const Sharding sharding_;
   const bool tied_;
   Stream &compute_, &communication_;
   HostStreams* host_;
-  Summed summed_;
-  Planned<float> planned_, planned_sums_;  // whole, or this rank's parts; a part of one unit on its way
+  Reduced on_reduced_;
+  Planned<float> planned_, planned_sums_;  // whole, or this rank's parts; sums of a part of one unit
   std::vector<Planned<float>> planned_slots_;
   Planned<bf16> planned_rounded_;
   float *gradients_ = nullptr, *sums_ = nullptr;
   std::vector<float*> slots_;
-  bf16* rounded_ = nullptr;  // a unit on its way; null if it travels as it is
+  bf16* rounded_ = nullptr;  // a unit that travels in bf16; null: fp32 travels
   std::vector<Event> slot_free_;
-  std::vector<Event> computed_;  // a unit
+  std::vector<Event> computed_;  // one per unit
   Event reduced_, sums_came_, sums_free_, summed_on_device_;
-  std::vector<Event> came_;  // a slot
-  int fetched_ = -1;         // the last unit that was
+  std::vector<Event> came_;  // one per slot
+  int fetched_ = -1;         // the last unit that was copied from the host; -1: none
   bool first_ = true, last_ = true;
 };

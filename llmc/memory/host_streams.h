@@ -1,4 +1,4 @@
-// The streams on which memory travels to the host and from it, beside compute.
+// The streams that copy memory to the host (`out`) and from it (`in`) while compute runs.
 #pragma once
 
 #include "llmc/device/device.h"

@@ -8,8 +8,8 @@
 #include "llmc/device/number.h"
 
 template <class T>
-ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, const TensorLayout& layout,
-                                  const Sharding& sharding, const Fp8Settings& fp8, ScaleStore* scales,
+ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout,
+                                  const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales,
                                   int blocks_at_once, Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
       sharding_(sharding),
@@ -34,7 +34,7 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
       any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, product) && !gathered(layer));
   }
   finds_largest_ = scales && fp8.finds_largest_weights();
-  if (scales && fp8.has_one_scale())
+  if (scales && fp8.per_tensor_scale())
     planned_largest_ =
         plan.add<float>(Segment::symmetric, "FP8 scales", "largest weights", size_t(config.L * kProducts));
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
@@ -70,10 +70,10 @@ void ParameterStore<T>::bind(const Arena& arena) {
   if constexpr (kSeparate) {
     if (planned_largest_.count) {
       largest_ = arena[planned_largest_];
-      clear(compute_, largest_, planned_largest_.count);  // the ranks compare those of products in bf16, too
+      clear(compute_, largest_, planned_largest_.count);  // the ranks all-reduce the words of products in bf16, too
     }
     if (fp8_gather_)
-      fp8_gather_->bind(arena, largest_, [&](int layer) { return own_weights(layout_.block_unit(layer)); });
+      fp8_gather_->bind(arena, largest_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
     if (quantized_)
       quantized_->bind(arena, compute_, largest_, [&](int layer) {
         const int unit = layout_.block_unit(layer);
@@ -90,7 +90,7 @@ int ParameterStore<T>::slot_of(int unit) const {
 }
 
 template <class T>
-T* ParameterStore<T>::own_weights(int unit) const {
+T* ParameterStore<T>::local_shard(int unit) const {
   const bool whole_here = sharding_.stage < 3 && !travels_in_fp8(unit);
   return weights_ + weights_at_[size_t(unit)] + (whole_here ? sharding_.first(layout_, unit) : 0);
 }
@@ -113,7 +113,7 @@ template <class T>
 void ParameterStore<T>::updated(bool found_largest) {
   changed();
   found_largest_ = found_largest;
-  if (sharding_.stage == 0 && found_largest) agree(largest_, planned_largest_.count);
+  if (sharding_.stage == 0 && found_largest) all_reduce_max(largest_, planned_largest_.count);
   if (sharding_.stage == 0) return;
   updated_.record(compute_);
   if constexpr (kSeparate) {
@@ -121,7 +121,7 @@ void ParameterStore<T>::updated(bool found_largest) {
     if (!compare && !fp8_gather_) return;
     communication_.wait(updated_);
     moved_since_update_ = true;
-    if (compare) sharding_.agree(communication_, largest_, planned_largest_.count);
+    if (compare) sharding_.all_reduce_max(communication_, largest_, planned_largest_.count);
     if (fp8_gather_) fp8_gather_->updated(found_largest);
   }
 }
@@ -148,14 +148,14 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
     if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
   }
   if (!travels_in_fp8(unit))
-    sharding_.gather.all_gather(communication_, const_cast<T*>(whole(unit)), own_weights(unit),
+    sharding_.gather.all_gather(communication_, const_cast<T*>(whole(unit)), local_shard(unit),
                                 layout_.part_size(unit) * sizeof(T));
   gathered_[size_t(unit)].record(communication_);
   awaited_[size_t(unit)] = false;
 }
 
 template <class T>
-void ParameterStore<T>::agree(float* numbers, size_t count) {
+void ParameterStore<T>::all_reduce_max(float* numbers, size_t count) {
   if (!sharding_.tensor_gather) return;
   computed_.record(compute_);
   communication_.wait(computed_);
@@ -164,7 +164,7 @@ void ParameterStore<T>::agree(float* numbers, size_t count) {
   compute_.wait(agreed_);
 }
 
-// Until the next update the compute stream waits for a unit once.
+// The compute stream waits only once for each gather of a unit.
 template <class T>
 void ParameterStore<T>::await(int unit) {
   REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
@@ -187,7 +187,8 @@ BlockWeights<T> ParameterStore<T>::get_block(int layer) {
   if constexpr (kSeparate) {
     const bool as_bytes = travels_in_fp8(unit);
     if (quantized_ && !quantized_now_[size_t(unit)]) {
-      quantized_->make(compute_, layer, found_largest_, [this](float* numbers, size_t n) { agree(numbers, n); });
+      quantized_->make(compute_, layer, found_largest_,
+                       [this](float* numbers, size_t n) { all_reduce_max(numbers, n); });
       quantized_now_[size_t(unit)] = true;
     }
     if (as_bytes) return {fp8_gather_->norm1(layer), nullptr, nullptr, fp8_gather_->norm2(layer), nullptr, nullptr};

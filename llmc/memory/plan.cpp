@@ -8,7 +8,7 @@
 
 namespace {
 
-// Bytes by category of the memories that share a device, or of the host's, largest first.
+// Returns the bytes of each category, largest first: of the host's memory if `pinned`, else of the device's segments.
 std::vector<std::pair<size_t, std::string>> by_category(const std::vector<MemoryPlan::Buffer>& buffers, bool pinned) {
   std::map<std::string, size_t> sums;
   for (const auto& b : buffers)
@@ -36,7 +36,7 @@ size_t MemoryPlan::reserved_bytes() const {
 }
 
 std::string MemoryPlan::table() const {
-  constexpr size_t kWorthALine = 1 << 20;  // of the host's
+  constexpr size_t kWorthALine = 1 << 20;  // for a category of the host
   size_t width = 17;
   for (const Buffer& b : buffers_) width = std::max(width, b.category.size());
   for (const auto& [what, bytes] : reserved_) width = std::max(width, what.size());

@@ -1,7 +1,6 @@
-// The memory plan: every buffer of a run is registered here before anything is allocated, so that what the run will
-// need is known, printed and allocated as one arena for each segment. The same registration makes the plan of
-// --dry-run. Beside the buffers it counts the device memory that the driver and the libraries take by themselves
-// (reserve.h).
+// The memory plan. Every buffer of a run is registered here before anything is allocated. So the memory that the run
+// will need is known, printed, and allocated as one arena for each segment. The same registration makes the plan of
+// --dry-run. The plan also counts the device memory that the driver and the libraries take by themselves (reserve.h).
 //
 //   MemoryPlan plan;
 //   Planned<float> m = plan.add<float>(Segment::device, "optimizer", "first moments", n);
@@ -18,7 +17,7 @@
 #include "llmc/device/device.h"
 
 enum class Segment {
-  device,     // of one rank's GPU
+  device,     // memory of one rank's GPU
   symmetric,  // device memory at equal offsets on all ranks, for buffers that collectives work on
   pinned,     // page-locked memory of the host
 };
@@ -47,24 +46,25 @@ class MemoryPlan {
     return {add_bytes(segment, category, name, count * sizeof(T), sizeof(T)), count};
   }
 
-  // The same where only the run knows the type: elements of 1, 2 or 4 bytes. The count is one of bytes.
+  // The same for a type that is known only at run time, with elements of 1, 2 or 4 bytes. The count of the result is in
+  // bytes.
   Planned<std::byte> add_elements(Segment segment, const std::string& category, const std::string& name, size_t count,
                                   size_t element_bytes) {
     return {add_bytes(segment, category, name, count * element_bytes, element_bytes), count * element_bytes};
   }
 
-  // Device memory that the run needs and that is no buffer: it counts, and the arena does not hold it.
+  // Counts device memory that the run needs beside its buffers. The arena does not hold it.
   void reserve(const std::string& what, size_t bytes) { reserved_.push_back({what, bytes}); }
 
   const std::vector<Buffer>& buffers() const { return buffers_; }
   size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
-  // Device and symmetric memory together: the arena's part of a GPU.
+  // Device and symmetric memory together: the arena's share of a GPU.
   size_t device_bytes() const { return bytes(Segment::device) + bytes(Segment::symmetric); }
   size_t reserved_bytes() const;
-  // Both: what has to fit on a GPU.
+  // Device bytes and reserve together: this must fit on a GPU.
   size_t needed_device_bytes() const { return device_bytes() + reserved_bytes(); }
-  // One line a category with its bytes, largest first, and the sums, for the device and for the host; a line for each
-  // reserve behind the device's; no newline at the end.
+  // Returns one line per category with its bytes, largest first, and the sums, first for the device and then for the
+  // host. After the device's sum there is one line for each reserve. There is no newline at the end.
   std::string table() const;
 
  private:
@@ -80,7 +80,7 @@ class MemoryPlan {
 class Arena {
  public:
   Arena() = default;
-  // The communicator allocates the symmetric segment, if there is one. Then all ranks call.
+  // The communicator, if there is one, allocates the symmetric segment; then all ranks must call this.
   Arena(Device& device, const MemoryPlan& plan, Communicator* communicator = nullptr);
 
   template <class T>

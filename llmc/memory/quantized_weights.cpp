@@ -3,14 +3,14 @@
 #include <algorithm>
 
 QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
-                                   const TensorLayout& layout, ScaleStore& scales, int slots,
+                                   const ParameterLayout& layout, Fp8Scales& scales, int slots,
                                    const std::function<bool(int)>& gathered)
     : settings_(settings), config_(config), layout_(layout), scales_(scales), slots_(size_t(slots)) {
   bool made_anywhere[kProducts] = {};
   for (int slot = 0; slot < slots; ++slot)
     for (const Product product : kEachProduct) {
       const auto [OC, IC] = product_shape(config, product);
-      bool wanted = false, made_here = false;  // by a block that takes turns here
+      bool wanted = false, made_here = false;  // by a block that uses this slot
       for (int layer = slot; layer < config.L; layer += slots) {
         if (!settings.quantizes(layer, product)) continue;
         wanted = true;
@@ -36,8 +36,9 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
     const auto [OC, IC] = product_shape(config, product);
     const QuantizedTensor w = settings.operand(Role::weight, false, OC, IC),
                           t = settings.operand(Role::weight, true, OC, IC);
-    const size_t counts[] = {!settings.has_one_scale() && (w.has_one_scale() || t.has_one_scale()) ? size_t(1) : 0,
-                             w.has_row_scales() ? size_t(OC) : 0, t.has_row_scales() ? size_t(IC) : 0};
+    const size_t counts[] = {
+        !settings.per_tensor_scale() && (w.per_tensor_scale() || t.per_tensor_scale()) ? size_t(1) : 0,
+        w.has_row_scales() ? size_t(OC) : 0, t.has_row_scales() ? size_t(IC) : 0};
     for (int kind = 0; kind < 3; ++kind) maxima_at_[kind][int(product)] = maxima, maxima += counts[kind];
   }
   if (maxima) planned_maxima_ = plan.add<float>(Segment::device, "FP8 scales", "largest weights of a block", maxima);
@@ -66,11 +67,11 @@ WeightMatrix QuantizedWeights::matrix(const Arena& arena, int layer, Product pro
     return wanted ? maxima_ + maxima_at_[kind][int(product)] : nullptr;
   };
   m.amax = largest_ ? largest_ + layer * kProducts + int(product)
-                    : maxima(0, m.by_rows.has_one_scale() || m.by_columns.has_one_scale());
+                    : maxima(0, m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale());
   m.row_amax = maxima(1, m.by_rows.has_row_scales());
   m.column_amax = maxima(2, m.by_columns.has_row_scales());
-  m.tensor = fp8_number(layer, product, Role::weight);
-  m.number = not_finite_word(m.tensor);
+  m.tensor = fp8_tensor_id(layer, product, Role::weight);
+  m.number = nonfinite_code(m.tensor);
   return m;
 }
 
@@ -96,21 +97,21 @@ QuantizedWeight QuantizedWeights::get(int layer, Product product) const {
   return {matrices_[size_t(i)].by_rows, matrices_[size_t(i)].by_columns};
 }
 
-void QuantizedWeights::make(Stream& stream, int layer, bool found, const Agree& agree) {
+void QuantizedWeights::make(Stream& stream, int layer, bool found, const AllReduceMax& all_reduce_max) {
   const auto begin = matrix_of_.begin() + layer * kProducts;
   const int count = int(std::count_if(begin, begin + kProducts, [](int i) { return i >= 0; }));
   if (count == 0) return;
   const WeightMatrices block =
       table_.part(*std::find_if(begin, begin + kProducts, [](int i) { return i >= 0; }), count);
-  const ScaleWords words = scales_.weight_words();
+  const Fp8ScaleRefs words = scales_.weight_words();
   const WeightWords common{
       words.scale, words.seen, words.statistics, scales_.not_finite(), settings_.power_of_two, words.may_lack_scale};
-  if (block.on_host[0].q) return arrange_quantized(stream, block, common);
+  if (block.on_host[0].q) return transpose_gathered_weights(stream, block, common);
   if (!found && needs_amax(block, common)) {
     if (largest_) clear(stream, largest_ + layer * kProducts, kProducts);
     else clear(stream, maxima_, planned_maxima_.count);
     quantize_amax(stream, block);
-    if (largest_) agree(largest_ + layer * kProducts, kProducts);
+    if (largest_) all_reduce_max(largest_ + layer * kProducts, kProducts);
   }
   ::quantize(stream, block, common);
 }

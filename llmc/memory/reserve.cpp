@@ -10,16 +10,16 @@ namespace {
 constexpr size_t kMiB = size_t(1) << 20;
 constexpr size_t kOfDriver = 1536 * kMiB;
 
-// NCCL 2.28 has 24 channels between GPUs of one NVLink switch. In each of them a rank receives from one neighbour of
-// the ring, through a buffer for each protocol (LL 0.5 MiB, LL128 4.7 MiB, Simple 4 MiB), and sends to the other, with
-// a page of control words; both are rounded up to pages of 2 MiB. Two more such pairs of buffers a channel would be
-// the tree's: NCCL connects an algorithm when it is first used, and gathers and scattered sums use the ring. Groups
-// share no buffers (ncclConfig_t::splitShare is 0).
+// NCCL 2.28 has 24 channels between GPUs of one NVLink switch. In each channel a rank receives from one neighbour of
+// the ring through a buffer for each protocol (LL 0.5 MiB, LL128 4.7 MiB, Simple 4 MiB), and it sends to the other
+// neighbour with a page of control words. Both are rounded up to pages of 2 MiB. The tree would need two more such
+// pairs of buffers per channel, but NCCL connects an algorithm when it is first used, and all-gathers and
+// reduce-scatters use the ring. Groups share no buffers (ncclConfig_t::splitShare is 0).
 constexpr size_t kChannels = 24, kPeerBuffers = (10 + 2) * kMiB;
 constexpr size_t kOfCommunicator = kChannels * kPeerBuffers;
 
 // The driver keeps local memory for as many threads as can be resident at once.
-constexpr size_t kResidentThreads = 2048;  // of a multiprocessor; some devices have less
+constexpr size_t kResidentThreads = 2048;  // per multiprocessor; some devices have fewer
 
 }  // namespace
 

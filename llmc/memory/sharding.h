@@ -1,5 +1,5 @@
-// How the ranks share the state of a training (ZeRO: Rajbhandari et al. 2020; PyTorch's FSDP): those that shard
-// together each keep a part of every unit, and each such group is a replica of the others.
+// How the ranks share the state of a training (ZeRO: Rajbhandari et al. 2020; PyTorch's FSDP). The ranks that shard
+// together each keep a part of every unit. Each such group is a replica of the others.
 //
 //   stage   master weights, moments   gradients   weights
 //     0           whole                 whole      whole
@@ -9,7 +9,7 @@
 #pragma once
 
 #include "llmc/comm/communicator.h"
-#include "llmc/model/tensors.h"
+#include "llmc/model/parameters.h"
 
 // Elements first .. first+count-1 of a unit.
 struct UnitShare {
@@ -17,42 +17,44 @@ struct UnitShare {
 };
 
 struct Sharding {
-  int stage = 0;  // 0 where one rank shards alone
-  // The ranks that share one copy of the state, once for weights on their way to them and once for gradients on their
-  // way from them, which travel at the same time; and those that keep the same part.
+  int stage = 0;  // 0 if the group that shards has one rank
+  // `gather` and `reduce` span the ranks that share one copy of the state. `gather` sends weights and `reduce`
+  // gradients, so that both can travel at the same time. `replicate` spans the ranks that keep the same part.
   Communicator &gather, &reduce, &replicate;
-  // The ranks of a tensor-parallel group, once beside each of those that travel at the same time, and those of it that
-  // have the same key and value heads; null: there are none.
+  // The ranks of a tensor-parallel group: `tensor` is used beside `reduce`, `tensor_gather` beside `gather`. `heads`
+  // spans those of the group that have the same key and value heads. Null: there is no such group.
   Communicator *tensor = nullptr, *heads = nullptr, *tensor_gather = nullptr;
 
-  // numbers (count) = the largest of all ranks that share the model's weights out, beside weights on their way.
-  void agree(Stream& stream, float* numbers, size_t count) const {
+  // numbers (count) = the maximum over all ranks that share the model's weights. It travels beside the weights.
+  void all_reduce_max(Stream& stream, float* numbers, size_t count) const {
     if (stage > 0) gather.all_reduce_max(stream, numbers, count);
     if (tensor_gather) tensor_gather->all_reduce_max(stream, numbers, count);
   }
 
-  // Those that have the same elements of a tensor, whose gradients are sums over them; null: no others.
-  Communicator* copies(const Tensor& tensor) const {
+  // Returns the ranks that have the same elements of a tensor, over which its gradient must be summed; null: there are
+  // no others.
+  Communicator* copies(const ParameterInfo& tensor) const {
     return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? this->tensor : heads;
   }
 
   int degree() const { return gather.size(); }
   int rank() const { return gather.rank(); }
 
-  // What of a unit this rank updates: elements first() .. first()+count()-1 of it.
-  size_t first(const TensorLayout& layout, int unit) const { return stage ? part(layout, unit) : 0; }
-  size_t count(const TensorLayout& layout, int unit) const {
+  // This rank updates elements first() .. first()+count()-1 of a unit.
+  size_t first(const ParameterLayout& layout, int unit) const { return stage ? part(layout, unit) : 0; }
+  size_t count(const ParameterLayout& layout, int unit) const {
     return stage ? layout.part_size(unit) : layout.units[size_t(unit)].size;
   }
-  // Where that lies in a buffer that holds nothing else of the units, which is so large.
-  size_t at(const TensorLayout& layout, int unit) const {
+  // at() is where these lie in a buffer that holds only them, for all units; total() is the size of that buffer.
+  size_t at(const ParameterLayout& layout, int unit) const {
     return layout.units[size_t(unit)].offset / (stage ? size_t(layout.parts) : 1);
   }
-  size_t total(const TensorLayout& layout) const { return layout.size / (stage ? size_t(layout.parts) : 1); }
-  // Where this rank's part of a unit begins in the whole unit, in any stage.
-  size_t part(const TensorLayout& layout, int unit) const { return size_t(rank()) * layout.part_size(unit); }
-  // What of a unit this rank saves, in any stage: those that keep the same part share it out.
-  UnitShare saved(const TensorLayout& layout, int unit) const {
+  size_t total(const ParameterLayout& layout) const { return layout.size / (stage ? size_t(layout.parts) : 1); }
+  // Returns where this rank's part of a unit begins in the whole unit, in any stage.
+  size_t part(const ParameterLayout& layout, int unit) const { return size_t(rank()) * layout.part_size(unit); }
+  // Returns the elements of a unit that this rank saves, in any stage. The ranks that keep the same part each save a
+  // share of it.
+  UnitShare saved(const ParameterLayout& layout, int unit) const {
     const size_t size = layout.part_size(unit), ranks = size_t(replicate.size()), r = size_t(replicate.rank());
     return {part(layout, unit) + size * r / ranks, size * (r + 1) / ranks - size * r / ranks};
   }

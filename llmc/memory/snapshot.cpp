@@ -2,7 +2,7 @@
 
 #include "llmc/device/number.h"
 
-Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const StateStore& state, size_t others,
+Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const OptimizerState& state, size_t others,
                    Device& device)
     : shares_(std::move(shares)),
       other_count_(others),
@@ -14,8 +14,8 @@ Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const StateS
   for (const UnitShare& share : shares_) starts_.push_back(total() + share.count);
   for (const StateKind kind : kStateKinds) {
     types_[int(kind)] = state.type(kind);
-    planned_[int(kind)] = plan.add_elements(Segment::pinned, "snapshot", name_of(kind), total(),
-                                            StateView::bytes_of(types_[int(kind)], 1));
+    planned_[int(kind)] =
+        plan.add_elements(Segment::pinned, "snapshot", name_of(kind), total(), bytes_of(types_[int(kind)]));
   }
   if (others) planned_others_ = plan.add<float>(Segment::pinned, "snapshot", "FP8 scales", others);
 }

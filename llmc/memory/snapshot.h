@@ -1,32 +1,34 @@
-// The state of a training as it was after one step, in memory of the host, while the next steps change the original:
-// of each unit this rank's share of the weights and moments. It travels on a stream of its own beside the next forward
-// and backward; only the next update waits for it.
+// A copy in host memory of the state of a training after one step: this rank's share of the weights and moments of each
+// unit. The next steps may change the original meanwhile. The copy is made on a stream of its own beside the next
+// forward and backward; only the next update waits for it.
 #pragma once
 
 #include <functional>
 #include <vector>
 
 #include "llmc/comm/communicator.h"
+#include "llmc/memory/optimizer_state.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/sharding.h"
-#include "llmc/memory/state_store.h"
 
 class Snapshot {
  public:
-  // A share of each unit of a state, and so many other numbers.
-  Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const StateStore& state, size_t others, Device& device);
+  // A share of each unit of a state, and `others` numbers beside it.
+  Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const OptimizerState& state, size_t others, Device& device);
   void bind(const Arena& arena);
 
-  // Where the share of a unit begins.
+  // Returns where the share of a unit begins.
   using Source = std::function<StateView(StateKind kind, int unit)>;
-  // Behind all that compute has enqueued. The snapshot before it is no longer read.
+  // Starts the copy after all that compute has enqueued. The former snapshot must no longer be in use: this overwrites
+  // it.
   void take(Stream& compute, const Source& source, const float* others);
-  // What compute enqueues from here on may change what was taken.
+  // Compute waits for the copy, so that work it enqueues from here on may change the original.
   void before_update(Stream& compute);
-  bool on_its_way() const { return on_its_way_; }  // and no update has waited for it
-  // The host waits until all has come.
+  bool on_its_way() const { return on_its_way_; }  // and no update has waited for it yet
+  // The host waits until the copy is complete.
   void finish(Communicator& communicator);
-  // Elements at .. at+count-1 of the share as fp32, where they lie or in `buffer`. Valid until the next take().
+  // Returns elements at .. at+count-1 of the share as fp32, in place or converted into `buffer`. Valid until the next
+  // take().
   const float* read(StateKind kind, int unit, size_t at, size_t count, std::vector<float>& buffer) const;
   const float* others() const { return others_; }
 
@@ -35,7 +37,7 @@ class Snapshot {
 
   const std::vector<UnitShare> shares_;
   const size_t other_count_;
-  std::vector<size_t> starts_;  // of the units, and the end
+  std::vector<size_t> starts_;  // one per unit, and the end
   Device& device_;
   Stream stream_;
   Event computed_, copied_;

@@ -17,21 +17,27 @@ AttentionShape attention_shape(const BlockContext& context) {
   return shape;
 }
 
+RopeAngles rope_angles(const BlockContext& context) {
+  const LlamaConfig& c = context.config;
+  return {Tensor(context.rope_table, {context.rope_positions, c.HD / 2, 2}),
+          Tensor(context.positions, {context.tokens()}), c.NH + c.NKV};
+}
+
 template <class T>
 RmsnormSource normed(const T* x, const float* rstd, const T* weight) {
   return {quantizable(x), rstd, quantizable(weight)};
 }
 
 template <class T>
-ProjectionOperand<T> qkv_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
+LinearInput<T> qkv_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
   return {a.norm1, normed(a.x, a.rstd1, w.norm1)};
 }
 template <class T>
-ProjectionOperand<T> gate_up_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
+LinearInput<T> gate_up_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
   return {a.norm2, normed(a.middle, a.rstd2, w.norm2)};
 }
 template <class T>
-ProjectionOperand<T> down_input(const BlockActivations<T>& a) {
+LinearInput<T> down_input(const BlockActivations<T>& a) {
   return {a.swiglu, SwigluSource{quantizable(a.gate_up)}, false};
 }
 
@@ -43,21 +49,22 @@ void norm(const BlockContext& context, T* y, float* rstd, const T* x, const T* w
 
 template <class T>
 void swiglu(const BlockContext& context, const BlockActivations<T>& a) {
-  swiglu_forward(context.stream, a.swiglu, a.gate_up, context.B * context.T, context.config.FF);  // (N, FF)
+  const int N = context.tokens(), FF = context.config.FF;
+  swiglu_forward(context.stream, Tensor(a.swiglu, {N, FF}), Tensor(a.gate_up, {N, 2 * FF}));  // (N, FF)
 }
 
-// From the first norm's output to the second's.
+// Computes everything from the first norm's output to the second norm's output.
 template <class T>
 void attention_half(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
                     const BlockScratch<T>& s) {
   const LlamaConfig& c = context.config;
   const int N = context.tokens(), NH = c.NH, NKV = c.NKV, HD = c.HD, QKV = c.qkv_width();
   Stream& stream = context.stream;
-  const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // in each row of qkv
+  const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // within a row of qkv
   T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
 
   project<T>(context, Product::qkv, qkv, qkv_input(w, a), w.qkv);  // (N, QKV)
-  rope_forward(stream, qkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
+  rope_forward(stream, Tensor(qkv, {N, QKV}), rope_angles(context));
   if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
   float* amax = input_amax(context, Product::o);
   if (context.sequences) attention_in_chunks(context, a, amax);
@@ -69,7 +76,7 @@ void attention_half(const BlockContext& context, const BlockWeights<T>& w, const
                       float(c.norm_eps), input_amax(context, Product::gate_up));  // (R, C)
 }
 
-// From the second norm's output to the last product's input.
+// Computes everything from the second norm's output to the last product's input.
 template <class T>
 void mlp_input(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a) {
   project<T>(context, Product::gate_up, a.gate_up, gate_up_input(w, a), w.gate_up);  // (N, 2 FF)
@@ -124,7 +131,8 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   project_backward<T>(context, Product::down, s.dswiglu, g.down, {dresidual, {}}, w.down, a.swiglu, accumulate);
   gather_input(context, Product::gate_up, a.norm2);
   T* dgate_up = wants_wide(context, Product::gate_up) ? s.dgate_up : nullptr;  // (N, 2 FF)
-  if (dgate_up) swiglu_backward(stream, dgate_up, s.dswiglu, a.gate_up, N, FF);
+  if (dgate_up)
+    swiglu_backward(stream, Tensor(dgate_up, {N, 2 * FF}), Tensor(s.dswiglu, {N, FF}), Tensor(a.gate_up, {N, 2 * FF}));
   const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
   project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu, false}, w.gate_up, a.norm2,
                       accumulate);
@@ -137,8 +145,8 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   else
     attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
                        attention_shape(context), context.attention);  // (N, QKV)
-  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;     // turned back in place, or as it is quantized
-  if (dqkv) rope_backward(stream, dqkv, context.rope_table, context.positions, N, NH, NKV, HD, context.rope_positions);
+  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;     // rotated back in place; null: as it is quantized
+  if (dqkv) rope_backward(stream, Tensor(dqkv, {N, c.qkv_width()}), rope_angles(context));
   const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
                                   context.rope_positions};
   project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned, false}, w.qkv, a.norm1, accumulate);

@@ -1,7 +1,7 @@
 // One transformer block, forward and backward, on borrowed pointers: residual stream, RMSNorm, attention, SwiGLU MLP.
 //
-// The residual stream travels as two addends, `x` and `delta` (what the block before adds to it), so that each residual
-// addition is fused with the norm that follows it:
+// The residual stream is passed on as two addends, `x` and `delta` (the part that the block before adds), so that each
+// residual addition is fused with the norm that follows it:
 //
 //   x      = x_before + delta_before                      (first block: the embedding itself)
 //   middle = x + Wo attention(rope(Wqkv norm1(x)))
@@ -26,14 +26,14 @@ struct BlockWeights {
   const T* down;     // (C, FF)
 };
 
-struct BlockGradients {  // fp32, as BlockWeights
+struct BlockGradients {  // fp32, with the shapes of BlockWeights
   float *norm1, *qkv, *o, *norm2, *gate_up, *down;
 };
 
-// Of tensor parallelism: NH, NKV, FF are this rank's, of weights and activations alike, and so are the R rows (all N
-// tokens without it) of what lies between products.
+// Under tensor parallelism, NH, NKV and FF count what this rank holds, in weights and activations alike. R is this
+// rank's number of rows between products; without tensor parallelism, R = N, the number of tokens.
 
-// What forward leaves for backward. Inputs of products in FP8 are null, and kept as those have them (projection.h).
+// The tensors that forward saves for backward. An input that is saved in FP8 instead is null here (projection.h).
 template <class T>
 struct BlockActivations {
   T* x;          // (R, C) residual stream before the block
@@ -49,68 +49,69 @@ struct BlockActivations {
   T* swiglu;     // (N, FF)
 };
 
-// Buffers that one block after the other uses.
+// Buffers that all blocks use, one after the other.
 template <class T>
 struct BlockScratch {
   T* projected;            // (R, C) output of Wo
   T* dnorm;                // (R, C)
   T* dattention;           // (N, NH HD)
-  T* dqkv;                 // (N, QKV); forward with a `past`: the new tokens' q, k, v on their way to the others
+  T* dqkv;                 // (N, QKV); in forward with a `past`: the new tokens' q, k and v before they are copied
   T* dswiglu;              // (N, FF)
-  T* dgate_up;             // (N, 2 FF); null where it is quantized as it is computed
-  float* attention_delta;  // (B, NH, T), or of one head and chunk at a time (context_attention.h)
+  T* dgate_up;             // (N, 2 FF); null where quantization computes it and nobody stores it
+  float* attention_delta;  // (B, NH, T), or the part of one head and chunk (context_attention.h)
   float* norm_partials;    // rmsnorm_backward_scratch(R, C)
 };
 
-// How much of a block backward computes again instead of keeping it, each more than the one before:
-//   norms   both norms' and SwiGLU's outputs
+// How much of a block backward recomputes instead of keeping it. Each level includes the one before:
+//   norms   the outputs of both norms and of SwiGLU
 //   mlp     all of the MLP: also the output of its first product
 //   block   all but the block's input
 enum class Recompute { none, norms, mlp, block };
 
-// What all blocks of a pass share.
+// The values that all blocks of a pass share.
 struct BlockContext {
   Stream& stream;
   Matmul& matmul;
   const LlamaConfig& config;
   const float* rope_table;  // (rope_positions, HD / 2, 2)
   int rope_positions;
-  const int* positions;       // (B, T) on the device, as the next
-  const int* document_start;  // in each row, of each token's document; null: 0
+  const int* positions;       // (B, T), on the device
+  const int* document_start;  // (B, T), on the device: where each token's document starts in its row; null: 0
   int B, T;
   AttentionKernel attention;
   const BlockFp8* fp8 = nullptr;  // null: all products are in T
-  // Forward alone, B = 1: the tokens follow so many, whose keys and values lie before theirs in the activations' qkv.
+  // Number of tokens that precede these in the sequence; forward only, with B = 1. Their keys and values lie before
+  // those of the new tokens in the activations' qkv.
   int past = 0;
   TensorParallel* tensor = nullptr;  // null: this rank computes all of each product
-  // Its scratch, (padded N, C) each: all ranks' rows, of T, and partial sums of all tokens, of the type that they have.
+  // Scratch of tensor parallelism, (padded N, C) each. `gathered` holds all ranks' rows, in T or as FP8 bytes.
+  // `partial` holds partial sums of all tokens, in fp32 or T (TensorParallel::with_sums).
   void *gathered = nullptr, *partial = nullptr;
 
-  // Null: this rank has all of each sequence. Else B counts both chunks of each, which are of T tokens, and all T of a
-  // sequence are as many times as long (context_part.h).
+  // Null: this rank has the whole of each sequence. Otherwise B counts two chunks for each sequence, T is the length of
+  // a chunk, and a whole sequence has T * sequences->part().multiple() tokens (context_part.h).
   ContextParallel* sequences = nullptr;
-  const void* sequence_buffers = nullptr;  // a ContextBuffers of T
+  const void* sequence_buffers = nullptr;  // a ContextBuffers of the model's number type
 
   int tokens() const { return B * T; }
   int rows() const { return tensor ? tensor->own_rows(B * T) : B * T; }  // between products
 };
 
-// `middle_before` and `delta` come in as the two addends that the block before left; the first block has no such
-// (`middle_before` null) and finds the embedding in activations.x. `delta` goes out as what this block adds to
-// activations.middle.
+// `middle_before` and `delta` are the two addends that the block before left. For the first block `middle_before` is
+// null, and activations.x holds the embedding. On return `delta` holds what this block adds to activations.middle.
 template <class T>
 void block_forward(const BlockContext& context, const BlockWeights<T>& weights, const BlockActivations<T>& activations,
                    const BlockScratch<T>& scratch, const T* middle_before, T* delta);
 
-// Before block_backward: what the level leaves out of `activations`, computed again from the rest, to the same bits.
-// The context's scales are those of the forward pass, in which the block's input was x.
+// Call this before block_backward. It recomputes the activations that the level leaves out from the others, with the
+// same bits. The context's scales must be those of the forward pass that had the input activations.x.
 template <class T>
 void block_recompute(const BlockContext& context, const BlockWeights<T>& weights,
                      const BlockActivations<T>& activations, const BlockScratch<T>& scratch, Recompute level);
 
-// `dresidual` (N, C) comes in as the gradient of the block's output, with its largest number where that is wanted
-// (projection.h), and goes out as that of its input, likewise. Weight gradients: norms +=, matrices = or += by
-// `accumulate`.
+// On entry `dresidual` (R, C) holds the gradient of the block's output, and its amax has been written if wanted_amax()
+// asks for it (projection.h). On return the same holds for the gradient of the block's input. The weight gradients of
+// norms are added to (+=); those of matrices are added to if `accumulate`, else set (=).
 template <class T>
 void block_backward(const BlockContext& context, const BlockWeights<T>& weights, const BlockGradients& gradients,
                     const BlockActivations<T>& activations, const BlockScratch<T>& scratch, T* dresidual,

@@ -23,7 +23,7 @@ struct Preset {
   int bos, eos;
 };
 
-// tiny reads bytes. The others are the published shapes (Touvron et al. 2023; Grattafiori et al. 2024).
+// The preset tiny reads bytes. The others are the published shapes (Touvron et al. 2023; Grattafiori et al. 2024).
 constexpr Preset kPresets[] = {
     {"tiny", 128, 4, 4, 2, 32, 384, 256, 1e-5, false, 2048, kPlain10k, -1, -1},
     {"llama2-7b", 4096, 32, 32, 32, 128, 11008, 32000, 1e-5, false, 4096, kPlain10k, 1, 2},
@@ -43,7 +43,7 @@ RopeScaling read_rope(const Json& json) {
   rope.theta = parameters->get_double("rope_theta", rope.theta);
   const std::string type = parameters->get_string("rope_type", parameters->get_string("type", "default"));
   if (type == "default") return rope;
-  // These stretch the positions by a factor, as far as it is not 1.
+  // These kinds scale the positions by a factor. A factor of 1 changes nothing.
   const bool stretches = type == "linear" || type == "dynamic" || type == "yarn";
   if (stretches && parameters->get_double("factor", 0) == 1) return rope;
   REQUIRE(type == "llama3", "%s: rope_type \"%s\" is not computed here\n  expected \"default\" or \"llama3\"",
@@ -56,7 +56,7 @@ RopeScaling read_rope(const Json& json) {
   return rope;
 }
 
-// A dimension: a positive integer of at most 31 bits.
+// Reads a dimension: a positive integer of at most 31 bits.
 int read_size(const Json& json, const char* key, int64_t fallback) {
   const int64_t value = fallback > 0 ? json.get_int(key, fallback) : json.get_int(key);
   REQUIRE(value > 0 && value <= 0x7fffffff, "%s: %s is %lld, expected 1 to 2^31-1", json.where().c_str(), key,
@@ -64,7 +64,7 @@ int read_size(const Json& json, const char* key, int64_t fallback) {
   return int(value);
 }
 
-// Nothing, one or a list.
+// Reads null, one number or a list.
 std::vector<int> read_tokens(const Json* json) {
   if (!json || json->is_null()) return {};
   if (!json->is_array()) return {int(json->as_int())};
@@ -153,7 +153,7 @@ Json LlamaConfig::to_json() const {
       .set("rope_parameters", rope_parameters)
       .set("dtype", "float32")
       .set("torch_dtype", "float32");
-  // Older versions of transformers read the scaling here.
+  // Older versions of transformers read the scaling from this key.
   if (rope.llama3) json.set("rope_scaling", rope_parameters);
   json.set("bos_token_id", bos >= 0 ? Json(bos) : Json());
   if (pad >= 0) json.set("pad_token_id", pad);

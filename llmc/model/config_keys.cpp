@@ -11,7 +11,7 @@ namespace {
 enum class Use {
   used,      // by LlamaConfig::from_json
   harmless,  // `text` says why
-  switched,  // passes as null or as `text`, a JSON value; a list passes if each of its elements is this value
+  switched,  // passes as null or as `text`, a JSON value; a list passes if each of its elements equals this value
 };
 
 struct ConfigKey {
@@ -110,7 +110,8 @@ constexpr ConfigKey kKeys[] = {
     {"return_dict_in_generate", Use::harmless, kGeneration},
     {"prefix", Use::harmless, kGeneration},
 
-    // A key that is not here passes as null, false, [] or {}. These pass as something else, or not as false.
+    // A key that is in no row passes as null, false, [] or {}. The keys below pass with another value, or do not pass
+    // as false.
     {"hidden_act", Use::switched, "\"silu\""},
     {"is_causal", Use::switched, "true"},
     {"use_rope", Use::switched, "true"},

@@ -1,10 +1,10 @@
-// The keys of a Llama's config.json, in three lists: those that the program uses, those that change nothing that it
-// computes, and the rest. A key of the rest, known or not, asks for what the program does not compute: it passes only
-// with a value that switches it off.
+// The keys of a Llama's config.json fall into three groups: keys that the program uses, keys that do not change what it
+// computes, and all others. A key of the third group, known or unknown, asks for something that the program does not
+// compute, so it passes only with a value that switches it off.
 #pragma once
 
 #include "llmc/base/json.h"
 
-// Throws on a key that asks for what is not computed, in `config` or in its rope_parameters or rope_scaling, with its
-// value and the way out.
+// Throws if `config`, or its rope_parameters or rope_scaling, has a key that asks for something that is not computed.
+// The message gives the key's value and says what to do.
 void require_known_keys(const Json& config);

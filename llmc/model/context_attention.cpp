@@ -5,18 +5,19 @@
 
 namespace {
 
-// The sizes of one head's calls. Rows of this rank are (2, B, chunk), as its context has them.
+// The sizes and addresses of one head's calls. This rank's rows are (2, B, chunk); its context counts 2 B as B.
 template <class T>
 struct Heads {
   const BlockContext& context;
   ContextParallel& ranks = *context.sequences;
   const ContextBuffers<T>& buffers = *static_cast<const ContextBuffers<T>*>(context.sequence_buffers);
-  const int NKV = context.config.NKV, HD = context.config.HD, G = context.config.NH / NKV;  // G query heads of each
+  // G: query heads per key/value head.
+  const int NKV = context.config.NKV, HD = context.config.HD, G = context.config.NH / NKV;
   const int B = context.B / 2, chunk = context.T, T_all = chunk * ranks.part().multiple();
   const int N = context.tokens(), QKV = context.config.qkv_width(), width = 2 * HD;
   const size_t rows = size_t(B) * size_t(chunk);  // of one half
 
-  // Queries of a half against the keys up to their last.
+  // The shape of a call: the queries of one half against all keys up to the last query's position.
   AttentionShape shape(int half) const {
     AttentionShape s;
     s.B = B, s.Tq = chunk, s.NH = G, s.NKV = 1, s.HD = HD;
@@ -28,11 +29,11 @@ struct Heads {
     if (context.document_start) s.document_start = context.document_start + size_t(half) * rows;
     return s;
   }
-  // Where in rows of `stride` numbers the head's first query of a half is.
+  // Returns the offset of the head's first query of a half, in a matrix whose rows have `stride` elements.
   size_t at(int head, int half, int stride) const {
     return size_t(half) * rows * size_t(stride) + size_t(head * G * HD);
   }
-  // (NKV, 2, B, G, chunk): of each call in one piece.
+  // The lse is (NKV, 2, B, G, chunk): each call's part of it is contiguous.
   size_t lse_at(int head, int half) const { return size_t(head * 2 + half) * size_t(G) * rows; }
 
   T* own(int head) const { return buffers.own + size_t(head) * size_t(N) * size_t(width); }
@@ -40,13 +41,13 @@ struct Heads {
   T* dall(int head) const { return buffers.dall[head % kContextSlots]; }
 
   void gather(int head) const { ranks.gather(all(head), own(head), head % kContextSlots, B, T_all, width); }
-  // All ranks' keys and values, from this one's rows: the first two heads' are on their way.
+  // Arranges this rank's keys and values by head, and starts the all-gather of the first kContextSlots heads.
   void start(const T* qkv) const {
     keys_values_by_head(context.stream, buffers.own, qkv + size_t(G * NKV * HD), QKV, N, NKV, HD);
     ranks.follow(context.stream);
     for (int head = 0; head < std::min(kContextSlots, NKV); ++head) gather(head);
   }
-  // The head's are used up.
+  // Call this when compute is done with the head's keys and values: it starts the next gather into their slot.
   void next(int head) const {
     if (head + kContextSlots >= NKV) return;
     ranks.follow(context.stream);
@@ -82,10 +83,12 @@ void attention_in_chunks_backward(const BlockContext& context, const BlockActiva
   const Heads<T> heads{context};
   const int q_width = context.config.q_width(), T_all = heads.T_all, width = heads.width;
   for (int head = 0; head < heads.NKV; ++head) {
-    heads.ranks.await_gathered(context.stream, head % kContextSlots);  // behind the sums of the slot's last gradients
+    // This also waits until the last gradients in this slot have been summed: the same stream sums and gathers.
+    heads.ranks.await_gathered(context.stream, head % kContextSlots);
     const T* k = heads.all(head);
     T* dk = heads.dall(head);
-    // The later chunk sees all keys that the earlier one does, and sets their gradients; those behind get none.
+    // The later chunk goes first. It sees all keys that the earlier chunk sees, so it sets their gradients and the
+    // earlier chunk adds to them. Keys behind the later chunk get no gradient from this rank, so theirs are cleared.
     for (const int half : {1, 0}) {
       const AttentionShape shape = heads.shape(half);
       attention_backward(context.stream, s.dqkv + heads.at(head, half, heads.QKV), dk, dk + heads.HD, s.attention_delta,

@@ -1,6 +1,7 @@
-// A block's attention where context parallelism shares sequences out (context_parallel.h): one key and value head after
-// the other, and of each one call for each of this rank's two chunks of queries, which sees the keys of the whole
-// sequence up to its own. So no softmax is joined from parts: each query's sums are those of one rank.
+// A block's attention under context parallelism (context_parallel.h). Key and value heads are processed one after the
+// other. For each of them attention is called twice, once for each of this rank's two chunks of queries. A call sees
+// the keys of the whole sequence up to the chunk's last position, so no softmax is joined from parts: one rank computes
+// all sums of a query.
 #pragma once
 
 #include "llmc/model/block.h"
@@ -10,10 +11,10 @@
 template <class T>
 void attention_in_chunks(const BlockContext& context, const BlockActivations<T>& activations, float* amax);
 
-// Before attention_in_chunks_backward(): the first heads' keys and values set out.
+// Starts the all-gather of the first heads' keys and values. Call it before attention_in_chunks_backward().
 template <class T>
 void gather_keys_values(const BlockContext& context, const T* qkv);
-// scratch.dqkv =, from scratch.dattention and what forward left.
+// scratch.dqkv =, from scratch.dattention and the activations of forward.
 template <class T>
 void attention_in_chunks_backward(const BlockContext& context, const BlockActivations<T>& activations,
                                   const BlockScratch<T>& scratch);

@@ -7,19 +7,19 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/model/tensors.h"
+#include "llmc/model/parameters.h"
 
 namespace {
 
 constexpr const char* kRecipeNames[] = {"off", "tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
 
-Product product_of(const TensorRow& row) {
+Product product_of(const ParameterRow& row) {
   for (const Product product : kEachProduct)
     if (strcmp(row.product, product_name(product)) == 0) return product;
   fail("the table of tensors calls %s fit for FP8, and no product has it", row.name);
 }
 
-// "first=N", "last=N": the number; else -1.
+// Returns the number N of "first=N" or "last=N", -1 for another pattern.
 int64_t blocks_named(const std::string& pattern, const char* word) {
   const size_t length = strlen(word);
   if (pattern.compare(0, length, word) != 0 || pattern.size() == length) return -1;
@@ -28,10 +28,10 @@ int64_t blocks_named(const std::string& pattern, const char* word) {
   return std::stoll(pattern.substr(length, 9));
 }
 
-void skip(Fp8Settings& settings, const std::string& pattern, const LlamaConfig& config, const TensorLayout& layout) {
+void skip(Fp8Settings& settings, const std::string& pattern, const LlamaConfig& config, const ParameterLayout& layout) {
   const int64_t first = blocks_named(pattern, "first="), last = blocks_named(pattern, "last=");
   bool found = false;
-  for (const Tensor& tensor : layout.tensors) {
+  for (const ParameterInfo& tensor : layout.tensors) {
     if (!tensor.row->fp8) continue;
     const int layer = layout.units[size_t(tensor.unit)].layer;
     const bool named = first >= 0 ? layer < first
@@ -130,14 +130,14 @@ Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config) {
     REQUIRE(choice.skip.empty(), "--fp8-skip %s: --fp8 is off, so nothing is quantized", choice.skip.c_str());
     return s;
   }
-  REQUIRE(choice.gradient != "e5m2" || s.has_one_scale(),
+  REQUIRE(choice.gradient != "e5m2" || s.per_tensor_scale(),
           "--fp8-grad e5m2: --fp8 %s has e4m3 everywhere\n  e5m2 goes with --fp8 tensorwise or delayed",
           choice.recipe.c_str());
-  s.gradient = choice.gradient == "auto" ? (s.has_one_scale() ? Fp8Format::e5m2 : Fp8Format::e4m3)
+  s.gradient = choice.gradient == "auto" ? (s.per_tensor_scale() ? Fp8Format::e5m2 : Fp8Format::e4m3)
                                          : (choice.gradient == "e5m2" ? Fp8Format::e5m2 : Fp8Format::e4m3);
-  s.power_of_two = choice.power_of_two == "auto" ? !s.has_one_scale() : choice.power_of_two == "on";
+  s.power_of_two = choice.power_of_two == "auto" ? !s.per_tensor_scale() : choice.power_of_two == "on";
   s.skipped.assign(size_t(config.L * kProducts), false);
-  const TensorLayout layout(config);
+  const ParameterLayout layout(config);
   for (size_t begin = 0; begin < choice.skip.size();) {
     const size_t end = std::min(choice.skip.find(',', begin), choice.skip.size());
     skip(s, choice.skip.substr(begin, end - begin), config, layout);
@@ -150,10 +150,11 @@ Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config) {
 
 namespace {
 
-// Of any of the recipe's three products, of matrices large enough for all of them.
+// Returns why any of the recipe's three products cannot run, "" if all can. The matrices are large enough for every
+// recipe.
 std::string refusal_of(const Fp8Settings& s, const ProductRefusal& refuses) {
   constexpr int kSize = 256;
-  alignas(256) static uint8_t nowhere[256];  // looked at by nobody
+  alignas(256) static uint8_t nowhere[256];  // nobody reads it
   const auto operand = [&](Role role, bool by_columns) {
     QuantizedTensor t = s.operand(role, by_columns, kSize, kSize);
     t.data = nowhere, t.factors = reinterpret_cast<float*>(nowhere);
@@ -164,8 +165,8 @@ std::string refusal_of(const Fp8Settings& s, const ProductRefusal& refuses) {
                         dy_t = operand(Role::output_gradient, true), x_t = operand(Role::input, true);
   std::string why = refuses(x, w, DType::bf16, false, s.fast(true));
   if (why.empty()) why = refuses(dy, w_t, DType::bf16, false, s.fast(false));
-  for (const bool accumulate : {false, true})  // the first micro-batch, and the others
-    if (why.empty() && !s.wide_wgrad()) why = refuses(dy_t, x_t, DType::fp32, accumulate, s.fast(false));
+  for (const bool accumulate : {false, true})  // the first micro-batch sets, the others add
+    if (why.empty() && !s.bf16_wgrad()) why = refuses(dy_t, x_t, DType::fp32, accumulate, s.fast(false));
   return why;
 }
 
@@ -185,7 +186,7 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
                                  Fp8Recipe::rowwise_hp_wgrad, Fp8Recipe::blockwise}) {
     Fp8Settings other;
     other.recipe = recipe;
-    if (!other.has_one_scale()) other.gradient = Fp8Format::e4m3;
+    if (!other.per_tensor_scale()) other.gradient = Fp8Format::e4m3;
     if (refusal_of(other, asked).empty()) others += std::string(others.empty() ? "" : ", ") + recipe_name(recipe);
   }
   fail("--fp8 %s cannot run on %s: %s\n  %s%s", recipe_name(settings.recipe), device.name.c_str(), why.c_str(),
@@ -212,7 +213,7 @@ std::vector<std::string> describe_products(const Fp8Settings& s, const LlamaConf
                     (quantized.empty() || wide.empty() ? "" : ", ") + (wide.empty() ? "" : wide + " in bf16"));
     first = last + 1;
   }
-  lines.push_back(s.wide_wgrad() ? "weight gradients, attention and head: bf16" : "attention and head: bf16");
+  lines.push_back(s.bf16_wgrad() ? "weight gradients, attention and head: bf16" : "attention and head: bf16");
   lines.insert(lines.begin(), format("--fp8 %s: inputs and weights e4m3, output gradients %s%s", recipe_name(s.recipe),
                                      format_name(s.gradient), s.power_of_two ? ", scales powers of two" : ""));
   return lines;

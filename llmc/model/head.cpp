@@ -8,7 +8,7 @@
 
 namespace {
 
-// What the product with the vocabulary takes: (N, C).
+// Returns the input of the product with the vocabulary, (N, C).
 template <class T>
 const T* inputs(const HeadContext& context, const HeadBuffers<T>& b) {
   return context.tensor ? b.gathered : b.norm;
@@ -19,7 +19,8 @@ int slot_of(const HeadBuffers<T>& b, int first) {
   return b.logits[1] ? first / b.chunk % kExchangeSlots : 0;
 }
 
-// The logits of the chunk from token `first` on; of tensor parallelism its parts of the softmax set out, too.
+// Computes the logits of the chunk that begins at token `first`. Under tensor parallelism it also starts the exchange
+// of the chunk's parts of the softmax.
 template <class T>
 void begin_chunk(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
                  int first) {
@@ -31,7 +32,7 @@ void begin_chunk(const HeadContext& context, const HeadWeights<T>& w, const Head
   context.tensor->exchange(context.stream, b.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
 }
 
-// Its losses; with `state` the logits become their gradients.
+// Computes the chunk's losses. If `state` is not null, the logits become their gradients.
 template <class T>
 void classify(const HeadContext& context, const HeadBuffers<T>& b, const int* labels, StepState* state, int first) {
   Stream& stream = context.stream;
@@ -52,7 +53,8 @@ void classify(const HeadContext& context, const HeadBuffers<T>& b, const int* la
   if (state) classifier_join(stream, logits, parts, degree, labels, state, context.vocabulary, count, b.ld);
 }
 
-// Calls finish(first) for each chunk of tokens, which has begun; where there are two slots, so has the next one.
+// Calls finish(first) for each chunk of tokens after begin_chunk(). With two buffers of logits, the next chunk has
+// begun too.
 template <class T, class F>
 void for_chunks(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
                 F&& finish) {
@@ -69,8 +71,9 @@ void add_losses(const HeadContext& context, const HeadBuffers<T>& b, StepState* 
   if (!context.tensor || context.tensor->rank() == 0) sum_losses(context.stream, state, b.losses, context.N);
 }
 
-// dnorm of the chunk from token `first` on, of its logits' gradients. Of tensor parallelism a partial sum; those chunks
-// of it set out, `scattered` of which have done so before, that are whole by now.
+// Computes dnorm of the chunk that begins at token `first` from the gradients of its logits. Under tensor parallelism
+// that is a partial sum; the function then starts the reduce-scatter of each of the TensorParallel's chunks that is
+// complete by now. `scattered` counts those that have been started.
 template <class T>
 void head_dgrad(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const T* dlogits,
                 int first, int& scattered) {

@@ -1,8 +1,10 @@
 // The end of the model: the last residual addition, the final norm, the product with the vocabulary and the loss. The
-// logits exist for `chunk` tokens at a time only: each chunk's are turned into their gradient in place and used up
-// before the next. Of tensor parallelism each rank has the logits of its part of the vocabulary, of all N tokens, and
-// of the rest its R rows; a chunk's softmax is joined from the ranks' parts, which travel while the next chunk's logits
-// are computed in memory of their own.
+// logits of only `chunk` tokens exist at a time. Each chunk's logits are turned into their gradient in place, and are
+// used up before the next chunk's are computed.
+//
+// Under tensor parallelism each rank has the logits of all N tokens for its part of the vocabulary, and its R rows of
+// everything else. The softmax of a chunk is joined from the ranks' parts. These travel while the next chunk's logits
+// are computed in a second buffer.
 #pragma once
 
 #include "llmc/device/device.h"
@@ -15,13 +17,13 @@
 template <class T>
 struct HeadWeights {
   const T* norm;  // (C)
-  const T* head;  // (V, C), V of this rank; the embedding if tied
+  const T* head;  // (V, C) with this rank's V; the embedding if tied
 };
 
 struct HeadGradients {
   float* norm;        // (C)
   float* head;        // (V, C)
-  bool head_is_tied;  // head already holds a part of this step's gradient, or zeros: only ever +=
+  bool head_is_tied;  // `head` already holds zeros or a part of this step's gradient, so it is always added to (+=)
 };
 
 template <class T>
@@ -30,26 +32,26 @@ struct HeadBuffers {
   float* rstd;                // (R)
   T* norm;                    // (R, C)
   T* dnorm;                   // (R, C)
-  T* logits[kExchangeSlots];  // (chunk, ld), in turns; one, where the other is null
+  T* logits[kExchangeSlots];  // (chunk, ld), used in turn; the second may be null
   float* losses;              // (N)
   float* norm_partials;       // rmsnorm_backward_scratch(R, C)
-  int chunk;                  // a multiple of 128, so that each chunk's rows are aligned as products want them
+  int chunk;                  // a multiple of 128, so that each chunk's rows have the alignment that products need
   int ld;                     // row stride of logits: V rounded up to 64
-  // Of tensor parallelism, (padded N, C) each: all ranks' rows of norm; partial sums of all tokens' dnorm, of their
-  // type.
+  // For tensor parallelism, (padded N, C) each: `gathered` holds all ranks' rows of norm, `partial` holds partial sums
+  // of all tokens' dnorm (TensorParallel::with_sums).
   T* gathered = nullptr;
   void* partial = nullptr;
-  // (degree, chunk) of logits.
+  // (degree, chunk), one buffer for each buffer of logits.
   SoftmaxPart* parts[kExchangeSlots] = {};
 };
 
 struct HeadContext {
   Stream& stream;
   Matmul& matmul;
-  const LlamaConfig& config;  // of this rank's part
+  const LlamaConfig& config;  // of this rank's part of the model
   int N;                      // tokens
   TensorParallel* tensor = nullptr;
-  VocabularyPart vocabulary = {};  // with it
+  VocabularyPart vocabulary = {};  // this rank's part; used only with `tensor`
 
   int rows() const { return tensor ? tensor->own_rows(N) : N; }
 };
@@ -59,19 +61,20 @@ template <class T>
 void head_norm(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers,
                const T* middle, const T* delta);
 
-// After head_norm: the logits of the tokens first .. first+count-1, count <= chunk, first a multiple of chunk; where
-// they are.
+// Call this after head_norm. Computes the logits (count, ld) of tokens first .. first+count-1 and returns where they
+// are. count <= chunk, and first is a multiple of chunk.
 template <class T>
 T* head_logits(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers, int first,
                int count);
 
-// After head_norm: adds the losses of all tokens to state->loss_sum, one rank of a tensor-parallel group for all.
+// Call this after head_norm. Adds the losses of all tokens to state->loss_sum; in a tensor-parallel group only rank 0
+// does so.
 template <class T>
 void head_loss(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers,
                const int* labels, StepState* state);
 
-// After head_norm: the same, and backward: dresidual (R, C) = gradient of x, weight gradients as in block_backward.
-// The largest |dresidual| goes to `amax` unless that is null.
+// Call this after head_norm. Does the same as head_loss, and backward: dresidual (R, C) = gradient of x; weight
+// gradients as in block_backward. The largest |dresidual| goes to `amax` unless that is null.
 template <class T>
 void head_loss_backward(const HeadContext& context, const HeadWeights<T>& weights, const HeadGradients& gradients,
                         const HeadBuffers<T>& buffers, const int* labels, StepState* state, T* dresidual,

@@ -1,7 +1,7 @@
 #include "llmc/model/projection.h"
 
 #include "llmc/base/error.h"
-#include "llmc/kernels/quantized_product.h"
+#include "llmc/kernels/fp8_matmul.h"
 #include "llmc/model/block.h"
 #include "llmc/model/projection_operands.h"
 #include "llmc/model/tensor_projection.h"
@@ -16,12 +16,12 @@ void require_fp8_is_bf16() { fail("FP8 products were asked for, and the model co
 
 bool wants_wide(const BlockContext& context, Product product) {
   const BlockFp8* f = fp8_of(context, product);
-  return !f || f->settings->wide_wgrad();
+  return !f || f->settings->bf16_wgrad();
 }
 
-float* wanted_amax(const Fp8Settings& settings, const ScaleWords& words, int layer, Product product, Role role) {
-  if (!settings.quantizes(layer, product) || !settings.has_one_scale() || !words.needs_amax()) return nullptr;
-  return words.amax + fp8_number(layer, product, role);
+float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& words, int layer, Product product, Role role) {
+  if (!settings.quantizes(layer, product) || !settings.per_tensor_scale() || !words.needs_amax()) return nullptr;
+  return words.amax + fp8_tensor_id(layer, product, role);
 }
 
 float* input_amax(const BlockContext& context, Product product) {
@@ -35,7 +35,7 @@ float* output_gradient_amax(const BlockContext& context, int layer, Product prod
 }
 
 template <class T>
-void quantize_input(const BlockContext& context, Product product, const ProjectionOperand<T>& x) {
+void quantize_input(const BlockContext& context, Product product, const LinearInput<T>& x) {
   const BlockFp8* f = fp8_of(context, product);
   if (!f || !f->saved_inputs[int(product)].data) return;
   if constexpr (!std::is_same_v<T, float>)
@@ -45,7 +45,7 @@ void quantize_input(const BlockContext& context, Product product, const Projecti
 }
 
 template <class T>
-void project(const BlockContext& context, Product product, T* out, const ProjectionOperand<T>& x, const T* weight) {
+void project(const BlockContext& context, Product product, T* out, const LinearInput<T>& x, const T* weight) {
   const auto [OC, IC] = product_shape(context.config, product);
   const int N = context.B * context.T;
   const BlockFp8* f = fp8_of(context, product);
@@ -55,11 +55,11 @@ void project(const BlockContext& context, Product product, T* out, const Project
   else if (context.tensor) return project_fp8_in_parts(context, *f, product, out, x);
   const QuantizeSource source = source_of(x);
   const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)], f->again);
-  const bool has_amax = f->again ? f->settings->has_one_scale() : x.left_amax && input_amax(context, product);
-  quantize_operand(context, *f, fp8_number(f->layer, product, Role::input), source, N, IC, q, has_amax);
+  const bool has_amax = f->again ? f->settings->per_tensor_scale() : x.left_amax && input_amax(context, product);
+  quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::input), source, N, IC, q, has_amax);
   const QuantizedTensor& w = f->weights[int(product)].by_rows;
-  quantized_product(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
-                    f->padded);
+  fp8_matmul(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
+             f->padded);
   if (!f->again)
     observe(*f, {f->layer, product, Kind::forward, q.by_rows, w, nullptr, nullptr, out, false, N, &source});
 }
@@ -74,8 +74,8 @@ void gather_input(const BlockContext& context, Product product, const T* x) {
 }
 
 template <class T>
-void project_backward(const BlockContext& context, Product product, T* dx, float* dweight,
-                      const ProjectionOperand<T>& dy, const T* weight, const T* x, bool accumulate) {
+void project_backward(const BlockContext& context, Product product, T* dx, float* dweight, const LinearInput<T>& dy,
+                      const T* weight, const T* x, bool accumulate) {
   const auto [OC, IC] = product_shape(context.config, product);
   const int N = context.B * context.T;
   Stream& stream = context.stream;
@@ -90,14 +90,14 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   }
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
   else if (context.tensor) return project_fp8_backward_in_parts(context, *f, product, dx, dweight, dy, x, accumulate);
-  const bool wide = f->settings->wide_wgrad();
+  const bool wide = f->settings->bf16_wgrad();
   const QuantizeSource source = source_of(dy);
   const Quantization q =
       quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns, false);
-  quantize_operand(context, *f, fp8_number(f->layer, product, Role::output_gradient), source, N, OC, q,
+  quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::output_gradient), source, N, OC, q,
                    dy.left_amax && output_gradient_amax(context, f->layer, product));
   const QuantizedTensor& w = f->weights[int(product)].by_columns;
-  quantized_product(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
+  fp8_matmul(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
   observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, nullptr, nullptr, dx, false, N, &source});
   if (wide) {
     matmul.wgrad(dweight, dy.wide, x, N, OC, IC, accumulate);
@@ -115,16 +115,16 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
     return;
   }
   const QuantizedTensor saved = input_by_columns(context, *f, product, quantizable(x), N, IC);
-  quantized_product(stream, matmul, "fp8_wgrad", dweight, q.by_columns, saved, accumulate, f->settings->fast(false),
-                    f->padded);
+  fp8_matmul(stream, matmul, "fp8_wgrad", dweight, q.by_columns, saved, accumulate, f->settings->fast(false),
+             f->padded);
   observe(*f, {f->layer, product, Kind::wgrad, q.by_columns, saved, nullptr, nullptr, dweight, accumulate, N, &source});
 }
 
-#define INSTANTIATE(T)                                                                                            \
-  template void quantize_input(const BlockContext&, Product, const ProjectionOperand<T>&);                        \
-  template void project(const BlockContext&, Product, T*, const ProjectionOperand<T>&, const T*);                 \
-  template void gather_input(const BlockContext&, Product, const T*);                                             \
-  template void project_backward(const BlockContext&, Product, T*, float*, const ProjectionOperand<T>&, const T*, \
-                                 const T*, bool);
+#define INSTANTIATE(T)                                                                                                \
+  template void quantize_input(const BlockContext&, Product, const LinearInput<T>&);                                  \
+  template void project(const BlockContext&, Product, T*, const LinearInput<T>&, const T*);                           \
+  template void gather_input(const BlockContext&, Product, const T*);                                                 \
+  template void project_backward(const BlockContext&, Product, T*, float*, const LinearInput<T>&, const T*, const T*, \
+                                 bool);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

@@ -2,7 +2,7 @@
 
 Quantization quantization(const BlockFp8& f, Product product, Role role, int rows, int columns,
                           const OperandMemory& kept, bool again) {
-  const int number = fp8_number(f.layer, product, role);
+  const int number = fp8_tensor_id(f.layer, product, role);
   Quantization q;
   q.by_rows = with_memory(f.settings->operand(role, false, rows, columns), f.by_rows);
   if (kept.data) q.by_columns = with_memory(f.settings->operand(role, true, rows, columns), kept);
@@ -14,7 +14,7 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
   if (f.words.seen && !again) q.seen = f.words.seen + number;
   if (f.words.statistics && !again) q.statistics = f.words.statistics + number;
   q.not_finite = f.not_finite;
-  q.number = not_finite_word(number);
+  q.number = nonfinite_code(number);
   return q;
 }
 
@@ -22,8 +22,8 @@ void quantize_operand(const BlockContext& context, const BlockFp8& f, int number
                       int rows, int columns, const Quantization& q, bool has_amax, bool travels) {
   if (q.needs_amax()) {
     if (!has_amax) quantize_amax(context.stream, source, rows, columns, q);
-    if (f.agree && !f.again) (*f.agree)(number);
-    else if (travels && !f.again) context.tensor->agree(context.stream, q.amax, 1);
+    if (f.share_amax && !f.again) (*f.share_amax)(number);
+    else if (travels && !f.again) context.tensor->all_reduce_max(context.stream, q.amax, 1);
   }
   quantize(context.stream, source, rows, columns, q);
 }
@@ -32,7 +32,7 @@ QuantizedTensor quantize_by_columns(const BlockContext& context, const BlockFp8&
                                     const QuantizeSource& source, int N, int IC, const OperandMemory& memory) {
   Quantization q = quantization(f, product, Role::input, N, IC, memory, true);
   q.by_rows = {};
-  if (q.needs_amax() && !f.settings->has_one_scale()) quantize_amax(context.stream, source, N, IC, q);
+  if (q.needs_amax() && !f.settings->per_tensor_scale()) quantize_amax(context.stream, source, N, IC, q);
   quantize(context.stream, source, N, IC, q);
   return q.by_columns;
 }

@@ -1,9 +1,9 @@
-// How the operands of a block's FP8 products are quantized: what projection.cpp and tensor_projection.cpp share.
+// How the operands of a block's FP8 products are quantized. projection.cpp and tensor_projection.cpp share this.
 #pragma once
 
 #include "llmc/model/block.h"
 
-// Null where the product is in T.
+// Returns null if the product is in T.
 inline const BlockFp8* fp8_of(const BlockContext& context, Product product) {
   return context.fp8 && context.fp8->quantizes(product) ? context.fp8 : nullptr;
 }
@@ -15,7 +15,7 @@ inline QuantizedTensor with_memory(QuantizedTensor tensor, const OperandMemory& 
 }
 
 template <class T>
-QuantizeSource source_of(const ProjectionOperand<T>& x) {
+QuantizeSource source_of(const LinearInput<T>& x) {
   return x.wide ? PlainSource{quantizable(x.wide)} : x.source;
 }
 
@@ -23,20 +23,20 @@ inline void observe(const BlockFp8& f, const ObservedProduct& product) {
   if (f.observer) (*f.observer)(product);
 }
 
-// x (rows, columns) in the role, by rows into scratch and by columns into `kept`, if that is there. `again`: its traces
-// are left already.
+// Describes how to quantize x (rows, columns) in this role: by rows into scratch, and by columns into `kept` if that
+// has memory. `again`: history and statistics have been updated already.
 Quantization quantization(const BlockFp8& f, Product product, Role role, int rows, int columns,
                           const OperandMemory& kept, bool again);
 
-// `has_amax`: the largest number is known, of this rank's rows. `travels`: the tensor-parallel ranks gather the bytes,
-// and share their scale.
+// `has_amax`: the amax of this rank's rows is known. `travels`: the tensor-parallel ranks gather the bytes, so they
+// take the maximum of their amaxes and share the scale.
 void quantize_operand(const BlockContext& context, const BlockFp8& f, int number, const QuantizeSource& source,
                       int rows, int columns, const Quantization& q, bool has_amax, bool travels = false);
 
-// The input by columns alone, whose amax forward has found.
+// Quantizes the input by columns only. If its tensor has one scale, forward has found the amax.
 QuantizedTensor quantize_by_columns(const BlockContext& context, const BlockFp8& f, Product product,
                                     const QuantizeSource& source, int N, int IC, const OperandMemory& memory);
 
-// Forward's input for the weight gradient: as it was kept, or quantized from `x`.
+// Returns forward's input for the weight gradient: as it was saved, or quantized from `x`.
 QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x, int N,
                                  int IC);

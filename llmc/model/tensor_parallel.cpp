@@ -14,7 +14,8 @@ TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, 
   for (int slot = 0; slot < kExchangeSlots; ++slot) exchanged_.emplace_back(device);
 }
 
-// As many as asked for, of whole tiles of 128 tokens a rank, as equal as these make them; one where they do not fit.
+// Returns up to chunks_ chunks of whole tiles, of 128 tokens per rank each, as equal as possible. Returns one chunk if
+// N is not a multiple of 128 * degree or has only one tile.
 std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
   constexpr int kTile = 128;
   const int step = kTile * degree(), tiles = N / step, count = std::min(chunks_, tiles);
@@ -97,7 +98,7 @@ void TensorParallel::await_exchanged(Stream& compute, int slot, const char* file
   compute.wait(exchanged_[size_t(slot)]);
 }
 
-void TensorParallel::agree(Stream& compute, float* data, size_t count, const char* file, int line) {
+void TensorParallel::all_reduce_max(Stream& compute, float* data, size_t count, const char* file, int line) {
   if (fault_skips(file, line)) return;
   computed_.record(compute);
   stream_.wait(computed_);

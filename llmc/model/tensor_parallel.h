@@ -1,14 +1,14 @@
-// The ranks that compute the same tokens together, each with a part of every product's weight (Shoeybi et al. 2019:
-// qkv, gate and up by rows of the weight, o and down by columns), and between the products each with a part of the
+// The ranks that compute the same tokens together. Each has a part of every product's weight (Shoeybi et al. 2019: qkv,
+// gate and up are split by rows of the weight, o and down by columns). Between the products each has a part of the
 // tokens (sequence parallelism: Korthikanti et al. 2022).
 //
-// Of N tokens a rank has N / degree, its own rows. A product by rows of its weight gathers them; one by columns leaves
-// partial sums of all tokens, which are scattered. Both travel in up to `chunks` chunks, on a stream of their own,
-// beside the product that eats or feeds them. Chunk k is the k-th part of the tokens, of which each rank has as many:
-// so what is gathered lies in the tokens' own order.
+// A rank has N / degree of the N tokens: its own rows. A product that is split by rows of its weight gathers them. One
+// that is split by columns leaves partial sums of all tokens, which are reduce-scattered. Both travel in up to `chunks`
+// chunks, on a stream of their own, while the product that consumes or produces them computes. Chunk k is the k-th part
+// of the tokens, and each rank owns an equal share of it, so gathered rows lie in the tokens' own order.
 //
-// Partial sums travel and are added in fp32, or in the type of the numbers where that is asked for: half the bytes,
-// but a sum of bf16 numbers is then rounded at each rank that it passes, which one rank alone does once.
+// Partial sums are sent and added in fp32 or, on request, in the type of the activations. That halves the bytes, but a
+// sum of bf16 numbers is then rounded at each rank that it passes, while a single rank rounds it once.
 #pragma once
 
 #include <vector>
@@ -16,17 +16,17 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/device/number.h"
 
-constexpr int kExchangeSlots = 2;  // that may be on their way at once
+constexpr int kExchangeSlots = 2;  // exchanges that may be in flight at once
 
 class TensorParallel {
  public:
-  // `stream` orders all that travels; `sums`: the type of partial sums.
+  // All collectives run in order on `stream`. `sums` is the type of partial sums.
   TensorParallel(Communicator& ranks, Stream& stream, int chunks, DType sums, Device& device);
 
   int degree() const { return ranks_.size(); }
   int rank() const { return ranks_.rank(); }
   DType sums() const { return sums_; }
-  // Calls use(partial) with the type of partial sums of numbers of T.
+  // Calls use(partial), with `partial` as a pointer to the type that partial sums have if activations are of type T.
   template <class T, class F>
   void with_sums(void* partial, F&& use) const {
     if (sums_ == DType::fp32) use(static_cast<float*>(partial));
@@ -36,40 +36,44 @@ class TensorParallel {
   size_t bytes_of_sum() const {
     return sums_ == DType::fp32 ? sizeof(float) : sizeof(T);
   }
-  // Tokens of each rank; where N is no multiple, the last rows are of no token.
+  // Rows of each rank. If N is no multiple of the degree, the last rows belong to no token: they are padding.
   static size_t own_rows(size_t N, int degree) { return (N + size_t(degree) - 1) / size_t(degree); }
   int own_rows(int N) const { return int(own_rows(size_t(N), degree())); }
   int padded(int N) const { return own_rows(N) * degree(); }
 
-  // A chunk of N tokens: all of them from `first` on, and this rank's from `own` on.
+  // A chunk of N tokens: `count` of them from `first` on. This rank owns `own_count` of these, its own rows from `own`
+  // on.
   struct Chunk {
     int first, count, own, own_count;
   };
   std::vector<Chunk> chunks(int N) const;
 
-  // all (padded(N), width) = the ranks' `own` (own_rows(N), width), behind what compute has enqueued. Compute must
-  // await each chunk, in their order.
+  // all (padded(N), width) = the ranks' `own` (own_rows(N), width), after all that compute has enqueued. Compute must
+  // await each chunk, in order.
   template <class T>
   void gather(Stream& compute, T* all, const T* own, int N, int width, const char* file = __builtin_FILE(),
               int line = __builtin_LINE());
   void await_gathered(Stream& compute, int chunk, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // Those chunks of N that have some of the tokens first .. first+count-1.
+  // Awaits the chunks of N that contain any of the tokens first .. first+count-1.
   void await_tokens(Stream& compute, int N, int first, int count, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE());
-  // own (own_rows(N), width) = this rank's rows of the sums of `partial` (padded(N), width) over the ranks, chunk by
-  // chunk, each behind what compute has enqueued by then; compute must await them all. Sum is T, or float: then the
-  // sums take the place of this rank's rows of `partial`, and are rounded from there, once.
+  // own (own_rows(N), width) = this rank's rows of the sums of `partial` (padded(N), width) over the ranks. A call
+  // sends one chunk, after all that compute has enqueued so far; await_scattered() waits for all chunks. Sum is T or
+  // float. If T is bf16 and Sum is float, the sums replace this rank's rows of `partial` and are rounded to `own` from
+  // there, once.
   template <class T, class Sum>
   void scatter(Stream& compute, T* own, Sum* partial, int N, int width, int chunk, const char* file = __builtin_FILE(),
                int line = __builtin_LINE());
+  // Clears the rows of `partial` that belong to no token. Call it before the rows are summed.
   template <class T>
-  void clear_padding(Stream& compute, T* partial, int N, int width) const;  // rows of no token, before they are summed
+  void clear_padding(Stream& compute, T* partial, int N, int width) const;
   void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
-  // data (count) = largest of the ranks'; compute awaits it at once.
-  void agree(Stream& compute, float* data, size_t count, const char* file = __builtin_FILE(),
-             int line = __builtin_LINE());
-  // all (degree, bytes) = the ranks' `own`, which is this rank's place there. Compute must await it.
+  // data (count) = the maximum over the ranks. Compute waits for it at once.
+  void all_reduce_max(Stream& compute, float* data, size_t count, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());
+  // all (degree, bytes) = the ranks' `own`; `own` must be this rank's place in `all`. Compute must call
+  // await_exchanged(slot).
   void exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot,
                 const char* file = __builtin_FILE(), int line = __builtin_LINE());
   void await_exchanged(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
@@ -80,5 +84,5 @@ class TensorParallel {
   const int chunks_;
   const DType sums_;
   Event computed_, scattered_;
-  std::vector<Event> gathered_, exchanged_;  // a chunk; a slot
+  std::vector<Event> gathered_, exchanged_;  // one per chunk; one per slot
 };

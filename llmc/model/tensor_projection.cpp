@@ -1,7 +1,7 @@
 #include "llmc/model/tensor_projection.h"
 
 #include "llmc/device/number.h"
-#include "llmc/kernels/quantized_product.h"
+#include "llmc/kernels/fp8_matmul.h"
 #include "llmc/model/projection_operands.h"
 
 namespace {
@@ -16,7 +16,7 @@ T* gather(const BlockContext& context, const T* own, int width) {
   return all;
 }
 
-// Calls compute(first, count) for each chunk of what is gathered, when it has come.
+// Waits for each chunk of the gathered rows, and calls compute(first, count) for it.
 template <class F>
 void for_gathered(const BlockContext& context, F&& compute) {
   int i = 0;
@@ -29,8 +29,9 @@ void await_gathered(const BlockContext& context, const char* file = __builtin_FI
   context.tensor->await_tokens(context.stream, context.tokens(), 0, context.tokens(), file, line);
 }
 
-// own (R, width) = this rank's rows of the sums over the ranks of what compute(first, count, to) leaves in `to`, in the
-// type of partial sums, of tokens first .. first+count-1: on their way, compute must await them.
+// own (R, width) = this rank's rows of the sums over the ranks of the partial sums, which compute(first, count, to)
+// writes to `to` for tokens first .. first+count-1. The sums are only started: compute must await them
+// (await_scattered).
 template <class T, class F>
 void scatter(const BlockContext& context, T* own, int width, F&& compute) {
   TensorParallel& tensor = *context.tensor;
@@ -56,14 +57,14 @@ QuantizedTensor rows_of(QuantizedTensor tensor, size_t first, int count) {
   return tensor;
 }
 
-// Where all ranks' rows are of what this one has `own` of.
+// Describes the gathered matrix of all ranks' rows. `own` describes this rank's rows of it.
 QuantizedTensor all_rows(const BlockContext& context, const QuantizedTensor& own) {
   QuantizedTensor all = own;
   all.rows = context.tokens(), all.data = static_cast<uint8_t*>(context.gathered);
   return all;
 }
 
-// The same, on their way: compute awaits their chunks.
+// Starts the gather of all ranks' rows and describes the result. Compute must await the chunks.
 QuantizedTensor gather_bytes(const BlockContext& context, const QuantizedTensor& own) {
   const int N = context.tokens(), stride = own.stride();
   const QuantizedTensor all = all_rows(context, own);
@@ -113,7 +114,7 @@ void project_backward_in_parts(const BlockContext& context, Product product, T* 
     await_gathered(context);
     context.matmul.wgrad(dweight, dy, static_cast<const T*>(context.gathered), context.tokens(), shape.OC, shape.IC,
                          accumulate);
-    await_scattered(context);  // which travels while the weight's gradient is computed
+    await_scattered(context);  // dx travels while the weight's gradient is computed
   } else {
     const T* all = gather(context, dy, shape.OC);
     for_gathered(context, [&](size_t first, int count) {
@@ -126,19 +127,20 @@ void project_backward_in_parts(const BlockContext& context, Product product, T* 
 // ---------------------------------------------------------------------------------------------- in FP8
 
 QuantizedTensor quantize_own_input(const BlockContext& context, const BlockFp8& f, Product product,
-                                   const ProjectionOperand<bf16>& x) {
+                                   const LinearInput<bf16>& x) {
   const int R = context.rows(), IC = product_shape(context.config, product).IC;
   const OperandMemory& kept = f.saved_inputs[int(product)];
   Quantization q = quantization(f, product, Role::input, R, IC, {}, f.again);
   if (kept.data) q.by_rows = with_memory(q.by_rows, kept);
-  quantize_operand(context, f, fp8_number(f.layer, product, Role::input), x.wide ? PlainSource{x.wide} : x.source, R,
+  quantize_operand(context, f, fp8_tensor_id(f.layer, product, Role::input), x.wide ? PlainSource{x.wide} : x.source, R,
                    IC, q, f.again || (x.left_amax && input_amax(context, product)), true);
   return q.by_rows;
 }
 
 namespace {
 
-// Products of rows of an operand. Where factors do not go with the rows, all at once.
+// Products of some rows of an operand with the whole weight. If the operand has more than one scale, its rows are
+// multiplied all at once, since its factors cannot be cut by rows.
 struct RowProducts {
   const BlockContext& context;
   const BlockFp8& f;
@@ -148,14 +150,14 @@ struct RowProducts {
 
   template <class Out>
   void multiply(Out* out, const QuantizedTensor& rows) const {
-    quantized_product(context.stream, context.matmul, name, out, rows, weight, false, fast, f.padded);
+    fp8_matmul(context.stream, context.matmul, name, out, rows, weight, false, fast, f.padded);
   }
-  // out (N, width) from what is gathered.
+  // out (N, width) = the product of the gathered rows, chunk by chunk.
   void of_gathered(bf16* out, int width, const QuantizedTensor& all) const {
     for_gathered(context,
                  [&](size_t first, int count) { multiply(out + first * size_t(width), rows_of(all, first, count)); });
   }
-  // own (R, width) = sums of the ranks' products: on their way.
+  // own (R, width) = this rank's rows of the sums of the ranks' products. The sums are only started.
   void scattered(bf16* own, int width, const QuantizedTensor& all) const {
     const bool in_chunks = all.scaling == Scaling::tensor;
     scatter(context, own, width, [&](size_t first, int count, auto* to) {
@@ -165,34 +167,34 @@ struct RowProducts {
   }
 };
 
-// What quantize_own_input() left.
+// Describes the input that quantize_own_input() kept.
 QuantizedTensor kept_input(const BlockContext& context, const BlockFp8& f, Product product) {
   const int IC = product_shape(context.config, product).IC;
   return with_memory(f.settings->operand(Role::input, false, context.rows(), IC), f.saved_inputs[int(product)]);
 }
 
-// All ranks' rows of `own`, quantized here.
+// Gathers all ranks' rows of `own` in bf16 and quantizes all of them.
 Quantization gather_and_quantize(const BlockContext& context, const BlockFp8& f, Product product, Role role,
                                  const bf16* own, int width, const OperandMemory& by_columns) {
   const int N = context.tokens();
   const PlainSource all{gather(context, own, width)};
   await_gathered(context);
   const Quantization q = quantization(f, product, role, N, width, by_columns, f.again);
-  quantize_operand(context, f, fp8_number(f.layer, product, role), all, N, width, q, false);
+  quantize_operand(context, f, fp8_tensor_id(f.layer, product, role), all, N, width, q, false);
   return q;
 }
 
 }  // namespace
 
 void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* out,
-                          const ProjectionOperand<bf16>& x) {
+                          const LinearInput<bf16>& x) {
   const auto [OC, IC] = product_shape(context.config, product);
   const int N = context.tokens();
   const QuantizedTensor& w = f.weights[int(product)].by_rows;
   const RowProducts products{context, f, "fp8_forward", w, f.settings->fast(true)};
   const QuantizeSource source = source_of(x);
   QuantizedTensor all;
-  if (gathers_inputs(product) && f.settings->has_one_scale()) {
+  if (gathers_inputs(product) && f.settings->per_tensor_scale()) {
     all = gather_bytes(context, quantize_own_input(context, f, product, x));
     products.of_gathered(out, OC, all);
   } else if (gathers_inputs(product)) {
@@ -200,8 +202,8 @@ void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Produc
     products.multiply(out, all);
   } else {
     const Quantization q = quantization(f, product, Role::input, N, IC, f.saved_inputs[int(product)], f.again);
-    const bool has_amax = f.again ? f.settings->has_one_scale() : x.left_amax && input_amax(context, product);
-    quantize_operand(context, f, fp8_number(f.layer, product, Role::input), source, N, IC, q, has_amax);
+    const bool has_amax = f.again ? f.settings->per_tensor_scale() : x.left_amax && input_amax(context, product);
+    quantize_operand(context, f, fp8_tensor_id(f.layer, product, Role::input), source, N, IC, q, has_amax);
     all = q.by_rows;
     products.scattered(out, OC, all);
     await_scattered(context);
@@ -210,20 +212,20 @@ void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Produc
 }
 
 void gather_fp8_input_in_parts(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x) {
-  if (f.settings->has_one_scale()) gather_bytes(context, kept_input(context, f, product));
+  if (f.settings->per_tensor_scale()) gather_bytes(context, kept_input(context, f, product));
   else gather(context, x, product_shape(context.config, product).IC);
 }
 
 void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* dx,
-                                   float* dweight, const ProjectionOperand<bf16>& dy, const bf16* x, bool accumulate) {
+                                   float* dweight, const LinearInput<bf16>& dy, const bf16* x, bool accumulate) {
   const auto [OC, IC] = product_shape(context.config, product);
-  const int N = context.tokens(), R = context.rows(), number = fp8_number(f.layer, product, Role::output_gradient);
-  const bool one_scale = f.settings->has_one_scale(), wide = f.settings->wide_wgrad();
+  const int N = context.tokens(), R = context.rows(), number = fp8_tensor_id(f.layer, product, Role::output_gradient);
+  const bool one_scale = f.settings->per_tensor_scale(), wide = f.settings->bf16_wgrad();
   const bool has_amax = dy.left_amax && output_gradient_amax(context, f.layer, product);
   const RowProducts products{context, f, "fp8_dgrad", f.weights[int(product)].by_columns, f.settings->fast(false)};
   const QuantizeSource source = source_of(dy);
   const OperandMemory dy_memory = wide ? OperandMemory{} : f.by_columns;
-  // It travels while the weight's gradient is computed.
+  // Called last, since the input gradient travels while the weight's gradient is computed.
   const auto await_input_gradient = [&] {
     if (gathers_inputs(product)) await_scattered(context);
   };
@@ -263,8 +265,8 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
     return await_input_gradient();
   }
   if (!gathers_inputs(product)) x_by_columns = input_by_columns(context, f, product, x, N, IC);
-  quantized_product(context.stream, context.matmul, "fp8_wgrad", dweight, dy_by_columns, x_by_columns, accumulate,
-                    f.settings->fast(false), f.padded);
+  fp8_matmul(context.stream, context.matmul, "fp8_wgrad", dweight, dy_by_columns, x_by_columns, accumulate,
+             f.settings->fast(false), f.padded);
   observe(f, {f.layer, product, Kind::wgrad, dy_by_columns, x_by_columns, nullptr, nullptr, dweight, accumulate, N,
               &source});
   await_input_gradient();

@@ -1,22 +1,24 @@
-// The linear layers of a block where tensor parallelism shares them out (tensor_parallel.h): as project() and
-// project_backward() of projection.h, of this rank's part of the weight.
+// The linear layers of a block under tensor parallelism (tensor_parallel.h). The functions do what project() and
+// project_backward() of projection.h do, with this rank's part of the weight.
 //
-// Qkv, gate and up gather all tokens' inputs and leave this rank's columns; o and down take these, and scatter sums.
-// Backward it is the other way round: those gather the inputs once more, for the weight, and these output gradients.
+// In forward, qkv, gate and up gather the inputs of all tokens and compute this rank's columns of the output. o and
+// down take these columns as input and scatter sums. In backward, qkv, gate and up scatter the sums of their input
+// gradients, and gather their inputs again for the weight gradient. o and down gather their output gradients.
 //
-// In FP8 with one scale a tensor what is gathered travels as bytes, by a scale that the ranks agree on: so they are
-// those that one rank has. What does not travel keeps its rank's scale (as in TransformerEngine). With other scales it
-// is gathered in bf16, and each rank quantizes all of it.
+// In FP8 with one scale per tensor, gathered rows travel as bytes. The ranks agree on their scale, so the bytes are
+// those that a single rank would have. A tensor that is not gathered keeps its rank's own scale, if that
+// follows from the running pass (as in TransformerEngine). With other scales, rows are gathered in bf16 and each rank
+// quantizes all of them.
 #pragma once
 
 #include "llmc/model/block.h"
 
-// Whether its inputs are gathered; else its output gradients are.
+// True if the product's inputs are gathered; otherwise its output gradients are.
 constexpr bool gathers_inputs(Product product) { return product == Product::qkv || product == Product::gate_up; }
 
 template <class T>
 void project_in_parts(const BlockContext& context, Product product, T* out, const T* x, const T* weight);
-// Before project_backward_in_parts() of a product that gathers its inputs: these set out.
+// Starts the gather of the input. Call it before project_backward_in_parts() of a product that gathers its inputs.
 template <class T>
 void gather_input_in_parts(const BlockContext& context, Product product, const T* x);
 template <class T>
@@ -24,10 +26,10 @@ void project_backward_in_parts(const BlockContext& context, Product product, T* 
                                const T* weight, const T* x, bool accumulate);
 
 void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* out,
-                          const ProjectionOperand<bf16>& x);
+                          const LinearInput<bf16>& x);
 void gather_fp8_input_in_parts(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x);
 void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& f, Product product, bf16* dx,
-                                   float* dweight, const ProjectionOperand<bf16>& dy, const bf16* x, bool accumulate);
-// This rank's rows of an input that is gathered, as they are kept for backward.
+                                   float* dweight, const LinearInput<bf16>& dy, const bf16* x, bool accumulate);
+// Quantizes this rank's rows of an input that is gathered. The result is kept for backward.
 QuantizedTensor quantize_own_input(const BlockContext& context, const BlockFp8& f, Product product,
-                                   const ProjectionOperand<bf16>& x);
+                                   const LinearInput<bf16>& x);

@@ -8,8 +8,8 @@
 
 namespace {
 
-// Unicode's Alphabetic (letters, letter numbers, and the rows of circled and squared letters), marks, digits,
-// connectors and joiners: what Rust's regular expressions call \w.
+// The characters that \w matches in Rust's regular expressions: Unicode's Alphabetic property (letters, letter numbers,
+// and the blocks of circled and squared letters), marks, digits, connectors and joiners.
 constexpr char kWordCharacter[] =
     R"([\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])";
 
@@ -59,7 +59,7 @@ AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normal
   int32_t next_id = model.count();
   for (const Json& element : json->elements()) {
     AddedToken token = read(element);
-    if (token.content.empty()) continue;  // as the library does
+    if (token.content.empty()) continue;  // as the `tokenizers` library does
     REQUIRE(!find(token.content), "%s: the token \"%s\" is added twice", element.where().c_str(),
             token.content.c_str());
     const std::optional<int32_t> in_model = model.id_of(token.content);
@@ -116,7 +116,7 @@ bool AddedTokens::is_single_word(std::string_view text, size_t begin, size_t end
   return end == text.size() || !is_word(character_at(text, end));
 }
 
-// A token that takes white space on its right may reach into the next one, which counts all the same.
+// With rstrip, the white space of a token may overlap the next token, which still counts.
 void AddedTokens::sections(const Finder& finder, std::string_view text, bool special_too, PatternScratch& scratch,
                            const SectionVisitor& visit) const {
   size_t done = 0;

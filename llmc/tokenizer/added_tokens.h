@@ -1,10 +1,10 @@
-// The tokens that a tokenizer.json adds beside its model's vocabulary, found in a text before anything is split:
+// The tokens that a tokenizer.json adds to its model's vocabulary. They are found in a text before it is split:
 //
 //   "added_tokens": [{"id": 128000, "content": "<|begin_of_text|>", "special": true, "normalized": false,
 //                     "single_word": false, "lstrip": false, "rstrip": false}, …]
 //
-// Those that are not "normalized" are looked for in the text as it came, the others, themselves normalized, in what the
-// normalizer made of the rest. Of several that begin at one place the longest counts.
+// Tokens that are not "normalized" are searched in the text as given. The others are normalized themselves and searched
+// in the normalized rest of the text. If several tokens begin at one position, the longest wins.
 #pragma once
 
 #include <array>
@@ -22,28 +22,29 @@
 
 struct AddedToken {
   std::string content;
-  std::string text;  // what a text is searched for and a decoder is given: the content, normalized if it says so
+  std::string text;  // searched for, and given to the decoder: the content, normalized if `normalized` is set
   int32_t id;
-  bool special;      // may be left out of a decoded text
-  bool single_word;  // only where no word character is beside it
-  bool lstrip;       // takes the white space on its left with it
+  bool special;      // may be left out of decoded text
+  bool single_word;  // matches only if no word character is next to it
+  bool lstrip;       // the token includes the white space on its left
   bool rstrip;
   bool normalized;
 };
 
 class AddedTokens {
  public:
-  // Fails on an id other than the one that the `tokenizers` library gives (it does not read the file's): the model's,
-  // or the next one behind the model's.
+  // Throws if the file gives an id that differs from the one that the `tokenizers` library assigns. The library ignores
+  // the file's ids: it takes the id from the model's vocabulary, or else the next id after the model's.
   AddedTokens(const Json* json, const Vocabulary& model, const Normalizer& normalizer);
 
-  // A token, or the text between two.
+  // A token, or the text between two tokens.
   struct Section {
     std::string_view text;
     const AddedToken* token;  // nullptr: text
   };
   using SectionVisitor = std::function<void(Section)>;
-  // Special tokens that the text spells are letters in it, unless `special_too`.
+  // The visit_ functions visit the sections of a text in order. They treat special tokens in the text as plain text,
+  // unless `special_too` is true.
   void visit_as_given(std::string_view text, bool special_too, PatternScratch& scratch,
                       const SectionVisitor& visit) const {
     sections(as_given_, text, special_too, scratch, visit);
@@ -57,10 +58,10 @@ class AddedTokens {
 
   const AddedToken* find(int64_t id) const;
   const AddedToken* find(const std::string& content) const;
-  int32_t end() const { return end_; }  // the largest id, and one
+  int32_t end() const { return end_; }  // the largest id + 1
 
  private:
-  // Texts to look for, by their first byte, longest first.
+  // The texts to search for: their lengths by first byte, longest first.
   struct Finder {
     std::unordered_map<std::string, const AddedToken*> tokens;
     std::array<std::vector<size_t>, 256> lengths;

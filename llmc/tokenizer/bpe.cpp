@@ -90,7 +90,7 @@ int32_t Bpe::id_for_merge(const std::string& token, const Json& merge) const {
   return *id;
 }
 
-// As the library does: of a pair that stands twice the last place counts, and a "#version" line is no merge.
+// Follows the `tokenizers` library: if a pair occurs twice, its last position counts, and a "#version" line is skipped.
 void Bpe::read_merges(const Json& model) {
   const Json::Array& merges = model.at("merges").elements();
   merges_.reserve(merges.size());
@@ -126,8 +126,8 @@ void Bpe::note_boundary(const std::string& left, const std::string& right) {
   joined_characters_.put(int32_t(last), int32_t(first), {});
 }
 
-// Beside a character that the vocabulary does not have there is no cut: unknown ones may fuse, bytes may merge. Nor is
-// there one where what a word becomes depends on where it begins and ends.
+// There is no cut next to a character that is not in the vocabulary, because unknown characters may fuse and bytes may
+// merge. There is also no cut if the ids of a word depend on where it begins and ends.
 size_t Bpe::first_part(std::string_view word) const {
   if (ignore_merges_ || !prefix_.empty() || !suffix_.empty()) return word.size();
   char32_t before = 0;
@@ -159,8 +159,8 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& 
   }
 }
 
-// An unknown character waits for its neighbours, with which it may fuse; bytes of a fallback pass it. So does the
-// library.
+// An unknown character is held back, because it may fuse with unknown characters that follow. The bytes of a fallback
+// are added before one that is held back. The `tokenizers` library does the same.
 void Bpe::first_symbols(std::string_view word, Scratch& scratch) const {
   scratch.symbols.clear();
   const auto add = [&](int32_t id) {
@@ -189,7 +189,7 @@ void Bpe::first_symbols(std::string_view word, Scratch& scratch) const {
   if (!scratch.symbols.empty()) scratch.symbols.back().right = -1;
 }
 
-// "<0xE2>" and its like, if the vocabulary has all that are needed.
+// Adds the tokens "<0xE2>" and the like. Returns false if the vocabulary lacks any of those needed.
 bool Bpe::add_fallback_bytes(const std::string& character, Scratch& scratch) const {
   std::vector<int32_t> bytes;
   for (char byte : character) {
@@ -211,7 +211,7 @@ int32_t Bpe::unknown_id() const {
   return *id;
 }
 
-// The pair of the symbol at `left` and its right neighbour, if it can be merged, waits for its turn.
+// Puts the pair of the symbol at `left` and its right neighbour into the heap, if it can be merged.
 void Bpe::consider(int32_t left, Scratch& scratch) const {
   if (left < 0) return;
   const Scratch::Symbol& symbol = scratch.symbols[size_t(left)];
@@ -232,7 +232,7 @@ void Bpe::merge_all(Scratch& scratch) const {
     scratch.heap.pop_back();
     const auto place = int32_t(uint32_t(top.order));
     Scratch::Symbol& left = symbols[size_t(place)];
-    // One of the two may have been merged since: then this pair is no more.
+    // One of the two symbols may have been merged since the pair was queued. The pair no longer exists then.
     if (left.id < 0 || left.right < 0) continue;
     Scratch::Symbol& right = symbols[size_t(left.right)];
     const Merge* merge = merges_.find(left.id, right.id);

@@ -1,9 +1,11 @@
-// Byte-pair encoding: a word's characters are joined pair by pair, always the pair that comes first in the file's list
-// of merges, of equal ones the leftmost, until no pair is in the list (R. Sennrich et al., ACL 2016).
+// Byte-pair encoding (R. Sennrich et al., ACL 2016). A word's characters are merged pair by pair. Each time, the pair
+// that comes first in the file's list of merges is merged, and among equal pairs the leftmost, until no pair is in the
+// list.
 //
 //   "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], "byte_fallback": false, …}
 //
-// O(n log n) for a word of n characters: where nothing splits the text, a whole document is one word.
+// A word of n characters takes O(n log n). This matters because a whole document is one word if nothing splits the
+// text.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +17,7 @@
 
 #include "llmc/base/json.h"
 
-// Tokens by id and ids by token.
+// Maps ids to tokens and tokens to ids.
 class Vocabulary {
  public:
   static constexpr int64_t kMostIds = 1 << 24;
@@ -23,45 +25,48 @@ class Vocabulary {
   Vocabulary() = default;
   Vocabulary(const Vocabulary&) = delete;  // a copy's tokens_ would point into the original
 
-  void add(const std::string& token, int64_t id, const Json& where);  // fails if either is taken, or id out of range
+  // Throws if the token or the id is taken, or if the id is not in [0, kMostIds).
+  void add(const std::string& token, int64_t id, const Json& where);
 
   std::optional<int32_t> id_of(const std::string& token) const;
   const std::string* token_of(int64_t id) const;  // nullptr if there is none
   int32_t count() const { return int32_t(ids_.size()); }
-  int32_t end() const { return int32_t(tokens_.size()); }  // the largest id, and one
+  int32_t end() const { return int32_t(tokens_.size()); }  // the largest id + 1
 
  private:
   std::unordered_map<std::string, int32_t> ids_;
-  std::vector<const std::string*> tokens_;  // the keys of ids_; null for an id that no token has
+  std::vector<const std::string*> tokens_;  // the keys of ids_; null for an id without a token
 };
 
 class Bpe {
  public:
-  // The "model" of a tokenizer.json. Fails, naming the place, on what is not supported (dropout) or wrong.
+  // Reads the "model" of a tokenizer.json. Throws, with the place in the file, on anything unsupported (dropout) or
+  // wrong.
   explicit Bpe(const Json& model);
 
   // The working memory of one thread.
   class Scratch {
     friend class Bpe;
     struct Symbol {
-      int32_t id, left, right;  // its neighbours' places, -1 at the ends; id -1: joined to the left one
+      int32_t id, left, right;  // indices of the neighbours, -1 at the ends; id -1: merged into its left neighbour
     };
     struct Candidate {
-      uint64_t order;  // rank of the merge, then place of the left symbol
-      int32_t joined;  // the id that the pair becomes
-      bool operator<(const Candidate& other) const { return order > other.order; }  // the heap's top is the least
+      uint64_t order;  // rank of the merge, then index of the left symbol
+      int32_t joined;  // the id of the merged pair
+      // The comparison is reversed, so that the least order is at the top of the heap.
+      bool operator<(const Candidate& other) const { return order > other.order; }
     };
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
   };
 
-  // Appends the ids of `word`, which must be UTF-8 of less than 2^31 characters and not empty. A character that the
-  // vocabulary does not have becomes its bytes' tokens (byte_fallback), else the unknown token, else nothing.
+  // Appends the ids of `word`, which must be nonempty UTF-8 of less than 2^31 - 1 bytes. A character that is not in the
+  // vocabulary becomes the tokens of its bytes (byte_fallback), or else the unknown token, or else nothing.
   void encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
-  // Bytes of the part of `word`, from its beginning, that no merge can join to what follows: encoded part by part the
-  // ids are the same, and parts come again where a whole text does not. Where the vocabulary has no token with a space
-  // in the middle, that is a word as people know it.
+  // Returns the bytes of the first part of `word` that no merge can join to the rest. Encoding part by part gives the
+  // same ids, and short parts recur, so their ids can be cached. If no token of the vocabulary has a space in its
+  // middle, such a part is a word in the usual sense.
   size_t first_part(std::string_view word) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -72,7 +77,8 @@ class Bpe {
     int32_t joined;
   };
 
-  // (left, right) → Merge. Open addressing, half empty: a look-up touches one cache line, mostly.
+  // A hash table from (left, right) to Merge, with open addressing and at most half full. A lookup usually touches one
+  // cache line.
   class PairTable {
    public:
     void reserve(size_t pairs);
@@ -99,12 +105,14 @@ class Bpe {
   void merge_all(Scratch& scratch) const;
   void consider(int32_t left, Scratch& scratch) const;
 
-  std::string place_;  // of the model, for messages
+  std::string place_;  // the model's place in the file, for messages
   Vocabulary vocabulary_;
-  PairTable merges_;                // of ids
-  PairTable joined_characters_;     // a merge joins a token that ends in the one to a token that begins with the other
-  std::vector<bool> is_character_;  // by code point: the vocabulary has it
+  PairTable merges_;  // keyed by ids
+  // Keyed by pairs of code points: some merge joins a token that ends in the first to a token that begins with the
+  // second.
+  PairTable joined_characters_;
+  std::vector<bool> is_character_;  // by code point: true if it is in the vocabulary
   std::optional<std::string> unknown_;
-  std::string prefix_, suffix_;  // of characters that do not begin a word, and of the one that ends it
+  std::string prefix_, suffix_;  // added to characters that do not begin a word; added to the one that ends it
   bool fuse_unknown_, byte_fallback_, ignore_merges_;
 };

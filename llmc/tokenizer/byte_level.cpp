@@ -6,11 +6,11 @@
 
 namespace {
 
-constexpr int kCharacters = 0x100 + 68;  // the highest byte's character, and 68 bytes that are not visible
+constexpr int kCharacters = 0x100 + 68;  // the characters up to U+00FF, then those of the 68 invisible bytes
 
 struct Alphabet {
   std::array<std::string, 256> character_of;
-  std::array<int, kCharacters> byte_of;  // -1: the character is none of the alphabet
+  std::array<int, kCharacters> byte_of;  // -1: the character is not in the alphabet
 
   Alphabet() {
     byte_of.fill(-1);

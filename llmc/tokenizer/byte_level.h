@@ -1,12 +1,13 @@
-// GPT-2's alphabet: a visible character for each byte, so that a vocabulary of bytes can be written as text. A space is
-// "Ġ" (U+0120), a newline "Ċ"; most of ASCII stands for itself.
+// GPT-2's alphabet: one visible character for each byte, so that a vocabulary of bytes can be written as text. A space
+// is "Ġ" (U+0120), a newline is "Ċ", and most ASCII characters stand for themselves.
 #pragma once
 
 #include <string>
 #include <string_view>
 
-// The text, a character a byte.
+// Returns the text with one character for each byte.
 std::string byte_level(std::string_view bytes);
 
-// Appends the bytes that `token` spells. A token with a character outside the alphabet stands for itself.
+// Appends the bytes that `token` spells. If a character of the token is outside the alphabet, appends the token
+// unchanged.
 void append_bytes_of_token(std::string_view token, std::string& bytes);

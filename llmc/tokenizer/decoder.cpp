@@ -50,8 +50,8 @@ void Decoder::add(const Json& json) {
 
 // ---- stages -------------------------------------------------------------------------------------------------------
 
-// Tokens come in parts, of whole characters: the last one says so. A stage that joins tokens (Fuse, ByteLevel) makes
-// one token of all, which ends where the text does.
+// A stage receives tokens in parts of whole characters; `last` marks the last part of a token. A stage that joins
+// tokens (Fuse, ByteLevel) turns all of them into a single token that ends with the text.
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
@@ -83,7 +83,7 @@ class Stage : public DecodeStage {
   std::unique_ptr<DecodeStage> next_;
 };
 
-// For stages that must see a token as a whole.
+// Base class of the stages that need a token as a whole.
 class TokenStage : public Stage {
  public:
   using Stage::Stage;
@@ -108,7 +108,7 @@ class Replace : public TokenStage {
     const std::string& literal = step.pattern->literal();
     one_character_ = !literal.empty() && utf8_start(literal).bytes == literal.size();
   }
-  // One character is replaced wherever it stands; anything longer could begin in one part and end in the next.
+  // A single character can be replaced part by part. Anything longer could begin in one part and end in the next.
   void take(std::string_view part, bool last) override {
     if (!one_character_) return TokenStage::take(part, last);
     std::string text(part);
@@ -128,7 +128,8 @@ class Replace : public TokenStage {
   bool one_character_;
 };
 
-// "<0xE2>" and its like: a run of them is text if all of it is, else U+FFFD for each. So it waits for its end.
+// Decodes "<0xE2>" and the like. A run of such tokens becomes text if all of it is UTF-8; otherwise each of them
+// becomes U+FFFD. A run is therefore held back until it ends.
 class ByteFallback : public TokenStage {
  public:
   using TokenStage::TokenStage;
@@ -197,7 +198,8 @@ class ByteLevel : public TokenStage {
   Utf8Repair repair_;
 };
 
-// Takes up to so many of a character from both ends of each token. Those that may be at the right end wait.
+// Removes a character from both ends of each token, up to `left` and `right` times. Characters that may be at the right
+// end are held back.
 class Strip : public Stage {
  public:
   Strip(const DecoderStep& step, std::unique_ptr<DecodeStage> next)
@@ -221,14 +223,15 @@ class Strip : public Stage {
 
  private:
   const DecoderStep& step_;
-  int64_t leading_;  // how many may still be taken
+  int64_t leading_;  // how many may still be removed
   std::string trailing_;
 };
 
 class Metaspace : public Stage {
  public:
   Metaspace(const DecoderStep& step, std::unique_ptr<DecodeStage> next) : Stage(std::move(next)), step_(step) {}
-  // As the library does, the first token loses all of them, not only the one that encoding put there.
+  // As in the `tokenizers` library, the first token loses every replacement character, not only the one that encoding
+  // put there.
   void take(std::string_view part, bool last) override {
     std::string text;
     while (!part.empty()) {

@@ -1,5 +1,5 @@
-// How a tokenizer.json makes text of tokens: "decoder". Supported: ByteLevel, Replace, ByteFallback, Fuse, Strip,
-// Metaspace, and Sequences of them; none at all joins the tokens by spaces.
+// Turns tokens into text as the "decoder" of a tokenizer.json says. Supported: ByteLevel, Replace, ByteFallback, Fuse,
+// Strip, Metaspace, and Sequences of them. If there is no decoder, the tokens are joined by spaces.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 
 class DecodeStage;
 
-// What a decoder is made of, read once.
+// One step of a decoder, as read from the file.
 struct DecoderStep {
   enum Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace, kJoin };
   Kind kind;
   std::optional<Pattern> pattern = {};  // Replace
   std::string text = {};                // Replace's content, Strip's and Metaspace's character
-  int64_t left = 0, right = 0;          // Strip: how many of it at most
-  bool drops_first = false;             // Metaspace: in the first token
+  int64_t left = 0, right = 0;          // Strip: the most to remove at each end
+  bool drops_first = false;             // Metaspace: removes the character from the first token
 };
 
 class Decoder {
@@ -32,16 +32,16 @@ class Decoder {
   std::vector<DecoderStep> steps_;
 };
 
-// Decodes tokens one after the other: a chain of stages, each of which passes on what it can decide and holds back the
-// rest. The decoder must outlive it.
+// Decodes tokens one after the other with a chain of stages. Each stage passes on what it can decide and holds back the
+// rest. The decoder must outlive the chain.
 class DecodeChain {
  public:
   explicit DecodeChain(const Decoder& decoder);
   ~DecodeChain();
   DecodeChain(DecodeChain&&) noexcept;
 
-  void take(std::string_view token, std::string& text);  // appends to `text` what is decided
-  void finish(std::string& text);                        // and the rest; ready for the next text
+  void take(std::string_view token, std::string& text);  // appends the text that is decided
+  void finish(std::string& text);                        // appends the rest; the chain is then ready for the next text
 
  private:
   void build();

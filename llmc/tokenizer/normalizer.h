@@ -1,5 +1,5 @@
-// What a tokenizer.json does to a text before it is split: "normalizer". Supported: Prepend and Replace (Llama 2's),
-// and Sequences of them. Others (NFC, Lowercase, …) are refused by name.
+// Changes a text before it is split, as the "normalizer" of a tokenizer.json says. Supported: Prepend and Replace (as
+// in Llama 2), and Sequences of them. Others (NFC, Lowercase, …) are rejected by name.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class Normalizer {
 
  private:
   struct Step {
-    std::optional<Pattern> pattern;  // none: `text` goes before what is not empty
+    std::optional<Pattern> pattern;  // empty: prepends `text`, unless the input is empty
     std::string text;
   };
   void add(const Json& json);

@@ -11,7 +11,8 @@
 
 namespace {
 
-// Many times what a pattern needs that passes over the text once; one that is exponential ends here.
+// Returns the step limit of a search. It is many times what a pattern needs to pass over the text once, and it stops an
+// exponential search.
 uint32_t step_limit(size_t text_bytes) { return uint32_t(std::min<size_t>(10'000'000 + 8 * text_bytes, UINT32_MAX)); }
 
 constexpr uint32_t kHeapLimitKiB = 4u << 20;
@@ -35,7 +36,7 @@ using Owned = std::unique_ptr<T, Free>;
 }  // namespace
 
 struct PatternScratch::Memory {
-  Owned<pcre2_match_data> match{pcre2_match_data_create(1, nullptr)};  // the whole match, no groups
+  Owned<pcre2_match_data> match{pcre2_match_data_create(1, nullptr)};  // for the whole match, no groups
   Owned<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
   Owned<pcre2_jit_stack> stack{pcre2_jit_stack_create(kSmallestStack, kLargestStack, nullptr)};
 };
@@ -60,7 +61,8 @@ Pattern::Pattern(const std::string& expression, const std::string& name) : name_
   REQUIRE(code, "%s: PCRE2 does not take the pattern: %s\n  at byte %zu of %s", name.c_str(), message_of(error).c_str(),
           at, expression.c_str());
   compiled_ = std::make_unique<Compiled>(Compiled{Owned<pcre2_code>(code)});
-  // Where no memory may be both written and executed this fails, and the interpreter matches: the same, more slowly.
+  // This fails on systems that forbid memory that is both writable and executable. The interpreter then finds the same
+  // matches, more slowly.
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
 }
 
@@ -88,7 +90,7 @@ std::optional<Pattern::Match> Pattern::find(std::string_view text, size_t from, 
   }
   PatternScratch::Memory& memory = *scratch.memory_;
   pcre2_set_match_limit(memory.context.get(), step_limit(text.size()));
-  // Without this option each search would look through the whole text for bytes that are no UTF-8.
+  // Without this option, each search would check the whole text for invalid UTF-8.
   uint32_t options = PCRE2_NO_UTF_CHECK;
   const auto match = [&] {
     return pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, options,

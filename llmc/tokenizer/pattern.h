@@ -1,9 +1,10 @@
-// A pattern of a tokenizer.json, {"Regex": "…"} or {"String": "…"}, and where it matches a text.
+// A pattern of a tokenizer.json, {"Regex": "…"} or {"String": "…"}, that finds its matches in a text.
 //
-// The files' expressions are written for Oniguruma's Ruby dialect, with which the `tokenizers` library reads them; here
-// PCRE2 runs them. What means the same in both is passed on, what does not is rewritten (\s, \d, \v, the dot) or
-// refused by name (anchors, \w, \b, \h, classes inside classes, scripts, case folding beyond ASCII words): nothing is
-// matched a little differently. Differences that remain are those of two versions of Unicode.
+// The files' expressions are written for Oniguruma's Ruby dialect, because the `tokenizers` library uses Oniguruma.
+// PCRE2 runs them here. Constructs with the same meaning in both pass unchanged, and \s, \d, \v and the dot are
+// rewritten. Other constructs are rejected by name (anchors, \w, \b, \h, classes inside classes, scripts, case folding
+// beyond ASCII words), so that nothing matches slightly differently. The only remaining differences are those between
+// two versions of Unicode.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@
 
 #include "llmc/base/json.h"
 
-// PCRE2's working memory. One a thread; it serves all patterns in turn.
+// PCRE2's working memory. Each thread needs one; it serves all patterns in turn.
 class PatternScratch {
  public:
   PatternScratch();
@@ -34,29 +35,30 @@ class Pattern {
     size_t begin, end;
   };
 
-  // Fails, with the file and the place in it, on any other object and on an expression that is not supported.
+  // Throws, with the file and the place in it, on any other object and on an unsupported expression.
   explicit Pattern(const Json& json);
 
-  // An expression in PCRE2's own dialect, with UTF and Unicode properties; `name` is for messages.
+  // Compiles an expression in PCRE2's own dialect, with UTF and Unicode properties. `name` is used in messages.
   Pattern(const std::string& expression, const std::string& name);
 
   ~Pattern();
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
 
-  // The first match that begins at `from` or later. `text` must be UTF-8, `from` the beginning of a character or the
-  // end. Fails if the search takes more steps than any pattern needs that does not go back again and again.
+  // Returns the first match that begins at `from` or later. `text` must be UTF-8, and `from` must be the beginning of a
+  // character or the end. Throws if the search takes more than about 10 million steps plus 8 per byte of text, which
+  // only a pattern with excessive backtracking does.
   std::optional<Match> find(std::string_view text, size_t from, PatternScratch& scratch) const;
 
-  // Calls visit(Match) for all matches, one after the other. An empty one counts only if it does not touch the end of
-  // the one before, as in Oniguruma's own iteration.
+  // Calls visit(Match) for all matches in order. As in Oniguruma's own iteration, an empty match is skipped if it
+  // touches the end of the previous match.
   template <class Visit>
   void for_each(std::string_view text, PatternScratch& scratch, Visit&& visit) const;
 
-  // Every match replaced; the replacement is taken as it is.
+  // Replaces every match. The replacement is literal text.
   void replace(std::string& text, const std::string& replacement, PatternScratch& scratch) const;
 
-  // The literal of a {"String": …}, else empty.
+  // Returns the literal of a {"String": …}, or an empty string.
   const std::string& literal() const { return literal_; }
 
  private:
@@ -67,10 +69,10 @@ class Pattern {
   std::unique_ptr<Compiled> compiled_;
 };
 
-// The version of Unicode whose properties the patterns know, as PCRE2 words it: "14.0.0".
+// Returns the version of Unicode whose properties the patterns use, in PCRE2's notation: "14.0.0".
 std::string pattern_unicode_version();
 
-// An expression in PCRE2's dialect that means what `expression` means to Oniguruma. Fails with `name` and the
+// Returns an expression in PCRE2's dialect that means what `expression` means in Oniguruma. Throws with `name` and the
 // construct if there is none.
 std::string pcre2_expression(std::string_view expression, const std::string& name);
 

@@ -1,4 +1,4 @@
-// Oniguruma's Ruby dialect in PCRE2's words: pcre2_expression().
+// Translates Oniguruma's Ruby dialect to PCRE2's: pcre2_expression().
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Unicode's White_Space, which is Oniguruma's \s; PCRE2's own has U+180E besides.
+// Unicode's White_Space, which is Oniguruma's \s. PCRE2's own \s also matches U+180E.
 constexpr char kSpace[] =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr char kNotSpace[] =
@@ -58,7 +58,7 @@ class Dialect {
         name_.c_str(), what.c_str(), at, std::string(text_).c_str());
   }
 
-  // Letters and digits stand for themselves; all else by number, so that it has no second meaning.
+  // Writes letters and digits as themselves and all other characters by number, so that none has a second meaning.
   void put_literal(char32_t c) {
     if (is_letter(c) || is_digit(c)) {
       out_ += char(c);
@@ -110,7 +110,7 @@ class Dialect {
 
   bool caseless() const { return !caseless_.empty() && caseless_.back(); }
 
-  // Oniguruma folds some pairs of letters into one character ("st" matches U+FB06), PCRE2 does not.
+  // Oniguruma folds some pairs of letters into one character ("st" matches U+FB06). PCRE2 does not.
   void literal_outside_class(char32_t c, char32_t before, size_t at) {
     if (caseless()) {
       require_simple_folding(c, at);
@@ -138,7 +138,7 @@ class Dialect {
     } else if (next_is("?")) {
       refuse("\"(" + std::string(text_.substr(at_, 3)) + "\"", begin);
     } else {
-      out_ += "(?:";  // no construct refers to a group by its number
+      out_ += "(?:";  // a plain group, because no supported construct refers to a group by its number
     }
     caseless_.push_back(folds);
   }
@@ -148,7 +148,7 @@ class Dialect {
     out_ += ')';
   }
 
-  // One of * + ?, then ? (as few as possible) or + (never going back).
+  // Copies one of * + ? and, if present, the following ? (lazy) or + (possessive).
   void quantifier(char c) {
     out_ += c;
     if (take("?")) {
@@ -158,7 +158,7 @@ class Dialect {
     }
   }
 
-  // {2} {2,} {2,5} {,5}: false if it is none of them, and so a literal brace.
+  // Translates {2}, {2,}, {2,5} or {,5}. Returns false on anything else; the brace is then a literal.
   bool interval(size_t begin) {
     const size_t end = text_.find('}', at_);
     if (end == text_.npos) return false;
@@ -205,7 +205,7 @@ class Dialect {
     if (!class_literal()) refuse("a range up to a set", begin);
   }
 
-  // Puts one literal, which it returns, or the set that an escape stands for.
+  // Writes one literal and returns it, or writes the set that an escape stands for and returns nothing.
   std::optional<char32_t> class_literal() {
     const size_t begin = at_;
     if (next_is("&&")) refuse("&& inside a class", begin);
@@ -221,7 +221,8 @@ class Dialect {
     return c;
   }
 
-  // Behind a backslash: the literal that it stands for, or nothing, and then the set is put.
+  // Reads the rest of an escape after the backslash. Returns the literal that it stands for, or writes a set and
+  // returns nothing.
   std::optional<char32_t> escape(size_t begin, bool in_class) {
     const char32_t c = take_character();
     const auto put_set = [&](const char* set) {
@@ -268,7 +269,7 @@ class Dialect {
     return c;
   }
 
-  // {L} or {^L}
+  // Reads {L} or {^L}.
   std::string property(size_t begin, bool negated) {
     const size_t end = text_.find('}', at_);
     const std::string whole(text_.substr(begin, end == text_.npos ? end : end + 1 - begin));
@@ -282,7 +283,8 @@ class Dialect {
     return (negated ? "\\P{" : "\\p{") + category + "}";
   }
 
-  // \x{10ffff}, or as many hexadecimal digits as this escape has. Oniguruma takes \x80 and more for single bytes.
+  // Reads \x{10ffff}, or as many hexadecimal digits as this escape has. Without braces, \x80 and above are rejected,
+  // because Oniguruma takes them for single bytes.
   char32_t number(size_t begin, size_t digits) {
     const bool braces = digits == 2 && take("{");
     const size_t end = braces ? text_.find('}', at_) : at_ + digits;
@@ -301,8 +303,8 @@ class Dialect {
   const std::string& name_;
   size_t at_ = 0;
   std::string out_;
-  std::vector<bool> caseless_;   // of each open group
-  char32_t literal_before_ = 0;  // directly before, inside (?i:
+  std::vector<bool> caseless_;   // for each open group
+  char32_t literal_before_ = 0;  // the literal just before, if inside (?i:; else 0
 };
 
 }  // namespace

@@ -7,7 +7,8 @@
 
 namespace {
 
-// What becomes of a delimiter: a word of its own, nothing, or a part of the word before, behind, or of its like.
+// Says what happens to a delimiter: it is a word of its own, is dropped, is merged into the word before or after it, or
+// is merged with adjacent delimiters.
 enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 Behavior behavior_of(const Json& json) {
@@ -21,7 +22,7 @@ Behavior behavior_of(const Json& json) {
        json.found().c_str());
 }
 
-// Takes the spans that a text falls into, delimiters and what is between them, and gives the words.
+// Receives the spans of a text, which are delimiters and the text between them, and visits the words.
 class WordBuilder {
  public:
   WordBuilder(Behavior behavior, Piece piece, const PieceVisitor& visit)
@@ -46,7 +47,7 @@ class WordBuilder {
   }
 
  private:
-  // A word is open if any_: does it grow by this span?
+  // Returns true if this span extends the open word. There is an open word if any_ is set.
   bool joins(bool delimiter) const {
     if (!any_) return false;
     switch (behavior_) {
@@ -81,8 +82,9 @@ void split_at(const Pattern& pattern, Behavior behavior, bool invert, Piece piec
   words.flush();
 }
 
-// The expressions of Llama 3 and Qwen 2 differ in the length of numbers. Of the alternatives that match a newline,
-// ` ?[^\s\p{L}\p{N}]+[\r\n]*` and `\s*[\r\n]+` come first, both take all newlines that follow, and no character behind.
+// True for the expressions of Llama 3 and Qwen 2, which differ only in the length of numbers. The first alternatives
+// that can match a newline are ` ?[^\s\p{L}\p{N}]+[\r\n]*` and `\s*[\r\n]+`. Both take all newlines that follow and no
+// character after them.
 bool is_words_of_llama3_or_qwen2(const Json& pattern) {
   const Json* regex = pattern.find("Regex");
   for (const char* numbers : {"{1,3}", ""})
@@ -115,7 +117,7 @@ class Split : public Splitter {
   Newline newline_ = Newline::kUnknown;
 };
 
-// Numbers become words of their own, or each of their characters does.
+// Makes each number a word of its own, or each character of a number.
 class Digits : public Splitter {
  public:
   explicit Digits(const Json& json)
@@ -135,7 +137,7 @@ class Digits : public Splitter {
 
 constexpr char kGpt2Words[] = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// The alphabet itself is applied where a word is looked up.
+// The alphabet itself is applied when a word is looked up.
 class ByteLevel : public Splitter {
  public:
   explicit ByteLevel(const Json& json) : prefix_space_(json.get_bool("add_prefix_space")) {
@@ -162,7 +164,7 @@ class ByteLevel : public Splitter {
   std::optional<Pattern> pattern_;
 };
 
-// Spaces become a visible character, which begins each word.
+// Replaces spaces by a visible character, which begins each word.
 class Metaspace : public Splitter {
  public:
   explicit Metaspace(const Json& json)

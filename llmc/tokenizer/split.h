@@ -1,6 +1,6 @@
-// How a tokenizer.json cuts a text into words, which are then encoded each by itself: "pre_tokenizer". Supported:
-// Split, Digits, ByteLevel, Metaspace, and Sequences of them, ByteLevel only at the end (behind it words are spelled in
-// its alphabet).
+// Splits a text into words, each of which is then encoded separately, as the "pre_tokenizer" of a tokenizer.json says.
+// Supported: Split, Digits, ByteLevel, Metaspace, and Sequences of them. ByteLevel must be the last, because the words
+// after it are spelled in its alphabet.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,22 @@
 
 struct Piece {
   std::string_view text;  // never empty
-  bool at_start;          // of the whole text that is being encoded
+  bool at_start;          // true if it begins the whole text that is being encoded
 };
 using PieceVisitor = std::function<void(Piece)>;
 
-// Which word a newline belongs to that stands before a character other than white space. So a text can be cut there,
-// and the words of the two parts are those of the whole.
+// Says to which word a newline belongs if a character other than white space follows it. A text can be cut at such a
+// newline: the words of the two parts are then the words of the whole.
 enum class Newline {
   kUnknown,  // nothing is proven
-  kAnyWord,  // this step does not look at it
-  // GPT-2's expression: of several characters of white space the newline is a word of its own, behind one of all
-  // others.
+  kAnyWord,  // newlines make no difference to this step
+  // GPT-2's expression: the newline is a word of its own, and the white space before it is another word.
   kOwnWord,
-  // Llama 3's and Qwen 2's: it ends a word, whatever stands before it.
+  // Llama 3's and Qwen 2's expressions: the newline ends a word, whatever comes before it.
   kEndsWord
 };
 
-// One kind of cut.
+// One step of splitting.
 class Splitter {
  public:
   virtual ~Splitter() = default;
@@ -40,17 +39,17 @@ class Splitter {
 
 class PreTokenizer {
  public:
-  explicit PreTokenizer(const Json* json);  // nullptr or null: a text is one word
+  explicit PreTokenizer(const Json* json);  // nullptr or null: the whole text is one word
 
-  // Visits the words in order; they are valid during the visit.
+  // Visits the words in order. A word is valid only during its visit.
   void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const {
     split_from(0, piece, scratch, visit);
   }
 
-  // kUnknown, kOwnWord or kEndsWord: of all steps together.
+  // Returns kUnknown, kOwnWord or kEndsWord, for all steps together.
   Newline newline() const;
 
-  // The words' bytes are to be spelled in ByteLevel's alphabet before the vocabulary is asked.
+  // True if the words' bytes must be spelled in ByteLevel's alphabet before they are looked up in the vocabulary.
   bool ends_in_byte_level() const { return byte_level_; }
 
  private:

@@ -24,7 +24,8 @@ void TokenTemplate::add(const Json& json) {
   }
 }
 
-// "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]; the ids of "<s>" stand in "special_tokens".
+// Reads "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]. The ids of "<s>" are in
+// "special_tokens".
 void TokenTemplate::add_template(const Json& json) {
   only_keys(json, {"type", "single", "pair", "special_tokens"});
   int texts = 0;

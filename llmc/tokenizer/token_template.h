@@ -1,5 +1,6 @@
-// The tokens that a tokenizer.json puts before and behind a text: "post_processor". Supported: TemplateProcessing (one
-// at most; its pattern for pairs of texts is not used), ByteLevel (which changes no ids), and Sequences of them.
+// The tokens that the "post_processor" of a tokenizer.json puts before and after a text. Supported: at most one
+// TemplateProcessing (its template for pairs of texts is not used), ByteLevel (which does not change ids), and
+// Sequences of them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 struct TokenTemplate {
   std::vector<int32_t> before, behind;
 
-  explicit TokenTemplate(const Json* json);  // nullptr or null: none
+  explicit TokenTemplate(const Json* json);  // nullptr or null: no tokens
 
  private:
   void add(const Json& json);

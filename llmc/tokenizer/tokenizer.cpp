@@ -25,7 +25,7 @@ struct Tokenizer::Parts {
   TokenTemplate around;
   Decoder decoder;
 
-  Newline newline = Newline::kUnknown;  // where a long text can be cut
+  Newline newline = Newline::kUnknown;  // how a long text can be cut
 
   explicit Parts(const Json& json)
       : bpe(json.at("model")),
@@ -41,7 +41,7 @@ struct Tokenizer::Parts {
     const AddedToken* token = added.find(id);
     return token ? &token->content : bpe.vocabulary().token_of(id);
   }
-  // What a decoder is given.
+  // Returns the text that the decoder receives for a token.
   const std::string* spelling_of(int32_t id) const {
     const AddedToken* token = added.find(id);
     return token ? &token->text : bpe.vocabulary().token_of(id);
@@ -95,10 +95,10 @@ int64_t Tokenizer::bytes_of(int32_t id) const {
   const auto decodes = [&](DecoderStep::Kind kind) {
     return std::ranges::any_of(parts_->decoder.steps(), [&](const DecoderStep& step) { return step.kind == kind; });
   };
-  if (decodes(DecoderStep::kByteLevel))  // a character spells a byte
+  if (decodes(DecoderStep::kByteLevel))  // each character spells one byte
     return std::ranges::count_if(*token, [](char c) { return (c & 0xc0) != 0x80; });
   if (decodes(DecoderStep::kByteFallback) && token->size() == 6 && token->starts_with("<0x")) return 1;
-  const int32_t ids[] = {id, id};  // what it adds in the middle of a text
+  const int32_t ids[] = {id, id};  // measures what the id adds in the middle of a text
   return int64_t(decode(ids, true).size()) - int64_t(decode(std::span(ids, 1), true).size());
 }
 
@@ -107,7 +107,7 @@ const std::vector<int32_t>& Tokenizer::end_tokens() const { return parts_->aroun
 
 namespace {
 
-// The text ends in white space. Bytes of no character become U+FFFD, which is none.
+// True if the text ends in white space. Invalid bytes become U+FFFD, which is not white space.
 bool ends_in_white_space(std::string_view text) {
   size_t begin = text.size() - 1;
   while (begin > 0 && text.size() - begin < 4 && (text[begin] & 0xc0) == 0x80) --begin;
@@ -118,9 +118,10 @@ bool ends_in_white_space(std::string_view text) {
 
 }  // namespace
 
-// GPT-2's `\s+(?!\S)` leaves the last character of white space before another to `\s+`: a part that ended behind it
-// would have all of them in one word. So the cut is before a newline that has white space on its left. Where digits are
-// split off first, it would be otherwise before one: there is no cut then, nor before what may be one beyond ASCII.
+// If several white-space characters precede a word, GPT-2's `\s+(?!\S)` leaves the last one to `\s+`. A part that ended
+// after that character would have all of them in one word. The cut is therefore before a newline that has white space
+// on its left. If digits are split off first, this does not hold before a digit, so there is no cut there, nor before a
+// character beyond ASCII, which may be a digit.
 size_t Tokenizer::next_cut(std::string_view text, size_t from) const {
   if (parts_->newline == Newline::kUnknown) return text.size();
   for (size_t at = from; (at = text.find('\n', at)) != text.npos && at + 1 < text.size(); ++at) {
@@ -149,7 +150,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
 
 namespace {
 
-// The ids of words seen before. Full, it begins anew: what is frequent is soon back.
+// Caches the ids of words seen before. A full cache is emptied; frequent words soon return.
 class WordCache {
  public:
   static constexpr size_t kLongestWord = 64, kMostWords = 1 << 16;
@@ -204,7 +205,7 @@ void TextEncoder::encode(std::string_view text, bool add_special_tokens, std::ve
   if (add_special_tokens) append(parts_->around.behind);
 }
 
-// A text without the tokens that are looked for before normalization.
+// Encodes a text that contains none of the tokens searched for before normalization.
 void TextEncoder::section(std::string_view text, bool at_start, std::vector<int32_t>& ids) {
   std::string normal;
   if (!parts_->normalizer.changes_nothing()) {
@@ -222,13 +223,14 @@ void TextEncoder::section(std::string_view text, bool at_start, std::vector<int3
   });
 }
 
-// A text without any added tokens.
+// Encodes a text without any added tokens.
 void TextEncoder::words(std::string_view text, bool at_start, std::vector<int32_t>& ids) {
   if (text.empty()) return;
   parts_->pre_tokenizer.split({text, at_start}, work_->pattern, [&](Piece piece) { word(piece.text, ids); });
 }
 
-// Behind ByteLevel words are short, and their characters are not those of the vocabulary.
+// After ByteLevel, words are not split further: they are short, and their characters are not yet those of the
+// vocabulary.
 void TextEncoder::word(std::string_view text, std::vector<int32_t>& ids) {
   if (parts_->pre_tokenizer.ends_in_byte_level()) return part(text, ids);
   while (!text.empty()) {

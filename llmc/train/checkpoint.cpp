@@ -17,13 +17,13 @@ constexpr const char* kPartial = ".partial";
 
 std::string share_name(int rank, int ranks) { return format("rank-%05d-of-%05d", rank, ranks); }
 
-// A stretch of a rank's share that is one tensor of its file: elements that lie in one in the whole tensor, or rows of
-// them whose starts are `stride` apart.
+// A stretch of a rank's share, which becomes one tensor of its file: elements that are contiguous in the whole tensor,
+// or rows of it that begin `stride` apart.
 struct Stretch {
   StateKind kind;
-  const Tensor* tensor;
+  const ParameterInfo* tensor;
   int unit;
-  size_t at;  // in the unit
+  size_t at;  // of the first element, in the unit
   uint64_t first, rows, columns, stride;
 
   size_t count() const { return size_t(rows * columns); }
@@ -34,13 +34,14 @@ struct Stretch {
   }
 };
 
-// Of the pieces that no other rank of the tensor-parallel group saves.
+// Returns the stretches that this rank saves. If several ranks of the tensor-parallel group have copies of a tensor,
+// the rank with copy 0 saves it.
 std::vector<Stretch> stretches_of(const CheckpointShare& share) {
   std::vector<Stretch> stretches;
   for (const StateKind kind : kStateKinds)
     for (int unit = 0; unit < int(share.units.size()); ++unit) {
       const UnitShare& own = share.units[size_t(unit)];
-      for (const Piece& piece : share.layout.pieces(unit, own.first, own.count)) {
+      for (const ParameterSlice& piece : share.layout.slices(unit, own.first, own.count)) {
         if (piece.tensor->copy > 0) continue;
         const uint64_t stride = piece.window().stride;
         piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {
@@ -69,7 +70,7 @@ void require_done(int result, const char* verb, const std::string& path) {
   REQUIRE(result == 0, "cannot %s %s: %s", verb, path.c_str(), strerror(errno));
 }
 
-// The step of a name such as step-00000120, or -1.
+// Returns the step of a name such as step-00000120, or -1.
 int64_t step_of(const std::string& name) {
   long long step = -1;
   int end = 0;
@@ -77,7 +78,7 @@ int64_t step_of(const std::string& name) {
   return step;
 }
 
-// Throws where the disk cannot tell.
+// Throws if the file system cannot tell.
 bool is_there(const fs::path& path) {
   std::error_code error;
   const bool there = fs::exists(path, error);
@@ -150,7 +151,7 @@ void publish_checkpoint(const std::string& path, int ranks, const Json& state, D
 
 namespace {
 
-// Without its manifest it is no checkpoint any more, however far this comes.
+// Removes the manifest first: without it the folder is no longer a checkpoint, even if this fails halfway.
 void remove_folder(const std::string& folder, Disk& disk) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) return;
@@ -235,7 +236,7 @@ void Checkpoint::open(const std::string& name, const Json& entry) {
 
 void Checkpoint::verify(int file) const {
   const File& f = files_.at(size_t(file));
-  // Not through the mapping, where a disk that cannot read is a signal.
+  // Reads the file and not the mapping: there, a disk that cannot read would raise a signal (SIGBUS), not an error.
   const std::unique_ptr<FILE, int (*)(FILE*)> opened(fopen(f.path.c_str(), "rb"), fclose);
   REQUIRE(opened, "cannot read %s: %s", f.path.c_str(), strerror(errno));
   Checksum checksum;
@@ -257,7 +258,7 @@ void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, s
   const auto found = parts_.find(name);
   REQUIRE(found != parts_.end(), "checkpoint %s has no %s", path_.c_str(), name.c_str());
   const std::vector<Part>& parts = found->second;
-  size_t hint = 0;  // the part that had the element before
+  size_t hint = 0;  // the part that had the previous element
   for (size_t next = first, n; next < first + count; next += n) {
     n = 0;
     for (size_t tried = 0; n == 0 && tried < parts.size(); ++tried) {

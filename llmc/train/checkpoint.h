@@ -1,15 +1,16 @@
-// Checkpoints: a folder for each, with all that a training needs to go on from there, on any mesh of any size.
+// Checkpoints. Each is a folder with everything that is needed to continue a training, on any mesh of any size.
 //
 //   step-00000120/
-//     rank-00000-of-00002.safetensors   a rank's share of weights and moments, in pieces: "weights/NAME@FIRST" is fp32
-//     rank-00001-of-00002.safetensors   elements FIRST, FIRST+1, … of the tensor NAME (Hugging Face's); the first
-//                                       rank's has what all of them know besides, as "other/NAME@0"; columns of a
-//                                       matrix are "weights/NAME@FIRST+STRIDE", rows that begin STRIDE apart
-//     state.json                        the step, the model, the options, how far the data and the schedule are
-//     manifest.json                     each file with its bytes and XXH64; a checkpoint is complete when it has this
+//     rank-00000-of-00002.safetensors   one rank's share of weights and moments, in pieces: "weights/NAME@FIRST" holds
+//     rank-00001-of-00002.safetensors   the fp32 elements FIRST, FIRST+1, … of the tensor NAME (Hugging Face's name);
+//                                       "weights/NAME@FIRST+STRIDE" holds columns of a matrix, as rows that begin
+//                                       STRIDE apart; the first rank's file also has "other/NAME@0", which all ranks
+//                                       know
+//     state.json                        the step, the model, the options, the progress of the data and the schedule
+//     manifest.json                     each file with its bytes and XXH64; a checkpoint with a manifest is complete
 //
-// It is written as step-00000120.partial and renamed when all of it is on the disk, so that no name of a checkpoint
-// ever stands for half of one. To remove one its manifest goes first.
+// A checkpoint is written as step-00000120.partial and renamed when all of it is on the disk. So the name of a
+// checkpoint never stands for half of one. A removal deletes the manifest first.
 #pragma once
 
 #include <functional>
@@ -22,11 +23,11 @@
 #include "llmc/base/json.h"
 #include "llmc/base/safetensors.h"
 #include "llmc/memory/snapshot.h"
-#include "llmc/model/tensors.h"
+#include "llmc/model/parameters.h"
 
 // ---- writing: each rank its share, then one of them publishes
 
-// Numbers that all ranks have alike.
+// Numbers that are the same on all ranks.
 struct NamedNumbers {
   std::string name;
   std::vector<float> numbers;
@@ -34,50 +35,52 @@ struct NamedNumbers {
 
 struct CheckpointShare {
   int rank, ranks;
-  const TensorLayout& layout;
+  const ParameterLayout& layout;
   std::vector<UnitShare> units;
-  // `count` numbers from element `first` of a unit on, at most kCheckpointPiece; valid until the next call.
+  // Returns `count` numbers of a unit from element `first` on; `count` is at most kCheckpointPiece. The result is valid
+  // until the next call.
   std::function<const float*(StateKind kind, int unit, size_t first, size_t count)> read;
-  std::vector<NamedNumbers> others = {};  // of the first rank
+  std::vector<NamedNumbers> others = {};  // only on the first rank
 };
 inline constexpr size_t kCheckpointPiece = size_t(4) << 20;
 
 // "ROOT/step-00000120"
 std::string checkpoint_path(const std::string& root, int64_t step);
-// Throws if it cannot be written; what is there of it by then stays for remove_partial_checkpoint.
+// Throws if the share cannot be written. The files written so far stay until remove_partial_checkpoint() is called.
 void write_checkpoint_share(const std::string& path, const CheckpointShare& share, Disk& disk = Disk::real());
-// All shares are written: the checkpoint gets its state, its manifest and its name.
+// Completes a checkpoint whose shares are all written: writes the state and the manifest, and gives it its name. Throws
+// if that fails.
 void publish_checkpoint(const std::string& path, int ranks, const Json& state, Disk& disk = Disk::real());
-// A complete one, or what was written of one that is given up; nothing if there is none.
+// Removes a complete checkpoint, or what was written of one that was given up. Does nothing if there is none.
 void remove_checkpoint(const std::string& path, Disk& disk = Disk::real());
 void remove_partial_checkpoint(const std::string& path, Disk& disk = Disk::real());
-// All below `root` that was begun and never completed, or half removed.
+// Removes every checkpoint below `root` that was begun and never completed, or that is half removed.
 void remove_partial_checkpoints(const std::string& root, Disk& disk = Disk::real());
 
 // ---- reading
 
-// Steps of the complete checkpoints below `root`, newest first; whether their files are what the manifest says is not
-// looked at. Empty if there is no such folder.
+// Returns the steps of the complete checkpoints below `root`, newest first; none if there is no such folder. Does not
+// check whether their files match the manifest.
 std::vector<int64_t> checkpoints_in(const std::string& root);
 
 class Checkpoint {
  public:
-  // Throws unless all files of the manifest are there in their sizes, and the state is as it was written.
+  // Throws unless all files of the manifest exist with their sizes, and the state is as it was written.
   explicit Checkpoint(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Json& state() const { return state_; }
   int64_t step() const { return step_; }
 
-  // The ranks' files, which are too large for each reader to check all of them.
+  // The number of the ranks' files. They are too large for every reader to verify all of them.
   int files() const { return int(files_.size()); }
   void verify(int file) const;  // throws if its bytes are not those that were written
 
-  // Nothing is read any more: the files are closed.
+  // Closes the files. Nothing can be read afterwards.
   void close();
-  // Elements first .. first+count-1 of a tensor. Throws if the checkpoint lacks one of them.
+  // Reads elements first .. first+count-1 of a tensor. Throws if the checkpoint lacks one of them.
   void read(StateKind kind, const std::string& tensor, size_t first, size_t count, float* out) const;
-  // Other numbers by their name; empty if there are none.
+  // Returns other numbers by their name; none if the checkpoint has none of that name.
   std::vector<float> other(const std::string& name) const;
 
  private:
@@ -95,5 +98,5 @@ class Checkpoint {
   int64_t step_ = 0;
   std::vector<File> files_;
   std::vector<std::unique_ptr<Safetensors>> opened_;
-  std::unordered_map<std::string, std::vector<Part>> parts_;  // of "weights/NAME", in their order
+  std::unordered_map<std::string, std::vector<Part>> parts_;  // by "weights/NAME", in the order of `first`
 };

@@ -13,7 +13,7 @@ Checkpointer::~Checkpointer() {
   {
     const std::lock_guard lock(mutex_);
     given_up_ = true;
-    request_.reset();  // who waits for its answer hears of it
+    request_.reset();  // a thread that waits for the answer gets an exception
   }
   join();
 }
@@ -94,7 +94,7 @@ void Checkpointer::publish() {
   remove_old();
 }
 
-// One that cannot be removed takes room, no more.
+// A checkpoint that cannot be removed costs disk space only, so that this warns and does not throw.
 void Checkpointer::remove_old() const {
   if (keep_ == 0) return;
   try {
@@ -110,13 +110,13 @@ void Checkpointer::enter(Phase phase) {
   stale_ = asked_;
 }
 
-Votes Checkpointer::votes() {
+StepFlags Checkpointer::votes() {
   ++asked_;
   const Outcome outcome = outcome_;
   return {0, outcome == Outcome::done, outcome == Outcome::failed};
 }
 
-void Checkpointer::count(const Votes& votes) {
+void Checkpointer::count(const StepFlags& votes) {
   if (++counted_ <= stale_ || (phase_ != Phase::writing && phase_ != Phase::publishing)) return;
   if (votes.saved + votes.not_saved < ranks_.size) return;
   join();
@@ -133,7 +133,7 @@ void Checkpointer::count(const Votes& votes) {
     attempt([&] {
       if (ranks_.rank == 0) remove_partial_checkpoint(path, disk_);
     });
-    outcome_ = Outcome::none;  // what could not be removed goes when the run is resumed
+    outcome_ = Outcome::none;  // a partial checkpoint that stayed is removed when the run is resumed
     enter(Phase::idle);
     saved_ = false, failed_ = true;
   } else if (phase_ == Phase::writing) {

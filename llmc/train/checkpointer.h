@@ -1,13 +1,13 @@
-// Saves a training while it goes on: each rank writes its share in a thread of its own, from a snapshot; the ranks tell
-// each other with the steps' votes when they are done, and then the first one publishes the checkpoint.
+// Saves a training while it goes on. Each rank writes its share of a snapshot in a thread of its own. With each step,
+// the ranks tell each other by votes whether they are done. When all are, the first rank publishes the checkpoint.
 //
 //   checkpointer.begin(step);                                         // all of the step is enqueued
 //   trainer->enqueue_step({…, checkpointer.votes(), …});
 //   if (checkpointer.waits_for_state()) checkpointer.write(state);    // the step has ended
-//   checkpointer.count(trainer->wait_for_step().votes);               // of each step, in their order
+//   checkpointer.count(trainer->wait_for_step().votes);               // for each step, in order
 //
-// A share that cannot be written costs that checkpoint, not the run: the rank says so, what was written of it is
-// removed, and those that were complete stay.
+// If a share cannot be written, the run loses that checkpoint and goes on: the rank prints a warning, the partial
+// checkpoint is removed, and complete checkpoints stay.
 #pragma once
 
 #include <atomic>
@@ -24,49 +24,51 @@
 
 class Checkpointer {
  public:
-  // Checkpoints go below `root`, of which the newest `keep` stay; 0: all. All ranks make one.
+  // Checkpoints go below `root`; the newest `keep` of them stay (0: all). All ranks construct one.
   Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk = Disk::real());
-  ~Checkpointer();  // gives up what still reads from the device, and waits for its thread
+  ~Checkpointer();  // gives up a save that still reads from the device, and waits for its thread
 
-  // The state after `step` steps is to be saved from a snapshot: the last of them was just enqueued, and nothing is
-  // under way.
+  // Begins to save the state after `step` steps, from a snapshot. The last of these steps must be the last one that was
+  // enqueued. Throws if another save is under way.
   void begin(int64_t step);
-  // Between begin and write.
+  // True between begin() and write().
   bool waits_for_state() const { return phase_ == Phase::taken; }
-  // `state` of the step of begin, which has ended: starts to write.
+  // Starts to write. The step of begin() must have ended; `state` is the state after it.
   void write(const Json& state);
-  // The same at once and from the device, when all steps have ended. Returns whether it is saved; the same on all
-  // ranks, which speak to each other meanwhile: one that writes for long is not taken for lost.
+  // Saves at once, and from the device instead of a snapshot. All steps must have ended. Returns whether the checkpoint
+  // is saved, the same on all ranks. The ranks keep exchanging votes meanwhile, so that a rank that writes for a long
+  // time is not taken for lost.
   bool save(int64_t step, const Json& state);
 
-  // Each that was asked for is counted, in their order: a step's result comes when the next one is under way already.
-  Votes votes();
-  void count(const Votes& of_all_ranks);
+  // Each result of votes(), summed over the ranks, must be passed to count(), in the same order. A step's result comes
+  // when the next step is under way already.
+  StepFlags votes();
+  void count(const StepFlags& of_all_ranks);
   bool under_way() const { return phase_ != Phase::idle; }
   // Returns when nothing is under way. If something is, all steps must have ended.
   void finish();
 
-  // Whether saves were tried and none came to be; the same on all ranks.
+  // True if saves were tried and none succeeded; the same on all ranks.
   bool all_failed() const { return failed_ && !succeeded_; }
-  // The newest complete one below root, whoever wrote it; "" if there is none.
+  // Returns the newest complete checkpoint below root, of this run or an earlier one; "" if there is none.
   std::string newest() const;
-  // "the newest checkpoint is X", "no checkpoint exists"
+  // Returns "the newest one is X" or "no checkpoint exists".
   std::string what_remains() const {
     return newest().empty() ? "no checkpoint exists" : "the newest one is " + newest();
   }
 
   struct Saved {
     std::string path;
-    double seconds;  // from its begin
+    double seconds;  // from begin() or save() on
   };
-  // Those since it was last asked.
+  // Returns the checkpoints that were saved since the last call.
   std::vector<Saved> news();
 
  private:
   enum class Phase { idle, taken, writing, publishing };
   enum class Outcome { none, done, failed };
   using Read = std::function<const float*(StateKind kind, int unit, size_t first, size_t count)>;
-  // Numbers of the device, for the thread that writes: read by the host's thread, which alone speaks to the device.
+  // A request of the writing thread for numbers on the device. The host's thread reads them: it alone uses the device.
   struct Request {
     StateKind kind;
     int unit;
@@ -76,11 +78,11 @@ class Checkpointer {
 
   void enter(Phase phase);
   void write_share(const Read& read, const std::vector<NamedNumbers>& others);
-  const float* ask(Request request);  // in the thread
-  void answer();                      // the other side, if something is asked
+  const float* ask(Request request);  // called by the writing thread
+  void answer();                      // called by the host's thread: answers a request, if there is one
   void publish();
   void remove_old() const;
-  // What it does or throws is the outcome.
+  // Calls f. The outcome is `done`, or `failed` if f throws.
   template <class F>
   void attempt(F&& f);
   template <class F>
@@ -93,17 +95,17 @@ class Checkpointer {
   const Ranks& ranks_;
   Disk& disk_;
   Phase phase_ = Phase::idle;
-  int64_t asked_ = 0, counted_ = 0;  // votes
-  int64_t stale_ = 0;                // as many of them were asked for before the phase began
+  int64_t asked_ = 0, counted_ = 0;  // votes that were given out, votes that came back
+  int64_t stale_ = 0;                // how many of them were given out before the phase began
   int64_t step_ = 0;
-  bool saved_ = false;                       // the last one
-  bool succeeded_ = false, failed_ = false;  // any
+  bool saved_ = false;                       // the last save succeeded
+  bool succeeded_ = false, failed_ = false;  // any save succeeded, any save failed
   Json state_;
   std::atomic<Outcome> outcome_ = Outcome::none;
   std::string error_;
   std::mutex mutex_;
   std::optional<Request> request_;
-  bool given_up_ = false;  // nobody answers any more
+  bool given_up_ = false;  // requests are no longer answered
   std::vector<float> numbers_;
   std::vector<Saved> news_;
   double begun_ = 0;

@@ -44,7 +44,7 @@ std::u32string strip(std::u32string text, bool left = true) {
   return text.substr(first);
 }
 
-// str.capitalize(): the first character upper case, the rest lower case.
+// str.capitalize(): the first character becomes upper case, the rest lower case.
 std::u32string capitalized(std::u32string text) {
   static const locale_t unicode = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   REQUIRE(unicode,
@@ -59,14 +59,14 @@ void replace_all(std::u32string& text, const std::u32string& what, const std::u3
   for (size_t at = 0; (at = text.find(what, at)) != text.npos; at += by.size()) text.replace(at, what.size(), by);
 }
 
-// What lm-eval's hellaswag does to queries and endings: WikiHow's marks go.
+// Removes WikiHow's marks, as lm-eval's hellaswag does in queries and endings.
 std::u32string without_marks(std::u32string text) {
   text = strip(std::move(text));
   replace_all(text, U" [title]", U". ");
   for (size_t open = 0; (open = text.find(U'[', open)) != text.npos;) {
     const size_t close = text.find_first_of(U"]\n", open);
     if (close == text.npos) break;
-    if (text[close] == U'\n') open = close;  // brackets of one line only
+    if (text[close] == U'\n') open = close;  // a pair of brackets lies within one line
     else text.erase(open, close + 1 - open);
   }
   replace_all(text, U"  ", U" ");
@@ -111,7 +111,7 @@ ChoiceItem::Ending tokens_of(std::u32string context, const std::u32string& endin
     const std::vector<int32_t> more = codec.encode(utf8(U" " + ending), false);
     result.tokens.insert(result.tokens.end(), more.begin(), more.end());
   } else {
-    const std::u32string stripped = strip(context, false);  // its last spaces belong to the ending
+    const std::u32string stripped = strip(context, false);  // the context's last spaces belong to the ending
     result.tokens = codec.encode(utf8(context + U" " + ending), true);
     result.first = int(codec.encode(utf8(stripped), true).size());
   }

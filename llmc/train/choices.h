@@ -1,7 +1,7 @@
-// Multiple choice, as HellaSwag's files have it: which of several endings does the model find likeliest?
+// Multiple choice in the format of HellaSwag's files: which of several endings does the model find most likely?
 //
-//   {"ctx": "A man sits down. He", "endings": ["stands up.", …], "label": 2}      a line of the file, an item
-//   {"activity_label": …, "ctx_a": …, "ctx_b": …, "endings": […], "label": "2"}   the same as lm-eval takes it
+//   {"ctx": "A man sits down. He", "endings": ["stands up.", …], "label": 2}      one item, a line of the file
+//   {"activity_label": …, "ctx_a": …, "ctx_b": …, "endings": […], "label": "2"}   the same in lm-eval's fields
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,36 @@
 
 #include "llmc/train/text_codec.h"
 
-// How text is built and cut into tokens.
-//   lm_eval   lm-evaluation-harness' task hellaswag: "label: ctx_a Ctx_b" without WikiHow's marks where the item has
-//             these fields, else ctx; the ending's tokens are those of "ctx ending" beyond the number of ctx's
-//   llmc      llm.c's hellaswag.py: tokens of ctx, then those of " ending", without a begin-of-text
+// How the text is built and tokenized.
+//   lm_eval   lm-evaluation-harness' task hellaswag: "label: ctx_a Ctx_b" without WikiHow's marks if the item has these
+//             fields, else ctx. The ending's tokens are those of "ctx ending" after the first n, where ctx has n.
+//   llmc      llm.c's hellaswag.py: the tokens of ctx, then those of " ending", without a begin-of-text token
 enum class ChoiceFormat { lm_eval, llmc };
 
 struct ChoiceItem {
   struct Ending {
     std::vector<int32_t> tokens;  // of context and ending
-    int first;                    // which of them the ending begins with, at least 1
-    int64_t characters;           // Unicode's, of the ending's text
+    int first;                    // index of the ending's first token, at least 1
+    int64_t characters;           // Unicode code points of the ending's text
   };
   std::vector<Ending> endings;
   int gold;
-  int line = 0;  // of the file
+  int line = 0;  // in the file
 
-  // Tokens of the longest context with its ending, of which the last is predicted only.
+  // Returns the number of tokens of the longest context with its ending. The last one is only predicted, never an
+  // input.
   int64_t longest() const;
 };
 
-// Throws with file and line on a line that is no item.
+// Reads the items of a file. Throws, with file and line, on a line that is not an item.
 std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec);
-// Leaves of each context with its ending the last T+1 tokens, and returns how many items had more. Throws on an ending
-// of more than T tokens, with its line.
+// Cuts each context with its ending to its last T+1 tokens, and returns how many items had more. Throws, with the line,
+// on an ending of more than T tokens.
 int64_t cut_choices(std::vector<ChoiceItem>& items, const std::string& path, int T);
 
-// Items answered rightly, by the likeliest ending: the sum of its tokens' log-likelihoods, that sum by its characters
-// (lm-eval's acc_norm), or by its tokens (llm.c's). Of equals the first counts.
+// Counts the items that the model answers correctly. Its answer is the ending with the highest score, and the first one
+// of equal scores. Three scores are counted: the sum of the ending's token log-likelihoods (acc), that sum divided by
+// the ending's characters (lm-eval's acc_norm), or by its tokens (llm.c's).
 struct ChoiceScore {
   int64_t items = 0, acc = 0, acc_norm = 0, acc_norm_tokens = 0;
   void add(const ChoiceItem& item, const std::vector<float>& log_likelihoods);

@@ -10,7 +10,7 @@
 
 namespace {
 
-// The weights' own files are the writer's to look for.
+// Throws if one of the small files is there. WeightsWriter checks for the weight files.
 void require_nothing_there(const std::string& directory, const TokenizerFiles& tokenizer_files) {
   std::vector<std::string> names = tokenizer_files.names();
   names.insert(names.end(), {"README.md", "config.json", "generation_config.json"});
@@ -44,10 +44,10 @@ void consolidate(const Options& options, const ResumePoint& resume) {
   const ModelCard card = {state.get_string("data"), checkpoint.step(),      tokens,
                           state.at("last_step"),    state.at("last_score"), changed_options_line(trained)};
 
-  const TensorLayout layout(config);
+  const ParameterLayout layout(config);
   WeightsWriter writer(options.consolidate, layout, config);
   for (int unit = 0; unit < int(layout.units.size()); ++unit)
-    writer.write_unit(unit, [&](const Tensor& t, size_t first, size_t count, float* out) {
+    writer.write_unit(unit, [&](const ParameterInfo& t, size_t first, size_t count, float* out) {
       checkpoint.read(StateKind::weights, t.name, first, count, out);
     });
   writer.finish();

@@ -8,7 +8,8 @@
 
 namespace {
 
-// The largest of least .. most that fits; `least` if none does, since the planner then says what would.
+// Returns the largest number in least .. most that fits. Returns `least` if none does: the planner then reports what
+// would fit.
 int64_t largest_that(const std::function<bool(int64_t)>& fits, int64_t least, int64_t most) {
   if (fits(most)) return most;
   while (most - least > 1) {
@@ -18,10 +19,10 @@ int64_t largest_that(const std::function<bool(int64_t)>& fits, int64_t least, in
   return least;
 }
 
-// Room for `tokens`, or for as many as the model has positions for and as fit on all ranks.
+// Returns settings with room for `tokens`, or for as many as the model has positions and as fit on all ranks.
 RunSettings with_context(const RunSettings& settings, int64_t tokens, const Options& options, const LlamaConfig& config,
                          const Mesh& mesh, const Planner& planner, Communicator& communicator, Device& device) {
-  // Ranks that share a sequence share out a multiple of this.
+  // Ranks that share a sequence need a multiple of this.
   const int64_t unit = ContextPart{mesh.context_degree, 0}.multiple();
   const auto units = [unit](int64_t count) { return (count + unit - 1) / unit; };
   const auto with = [&](int64_t count) {
@@ -34,7 +35,7 @@ RunSettings with_context(const RunSettings& settings, int64_t tokens, const Opti
   const auto fits_all = [&](int64_t count) {
     return sum_number(communicator, stream, !planner.fits(with(count))) == 0;
   };
-  const int64_t least = options.sample_only ? 1 : units(settings.T);  // held-out data has T tokens a sequence
+  const int64_t least = options.sample_only ? 1 : units(settings.T);  // sequences of held-out data have T tokens
   const int64_t most = units(std::clamp<int64_t>(tokens, 1, config.max_positions));
   return with(most <= least ? least : largest_that(fits_all, least, most));
 }

@@ -1,5 +1,5 @@
-// How many tokens the model looks at together in samples and questions: in a training its T; where nothing is trained
-// as many as they have, up to the model's positions and to what fits in memory.
+// Chooses how many tokens the model sees at once in samples and questions. In a training this is its T. If nothing is
+// trained, it is as many tokens as these have, limited by the model's positions and by memory.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@
 #include "llmc/train/settings.h"
 #include "llmc/train/text_codec.h"
 
-// Sets settings.context, and for it the micro-batch of an evaluation, unless --seq-len was `asked` for. Returns the
-// questions of --eval-choices, and warns of those and of a prompt of `prompt` tokens that lose their beginning. All
-// ranks call, and get the same.
+// Sets settings.context, and the micro-batch of an evaluation to suit it, unless --seq-len was `asked` for. Returns the
+// questions of --eval-choices. Warns about questions that lose their beginning, and about a prompt (of `prompt` tokens)
+// that does. All ranks call and get the same result.
 std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t prompt, const Options& options,
                                        const LlamaConfig& config, const TextCodec& codec, const Mesh& mesh,
                                        const Planner& planner, Communicator& communicator, Device& device,

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int64_t kPiece = 1 << 24;  // tokens that a rank reads between two sums: less than a second on most disks
+constexpr int64_t kPiece = 1 << 24;  // tokens a rank reads between two all-reduces: less than a second on most disks
 constexpr double kSecondsBetweenLines = 10;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -28,7 +28,7 @@ void check_data(const RunData& run, Communicator& communicator, Device& device, 
   const auto start = std::chrono::steady_clock::now();
   double told = 0;
   int64_t all = 0, done = 0;
-  std::set<std::string> paths;  // a text's last tenth may lie in the file of the rest
+  std::set<std::string> paths;  // a text's held-out last tenth may be in the same file as the rest
   bool masks = false;
   for (const TokenDataset* data : datasets) {
     all += data->size(), masks |= data->has_masks();
@@ -39,7 +39,7 @@ void check_data(const RunData& run, Communicator& communicator, Device& device, 
       const int64_t first = std::min(data->size(), round + kPiece * communicator.rank());
       const int64_t mine = std::min(kPiece, data->size() - first);
       data->check(first, mine);
-      done += sum_number(communicator, stream, mine);  // also a sign of life
+      done += sum_number(communicator, stream, mine);  // also a sign of life for the other ranks
       const double seconds = seconds_since(start);
       if (seconds - told < kSecondsBetweenLines) continue;
       told = seconds;

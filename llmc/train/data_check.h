@@ -5,6 +5,6 @@
 #include "llmc/train/report.h"
 #include "llmc/train/run_data.h"
 
-// Every token must be below the vocabulary, and every byte of a mask 0 or 1. All ranks call with the same data, each
-// reads its share of them, and the first one tells how far they are. The rank that finds something else throws.
+// Checks that every token is below the vocabulary and every byte of a mask is 0 or 1. All ranks call with the same
+// data. Each reads its share, and the first rank prints the progress. A rank that finds anything else throws.
 void check_data(const RunData& data, Communicator& communicator, Device& device, Console& console);

@@ -25,7 +25,7 @@ void add_piece(const TokenDataset& data, int shard, int64_t start, int64_t count
   sums.masks.add(learnt.data(), learnt.size());
 }
 
-// All of the shard, or up to `pieces` of it from its first token to its last.
+// Returns checksums of the whole shard, or of up to `pieces` pieces of it, from its first token to its last.
 ShardSums sums_of(const TokenDataset& data, int shard, int64_t pieces) {
   ShardSums sums;
   const int64_t size = data.shard_size(shard), whole = (size + kPiece - 1) / kPiece;
@@ -38,7 +38,8 @@ ShardSums sums_of(const TokenDataset& data, int shard, int64_t pieces) {
 
 Json identity_of(const TokenDataset& data, int64_t windows) {
   const int64_t files = data.shards();
-  // All of it, or up to this many pieces of each file; of very many files, of every so many-th.
+  // Reads all data, or up to `pieces` pieces of each file. If there are more than kPieces files, it reads only some of
+  // them: each `every`-th.
   const bool whole = data.size() <= kPiece * kPieces;
   const int64_t pieces = whole ? kPieces : std::clamp<int64_t>(kPieces / files, 1, kPiecesOfShard);
   const int64_t every = whole ? 1 : (files + kPieces - 1) / kPieces;
@@ -70,7 +71,7 @@ Json identity_of(const TokenDataset& data, int64_t windows) {
       .set("shards", shards);
 }
 
-// The first file that differs in `key`, by its name now.
+// Returns the first file that differs in `key`, by its current name.
 std::string first_file(const Json& was, const Json& is, const char* key) {
   const Json &before = was.at("shards"), &now = is.at("shards");
   for (size_t i = 0; i < std::min(before.size(), now.size()); ++i)
@@ -78,7 +79,7 @@ std::string first_file(const Json& was, const Json& is, const char* key) {
   return "one of its files";
 }
 
-// In what data differs from what it was; "" if it is the same.
+// Returns how the data differs from what it was; "" if it is the same.
 std::string difference(const Json& was, const Json& is) {
   const auto differs = [&](const char* key) { return was.at(key) != is.at(key); };
   const auto numbers = [&](const char* key) {

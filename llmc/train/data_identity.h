@@ -1,15 +1,17 @@
-// Which data a run trains on and is measured with, as its checkpoints say it: so a resume notices other data of as many
-// tokens.
+// Identifies the data that a run trains on and is measured with. Checkpoints store this, so that a resume notices other
+// data with the same number of tokens.
 //
-//   {"train": {…}, "held_out": {…} or null}, each of
+//   {"train": {…}, "held_out": {…} or null}, each with
 //   files, windows        how many; windows is 0 for held-out data, of which a part is measured
 //   sizes                 checksum of the files' numbers of tokens
-//   contents, masks       checksums of the tokens, and of what the masks say (null without masks): of all tokens up to
-//                         2^25 of them, else of pieces that are spread over the files
-//   listed                checksum of the sha256 in the manifest.json of dev/data; null where a file is not listed
-//   shards                name, tokens, contents and masks of each file, if they are few: for messages and readers
+//   contents, masks       checksums of the tokens and of the masks' bytes (null without masks): of all tokens if there
+//                         are at most 2^25, else of pieces that are spread over the files
+//   listed                checksum of the sha256 in the manifest.json of dev/data; null if a file is not listed, or if
+//                         there are at most 2^25 tokens
+//   shards                name, tokens, contents and masks of each file, if there are at most 64: for messages and for
+//                         readers
 //
-// Folders play no part: the data may move.
+// Folder names are not included: the data may move.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +21,11 @@
 #include "llmc/base/json.h"
 #include "llmc/train/token_dataset.h"
 
-// Reads at most some 2^25 tokens of each data set, from at most 2^11 places of one that has more, when it is first
-// asked for.
+// Reads at most about 2^25 tokens of each data set, when json() is first called. In a larger data set it reads from at
+// most 2^11 places.
 class DataIdentity {
  public:
-  // Both data sets outlive it; held_out may be null.
+  // Both data sets must outlive this object; `held_out` may be null.
   DataIdentity(const TokenDataset& train, int64_t windows, const TokenDataset* held_out)
       : train_(train), windows_(windows), held_out_(held_out) {}
   const Json& json();
@@ -35,6 +37,6 @@ class DataIdentity {
   Json json_;
 };
 
-// Throws if the training data of `is` is not what it was: `checkpoint` is what was to be resumed. Returns a sentence if
-// the held-out data is another.
+// Throws if the training data of `is` differs from that of `was`. The message names `checkpoint`, the one to be
+// resumed. Returns a sentence if the held-out data differs.
 std::vector<std::string> changed_data(const std::string& checkpoint, const Json& was, const Json& is);

@@ -19,11 +19,12 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
                           const Options& options);
 // "held out: 112k tokens, of which 16.4k are measured (--val-tokens): the last tenth"
 std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options);
-// "an epoch: 7843 sequences, each token once; the run: 0.33 epochs", and what is not reached by an older rule.
+// "an epoch: 7843 sequences, each token once; the run: 0.33 epochs". With an older checkpoint's rule for windows it
+// says how many tokens an epoch leaves out.
 std::string describe_epochs(const Windows& windows, int64_t sequences);
-// That a text's bytes are the tokens of a model that has more.
+// Says that the bytes of the text are the tokens, although the model has more.
 std::string describe_bytes(const ModelSource& model);
-// Two lines: where it is from and its size; its shape. A third for a run that trains a model with a padding token.
+// Two lines: first origin and size, then shape. A run that trains a model with a padding token gets a third one.
 std::string describe_model(const ModelSource& model, bool trains);
 // "16 sequences of 128 tokens: 2 ranks x 1 micro-batch of 8"
 std::string describe_step(const RunSettings& settings, const Mesh& mesh);
@@ -31,8 +32,8 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh);
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config);
 std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4 ranks"
-// Returns run.json, the facts that the options alone do not tell. `first_step` is the number of steps that were done
-// before this start of the program; the steps after it ran on `nodes` machines with `ranks` ranks in all. `model` is a
-// model's config.json.
+// Returns run.json: the facts that the options alone do not tell. `first_step` is the number of steps that were done
+// before this start of the program. The steps after it ran on `nodes` machines with `ranks` ranks in all. `model`
+// appears as its config.json.
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
                const std::string& fp8, const LlamaConfig& model, const TextCodec& codec, const TokenDataset& data);

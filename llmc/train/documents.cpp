@@ -11,7 +11,7 @@
 
 namespace {
 
-// What the folders' manifests say; nothing where there is none.
+// Returns the rule of the folders' manifests; nothing if there is no manifest.
 std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& folders) {
   std::optional<DocumentRule> rule;
   const ShardFolder* first = nullptr;
@@ -22,7 +22,7 @@ std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& fo
             "%s/manifest.json: the shards were written with --delimiter none\n  --packed-documents needs to see where "
             "documents begin: write them again with a --delimiter (and for some chats a --delimiter-token)",
             folder.path.c_str());
-    // Where a token stands before each document and another after it, the former says where one begins.
+    // If there is a token before each document and another one after it, the one before it marks the beginning.
     const DocumentRule one{delimiter.get_int("id"), delimiter.get_string("place") != "after"};
     REQUIRE(!rule || (rule->token == one.token && rule->begins == one.begins),
             "%s and %s were written with different --delimiter\n  write one of them again like the other, or name the "
@@ -34,8 +34,8 @@ std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& fo
   return rule;
 }
 
-// Whether the token is in stretches of the data whose starts are `stride` apart, of which at most `most` tokens are
-// read, and the data's first token is none. Adds those that were read to `read`.
+// Returns whether the token occurs in stretches of the data that begin `stride` apart. Reads at most `most` tokens and
+// adds how many it read to `read`. The first token of the data does not count.
 bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t most, int64_t& read) {
   constexpr int64_t kStretch = 4096;
   std::vector<int32_t> tokens(kStretch);

@@ -56,7 +56,7 @@ std::string Evaluation::measured_text() const {
   return format("of which %s are measured (--val-tokens)", human_count(double(windows_->count()) * T_).c_str());
 }
 
-// Micro-step k of a rank, or of one that has all windows (-1).
+// Fills micro-step k of a rank; rank -1 stands for a single rank with all windows.
 void Evaluation::fill_windows(int64_t k, int rank) {
   inputs_.resize(size_t(B_) * size_t(T_));
   labels_.resize(inputs_.size());
@@ -76,7 +76,7 @@ LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& pr
     const LossSum part = trainer.evaluate(inputs_, labels_, positions_, T_);
     sum.nats += part.nats;
     sum.labels += part.labels;
-    for (size_t i = 0; !predicted_bytes_ && trainer.speaks() && i < labels_.size(); ++i)
+    for (size_t i = 0; !predicted_bytes_ && trainer.is_leader() && i < labels_.size(); ++i)
       if (labels_[i] != kIgnoredLabel) bytes += codec_->bytes_of(labels_[i]);
     if (progress) progress(what, double(k + 1) / double(micro_steps));
   }
@@ -84,7 +84,8 @@ LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& pr
   return trainer.sum_over_ranks(sum);
 }
 
-// A row of a micro-batch is an item's ending. Every rank computes as many micro-batches as the one that has most.
+// Each row of a micro-batch holds one ending of an item. Every rank computes as many micro-batches as the rank with the
+// most endings.
 std::vector<std::vector<float>> Evaluation::log_likelihoods(Trainer& trainer, const EvaluationProgress& progress) {
   std::vector<const ChoiceItem::Ending*> rows;
   std::vector<size_t> rows_of_rank(static_cast<size_t>(ranks_));
@@ -129,7 +130,7 @@ ChoiceScore Evaluation::choices(Trainer& trainer, const EvaluationProgress& prog
     score.add(items_[i], of_item);
     i += size_t(ranks_);
   }
-  if (!trainer.speaks()) score = {};
+  if (!trainer.is_leader()) score = {};
   const LossSum one = trainer.sum_over_ranks({double(score.acc), score.acc_norm});
   const LossSum two = trainer.sum_over_ranks({double(score.acc_norm_tokens), score.items});
   return {two.labels, int64_t(one.nats), one.labels, int64_t(two.nats)};
@@ -148,7 +149,7 @@ EvaluationResult Evaluation::run(Trainer& trainer, const EvaluationProgress& pro
 
 namespace {
 
-// Calls f(name, rate) with each way to score choices.
+// Calls f(name, rate) for each way to score choices.
 template <class F>
 void for_each_rate(const ChoiceScore& c, F f) {
   f("acc", double(c.acc) / double(c.items));

@@ -1,5 +1,5 @@
-// What a run measures of its model as it goes: the loss on fixed windows of held-out data, and questions with several
-// answers. The figures do not depend on the number of ranks.
+// Measures the model during a run: the loss on fixed windows of held-out data, and questions with several answers. The
+// results do not depend on the number of ranks.
 #pragma once
 
 #include <functional>
@@ -15,43 +15,45 @@
 #include "llmc/train/trainer.h"
 
 struct EvaluationResult {
-  std::optional<double> loss;           // nats a token
-  std::optional<double> bits_per_byte;  // of the predicted text, where tokens are text
+  std::optional<double> loss;           // nats per token
+  std::optional<double> bits_per_byte;  // of the predicted text, if tokens are text
   std::optional<ChoiceScore> choices;
 };
 
-// "held-out loss 1.2345 nats a token | 1.78 bits a byte | uniform 5.5452 | unigram 3.3", and what choices score. Beside
-// the loss stand those of a model that knows nothing of V tokens, and of one that knows only how often each occurs.
+// "held-out loss 1.2345 nats a token | 1.78 bits a byte | uniform 5.5452 | unigram 3.3", followed by the scores of the
+// choices. `uniform` is the loss of a model that knows nothing about V tokens, `unigram` that of one that knows only
+// how often each token occurs.
 std::string evaluation_text(const EvaluationResult& result, int V, const std::optional<Unigram>& unigram);
-// step, val_loss, val_bits_per_byte, choices_acc, …: those that were asked for.
+// Returns step, val_loss, val_bits_per_byte, choices_acc, …: those that were measured.
 Json evaluation_json(int64_t step, const EvaluationResult& result);
 
-// How many windows of T held-out tokens --val-tokens asks for.
+// Returns how many windows of T held-out tokens --val-tokens asks for.
 int64_t windows_to_measure(const Options& options, int T);
 
-// Called as an evaluation goes on, with what it measures and how much of that is done.
+// Called during an evaluation, with what it measures and the fraction that is done.
 using EvaluationProgress = std::function<void(const std::string& what, double fraction)>;
-// Lines on the console: one for each tenth, and one each half minute.
+// Prints lines on the console: one per tenth, and one whenever 30 seconds have passed without one.
 EvaluationProgress progress_lines(Console& console);
 
 class Evaluation {
  public:
-  // This rank's part, in micro-batches of B sequences: of T tokens where the loss is measured, of the trainer's
-  // `context` (0: T) where questions are answered.
+  // Measures this rank's part in micro-batches of B sequences: of T tokens for the loss, of the trainer's `context`
+  // (0: T) for questions.
   Evaluation(int rank, int ranks, int B, int T, int context = 0)
       : rank_(rank), ranks_(ranks), B_(B), T_(T), context_(context ? context : T) {}
 
-  // Throws if no token of them is to be predicted. The codec outlives this.
+  // Throws if the windows have no token to predict. The codec must outlive this object.
   void measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents, const TextCodec& codec);
   void ask_choices(std::vector<ChoiceItem> items) { items_ = std::move(items); }
   bool empty() const { return !windows_ && items_.empty(); }
 
-  // "of which 16.4k are measured (--val-tokens)": of the held-out data, for people.
+  // "of which 16.4k are measured (--val-tokens)": the measured part of the held-out data, in words.
   std::string measured_text() const;
 
-  // All ranks call; all get the same.
+  // All ranks call and get the same result.
   EvaluationResult run(Trainer& trainer, const EvaluationProgress& progress = {});
-  // Of each ending of this rank's items, which are i = rank, rank + ranks, …; all ranks call.
+  // Returns the log-likelihood of each ending of this rank's items, which are i = rank, rank + ranks, …. All ranks
+  // call.
   std::vector<std::vector<float>> log_likelihoods(Trainer& trainer, const EvaluationProgress& progress = {});
 
  private:
@@ -63,7 +65,7 @@ class Evaluation {
   const TextCodec* codec_ = nullptr;
   std::optional<ValidationWindows> windows_;
   std::optional<DocumentRule> documents_;
-  std::optional<int64_t> predicted_bytes_;  // of the windows' labels; counted as they are first measured
+  std::optional<int64_t> predicted_bytes_;  // of the windows' labels; counted in the first measurement
   std::vector<ChoiceItem> items_;
   std::vector<int32_t> inputs_, labels_, positions_;
 };

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Of a model whose token b is byte b.
+// Returns a tokenizer.json for a model whose token b is byte b.
 Json tokenizer_of_bytes(int V) {
   Json vocabulary = Json::object();
   for (int b = 0; b < V; ++b) vocabulary.set(byte_level(std::string(1, char(b))), b);
@@ -51,7 +51,7 @@ std::string content_of(const fs::path& path) {
   return content;
 }
 
-// For a cell of a table: no line ends, no bar.
+// Makes a text fit into a cell of a table: without line ends, bars and backquotes.
 std::string cell(std::string text) {
   for (size_t at = 0; (at = text.find_first_of("\n|`", at)) != text.npos; ++at) text[at] = text[at] == '`' ? '\'' : ' ';
   return text;
@@ -67,14 +67,14 @@ TokenizerFiles::TokenizerFiles(const TextCodec& codec, const LlamaConfig& config
   if (!file.empty()) {
     files_.emplace_back("tokenizer.json", content_of(file));
     const fs::path from = file.parent_path();
-    // By another name it does not say what beside it is its own.
+    // A file with another name does not say which of the files beside it belong to it.
     const bool others = file.filename() == "tokenizer.json";
     for (const char* name : {"special_tokens_map.json", "tokenizer.model", "added_tokens.json", "vocab.json",
                              "merges.txt", "chat_template.jinja"})
       if (others && fs::exists(from / name)) files_.emplace_back(name, content_of(from / name));
     if (others && fs::exists(from / "tokenizer_config.json")) {
       tokenizer_config = Json::read(from / "tokenizer_config.json");
-      tokenizer_config.items();  // throws if it is no object
+      tokenizer_config.items();  // throws if it is not an object
     }
   } else if (codec.reads_text()) {
     files_.emplace_back("tokenizer.json", tokenizer_of_bytes(config.V).dump(2) + "\n");

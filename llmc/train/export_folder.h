@@ -1,5 +1,5 @@
-// What stands beside the weights in an export, so that Hugging Face's tools take the directory as it is: the tokenizer
-// and a model card. config.json, generation_config.json and the weights are Trainer::save's.
+// Writes what an export has beside the weights, so that Hugging Face's tools accept the directory as it is: the
+// tokenizer and a model card. Trainer::save writes config.json, generation_config.json and the weights.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 #include "llmc/model/config.h"
 #include "llmc/train/text_codec.h"
 
-// The files of the tokenizer's directory, or for a model of bytes a tokenizer.json that reads them; none of a model
-// without a tokenizer. AutoTokenizer is told to do what tokenizer.json says, whatever class the files named: others
-// give other ids for some. They are read before a run, not behind it, so that the export does not find them gone or
-// wrong.
+// The files of the tokenizer's directory. For a model of bytes it is a tokenizer.json that reads bytes, and for a model
+// without a tokenizer there are none. tokenizer_config.json makes AutoTokenizer follow tokenizer.json, whatever class
+// the files named: with other classes some ids would differ. The files are read before a run and not after it, so that
+// the export cannot find them gone or wrong.
 class TokenizerFiles {
  public:
-  // Throws on a file that cannot be read, and on a tokenizer_config.json that is no JSON object.
+  // Throws on a file that cannot be read, and on a tokenizer_config.json that is not a JSON object.
   TokenizerFiles(const TextCodec& codec, const LlamaConfig& config);
   void write(const std::string& directory) const;
   std::vector<std::string> names() const;
@@ -25,11 +25,11 @@ class TokenizerFiles {
   std::vector<std::pair<std::string, std::string>> files_;  // name, content
 };
 
-// README.md: the model's shape, what it was trained with, and the figures that the run ended with.
+// README.md: the model's shape, what it was trained with, and the last results of the run.
 struct ModelCard {
-  std::string data;            // a sentence
-  int64_t steps, tokens;       // trained
-  Json last_step, last_score;  // of train.jsonl; null where there is none
-  std::string options;         // those that were changed, a line
+  std::string data;            // one sentence
+  int64_t steps, tokens;       // that were trained
+  Json last_step, last_score;  // lines of train.jsonl; null if there is none
+  std::string options;         // those that were changed, in one line
 };
 void export_model_card(const ModelCard& card, const LlamaConfig& config, const std::string& directory);

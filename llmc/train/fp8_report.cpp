@@ -10,7 +10,7 @@ Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics) {
   for (const Product product : kEachProduct)
     for (int role = 0; role < kRoles; ++role) {
       QuantizeStatistics sum{0, ~0u, 0, 0, 0, 0, 0};
-      for (size_t i = size_t(fp8_number(0, product, Role(role))); i < statistics.size(); i += kProducts * kRoles) {
+      for (size_t i = size_t(fp8_tensor_id(0, product, Role(role))); i < statistics.size(); i += kProducts * kRoles) {
         const QuantizeStatistics& s = statistics[i];
         sum.amax = std::max(sum.amax, s.amax);
         sum.smallest_scale = std::min(sum.smallest_scale, s.smallest_scale);

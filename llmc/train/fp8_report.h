@@ -1,4 +1,4 @@
-// What --fp8-stats writes to train.jsonl.
+// The statistics that --fp8-stats writes to train.jsonl.
 #pragma once
 
 #include <vector>
@@ -6,7 +6,9 @@
 #include "llmc/base/json.h"
 #include "llmc/kernels/quantize.h"
 
-// {"step": …, "fp8": {"down input": {"amax": …, "scale": [smallest, largest], "saturated": …, "underflowed": …}, …}}:
-// of each product and role over all blocks; shares of the values that became the largest of the format, and of those
-// that became 0 and were not. `statistics` by fp8_number(), of this rank.
+//  {"step": …, "fp8": {"down input": {"amax": …, "scale": [smallest, largest], "saturated": …, "underflowed": …}, …}}
+//
+// Each entry is for one product and role, over all blocks. `saturated` is the share of the values that became the
+// largest number of the format, `underflowed` the share of those that became 0 and were not 0. `statistics` are this
+// rank's, by fp8_tensor_id().
 Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics);

@@ -1,4 +1,4 @@
-// Which of the options that were given change nothing in a run.
+// Finds those of the given options that change nothing in a run.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 #include "llmc/model/config.h"
 #include "llmc/train/settings.h"
 
-// A run, as far as the `needs` of the option table ask for it.
+// The facts of a run that the `needs` of the option table refer to.
 struct RunFacts {
-  const Options& options;  // with what --plan and a checkpoint chose
+  const Options& options;  // with the choices of --plan and of a checkpoint
   const RunSettings& settings;
   const LlamaConfig& config;
   const DeviceInfo& device;
@@ -21,9 +21,9 @@ struct RunFacts {
   bool measures = true;  // there is held-out data, or questions
 };
 
-// Why what the word of the table's `needs` names is not so, as "--fp8 is off"; "" if it is so. Throws on a word that no
-// condition has.
+// Returns why the condition `need`, a word of the table's `needs`, does not hold, such as "--fp8 is off"; "" if it
+// holds. Throws on an unknown word.
 std::string unmet_need(const std::string& need, const RunFacts& run);
 
-// A remark for each of the `given` options that changes nothing: "--fp8-skip changes nothing: --fp8 is off".
+// Returns a remark for each `given` option that changes nothing: "--fp8-skip changes nothing: --fp8 is off".
 std::vector<std::string> idle_options(const Options& given, const RunFacts& run);

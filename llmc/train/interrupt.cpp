@@ -6,7 +6,7 @@
 namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
-// A signal handler can reach nothing else.
+// Global, because a signal handler can access nothing else.
 volatile sig_atomic_t received[65];
 
 void on_signal(int signal) {

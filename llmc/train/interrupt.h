@@ -1,11 +1,11 @@
-// Requests to stop: Ctrl-C (SIGINT), SIGTERM, and SIGUSR1, which is how scripts/run passes Ctrl-C to all ranks. The
-// first asks for a stop after the running step; a second of the same signal ends the process at once.
+// Requests to stop: Ctrl-C (SIGINT), SIGTERM, and SIGUSR1, by which scripts/run passes Ctrl-C to all ranks. The first
+// signal asks for a stop after the running step. A second one of the same kind ends the process at once.
 #pragma once
 
 class StopRequests {
  public:
   StopRequests();   // installs the handlers
-  ~StopRequests();  // gives the signals back to their default
+  ~StopRequests();  // restores the default handlers
   StopRequests(const StopRequests&) = delete;
 
   bool any() const;

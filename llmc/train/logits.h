@@ -8,11 +8,11 @@
 
 #include "llmc/base/error.h"
 #include "llmc/device/number.h"
-#include "llmc/train/batch_feed.h"
-#include "llmc/train/walk.h"
+#include "llmc/train/batch_uploader.h"
+#include "llmc/train/transformer.h"
 
-// Sequences (B, seq_len) with so many tokens behind their ends, which those before do not see, that they are a multiple
-// of some number long.
+// Sequences (B, seq_len), padded with tokens at their ends until their length T is a multiple of `multiple`. Attention
+// is causal, so the padding does not change what comes before it.
 struct PaddedRows {
   const int T;
 
@@ -39,26 +39,26 @@ struct PaddedRows {
   std::vector<int32_t> padded_inputs_, padded_positions_;
 };
 
-// Rows begin .. end-1 of sequences (B, seq_len), as (end - begin, V) in fp32. The host waits; the head computes its
-// chunks of rows anew. All ranks that compute the same sequences call.
+// Returns rows begin .. end-1 of the logits of sequences (B, seq_len), as (end - begin, V) in fp32. The host waits. The
+// head computes its chunks of rows again. All ranks that compute the same sequences call.
 template <class T>
-std::vector<float> read_logits(Walk<T>& walk, Stream& compute, int B, int seq_len, int begin, int end) {
-  const ContextPart own = walk.part();
-  const size_t V = size_t(walk.vocabulary());
+std::vector<float> read_logits(Transformer<T>& transformer, Stream& compute, int B, int seq_len, int begin, int end) {
+  const ContextPart own = transformer.part();
+  const size_t V = size_t(transformer.vocabulary());
   std::vector<float> result(size_t(end - begin) * V);
   std::vector<T> numbers;
   const T* logits = nullptr;
-  for (int row = 0, computed = -1; row < walk.tokens(); ++row) {
-    // Where the row is of each of those who share the sequences; -1: not wanted.
+  for (int row = 0, computed = -1; row < transformer.tokens(); ++row) {
+    // The place of this row in the result, for each rank that shares the sequences; -1: not wanted.
     std::vector<int> places;
     for (int rank = 0; rank < own.degree; ++rank) {
       const int place = int(ContextPart{own.degree, rank}.place(size_t(row), B, seq_len));
       places.push_back(place >= begin && place < end ? place - begin : -1);
     }
     if (std::all_of(places.begin(), places.end(), [](int place) { return place < 0; })) continue;
-    if (const int first = row / walk.head_chunk() * walk.head_chunk(); first != computed)
-      logits = walk.logits(computed = first);
-    const typename Walk<T>::RowParts parts = walk.row_parts(logits, row - computed);
+    if (const int first = row / transformer.head_chunk() * transformer.head_chunk(); first != computed)
+      logits = transformer.logits(computed = first);
+    const typename Transformer<T>::RowParts parts = transformer.row_parts(logits, row - computed);
     const size_t each = size_t(parts.ranks) * size_t(parts.stride);
     numbers.resize(places.size() * each);
     copy(compute, numbers.data(), parts.data, numbers.size());
@@ -71,43 +71,46 @@ std::vector<float> read_logits(Walk<T>& walk, Stream& compute, int B, int seq_le
   return result;
 }
 
-// The logits (B * seq_len, V) of sequences (B, seq_len), or of `only_row` of them; `positions` of packed documents, or
-// none. As read_logits().
+// Returns the logits (B * seq_len, V) of sequences (B, seq_len), or those of row `only_row` alone. `positions` are
+// those of packed documents, or empty. As with read_logits(), the host waits and all ranks that compute the same
+// sequences call.
 template <class T>
-std::vector<float> compute_logits(Walk<T>& walk, BatchFeed& batches, Stream& compute, std::span<const int32_t> inputs,
-                                  std::span<const int32_t> positions, int B, int seq_len, std::optional<int> only_row) {
+std::vector<float> compute_logits(Transformer<T>& transformer, BatchUploader& batches, Stream& compute,
+                                  std::span<const int32_t> inputs, std::span<const int32_t> positions, int B,
+                                  int seq_len, std::optional<int> only_row) {
   const int N = B * seq_len;
   REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
-  const PaddedRows rows(inputs, positions, B, seq_len, walk.part().multiple());
-  batches.send(compute, 1, rows.inputs(), nullptr, rows.positions(), B, rows.T, walk.vocabulary());
-  walk.forward(batches.device_batch(), B, rows.T);
-  if (only_row) return read_logits(walk, compute, B, rows.T, rows.place(*only_row), rows.place(*only_row) + 1);
-  if (rows.T == seq_len) return read_logits(walk, compute, B, rows.T, 0, N);
+  const PaddedRows rows(inputs, positions, B, seq_len, transformer.part().multiple());
+  batches.send(compute, 1, rows.inputs(), nullptr, rows.positions(), B, rows.T, transformer.vocabulary());
+  transformer.forward(batches.device_batch(), B, rows.T);
+  if (only_row) return read_logits(transformer, compute, B, rows.T, rows.place(*only_row), rows.place(*only_row) + 1);
+  if (rows.T == seq_len) return read_logits(transformer, compute, B, rows.T, 0, N);
   std::vector<float> all;
   for (int b = 0; b < B; ++b) {
-    const std::vector<float> of_row = read_logits(walk, compute, B, rows.T, b * rows.T, b * rows.T + seq_len);
+    const std::vector<float> of_row = read_logits(transformer, compute, B, rows.T, b * rows.T, b * rows.T + seq_len);
     all.insert(all.end(), of_row.begin(), of_row.end());
   }
   return all;
 }
 
-// The losses (B, seq_len) of the last forward_loss. `computing`: the ranks that compute the same sequences, which all
-// call; null: this one alone.
+// Returns the losses (B, seq_len) of the last forward_loss(). `computing` spans the ranks that compute the same
+// sequences, which all call; null: this rank alone.
 template <class T>
-std::vector<float> read_losses(const Walk<T>& walk, Stream& compute, Communicator* computing, int B, int seq_len) {
-  const ContextPart own = walk.part();
-  const size_t mine = size_t(walk.tokens()), ranks = computing ? size_t(computing->size()) : 1;
+std::vector<float> read_losses(const Transformer<T>& transformer, Stream& compute, Communicator* computing, int B,
+                               int seq_len) {
+  const ContextPart own = transformer.part();
+  const size_t mine = size_t(transformer.tokens()), ranks = computing ? size_t(computing->size()) : 1;
   std::vector<float> numbers(ranks * mine), losses(size_t(B) * size_t(seq_len));
   if (computing) {
     const DeviceMemory all(compute.device(), numbers.size() * sizeof(float));
-    computing->all_gather(compute, all.data(), walk.losses(), mine * sizeof(float));
+    computing->all_gather(compute, all.data(), transformer.losses(), mine * sizeof(float));
     computing->wait_for(compute);
     copy(compute, numbers.data(), reinterpret_cast<const float*>(all.data()), numbers.size());
     compute.synchronize();
   } else {
-    copy(compute, numbers.data(), walk.losses(), numbers.size());
+    copy(compute, numbers.data(), transformer.losses(), numbers.size());
     compute.synchronize();
   }
   for (int rank = 0; rank < own.degree; ++rank) {

@@ -11,13 +11,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Weights of a deeper model than is asked for: only the first layers are of use.
+// Throws if the weights have fewer layers than the config. If they have more, only the first ones are used.
 void require_enough_layers(const Safetensors& weights, const LlamaConfig& config) {
   const std::string last = format("model.layers.%d.input_layernorm.weight", config.L - 1);
   REQUIRE(weights.find(last), "--layers %d: %s has no layer %d", config.L, weights.path().c_str(), config.L - 1);
 }
 
-// In any format: which of them can be read is the reader's to say.
+// Returns whether the folder has weights in any format. The reader decides which formats it can read.
 bool has_weights(const fs::path& folder) {
   return std::any_of(fs::directory_iterator(folder), fs::directory_iterator(), [](const fs::directory_entry& file) {
     const std::string name = file.path().filename();
@@ -25,7 +25,7 @@ bool has_weights(const fs::path& folder) {
   });
 }
 
-// The directory of weights that a run's folder, or a file of weights, stands for; any other name as it is.
+// Returns the directory of weights for a run's folder or a file of weights; any other name unchanged.
 std::string weights_directory(const std::string& name) {
   const fs::path path(name);
   std::error_code error;
@@ -55,7 +55,7 @@ std::string weights_directory(const std::string& name) {
       name.c_str());
 }
 
-// A file that was named must be what its folder is read for.
+// Throws if --model names a file of weights that is not one of those that are read from its folder.
 void require_own_file(const Safetensors& weights, const std::string& named) {
   const fs::path file = fs::path(named).filename();
   const auto in_file = [&](const StoredTensor& t) { return fs::path(t.file).filename() == file; };
@@ -66,7 +66,7 @@ void require_own_file(const Safetensors& weights, const std::string& named) {
       named.c_str(), file.c_str(), weights.path().c_str());
 }
 
-// Shards of a larger vocabulary than the model's, as dev/data wrote it beside them.
+// Throws if dev/data's manifest says that the shards have a larger vocabulary than the model.
 void require_vocabulary(const Options& options, const ModelSource& source) {
   for (const std::string& pattern : {options.train_data, options.val_data})
     for (const ShardFolder& folder : shard_folders(pattern)) {
@@ -87,7 +87,7 @@ void require_vocabulary(const Options& options, const ModelSource& source) {
     }
 }
 
-// Gives a model with random weights V tokens. bos, eos and pad stay if they are below V.
+// Gives a model with random weights V tokens. bos, eos and pad are kept if they are below V.
 void set_vocabulary(LlamaConfig& config, int V) {
   config.V = V;
   for (int* token : {&config.bos, &config.pad})
@@ -100,7 +100,8 @@ void set_vocabulary(LlamaConfig& config, int V) {
 ModelSource open_model(const Options& options) {
   ModelSource source;
   std::error_code error;
-  // A preset's name means the preset, whatever lies in the working directory: ./tiny is a directory.
+  // The name of a preset means the preset, even if the working directory has a folder of that name; ./tiny means the
+  // folder.
   const auto presets = LlamaConfig::presets();
   const bool preset = std::find(presets.begin(), presets.end(), options.model) != presets.end();
   const std::string name = preset ? options.model : weights_directory(options.model);
@@ -110,7 +111,7 @@ ModelSource open_model(const Options& options) {
     source.config = LlamaConfig::from_json(Json::read(config), options.model);
     const std::string generation = (fs::path(name) / "generation_config.json").string();
     if (fs::exists(generation, error)) source.config.generation = Json::read(generation);
-    source.config.end_tokens();  // throws on a file without sense
+    source.config.end_tokens();  // throws on token ids that make no sense
     source.weights.emplace(name);
     source.directory = name;
     require_own_file(*source.weights, options.model);

@@ -1,5 +1,5 @@
-// What --model names: a preset, a directory of Hugging Face safetensors, a run that exported one, or a Hugging Face
-// config alone.
+// Opens what --model names: a preset, a directory of Hugging Face safetensors, a run that exported one, or a Hugging
+// Face config alone.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 struct ModelSource {
   LlamaConfig config;
-  std::optional<Safetensors> weights;  // none: random
+  std::optional<Safetensors> weights;  // none: random weights
   std::string directory;               // of the weights
   std::string description;             // "preset tiny, random weights (normal)"
 };
 
-// Throws on anything else, with the presets, and on shards of data with more tokens than the model. --layers and
-// --vocab-size change the config.
+// --layers and --vocab-size change the config. Throws on any other name, listing the presets, and if the shards of the
+// data have more tokens than the model.
 ModelSource open_model(const Options& options);

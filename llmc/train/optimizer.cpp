@@ -3,7 +3,7 @@
 #include "llmc/base/philox.h"
 #include "llmc/device/number.h"
 
-Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, StateStore& state,
+Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
                      AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8,
                      Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
@@ -24,7 +24,8 @@ Optimizer::Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Shardin
   planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials_count_);
 }
 
-// All of the part but what another rank of the tensor-parallel group squares, too.
+// Lists the stretches of this rank's part whose squares it adds to the gradient norm. Tensors replicated over the
+// tensor-parallel group are counted by one rank only.
 void Optimizer::plan_squares(int unit) {
   const size_t size = layout_.part_size(unit);
   std::vector<Squared>& stretches = squared_stretches_.emplace_back();
@@ -34,22 +35,24 @@ void Optimizer::plan_squares(int unit) {
     partials_count_ += global_norm_partials(end - begin);
   };
   size_t begin = 0;
-  for (const Piece& piece : layout_.pieces(unit, sharding_.part(layout_, unit), size)) {
+  for (const ParameterSlice& piece : layout_.slices(unit, sharding_.part(layout_, unit), size)) {
     if (piece.tensor->copy == 0) continue;
     add(begin, piece.at);
-    // Behind such a tensor another one or padding follows, which is 0: what is squared begins 16-byte aligned.
+    // Such a tensor is followed by another one or by padding of zeros, so the next stretch can begin 16-byte aligned.
     begin = (piece.at + piece.count + 3) / 4 * 4;
   }
   add(begin, size);
 }
 
-// Neighbours with the same decay, whose largest weights go to the same word, are one range, and padding between them
-// goes with it; but pieces of tensors have draws of their own for what is rounded stochastically.
+// Adjacent tensors with the same decay, whose amax goes to the same word, form one range together with the padding
+// between them. With stochastic rounding each piece of a tensor is a range of its own, because each tensor has its own
+// random numbers.
 void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8) {
   Span span{first_unit, sharding_.at(layout_, first_unit), 0, int(ranges_.size()), 0};
   std::vector<AdamWRange> ranges;
   for (int unit = first_unit; unit < end_unit; ++unit) {
-    for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
+    for (const ParameterSlice& piece :
+         layout_.slices(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
       const int amax = fp8.word_of_largest(layout_.units[size_t(unit)].layer, piece.tensor->row->product);
       const size_t begin = span.count + piece.at;
@@ -81,7 +84,7 @@ void Optimizer::reset() {
   copy(compute_, ranges_on_device_, ranges_.data(), ranges_.size());
 }
 
-// Each rank squares its part of the units, in any stage: so the stages have the same bits.
+// Each rank squares its own part of the units in every ZeRO stage, so that all stages give the same bits.
 void Optimizer::add_squares(Stream& stream, int unit, const float* part) {
   for (const Squared& s : squared_stretches_[size_t(unit)])
     global_norm_squares(stream, partials_ + s.partials, part + s.at, s.count);
@@ -100,7 +103,7 @@ void Optimizer::square_sum(StepState* state) {
 
 template <class T, class Master, class Moment>
 void Optimizer::update(const Span& span, const float* gradients, T* weights, const StepState* state, AdamWAmax amax) {
-  store_.update(span.at, span.count, gradients, [&](const StateStore::Stretch& s) {
+  store_.update(span.at, span.count, gradients, [&](const OptimizerState::Stretch& s) {
     std::byte* own = reinterpret_cast<std::byte*>(weights + s.first);
     bf16* for_products = s.master ? reinterpret_cast<bf16*>(own) : nullptr;
     adamw(compute_, reinterpret_cast<Master*>(s.master ? s.master : own), reinterpret_cast<Moment*>(s.m),
@@ -122,7 +125,8 @@ void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& paramete
   if (amax.words) clear(compute_, amax.words, amax.count);
   store_.begin_update();
   for (const Span& span : spans_)
-    (this->*update)(span, gradients.to_update(span.first_unit), parameters.own_weights(span.first_unit), state, amax);
+    (this->*update)(span, gradients.reduced_shard(span.first_unit), parameters.local_shard(span.first_unit), state,
+                    amax);
   parameters.updated(amax.words != nullptr);
 }
 

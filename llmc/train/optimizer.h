@@ -1,4 +1,4 @@
-// AdamW over what this rank updates: the gradients' norm and clip factor, the update of the state.
+// AdamW over the part of the state that this rank updates: the gradient norm, the clip factor and the update.
 #pragma once
 
 #include <vector>
@@ -7,32 +7,33 @@
 #include "llmc/kernels/global_norm.h"
 #include "llmc/kernels/step_state.h"
 #include "llmc/memory/gradient_store.h"
+#include "llmc/memory/optimizer_state.h"
 #include "llmc/memory/parameter_store.h"
 #include "llmc/memory/plan.h"
-#include "llmc/memory/state_store.h"
 
 class Optimizer {
  public:
-  // The weight decay is that of matrices; norms have none. `seed`: of stochastic rounding. `fp8` says whose largest
-  // weights an update leaves behind.
-  Optimizer(MemoryPlan& plan, const TensorLayout& layout, const Sharding& sharding, StateStore& state,
+  // The weight decay applies to matrices; norms have none. `seed` is for stochastic rounding. `fp8` says for which
+  // weights an update records the amax.
+  Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
             AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
             Stream& compute, Stream& communication);
   void bind(const Arena& arena);
 
-  // Moments as before the first step. To be called before it.
+  // Sets the moments to those before the first step. Must be called before that step.
   void reset();
-  // The squares of this rank's part of a unit, when its gradients are summed: of each unit once before step().
+  // Squares this rank's part of a unit. Must be called once per unit before step(), when the unit's gradients are
+  // summed.
   void add_squares(Stream& stream, int unit, const float* part);
-  // Norm and clip factor into `state`, then the update. The gradients are summed over the ranks already.
+  // Writes norm and clip factor to `state`, then updates. The gradients must already be summed over the ranks.
   template <class T>
   void step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state);
 
  private:
-  // Units whose gradients, weights and moments lie one behind the other: one launch.
+  // Consecutive units whose gradients, weights and moments are contiguous: one launch updates them.
   struct Span {
     int first_unit;
-    size_t at, count;  // in the state
+    size_t at, count;  // elements of the state
     int first_range, ranges;
   };
   void add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8);
@@ -41,9 +42,9 @@ class Optimizer {
   void plan_squares(int unit);
   void square_sum(StepState* state);
 
-  const TensorLayout& layout_;
+  const ParameterLayout& layout_;
   const Sharding sharding_;
-  StateStore& store_;
+  OptimizerState& store_;
   AdamWConstants constants_;
   uint64_t seed_;
   Stream &compute_, &communication_;
@@ -53,11 +54,11 @@ class Optimizer {
   Planned<double> planned_partials_;
   AdamWRange* ranges_on_device_ = nullptr;
   double* partials_ = nullptr;
-  // Of this rank's part of a unit, what no other rank squares; and where its partial sums go.
+  // A stretch of this rank's part of a unit that no other rank squares, and where its partial sums go.
   struct Squared {
     size_t at, count, partials;
   };
-  std::vector<std::vector<Squared>> squared_stretches_;  // a unit
+  std::vector<std::vector<Squared>> squared_stretches_;  // per unit
   size_t partials_count_ = 0;
   Event squared_, summed_;
 };

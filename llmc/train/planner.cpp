@@ -7,15 +7,15 @@
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/device/replay.h"
-#include "llmc/train/rehearsal.h"
 #include "llmc/train/settings.h"
+#include "llmc/train/simulation.h"
 
 namespace {
 
-// 2 TiB for 8 GPUs, as DGX and p5 nodes have.
+// 2 TiB for 8 GPUs, as in DGX and p5 nodes.
 constexpr size_t kHostBytesPerGpu = size_t(256) << 30;
 
-// What backward computes again and what travels; what was asked for stays.
+// Ways to recompute and to offload activations. If the user asked for either, that is the only one.
 std::vector<Options> activation_ways(const Options& from) {
   if (from.recompute != "none" || from.activation_offload != "none") return {from};
   constexpr const char* kWays[][2] = {{"none", "none"},       {"norms", "none"},    {"mlp", "none"},
@@ -29,7 +29,7 @@ std::vector<Options> activation_ways(const Options& from) {
   return ways;
 }
 
-// What of the state lies on the host.
+// Ways to keep parts of the state on the host.
 std::vector<Options> state_ways(const Options& from) {
   std::vector<Options> ways = {from, from, from};
   ways[1].offload_optimizer = ways[2].offload_optimizer = ways[2].offload_gradients = true;
@@ -37,7 +37,8 @@ std::vector<Options> state_ways(const Options& from) {
   return ways;
 }
 
-// The micro-batch B and the smaller ones that divide it, unless it was asked for.
+// The micro-batch B and smaller ones, each the largest proper divisor of the one before. If the user asked for a
+// micro-batch, that is the only one.
 std::vector<Options> micro_batch_ways(const Options& from, int B) {
   if (!is_auto(from.micro_batch)) return {from};
   std::vector<Options> ways;
@@ -81,22 +82,24 @@ Planner::Planner(const Options& options, const LlamaConfig& config, const Device
                  int64_t data_tokens, const MemoryLimits& limits)
     : options_(options), config_(config), device_(device), mesh_(mesh), data_tokens_(data_tokens), limits_(limits) {}
 
-size_t Planner::on_host(const Way& way) const {
+size_t Planner::on_host(const PlanCandidate& way) const {
   return (way.pinned + (device_.gpu ? 0 : way.device)) * size_t(limits_.ranks_on_node);
 }
 
-bool Planner::fits(const Way& way) const { return way.device <= limits_.device && on_host(way) <= limits_.host; }
+bool Planner::fits(const PlanCandidate& way) const {
+  return way.device <= limits_.device && on_host(way) <= limits_.host;
+}
 
-Planner::Way Planner::needs(const Options& options) const {
+Planner::PlanCandidate Planner::needs(const Options& options) const {
   const RunSettings settings = resolve_settings(options, config_, device_, mesh_.data_ranks(), data_tokens_);
   return needs(options, plan_memory(config_, trainer_settings(options, settings), mesh_, device_));
 }
 
-Planner::Way Planner::needs(const Options& options, const MemoryPlan& plan) {
+Planner::PlanCandidate Planner::needs(const Options& options, const MemoryPlan& plan) {
   return {options, plan.needed_device_bytes(), plan.bytes(Segment::pinned)};
 }
 
-void Planner::predict(Way& way) const {
+void Planner::predict(PlanCandidate& way) const {
   const RunSettings settings = resolve_settings(way.options, config_, device_, mesh_.data_ranks(), data_tokens_);
   ReplayRates rates = ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
   rates.ranks_per_node = limits_.ranks_on_node;
@@ -108,24 +111,26 @@ void Planner::predict(Way& way) const {
   way.tokens_per_second = double(settings.step_tokens()) / mesh_.world_size / step.seconds;
 }
 
-// The fastest first: each way with its largest micro-batch and, if that does not fit, the largest one that does.
-std::vector<Planner::Way> Planner::weigh_all() const {
+// Returns the candidates, fastest first: each way with its largest micro-batch and, if that does not fit, also with the
+// largest one that does.
+std::vector<Planner::PlanCandidate> Planner::weigh_all() const {
   const int B = resolve_settings(options_, config_, device_, mesh_.data_ranks(), data_tokens_).B;
-  std::vector<Way> all;
+  std::vector<PlanCandidate> all;
   for (const Options& state : state_ways(options_))
     for (const Options& activations : activation_ways(state)) {
       bool first = true;
       for (const Options& size : micro_batch_ways(activations, B)) {
-        Way way = needs(size);
+        PlanCandidate way = needs(size);
         const bool fitting = fits(way);
         if (first || fitting) predict(way), all.push_back(way);
         if (fitting) break;  // smaller ones are slower
         first = false;
       }
     }
-  // In steps of a thousandth: of what is as fast, the plainest first.
-  const auto thousandths = [](const Way& way) { return std::floor(1e3 * std::log(way.tokens_per_second)); };
-  std::stable_sort(all.begin(), all.end(), [&](const Way& a, const Way& b) { return thousandths(a) > thousandths(b); });
+  // Speeds are compared in steps of a thousandth. Among equally fast candidates the plainest comes first.
+  const auto thousandths = [](const PlanCandidate& way) { return std::floor(1e3 * std::log(way.tokens_per_second)); };
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const PlanCandidate& a, const PlanCandidate& b) { return thousandths(a) > thousandths(b); });
   return all;
 }
 
@@ -135,17 +140,17 @@ std::string Planner::words(const Options& options) const {
 }
 
 Options Planner::choose(Console& console) const {
-  const std::vector<Way> ways = weigh_all();
-  const auto best = std::find_if(ways.begin(), ways.end(), [&](const Way& way) { return fits(way); });
+  const std::vector<PlanCandidate> ways = weigh_all();
+  const auto best = std::find_if(ways.begin(), ways.end(), [&](const PlanCandidate& way) { return fits(way); });
   console.heading(
       format("--plan auto: within %s of the device and %s of the host (%d rank%s a node), predicted tokens/s of a rank",
              human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
              limits_.ranks_on_node == 1 ? "" : "s"));
   if (!ways[0].unconfirmed.empty()) console.line("(" + ways[0].unconfirmed + ")");
   console.line(format("%10s %10s %10s %7s", "device", "host", "tokens/s", "slower"));
-  std::vector<Way> told;
+  std::vector<PlanCandidate> told;
   for (auto way = ways.begin(); way != ways.end(); ++way) {
-    const auto saves = [&](const Way& faster) {
+    const auto saves = [&](const PlanCandidate& faster) {
       return double(way->device) < 0.99 * double(faster.device) || double(way->pinned) < 0.99 * double(faster.pinned);
     };
     if (way != best && !std::all_of(told.begin(), told.end(), saves)) continue;
@@ -191,7 +196,7 @@ bool Planner::fits(const RunSettings& settings) const {
 }
 
 std::string Planner::verdict(const MemoryPlan& plan) const {
-  const Way way = needs(options_, plan);
+  const PlanCandidate way = needs(options_, plan);
   std::string host =
       format("%s of the %s of the host", human_bytes(on_host(way)).c_str(), human_bytes(limits_.host).c_str());
   if (limits_.ranks_on_node > 1) host += format(", for %d ranks", limits_.ranks_on_node);
@@ -203,8 +208,8 @@ std::string Planner::verdict(const MemoryPlan& plan) const {
                 device_.name.c_str(), host.c_str());
 }
 
-// Each option that makes this run smaller, and all of them together.
-std::vector<Planner::Way> Planner::savings() const {
+// Returns what the run needs with each option that makes it smaller, and then with several of them together.
+std::vector<Planner::PlanCandidate> Planner::savings() const {
   if (options_.sample_only || options_.eval_only) return {};
   std::vector<Options> ways;
   Options all = options_;
@@ -226,19 +231,22 @@ std::vector<Planner::Way> Planner::savings() const {
   add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = false; });
   add(false, [](Options& o) { o.checkpoint_async = false; });
   ways.push_back(all);
-  std::vector<Way> weighed;
+  std::vector<PlanCandidate> weighed;
   for (const Options& options : ways)
     if (options != options_) weighed.push_back(needs(options));
   return weighed;
 }
 
 void Planner::require_fits(const MemoryPlan& plan) const {
-  const Way now = needs(options_, plan);
+  const PlanCandidate now = needs(options_, plan);
   if (fits(now)) return;
-  const auto short_of = [&](const Way& way) { return now.device > limits_.device ? way.device : on_host(way); };
-  std::vector<Way> ways = savings();
-  std::erase_if(ways, [&](const Way& way) { return short_of(way) >= short_of(now); });
-  std::stable_sort(ways.begin(), ways.end(), [&](const Way& a, const Way& b) { return short_of(a) < short_of(b); });
+  const auto short_of = [&](const PlanCandidate& way) {
+    return now.device > limits_.device ? way.device : on_host(way);
+  };
+  std::vector<PlanCandidate> ways = savings();
+  std::erase_if(ways, [&](const PlanCandidate& way) { return short_of(way) >= short_of(now); });
+  std::stable_sort(ways.begin(), ways.end(),
+                   [&](const PlanCandidate& a, const PlanCandidate& b) { return short_of(a) < short_of(b); });
   std::string advice;
   for (size_t i = 0; i < ways.size() && i < 5; ++i)
     advice += format("\n  %10s of the device and %10s of the host%s with %s", human_bytes(ways[i].device).c_str(),

@@ -1,5 +1,6 @@
-// Memory against speed: what the ways to need less memory would give and cost, for --plan auto and for runs that do not
-// fit. Times are a model's (replay.h), with the table's rates (rates.h); where the device has none, with an H100's.
+// Trades memory against speed: predicts what each way to need less memory saves and costs, for --plan auto and for runs
+// that do not fit. Times come from a model (replay.h) with the rates of the table (rates.h), or with an H100's if the
+// table has none for the device.
 #pragma once
 
 #include <cstddef>
@@ -17,59 +18,61 @@
 #include "llmc/train/settings.h"
 
 struct MemoryLimits {
-  size_t device;  // of one rank, the plan's reserve included
-  size_t host;    // pinned, of all ranks of a node together; in the CPU world with what stands for devices
+  size_t device;  // bytes of one rank, the plan's reserve included
+  size_t host;    // pinned bytes of all ranks of a node; in the CPU backend also what stands for device memory
   int ranks_on_node;
   std::string warning = {};
 
-  // Returns the limits of this machine. The device's is its free memory, or less by --memory-limit. The host's is 90%
-  // of its memory, or --host-memory-limit. `warning` is for a limit beyond the memory that the system tells of.
+  // Returns the limits of this machine. The device's limit is its free memory, or less by --memory-limit. The host's is
+  // 90% of its memory, or --host-memory-limit. `warning` is set if the host's limit is more than the system says there
+  // is.
   static MemoryLimits here(const Options& options, const DeviceInfo& device, int ranks_on_node);
-  // Returns the limits of a node that is not here: its device's memory and 256 GiB of host memory for each, or those
-  // that the options name.
+  // Returns the limits of a node that is not here: its device's memory and 256 GiB of host memory for each rank, or
+  // what the options say.
   static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
 };
 
-// What does not fit ends with an exit code of its own.
+// Thrown if a run does not fit: the program then ends with an exit code of its own.
 struct DoesNotFit : Error {
   using Error::Error;
   static constexpr int kExitCode = 2;
 };
-int exit_code(const std::exception& error);  // that, or 1
+int exit_code(const std::exception& error);  // DoesNotFit's code, or 1
 
 class Planner {
  public:
-  // Of a training on a mesh of ranks, as this one sees it.
+  // Plans a training on a mesh of ranks, as seen by this rank.
   Planner(const Options& options, const LlamaConfig& config, const DeviceInfo& device, const Mesh& mesh,
           int64_t data_tokens, const MemoryLimits& limits);
 
-  // The options, with what --plan auto chooses: of all that fits the fastest. Prints what it weighed. Throws if nothing
-  // fits.
+  // Returns the options with the choices of --plan auto: the fastest that fit. Prints what it compared. Throws
+  // DoesNotFit if nothing fits.
   Options choose(Console& console) const;
-  // The same on all ranks: the first one chooses.
+  // The first rank chooses, and all ranks return its choice.
   Options choose(Communicator& communicator, Device& device, Console& console) const;
   bool fits(const MemoryPlan& plan) const;
   bool fits(const RunSettings& settings) const;
   // "it fits: ..." or "it does not fit: ...", with the sizes.
   std::string verdict(const MemoryPlan& plan) const;
-  // Throws if the plan does not fit, with its largest categories and the options that would save the most.
+  // Throws DoesNotFit if the plan does not fit, with its largest categories and the options that would save the most.
   void require_fits(const MemoryPlan& plan) const;
 
  private:
-  // The options changed in one way, and what the run then needs of a rank; of its device, reserve included.
-  struct Way {
+  // A change of the options, and the bytes that a rank then needs on its device (reserve included) and in pinned
+  // memory.
+  struct PlanCandidate {
     Options options;
     size_t device, pinned;
-    double tokens_per_second = 0;  // of a rank; 0: not asked for
-    std::string unconfirmed = {};  // rates that this prediction rests on
+    double tokens_per_second = 0;  // of one rank; 0: not predicted
+    std::string unconfirmed = {};  // unconfirmed rates that this prediction rests on
   };
-  Way needs(const Options& options) const;
-  static Way needs(const Options& options, const MemoryPlan& plan);
-  void predict(Way& way) const;
-  bool fits(const Way& way) const;
-  size_t on_host(const Way& way) const;  // of the node
-  std::vector<Way> weigh_all() const;
-  std::vector<Way> savings() const;
+  PlanCandidate needs(const Options& options) const;
+  static PlanCandidate needs(const Options& options, const MemoryPlan& plan);
+  void predict(PlanCandidate& way) const;
+  bool fits(const PlanCandidate& way) const;
+  size_t on_host(const PlanCandidate& way) const;  // bytes of the whole node
+  std::vector<PlanCandidate> weigh_all() const;
+  std::vector<PlanCandidate> savings() const;
   std::string words(const Options& options) const;
 
   const Options options_;

@@ -37,18 +37,18 @@ Json step_json(const StepReport& r) {
   return json;
 }
 
-Console::Console(bool speaks, bool quiet)
-    : speaks_(speaks), quiet_(quiet), terminal_(isatty(STDOUT_FILENO) && !getenv("NO_COLOR")) {}
+Console::Console(bool is_leader, bool quiet)
+    : is_leader_(is_leader), quiet_(quiet), terminal_(isatty(STDOUT_FILENO) && !getenv("NO_COLOR")) {}
 
 void Console::end_line() {
-  if (has_bar_) printf("\033[K");  // the cursor stands at its beginning
-  else if (in_line_) fputc('\n', speaks_ ? stdout : stderr);
+  if (has_bar_) printf("\033[K");  // the cursor is at the bar's beginning
+  else if (in_line_) fputc('\n', is_leader_ ? stdout : stderr);
   has_bar_ = in_line_ = false;
   fflush(stdout);
 }
 
 void Console::print(FILE* file, const std::string& text) {
-  if (!speaks_) return;
+  if (!is_leader_) return;
   end_line();
   fprintf(file, "%s\n", text.c_str());
   fflush(file);
@@ -75,17 +75,18 @@ void Console::piece(const std::string& text) {
   if (printable.empty()) return;
   if (has_bar_) end_line();
   in_line_ = printable.back() != '\n';
-  if (!speaks_) return;
+  if (!is_leader_) return;
   fwrite(printable.data(), 1, printable.size(), stdout);
   fflush(stdout);
 }
 
 void Console::progress(const std::string& text, double fraction) {
   line(text);
-  if (!speaks_ || !terminal_ || quiet_) return;
+  if (!is_leader_ || !terminal_ || quiet_) return;
   constexpr int kWidth = 40;
   const int filled = int(fraction * kWidth + 0.5);
-  // Back to its beginning, so that an error of the system or of another rank has no bar before it.
+  // Moves the cursor back to the bar's beginning, so that an error of the system or of another rank does not follow the
+  // bar.
   printf("\033[2m[%s%s] %3.0f%%\033[0m\r", std::string(size_t(filled), '#').c_str(),
          std::string(size_t(kWidth - filled), '.').c_str(), fraction * 100);
   fflush(stdout);

@@ -13,15 +13,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Orders to one process, its place among others, its machine: no part of what is gone on with.
+// Orders to one process, its place among others, its machine: a resumed run does not take these over.
 constexpr const char* kNotSaved[] = {
     "out",           "resume", "rendezvous",    "dry_run", "eval_only", "sample_only",  "consolidate",
     "check_data",    "nodes",  "gpus_per_node", "gpu",     "trace",     "memory_limit", "host_memory_limit",
     "tune_products", "tuning", "quiet"};
-// How many ranks there are decides what these may be.
+// The number of ranks decides which values these may have.
 constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
                                           "tensor_parallel_overlap", "context_parallel_degree"};
-// Another value of these would train on other sequences than the run would have.
+// With other values of these, a run would train on other sequences than it would have had.
 constexpr const char* kDecidesOrder[] = {"seed", "seq_len", "global_batch"};
 
 std::vector<std::string> checkpoints_of(const std::string& run) {
@@ -95,7 +95,7 @@ Json ResumePoint::saved_options(int ranks) const {
       for (const auto& [key, value] : state.at("options").items())
         if (as_many || !is_one_of(key, kArrangesRanks)) saved.set(key, value);
       return saved;
-    } catch (const Error&) {  // open() tells why it is refused
+    } catch (const Error&) {  // open() reports why it is refused
     }
   }
   return Json::object();
@@ -125,7 +125,7 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
       why = error.what();
     }
     if (sum_number(communicator, stream, !checkpoint) == 0)
-      why = work_beside_signs_of_life(communicator, stream, [&] {  // each rank its part of the files
+      why = work_beside_signs_of_life(communicator, stream, [&] {  // each rank verifies its part of the files
         for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size())
           checkpoint->verify(file);
       });
@@ -151,7 +151,7 @@ std::string resume_command(const Ranks& ranks, const std::string& run_folder) {
   const std::string how = ranks.size == 1                  ? "./train_llama"
                           : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
                                                            : "the same start, with";
-  std::string folder = run_folder;  // as a shell reads it
+  std::string folder = run_folder;  // quoted for a shell
   if (folder.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") !=
       folder.npos) {
     for (size_t at = 0; (at = folder.find('\'', at)) != folder.npos; at += 4) folder.replace(at, 1, "'\\''");

@@ -6,7 +6,7 @@
 
 namespace {
 
-// Which class work is of, by the begin of its name. A collective of one rank is a copy.
+// The class of a piece of work follows from the beginning of its name. A collective of one rank is a copy.
 struct ClassOfNames {
   WorkClass work_class;
   std::vector<std::string> names;
@@ -26,11 +26,11 @@ const ClassOfNames kNames[] = {
       "accumulate",
       "cast",
       "quantize",
-      "arrange_quantized",
+      "transpose_gathered_weights",
       "transpose_quantized",
       "keys_values",
-      "largest_magnitudes",
-      "spread_rows",
+      "weight_amax",
+      "scatter_rows",
       "unpad",
       "update_delayed_scales",
       "copy",
@@ -47,7 +47,7 @@ double bytes_of(const Record::Entry& work, WorkClass work_class) {
                                                        : work.bytes());
 }
 
-// A begin or an end of work.
+// The beginning or the end of a piece of work.
 struct Turn {
   double at;
   size_t work_class;

@@ -13,7 +13,7 @@
 
 namespace {
 
-// A sentence about the training files that are also held-out files, whatever their paths; "" if there are none.
+// Returns a sentence about the training files that are also held-out files, whatever their paths; "" if there are none.
 std::string files_in_both(const TokenDataset& train, const TokenDataset& held_out) {
   const auto file = [](const std::string& path) {
     struct stat status {};
@@ -39,7 +39,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   const int V = model.config.V;
   const bool named = !options.train_data.empty(), cuts = codec.cuts_text(), by_bytes = V <= 256 || !model.weights;
   const bool trains = !options.sample_only && !options.eval_only;
-  // Shards as they are named; of text, its tokens.
+  // shards_of() returns the pattern of the shards: as it is named, or of the shards that a text was cut into.
   bool train_was_cut = false, held_out_was_cut = false;
   const auto shards_of = [&](const std::string& pattern, bool& was_cut) {
     was_cut = is_text(pattern, cuts) && cuts;
@@ -56,7 +56,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
     data.train = std::move(both.train);
     data.held_out = std::move(both.held_out);
     if (train_was_cut && held_out.empty()) {
-      // The last tenth, as of bytes.
+      // The last tenth is held out, as it is if tokens are bytes.
       const int64_t size = data.train->size();
       REQUIRE(size >= 10, "the text '%s' has %lld tokens\n  expected at least 10, a tenth of which is held out",
               options.train_data.c_str(), (long long)size);

@@ -1,4 +1,4 @@
-// The data that the options name: what is trained on, what is held out, and how their documents are told apart.
+// Opens the data that the options name: training data, held-out data, and how their documents are told apart.
 #pragma once
 
 #include <optional>
@@ -15,12 +15,13 @@
 
 struct RunData {
   std::optional<TokenDataset> train, held_out;
-  std::optional<DocumentRule> documents, held_out_documents;  // if rows are packed with several
-  std::vector<std::string> remarks;                           // what the user should know of it, a sentence each
-  std::vector<std::string> about_text;                        // that was cut into tokens: how, and where they are kept
+  std::optional<DocumentRule> documents, held_out_documents;  // if rows are packed with several documents
+  std::vector<std::string> remarks;                           // what the user should know about it, one sentence each
+  std::vector<std::string> about_text;                        // how text was cut into tokens, and where these are kept
 };
 
-// Text is cut into tokens if there is a tokenizer, else its bytes are the tokens. To be measured only, a model of text
-// needs no data to train on. Throws on data that are no tokens of the model's.
+// Text is cut into tokens if there is a tokenizer, else its bytes are the tokens. A run that only measures opens only
+// the data that it is given; but if it is given none and tokens are bytes, it opens the bundled text. Throws if the
+// tokens of the data are not the model's.
 RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec,
                       Communicator& communicator, Device& device, Console& console);

@@ -26,27 +26,27 @@ std::string today() {
   return text;
 }
 
-// A model may be named by a path.
+// The name of a model may be a path.
 std::string as_file_name(std::string model) {
   const std::string name = fs::path(model).filename().string();
   return name.empty() ? "model" : name;
 }
 
-// Whether a line of the log is of what had happened when `step` steps were done: what is measured after a step comes
-// behind its checkpoint.
+// Returns whether a line of the log is about something that had happened when the checkpoint after `step` steps was
+// taken. Evaluations and samples after a step come after its checkpoint.
 bool happened_by(const std::string& line, int64_t step) {
   try {
     const Json json = Json::parse(line, "a line of train.jsonl");
     return json.get_int("step") < step + (json.contains("loss") || json.contains("fp8"));
-  } catch (const Error&) {  // cut off, when the process was killed
+  } catch (const Error&) {  // a line that was cut off when the process was killed
     return false;
   }
 }
 
-// What a start writes before its first step has ended.
+// The files that a start writes before its first step has ended.
 constexpr const char* kOfAStart[] = {"config.json", "run.json", "memory.txt", "tuning.json", "train.jsonl"};
 
-// Whether a run was started in this folder, and no step was finished.
+// Returns whether a run was started in this folder and finished no step.
 bool holds_only_a_start(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path + "/train.jsonl", error)) return false;
@@ -83,7 +83,7 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
   }
   REQUIRE(!error, "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
           error.message().c_str());
-  const bool locked = open_log(takes ? "a" : "wx");  // x: only if it is not there
+  const bool locked = open_log(takes ? "a" : "wx");  // x: only if it does not exist
   REQUIRE(!takes || (locked && holds_only_a_start(path_)),
           "--out %s: a run was started there and has no step yet, and this file system does not tell whether it has "
           "ended\n  remove the folder, or name a new one",
@@ -96,7 +96,7 @@ void RunFolder::remove_start(const std::string& path, bool with_folder) {
   if (holds_only_a_start(path))
     for (const char* name : kOfAStart)
       for (const char* end : {".partial", ""}) unlink((path + "/" + name + end).c_str());
-  // Each rank, since another one may have removed the files and been killed before it came here.
+  // Each rank does this, since another one may have removed the files and been killed before it came here.
   if (with_folder) rmdir(path.c_str());
 }
 
@@ -125,7 +125,7 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
     folder.moved_.push_back(
         format("the lines of train.jsonl after step %lld are in %s now", (long long)step, set_aside.c_str()));
   }
-  if (kept.size() != fs::file_size(log, error)) {  // or its last line lacks its end
+  if (kept.size() != fs::file_size(log, error)) {  // or its last line lacks the line end
     write_file(log, kept);
     folder.open_log("a");
   }

@@ -9,8 +9,8 @@
 
 namespace {
 
-// Every bit of x changes every bit of the result: the finalizer of SplitMix64 (Steele, Lea & Flood 2014, Fast
-// Splittable Pseudorandom Number Generators).
+// The finalizer of SplitMix64 (Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators): every bit of
+// x affects every bit of the result.
 uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -18,13 +18,14 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Fraction shift / 2^64 of `room`, rounded down: each value in [0, room) but for 2^-64 room equally often.
+// Returns the fraction shift / 2^64 of `room`, rounded down. For a random shift, all values in [0, room) are equally
+// likely, except for a relative error of room / 2^64.
 int64_t scale(uint64_t shift, int64_t room) {
   return int64_t((unsigned __int128)shift * (unsigned __int128)room >> 64);
 }
 
-// Under WindowRule::per_file: the windows of a file, and at how many tokens the first may start. A file of 2T tokens or
-// more leaves room for T.
+// Under WindowRule::per_file: the number of a file's windows, and at how many tokens the first one may start. In a file
+// of 2T tokens or more that is T.
 struct FileCut {
   int64_t windows, room;
 };
@@ -153,7 +154,7 @@ int64_t BatchLayout::sample(int64_t step, int64_t micro_step, int rank, int row)
 Windows::Place Sampler::place(int64_t g) const {
   REQUIRE(g >= 0, "sample %lld\n  expected 0 or more", (long long)g);
   const int64_t W = windows_.count();
-  // Streams 2e and 2e+1 of the seed belong to epoch e: its order, and how far its windows are shifted.
+  // Epoch e uses streams 2e and 2e+1 of the seed: one for its order, one for the shift of its windows.
   const uint64_t epoch = uint64_t(g / W);
   const Permutation order(W, seed_, 2 * epoch);
   return windows_.place(order(g % W), mix(mix(seed_) ^ (2 * epoch + 1)));
@@ -215,7 +216,7 @@ void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::
   if (scratch.size() < size_t(n)) scratch.resize(size_t(n));
 
   // Stable passes from the lowest digit to the highest that any token has. Each pass reads one array and writes the
-  // other, so their number decides which comes first, for the last to be `order`.
+  // other. The number of passes decides which array is first, so that the last pass writes `order`.
   const int passes = std::max(1, (int(std::bit_width(uint32_t(largest))) + kDigitBits - 1) / kDigitBits);
   int32_t *from = passes % 2 ? scratch.data() : order, *to = passes % 2 ? order : scratch.data();
   for (int i = 0; i < n; i++) from[i] = i;

@@ -1,5 +1,5 @@
-// Which tokens a training step sees: a pure function of (seed, sample number), without state, the same for any number
-// of ranks.
+// Decides which tokens a training step sees: a pure function of (seed, sample number), without state, and the same for
+// any number of ranks.
 //
 //   windows   The concatenation of the dataset's files, in the order of their names, is cut into windows of T tokens
 //             that do not overlap. A sample is a window's T tokens and, as labels, the T tokens one further on. The
@@ -19,14 +19,14 @@
 
 #include "llmc/train/token_dataset.h"
 
-// A pseudo-random permutation of [0, size), keyed by (seed, stream): a Feistel network over the next power of two;
-// numbers that leave the range are sent through again until they are back in it ("cycle walking": Black & Rogaway 2002,
+// A pseudo-random permutation of [0, size), keyed by (seed, stream): a Feistel network over the next power of two. A
+// number that leaves the range is sent through again until it is back in it ("cycle walking": Black & Rogaway 2002,
 // Ciphers with Arbitrary Finite Domains). It takes constant time and memory; the expected number of turns is below two.
 class Permutation {
  public:
-  // Fails on size < 1.
+  // Throws if size < 1.
   Permutation(int64_t size, uint64_t seed, uint64_t stream);
-  // The image of `index`; fails where that is not in [0, size).
+  // Returns the image of `index`. Throws if `index` is not in [0, size).
   int64_t operator()(int64_t index) const;
 
  private:
@@ -37,18 +37,18 @@ class Permutation {
 };
 
 // How a dataset is cut into windows. `per_file` is the rule of checkpoints that do not name theirs: each file has
-// windows of its own, one fewer than would fit if it has several, which are shifted within the room that is left; the
-// rest of its tokens, and files of up to T tokens, are not reached in that epoch.
+// windows of its own, one fewer than would fit if several would. They are shifted within the room that is left. The
+// rest of the file's tokens, and files of up to T tokens, are not reached in that epoch.
 enum class WindowRule { concatenation, per_file };
 
-// "concatenation", "per_file", as a checkpoint's state.json says.
+// "concatenation" or "per_file", as in a checkpoint's state.json. window_rule_named() throws on any other name.
 std::string name_of(WindowRule rule);
 WindowRule window_rule_named(const std::string& name);
 
 // The windows of T tokens in a dataset, numbered.
 class Windows {
  public:
-  // Fails on T < 1 and where the data have fewer than a sample's T+1 tokens; under per_file, where every file has.
+  // Throws if T < 1, or if the data have fewer than a sample's T+1 tokens; under per_file, if every file has fewer.
   Windows(TokenDataset data, int T, WindowRule rule = WindowRule::concatenation);
 
   int64_t count() const { return count_; }  // the same in every epoch
@@ -61,12 +61,13 @@ class Windows {
     int64_t start;  // first token, in the concatenation
     int tokens;     // up to T; those beyond the dataset's end are its first ones
   };
-  // Window `index` with all windows shifted by the fraction shift / 2^64 of T tokens, or of the room that a file's
-  // windows have. Fails on an index outside [0, count).
+  // Returns window `index` when all windows are shifted by the fraction shift / 2^64 of T tokens, or under per_file of
+  // the room that a file's windows have. Throws on an index outside [0, count).
   Place place(int64_t index, uint64_t shift) const;
 
-  // The tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t], or -100 if its mask
-  // says that it is not learnt. A place of fewer tokens is filled up with inputs 0 and labels -100.
+  // Reads the tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t], or -100 if its
+  // mask says that it is not learnt. If the place has fewer than T tokens, the rest is filled with inputs 0 and labels
+  // -100.
   void read(Place place, int32_t* inputs, int32_t* labels) const;
 
  private:
@@ -79,30 +80,30 @@ class Windows {
   std::vector<int64_t> first_in_file_;  // per_file: (shards+1), number of each file's first window; last, the count
 };
 
-// How a step's G samples are spread: micro-step k of data rank r computes rows b = 0 .. B-1, and row b is sample
+// How a step's G samples are distributed: micro-step k of data rank r computes rows b = 0 .. B-1, and row b is sample
 // s G + k (R B) + r B + b. Each of the step's G samples belongs to exactly one (k, r, b).
 struct BatchLayout {
   int64_t G;  // global batch: samples in a step
   int R;      // data ranks
   int B;      // micro-batch: samples in a micro-step of one rank
 
-  // G / (R B); fails where that is not a whole number, with what to do.
+  // Returns G / (R B). Throws if that is not a whole number, and says what to do.
   int64_t micro_steps() const;
   int64_t sample(int64_t step, int64_t micro_step, int rank, int row) const;
 };
 
 class Sampler {
  public:
-  // Fails where Windows does.
+  // Throws as Windows does.
   Sampler(TokenDataset data, int T, uint64_t seed, WindowRule rule = WindowRule::concatenation)
       : windows_(std::move(data), T, rule), seed_(seed) {}
 
   int64_t samples_per_epoch() const { return windows_.count(); }
   const Windows& windows() const { return windows_; }
-  // Where sample g, from 0, lies.
+  // Returns the place of sample g; samples are counted from 0.
   Windows::Place place(int64_t g) const;
 
-  // inputs (B,T) and labels (B,T) of a micro-step; fails outside the layout.
+  // Fills inputs (B, T) and labels (B, T) of a micro-step. Throws outside the layout.
   void fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
             int32_t* labels) const;
 
@@ -111,18 +112,19 @@ class Sampler {
   uint64_t seed_;
 };
 
-// A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset, none of them
-// shifted. Window i of n is the same for any number of ranks and any micro-batch.
+// A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset and not shifted.
+// Window i of n is the same for any number of ranks and any micro-batch.
 class ValidationWindows {
  public:
-  // Fails on count < 1 and where Windows does.
+  // Throws if count < 1, and as Windows does.
   ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule = WindowRule::concatenation);
 
   int64_t count() const { return count_; }          // the smaller of the requested count and what the dataset has
-  bool all() const { return count_ == labelled_; }  // of what the dataset has
+  bool all() const { return count_ == labelled_; }  // all that the dataset has
   Windows::Place place(int64_t i) const;
 
-  // Micro-steps in which R ranks of B rows see all windows once; some rows of the last may have none.
+  // Returns the number of micro-steps in which R ranks of B rows see all windows once. Some rows of the last one may
+  // have no window.
   int64_t micro_steps(int R, int B) const;
   // As Sampler::fill, with window k (R B) + r B + b in row b. A row beyond the last window has inputs 0 and labels
   // -100, which the loss ignores. Returns how many rows have a window.
@@ -130,11 +132,11 @@ class ValidationWindows {
 
  private:
   Windows windows_;
-  int64_t labelled_;  // windows with a label: one that holds the dataset's last token alone has none
+  int64_t labelled_;  // windows with a label: one that holds only the dataset's last token has none
   int64_t count_;
 };
 
-// order[n] = the positions 0 .. n-1 sorted by their token, equal tokens in the order of their positions: the
+// order[n] = the positions 0 .. n-1 sorted by their token; equal tokens stay in the order of their positions. The
 // embedding's backward adds each token's rows in that order, without atomics. Radix sort, O(n); `scratch` grows to n
-// once. Fails on a negative token.
+// once. Throws on a negative token.
 void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::vector<int32_t>& scratch);

@@ -10,8 +10,8 @@
 
 namespace {
 
-// The token at which the running sum of probabilities passes `u` in [0, 1), among the likeliest that have top_p
-// together.
+// Returns the token at which the running sum of probabilities exceeds `u` in [0, 1), among the most likely tokens that
+// together have top_p.
 int32_t draw(const std::vector<float>& logits, const SamplingSettings& settings, double u) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   if (settings.temperature == 0) return int32_t(likeliest - logits.begin());
@@ -48,14 +48,15 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
   const uint64_t key = philox_key("sample", settings.seed);
   const size_t window = size_t(settings.window);
   const std::vector<int> ends = config.end_tokens();
-  size_t begin = tokens.size() > window ? tokens.size() - window : 0, cached = begin;  // in tokens
+  size_t begin = tokens.size() > window ? tokens.size() - window : 0, cached = begin;  // indices into tokens
   for (int i = 0; i < settings.tokens; ++i) {
     if (tokens.size() - begin > window) begin = cached = tokens.size() - std::max<size_t>(1, window / 2);
     const std::span<const int32_t> more(tokens.begin() + ptrdiff_t(cached), tokens.end());
     const std::vector<float> logits = trainer.next_logits(more, int(cached - begin));
     cached = tokens.size();
     const double u = double(philox(key, uint64_t(i), 0).words[0]) * 0x1p-32;
-    const int32_t own = draw(logits, settings, u), token = settings.agree ? settings.agree(own) : own;
+    const int32_t own = draw(logits, settings, u),
+                  token = settings.broadcast_token ? settings.broadcast_token(own) : own;
     tokens.push_back(token);
     if (!emit(token)) return;
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) return;

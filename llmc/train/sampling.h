@@ -1,4 +1,4 @@
-// Text from the model, token by token.
+// Generates text with the model, token by token.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 struct SamplingSettings {
   int tokens = 200;
-  double temperature = 0.8;  // 0: always the likeliest token
-  double top_p = 1;          // only the likeliest tokens that have this probability together (Holtzman et al. 2020)
+  double temperature = 0.8;  // 0: always the most likely token
+  double top_p = 1;          // only the most likely tokens that together have this probability (Holtzman et al. 2020)
   uint64_t seed = 0;
-  int window = 1;  // tokens of context at most: the trainer's T
-  // What all ranks take for a token of this one; empty: all have the same bits of logits, as where each computes alone.
-  std::function<int32_t(int32_t)> agree = {};
+  int window = 1;  // most tokens of context: the trainer's T
+  // Takes this rank's token and returns the one that all ranks use. Empty: all ranks have bitwise equal logits, as they
+  // do if each computes alone.
+  std::function<int32_t(int32_t)> broadcast_token = {};
 };
 
-// Continues `tokens`, calling `emit` for each new one until it says no, or the model ends the text. Keys and values
-// stay on the device, so that a token costs one row; when the window is full, all but its newer half is forgotten.
+// Continues `tokens` and calls `emit` for each new token, until emit returns false or the model ends the text. Keys and
+// values stay on the device, so that a token costs one row. When the window is full, only its newer half is kept.
 void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit);

@@ -10,10 +10,10 @@ namespace {
 
 constexpr Schedule kSchedules[] = {Schedule::kCosine, Schedule::kLinear, Schedule::kWsd, Schedule::kConstant};
 
-// From `from` at p = 0 to `to` at p = 1, both ends exact (from + (to - from) p would round at p = 1).
+// Interpolates from `from` at p = 0 to `to` at p = 1. Both ends are exact: from + (to - from) p would round at p = 1.
 double line(double from, double to, double p) { return from * (1 - p) + to * p; }
 
-// How far `step` lies on the way from step `first` (0) to step `last` (1); beyond `last` it stays 1.
+// Returns how far `step` is on the way from step `first` (0) to step `last` (1); beyond `last` it stays 1.
 double progress(int64_t step, int64_t first, int64_t last) {
   return step >= last ? 1.0 : double(step - first) / double(last - first);
 }
@@ -62,7 +62,7 @@ double learning_rate(Schedule schedule, int64_t step, int64_t steps, int64_t war
     case Schedule::kLinear:
       return line(lr, min_lr, progress(step, peak, last));
     case Schedule::kWsd: {
-      const int64_t decay_steps = (steps + 4) / 5;  // a fifth, rounded up: so many steps lie below lr
+      const int64_t decay_steps = (steps + 4) / 5;  // a fifth, rounded up: this many steps are below lr
       const int64_t stable_end = std::max(peak, last - decay_steps);
       return step <= stable_end ? lr : line(lr, min_lr, progress(step, stable_end, last));
     }

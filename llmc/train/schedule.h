@@ -9,7 +9,7 @@
 //     constant  lr
 //
 // So the last step of cosine, linear and wsd has exactly min_lr, and steps beyond it keep min_lr. The warm-up comes
-// first: where it takes all the steps (W >= steps) nothing decays, and a run of a single step trains with lr.
+// first: if it takes all the steps (W >= steps), nothing decays. A run of a single step trains with lr.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 
 enum class Schedule { kCosine, kLinear, kWsd, kConstant };
 
-// "cosine", "linear", "wsd" or "constant"; fails on any other name.
+// "cosine", "linear", "wsd" or "constant"; throws on any other name.
 Schedule parse_schedule(const std::string& name);
 const char* schedule_name(Schedule schedule);
 
-// The rate of `step` (from 0) in a run of `steps` steps of which the first `warmup_steps` warm up.
-// Fails on steps < 1, a negative step or warm-up, lr <= 0, and min_lr outside [0, lr].
+// Returns the rate of `step` (from 0) in a run of `steps` steps, the first `warmup_steps` of which warm up. Throws if
+// steps < 1, on a negative step or warm-up, if lr <= 0, and if min_lr is outside [0, lr].
 double learning_rate(Schedule schedule, int64_t step, int64_t steps, int64_t warmup_steps, double lr, double min_lr);

@@ -9,7 +9,7 @@
 
 namespace {
 
-// What a model without settings of its own is trained with.
+// The defaults for a model without settings of its own.
 struct Defaults {
   int64_t T, G, steps;  // steps 0: one epoch
   double lr;
@@ -20,7 +20,7 @@ Defaults defaults_of(const LlamaConfig& config) {
   return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
 }
 
-constexpr int64_t kStepsToSampleHalfWay = 20;  // half a shorter run has learnt nothing worth reading
+constexpr int64_t kStepsToSampleHalfWay = 20;  // halfway, a shorter run has learnt nothing worth reading
 constexpr int64_t kMicroBatchTokens = 8192;    // enough to keep products busy
 
 int64_t largest_divisor(int64_t number, int64_t limit) {
@@ -29,7 +29,7 @@ int64_t largest_divisor(int64_t number, int64_t limit) {
   return 1;
 }
 
-// How many ranks would have to compute each sequence together, that G sequences are enough for all.
+// Returns how many ranks would have to compute each sequence together so that G sequences are enough for all ranks.
 int64_t enough_together(int64_t G, int64_t world) {
   int64_t together = 1;
   while (world % together || G % (world / together)) ++together;
@@ -71,7 +71,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
           "--global-batch %lld is %lld sequences of %lld tokens a rank: at most 2^31 tokens", (long long)s.G,
           (long long)share, (long long)T);
   if (is_auto(o.micro_batch)) {
-    const int64_t tokens = kMicroBatchTokens * together;  // of which each has its part
+    const int64_t tokens = kMicroBatchTokens * together;  // each of these ranks has its part
     s.B = int(largest_divisor(share, std::max<int64_t>(1, tokens / T)));
     s.reasons.push_back(format("micro-batch %d: the largest divisor of %s a %s within %lld tokens", s.B,
                                counted(share, "sequence").c_str(), together == 1 ? "rank" : "group",
@@ -97,14 +97,15 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
   else if (!is_auto(o.epochs)) s.steps = steps_for(o.epochs * epoch);
   else s.steps = defaults.steps ? defaults.steps : steps_for(epoch);
   if (!is_auto(o.epochs))
-    s.reasons.push_back(format("%s: %g epochs of %.0f sequences, rounded up to whole steps of %lld",
-                               counted(s.steps, "step").c_str(), o.epochs, epoch, (long long)s.G));
+    s.reasons.push_back(format("%s: %g epoch%s of %.0f sequences, rounded up to whole steps of %lld",
+                               counted(s.steps, "step").c_str(), o.epochs, o.epochs == 1 ? "" : "s", epoch,
+                               (long long)s.G));
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
     s.reasons.push_back(format("%s: %s", counted(s.steps, "step").c_str(),
                                defaults.steps ? "the default for a small model" : "one pass over the training data"));
 }
 
-// What becomes of --fp8-all-gather.
+// Describes the effect of --fp8-all-gather.
 std::string describe_gather(const Fp8Settings& fp8, const Options& o, const LlamaConfig& config, int data_ranks) {
   if (o.zero_stage == 0) return "--fp8-all-gather changes nothing: with --zero-stage 0 no weights travel";
   if ((data_ranks == 1 || o.hybrid_shard_degree == 1) && o.context_parallel_degree == 1)
@@ -121,7 +122,8 @@ std::string describe_gather(const Fp8Settings& fp8, const Options& o, const Llam
                 fp8.precompute_scales ? "right after the update" : "as each block is gathered");
 }
 
-// Options that the recipe would ignore. A run that goes on may have them from its checkpoint: so the default is named.
+// Throws on options that the recipe would ignore. A resumed run may have them from its checkpoint, so the message names
+// the default.
 void require_options_of_recipe(const Options& o) {
   const Options defaults;
   const auto refuse = [&](bool changed, const char* option, const std::string& otherwise, const char* recipe) {
@@ -149,7 +151,7 @@ void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config, in
           "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
           o.fp8.c_str());
   s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
-  s.fp8.all_gather = o.fp8_all_gather && s.fp8.has_one_scale(), s.fp8.precompute_scales = o.fp8_precompute_scales;
+  s.fp8.all_gather = o.fp8_all_gather && s.fp8.per_tensor_scale(), s.fp8.precompute_scales = o.fp8_precompute_scales;
   s.products = describe_products(s.fp8, config);
   if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config, data_ranks));
 }

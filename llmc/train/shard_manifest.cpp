@@ -34,14 +34,14 @@ std::vector<ShardFolder> folders_of(const std::vector<std::string>& paths) {
   return folders;
 }
 
-// The entries of a folder's manifest: name, split, tokens, sha256 and, where the shard has one, mask.
+// Returns the entries of a folder's manifest: name, split, tokens, sha256 and, if the shard has one, mask.
 const Json::Array& entries_of(const ShardFolder& folder) {
   static const Json::Array none;
   const Json* shards = folder.manifest.is_null() ? nullptr : folder.manifest.find("shards");
   return shards ? shards->elements() : none;
 }
 
-// Calls f(folder, numbers) for each folder of the data: the numbers of its shards, by their files' names.
+// Calls f(folder, numbers) for each folder of the data. `numbers` maps the file names of its shards to their numbers.
 template <class F>
 void for_folders_of(const TokenDataset& data, F&& f) {
   if (data.is_text()) return;
@@ -84,7 +84,7 @@ std::vector<std::string> compare_with_manifests(const TokenDataset& data) {
     struct Split {
       int64_t listed = 0;
       bool used = false;
-      std::vector<std::string> lost = {}, left_out = {};  // not on the disk; there, but not named
+      std::vector<std::string> lost = {}, left_out = {};  // not on the disk; on the disk, but not part of the data
     };
     std::map<std::string, Split> splits;
     for (const Json& entry : entries_of(folder)) {

@@ -60,7 +60,7 @@ bool TextCodec::cuts_text() const {
 std::optional<int32_t> TextCodec::document_token() const {
   Json begin, end;
   bool named = false;
-  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {  // of both, the latter counts
+  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {  // the second one takes precedence
     const fs::path beside = fs::path(file_).parent_path() / name;
     std::error_code error;
     if (!fs::is_regular_file(beside, error)) continue;
@@ -117,7 +117,7 @@ void TextCodec::require_made(const std::string& data) const {
     try {
       theirs = Tokenizer::open(file.string());
     } catch (const std::exception&) {
-      continue;  // only what both can be read of is compared
+      continue;  // a tokenizer that cannot be read is not compared
     }
     for (int32_t id = 0; id < std::max(theirs->vocabulary_size(), tokenizer_->vocabulary_size()); ++id) {
       const auto a = theirs->token_of(id), b = tokenizer_->token_of(id);

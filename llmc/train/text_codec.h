@@ -1,5 +1,5 @@
-// Text and a model's tokens. With a tokenizer.json, as that says; a model of at most 256 tokens reads bytes; any other
-// shows the tokens' numbers.
+// Converts between text and a model's tokens. It follows a tokenizer.json, if there is one. Otherwise a model of at
+// most 256 tokens reads bytes, and any other model shows the numbers of its tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,41 +13,46 @@
 
 class TextCodec {
  public:
-  // The tokenizer that was asked for (a file or directory; may be empty), else the one beside the model's weights, else
-  // the one beside the shards that match `data`. Throws on one that has more tokens than the model, and on one that was
-  // asked for and asks for what is not supported; one that was found is then left out, and the description says why.
+  // Opens the tokenizer that was asked for (a file or directory; may be empty), else the one beside the model's
+  // weights, else the one beside the shards that match `data`. Throws if it has more tokens than the model. Throws also
+  // if one that was asked for needs something that is not supported. One that was only found is then left out, and the
+  // description says why.
   static TextCodec open(const std::string& asked, const std::string& model, const std::string& data,
                         const LlamaConfig& config);
 
   bool reads_text() const { return tokenizer_ || bytes_; }
   bool has_tokenizer() const { return bool(tokenizer_); }
-  const Tokenizer& tokenizer() const { return *tokenizer_; }  // only with one
-  // A text's tokens are other numbers than its bytes: there is a tokenizer, and it is not that of an export of bytes.
+  const Tokenizer& tokenizer() const { return *tokenizer_; }  // only if has_tokenizer()
+  // True if a text's tokens are other numbers than its bytes: there is a tokenizer, and it is not the one that the
+  // export of a model of bytes has.
   bool cuts_text() const;
-  // What begins each document where text is cut into tokens, as in dev/data/prepare: the begin-of-text that the files
-  // beside the tokenizer name, else their end-of-text; where they name neither, the usual one that it has.
+  // Returns the token that begins each document if text is cut into tokens, as in dev/data/prepare: the begin-of-text
+  // that the files beside the tokenizer name, else their end-of-text. If they name neither, it is the first one that
+  // the tokenizer has in a list of usual names.
   std::optional<int32_t> document_token() const;
-  // The tokenizer.json, by that or another name; empty without one.
+  // Returns the path of the tokenizer.json, whatever its name; empty without one.
   const std::string& file() const { return file_; }
   std::string description() const;
-  // The same for two runs whose tokens have the same meaning: "bytes", or the checksum of tokenizer.json (as
-  // `xxhsum -H64` prints it); empty where the tokenizer is not known.
+  // Returns the same text for two runs whose tokens have the same meaning: "bytes", or the checksum of tokenizer.json
+  // (as `xxhsum -H64` prints it); empty if the tokenizer is not known.
   std::string identity() const;
-  // Of a tokenizer.json that was found and is not supported; empty otherwise.
+  // Returns why a tokenizer.json that was found is not supported; empty if that did not happen.
   const std::string& why_not() const { return why_not_; }
-  // Throws if the shards that match `data` were made with another tokenizer: their numbers stand for other text.
+  // Throws if the shards that match `data` were made with another tokenizer: their numbers then stand for other text.
   void require_made(const std::string& data) const;
 
-  // The tokens of a text, with those that begin one by `begin`. Without a tokenizer or bytes: of numbers between
-  // spaces. Throws on a number that is no token.
+  // Returns the tokens of a text; `begin` adds those that begin one. Without a tokenizer or bytes, the text is token
+  // numbers between spaces. Throws on a number that is not a token.
   std::vector<int32_t> encode(const std::string& text, bool begin) const;
-  // How a sample begins: the prompt, or if that is empty what begins a text: begin-of-text, else a newline.
+  // Returns how a sample begins: with the tokens of the prompt or, if it is empty, with begin-of-text, else with a
+  // newline.
   std::vector<int32_t> prompt(const std::string& text) const;
 
-  // Bytes of UTF-8 that a token stands for: 0 for special ones, and for all where text is not read.
+  // Returns the UTF-8 bytes that a token stands for: 0 for special tokens, and for all tokens if text is not read.
   int64_t bytes_of(int32_t token) const;
 
-  // Tokens that come one by one, as text that can be shown; what is no whole character yet waits.
+  // Converts tokens, which come one by one, to text that can be shown. It holds back bytes that are not a whole
+  // character yet.
   class Writer {
    public:
     explicit Writer(const TextCodec& codec);
@@ -61,7 +66,7 @@ class TextCodec {
 
  private:
   std::optional<Tokenizer> tokenizer_;
-  std::string file_, why_not_;  // of the file that was found: why it is not read
+  std::string file_, why_not_;  // the path; why a file that was found is not read
   bool bytes_ = false;
   int V_ = 0;
   int32_t bos_ = -1;

@@ -48,7 +48,7 @@ constexpr Signature kSignatures[] = {
     {"%PDF-"sv, "is a PDF", "take the text out of it: pdftotext"},
 };
 
-// Latin-1 has few bytes that begin no character of UTF-8, most other encodings and binary files have many.
+// Latin-1 has few bytes that begin no character of UTF-8; most other encodings and binary files have many.
 bool is_mostly_utf8(std::string_view text) {
   size_t broken = 0;
   for (size_t at = 0; at < text.size();) {
@@ -126,12 +126,12 @@ class ShardWriter {
 
   fs::path folder_;
   bool wide_;
-  int64_t tokens_per_shard_, count_ = 0, total_ = 0;  // of a shard at most; of the one begun; of those written
+  int64_t tokens_per_shard_, count_ = 0, total_ = 0;  // limit per shard; in the shard begun; in shards written
   int shards_ = 0;
   std::string tokens_;
 };
 
-// A folder that is removed unless it took its place.
+// A folder under a temporary name, which is removed unless publish() renames it.
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& path) : path_(path), partial_(path.string() + ".XXXXXX") {
@@ -139,7 +139,7 @@ class NewFolder {
     fs::create_directories(path.parent_path(), error);
     REQUIRE(!error && mkdtemp(partial_.data()), "cannot create %s: %s\n  the tokens of a text are kept there",
             partial_.c_str(), error ? error.message().c_str() : strerror(errno));
-    fs::permissions(partial_, fs::perms(0755), error);  // mkdtemp's are for the owner alone
+    fs::permissions(partial_, fs::perms(0755), error);  // mkdtemp lets only the owner in
   }
   ~NewFolder() {
     std::error_code error;
@@ -148,7 +148,7 @@ class NewFolder {
   NewFolder(const NewFolder&) = delete;
 
   fs::path path() const { return partial_; }
-  // Another run may have made the same meanwhile: then that one stays.
+  // Gives the folder its name. If another run has made the same folder meanwhile, that one stays.
   void publish() {
     Disk& disk = Disk::real();
     const bool took_place = disk.rename(partial_, path_) == 0;
@@ -164,7 +164,7 @@ class NewFolder {
 
 std::string_view text_of(const MappedFile& file) { return {reinterpret_cast<const char*>(file.data()), file.size()}; }
 
-// Of all that decides about the tokens.
+// Returns a checksum of everything that decides about the tokens.
 std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec, int64_t tokens_per_shard,
                    std::atomic<int64_t>& done) {
   constexpr size_t kStretch = size_t(16) << 20;
@@ -187,16 +187,16 @@ std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec
   return sum.text();
 }
 
-// A stretch of a file, encoded by itself.
+// A part of a file, which is encoded by itself.
 struct Part {
   std::shared_ptr<const MappedFile> file;
   std::string_view text;
-  bool begins;  // the file
+  bool begins;  // it is the file's first part
   std::vector<int32_t> ids = {};
   std::string error = {};
 };
 
-// Gives the parts of all files in their order.
+// Returns the parts of all files, one after the other.
 class Parts {
  public:
   Parts(const std::vector<std::string>& paths, const Tokenizer& tokenizer, size_t bytes)
@@ -209,7 +209,7 @@ class Parts {
       file_ = std::make_shared<const MappedFile>(paths_[next_path_++]);
       left_ = text_of(*file_);
     }
-    // No small rest is left for a part of its own.
+    // A small rest is not left for a part of its own.
     const size_t bytes = left_.size() < 2 * bytes_ ? left_.size() : tokenizer_.next_cut(left_, bytes_);
     Part part{file_, left_.substr(0, bytes), begins};
     left_.remove_prefix(bytes);
@@ -221,11 +221,11 @@ class Parts {
   const std::vector<std::string>& paths_;
   const Tokenizer& tokenizer_;
   size_t bytes_, next_path_ = 0;
-  std::shared_ptr<const MappedFile> file_;  // of which `left_` is left
+  std::shared_ptr<const MappedFile> file_;  // the file whose rest is `left_`
   std::string_view left_;
 };
 
-// Round by round: the threads encode a few parts each, which are then written in order.
+// Works in rounds: the threads encode a few parts each, which are then written in order.
 class TextCutter {
  public:
   TextCutter(const TextCodec& codec, int threads) : begin_(codec.document_token()), pool_(threads) {
@@ -234,7 +234,7 @@ class TextCutter {
 
   void cut(Parts parts, size_t bytes_per_part, ShardWriter& writer, std::atomic<int64_t>& done) {
     const size_t bytes_per_round = 4 * size_t(pool_.size()) * bytes_per_part;
-    constexpr size_t kMostParts = 4096;  // each maps its file, and a system lets a process map some 65,000
+    constexpr size_t kMostParts = 4096;  // each may map a file, and a system lets a process map about 65,000
     for (std::optional<Part> next = parts.next(); next;) {
       std::vector<Part> round;
       for (size_t bytes = 0; next && bytes < bytes_per_round && round.size() < kMostParts; next = parts.next()) {
@@ -263,9 +263,9 @@ class TextCutter {
     }
   }
 
-  std::optional<int32_t> begin_;  // of a document
+  std::optional<int32_t> begin_;  // begins each document
   ThreadPool pool_;
-  std::vector<TextEncoder> encoders_;  // one a thread: each remembers the words it has seen
+  std::vector<TextEncoder> encoders_;  // one per thread: each remembers the words it has seen
 };
 
 bool is_complete(const fs::path& folder) {
@@ -282,7 +282,7 @@ std::string cut_into_cache(const std::vector<std::string>& paths, const TextCode
   const fs::path folder = fs::path(cache) / key_of(paths, codec, tokens_per_shard, done);
   if (is_complete(folder)) return folder;
   std::error_code error;
-  fs::remove_all(folder, error);  // a shard of it was removed
+  fs::remove_all(folder, error);  // an incomplete folder, from which a shard was removed
   NewFolder made(folder);
   ShardWriter writer(made.path(), codec.tokenizer().vocabulary_size() > 65536, tokens_per_shard);
   TextCutter(codec, threads).cut(Parts(paths, codec.tokenizer(), bytes_per_part), bytes_per_part, writer, done);
@@ -313,7 +313,7 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, Communic
     if (seconds() - shown < 2) return;
     shown = seconds();
     const double bytes = double(done);
-    const bool cuts = bytes >= total;  // the first time it was read for the checksum
+    const bool cuts = bytes >= total;  // the first time, the text was read for the checksum
     console.progress(
         format("%s text: %s of %s", cuts ? "cutting the" : "reading the",
                human_bytes(uint64_t(cuts ? bytes - total : bytes)).c_str(), human_bytes(uint64_t(total)).c_str()),

@@ -13,19 +13,19 @@ static_assert(std::endian::native == std::endian::little, "shards are little-end
 namespace {
 
 constexpr size_t kHeaderBytes = 1024;
-// Of a dataset of more files, each is open only while it is read: a process may have 1024 of them on most machines.
+// If a dataset has more files, each is open only while it is read: on most machines a process may have 1024 open files.
 constexpr size_t kMostOpenFiles = 256;
-constexpr int64_t kCheckedTogether = 1 << 18;  // tokens: a buffer that stays in the cache
+constexpr int64_t kCheckedTogether = 1 << 18;  // tokens: their buffer stays in the cache
 constexpr int32_t kMagic16 = 20240520, kVersion16 = 1;
 constexpr int32_t kMagic32 = 20240801, kVersion32 = 7;
 constexpr int32_t kMagicMask = 20241121, kVersionMask = 1;
 
-// NAME.mask of NAME.bin.
+// Returns NAME.mask for NAME.bin.
 std::string mask_path(const std::string& path) { return path.substr(0, path.size() - 4) + ".mask"; }
 
 bool ends_with_bin(const std::string& path) { return path.ends_with(".bin"); }
 
-// A file's first bytes, 0 beyond its end.
+// The first bytes of a file; 0 beyond its end.
 struct Header {
   int32_t magic, version, tokens;
   int32_t masked;  // dev/data: 1 if a mask belongs to the shard
@@ -38,7 +38,8 @@ Header read_header(const InputFile& file) {
   return header;
 }
 
-// Printable ASCII, white space and bytes of UTF-8 only: a header, whose unused words are zero, never looks like that.
+// True for printable ASCII, white space and bytes of UTF-8 only. A header never looks like that: its unused words are
+// zero.
 bool looks_like_text(const InputFile& file, const Header& header) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(&header);
   return std::all_of(bytes, bytes + std::min(file.size(), kHeaderBytes),
@@ -67,8 +68,9 @@ void with_tokens(const std::byte* first, int token_bytes, F&& f) {
   if (token_bytes == 4) f(reinterpret_cast<const uint32_t*>(first));
 }
 
-// The first token that is not below `limit`, or `count`. Blocks of a fixed length, each reduced to its largest token
-// without a branch, become vector instructions also at -O2: the scan runs at the speed of the memory.
+// Returns the index of the first token that is not below `limit`, or `count`. Each block of a fixed length is reduced
+// to its largest token without a branch. The compiler vectorizes this even at -O2, so that the scan runs at the speed
+// of the memory.
 template <class Token>
 int64_t find_not_below(const Token* tokens, int64_t count, uint32_t limit) {
   constexpr int64_t kBlock = 4096;
@@ -149,7 +151,7 @@ void TokenDataset::fail_token(const Shard& shard, int64_t at, int64_t token) con
                 : "train a model with a larger vocabulary, or tokenize the data with this model's tokenizer");
 }
 
-// Reads tokens [start, start+count), and only then calls f with them: each can be an index.
+// Reads tokens [start, start+count), checks all of them, and only then calls f with them: f may use each as an index.
 template <class F>
 void TokenDataset::with_checked_tokens(const Shard& shard, int64_t start, int64_t count, F&& f) const {
   std::vector<std::byte> bytes(size_t(count) * size_t(shard.token_bytes));
@@ -271,7 +273,7 @@ std::pair<TokenDataset, TokenDataset> TokenDataset::split(int64_t first_tokens) 
     part->is_text_ = is_text_;
     part->vocab_size_ = vocab_size_;
   }
-  int64_t left = first_tokens;  // still to go to the first part
+  int64_t left = first_tokens;  // tokens that still go to the first part
   for (const Shard& shard : shards_) {
     const int64_t head = std::min(left, shard.tokens);
     left -= head;
@@ -300,8 +302,8 @@ TrainingData open_training_data(const std::string& train_pattern, const std::str
 
 namespace {
 
-// How often each token occurs in `data`, or in evenly spread stretches of at most max_tokens tokens together; and how
-// many tokens were counted.
+// Returns how often each token occurs in `data`, or in evenly spread stretches of at most max_tokens tokens together,
+// and how many tokens were counted.
 std::pair<std::vector<int64_t>, int64_t> count_tokens(const TokenDataset& data, int64_t max_tokens) {
   const int64_t size = data.size(), length = std::min<int64_t>(16384, max_tokens);
   const int64_t stretches = max_tokens / length;

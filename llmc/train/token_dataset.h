@@ -4,11 +4,11 @@
 //               unused; then the tokens, in little-endian. magic 20240520 version 1: uint16 tokens; magic 20240801
 //               version 7: uint32 tokens. Both may be mixed.
 //   .mask       beside NAME.bin, NAME.mask says which tokens are learnt: magic 20241121 version 1, the same number of
-//               tokens, then a byte for each, 1 or 0. All shards have one, or none.
+//               tokens, then one byte per token, 1 or 0. Either all shards have a mask or none has.
 //   otherwise   text: each byte is a token, the vocabulary has 256 entries.
 //
-// Opening reads headers and sizes only, so that it costs the same for any number of tokens. Tokens are read, and
-// checked, where they are needed. A copy of a dataset or a part of it shares the open files.
+// Opening reads only headers and sizes, so that it costs the same for any number of tokens. Tokens are read and checked
+// when they are needed. A copy of a dataset, or a part of it, shares the open files.
 #pragma once
 
 #include <cstdint>
@@ -22,37 +22,39 @@
 
 class TokenDataset {
  public:
-  // Opens the files that match `pattern`, in the order of their names, for a model of `vocab_size` tokens. Every header
-  // and size is checked, of masks too; tokens are checked where they are read. Fails with the file, the values found
+  // Opens the files that match `pattern`, in the order of their names, for a model of `vocab_size` tokens. Checks every
+  // header and size, also those of masks; tokens are checked when they are read. Throws with the file, the values found
   // and expected, and what to do next.
   static TokenDataset open(const std::string& pattern, int vocab_size);
 
   int64_t size() const { return begins_.back(); }  // tokens in all shards
   int shards() const { return int(shards_.size()); }
   int64_t shard_size(int shard) const { return shards_[size_t(shard)].tokens; }
-  int64_t shard_begin(int shard) const { return begins_[size_t(shard)]; }  // of its first token in the concatenation
+  int64_t shard_begin(int shard) const { return begins_[size_t(shard)]; }  // its first token in the concatenation
   const std::string& shard_path(int shard) const { return shards_[size_t(shard)].file->path(); }
   bool is_text() const { return is_text_; }
   int vocab_size() const { return vocab_size_; }
 
-  // Tokens [start, start+count) of one shard into out[count]; fails where they are not all inside it, or one is not
-  // below the vocabulary.
+  // Reads tokens [start, start+count) of one shard into out[count]. Throws if they are not all inside the shard, or if
+  // one is not below the vocabulary.
   void read(int shard, int64_t start, int64_t count, int32_t* out) const;
-  // The same of the concatenation of all shards.
+  // The same for the concatenation of all shards.
   void read(int64_t start, int64_t count, int32_t* out) const;
 
   bool has_masks() const { return !shards_.empty() && shards_[0].mask; }
-  // What the masks say of tokens [start, start+count) of the concatenation, 1 = learnt; only where there are masks.
+  // Reads the masks of tokens [start, start+count) of the concatenation, 1 = learnt. Throws if there are no masks.
   void read_mask(int64_t start, int64_t count, uint8_t* out) const;
 
-  // Adds the number of times that each token occurs in tokens [start, start+count) of the concatenation to
-  // counts[vocab_size]; fails as read does.
+  // Adds to counts[vocab_size] how often each token occurs in tokens [start, start+count) of the concatenation. Throws
+  // as read() does.
   void count(int64_t start, int64_t count, std::vector<int64_t>& counts) const;
 
-  // Reads tokens [start, start+count) of the concatenation, and their masks, only to fail as the reads above do.
+  // Reads tokens [start, start+count) of the concatenation, and their masks, only to check them: throws as the reads
+  // above do.
   void check(int64_t start, int64_t count) const;
 
-  // The first part of `first_tokens` tokens and the rest, cut in the concatenation of the shards. Neither may be empty.
+  // Returns the first `first_tokens` tokens and the rest, cut in the concatenation of the shards. Throws if either is
+  // empty.
   std::pair<TokenDataset, TokenDataset> split(int64_t first_tokens) const;
 
  private:
@@ -61,7 +63,7 @@ class TokenDataset {
     size_t header_bytes;
     int token_bytes;  // 1, 2 or 4
     int64_t tokens;
-    int64_t first = 0;  // of them in the file
+    int64_t first = 0;  // where in the file the first of them is
     std::shared_ptr<InputFile> mask = nullptr;
   };
 
@@ -76,31 +78,33 @@ class TokenDataset {
   [[noreturn]] void fail_token(const Shard& shard, int64_t at, int64_t token) const;
 
   std::vector<Shard> shards_;
-  std::vector<int64_t> begins_ = {0};  // (shards+1): of each shard in the concatenation; last, the size
+  std::vector<int64_t> begins_ = {0};  // (shards+1): start of each shard in the concatenation; last, the size
   bool is_text_ = false;
   int vocab_size_ = 0;
 };
 
-// The text that is committed with the program: beside the binary or above it. Throws if it is not there.
+// Returns the path of the text that is committed with the program, beside the binary or above it. Throws if it is not
+// there.
 std::string bundled_text();
 
-// What a run trains on, and what it is measured with.
+// The data that a run trains on, and the data that it is measured with.
 struct TrainingData {
   TokenDataset train;
   std::optional<TokenDataset> held_out;
 };
 
-// With a val_pattern, held_out is what it names. Without one, held_out is the last tenth (rounded down) of a text,
-// which is then not trained on; `.bin` shards are all trained on and nothing is held out: the caller tells the user so.
+// With a val_pattern, held_out is the data that it names. Without one, the last tenth of a text (rounded down) is held
+// out and not trained on. `.bin` shards are then all trained on and nothing is held out, which the caller tells the
+// user.
 TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size);
 
-// Mean of -log p(token) over `held_out`, in nats a token, where p is how often each token occurs in `train`, counted
-// with one added for every token of the vocabulary: what a model reaches that knows the frequencies and no context.
+// Mean of -log p(token) over `held_out`, in nats per token. p is the frequency of the token in `train`, with one added
+// to the count of every token of the vocabulary. A model that knows the frequencies and no context reaches this loss.
 struct Unigram {
   double nats;
-  int64_t tokens;  // counted, if that is not all; else 0
+  int64_t tokens;  // tokens of `train` that were counted; 0: all
 };
 
-// A dataset of more than `max_tokens` tokens is represented by stretches of it, evenly spread: reading a terabyte for
+// A dataset of more than `max_tokens` tokens is represented by evenly spread stretches of it: reading a terabyte for
 // this one figure would not be worth the wait.
 Unigram unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held_out, int64_t max_tokens = 10'000'000);

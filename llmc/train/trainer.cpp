@@ -12,14 +12,14 @@
 #include "llmc/kernels/step_state.h"
 #include "llmc/kernels/tuning.h"
 #include "llmc/memory/reserve.h"
-#include "llmc/train/batch_feed.h"
+#include "llmc/train/batch_uploader.h"
+#include "llmc/train/full_tensors.h"
 #include "llmc/train/logits.h"
 #include "llmc/train/optimizer.h"
-#include "llmc/train/rank_groups.h"
-#include "llmc/train/state_feed.h"
-#include "llmc/train/walk.h"
+#include "llmc/train/process_groups.h"
+#include "llmc/train/step_state_queue.h"
+#include "llmc/train/transformer.h"
 #include "llmc/train/weights_io.h"
-#include "llmc/train/whole_tensors.h"
 
 namespace {
 
@@ -47,26 +47,26 @@ class LlamaTrainer : public Trainer {
         host_(settings.training && (settings.state.in_pieces() || settings.activations.offloads(config_))
                   ? std::make_unique<HostStreams>(device)
                   : nullptr),
-        scales_(settings.fp8.on() ? std::make_unique<ScaleStore>(plan_, settings_.fp8, config_, settings_.fp8_stats,
-                                                                 communicator, device, compute_, reduce_)
+        scales_(settings.fp8.on() ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
+                                                                communicator, device, compute_, reduce_)
                                   : nullptr),
         parameters_(plan_, config_, layout_, sharding_, settings_.fp8, scales_.get(),
                     std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
         state_(plan_, layout_, sharding_, settings.state, kDType<T>, settings.training, device, compute_, host_.get()),
-        walk_(plan_, config_, layout_,
-              {settings.B,
-               settings.T,
-               settings.head_chunk,
-               settings.prefetch,
-               settings.training ? std::optional(settings.activations) : std::nullopt,
-               tensor_ ? &tensor_->parallel : nullptr,
-               {split_.rank * config.vocabulary_part(split_.degree), config_.V, config.V,
-                config.vocabulary_part(split_.degree)},
-               context_ ? &context_->parallel : nullptr,
-               groups_.computing.get()},
-              settings.attention, settings_.fp8, device, host_.get()),
+        transformer_(plan_, config_, layout_,
+                     {settings.B,
+                      settings.T,
+                      settings.head_chunk,
+                      settings.prefetch,
+                      settings.training ? std::optional(settings.activations) : std::nullopt,
+                      tensor_ ? &tensor_->parallel : nullptr,
+                      {split_.rank * config.vocabulary_part(split_.degree), config_.V, config.V,
+                       config.vocabulary_part(split_.degree)},
+                      context_ ? &context_->parallel : nullptr,
+                      groups_.computing.get()},
+                     settings.attention, settings_.fp8, device, host_.get()),
         batches_(plan_, device, settings.micro_steps,
-                 size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), walk_.part()),
+                 size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), transformer_.part()),
         states_(plan_, device),
         planned_workspace_(
             plan_.add<std::byte>(Segment::device, "workspace", "products", Matmul::workspace_bytes(device.info()))),
@@ -75,7 +75,7 @@ class LlamaTrainer : public Trainer {
         forked_(device) {
     add_reserve(plan_, device.info(), groups_.communicators(communicator), {settings.attention, kDType<T>, config_.HD});
     for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
-    if (tensor_) whole_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.products, compute_);
+    if (tensor_) full_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.products, compute_);
     if (!settings.training) return;
     prepare_graph();
     if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
@@ -86,7 +86,7 @@ class LlamaTrainer : public Trainer {
   }
 
   const MemoryPlan& plan() const override { return plan_; }
-  const TensorLayout& layout() const override { return layout_; }
+  const ParameterLayout& layout() const override { return layout_; }
 
   const Arena& arena() const override { return arena_; }
 
@@ -94,11 +94,11 @@ class LlamaTrainer : public Trainer {
     arena_ = Arena(device_, plan_, &communicator_);
     matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
     parameters_.bind(arena_);
-    state_.bind(arena_, [this](int unit) { return reinterpret_cast<std::byte*>(parameters_.own_weights(unit)); });
+    state_.bind(arena_, [this](int unit) { return reinterpret_cast<std::byte*>(parameters_.local_shard(unit)); });
     if (gradients_) {
       gradients_->bind(arena_);
       optimizer_->bind(arena_);
-      gradients_->tell(
+      gradients_->on_reduced(
           [this](Stream& stream, int unit, const float* part) { optimizer_->add_squares(stream, unit, part); });
     }
     if (snapshot_) snapshot_->bind(arena_);
@@ -107,16 +107,16 @@ class LlamaTrainer : public Trainer {
     if (scales_) scales_->bind(arena_, states_.on_device());
     if (scales_)
       require_recipe_runs(settings_.fp8, device_.info(),
-                          [&](auto&&... product) { return matmul_->refusal(product...); });
-    walk_.bind(arena_, compute_, *matmul_, parameters_, scales_.get());
+                          [&](auto&&... product) { return matmul_->unsupported_reason(product...); });
+    transformer_.bind(arena_, compute_, *matmul_, parameters_, scales_.get());
   }
 
   void initialize(Init init, uint64_t seed) override {
     const float normal_std = float(config_.init_std);
     const float residual_std =
         init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
-    set_own_pieces(StateKind::weights, [&](const Piece& piece, float* to) {
-      const Tensor& t = *piece.tensor;
+    set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, float* to) {
+      const ParameterInfo& t = *piece.tensor;
       if (t.row->init == InitRule::ones) initialize_constant(compute_, to, piece.count, 1.0f);
       else
         initialize_normal(compute_, to, piece.count, philox_key(t.name, seed), piece.window(),
@@ -129,7 +129,7 @@ class LlamaTrainer : public Trainer {
   void load(const Safetensors& weights) override {
     require_weights_fit(layout_, weights, true);
     set_own_pieces(StateKind::weights,
-                   [&](const Piece& piece, float* to) { load_piece(compute_, to, piece, weights); });
+                   [&](const ParameterSlice& piece, float* to) { load_piece(compute_, to, piece, weights); });
     reset_state();
     begin_training();
   }
@@ -139,7 +139,7 @@ class LlamaTrainer : public Trainer {
     std::vector<float> numbers;
     for (const StateKind kind : kStateKinds) {
       if (kind != StateKind::weights && !optimizer_) break;
-      set_own_pieces(kind, [&](const Piece& piece, float* to) {
+      set_own_pieces(kind, [&](const ParameterSlice& piece, float* to) {
         for (size_t done = 0; done < piece.count; done += numbers.size()) {
           numbers.resize(std::min(kCheckpointPiece, piece.count - done));
           piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
@@ -151,16 +151,16 @@ class LlamaTrainer : public Trainer {
       });
     }
     if (scales_ && settings_.fp8.delayed()) {
-      const ScaleStore::History history{checkpoint.other("fp8_scales"), checkpoint.other("fp8_amax_history"),
-                                        checkpoint.other("fp8_settings")};
-      if (!history.scales.empty()) scales_->restore(history);  // else it was trained with another recipe
+      const Fp8Scales::History history{checkpoint.other("fp8_scales"), checkpoint.other("fp8_amax_history"),
+                                       checkpoint.other("fp8_settings")};
+      if (!history.scales.empty()) scales_->restore(history);  // else the checkpoint had another recipe
     }
     begin_training();
   }
 
   std::vector<NamedNumbers> other_state(bool of_snapshot) override {
     if (!scales_ || !settings_.fp8.delayed()) return {};
-    const ScaleStore::History history =
+    const Fp8Scales::History history =
         of_snapshot ? scales_->history(snapshot_->others(), snapshot_recorded_) : scales_->history();
     std::vector<NamedNumbers> state = {{"fp8_scales", history.scales}, {"fp8_settings", history.settings}};
     if (!history.amax.empty()) state.push_back({"fp8_amax_history", history.amax});
@@ -180,7 +180,6 @@ class LlamaTrainer : public Trainer {
   void take_snapshot() override {
     REQUIRE(snapshot_, "a snapshot was asked for, and none was planned");
     snapshot_recorded_ = scales_ ? scales_->recorded() : 0;
-    state_.settle();
     snapshot_->take(
         compute_,
         [&](StateKind kind, int unit) {
@@ -195,14 +194,14 @@ class LlamaTrainer : public Trainer {
 
   void save(const std::string& directory) override {
     std::optional<WeightsWriter> writer;
-    const TensorLayout layout(whole_config_);
+    const ParameterLayout layout(whole_config_);
     if (!directory.empty()) writer.emplace(directory, layout, whole_config_);
     for (int unit = 0; unit < int(layout.units.size()); ++unit) {
       const float* here = whole_weights(unit);
       std::vector<std::vector<float>> joined;
-      if (tensor_) joined = whole_tensors_->of(unit, here);
+      if (tensor_) joined = full_tensors_->of(unit, here);
       if (writer)
-        writer->write_unit(unit, [&](const Tensor& t, size_t first, size_t count, float* out) {
+        writer->write_unit(unit, [&](const ParameterInfo& t, size_t first, size_t count, float* out) {
           const size_t number = size_t(&t - &layout.tensors[size_t(layout.units[size_t(unit)].first_tensor)]);
           if (tensor_) std::copy_n(joined[number].data() + first, count, out);
           else copy(compute_, out, here + t.offset + first, count), compute_.synchronize();
@@ -220,8 +219,8 @@ class LlamaTrainer : public Trainer {
             (input.positions.empty() || input.positions.size() == input.inputs.size()),
         "a step of %zu tokens, %zu labels and %zu positions is not a whole number of micro-batches of %d x %d tokens",
         input.inputs.size(), input.labels.size(), input.positions.size(), settings_.B, settings_.T);
-    REQUIRE(!graph_ || input.piecewise || !device_.records(),
-            "step %lld is recorded here, and other ranks may launch theirs as a whole: all must enqueue it piecewise",
+    REQUIRE(!graph_ || input.no_graph || !device_.records(),
+            "step %lld is recorded here, and other ranks may launch theirs as a whole: all must enqueue it no_graph",
             (long long)input.step + 1);
     const StepForm form{int(input.inputs.size() / micro_tokens), !input.positions.empty()};
     device_.begin_step();
@@ -229,11 +228,11 @@ class LlamaTrainer : public Trainer {
     batches_.send(compute_, form.micro_steps, input.inputs.data(), input.labels.data(),
                   form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, whole_config_.V);
     if (scales_) scales_->begin_step(input.step);
-    if (graph_ && stepped_ && !input.piecewise && is_regular(input.step)) launch_work(form);
+    if (graph_ && stepped_ && !input.no_graph && is_regular(input.step)) launch_work(form);
     else enqueue_work(form, false);
     states_.fetch(compute_);
     stepped_ = true;
-    if (graph_ && graph_->empty() && !input.piecewise && is_regular(input.step + 1)) capture_work(form);
+    if (graph_ && graph_->empty() && !input.no_graph && is_regular(input.step + 1)) capture_work(form);
   }
 
   size_t graph_pieces() const override { return graph_ ? graph_->pieces() : 0; }
@@ -245,7 +244,7 @@ class LlamaTrainer : public Trainer {
     return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, votes_of(s), s.fp8, seconds};
   }
 
-  Votes count_votes(const Votes& own) override {
+  StepFlags count_votes(const StepFlags& own) override {
     StepState state{};
     set_votes(state, own);
     states_.send(compute_, state);
@@ -264,20 +263,20 @@ class LlamaTrainer : public Trainer {
             inputs.size());
     batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(), B, seq_len,
                   whole_config_.V);
-    walk_.forward_loss(batches_.device_batch(), B, seq_len, states_.on_device());
+    transformer_.forward_loss(batches_.device_batch(), B, seq_len, states_.on_device());
     states_.fetch(compute_);
     const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
     const StepState end = states_.wait_for_oldest(communicator_).state;
     require_finite(end);
-    return {end.loss_sum, speaks() ? int64_t(labels.size()) - int64_t(ignored) : 0};
+    return {end.loss_sum, is_leader() ? int64_t(labels.size()) - int64_t(ignored) : 0};
   }
 
   std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) override {
     evaluate(inputs, labels, {}, 0);
-    return read_losses(walk_, compute_, groups_.computing.get(), int(inputs.size()) / settings_.T, settings_.T);
+    return read_losses(transformer_, compute_, groups_.computing.get(), int(inputs.size()) / settings_.T, settings_.T);
   }
 
-  bool speaks() const override { return !groups_.computing || groups_.computing->rank() == 0; }
+  bool is_leader() const override { return !groups_.computing || groups_.computing->rank() == 0; }
   LossSum sum_over_ranks(LossSum sum) override {
     StepState state{};
     state.loss_sum = sum.nats, state.label_count = sum.labels;
@@ -294,7 +293,7 @@ class LlamaTrainer : public Trainer {
   std::vector<float> next_logits(std::span<const int32_t> tokens, int past) override;
 
   std::vector<float> weights(const std::string& name) override {
-    const Tensor& t = layout_.tensor(name);
+    const ParameterInfo& t = layout_.tensor(name);
     return download(whole_weights(t.unit), t);
   }
   std::vector<QuantizeStatistics> fp8_statistics(int64_t step) override {
@@ -302,10 +301,10 @@ class LlamaTrainer : public Trainer {
     return scales_->statistics(step);
   }
   Matmul& products() override { return *matmul_; }
-  // The host waits between the candidates, for other streams too, whose work would count.
+  // Between the candidates the host waits for the other streams, too, because their work would distort the times.
   Tuning time_products(const StepInput& input) override {
     const auto wait_for = [this](Stream& stream) { communicator_.wait_for(stream); };
-    graph_.reset();  // what was captured has the choices of before
+    graph_.reset();  // its work has the previous choices
     matmul_->begin_timing([&] {
       wait_for(compute_);
       for (Stream* stream : side_streams()) wait_for(*stream);
@@ -317,13 +316,13 @@ class LlamaTrainer : public Trainer {
   }
   void observe(std::function<void(const ObservedProduct&)> observer) override {
     observed_ = bool(observer);
-    walk_.observe(std::move(observer));
+    transformer_.observe(std::move(observer));
   }
   std::vector<float> gradients(const std::string& name) override {
-    const Tensor& t = layout_.tensor(name);
-    const float* own = gradients_->to_update(t.unit);
+    const ParameterInfo& t = layout_.tensor(name);
+    const float* own = gradients_->reduced_shard(t.unit);
     if (settings_.state.gradients_on_host && sharding_.stage) {
-      float* part = gradients_->spare(t.unit) + sharding_.first(layout_, t.unit);
+      float* part = gradients_->borrow_buffer(t.unit) + sharding_.first(layout_, t.unit);
       copy(compute_, part, own, sharding_.count(layout_, t.unit));
       compute_.synchronize();
       own = part;
@@ -332,18 +331,18 @@ class LlamaTrainer : public Trainer {
   }
 
  private:
-  // Weights are new: the products' copy follows the master.
+  // Must be called when the weights are new: updates the products' copy from the master.
   void begin_training() {
     for (int unit = 0; state_.has_master() && unit < int(layout_.units.size()); ++unit)
       state_.get(StateKind::weights, unit, [&](const float* from, size_t first, size_t n) {
-        cast(compute_, parameters_.own_weights(unit) + first, from, n);
+        cast(compute_, parameters_.local_shard(unit) + first, from, n);
       });
     parameters_.updated();
     prepare_graph();
     compute_.synchronize();
   }
 
-  // Of all but the weights, as before the first step.
+  // Resets everything but the weights to its state before the first step.
   void reset_state() {
     if (optimizer_) optimizer_->reset();
     if (scales_) scales_->reset();
@@ -357,8 +356,8 @@ class LlamaTrainer : public Trainer {
             fp8_tensor_name(not_finite_number(word)).c_str());
   }
 
-  // Calls f with the pieces of tensors that this rank updates, cut where the state asks for it, and where on the device
-  // their fp32 numbers are to be; padding becomes 0.
+  // Calls f for each piece of a tensor that this rank updates, cut further if the state requires it, with the address
+  // on the device to which f must write the piece's fp32 numbers. Sets the padding to 0.
   template <class F>
   void set_own_pieces(StateKind kind, F&& f) {
     for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
@@ -368,10 +367,10 @@ class LlamaTrainer : public Trainer {
           state_.set(kind, unit, begin, end - begin, [&](float* to, size_t, size_t n) { clear(compute_, to, n); });
       };
       size_t end = 0;
-      for (const Piece& piece : layout_.pieces(unit, sharding_.first(layout_, unit), count)) {
+      for (const ParameterSlice& piece : layout_.slices(unit, sharding_.first(layout_, unit), count)) {
         clear_between(end, piece.at);
         state_.set(kind, unit, piece.at, piece.count, [&](float* to, size_t first, size_t n) {
-          f(Piece{piece.tensor, piece.first + first, n, piece.at + first}, to);
+          f(ParameterSlice{piece.tensor, piece.first + first, n, piece.at + first}, to);
         });
         end = piece.at + piece.count;
       }
@@ -379,24 +378,24 @@ class LlamaTrainer : public Trainer {
     }
   }
 
-  // The unit's master weights as fp32, on the device; as whole_unit().
+  // Returns the unit's master weights as fp32, on the device. The conditions are those of whole_unit().
   const float* whole_weights(int unit) {
     const StateView own = state_.view(StateKind::weights, unit);
     if (own.type == DType::fp32 && !own.on_host) return whole_unit(unit, reinterpret_cast<const float*>(own.data));
     REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
-    float* part = gradients_->spare(unit) + sharding_.first(layout_, unit);
+    float* part = gradients_->borrow_buffer(unit) + sharding_.first(layout_, unit);
     state_.get(StateKind::weights, unit,
                [&](const float* from, size_t first, size_t n) { copy(compute_, part + first, from, n); });
     compute_.synchronize();
     return whole_unit(unit, part);
   }
 
-  // The whole unit of which each rank has what it updates; all ranks call, between steps, when the host has waited for
-  // what was computed. Valid until the next call.
+  // Gathers a whole unit; each rank has the part that it updates in `own`. All ranks call, between steps, when the host
+  // has waited for earlier work. The result is valid until the next call.
   const float* whole_unit(int unit, const float* own) {
     if (sharding_.stage == 0) return own;
     REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
-    float* whole = gradients_->spare(unit);
+    float* whole = gradients_->borrow_buffer(unit);
     sharding_.reduce.all_gather(reduce_, whole, own, layout_.part_size(unit) * sizeof(float));
     to_compute_.record(reduce_);
     compute_.wait(to_compute_);
@@ -412,13 +411,13 @@ class LlamaTrainer : public Trainer {
     state.grad_clip = settings_.grad_clip;
     state.step = input.step;
     const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
-    state.label_count = speaks() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
+    state.label_count = is_leader() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
     set_votes(state, input.votes);
     states_.send(compute_, state);
     sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
   }
 
-  // What decides, with the settings, which work a step asks for.
+  // The properties of a step that decide, with the settings, which work it enqueues.
   struct StepForm {
     int micro_steps;
     bool packed;
@@ -429,14 +428,14 @@ class LlamaTrainer : public Trainer {
     return !observed_ && !(snapshot_ && snapshot_->on_its_way()) && (!scales_ || scales_->is_regular(step));
   }
 
-  // From the batches and the state on the device to the updated weights.
+  // Enqueues the work from the batches and the state on the device to the updated weights.
   void enqueue_work(StepForm form, bool captured) {
     for (int k = 0; k < form.micro_steps; ++k)
-      walk_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, states_.on_device(), *gradients_,
-                             k == 0, k + 1 == form.micro_steps);
+      transformer_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, states_.on_device(),
+                                    *gradients_, k == 0, k + 1 == form.micro_steps);
     start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
-    if (scales_) scales_->start_comparing();  // behind the sum, which waits for compute
-    gradients_->finish_step();                // waits for all that was started on the stream of the sums
+    if (scales_) scales_->start_all_reduce();  // after the sum, which waits for compute
+    gradients_->finish_step();                 // waits for all that was started on the reduce stream
     if (snapshot_) snapshot_->before_update(compute_);
     if (scales_) scales_->finish_step();
     if (scales_ && !captured) scales_->end_step();
@@ -444,7 +443,7 @@ class LlamaTrainer : public Trainer {
     join();
   }
 
-  // Captured behind the next step.
+  // With `graphs`: makes the next step run without a graph. Its work is captured afterwards.
   void prepare_graph() {
     if (settings_.graphs && device_.executes()) graph_.emplace(device_);
     stepped_ = false;
@@ -475,7 +474,7 @@ class LlamaTrainer : public Trainer {
     if (host_) streams.insert(streams.end(), {&host_->out, &host_->in});
     return streams;
   }
-  // Compute ends a step behind all other streams: what comes next need not know what they did.
+  // At the end of a step, makes compute wait for all other streams, so that later work has to follow compute only.
   void join() {
     size_t i = 0;
     for (Stream* stream : side_streams()) {
@@ -485,12 +484,12 @@ class LlamaTrainer : public Trainer {
   }
 
   static constexpr size_t kSummedAtBegin = 4;  // label_count and the votes behind it
-  static void set_votes(StepState& state, const Votes& votes) {
+  static void set_votes(StepState& state, const StepFlags& votes) {
     state.stop_requests = votes.stop, state.saved = votes.saved, state.not_saved = votes.not_saved;
   }
-  static Votes votes_of(const StepState& state) { return {state.stop_requests, state.saved, state.not_saved}; }
+  static StepFlags votes_of(const StepState& state) { return {state.stop_requests, state.saved, state.not_saved}; }
 
-  // Numbers of the step's state, summed over the data ranks beside compute.
+  // Sums numbers of the step's state over all ranks, beside compute.
   template <class Number>
   void start_sum_over_ranks(Number* numbers, size_t count) {
     if (communicator_.size() == 1) return;
@@ -499,7 +498,7 @@ class LlamaTrainer : public Trainer {
     communicator_.all_reduce_sum(reduce_, numbers, count);
   }
 
-  // The same, between two pieces of compute.
+  // The same, but compute waits for the sum.
   template <class Number>
   void sum_over_ranks_on_device(Number* numbers, size_t count) {
     if (communicator_.size() == 1) return;
@@ -509,8 +508,8 @@ class LlamaTrainer : public Trainer {
   }
 
   size_t first_tensor(int unit) const { return size_t(layout_.units[size_t(unit)].first_tensor); }
-  std::vector<float> download(const float* unit, const Tensor& t) {
-    if (tensor_) return whole_tensors_->of(t.unit, unit)[size_t(&t - &layout_.tensors[0]) - first_tensor(t.unit)];
+  std::vector<float> download(const float* unit, const ParameterInfo& t) {
+    if (tensor_) return full_tensors_->of(t.unit, unit)[size_t(&t - &layout_.tensors[0]) - first_tensor(t.unit)];
     std::vector<float> values(t.size());
     copy(compute_, values.data(), unit + t.offset, t.size());
     compute_.synchronize();
@@ -519,38 +518,38 @@ class LlamaTrainer : public Trainer {
 
   Device& device_;
   Communicator& communicator_;
-  const RankGroups groups_;
+  const ProcessGroups groups_;
   const LlamaConfig whole_config_;
   const TensorSplit split_;
-  const LlamaConfig config_;  // of what this rank computes
+  const LlamaConfig config_;  // the part that this rank computes
   const TrainerSettings settings_;
   const Sharding sharding_;
-  const TensorLayout layout_;
+  const ParameterLayout layout_;
   MemoryPlan plan_;
   Stream compute_, gather_, reduce_;
-  const std::unique_ptr<TensorStream> tensor_;    // where ranks compute the same tokens
-  const std::unique_ptr<ContextStream> context_;  // where ranks share sequences out
-  std::optional<WholeTensors> whole_tensors_;
-  const std::unique_ptr<HostStreams> host_;   // where something is offloaded
-  const std::unique_ptr<ScaleStore> scales_;  // of FP8 products
+  const std::unique_ptr<TensorStream> tensor_;    // with tensor parallelism
+  const std::unique_ptr<ContextStream> context_;  // with context parallelism
+  std::optional<FullTensors> full_tensors_;
+  const std::unique_ptr<HostStreams> host_;  // if something is offloaded
+  const std::unique_ptr<Fp8Scales> scales_;  // with FP8 products
   ParameterStore<T> parameters_;
-  StateStore state_;
-  std::optional<GradientStore> gradients_;  // these two where it trains
+  OptimizerState state_;
+  std::optional<GradientStore> gradients_;  // this and the optimizer: only in training
   std::optional<Optimizer> optimizer_;
-  std::optional<Snapshot> snapshot_;  // where one may be asked for
-  int64_t snapshot_recorded_ = 0;     // ScaleStore::recorded() with it
-  Walk<T> walk_;
+  std::optional<Snapshot> snapshot_;  // if snapshots were planned
+  int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot
+  Transformer<T> transformer_;
   std::vector<int32_t> sequence_;  // of next_logits
-  BatchFeed batches_;
-  StateFeed states_;
+  BatchUploader batches_;
+  StepStateQueue states_;
   Planned<std::byte> planned_workspace_;
   Event to_communication_, to_compute_, forked_;
-  std::vector<Event> joined_;  // a side stream
+  std::vector<Event> joined_;  // one per side stream
   Arena arena_;
   std::optional<Matmul> matmul_;
-  std::optional<Graph> graph_;  // of a step of this form
+  std::optional<Graph> graph_;  // of a step of the form captured_
   StepForm captured_{};
-  bool stepped_ = false, observed_ = false;  // a step was enqueued; somebody is told of products
+  bool stepped_ = false, observed_ = false;  // a step was enqueued; an observer is set
 };
 
 template <class T>
@@ -560,20 +559,20 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
           settings_.T);
   sequence_.resize(std::min(size_t(past), sequence_.size()));
   sequence_.insert(sequence_.end(), tokens.begin(), tokens.end());
-  if (!walk_.keeps_keys()) {  // all of it again
+  if (!transformer_.keeps_keys()) {  // computes the whole sequence again
     REQUIRE(sequence_.size() == size_t(past + count), "%d tokens after %d of a sequence: %zu are known", count, past,
             sequence_.size() - size_t(count));
     return logits(sequence_, 1, past + count, past + count - 1, {});
   }
   batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, whole_config_.V, past);
-  walk_.forward_more(batches_.device_batch(), count, past);
-  return read_logits(walk_, compute_, 1, count, count - 1, count);
+  transformer_.forward_cached(batches_.device_batch(), count, past);
+  return read_logits(transformer_, compute_, 1, count, count - 1, count);
 }
 
 template <class T>
 std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
                                            std::optional<int> only_row, std::span<const int32_t> positions) {
-  return compute_logits(walk_, batches_, compute_, inputs, positions, B, seq_len, only_row);
+  return compute_logits(transformer_, batches_, compute_, inputs, positions, B, seq_len, only_row);
 }
 
 }  // namespace
@@ -587,7 +586,7 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   REQUIRE(mesh.world_size == communicator.size() && mesh.rank == communicator.rank(),
           "%s, and the communicator has %d ranks, of which this is number %d", mesh.description().c_str(),
           communicator.size(), communicator.rank());
-  (void)config.tensor_part(mesh.tensor_degree, mesh.tensor_rank);  // throws where the degree cannot be
+  (void)config.tensor_part(mesh.tensor_degree, mesh.tensor_rank);  // throws on a degree that is not possible
   require_shareable_sequences(settings.T, mesh);
   REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);
   REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",

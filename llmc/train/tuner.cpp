@@ -11,13 +11,13 @@ namespace {
 
 bool names_file(const Options& options) { return options.tuning != "auto" && options.tuning != "none"; }
 
-// What the checkpoint was computed with.
+// Returns the choices that the checkpoint was computed with.
 Tuning tuning_of(const Checkpoint& checkpoint) {
   const Json* saved = checkpoint.state().find("tuning");
   return saved && !saved->is_null() ? Tuning::from_json(*saved) : Tuning();
 }
 
-// The first rank's, on all.
+// Returns the first rank's tuning on all ranks.
 Tuning broadcast(const Tuning& tuning, const std::string& name, Communicator& communicator, Device& device) {
   Stream stream(device, "tuning");
   const std::string text = broadcast_text(communicator, stream, tuning.to_json().dump());
@@ -47,7 +47,7 @@ Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator
   return tuning;
 }
 
-// Two micro-batches at most: the first one's gradients are stored, the second one's are added.
+// Two micro-batches are enough: the first one's gradients are stored, the second one's are added.
 Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& layout, int data_rank, int64_t step,
                    Communicator& communicator, Device& device) {
   const int64_t micro_steps = std::min<int64_t>(layout.micro_steps(), 2);

@@ -12,9 +12,9 @@
 
 namespace {
 
-constexpr size_t kPieceElements = size_t(16) << 20;  // what passes through the host at once
+constexpr size_t kPieceElements = size_t(16) << 20;  // elements that pass through the host at once
 
-// IEEE half precision, exactly.
+// Converts IEEE half precision, exactly.
 float half_to_float(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
   if (exponent == 31) return bits_to_float(sign | 0x7f800000u | mantissa << 13);
@@ -23,7 +23,7 @@ float half_to_float(uint16_t h) {
   return sign ? -value : value;
 }
 
-std::vector<uint64_t> stored_shape(const Tensor& t) {
+std::vector<uint64_t> stored_shape(const ParameterInfo& t) {
   std::vector<uint64_t> shape;
   for (int64_t extent : t.whole_shape()) shape.push_back(uint64_t(extent));
   return shape;
@@ -57,7 +57,7 @@ void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, fl
 
 namespace {
 
-// A head that is stored beside the embedding it is said to be: training the embedding alone would lose it.
+// Throws if a tied model stores a head that differs from the embedding: training the embedding alone would lose it.
 void require_same_numbers(const StoredTensor& head, const StoredTensor& embedding) {
   REQUIRE(head.shape == embedding.shape, "%s: %s is %s, and %s, to which config.json ties it, is %s", head.file.c_str(),
           head.name.c_str(), text_of(head.shape).c_str(), embedding.name.c_str(), text_of(embedding.shape).c_str());
@@ -81,15 +81,15 @@ void require_same_numbers(const StoredTensor& head, const StoredTensor& embeddin
 
 }  // namespace
 
-void require_weights_fit(const TensorLayout& layout, const Safetensors& weights, bool shortened) {
+void require_weights_fit(const ParameterLayout& layout, const Safetensors& weights, bool shortened) {
   std::unordered_set<std::string> known;
-  for (const Tensor& t : layout.tensors) {
+  for (const ParameterInfo& t : layout.tensors) {
     known.insert(t.name);
     weights.at(t.name, stored_shape(t));
   }
   const int layers = int(layout.units.size()) - 2;
   for (const StoredTensor& stored : weights.tensors()) {
-    // A head that is tied, tables that older versions stored, and layers beyond a model that was shortened.
+    // Harmless are a tied head, tables that older versions stored, and layers beyond a model that was shortened.
     int layer = 0;
     const bool harmless =
         stored.name == "lm_head.weight" || stored.name.ends_with("rotary_emb.inv_freq") ||
@@ -101,7 +101,7 @@ void require_weights_fit(const TensorLayout& layout, const Safetensors& weights,
   if (head && !known.count(head->name)) require_same_numbers(*head, weights.at("model.embed_tokens.weight"));
 }
 
-void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors& weights) {
+void load_piece(Stream& stream, float* to, const ParameterSlice& piece, const Safetensors& weights) {
   const StoredTensor& stored = weights.at(piece.tensor->name);
   std::vector<float> numbers;
   for (size_t done = 0; done < piece.count; done += numbers.size()) {
@@ -116,20 +116,20 @@ void load_piece(Stream& stream, float* to, const Piece& piece, const Safetensors
 
 namespace {
 
-std::vector<TensorSpec> specs_of(const TensorLayout& layout) {
+std::vector<TensorSpec> specs_of(const ParameterLayout& layout) {
   std::vector<TensorSpec> specs;
-  for (const Tensor& t : layout.tensors) specs.push_back({t.name, StoredType::F32, stored_shape(t)});
+  for (const ParameterInfo& t : layout.tensors) specs.push_back({t.name, StoredType::F32, stored_shape(t)});
   return specs;
 }
 
 }  // namespace
 
-WeightsWriter::WeightsWriter(const std::string& directory, const TensorLayout& layout, const LlamaConfig& config)
+WeightsWriter::WeightsWriter(const std::string& directory, const ParameterLayout& layout, const LlamaConfig& config)
     : directory_(directory), layout_(layout), config_(config), writer_(directory, specs_of(layout)) {}
 
 void WeightsWriter::write_unit(int unit, const Read& read) {
   std::vector<float> numbers;
-  for (const Piece& piece : layout_.pieces(unit, 0, layout_.units[size_t(unit)].size)) {
+  for (const ParameterSlice& piece : layout_.slices(unit, 0, layout_.units[size_t(unit)].size)) {
     for (size_t done = 0; done < piece.count; done += numbers.size()) {
       numbers.resize(std::min(kPieceElements, piece.count - done));
       read(*piece.tensor, done, numbers.size(), numbers.data());

@@ -6,13 +6,18 @@ WIDTH = 62  # of a name in the table of figures
 
 
 def print_list(checks, records):
-    part = ""
-    print(f"On {records.known['machine']}:")
-    for check in checks:
-        if check.name.split("/")[0] != part:
-            part = check.name.split("/")[0]
-            print(f"\n{part}")
-        print(f"  {check.name:28} {records.result(check.name):12} {check.proves}")
+    """Each check with its result; those that follow one another and prove the same share a line of what that is."""
+    of_all = [records.result(check.name) for check in checks]
+    counts = ", ".join(f"{of_all.count(result)} {result}" for result in sorted(set(of_all)))
+    print(f"On {records.known['machine']}: {len(checks)} checks, {counts}.")
+    if "not reached" in of_all:
+        print("Not reached: nobody has tried it on a GPU here. scripts/gpu_check.sh tries it.")
+    proves = ""
+    for check, result in zip(checks, of_all):
+        if check.proves != proves:
+            proves = check.proves
+            print(f"\n{proves}")
+        print(f"  {check.name:34} {result}")
 
 
 def write(checks, records, machine):

@@ -20,6 +20,7 @@ FACTS = {"first_step": int, "nodes": int, "ranks": int, "device": str, "gpu": bo
          "seq_len": int, "micro_batch": int, "global_batch": int, "model_name": str, "parameters": int, "model": dict,
          "tokenizer": str, "data_tokens": int}
 NOT_SHAPE = ("architectures", "dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id")
+FEW_STEPS = 10  # a speed of fewer timed steps is a rough one
 # Options that change neither the speed nor the loss, or that have a column of the table.
 NOT_LISTED = ("out", "config", "quiet", "rendezvous", "resume", "dtype", "fp8", "fp8_all_gather", "seq_len", "model")
 
@@ -37,6 +38,10 @@ class Row:
     beside_first: float | None = None  # beside the first run of its kind
     fp8_gain: float | None = None  # beside the first run of its kind in bf16
     scaling: float | None = None  # beside the run of the same precision with the fewest GPUs
+
+    @property
+    def timed_steps(self):
+        return self.timed[1] - self.timed[0] + 1
 
     @property
     def precision(self):
@@ -205,7 +210,11 @@ def markdown(rows, step, warm_up):
     text = [f"**{facts['model_name']}**, {human_count(facts['parameters'])} parameters{'; ' * bool(lead)}{lead}.", "",
             *grid([name for name in columns if name not in common], columns, rows), "",
             f"tokens/s/{unit}: tokens over time of a run's steps after its warm-up of {warm_up} "
-            f"step{'s' * (warm_up != 1)}. Kind: the same device, tokens per sequence and number of {unit}s."]
+            f"step{'s' * (warm_up != 1)}. Kind: the same device, tokens per sequence and number of {unit}s. "
+            f"Beside fewest {unit}s: percent of the speed per {unit} that the same precision has on the fewest {unit}s."]
+    few = [f"{row.run.name} ({row.timed_steps})" for row in rows if row.timed_steps < FEW_STEPS]
+    if few:
+        text += ["", f"Fewer than {FEW_STEPS} steps were timed, so the speed is a rough one: {', '.join(few)}."]
     if differs(rows, tokens_per_step):
         text += ["", "The runs take different numbers of tokens per step: their losses are not after as many tokens."]
     listed = [f"- {name}: {values}" for name, values in other_options(rows)]

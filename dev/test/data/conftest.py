@@ -39,6 +39,20 @@ def prepare(*arguments, **options) -> subprocess.CompletedProcess:
     return run(PREPARE, *arguments, **({"code": 0} | options))
 
 
+def refusal(*arguments, code: int = 1, **options) -> str:
+    """What prepare says when it refuses."""
+    return prepare(*arguments, code=code, **options).stderr
+
+
+def manifest_of(folder: Path) -> dict:
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def tokens_of(folder: Path, name: str = "x_train_000001.bin") -> np.ndarray:
+    """The tokens of a narrow shard."""
+    return np.frombuffer((folder / name).read_bytes()[1024:], "<u2")
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     """All that a command left, but the lock."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
@@ -141,9 +155,13 @@ def some_documents(count: int, seed: int = 1) -> list[str]:
     return [rng.choice(odd) if rng.random() < 0.1 else rng.choice(speeches) for _ in range(count)]
 
 
-def write_jsonl(path: Path, documents: list[str], field: str = "text") -> Path:
-    path.write_text("".join(json.dumps({"id": n, field: text}) + "\n" for n, text in enumerate(documents)))
+def write_lines(path: Path, rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def write_jsonl(path: Path, documents: list[str]) -> Path:
+    return write_lines(path, ({"id": n, "text": text} for n, text in enumerate(documents)))
 
 
 def sha256(content: bytes) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import INSPECT, expected_shards, files_of, mask, prepare, run, shard, shards_of
+from conftest import INSPECT, expected_shards, files_of, manifest_of, mask, prepare, refusal, run, shard, shards_of
 
 COMMON = ("--name", "x", "--processes", 1, "--val-fraction", 0)
 GOOD = b'{"text": "good"}\n'
@@ -44,16 +44,10 @@ BAD = {  # name: (content or what writes it, message)
     "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: text is null\n  drop the line, or name another"),
     "number.jsonl": (GOOD + b'{"text": 3}\n', "number.jsonl: line 2: field text is int, expected a string"),
     "list.jsonl": (GOOD + b'["text"]\n', "list.jsonl: line 2: no field text\n  it is list"),
-    "column.parquet": (
-        parquet({"content": ["x"], "n": [1]}),
-        "no column text\n  it has content, n: name the right one",
-    ),
+    "column.parquet": (parquet({"content": ["x"], "n": [1]}), "no column text\n  it has content, n: name"),
     "type.parquet": (parquet({"text": [1]}), "column text holds int64\n  expected text"),
     "null.parquet": (parquet({"text": ["x"] * 300 + [None]}), "null.parquet: row 300: text is null"),
-    "cut.parquet": (
-        parquet({"text": ["x"] * 999}, lambda c: c[: len(c) // 2]),
-        "cut.parquet: no parquet file, or a damaged one",
-    ),
+    "cut.parquet": (parquet({"text": ["x"] * 999}, lambda c: c[: len(c) // 2]), "no parquet file, or a damaged one"),
     "damaged.parquet": (
         parquet({"text": ["x" * 99] * 999}, lambda c: c[:30] + b"\xff" * 30 + c[60:]),
         "damaged.parquet: ",
@@ -82,8 +76,8 @@ def test_bad_sources(name, tmp_path):
         (tmp_path / name).write_bytes(content)
     else:
         content(tmp_path / name)
-    refused = prepare(tmp_path / name, "--out", tmp_path / "o", *COMMON, code=1)
-    assert message in refused.stderr and str(tmp_path / name) in refused.stderr
+    refused = refusal(tmp_path / name, "--out", tmp_path / "o", *COMMON)
+    assert message in refused and str(tmp_path / name) in refused
     assert not (tmp_path / "o").exists() or not shards_of(tmp_path / "o")
 
 
@@ -92,10 +86,8 @@ def test_a_bad_line_behind_complete_shards(tmp_path):
     good = b'{"text": "' + b"x" * 999 + b'"}\n'
     (tmp_path / "d.jsonl").write_bytes(good * 3000 + b"{bad" + good[4:] + good)
     arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--shard-tokens", 400_000, *COMMON)
-    assert "line 3001: not JSON" in prepare(*arguments, code=1).stderr
-    assert (
-        "line 3001: not JSON" in prepare(*arguments, code=1).stderr
-    )  # it goes on behind complete shards: the same line
+    for _ in range(2):  # the second one goes on behind complete shards: the same line
+        assert "line 3001: not JSON" in refusal(*arguments)
     kept = shards_of(tmp_path / "o")
     assert len(kept) >= 3
     (tmp_path / "d.jsonl").write_bytes(good * 3002)
@@ -121,12 +113,12 @@ def test_invalid_utf8(tmp_path):
               "d.parquet: row 0: not UTF-8 (byte 0xe9)")  # fmt: skip
     assert all(place in done.stderr for place in places), done.stderr
     assert "6 characters were not UTF-8" in done.stdout
-    manifest = json.loads((tmp_path / "o/manifest.json").read_text())
+    manifest = manifest_of(tmp_path / "o")
     assert manifest["replaced_characters"] == 6
     assert manifest["splits"]["train"]["text_bytes"] == sum(len(text.encode()) for text in texts)
     for source, place in zip(sources, (places[0], places[1], places[3]), strict=True):
-        refused = prepare(source, "--out", tmp_path / "p", "--invalid-utf8", "error", *COMMON, code=1)
-        assert place in refused.stderr and "iconv" in refused.stderr
+        refused = refusal(source, "--out", tmp_path / "p", "--invalid-utf8", "error", *COMMON)
+        assert place in refused and "iconv" in refused
 
 
 def test_bad_tokenizers(gpt2, tmp_path):
@@ -137,7 +129,7 @@ def test_bad_tokenizers(gpt2, tmp_path):
         content = change if isinstance(change, str) else json.dumps(rules | change)
         (tmp_path / "tokenizer.json").write_text(content)
         command = (tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", tmp_path, *arguments, *COMMON)
-        return prepare(*command, code=1).stderr
+        return refusal(*command)
 
     def with_id(number: int) -> dict:
         return {"model": rules["model"] | {"vocab": rules["model"]["vocab"] | {"far": number}}}
@@ -150,7 +142,7 @@ def test_bad_tokenizers(gpt2, tmp_path):
     plain = {"added_tokens": [], "post_processor": None}
     plain["model"] = rules["model"] | {"vocab": {k.replace("<|", "<"): v for k, v in rules["model"]["vocab"].items()}}
     assert "names no token that begins or ends a text" in refused(plain)
-    assert "there is no" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", "/none", code=1).stderr
+    assert "there is no" in refusal(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", "/none")
     assert not (tmp_path / "o").exists()
 
 
@@ -170,9 +162,9 @@ def test_bad_commands(tmp_path):
         ((tmp_path / "d.txt", "--processes", "0"), "--processes: at least 1"),
         ((), "required: SOURCE"),
     ):
-        assert message in prepare(*arguments, "--out", tmp_path / "o", code=None).stderr
+        assert message in refusal(*arguments, "--out", tmp_path / "o", code=None)
     (tmp_path / "o2").write_text("a file")
-    assert "o2" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o2", code=1).stderr
+    assert "o2" in refusal(tmp_path / "d.txt", "--out", tmp_path / "o2")
     assert "empty: name" not in prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *COMMON).stderr
 
 
@@ -185,10 +177,9 @@ def test_files_of_others_stay(gpt2, tmp_path):
         (tmp_path / name / "o" / name).write_text('{"somebody": "else"}')
         for options in ((), ("--tokenizer", gpt2), ("--tokenizer", gpt2, "--restart")):
             arguments = (tmp_path / "d.txt", "--out", tmp_path / name / "o", *options, *COMMON)
-            refused = prepare(*arguments, code=1).stderr
-            assert f"{tmp_path}/{name}/o/{name}" in refused and (
-                "give another --out" in refused or "move it" in refused
-            )
+            refused = refusal(*arguments)
+            assert f"{tmp_path}/{name}/o/{name}" in refused
+            assert "give another --out" in refused or "move it" in refused
             assert files_of(tmp_path / name / "o") == {name: b'{"somebody": "else"}'}
     # The tokenizer's own folder has nothing else to lose; nor has one that an earlier command wrote.
     own = shutil.copytree(gpt2, tmp_path / "own/gpt2")
@@ -202,7 +193,7 @@ def test_files_of_others_stay(gpt2, tmp_path):
 def test_which_python():
     """PYTHON is what scripts/python_environment makes environments of: it decides nothing here."""
     assert "SOURCE" in prepare("--help", env={"PYTHON": "/none"}).stdout
-    refused = prepare("--help", env={"LLMC_DATA_PYTHON": "/none"}, code=1).stderr
+    refused = refusal("--help", env={"LLMC_DATA_PYTHON": "/none"})
     assert "there is no Python /none; first: make data-environment, or name one with LLMC_DATA_PYTHON" in refused
 
 
@@ -217,10 +208,10 @@ def test_a_folder_tells_what_it_leaves_out(tmp_path):
     assert f"{source}: left out README.txt, b.txt.gz, c.pdf, deeper/d.text: no data by their names" in said
     assert shards_of(tmp_path / "o") == shards_of(tmp_path / "all")
     (source / "a.txt").unlink()
-    assert "it has README.txt, b.txt.gz" in prepare(source, "--out", tmp_path / "p", *COMMON, code=1).stderr
+    assert "it has README.txt, b.txt.gz" in refusal(source, "--out", tmp_path / "p", *COMMON)
     for n in range(20):
         (source / f"{n:02}.gz").write_text("x")
-    assert "07.gz and 16 more: unpack" in prepare(source, "--out", tmp_path / "p", *COMMON, code=1).stderr
+    assert "07.gz and 16 more: unpack" in refusal(source, "--out", tmp_path / "p", *COMMON)
 
 
 def test_a_source_that_changed_at_equal_size(tmp_path):
@@ -230,7 +221,7 @@ def test_a_source_that_changed_at_equal_size(tmp_path):
     prepare(*arguments)
     assert "is complete already" in prepare(*arguments).stdout
     source.write_text("text of now...")
-    assert "d.txt changed after the shards" in prepare(*arguments, code=1).stderr
+    assert "d.txt changed after the shards" in refusal(*arguments)
     prepare(*arguments, "--restart")
     assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *b"text of now..."]], 10**8, 0)
 
@@ -244,10 +235,10 @@ def test_a_source_that_changed_where_it_was_read(tmp_path):
     for contents in ([other + line * 9, line * 3000 + bad], [line * 10, other + line * 2999 + bad]):
         for path, content in zip(sources, [line * 10, line * 3000 + bad], strict=True):
             path.write_bytes(content)
-        assert "line 3001: not JSON" in prepare(*arguments, "--restart", code=1).stderr
+        assert "line 3001: not JSON" in refusal(*arguments, "--restart")
         for path, content in zip(sources, contents, strict=True):
             path.write_bytes(content)
-        assert "jsonl changed after this command had read of it" in prepare(*arguments, code=1).stderr
+        assert "jsonl changed after this command had read of it" in refusal(*arguments)
     sources[1].write_bytes(line * 3000 + b"\n" * len(bad))
     prepare(*arguments)
     assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *b"x" * 999]] * 3010, 400_000, 0)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from conftest import prepare, sha256, shards_of, some_documents, write_jsonl
+from conftest import manifest_of, prepare, sha256, shards_of, some_documents, write_jsonl
 
 
 class Server(ThreadingHTTPServer):
@@ -117,7 +117,7 @@ def test_cuts_are_survived(server, fetch, jsonl, expected, validators, tmp_path)
     fetch(f"{server.address}/d.jsonl")
     assert shards_of(tmp_path / "o") == expected
     assert [wanted for _, wanted, _ in server.requests] == [None] + [f"bytes={n * 100_000}-" for n in range(1, 10)]
-    [source] = json.loads((tmp_path / "o/manifest.json").read_text())["sources"]
+    [source] = manifest_of(tmp_path / "o")["sources"]
     assert source == {"url": f"{server.address}/d.jsonl", "bytes": len(jsonl), "sha256": sha256(jsonl)}
     fetch(f"{server.address}/d.jsonl", out="p")
     assert len(server.requests) == 10, "a complete file is fetched again"
@@ -128,23 +128,17 @@ def test_server_that_ignores_ranges(server, fetch, jsonl, expected, tmp_path):
     fetch(f"{server.address}/d.jsonl")
     assert shards_of(tmp_path / "o") == expected and len(server.requests) == 5
     server.cuts, server.requests = 10**6, []
-    refused = fetch(
-        f"{server.address}/d.jsonl#sha256={sha256(jsonl)}", out="p", LLMC_DATA_CACHE=str(tmp_path / "c"), code=1
-    )
+    url = f"{server.address}/d.jsonl#sha256={sha256(jsonl)}"
+    refused = fetch(url, out="p", LLMC_DATA_CACHE=str(tmp_path / "c"), code=1)
     assert "cut after 100000 of" in refused.stderr and "goes on from there" in refused.stderr
     assert len(server.requests) < 12
 
 
 def test_next_run_goes_on(server, fetch, jsonl, expected, tmp_path):
-    server.files["/d.jsonl"], server.cuts, server.cut = jsonl, 10**6, 0
-    server.cuts = 10**6
-    server.cut = 200_000
+    server.files["/d.jsonl"], server.cuts, server.cut = jsonl, 10**6, 200_000
     # Cut once, then refused until the first run gives up.
-    server.failures = 0
-    thread = threading.Thread(target=lambda: (wait_for(server, 2), setattr(server, "failures", 10**6)))
-    thread.start()
-    fetch(f"{server.address}/d.jsonl", code=1)
-    thread.join()
+    with when_asked(server, 2, lambda: setattr(server, "failures", 10**6)):
+        fetch(f"{server.address}/d.jsonl", code=1)
     server.failures, server.cuts, server.requests = 0, 0, []
     fetch(f"{server.address}/d.jsonl")
     assert len(server.requests) == 1 and int(server.requests[0][1].strip("bytes=-")) >= 200_000
@@ -156,18 +150,20 @@ def wait_for(server, requests):
         time.sleep(0.001)
 
 
+@contextlib.contextmanager
+def when_asked(server, requests, change):
+    """Does something once the server has had so many requests."""
+    thread = threading.Thread(target=lambda: (wait_for(server, requests), change()))
+    thread.start()
+    yield
+    thread.join()
+
+
 def test_file_that_changes_meanwhile(server, fetch, jsonl, expected, tmp_path):
     """What was fetched of the older version is not kept."""
     server.files["/d.jsonl"], server.cuts, server.cut = b"x" * len(jsonl), 1, 100_000
-
-    def change():
-        wait_for(server, 1)
-        server.files["/d.jsonl"] = jsonl
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    fetch(f"{server.address}/d.jsonl")
-    thread.join()
+    with when_asked(server, 1, lambda: server.files.update({"/d.jsonl": jsonl})):
+        fetch(f"{server.address}/d.jsonl")
     assert shards_of(tmp_path / "o") == expected
 
 
@@ -193,7 +189,7 @@ def test_sha256_of_a_file_in_the_cache(server, fetch, jsonl, tmp_path):
     # Without a wish, the manifest has the sha256 of what was read.
     cached.write_bytes(jsonl[: jsonl.index(b"\n") + 1])
     fetch(url, out="r")
-    [source] = json.loads((tmp_path / "r/manifest.json").read_text())["sources"]
+    [source] = manifest_of(tmp_path / "r")["sources"]
     assert source["sha256"] == sha256(cached.read_bytes()) and len(server.requests) == 1
 
 
@@ -224,16 +220,11 @@ def test_two_that_fetch_the_same(server, fetch, jsonl, expected, tmp_path):
 def hub(server, jsonl: bytes) -> None:
     """A data set of two files in the hub's form, one of them held out; files come from another address."""
     half = jsonl.index(b"\n", len(jsonl) // 2) + 1
-    parts = {
-        "data/train-0.jsonl": jsonl[:half],
-        "data/train-1.jsonl": jsonl[half:],
-        "data/test-0.jsonl": b'{"text":"no"}\n',
-    }
+    parts = {"train-0": jsonl[:half], "train-1": jsonl[half:], "test-0": b'{"text":"no"}\n'}
     siblings = [{"rfilename": name, "size": 2} for name in ("README.md", "dataset_infos.json")]
-    for name, content in parts.items():
-        siblings.append(
-            {"rfilename": name, "size": len(content), "lfs": {"size": len(content), "sha256": sha256(content)}}
-        )
+    for part, content in parts.items():
+        name, lfs = f"data/{part}.jsonl", {"size": len(content), "sha256": sha256(content)}
+        siblings.append({"rfilename": name, "size": len(content), "lfs": lfs})
         other = server.address.replace("127.0.0.1", "localhost")
         server.files[f"/datasets/some/text/resolve/c0ffee/{name}"] = f"-> {other}/cdn/{name}".encode()
         server.files[f"/cdn/{name}"] = content
@@ -248,25 +239,20 @@ def test_hub(server, fetch, jsonl, expected, tmp_path):
     assert sum(path.startswith("/cdn") and wanted is not None for path, wanted, _ in server.requests) >= 6
     for path, _, authorization in server.requests:
         assert authorization == (None if path.startswith("/cdn") else "Bearer secret"), path
-    sources = json.loads((tmp_path / "o/manifest.json").read_text())["sources"]
+    sources = manifest_of(tmp_path / "o")["sources"]
     assert [s["file"] for s in sources] == ["data/train-0.jsonl", "data/train-1.jsonl"]
     assert all(s["dataset"] == "some/text" and s["revision"] == "c0ffee" for s in sources)
     # A pattern chooses files; without the hub, what is in the cache serves.
     fetch("some/text@main:data/test-*.jsonl", out="p")
-    assert json.loads((tmp_path / "p/manifest.json").read_text())["splits"]["train"]["documents"] == 1
+    assert manifest_of(tmp_path / "p")["splits"]["train"]["documents"] == 1
     fetch("some/text", out="q", HF_ENDPOINT="http://127.0.0.1:9")
     assert shards_of(tmp_path / "q") == expected
 
 
 def test_hub_that_does_not_answer(server, fetch, jsonl, tmp_path):
     refused = fetch("fineweb-edu", HF_ENDPOINT="http://127.0.0.1:9", code=1).stderr
-    for text in (
-        "HuggingFaceFW/fineweb-edu",
-        "Connection refused",
-        "--include 'sample/10BT/*.parquet'",
-        "give the folder here",
-    ):
-        assert text in refused
+    assert "HuggingFaceFW/fineweb-edu" in refused and "Connection refused" in refused
+    assert "--include 'sample/10BT/*.parquet'" in refused and "give the folder here" in refused
     assert "404" in fetch("some/other", code=1).stderr
     hub(server, jsonl)
     assert "no file matches data/*.parquet" in fetch("some/text:data/*.parquet", code=1).stderr

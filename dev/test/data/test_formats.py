@@ -1,27 +1,16 @@
 """Every source format, delimiter and split, against shards that were written independently."""
 
 import json
+import re
 import shutil
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import (
-    INSPECT,
-    SPECIAL,
-    TEXT,
-    encoder,
-    expected_shards,
-    files_of,
-    held_out,
-    prepare,
-    run,
-    sha256,
-    shards_of,
-    some_documents,
-    write_jsonl,
-)
+from conftest import INSPECT, SPECIAL, TEXT, encoder, expected_shards, files_of, held_out, manifest_of, prepare
+from conftest import refusal, run, sha256, shards_of, some_documents, tokens_of, write_jsonl
 from llmc_data import cuts, readers
 from llmc_data.delimiter import Delimiter, find
 from llmc_data.prepare import name_of
@@ -54,18 +43,16 @@ def test_jsonl(documents, expected, gpt2, tmp_path):
     files = files_of(tmp_path / "o")
     assert shards_of(tmp_path / "o") == expected and len(expected) > 4
     assert set(files) == {*expected, "manifest.json", "tokenizer.json", "tokenizer_config.json"}
-    check_manifest(
-        json.loads(files["manifest.json"]), files, documents, sha256(source.read_bytes()), source.stat().st_size
-    )
+    check_manifest(manifest_of(tmp_path / "o"), files, documents, source.read_bytes())
     # Once more: nothing is done; with another option: refused; with --restart: the other shards.
     assert "complete already" in prepare(source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON).stdout
     other = (source, "--out", tmp_path / "o", "--tokenizer", gpt2, *COMMON, "--delimiter", "none")
-    assert "another command: delimiter" in prepare(*other, code=1).stderr
+    assert "another command: delimiter" in refusal(*other)
     prepare(*other, "--restart", "--shard-tokens", 10**6)
     assert set(shards_of(tmp_path / "o")) == {"x_val_000000.bin", "x_train_000001.bin"}
 
 
-def check_manifest(manifest, files, documents, digest, size):
+def check_manifest(manifest, files, documents, source):
     for split in ("train", "val"):
         members = [text for n, text in enumerate(documents) if held_out(n, FRACTION) == (split == "val")]
         of, shards = manifest["splits"][split], [s for s in manifest["shards"] if s["split"] == split]
@@ -79,17 +66,12 @@ def check_manifest(manifest, files, documents, digest, size):
     assert manifest["tokenizer"]["sha256"] == sha256(files["tokenizer.json"])
     assert manifest["tokenizer"]["vocabulary"] == 800 and manifest["tokenizer"]["name"] == "gpt2"
     assert manifest["delimiter"] == {"place": "before", "token": SPECIAL[0], "id": 0}
-    [source] = manifest["sources"]
-    assert (source["sha256"], source["bytes"]) == (digest, size)
+    [described] = manifest["sources"]
+    assert (described["sha256"], described["bytes"]) == (sha256(source), len(source))
 
 
-def write_stream(path, table):
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=700)
-
-
-def write_file(path, table):
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+def write_arrow(new, path, table):
+    with pa.OSFile(str(path), "wb") as file, new(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=700)
 
 
@@ -98,33 +80,30 @@ def write_dictionary(path, table):
     pq.write_table(pa.table({"text": column}), path, row_group_size=900)
 
 
-WRITERS = {
-    "d.parquet": lambda path, table: pq.write_table(table, path, row_group_size=900),
-    "dictionary.parquet": write_dictionary,
-    "file.arrow": write_file,
-    "stream.arrow": write_stream,
-    "parquet_without_suffix": lambda path, table: pq.write_table(table, path),
+def write_content(path, table):
+    pq.write_table(pa.table({"content": table.column("text").cast(pa.large_string())}), path)
+
+
+def write_separated(path, table):
+    path.write_bytes("\n<|doc|>\n".join(table.column("text").to_pylist()).encode() + b"\n<|doc|>\n")
+
+
+SOURCES = {  # what writes the documents, and the options that they need
+    "d.parquet": (lambda path, table: pq.write_table(table, path, row_group_size=900),),
+    "dictionary.parquet": (write_dictionary,),
+    "file.arrow": (partial(write_arrow, pa.ipc.new_file),),
+    "stream.arrow": (partial(write_arrow, pa.ipc.new_stream),),
+    "parquet_without_suffix": (lambda path, table: pq.write_table(table, path),),
+    "large_strings.parquet": (write_content, "--text-field", "content"),
+    "separated.txt": (write_separated, "--document-separator", r"\n<|doc|>\n"),
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_tables(name, documents, expected, gpt2, tmp_path):
-    table = pa.table({"n": list(range(len(documents))), "text": documents})
-    WRITERS[name](tmp_path / name, table)
-    prepare(tmp_path / name, "--out", tmp_path / "o", "--tokenizer", gpt2 / "tokenizer.json", *COMMON)
-    assert shards_of(tmp_path / "o") == expected
-
-
-def test_large_string_and_other_field(documents, expected, gpt2, tmp_path):
-    pq.write_table(pa.table({"content": pa.array(documents, pa.large_string())}), tmp_path / "d.parquet")
-    prepare(tmp_path / "d.parquet", "--out", tmp_path / "o", "--tokenizer", gpt2, "--text-field", "content", *COMMON)
-    assert shards_of(tmp_path / "o") == expected
-
-
-def test_separated_text(documents, expected, gpt2, tmp_path):
-    (tmp_path / "d.txt").write_bytes("\n<|doc|>\n".join(documents).encode() + b"\n<|doc|>\n")
-    separator = ("--document-separator", r"\n<|doc|>\n")
-    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", gpt2, *separator, *COMMON)
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources(name, documents, expected, gpt2, tmp_path):
+    write, *options = SOURCES[name]
+    write(tmp_path / name, pa.table({"n": list(range(len(documents))), "text": documents}))
+    prepare(tmp_path / name, "--out", tmp_path / "o", "--tokenizer", gpt2 / "tokenizer.json", *options, *COMMON)
     assert shards_of(tmp_path / "o") == expected
 
 
@@ -132,7 +111,7 @@ def test_several_sources(documents, expected, gpt2, tmp_path):
     """Documents are numbered through all sources: a folder, a pattern, files."""
     (tmp_path / "a").mkdir()
     write_jsonl(tmp_path / "a/1.jsonl", documents[:900])
-    write_stream(tmp_path / "a/2.arrow", pa.table({"text": documents[900:1500]}))
+    write_arrow(pa.ipc.new_stream, tmp_path / "a/2.arrow", pa.table({"text": documents[900:1500]}))
     write_jsonl(tmp_path / "b1.ndjson", documents[1500:2000])
     write_jsonl(tmp_path / "b2.ndjson", documents[2000:3998])
     (tmp_path / "c").write_bytes(documents[3998].encode())
@@ -153,38 +132,36 @@ def test_shards_beside_their_sources(documents, expected, gpt2, tmp_path):
 
 
 @pytest.mark.parametrize("delimiter", ["before", "after", "none"])
-def test_delimiters(delimiter, documents, gpt2, tmp_path):
+@pytest.mark.parametrize("of_bytes", [False, True])
+def test_delimiters(of_bytes, delimiter, documents, gpt2, tmp_path):
     encode, token = encoder(gpt2), SPECIAL.index("<|eot_id|>")
+    options = ("--tokenizer", gpt2, "--delimiter-token", "<|eot_id|>")
+    if of_bytes:
+        encode, token, options = (lambda text: text.encode()), 255, ()
     before, after = [token] * (delimiter == "before"), [token] * (delimiter == "after")
     source = write_jsonl(tmp_path / "d.jsonl", documents[:500])
-    arguments = ("--tokenizer", gpt2, "--delimiter", delimiter, "--delimiter-token", "<|eot_id|>", *COMMON)
-    prepare(source, "--out", tmp_path / "o", *arguments)
-    tokens = [before + encode(text) + after for text in documents[:500]]
+    prepare(source, "--out", tmp_path / "o", "--delimiter", delimiter, *options, *COMMON)
+    tokens = [[*before, *encode(text), *after] for text in documents[:500]]
     assert shards_of(tmp_path / "o") == expected_shards("x", tokens, SHARD_TOKENS, FRACTION)
-
-
-@pytest.mark.parametrize("delimiter", ["before", "after", "none"])
-def test_bytes(delimiter, documents, tmp_path):
-    before, after = [255] * (delimiter == "before"), [255] * (delimiter == "after")
-    source = write_jsonl(tmp_path / "d.jsonl", documents[:500])
-    prepare(source, "--out", tmp_path / "o", "--delimiter", delimiter, *COMMON)
-    tokens = [before + list(text.encode()) + after for text in documents[:500]]
-    assert shards_of(tmp_path / "o") == expected_shards("x", tokens, SHARD_TOKENS, FRACTION)
-    assert json.loads((tmp_path / "o/manifest.json").read_text())["tokenizer"]["vocabulary"] == 256
+    assert manifest_of(tmp_path / "o")["tokenizer"]["vocabulary"] == (256 if of_bytes else 800)
 
 
 def test_delimiter_of_the_tokenizer(gpt2, tmp_path):
     """Begin of text if there is one, else end of text; named beside the tokenizer, or by its usual name."""
-    for bos, eos, expected in (("<|eot_id|>", SPECIAL[1], 4), (None, SPECIAL[1], 1)):
-        shutil.copytree(gpt2, tmp_path / "t", dirs_exist_ok=True)
-        (tmp_path / "t/tokenizer_config.json").write_text(json.dumps({"bos_token": bos, "eos_token": eos}))
-        assert find("before", None, Tokenizer(tmp_path / "t")).describe()["id"] == expected
-    (tmp_path / "t/tokenizer_config.json").unlink()
-    assert find("before", None, Tokenizer(tmp_path / "t")) == Delimiter(begin=(SPECIAL[0], 0))
-    assert find("after", None, Tokenizer(tmp_path / "t")) == Delimiter(end=(SPECIAL[1], 1))
-    assert find("both", None, Tokenizer(tmp_path / "t")) == Delimiter((SPECIAL[0], 0), (SPECIAL[1], 1))
-    (tmp_path / "t/tokenizer_config.json").write_text(json.dumps({"bos_token": SPECIAL[0], "eos_token": None}))
-    assert find("after", None, Tokenizer(tmp_path / "t")) == Delimiter(end=(SPECIAL[0], 0))
+    shutil.copytree(gpt2, tmp_path / "t")
+    begin, end = ((name, number) for number, name in enumerate(SPECIAL[:2]))
+    for config, place, expected in (
+        ({"bos_token": "<|eot_id|>", "eos_token": end[0]}, "before", Delimiter(begin=("<|eot_id|>", 4))),
+        ({"bos_token": None, "eos_token": end[0]}, "before", Delimiter(begin=end)),
+        ({"bos_token": begin[0], "eos_token": None}, "after", Delimiter(end=begin)),
+        (None, "before", Delimiter(begin=begin)),
+        (None, "after", Delimiter(end=end)),
+        (None, "both", Delimiter(begin, end)),
+    ):
+        (tmp_path / "t/tokenizer_config.json").unlink(missing_ok=True)
+        if config:
+            (tmp_path / "t/tokenizer_config.json").write_text(json.dumps(config))
+        assert find(place, None, Tokenizer(tmp_path / "t")) == expected
 
 
 def test_both_delimiters(documents, gpt2, tmp_path):
@@ -193,18 +170,18 @@ def test_both_delimiters(documents, gpt2, tmp_path):
     tokens = [[0, *encode(text), 1] for text in documents[:500]]
     assert shards_of(tmp_path / "o") == expected_shards("x", tokens, SHARD_TOKENS, FRACTION)
     both = {"place": "both", "token": SPECIAL[0], "id": 0, "end_token": SPECIAL[1], "end_id": 1}
-    assert json.loads((tmp_path / "o/manifest.json").read_text())["delimiter"] == both
+    assert manifest_of(tmp_path / "o")["delimiter"] == both
     train = sum(not held_out(n, FRACTION) for n in range(500))
     said = run(INSPECT, tmp_path / "o/x_train_000001.bin").stdout
     assert f"{train} delimiters (<|begin_of_text|>, 0), {train} delimiters (<|end_of_text|>, 1)" in said
     # Two tokens it must be.
-    refused = prepare(source, "--out", tmp_path / "p", "--delimiter", "both", code=1).stderr
+    refused = refusal(source, "--out", tmp_path / "p", "--delimiter", "both")
     assert "bytes begins a text with none and ends it with none\n  give --delimiter before" in refused
     shutil.copytree(gpt2, tmp_path / "t")
     (tmp_path / "t/tokenizer_config.json").write_text(json.dumps({"bos_token": SPECIAL[1], "eos_token": SPECIAL[1]}))
     arguments = (source, "--out", tmp_path / "p", "--tokenizer", tmp_path / "t", "--delimiter", "both")
-    assert f"begins a text with {SPECIAL[1]} and ends it with {SPECIAL[1]}" in prepare(*arguments, code=1).stderr
-    assert "goes with --delimiter before or after" in prepare(*arguments, "--delimiter-token", "x", code=2).stderr
+    assert f"begins a text with {SPECIAL[1]} and ends it with {SPECIAL[1]}" in refusal(*arguments)
+    assert "goes with --delimiter before or after" in refusal(*arguments, "--delimiter-token", "x", code=2)
 
 
 def test_wide_tokens(gpt2, tmp_path):
@@ -221,21 +198,12 @@ def test_wide_tokens(gpt2, tmp_path):
     assert shards_of(tmp_path / "o") == expected_shards("x", [tokens], 10**8, 0.01, wide=True)
 
 
-@pytest.mark.parametrize(
-    "source, name",
-    [
-        ("/a/books.txt", "books"),
-        ("/a/b/*.jsonl", "b"),
-        ("books/", "books"),
-        ("*.txt", "data"),
-        ("fineweb-edu", "fineweb-edu"),
-        ("https://host/a/d.jsonl?x=1#sha256=0", "d"),
-        ("some/text@main:data/*.parquet", "text"),
-        ("a b/c d.txt", "c_d"),
-    ],
-)
-def test_name(source, name):
-    assert name_of(source) == name
+def test_names():
+    for source, name in {
+        "/a/books.txt": "books", "/a/b/*.jsonl": "b", "books/": "books", "*.txt": "data", "fineweb-edu": "fineweb-edu",
+        "https://host/a/d.jsonl?x=1#sha256=0": "d", "some/text@main:data/*.parquet": "text", "a b/c d.txt": "c_d",
+    }.items():  # fmt: skip
+        assert name_of(source) == name
 
 
 def test_processes(documents, gpt2, tmp_path):
@@ -249,10 +217,10 @@ def test_processes(documents, gpt2, tmp_path):
 def test_named_text(tmp_path):
     """The bundled text: a document a speech; without delimiters the documents put together are the text."""
     prepare("tinyshakespeare", "--out", tmp_path / "o", "--delimiter", "none", "--val-fraction", 0, "--processes", 2)
-    [shard] = shards_of(tmp_path / "o").values()
-    assert np.frombuffer(shard[1024:], "<u2").astype("u1").tobytes().decode() == TEXT
-    manifest = json.loads((tmp_path / "o/manifest.json").read_text())
-    assert manifest["splits"]["train"] == {"tokens": 1115394, "documents": 7222, "text_bytes": 1115394}
+    [shard] = shards_of(tmp_path / "o")
+    assert tokens_of(tmp_path / "o", shard).astype("u1").tobytes().decode() == TEXT
+    train = manifest_of(tmp_path / "o")["splits"]["train"]
+    assert train == {"tokens": 1115394, "documents": 7222, "text_bytes": 1115394}
 
 
 def test_strip(gpt2, tmp_path):
@@ -294,10 +262,14 @@ def tokens_of_parts(path, tokenizer, cut) -> list[int]:
     return [token for ids in tokenizer.encode(pieces) for token in ids.tolist()]
 
 
-@pytest.mark.parametrize("which", ["gpt2", "llama3"])
-def test_cuts_change_no_token(which, request, tmp_path, monkeypatch):
+@pytest.fixture
+def small_reads(monkeypatch):
     monkeypatch.setattr(readers, "BATCH_BYTES", 100)
     monkeypatch.setattr(readers, "READ_BYTES", 333)
+
+
+@pytest.mark.parametrize("which", ["gpt2", "llama3"])
+def test_cuts_change_no_token(which, small_reads, request, tmp_path):
     folder = request.getfixturevalue(which)
     tokenizer, encode, path = Tokenizer(folder), encoder(folder), tmp_path / "d.txt"
     assert tokenizer.cut is cuts.AFTER_A_LINE
@@ -306,14 +278,10 @@ def test_cuts_change_no_token(which, request, tmp_path, monkeypatch):
         path.write_bytes(text.encode())
         assert tokens_of_parts(path, tokenizer, tokenizer.cut) == encode(text)
     # Cuts at other places would be seen.
-    import re
-
     assert tokens_of_parts(path, tokenizer, re.compile(rb"\n(?=\n)|(?<=[a-z ])(?=[a-z ])")) != encode(text)
 
 
-def test_cut_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "BATCH_BYTES", 100)
-    monkeypatch.setattr(readers, "READ_BYTES", 333)
+def test_cut_bytes(small_reads, tmp_path):
     content = np.random.default_rng(1).integers(0, 256, 100_000, np.uint8).tobytes() + "古池や".encode() * 3000
     (tmp_path / "d.txt").write_bytes(content)
     reader = readers.TextReader(tmp_path / "d.txt", readers.Reading(cut=ByteTokenizer.cut))
@@ -322,37 +290,24 @@ def test_cut_bytes(tmp_path, monkeypatch):
     assert "".join(piece.text.decode(errors="replace") for piece in pieces) == content.decode(errors="replace")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_nothing_is_proven_for_others(gpt2):
+    rules = json.loads((gpt2 / "tokenizer.json").read_text())
+    assert cuts.proven(rules) is not None
+    for change in (
         {"normalizer": {"type": "NFC"}},
         {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}},
         {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁"}},
         {"pre_tokenizer": None},
-    ],
-)
-def test_nothing_is_proven_for_others(change, gpt2):
-    rules = json.loads((gpt2 / "tokenizer.json").read_text())
-    assert cuts.proven(rules) is not None and cuts.proven(rules | change) is None
+    ):
+        assert cuts.proven(rules | change) is None
 
 
 def test_long_text(llama3, tmp_path):
     """A text of several batches, one document, on two processes: its tokens are those of the whole."""
     text = "\n".join(some_documents(9000, seed=5))
     (tmp_path / "d.txt").write_bytes(text.encode())
-    arguments = (
-        "--tokenizer",
-        llama3,
-        "--name",
-        "x",
-        "--shard-tokens",
-        300_000,
-        "--processes",
-        2,
-        "--delimiter",
-        "after",
-    )
-    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", *arguments)
+    options = ("--tokenizer", llama3, "--shard-tokens", 300_000, "--delimiter", "after", "--processes", 2)
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "o", "--name", "x", *options)
     expected = expected_shards("x", [[*encoder(llama3)(text), 1]], 300_000, 0.01)
     assert shards_of(tmp_path / "o") == expected
-    assert sum(s["documents"] for s in json.loads((tmp_path / "o/manifest.json").read_text())["shards"]) == 1
+    assert sum(s["documents"] for s in manifest_of(tmp_path / "o")["shards"]) == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import PREPARE, ROOT, files_of, prepare, shards_of, some_documents, write_jsonl
+from conftest import PREPARE, ROOT, files_of, prepare, refusal, shards_of, some_documents, write_jsonl
 from llmc_data import cuts, readers
 
 KILLS = 20
@@ -82,6 +82,18 @@ def only_complete(folder: Path, expected: dict[str, bytes]) -> None:
         assert content == expected[name], name
 
 
+def kill(running: subprocess.Popen, number: signal.Signals = signal.SIGKILL) -> None:
+    os.killpg(running.pid, number)
+    if number == signal.SIGKILL:
+        running.wait()
+
+
+def wait_until(holds, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 def several_at_once(check, cases) -> list:
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(check, cases))
@@ -96,11 +108,10 @@ def test_killed_at_random_moments(arguments, unkilled, tmp_path):
         number, moment = case
         folder = tmp_path / str(number)
         running = start(arguments, folder)
-        while number % 2 and not (folder / "progress.json").exists() and running.poll() is None:
-            time.sleep(0.01)
+        if number % 2:
+            wait_until(lambda: (folder / "progress.json").exists() or running.poll() is not None)
         time.sleep(moment * seconds / (3 if number % 2 else 1))
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        kill(running)
         resumed = (folder / "progress.json").exists()
         if folder.exists():
             only_complete(folder, expected)
@@ -120,8 +131,7 @@ def test_killed_again_and_again(arguments, unkilled, tmp_path):
     while not (tmp_path / "manifest.json").exists():
         running = start(arguments, tmp_path)
         time.sleep(rng.uniform(0.3, 0.5) * seconds * 1.1**kills)
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        kill(running)
         only_complete(tmp_path, expected)
         kills += 1
         assert kills < 60
@@ -156,24 +166,25 @@ if __name__ == "__main__":
 """
 
 
+def driven(folder: Path, number: signal.Signals, step: int, *arguments) -> subprocess.CompletedProcess:
+    """prepare, which gets a signal before a step on the disk."""
+    (folder / "driver.py").write_text(DRIVER)
+    command = [sys.executable, folder / "driver.py", ROOT / "dev/data", int(number), step, *arguments]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
+
+
 @pytest.mark.parametrize("number, every, last_every", [(signal.SIGKILL, 3, 1), (signal.SIGINT, 5, 2)])
 def test_stopped_before_a_step_on_the_disk(number, every, last_every, gpt2, tmp_path):
     """Before an fsync, rename or deletion: every third one, the last ones all; for Ctrl-C fewer."""
     source = write_jsonl(tmp_path / "d.jsonl", some_documents(3500))
     options = ["--shard-tokens", 150_000, "--val-fraction", 0.1, "--save-every", 0, "--processes", 1]
     arguments = [source, "--tokenizer", gpt2, *options, "--out"]
-    (tmp_path / "driver.py").write_text(DRIVER)
-
-    def stop(step: int, folder) -> subprocess.CompletedProcess:
-        command = [sys.executable, tmp_path / "driver.py", ROOT / "dev/data", int(number), step, *arguments, folder]
-        return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
-
-    steps = int(stop(0, tmp_path / "expected").stdout.split("steps:")[1])
+    steps = int(driven(tmp_path, number, 0, *arguments, tmp_path / "expected").stdout.split("steps:")[1])
     expected = files_of(tmp_path / "expected")
 
     def stop_and_go_on(step: int) -> None:
         folder = tmp_path / str(step)
-        stopped = stop(step, folder)
+        stopped = driven(tmp_path, number, step, *arguments, folder)
         assert stopped.returncode == (130 if number == signal.SIGINT else -number), stopped.stderr
         only_complete(folder, expected)
         prepare(*arguments, folder)
@@ -187,7 +198,6 @@ def test_stopped_before_a_step_on_the_disk(number, every, last_every, gpt2, tmp_
 def test_restart_is_stopped(gpt2, llama3, tmp_path):
     """While it deletes what another command left, and before it wrote anything: the same command is not refused."""
     source = write_jsonl(tmp_path / "d.jsonl", some_documents(50))
-    (tmp_path / "driver.py").write_text(DRIVER)
     common = [source, "--processes", 1, "--out"]
     prepare(*common, tmp_path / "earlier", "--tokenizer", gpt2)
     prepare(*common, tmp_path / "expected", "--tokenizer", llama3)
@@ -195,8 +205,7 @@ def test_restart_is_stopped(gpt2, llama3, tmp_path):
     def stop_and_go_on(step: int) -> None:
         folder = shutil.copytree(tmp_path / "earlier", tmp_path / str(step))
         again = [*common, folder, "--tokenizer", llama3, "--restart"]
-        command = [sys.executable, tmp_path / "driver.py", ROOT / "dev/data", int(signal.SIGKILL), step, *again]
-        stopped = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
+        stopped = driven(tmp_path, signal.SIGKILL, step, *again)
         assert stopped.returncode == -signal.SIGKILL, stopped.stderr
         prepare(*again)
         assert files_of(folder) == files_of(tmp_path / "expected"), step
@@ -206,24 +215,19 @@ def test_restart_is_stopped(gpt2, llama3, tmp_path):
 
 def test_workers_end_with_their_parent(arguments, unkilled, tmp_path):
     running = start(arguments, tmp_path / "o")
-    deadline = time.monotonic() + 60
-    while len(processes_of(running.pid)) < 4 and time.monotonic() < deadline:  # the parent, two workers, the tracker
-        time.sleep(0.05)
+    wait_until(lambda: len(processes_of(running.pid)) >= 4)  # the parent, two workers, the tracker
     assert len(processes_of(running.pid)) >= 4
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    deadline = time.monotonic() + 20
-    while processes_of(running.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: not processes_of(running.pid), 20)
     assert not processes_of(running.pid)
 
 
 def test_interrupted(arguments, unkilled, tmp_path):
     expected, _ = unkilled
     running = start(arguments, tmp_path / "o", stderr=subprocess.PIPE)
-    while not (tmp_path / "o/progress.json").exists() and running.poll() is None:
-        time.sleep(0.02)
-    os.killpg(running.pid, signal.SIGINT)
+    wait_until(lambda: (tmp_path / "o/progress.json").exists() or running.poll() is not None)
+    kill(running, signal.SIGINT)
     said = running.communicate(timeout=60)[1].decode()
     assert running.returncode == 130 and "the same command goes on from here" in said and "Traceback" not in said
     prepare(*arguments, "--out", tmp_path / "o")
@@ -232,11 +236,9 @@ def test_interrupted(arguments, unkilled, tmp_path):
 
 def test_two_at_once_are_refused(arguments, unkilled, tmp_path):
     running = start(arguments, tmp_path / "o")
-    while not (tmp_path / "o/.lock").exists():
-        time.sleep(0.02)
-    assert "another process is writing" in prepare(*arguments, "--out", tmp_path / "o", code=1).stderr
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    wait_until((tmp_path / "o/.lock").exists)
+    assert "another process is writing" in refusal(*arguments, "--out", tmp_path / "o")
+    kill(running)
 
 
 def test_disk_full(arguments, unkilled, tmp_path):
@@ -247,8 +249,8 @@ def test_disk_full(arguments, unkilled, tmp_path):
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    refused = prepare(*arguments, "--out", tmp_path / "o", code=1, preexec_fn=limited)
-    assert "cannot write" in refused.stderr and ".bin.partial" in refused.stderr and "make room" in refused.stderr
+    refused = refusal(*arguments, "--out", tmp_path / "o", preexec_fn=limited)
+    assert "cannot write" in refused and ".bin.partial" in refused and "make room" in refused
     only_complete(tmp_path / "o", expected)
     prepare(*arguments, "--out", tmp_path / "o")
     assert files_of(tmp_path / "o") == expected
@@ -263,8 +265,8 @@ def test_really_full_disk(gpt2, tmp_path):
     try:
         source = write_jsonl(tmp_path / "d.jsonl", some_documents(6000))
         arguments = (source, "--out", tmp_path / "disk/o", "--processes", 1, "--save-every", 0)
-        refused = prepare(*arguments, code=1)
-        assert "No space left on device" in refused.stderr and "make room" in refused.stderr
+        refused = refusal(*arguments)
+        assert "No space left on device" in refused and "make room" in refused
         assert not shards_of(tmp_path / "disk/o")
     finally:
         subprocess.run(["umount", str(tmp_path / "disk")], check=True)
@@ -272,5 +274,5 @@ def test_really_full_disk(gpt2, tmp_path):
 
 def test_changed_folders_are_refused(arguments, unkilled, tmp_path):
     (tmp_path / "x_train_000001.bin").write_bytes(b"somebody's")
-    assert "there already, from elsewhere" in prepare(*arguments, "--out", tmp_path, code=1).stderr
+    assert "there already, from elsewhere" in refusal(*arguments, "--out", tmp_path)
     assert (tmp_path / "x_train_000001.bin").read_bytes() == b"somebody's"

@@ -64,6 +64,7 @@ checks_of() {
       noun=$(basename "${1%.*}")
       while [ ! -e "dev/kernels/$noun.cu" ] && [[ $noun == *_* ]]; do noun=${noun%_*}; done
       echo "\$build/kernels/$noun check"
+      case $1 in */quantize.cu | */byte_tile.cuh) echo '$build/kernels/transpose_quantized check' ;; esac
       [[ $noun != quantize* ]] || echo 'ranks 2 $build/test/fp8_ranks same'
       ;;
     llmc/comm/*)
@@ -71,12 +72,12 @@ checks_of() {
       echo 'ranks 2 $build/test/comm'
       ;;
     llmc/memory/activation_store.*) echo '$build/test/activation_policies pairs' ;;
-    llmc/memory/state_store.* | llmc/memory/gradient_store.* | llmc/memory/host_streams.* | llmc/memory/snapshot.*)
+    llmc/memory/optimizer_state.* | llmc/memory/gradient_store.* | llmc/memory/host_streams.* | llmc/memory/snapshot.*)
       echo '$build/test/state_choices some'
       echo 'ranks 2 $build/test/state_choices some'
       ;;
     llmc/memory/parameter_store.*) echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 tensorwise" ;;
-    llmc/memory/scale_store.* | llmc/memory/fp8_*) echo 'ranks 2 $build/test/fp8_ranks same' ;;
+    llmc/memory/fp8_scales.* | llmc/memory/fp8_*) echo 'ranks 2 $build/test/fp8_ranks same' ;;
     llmc/model/context_*)
       echo "same_figures 2 $model --context-parallel-degree 2"
       echo 'ranks 2 $build/test/meshes'
@@ -89,7 +90,7 @@ checks_of() {
       echo 'ranks 2 $build/test/meshes'
       return
       ;;
-    llmc/train/walk.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
+    llmc/train/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
     llmc/train/trainer.*)
       echo '$build/test/step_graphs some'
       echo 'ranks 2 $build/test/step_graphs some'

@@ -1,0 +1,32 @@
+# What check_cuda and same_program share: sets nvcc, arches (of ARCHES, those that this nvcc knows) and cuobjdump, from the
+# folder of the tree. Sourced after `set -euo pipefail`.
+# shellcheck shell=bash
+unset MAKEFLAGS MAKELEVEL MFLAGS
+nvcc=${CUDA_HOME:+$CUDA_HOME/bin/}nvcc
+command -v "$nvcc" >/dev/null || nvcc=/usr/local/cuda/bin/nvcc
+[ -x "$(command -v "$nvcc")" ] || { echo "FAIL: no nvcc here (CUDA_HOME): nothing can be checked" && exit 1; }
+
+known=$("$nvcc" --list-gpu-arch)
+arches=()
+for arch in ${ARCHES:-80 90a 100}; do
+  if grep -q "compute_${arch%[a-z]}\$" <<<"$known"; then arches+=("$arch"); else echo "left out: sm_$arch, which $("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/nvcc \1/p') does not know"; fi
+done
+
+tools=build/disassembler
+cuobjdump=$(command -v cuobjdump || true)
+if [ -z "$cuobjdump" ]; then
+  if [ -z "$(find "$tools" -name nvdisasm 2>/dev/null)" ]; then
+    python3 -m venv "$tools" && "$tools/bin/pip" install -q --disable-pip-version-check nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm || {
+      echo "FAIL: no disassembler: neither cuobjdump on PATH nor the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm"
+      exit 1
+    }
+  fi
+  cuobjdump=$PWD/$(find "$tools" -name cuobjdump | head -n 1)
+  export PATH=$(dirname "$cuobjdump"):$PATH # it calls nvdisasm
+fi
+
+# compile_kernels TREE BUILD: for these architectures, with the words of make on standard output.
+compile_kernels() {
+  (cd "$1" && sources=(llmc/kernels/*.cu) && sources=("${sources[@]/#/$2/obj/}") &&
+    make DEVICE=cuda ARCH="${arches[*]}" BUILD="$2" "${sources[@]/%/.o}" 2>&1)
+}

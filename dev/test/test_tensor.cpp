@@ -1,0 +1,139 @@
+// Covers: tensors: strides, views and spans of every shape; what launchers say of a tensor of another type or shape,
+// one that is absent, and two that share a byte
+#include "llmc/device/tensor.h"
+
+#include <vector>
+
+#include "dev/test/test.h"
+
+TEST_CASE("a contiguous tensor") {
+  std::vector<float> memory(2 * 3 * 4);
+  const Tensor t(memory.data(), {2, 3, 4});
+  CHECK(t.type == DType::fp32);
+  CHECK(t.axes == 3);
+  CHECK(t.text() == "(2, 3, 4)");
+  CHECK(t.size() == 24);
+  CHECK(t.rows() == 6);
+  CHECK(t.columns() == 4);
+  CHECK(t.row_stride() == 4);
+  CHECK(t.contiguous());
+  CHECK(t.span_bytes() == 24 * sizeof(float));
+  CHECK(t.as<float>() == memory.data());
+  says(error_of([&] { t.as<bf16>(); }), "a tensor (2, 3, 4) of fp32 is used as bf16");
+  says(error_of([&] { Tensor(memory.data(), {1, 1, 1, 1, 1}); }), "a tensor of 5 axes\n  expected 1 to 4");
+  says(error_of([&] { Tensor(memory.data(), {2, -1}); }), "a tensor (2, -1)");
+}
+
+TEST_CASE("an absent tensor") {
+  const Tensor t;
+  CHECK(!t);
+  CHECK(t.text() == "absent");
+  CHECK(t.size() == 0);
+  CHECK(t.rows() == 0);
+  CHECK(t.span_bytes() == 0);
+  CHECK(t.as<bf16>() == nullptr);  // of any type
+  CHECK(!t.rows(0, 5));
+  CHECK(!t.columns(1, 2));
+  CHECK(!t.at(3));
+  CHECK(!t.first({7}));
+}
+
+TEST_CASE("views") {
+  std::vector<bf16> memory(5 * 12);
+  bf16* const data = memory.data();
+  const Tensor t(data, {5, 12});
+
+  const Tensor rows = t.rows(2, 3);
+  CHECK(rows.as<bf16>() == data + 24);
+  CHECK(rows.text() == "(3, 12)");
+  CHECK(rows.contiguous());
+
+  const Tensor columns = t.columns(4, 6);
+  CHECK(columns.as<bf16>() == data + 4);
+  CHECK(columns.text() == "(5, 6)");
+  CHECK(columns.row_stride() == 12);
+  CHECK(!columns.contiguous());
+  CHECK(columns.span_bytes() == (4 * 12 + 6) * sizeof(bf16));
+
+  const Tensor both = columns.rows(1, 2);  // of a view
+  CHECK(both.as<bf16>() == data + 16);
+  CHECK(both.row_stride() == 12);
+  CHECK(both.span_bytes() == (12 + 6) * sizeof(bf16));
+  CHECK(t.at(3).as<bf16>() == data + 36);
+  CHECK(t.at(3).text() == "(12)");
+  CHECK(t.first({7, 8}).text() == "(7, 8)");
+  CHECK(t.rows(5, 0).span_bytes() == 0);
+
+  says(error_of([&] { t.rows(3, 3); }), "rows 3 to 6 of a tensor (5, 12)");
+  says(error_of([&] { t.rows(-1, 2); }), "rows -1 to 1");
+  says(error_of([&] { t.columns(8, 5); }), "columns 8 to 13 of a tensor (5, 12)");
+  says(error_of([&] { t.at(5); }), "index 5 of the first of several axes of a tensor (5, 12)");
+  says(error_of([&] { t.at(0).at(0); }), "of a tensor (12)");
+  says(error_of([&] { t.first({61}); }), "the first (61) elements of a tensor (5, 12)");
+  says(error_of([&] { columns.first({5}); }), "which is not contiguous");
+}
+
+TEST_CASE("rows of several axes") {
+  std::vector<float> memory(2 * 3 * 8);
+  const Tensor t(memory.data(), {2, 3, 8});
+  const Tensor head = t.columns(2, 4);  // (2, 3, 4): all 6 rows are 8 elements apart
+  CHECK(head.rows() == 6);
+  CHECK(head.row_stride() == 8);
+  CHECK(head.at(1).as<float>() == memory.data() + 26);
+  Tensor torn = t;  // the second index of the first axis lies further away
+  torn.stride[1] = 32;
+  says(error_of([&] { torn.rows(); }),
+       "the rows of a tensor (2, 3, 8) do not lie evenly: axis 1 has a stride of 32, not 24");
+  CHECK(torn.at(1).rows() == 3);
+}
+
+TEST_CASE("what launchers check") {
+  std::vector<float> memory(64);
+  const Tensor t(memory.data(), {4, 8});
+  const auto error = [](const Tensor& tensor, DType type, TensorShape shape, bool optional = false) {
+    return error_of([&] { require_tensor("swiglu_forward", "out", tensor, type, shape, optional); });
+  };
+  CHECK(error(t, DType::fp32, {4, 8}) == "");
+  CHECK(error(t, DType::fp32, {-1, 8}) == "");
+  CHECK(error({}, DType::fp32, {4, 8}, true) == "");
+  says(error({}, DType::fp32, {4, 8}), "swiglu_forward: out is absent\n  expected (4, 8) of fp32");
+  says(error(t, DType::bf16, {4, 8}), "swiglu_forward: out is (4, 8) of fp32\n  expected (4, 8) of bf16");
+  says(error(t, DType::fp32, {-1, 9}), "expected (any, 9) of fp32");
+  says(error(t, DType::fp32, {32}), "expected (32) of fp32");
+  says(error(t.columns(0, 4), DType::fp32, {4, 4}),
+       "swiglu_forward: out (4, 4) is not contiguous: its rows are 8 elements");
+  says(error(Tensor(nullptr, DType::fp32, {4, 8}), DType::fp32, {4, 8}), "out (4, 8) has no memory");
+
+  const auto apart = [](const Tensor& a, const Tensor& b) {
+    return error_of([&] { require_apart("who", "a", a, "b", b); });
+  };
+  CHECK(apart(t.rows(0, 2), t.rows(2, 2)) == "");
+  CHECK(apart(t, {}) == "");
+  CHECK(apart(t, t.rows(2, 0)) == "");  // no byte
+  says(apart(t.rows(0, 3), t.rows(2, 2)), "who: a overlaps b: 96 bytes at ");
+  says(apart(t.columns(0, 4), t.columns(4, 4)), "a overlaps b");  // their rows interleave
+}
+
+TEST_CASE("types") {
+  size_t bytes = 0;
+  const auto count = [&](auto number) { bytes = sizeof number; };
+  with_type("rope", DType::bf16, count);
+  CHECK(bytes == 2);
+  with_type("rope", DType::fp32, count);
+  CHECK(bytes == 4);
+  says(error_of([&] { with_type("rope", DType::int32, count); }), "rope: there is no kernel for int32");
+  for (const DType type : {DType::fp32, DType::bf16, DType::fp64, DType::int32, DType::uint8})
+    CHECK(Tensor(nullptr, type, {3}).span_bytes() == 3 * bytes_of(type));
+}
+
+TEST_CASE("what a launch declares") {
+  std::vector<float> memory(40);
+  const Tensor view = Tensor(memory.data(), {5, 8}).columns(2, 3);
+  const Access access = updates(view);
+  CHECK(access.data == memory.data() + 2);
+  CHECK(access.bytes == (4 * 8 + 3) * sizeof(float));
+  CHECK(access.write);
+  CHECK(access.updated);
+  CHECK(reads(Tensor()).bytes == 0);
+  CHECK(!reads(view).write);
+}

@@ -1,0 +1,197 @@
+#include "llmc/memory/fp8_scales.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/quantize.h"
+
+Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
+                     Communicator& data_ranks, Device& device, Stream& compute, Stream& communication)
+    : settings_(settings),
+      tensors_(config.L * kProducts * kRoles),
+      count_every_(count_every),
+      device_(device),
+      data_ranks_(data_ranks),
+      compute_(compute),
+      communication_(communication),
+      computed_(device),
+      compared_(device) {
+  const size_t tensors = size_t(tensors_);
+  const auto add = [&]<class U>(Planned<U>& planned, Segment segment, const char* name, size_t count) {
+    planned = plan.add<U>(segment, "FP8 scales", name, count);
+  };
+  // The ranks all-reduce both of these.
+  add(planned_amax_, Segment::symmetric, "largest numbers of a pass", tensors);
+  if (settings.delayed()) {
+    add(planned_seen_, Segment::symmetric, "largest numbers of a step", tensors);
+    add(planned_state_, Segment::device, "scales, largest numbers of earlier steps", state_size());
+    add(planned_largest_, Segment::device, "largest numbers of the formats", tensors);
+    add(planned_entries_, Segment::device, "steps seen", tensors);
+  }
+  if (settings.all_gather) add(planned_weights_not_finite_, Segment::device, "weights that are not finite", 1);
+  if (count_every) {
+    add(planned_statistics_, Segment::device, "statistics", tensors);
+    add(planned_nothing_, Segment::device, "statistics of nothing", tensors);
+    add(planned_counted_, Segment::pinned, "statistics", kCountedSteps * tensors);
+  }
+  share_amax_ = [this](int number) {
+    computed_.record(compute_);
+    communication_.wait(computed_);
+    data_ranks_.all_reduce_max(communication_, amax_ + number, 1);
+    compared_.record(communication_);
+    compute_.wait(compared_);
+  };
+}
+
+void Fp8Scales::bind(const Arena& arena, StepState* state) {
+  state_ = state;
+  amax_ = arena[planned_amax_];
+  if (count_every_) {
+    statistics_ = arena[planned_statistics_];
+    nothing_ = arena[planned_nothing_];
+    counted_ = arena[planned_counted_];
+  }
+  if (settings_.all_gather) weights_not_finite_ = arena[planned_weights_not_finite_];
+  if (!settings_.delayed()) return;
+  seen_ = arena[planned_seen_];
+  scale_ = arena[planned_state_];
+  history_ = scale_ + tensors_;
+  largest_ = arena[planned_largest_];
+  entries_ = arena[planned_entries_];
+}
+
+size_t Fp8Scales::state_size() const {
+  return settings_.delayed() ? size_t(tensors_) * (size_t(settings_.history) + 1) : 0;
+}
+
+void Fp8Scales::reset() { restore({std::vector<float>(size_t(tensors_), 0.0f), {}, {}}); }
+
+// Returns the largest number of each tensor's format, 0 for a tensor that is not in FP8, and the settings by which
+// scales are made.
+std::vector<float> Fp8Scales::settings_numbers() const {
+  std::vector<float> numbers;
+  for (int number = 0; number < tensors_; ++number) {
+    const int product = number / kRoles;
+    numbers.push_back(
+        settings_.quantizes(product / kProducts, Product(product % kProducts)) ? largest_fp8(format_of(number)) : 0.0f);
+  }
+  for (const int setting : {settings_.history, int(settings_.latest), settings_.margin, int(settings_.power_of_two)})
+    numbers.push_back(float(setting));
+  return numbers;
+}
+
+void Fp8Scales::adopt(History& history) const {
+  const std::vector<float> now = settings_numbers();
+  if (history.settings.empty() || history.settings == now) return;
+  const size_t tensors = size_t(tensors_), steps = history.amax.size() / tensors;
+  const size_t remembered = std::min(steps, settings_.latest ? 1 : size_t(settings_.history));
+  for (size_t i = 0; i < tensors; ++i) {
+    const float before = history.settings.size() == now.size() ? history.settings[i] : 0;
+    if (now[i] == 0) continue;
+    if (before == 0) {
+      history = {std::vector<float>(tensors, 0.0f), {}, {}};
+      return;
+    }
+    float amax = 0;
+    for (size_t s = steps - remembered; s < steps; ++s) amax = std::max(amax, history.amax[s * tensors + i]);
+    if (amax > 0 && std::isfinite(amax))
+      history.scales[i] = delayed_scale(amax, format_of(int(i)), settings_.margin, settings_.power_of_two);
+    else if (now[i] != before) history.scales[i] = 0;
+  }
+}
+
+// If the history is longer than this run remembers, the newest steps are restored.
+void Fp8Scales::restore(History history) {
+  adopt(history);
+  const size_t tensors = size_t(tensors_), steps = std::min(history.amax.size() / tensors, size_t(settings_.history));
+  REQUIRE(history.amax.size() % tensors == 0 && history.scales.size() == tensors,
+          "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors", history.amax.size(),
+          history.scales.size(), tensors);
+  recorded_ = int64_t(steps);
+  words_ = {};
+  clear(compute_, amax_, tensors);
+  const std::vector<QuantizeStatistics> nothing(tensors, QuantizeStatistics{0, ~0u, 0, 0, 0, 0, 0});
+  if (count_every_) copy(compute_, nothing_, nothing.data(), tensors), copy(compute_, statistics_, nothing_, tensors);
+  counts_weights_ = count_every_ > 0;  // the number of the next step is not known here
+  if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_, kFiniteByte, sizeof(uint32_t));
+  compute_.synchronize();
+  if (!settings_.delayed()) return;
+  const std::vector<float> largest = settings_numbers();
+  // A device that executes nothing computes no scales, so a missing one means nothing there.
+  may_lack_scale_ = false;
+  for (size_t i = 0; i < tensors && device_.executes(); ++i)
+    may_lack_scale_ = may_lack_scale_ || (largest[i] != 0 && history.scales[i] == 0);
+  const std::vector<uint32_t> entries(tensors, uint32_t(steps));
+  clear(compute_, seen_, tensors);
+  clear(compute_, history_, tensors * size_t(settings_.history));
+  copy(compute_, history_, history.amax.data() + (history.amax.size() - steps * tensors), steps * tensors);
+  copy(compute_, scale_, history.scales.data(), tensors);
+  copy(compute_, largest_, largest.data(), tensors);
+  copy(compute_, entries_, entries.data(), tensors);
+  compute_.synchronize();
+}
+
+Fp8ScaleRefs Fp8Scales::weight_words() const {
+  return {nullptr, scales(), may_lack_scale_, seen_, counts_weights_ ? statistics_ : nullptr};
+}
+
+void Fp8Scales::begin_step(int64_t step) {
+  step_ = step;
+  counts_ = counted(step);
+}
+
+void Fp8Scales::begin_pass(bool training) {
+  words_ = {amax_, scales(), may_lack_scale_, settings_.delayed() && training ? seen_ : nullptr,
+            counts_ && training ? statistics_ : nullptr};
+  if (words_.needs_amax()) clear(compute_, amax_, size_t(tensors_));
+  shares_amax_ = training && settings_.delayed() && words_.needs_amax() && data_ranks_.size() > 1;
+}
+
+void Fp8Scales::start_all_reduce() {
+  if (!settings_.delayed() || data_ranks_.size() == 1) return;
+  data_ranks_.all_reduce_max(communication_, seen_, size_t(tensors_));
+}
+
+void Fp8Scales::finish_step() {
+  if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_, size_t(tensors_));
+  if (counts_ || counts_weights_) copy(compute_, statistics_, nothing_, size_t(tensors_));
+  if (weights_not_finite_) copy(compute_, &state_->fp8_weights_not_finite, weights_not_finite_, 1);
+  if (!settings_.delayed()) return;
+  update_delayed_scales(compute_,
+                        {seen_, scale_, history_, entries_, largest_, tensors_, settings_.history, settings_.latest,
+                         settings_.power_of_two, settings_.margin},
+                        &state_->fp8);
+}
+
+void Fp8Scales::end_step() {
+  counts_ = false, counts_weights_ = counted(step_ + 1);
+  if (settings_.delayed()) ++recorded_;
+}
+
+Fp8Scales::History Fp8Scales::history(const float* copied, int64_t recorded) const {
+  const size_t tensors = size_t(tensors_), length = size_t(settings_.history);
+  const size_t steps = std::min(size_t(recorded), length);
+  History history{{copied, copied + tensors}, {}, settings_numbers()};
+  for (size_t s = 0; s < steps; ++s) {
+    const float* entry = copied + (1 + (size_t(recorded) - steps + s) % length) * tensors;
+    history.amax.insert(history.amax.end(), entry, entry + tensors);
+  }
+  return history;
+}
+
+Fp8Scales::History Fp8Scales::history() {
+  std::vector<float> copied(state_size());
+  copy(compute_, copied.data(), scale_, copied.size());
+  compute_.synchronize();
+  return history(copied.data(), recorded_);
+}
+
+std::vector<QuantizeStatistics> Fp8Scales::statistics(int64_t step) const {
+  REQUIRE(counted(step) && step <= step_ && step + kCountedSteps > step_,
+          "FP8 statistics of step %lld: counted is each %lldth, and step %lld is the last one", (long long)step,
+          (long long)count_every_, (long long)step_);
+  const QuantizeStatistics* counted = counted_ + slot_of(step);
+  host_accesses(device_, "the FP8 statistics", {reads(counted, size_t(tensors_))});
+  return {counted, counted + tensors_};
+}

@@ -1,0 +1,117 @@
+// State from which FP8 scales follow, for each tensor that is quantized: the amax of the running pass and, for delayed
+// scaling, the scales and the amaxes of earlier steps. Also holds the counts that reports ask for.
+//
+// The counts of a step cover all tensors that it computes with. For weights, that is
+// everything that was quantized since the update of the step before.
+//
+// A delayed scale of 0 means that the tensor has none, since all its numbers have been 0 so far. Its scale follows from
+// the running pass, as all scales do in the first step. The host learns one step later whether there is such a tensor.
+// Until then it has the amaxes of each pass computed; the scales on the device decide whether they are used.
+//
+// Ranks share a delayed scale. The amaxes of a step are all-reduced once, after its last backward; while a scale is
+// missing, each tensor's amax is also all-reduced when it is quantized. Without
+// delayed scaling, the scale of an input or output gradient belongs to one rank, unless tensor-parallel ranks gather
+// the tensor.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "llmc/comm/communicator.h"
+#include "llmc/kernels/step_state.h"
+#include "llmc/memory/plan.h"
+#include "llmc/model/projection.h"
+
+class Fp8Scales {
+ public:
+  // Each `count_every`th step is counted; 0: no step is.
+  Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
+            Communicator& data_ranks, Device& device, Stream& compute, Stream& communication);
+  Fp8Scales(const Fp8Scales&) = delete;
+  // `state` receives the reports of overflows and of tensors with an infinity or NaN.
+  void bind(const Arena& arena, StepState* state);
+
+  // Sets all state as it was before the first step.
+  void reset();
+  // begin_pass() begins a pass over the blocks. Only a pass that trains changes the history and the counts, and only in
+  // such a pass the ranks agree on amaxes for scales that are missing.
+  void begin_step(int64_t step);
+  void begin_pass(bool training);
+  // Call start_all_reduce() when the step's last backward is enqueued and `communication` waits for it: the amaxes are
+  // all-reduced. Call finish_step() when `compute` waits for that: it computes the scales of the next step.
+  void start_all_reduce();
+  void finish_step();
+  // Counts the step on the host. Call it after finish_step(), or in place of finish_step() if a captured graph repeated
+  // the step.
+  void end_step();
+  // Takes the counts of the last step that the host has waited for.
+  void learn(const Fp8Counts& counts) { may_lack_scale_ = counts.no_scale > 0; }
+  // True if the step enqueues the same work as other steps do, so that a captured graph can repeat it: nothing is
+  // counted, and each tensor has a scale.
+  bool is_regular(int64_t step) const {
+    return !counts_weights_ && !counted(step) && !counted(step + 1) && !may_lack_scale_ &&
+           (!settings_.delayed() || recorded_ > 0);
+  }
+
+  const Fp8ScaleRefs& words() const { return words_; }
+  // For weights, which change the history and the counts in whatever pass they are quantized. Their amaxes are kept
+  // elsewhere.
+  Fp8ScaleRefs weight_words() const;
+  uint32_t* not_finite() const { return &state_->fp8_not_finite; }
+  // The same for weights that are quantized on another stream than compute; finish_step() copies it to the state.
+  uint32_t* weights_not_finite() const { return weights_not_finite_; }
+  // Null if the ranks need not agree.
+  const std::function<void(int)>* share_amax() const { return shares_amax_ ? &share_amax_ : nullptr; }
+
+  // State of delayed scaling, for checkpoints: the scales (tensors), the amaxes of the steps that are remembered
+  // (steps, tensors), the oldest first, and the settings with which they were made. On the device the state is one
+  // array of state_size() numbers that begins at state(). history(copied, recorded) converts a copy of it, which was
+  // made when `recorded` steps had been recorded.
+  struct History {
+    std::vector<float> scales, amax, settings;
+  };
+  size_t state_size() const;
+  const float* state() const { return scale_; }
+  int64_t recorded() const { return recorded_; }
+  History history(const float* copied, int64_t recorded) const;
+  History history();  // between steps
+  // If the settings have changed since, the scales are computed anew from the history. If a tensor is in FP8 now and
+  // was not then, it has no history, so the history of all tensors is dropped.
+  void restore(History history);
+
+  // Returns the statistics of a step that was counted, by fp8_tensor_id(). Call it after the host has waited for the
+  // step and before two more steps are enqueued.
+  std::vector<QuantizeStatistics> statistics(int64_t step) const;
+
+ private:
+  bool counted(int64_t step) const { return count_every_ && step % count_every_ == 0; }
+  Fp8Format format_of(int number) const { return settings_.format(Role(number % kRoles)); }
+  const float* scales() const { return settings_.delayed() && recorded_ > 0 ? scale_ : nullptr; }
+  std::vector<float> settings_numbers() const;
+  void adopt(History& history) const;
+  size_t slot_of(int64_t step) const { return size_t(step % kCountedSteps) * size_t(tensors_); }
+
+  static constexpr int kCountedSteps = 2;  // whose counts are on the host at once
+  const Fp8Settings& settings_;
+  const int tensors_;
+  const int64_t count_every_;
+  Device& device_;
+  Communicator& data_ranks_;
+  Stream &compute_, &communication_;
+  Planned<float> planned_amax_, planned_seen_, planned_state_, planned_largest_;
+  Planned<uint32_t> planned_entries_, planned_weights_not_finite_;
+  Planned<QuantizeStatistics> planned_statistics_, planned_nothing_, planned_counted_;
+  float *amax_ = nullptr, *seen_ = nullptr, *scale_ = nullptr, *history_ = nullptr, *largest_ = nullptr;
+  uint32_t *entries_ = nullptr, *weights_not_finite_ = nullptr;
+  QuantizeStatistics *statistics_ = nullptr, *nothing_ = nullptr;  // on the device
+  QuantizeStatistics* counted_ = nullptr;                          // on the host
+  StepState* state_ = nullptr;
+  Fp8ScaleRefs words_;
+  std::function<void(int)> share_amax_;
+  Event computed_, compared_;
+  bool shares_amax_ = false;
+  int64_t step_ = 0;  // the running step
+  bool counts_ = false, counts_weights_ = false;
+  int64_t recorded_ = 0;  // steps whose amaxes went into the history
+  bool may_lack_scale_ = false;
+};

@@ -1,0 +1,138 @@
+// The table of tensors: one row for each weight of a Llama. Allocation, initialization, sharding, import and export,
+// optimizer groups, test names and the memory plan all follow from it.
+//
+// Rows with the same `product` are the parts of one fused matrix. They lie in memory one after the other, so query, key
+// and value (or gate and up) form one operand with stacked rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llmc/kernels/shard_window.h"
+#include "llmc/model/config.h"
+
+enum class UnitKind { embedding, block, head };      // a unit is gathered, computed and reduced as one
+enum class ShardRule { replicated, rows, columns };  // how tensor parallelism splits the tensor
+enum class InitRule { ones, normal, residual };      // residual: projections into the residual stream
+
+struct ParameterRow {
+  UnitKind unit;
+  const char* name;     // Hugging Face's name; %d stands for the layer
+  const char* product;  // the fused operand that it is a part of
+  int64_t (*rows)(const LlamaConfig&);
+  int64_t (*columns)(const LlamaConfig&);  // nullptr: the tensor is a vector
+  ShardRule shard;
+  InitRule init;
+  bool fp8;  // its product may run in FP8
+};
+
+// The rows are in the order in which the tensors lie in memory. lm_head.weight is left out when it is tied to the
+// embedding.
+inline constexpr ParameterRow kParameterRows[] = {
+    {UnitKind::embedding, "model.embed_tokens.weight", "embedding", [](const LlamaConfig& c) -> int64_t { return c.V; },
+     [](const LlamaConfig& c) -> int64_t { return c.C; }, ShardRule::rows, InitRule::normal, false},
+    {UnitKind::block, "model.layers.%d.input_layernorm.weight", "norm1",
+     [](const LlamaConfig& c) -> int64_t { return c.C; }, nullptr, ShardRule::replicated, InitRule::ones, false},
+    {UnitKind::block, "model.layers.%d.self_attn.q_proj.weight", "qkv",
+     [](const LlamaConfig& c) -> int64_t { return c.q_width(); }, [](const LlamaConfig& c) -> int64_t { return c.C; },
+     ShardRule::rows, InitRule::normal, true},
+    {UnitKind::block, "model.layers.%d.self_attn.k_proj.weight", "qkv",
+     [](const LlamaConfig& c) -> int64_t { return c.kv_width(); }, [](const LlamaConfig& c) -> int64_t { return c.C; },
+     ShardRule::rows, InitRule::normal, true},
+    {UnitKind::block, "model.layers.%d.self_attn.v_proj.weight", "qkv",
+     [](const LlamaConfig& c) -> int64_t { return c.kv_width(); }, [](const LlamaConfig& c) -> int64_t { return c.C; },
+     ShardRule::rows, InitRule::normal, true},
+    {UnitKind::block, "model.layers.%d.self_attn.o_proj.weight", "o",
+     [](const LlamaConfig& c) -> int64_t { return c.C; }, [](const LlamaConfig& c) -> int64_t { return c.q_width(); },
+     ShardRule::columns, InitRule::residual, true},
+    {UnitKind::block, "model.layers.%d.post_attention_layernorm.weight", "norm2",
+     [](const LlamaConfig& c) -> int64_t { return c.C; }, nullptr, ShardRule::replicated, InitRule::ones, false},
+    {UnitKind::block, "model.layers.%d.mlp.gate_proj.weight", "gate_up",
+     [](const LlamaConfig& c) -> int64_t { return c.FF; }, [](const LlamaConfig& c) -> int64_t { return c.C; },
+     ShardRule::rows, InitRule::normal, true},
+    {UnitKind::block, "model.layers.%d.mlp.up_proj.weight", "gate_up",
+     [](const LlamaConfig& c) -> int64_t { return c.FF; }, [](const LlamaConfig& c) -> int64_t { return c.C; },
+     ShardRule::rows, InitRule::normal, true},
+    {UnitKind::block, "model.layers.%d.mlp.down_proj.weight", "down",
+     [](const LlamaConfig& c) -> int64_t { return c.C; }, [](const LlamaConfig& c) -> int64_t { return c.FF; },
+     ShardRule::columns, InitRule::residual, true},
+    {UnitKind::head, "model.norm.weight", "norm", [](const LlamaConfig& c) -> int64_t { return c.C; }, nullptr,
+     ShardRule::replicated, InitRule::ones, false},
+    {UnitKind::head, "lm_head.weight", "head", [](const LlamaConfig& c) -> int64_t { return c.V; },
+     [](const LlamaConfig& c) -> int64_t { return c.C; }, ShardRule::rows, InitRule::normal, false},
+};
+
+// A weight of a model and its place in the flat buffers. Weights and gradients have this layout where they are whole.
+struct ParameterInfo {
+  const ParameterRow* row;
+  std::string name;       // Hugging Face's name
+  int unit;               // index into ParameterLayout::units
+  int64_t rows, columns;  // of the part that is here; a vector has columns 1
+  size_t offset;          // elements from the start of the unit
+  // The shape of the whole tensor, and the place in it of the first element that is here.
+  int64_t whole_rows, whole_columns;
+  int64_t first_row = 0, first_column = 0;
+  // `copies` ranks of the tensor-parallel group hold the same elements; this rank has number `copy` among them.
+  int copies = 1, copy = 0;
+
+  size_t size() const { return size_t(rows) * size_t(columns); }
+  bool is_matrix() const { return row->columns != nullptr; }
+  std::vector<int64_t> whole_shape() const {
+    return is_matrix() ? std::vector<int64_t>{whole_rows, whole_columns} : std::vector<int64_t>{whole_rows};
+  }
+  // The place in the whole tensor of the elements that are here, from element `first` of them on.
+  ShardWindow window(size_t first) const {
+    return {uint64_t(first_row) * uint64_t(whole_columns) + uint64_t(first_column), first, uint64_t(columns),
+            uint64_t(whole_columns)};
+  }
+};
+
+// Consecutive tensors that are gathered and reduced as one.
+struct Unit {
+  UnitKind kind;
+  int layer;            // number of the block; -1: the unit is no block
+  size_t offset, size;  // elements from the start of the flat buffers, padding included
+  int first_tensor, tensor_count;
+};
+
+// A range of a tensor: its elements first .. first+count-1.
+struct ParameterSlice {
+  const ParameterInfo* tensor;
+  size_t first, count;
+  size_t at;  // place of the first one, in elements from the start of the range that was asked for
+  ShardWindow window() const { return tensor->window(first); }
+};
+
+// The size of a tensor-parallel group, and this rank's number in it.
+struct TensorSplit {
+  int degree = 1, rank = 0;
+};
+
+struct ParameterLayout {
+  // Each product begins at a multiple of this many elements, so at a multiple of 256 bytes in every type.
+  static constexpr size_t kAlignment = 256;
+
+  // Lays out what one rank of a tensor-parallel group holds; `config` is that of the whole model. Each unit is padded
+  // so that it can be cut into `parts` equal parts, and each part begins at a multiple of kAlignment. A unit has the
+  // same size on every rank of the group.
+  explicit ParameterLayout(const LlamaConfig& config, int parts = 1, TensorSplit split = {});
+
+  std::vector<ParameterInfo> tensors;
+  std::vector<Unit> units;  // embedding, blocks 0 .. L-1, head
+  size_t size = 0;          // elements of a flat buffer; padding is 0 and stays 0
+  int parts;
+
+  int embedding_unit() const { return 0; }
+  int block_unit(int layer) const { return 1 + layer; }
+  int head_unit() const { return int(units.size()) - 1; }
+  const ParameterInfo& tensor(const std::string& name) const;
+  // Returns where a product begins, in elements from the start of its unit.
+  size_t offset(int unit, const char* product) const;
+
+  // Elements of one part of the unit. A shard of size / parts elements holds the same part of all units, one behind the
+  // other; the unit's part begins at unit.offset / parts in it.
+  size_t part_size(int unit) const { return units[size_t(unit)].size / size_t(parts); }
+  // Returns the ranges of tensors, without padding, that lie in elements first .. first+count-1 of the unit.
+  std::vector<ParameterSlice> slices(int unit, size_t first, size_t count) const;
+};

@@ -1,0 +1,85 @@
+#include "llmc/train/batch_uploader.h"
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/classifier.h"
+#include "llmc/train/sampler.h"
+
+BatchUploader::BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, ContextPart part)
+    : device_(device),
+      micro_batches_(micro_batches),
+      tokens_((tokens + 63) / 64 * 64),
+      part_(part),
+      planned_pinned_(
+          plan.add<int>(Segment::pinned, "batch", "tokens", kSlots * size_t(micro_batches) * kParts * tokens_)),
+      planned_device_(plan.add<int>(Segment::device, "batch", "tokens", size_t(micro_batches) * kParts * tokens_)) {}
+
+void BatchUploader::bind(const Arena& arena) {
+  pinned_ = arena[planned_pinned_];
+  on_device_ = arena[planned_device_];
+}
+
+namespace {
+
+void require_tokens(const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T, int V) {
+  for (size_t i = 0; i < size_t(B) * size_t(T); ++i) {
+    REQUIRE(inputs[i] >= 0 && inputs[i] < V, "token %d in row %zu, position %zu: the vocabulary has %d", inputs[i],
+            i / T, i % T, V);
+    REQUIRE(!labels || labels[i] == kIgnoredLabel || (labels[i] >= 0 && labels[i] < V),
+            "label %d in row %zu, position %zu: the vocabulary has %d, and %d is ignored", labels[i], i / T, i % T, V,
+            kIgnoredLabel);
+    if (!positions) continue;
+    const int t = int(i % T), position = positions[i];
+    REQUIRE(
+        position >= 0 && position < T && (t == 0 || position == 0 || position == positions[i - 1] + 1),
+        "position %d at token %d of row %zu, after %d\n  expected the next one, below %d, or 0 where a document begins",
+        position, t, i / T, t ? positions[i - 1] : -1, T);
+  }
+}
+
+}  // namespace
+
+// Fills `part` (kParts, tokens) with one micro-batch: inputs, labels, positions, order, document starts.
+void BatchUploader::fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B,
+                         int T, int V, int first) {
+  require_tokens(inputs, labels, positions, B, T, V);
+  const size_t whole = size_t(B) * size_t(T), n = whole / size_t(part_.degree);
+  document_start_.resize(whole);
+  for (size_t i = 0; i < whole; ++i) {
+    const int t = int(i % size_t(T));
+    const bool begins = t == 0 || (positions && positions[i] == 0);
+    document_start_[i] = begins ? t : document_start_[i - 1];
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const size_t at = part_.place(i, B, T);
+    part[i] = inputs[at];
+    part[tokens_ + i] = labels ? labels[at] : kIgnoredLabel;
+    part[2 * tokens_ + i] = positions ? positions[at] : first + int(at % size_t(T));
+    part[4 * tokens_ + i] = document_start_[at];
+  }
+  sort_positions_by_token(part, int(n), part + 3 * tokens_, sort_scratch_);
+}
+
+void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels,
+                         const int32_t* positions, int B, int T, int V, int first) {
+  const size_t n = size_t(B) * size_t(T), size = kParts * tokens_;
+  REQUIRE(B > 0 && T > 0 && T % part_.multiple() == 0 && n <= tokens_ * size_t(part_.degree),
+          "a micro-batch of %d x %d tokens for %d ranks, planned were at most %zu for each", B, T, part_.degree,
+          tokens_);
+  REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
+          micro_batches, micro_batches_);
+  int* slot = pinned_ + size_t(slot_) * size_t(micro_batches_) * size;
+  slot_ = (slot_ + 1) % kSlots;
+  host_accesses(device_, "the next step's tokens", {writes(slot, size_t(micro_batches) * size)});
+  for (size_t k = 0; k < size_t(micro_batches) && device_.executes(); ++k)
+    fill(slot + k * size, inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B,
+         T, V, first);
+  packed_ = positions;
+  copy(stream, on_device_, slot, size_t(micro_batches) * size);
+}
+
+BatchUploader::DeviceBatch BatchUploader::device_batch(int micro_batch) const {
+  const int* part = on_device_ + size_t(micro_batch) * kParts * tokens_;
+  return {part, part + tokens_, part + 2 * tokens_, part + 3 * tokens_, packed_ ? part + 4 * tokens_ : nullptr};
+}

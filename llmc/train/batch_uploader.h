@@ -1,0 +1,56 @@
+// Copies the tokens of a step to the device, all micro-batches at once. The host fills pinned buffers in turn, so that
+// it can prepare a step while the device works on the previous one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "llmc/device/device.h"
+#include "llmc/memory/plan.h"
+#include "llmc/model/context_part.h"
+
+class BatchUploader {
+ public:
+  // One micro-batch on the device: this rank's N tokens, in the order of ContextPart::place().
+  struct DeviceBatch {
+    const int* inputs;
+    const int* labels;
+    const int* positions;
+    const int* order;           // the indices 0 .. N-1, sorted by token
+    const int* document_start;  // where in its sequence each token's document begins; null if rows are not packed
+  };
+
+  // Plans buffers for up to `micro_batches` micro-batches. `part` is this rank's part of each: up to `tokens` tokens.
+  BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, ContextPart part = {});
+  void bind(const Arena& arena);
+
+  // Sends this rank's tokens of `micro_batches` micro-batches, which lie one after the other. Each has B whole
+  // sequences of T tokens, and T is a multiple of part.multiple(). `labels` may be null if no loss is wanted. Null
+  // `positions` mean first .. first+T-1 in each row. Otherwise rows are packed with documents: a document begins at
+  // each position 0 and at the start of each row. Never waits: when it is called, all earlier sends but the last must
+  // have completed. Throws on a token or label outside [0, V), except the label -100. Throws on a position outside
+  // [0, T), and on one that is neither 0 nor its predecessor in the row plus 1.
+  void send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels, const int32_t* positions,
+            int B, int T, int V, int first = 0);
+
+  // A micro-batch of the last send(), and whether its rows are packed.
+  DeviceBatch device_batch(int micro_batch = 0) const;
+  bool packed() const { return packed_; }
+
+ private:
+  static constexpr int kSlots = 2, kParts = 5;
+  void fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T, int V,
+            int first);
+
+  Device& device_;
+  const int micro_batches_;
+  const size_t tokens_;
+  const ContextPart part_;
+  Planned<int> planned_pinned_, planned_device_;
+  int* pinned_ = nullptr;     // (kSlots, micro_batches, kParts, tokens)
+  int* on_device_ = nullptr;  // (micro_batches, kParts, tokens)
+  int slot_ = 0;
+  bool packed_ = false;
+  std::vector<int32_t> sort_scratch_;
+  std::vector<int> document_start_;  // of the whole sequences, (B, T)
+};

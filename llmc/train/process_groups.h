@@ -1,0 +1,83 @@
+// The groups of ranks that a trainer communicates with. Groups that communicate at the same time have communicators of
+// their own.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "llmc/base/error.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/mesh.h"
+#include "llmc/memory/sharding.h"
+#include "llmc/model/config.h"
+#include "llmc/model/context_parallel.h"
+#include "llmc/model/tensor_parallel.h"
+
+// Throws if the ranks cannot share sequences of T tokens as evenly as context parallelism requires.
+inline void require_shareable_sequences(int T, const Mesh& mesh) {
+  if (mesh.context_degree == 1) return;
+  const int multiple = 2 * mesh.context_degree * mesh.tensor_degree, fewer = T / multiple * multiple;
+  REQUIRE(T % multiple == 0,
+          "--seq-len %d with --context-parallel-degree %d and --tensor-parallel-degree %d: not a multiple of %d, two "
+          "chunks of a sequence for each rank\n  use --seq-len %s%d",
+          T, mesh.context_degree, mesh.tensor_degree, multiple, fewer ? format("%d or ", fewer).c_str() : "",
+          fewer + multiple);
+}
+
+struct ProcessGroups {
+  using Group = std::unique_ptr<Communicator>;
+
+  Group gather, reduce, replicate;               // ranks that shard together (twice); ranks that keep the same part
+  Group products, tensor, heads, tensor_gather;  // of a tensor-parallel group (heads: a part of it); null without it
+  Group ascending, descending;                   // ranks that share sequences; null without them
+  Group computing;                               // ranks that compute the same sequences; null: this rank alone
+
+  // All ranks call.
+  ProcessGroups(Communicator& all, const Mesh& mesh, const LlamaConfig& config) {
+    using Axis = Mesh::Axis;
+    gather = all.split(mesh.group({Axis::shard, Axis::context}));
+    reduce = all.split(mesh.group({Axis::shard, Axis::context}));
+    replicate = all.split(mesh.group({Axis::replicate}));
+    if (mesh.tensor_degree > 1) {
+      const std::vector<int> group = mesh.group({Axis::tensor});
+      products = all.split(group), tensor = all.split(group), tensor_gather = all.split(group);
+      const int copies = std::max(mesh.tensor_degree / config.NKV, 1), first = mesh.tensor_rank / copies * copies;
+      heads = all.split({group.begin() + first, group.begin() + first + copies});
+    }
+    if (mesh.context_degree > 1) {
+      std::vector<int> group = mesh.group({Axis::context});
+      ascending = all.split(group);
+      std::reverse(group.begin(), group.end());
+      descending = all.split(group);
+    }
+    if (mesh.tensor_degree * mesh.context_degree > 1) computing = all.split(mesh.group({Axis::context, Axis::tensor}));
+  }
+
+  // Counts the communicators of several ranks, `all` included: NCCL allocates buffers for each.
+  int communicators(const Communicator& all) const {
+    int count = all.size() > 1;
+    for (const Group* group : {&gather, &reduce, &replicate, &products, &tensor, &heads, &tensor_gather, &ascending,
+                               &descending, &computing})
+      count += *group && (*group)->size() > 1;
+    return count;
+  }
+
+  Sharding sharding(int stage) const {
+    return {
+        gather->size() > 1 ? stage : 0, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};
+  }
+};
+
+// Communication beside products and attention: each kind has a stream of its own.
+struct TensorStream {
+  Stream stream;
+  TensorParallel parallel;
+  TensorStream(Device& device, const ProcessGroups& groups, int chunks, DType sums)
+      : stream(device, "tensor"), parallel(*groups.products, stream, chunks, sums, device) {}
+};
+struct ContextStream {
+  Stream stream;
+  ContextParallel parallel;
+  ContextStream(Device& device, const ProcessGroups& groups)
+      : stream(device, "context"), parallel(*groups.ascending, *groups.descending, stream, device) {}
+};

@@ -1,0 +1,153 @@
+#include "llmc/train/simulation.h"
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+#include "llmc/comm/recording_communicator.h"
+#include "llmc/device/known_devices.h"
+#include "llmc/train/description.h"
+#include "llmc/train/idle_options.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/planner.h"
+#include "llmc/train/roofline.h"
+#include "llmc/train/settings.h"
+
+RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, const Mesh& mesh,
+                         const DeviceInfo& modelled, int64_t micro_steps, bool checks_order) {
+  settings.micro_steps = std::max(settings.micro_steps, int(micro_steps));
+  Device device(modelled, checks_order);
+  RecordingCommunicator communicator(mesh.rank, Communicator::first_ranks(mesh.world_size));
+  const auto trainer = Trainer::create(device, communicator, config, settings, mesh);
+  trainer->allocate();
+  const size_t tokens = size_t(micro_steps) * size_t(settings.B) * size_t(settings.T);
+  const std::vector<int32_t> inputs(tokens, 0), labels(tokens, 0);
+  RecordedStep step{{}, trainer->plan()};
+  for (int64_t i = 0; i < 2; ++i) {
+    if (i == 1) device.record_to(&step.record);
+    trainer->enqueue_step({i, 1e-3, inputs, labels});
+    device.record_to(nullptr);
+    trainer->wait_for_step();
+  }
+  return step;
+}
+
+Replay replay_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                   const DeviceInfo& modelled, int64_t micro_steps,
+                   const std::function<Replay(const Record&)>& replayed) {
+  const auto replay_of = [&](int64_t count) {
+    return replayed(record_step(config, settings, mesh, modelled, count, false).record);
+  };
+  Replay first = replay_of(std::min<int64_t>(micro_steps, 2));
+  return micro_steps > 2 ? extended(replay_of(1), first, double(micro_steps - 2)) : first;
+}
+
+MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                       const DeviceInfo& modelled) {
+  Device device(modelled);
+  RecordingCommunicator communicator(mesh.rank, Communicator::first_ranks(mesh.world_size));
+  return Trainer::create(device, communicator, config, settings, mesh)->plan();
+}
+
+namespace {
+
+// Returns the purpose of the work of a stream other than compute.
+std::string purpose_of(const std::string& stream) {
+  constexpr const char* kPurposes[][2] = {{"gather", "weights"},
+                                          {"reduce", "gradients"},
+                                          {"tensor", "tensor parallelism"},
+                                          {"context", "context parallelism"},
+                                          {"out", "copies to the host"},
+                                          {"in", "copies from the host"}};
+  for (const auto& [name, purpose] : kPurposes)
+    if (stream == name) return purpose;
+  return stream;
+}
+
+// Lists the bytes that a rank sends in a step, by collective.
+std::string traffic_of(const Replay& step) {
+  std::string text;
+  for (const auto& [what, bytes] : step.sent)
+    if (bytes > 0)
+      text += format("%s%-20s %-44s %9s", text.empty() ? "" : "\n", purpose_of(what.first).c_str(), what.second.c_str(),
+                     human_bytes(uint64_t(bytes)).c_str());
+  return text.empty() ? "nothing" : text;
+}
+
+// Returns milliseconds for a short step, seconds for one of 10 s or more.
+std::string time_text(double seconds, const Replay& of_step) {
+  return of_step.seconds < 10 ? format("%.1f ms", seconds * 1e3) : format("%.2f s", seconds);
+}
+
+// "12.0 ms for weights, 3.1 ms for gradients", the longest first.
+std::string waits_of(const Replay& step) {
+  std::vector<std::pair<double, std::string>> waits;
+  for (const auto& [stream, seconds] : step.waits_by_stream)
+    if (seconds >= 1e-3 * step.seconds) waits.push_back({seconds, purpose_of(stream)});
+  std::sort(waits.rbegin(), waits.rend());
+  std::string text;
+  for (const auto& [seconds, purpose] : waits)
+    text += (text.empty() ? "" : ", ") + time_text(seconds, step) + " for " + purpose;
+  return text;
+}
+
+}  // namespace
+
+bool simulate(const Options& asked, Console& console) {
+  const DeviceInfo device = modelled_device(asked.gpu);
+  const int world = int(asked.nodes * asked.gpus_per_node);
+  const Mesh mesh = Mesh::create(world, 0, int(asked.tensor_parallel_degree), int(asked.context_parallel_degree),
+                                 int(asked.hybrid_shard_degree));
+  const LlamaConfig config = open_model(asked).config;
+  const int ranks = int(asked.gpus_per_node);
+  const Planner planner(asked, config, device, mesh, 0, MemoryLimits::elsewhere(asked, device, ranks));
+  const Options options = asked.plan == "auto" ? planner.choose(console) : asked;
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  const TrainerSettings asked_of_rank = trainer_settings(options, settings);
+  const MemoryPlan plan = plan_memory(config, asked_of_rank, mesh, device);
+  ReplayRates rates = ReplayRates::of(device);
+  rates.ranks_per_node = ranks;
+  Replay replayed;
+  std::vector<Rate> used;
+  if (options.trace.empty()) {
+    replayed = replay_step(config, asked_of_rank, mesh, device, settings.micro_steps, [&](const Record& record) {
+      used = rates.used_by(record);
+      return replay(record, rates);
+    });
+  } else {
+    const Record record = record_step(config, asked_of_rank, mesh, device, settings.micro_steps).record;
+    used = rates.used_by(record);
+    replayed = replay(record, rates);
+    write_trace(options.trace, record, replayed.spans);
+  }
+
+  console.heading(format("%lld node%s of %lld %s: a model of one step", (long long)options.nodes,
+                         options.nodes == 1 ? "" : "s", (long long)options.gpus_per_node, device.name.c_str()));
+  console.item("model",
+               format("%s: %s parameters", config.name.c_str(), human_count(double(config.parameters())).c_str()));
+  console.item("ranks", describe_mesh(mesh, options, config));
+  console.item("step", format("%s, %s", describe_step(settings, mesh).c_str(), dtype_name(settings.dtype)));
+  console.item("activations", describe_activations(settings.activations, config, settings.fp8, mesh.tensor_degree));
+  console.item("memory", plan.table());
+  console.item("", planner.verdict(plan));
+  if (!planner.fits(plan) && options.zero_stage < 3 && mesh.shard_degree > 1)
+    console.item("",
+                 format("--zero-stage 3 shares weights, gradients and moments out among %d ranks", mesh.shard_degree));
+  if (!planner.fits(plan) && options.plan != "auto")
+    console.item("", "--plan auto chooses of recompute, offload and micro-batch the fastest that fits");
+  console.item("sent", traffic_of(replayed));
+  for (const std::string& remark : idle_options(asked, {options, settings, config, device, mesh}))
+    console.item("", remark);
+  console.item("rates", rates.table(used));
+  const double tokens_per_second = double(settings.step_tokens()) / replayed.seconds / world;
+  console.item("predicted",
+               format("%s tokens/s a GPU: %s a step, of which %s compute and %s waiting for communication and copies",
+                      human_count(tokens_per_second).c_str(), time_text(replayed.seconds, replayed).c_str(),
+                      time_text(replayed.compute, replayed).c_str(), time_text(replayed.exposed, replayed).c_str()));
+  if (const std::string unconfirmed = rates.unconfirmed(used); !unconfirmed.empty())
+    console.item("", "(" + unconfirmed + ")");
+  console.item("", mfu_text(config, settings.T, tokens_per_second, device.bf16_flops));
+  if (const std::string waits = waits_of(replayed); !waits.empty()) console.item("", "it waits " + waits);
+  if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
+  if (!planner.fits(plan)) console.warning("it does not fit (see memory above): such a step cannot run");
+  return planner.fits(plan);
+}

@@ -1,0 +1,36 @@
+// Copies StepStates to the device and, one step later, back. It uses pinned slots, so that the device never waits for
+// the host.
+#pragma once
+
+#include <vector>
+
+#include "llmc/comm/communicator.h"
+#include "llmc/device/device.h"
+#include "llmc/kernels/step_state.h"
+#include "llmc/memory/plan.h"
+
+class StepStateQueue {
+ public:
+  StepStateQueue(MemoryPlan& plan, Device& device);
+  void bind(const Arena& arena);
+  StepState* on_device() const { return on_device_; }
+
+  // Sends the state with which the next step begins. Throws if kUnderWay results have not been asked for yet.
+  void send(Stream& stream, const StepState& state);
+  // Must be called when the whole step is enqueued: its state comes back to the host.
+  void fetch(Stream& stream);
+  struct Returned {
+    StepState state;
+    double seconds;  // from the previous step's return if that was under way, else from send(), to this one's return
+  };
+  Returned wait_for_oldest(Communicator& communicator);
+
+ private:
+  static constexpr int kUnderWay = 2, kSlots = kUnderWay + 1;  // and the one before, for its end time
+  Device& device_;
+  Planned<StepState> planned_pinned_, planned_device_;
+  StepState *pinned_ = nullptr, *on_device_ = nullptr;
+  std::vector<Event> begun_, returned_;  // per slot
+  bool follows_[kSlots] = {};            // per slot: was sent while another step was under way
+  int next_ = 0, under_way_ = 0;
+};
