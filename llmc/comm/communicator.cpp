@@ -70,6 +70,37 @@ void Communicator::start(Work work, const Collective& collective) {
   enqueue(work, collective);
 }
 
+namespace {
+
+void require_collective_tensor(const char* name, const Tensor& data, const char* file, int line) {
+  REQUIRE(data && data.contiguous(), "%s (%s:%d) of a tensor %s\n  expected a contiguous one", name, file, line,
+          data.text().c_str());
+}
+
+// `whole` holds a part of as many elements as `part` for each rank.
+void require_parts(const char* name, const Tensor& whole, const Tensor& part, int ranks, const char* file, int line) {
+  require_collective_tensor(name, whole, file, line);
+  require_collective_tensor(name, part, file, line);
+  REQUIRE(whole.type == part.type && whole.size() == part.size() * ranks,
+          "%s (%s:%d) between a tensor %s of %s and parts %s of %s for %d ranks", name, file, line,
+          whole.text().c_str(), dtype_name(whole.type), part.text().c_str(), dtype_name(part.type), ranks);
+}
+
+Collective::Number number_of(DType type) {
+  switch (type) {
+    case DType::fp32:
+      return Collective::Number::float32;
+    case DType::bf16:
+      return Collective::Number::bfloat16;
+    case DType::fp64:
+      return Collective::Number::float64;
+    default:
+      fail("a sum of %s over the ranks\n  expected fp32, bf16 or fp64", dtype_name(type));
+  }
+}
+
+}  // namespace
+
 void Communicator::all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
                               Collective::Operation operation, const char* file, int line) {
   if (count == 0) return;
@@ -93,6 +124,15 @@ void Communicator::all_reduce_sum(Stream& stream, double* data, size_t count, co
 }
 void Communicator::all_reduce_sum(Stream& stream, int64_t* data, size_t count, const char* file, int line) {
   all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::int64, Collective::Operation::sum, file, line);
+}
+void Communicator::all_reduce_sum(Stream& stream, const Tensor& data, const char* file, int line) {
+  require_collective_tensor("all_reduce_sum", data, file, line);
+  all_reduce(stream, "all_reduce_sum", data.data, size_t(data.size()), number_of(data.type), Collective::Operation::sum,
+             file, line);
+}
+void Communicator::all_reduce_max(Stream& stream, const Tensor& data, const char* file, int line) {
+  require_collective_tensor("all_reduce_max", data, file, line);
+  all_reduce_max(stream, data.as<float>(), size_t(data.size()), file, line);
 }
 void Communicator::all_reduce_max(Stream& stream, float* data, size_t count, const char* file, int line) {
   all_reduce(stream, "all_reduce_max", data, count, Collective::Number::float32, Collective::Operation::max, file,
@@ -126,6 +166,11 @@ void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t 
         {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
 }
 
+void Communicator::all_gather(Stream& stream, const Tensor& out, const Tensor& in, const char* file, int line) {
+  require_parts("all_gather", out, in, size(), file, line);
+  all_gather(stream, out.data, in.data, in.span_bytes(), file, line);
+}
+
 template <class T>
 void Communicator::reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number,
                                   const char* file, int line) {
@@ -147,6 +192,14 @@ void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* i
 void Communicator::reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, const char* file,
                                       int line) {
   reduce_scatter(stream, out, in, each, Collective::Number::bfloat16, file, line);
+}
+
+void Communicator::reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, const char* file, int line) {
+  require_parts("reduce_scatter_sum", in, out, size(), file, line);
+  with_type("reduce_scatter_sum", out.type, [&](auto number) {
+    using T = decltype(number);
+    reduce_scatter(stream, out.as<T>(), in.as<T>(), size_t(out.size()), number_of(out.type), file, line);
+  });
 }
 
 void Communicator::wait_for(Event& event, const char* file, int line) {

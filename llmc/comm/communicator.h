@@ -21,6 +21,7 @@
 #include "llmc/comm/ranks.h"
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
+#include "llmc/device/tensor.h"
 
 // A request to a communicator, for any number type.
 struct Collective {
@@ -71,9 +72,13 @@ class Communicator {
                       int line = __builtin_LINE());
   void all_reduce_sum(Stream& stream, int64_t* data, size_t count, const char* file = __builtin_FILE(),
                       int line = __builtin_LINE());
+  void all_reduce_sum(Stream& stream, const Tensor& data, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());  // fp32, bf16 or fp64
   // data[count] = maximum over the ranks, in place. A NaN loses against any number.
   void all_reduce_max(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
                       int line = __builtin_LINE());
+  void all_reduce_max(Stream& stream, const Tensor& data, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE());  // fp32
   // data = the root's data.
   void broadcast(Stream& stream, void* data, size_t bytes, int root, const char* file = __builtin_FILE(),
                  int line = __builtin_LINE());
@@ -81,11 +86,17 @@ class Communicator {
   // otherwise they must not overlap.
   void all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE());
+  // The same for tensors of one type; `out` has size() times the elements of `in`.
+  void all_gather(Stream& stream, const Tensor& out, const Tensor& in, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE());
   // out[each] = sum over the ranks of this rank's part of in[size * each]. `out` may be this rank's part of `in`;
   // otherwise they must not overlap.
   void reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file = __builtin_FILE(),
                           int line = __builtin_LINE());
   void reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE());
+  // The same for tensors of one type, fp32 or bf16; `in` has size() times the elements of `out`.
+  void reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, const char* file = __builtin_FILE(),
                           int line = __builtin_LINE());
 
   // The host waits for the event, or for all work enqueued in the stream. Throws if a rank was lost or if the wait

@@ -59,31 +59,31 @@ void* advanced(const Tensor& t, int64_t elements) {
 
 }  // namespace
 
-Tensor Tensor::rows(int64_t first, int64_t count) const {
+Tensor Tensor::rows(TensorIndex first, TensorIndex count) const {
   if (!axes) return {};
   const int64_t all = rows();
-  REQUIRE(first >= 0 && count >= 0 && first <= all - count, "rows %lld to %lld of a tensor %s", (long long)first,
-          (long long)(first + count), text().c_str());
+  REQUIRE(first >= 0 && count >= 0 && first <= all - count, "rows %lld to %lld of a tensor %s", (long long)first.value,
+          (long long)(first.value + count.value), text().c_str());
   Tensor part(advanced(*this, first * stride[2]), type, {count, shape[3]});
   part.stride[2] = stride[2];
   return part;
 }
 
-Tensor Tensor::columns(int64_t first, int64_t count) const {
+Tensor Tensor::columns(TensorIndex first, TensorIndex count) const {
   if (!axes) return {};
   REQUIRE(first >= 0 && count >= 0 && first <= shape[3] - count, "columns %lld to %lld of a tensor %s",
-          (long long)first, (long long)(first + count), text().c_str());
+          (long long)first.value, (long long)(first.value + count.value), text().c_str());
   Tensor part = *this;
   part.data = advanced(*this, first);
   part.shape[3] = count;
   return part;
 }
 
-Tensor Tensor::at(int64_t index) const {
+Tensor Tensor::at(TensorIndex index) const {
   if (!axes) return {};
   const int axis = 4 - axes;
   REQUIRE(axes >= 2 && index >= 0 && index < shape[axis], "index %lld of the first of several axes of a tensor %s",
-          (long long)index, text().c_str());
+          (long long)index.value, text().c_str());
   Tensor part = *this;
   part.data = advanced(*this, index * stride[axis]);
   part.axes = axes - 1;
@@ -97,6 +97,13 @@ Tensor Tensor::first(TensorShape extents) const {
   REQUIRE(contiguous() && part.size() <= size(), "the first %s elements of a tensor %s%s", part.text().c_str(),
           text().c_str(), contiguous() ? "" : ", which is not contiguous");
   return part;
+}
+
+Tensor Tensor::elements(TensorIndex first, TensorIndex count) const {
+  if (!axes) return {};
+  REQUIRE(contiguous() && first >= 0 && count >= 0 && first <= size() - count, "elements %lld to %lld of a tensor %s%s",
+          (long long)first.value, (long long)(first.value + count.value), text().c_str(), contiguous() ? "" : ", which is not contiguous");
+  return Tensor(advanced(*this, first), type, {count});
 }
 
 void require_tensor(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape,

@@ -10,6 +10,7 @@
 // that is not given, or a buffer that the plan leaves out.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -20,7 +21,13 @@
 #include "llmc/device/number.h"
 #include "llmc/device/work.h"
 
-using TensorShape = std::initializer_list<int64_t>;  // the outermost axis first; 1 to 4 axes
+// An index or a number of elements, from any integer type.
+struct TensorIndex {
+  int64_t value;
+  TensorIndex(std::integral auto value) : value(int64_t(value)) {}
+  operator int64_t() const { return value; }
+};
+using TensorShape = std::initializer_list<TensorIndex>;  // the outermost axis first; 1 to 4 axes
 
 struct Tensor {
   void* data = nullptr;  // null until the plan's memory is allocated
@@ -57,10 +64,11 @@ struct Tensor {
   }
 
   // Views. Those of an absent tensor are absent. They throw if the part lies outside of the tensor.
-  Tensor rows(int64_t first, int64_t count) const;     // of a matrix
-  Tensor columns(int64_t first, int64_t count) const;  // of a matrix
-  Tensor at(int64_t index) const;                      // without the first axis, at this index of it
+  Tensor rows(TensorIndex first, TensorIndex count) const;     // of a matrix
+  Tensor columns(TensorIndex first, TensorIndex count) const;  // of a matrix
+  Tensor at(TensorIndex index) const;                      // without the first axis, at this index of it
   Tensor first(TensorShape shape) const;               // the first elements of a contiguous tensor, in this shape
+  Tensor elements(TensorIndex first, TensorIndex count) const;  // (count) elements of a contiguous tensor, in memory order
 
   std::string text() const;  // "(64, 128)"; "absent"
 };

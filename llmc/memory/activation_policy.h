@@ -13,9 +13,7 @@
 
 #include <string>
 
-#include "llmc/model/block.h"
-
-enum class Offload { none, input, attention, all };
+#include "llmc/model/activations.h"
 
 struct ActivationPolicy {
   Recompute recompute = Recompute::none;
@@ -32,46 +30,8 @@ struct ActivationPolicy {
 Recompute recompute_named(const std::string& name);
 Offload offload_named(const std::string& name);
 
-// The tensors that a block saves, in the order in which forward writes them. Inputs of products are saved in FP8 if the
-// product runs in FP8, else in T.
-enum class Saved {
-  x,
-  rstd1,
-  norm1,
-  qkv_input,
-  qkv_input_factors,
-  qkv,
-  attention,
-  lse,
-  middle,
-  rstd2,
-  norm2,
-  gate_up_input,
-  gate_up_input_factors,
-  gate_up,
-  swiglu,
-  down_input,
-  down_input_factors
-};
-inline constexpr int kSaved = int(Saved::down_input_factors) + 1;
-const char* name_of(Saved saved);
-
 enum class Storage { kept, recomputed, offloaded };
-Storage storage_of(Saved saved, int layer, const ActivationPolicy& policy, const LlamaConfig& config);
-
-// The size of one saved tensor. `count` is 0 if the block does not save it.
-struct SavedSize {
-  size_t count = 0, element_bytes = 1;
-  size_t bytes() const { return count * element_bytes; }
-};
-// The number of tokens, and of the rows of them that this rank has between products (model/tensor_parallel.h).
-struct SavedTokens {
-  size_t tokens, rows;
-  bool shared() const { return rows < tokens; }  // the ranks gather the inputs of qkv and gate_up
-};
-// `backward`: false leaves out the tensors that only backward needs.
-SavedSize size_of(Saved saved, int layer, const LlamaConfig& config, const Fp8Settings& fp8, size_t element_bytes,
-                  SavedTokens tokens, bool backward);
+Storage storage_of(const SavedRow& row, int layer, const ActivationPolicy& policy, const LlamaConfig& config);
 
 // Returns a table for people: the storage of each tensor for each value of both options, one line for tensors with the
 // same storage.

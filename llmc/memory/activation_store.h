@@ -19,19 +19,16 @@
 #include "llmc/memory/host_streams.h"
 #include "llmc/memory/plan.h"
 
-template <class T>
 class ActivationStore {
  public:
-  // For micro-batches of up to `tokens` tokens. `policy`: none without a backward pass. `host`: needed to offload.
-  ActivationStore(MemoryPlan& plan, const LlamaConfig& config, const Fp8Settings& fp8,
-                  const std::optional<ActivationPolicy>& policy, SavedTokens tokens, Device& device, HostStreams* host);
-  void bind(const Arena& arena, Stream& compute);
+  // `policy`: none without a backward pass. `host`: needed to offload.
+  ActivationStore(MemoryPlan& plan, const SavedSizes& sizes, const std::optional<ActivationPolicy>& policy,
+                  Device& device, Stream& compute, HostStreams* host);
 
-  const BlockActivations<T>& get(int layer) const { return blocks_[size_t(layer)].activations; }
-  // Returns the memory for the saved input of a block's FP8 product. It is empty if none is saved, and in forward also
-  // if the input is recomputed later.
-  OperandMemory saved_fp8_input(int layer, Product product, bool backward) const;
-  // Returns the level for block_recompute() before the block's backward. The last block needs none, since what it
+  SavedTensors get(int layer) const;
+  // True if the FP8 input of a product is saved when the block is recomputed, and not in forward.
+  bool recomputes_input(int layer, Product product) const;
+  // Returns the level for Block::recompute() before the block's backward. The last block needs none, since what it
   // computed is still there.
   Recompute recompute(int layer) const;
   // True if each block's keys and values last until the next pass.
@@ -44,30 +41,25 @@ class ActivationStore {
   void end_backward(int layer);
 
  private:
-  struct Place {
-    Planned<std::byte> planned;  // as bytes, whatever its type is
-    std::byte* data = nullptr;
-    size_t bytes = 0;  // that this block uses
+  // One for each row of the table. `host` is absent unless this block sends the tensor there.
+  struct Saved {
+    std::vector<PlannedTensor> device, host;
   };
-  struct Block {
-    Place device[kSaved], host[kSaved];
-    BlockActivations<T> activations;
-  };
-  void plan_places(MemoryPlan& plan, SavedTokens tokens);
+  void plan_tensors(MemoryPlan& plan);
   void send(int layer);
   void fetch(int layer);
-  Storage storage(Saved saved, int layer) const;
+  Storage storage(const SavedRow& row, int layer) const;
   // Returns the index of the block, slot or workspace that holds the tensor, depending on its storage.
-  int index_of(Saved saved, int layer) const;
-  bool travels() const { return policy_ && policy_->offloads(config_); }
-  bool leaves(int layer) const { return travels() && layer + policy_->horizon < config_.L; }
+  int index_of(const SavedRow& row, int layer) const;
+  int layers() const { return sizes_.config.L; }
+  bool travels() const { return policy_ && policy_->offloads(sizes_.config); }
+  bool leaves(int layer) const { return travels() && layer + policy_->horizon < layers(); }
   size_t slot_of(int layer) const { return size_t(layer % policy_->horizon); }
 
-  const LlamaConfig& config_;
-  const Fp8Settings& fp8_;
+  const SavedSizes sizes_;
   const std::optional<ActivationPolicy> policy_;
-  std::vector<Block> blocks_;
-  Stream* compute_ = nullptr;
+  std::vector<Saved> blocks_;
+  Stream& compute_;
   HostStreams* host_;
   std::optional<Event> computed_, released_;
   std::vector<Event> left_, back_;  // one per slot

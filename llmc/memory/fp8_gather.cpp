@@ -16,64 +16,65 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
       scales_(scales),
       communication_(communication),
       slots_(slots),
-      block_size_(layout.units[size_t(layout.block_unit(0))].size),
       part_size_(layout.part_size(layout.block_unit(0))),
-      norm_stride_((size_t(config.C) + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment *
-                   ParameterLayout::kAlignment),
       quantized_(size_t(config.L), false) {
-  const size_t L = size_t(config.L);
-  planned_bytes_ =
-      plan.add<uint8_t>(Segment::symmetric, "gathered", "FP8 weights of blocks", size_t(slots) * block_size_);
+  const Unit& block = layout.units[size_t(layout.block_unit(0))];
+  size_t vectors = 0, widest = 0;
+  for (const ParameterInfo& t : layout.tensors_of(layout.block_unit(0)))
+    if (t.other >= 0) ++vectors, widest = std::max(widest, t.size());
+  widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
+  bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots, block.size});
   if (sharding.stage == 3)
-    planned_own_ = plan.add<uint8_t>(Segment::symmetric, "weights", "FP8 weights of blocks, a part", L * part_size_);
-  planned_spread_ = plan.add<float>(Segment::symmetric, "gathered", "norms on their way", L * 2 * norm_stride_);
-  planned_norms_ = plan.add<bf16>(Segment::device, "gathered", "norms", L * 2 * norm_stride_);
+    own_ =
+        plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8, {config.L, part_size_});
+  spread_ = plan.add(Segment::symmetric, "gathered", "norms on their way", DType::fp32, {config.L, vectors, widest});
+  vectors_ = plan.add(Segment::device, "gathered", "norms", DType::bf16, {config.L, vectors, widest});
   size_t count = 0;
   for (int layer = 0; layer < config.L; ++layer)
     if (takes(layer)) for_product_stretches(layer, [&](Product, size_t, size_t) { ++count; });
-  if (count) planned_stretches_ = plan.add<WeightRange>(Segment::device, "FP8 weights", "table of stretches", count);
-  planned_rows_ = plan.add<RowStretch>(Segment::device, "FP8 weights", "table of norms", L * 2);
+  if (count)
+    stretches_on_device_ = plan.add_array<WeightRange>(Segment::device, "FP8 weights", "table of stretches", count);
+  rows_on_device_ =
+      plan.add_array<RowStretch>(Segment::device, "FP8 weights", "table of norms", size_t(config.L) * vectors);
 }
 
-void Fp8Gather::bind(const Arena& arena, float* largest, const std::function<const bf16*(int)>& own) {
+void Fp8Gather::prepare(const Tensor& largest, const std::function<Tensor(int)>& own) {
   largest_ = largest;
-  bytes_ = arena[planned_bytes_];
-  if (planned_own_.count) own_ = arena[planned_own_];
-  spread_ = arena[planned_spread_];
-  norms_ = arena[planned_norms_];
-  rows_.assign(size_t(config_.L) * 2, {nullptr, 0, 0});
+  rows_.assign(rows_on_device_.count(), {nullptr, 0, 0});
   for (int layer = 0; layer < config_.L; ++layer) {
     first_stretch_.push_back(int(stretches_.size()));
     if (!takes(layer)) continue;
+    const bf16* weights = own(layer).as<bf16>();
+    uint8_t* bytes = own_bytes(layer).as<uint8_t>();
     for_product_stretches(layer, [&](Product product, size_t at, size_t count) {
       const int number = fp8_tensor_id(layer, product, Role::weight);
-      stretches_.push_back({own(layer) + at, own_bytes(layer) + at, count, largest_ + layer * kProducts + int(product),
-                            number, nonfinite_code(number)});
+      stretches_.push_back({weights + at, bytes + at, count, largest_.at(layer).as<float>() + int(product), number,
+                            nonfinite_code(number)});
     });
     const int unit = layout_.block_unit(layer);
     for (const ParameterSlice& piece : layout_.slices(unit, sharding_.part(layout_, unit), part_size_))
-      if (!piece.tensor->row->fp8) {
-        const bool second = strcmp(piece.tensor->row->product, "norm2") == 0;
-        rows_[size_t(2 * layer + second)] = {own(layer) + piece.at, piece.first, piece.count};
-      }
+      if (piece.tensor->other >= 0)
+        rows_[size_t(layer) * size_t(vectors_->shape[2]) + size_t(piece.tensor->other)] = {weights + piece.at,
+                                                                                           piece.first, piece.count};
   }
   first_stretch_.push_back(int(stretches_.size()));
   place(stretches_);
-  row_table_ = {rows_.data(), arena[planned_rows_], int(rows_.size())};
-  copy(communication_, arena[planned_rows_], rows_.data(), rows_.size());
+  row_table_ = {rows_.data(), rows_on_device_, int(rows_.size())};
+  copy(communication_, rows_on_device_.get(), rows_.data(), rows_.size());
   if (!stretches_.empty()) {  // else this rank's parts hold only norms and padding
-    table_ = {stretches_.data(), arena[planned_stretches_], int(stretches_.size())};
-    copy(communication_, arena[planned_stretches_], stretches_.data(), stretches_.size());
+    table_ = {stretches_.data(), stretches_on_device_, int(stretches_.size())};
+    copy(communication_, stretches_on_device_.get(), stretches_.data(), stretches_.size());
   }
   // Norms and padding are not quantized, but their bytes travel too.
-  clear(communication_, bytes_, planned_bytes_.count);
-  if (own_) clear(communication_, own_, planned_own_.count);
+  clear(communication_, bytes_);
+  if (own_) clear(communication_, own_);
 }
 
 // Returns where this rank's part of a block lies before it is gathered. Stage 3 has a buffer for the parts; stages 1
 // and 2 keep whole blocks, so the part lies in its place there.
-uint8_t* Fp8Gather::own_bytes(int layer) const {
-  return own_ ? own_ + size_t(layer) * part_size_ : bytes(layer) + sharding_.part(layout_, layout_.block_unit(layer));
+Tensor Fp8Gather::own_bytes(int layer) const {
+  if (own_) return own_->at(layer);
+  return gathered(layer).elements(sharding_.part(layout_, layout_.block_unit(layer)), part_size_);
 }
 
 // Tensors of one product lie one behind the other, and only the first is sure to be aligned. So they form one range.
@@ -100,12 +101,12 @@ WeightStretches Fp8Gather::stretches(int first, int count) const {
 // Computes the amaxes of the blocks' products over all ranks, unless the scales are known beforehand.
 void Fp8Gather::find_scales(int first, int count) {
   if (!scales_.weight_words().needs_amax()) return;
-  float* largest = largest_ + first * kProducts;
+  const Tensor largest = largest_.rows(first, count);
   if (!found_) {
-    clear(communication_, largest, size_t(count * kProducts));
+    clear(communication_, largest);
     if (stretches(first, count).count) weight_amax(communication_, stretches(first, count));
   }
-  sharding_.all_reduce_max(communication_, largest, size_t(count * kProducts));
+  sharding_.all_reduce_max(communication_, largest);
 }
 
 void Fp8Gather::quantize(int first, int count) {
@@ -119,7 +120,7 @@ void Fp8Gather::quantize(int first, int count) {
 
 void Fp8Gather::changed() {
   quantized_.assign(quantized_.size(), settings_.precompute_scales);
-  norms_gathered_ = false;
+  vectors_gathered_ = false;
 }
 
 void Fp8Gather::updated(bool found) {
@@ -135,13 +136,13 @@ void Fp8Gather::gather(int layer) {
     find_scales(layer, 1);
     quantize(layer, 1);
   }
-  if (!norms_gathered_) gather_norms();
-  sharding_.gather.all_gather(communication_, bytes(layer), own_bytes(layer), part_size_);
+  if (!vectors_gathered_) gather_vectors();
+  sharding_.gather.all_gather(communication_, gathered(layer), own_bytes(layer));
 }
 
-void Fp8Gather::gather_norms() {
-  scatter_rows(communication_, spread_, norm_stride_, row_table_);
-  sharding_.gather.all_reduce_sum(communication_, spread_, planned_spread_.count);
-  cast(communication_, norms_, spread_, planned_spread_.count);
-  norms_gathered_ = true;
+void Fp8Gather::gather_vectors() {
+  scatter_rows(communication_, spread_, row_table_);
+  sharding_.gather.all_reduce_sum(communication_, spread_);
+  cast(communication_, vectors_, spread_);
+  vectors_gathered_ = true;
 }

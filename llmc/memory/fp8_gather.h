@@ -1,7 +1,8 @@
 // All-gathers of weights in FP8 (torchtitan's FSDP with tensorwise scales). A block travels as bytes, half of what bf16
 // takes, if all of its products are in FP8. Each rank quantizes its part of a block with scales of the whole products.
 // The ranks agree on these by one all-reduce of the amaxes: for a unit's products when it is gathered, or for all
-// products of a step right after the update, in one launch. Norms travel separately, those of all blocks at once.
+// products of a step right after the update, in one launch. The other weights, such as norms, travel separately, those of
+// all blocks at once.
 //
 // Bytes that a rank reads and writes after an update for each parameter of its part: 3 to quantize it, and 2 before
 // that to find the amax, unless the update has left it (ParameterStore) or the scale is known beforehand. A gathered
@@ -24,9 +25,9 @@ class Fp8Gather {
   // Gathered blocks use slots 0 .. slots-1 in turn.
   Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, const ParameterLayout& layout,
             const Sharding& sharding, Fp8Scales& scales, int slots, Stream& communication);
-  // `largest` (L, kProducts), in symmetric memory, holds the amax of each product of all blocks. `own` returns this
-  // rank's part of a block in bf16.
-  void bind(const Arena& arena, float* largest, const std::function<const bf16*(int layer)>& own);
+  // Call this once the plan has memory: it makes the tables. `largest` (L, kProducts), in symmetric memory, holds the
+  // amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
+  void prepare(const Tensor& largest, const std::function<Tensor(int layer)>& own);
 
   static bool takes(const Fp8Settings& settings, const Sharding& sharding, int layer) {
     return settings.all_gather && settings.per_tensor_scale() && sharding.stage > 0 && layer >= 0 &&
@@ -40,19 +41,17 @@ class Fp8Gather {
   // nothing.
   void changed();
   void gather(int layer);
-  // For a block that was gathered: the source for QuantizedWeights, and its norms.
-  BlockSource gathered(int layer) const { return {nullptr, bytes(layer)}; }
-  const bf16* norm1(int layer) const { return norms_ + size_t(2 * layer) * norm_stride_; }
-  const bf16* norm2(int layer) const { return norm1(layer) + norm_stride_; }
+  // For a block that was gathered: its FP8 bytes, and its weights that are not in FP8 (vectors, widest).
+  Tensor gathered(int layer) const { return bytes_->at(layer % slots_); }
+  Tensor vectors(int layer) const { return vectors_->at(layer); }
 
  private:
-  uint8_t* bytes(int layer) const { return bytes_ + size_t(layer % slots_) * block_size_; }
-  uint8_t* own_bytes(int layer) const;
+  Tensor own_bytes(int layer) const;
   // Returns the ranges of blocks first .. first+count-1.
   WeightStretches stretches(int first, int count) const;
   void find_scales(int first, int count);
   void quantize(int first, int count);
-  void gather_norms();
+  void gather_vectors();
   // Calls f(product, begin, count) for each product with elements in this rank's part of a block: they are elements
   // begin .. begin+count-1 of the part.
   template <class F>
@@ -65,20 +64,18 @@ class Fp8Gather {
   Fp8Scales& scales_;
   Stream& communication_;
   const int slots_;
-  const size_t block_size_, part_size_, norm_stride_;
-  Planned<uint8_t> planned_bytes_, planned_own_;
-  Planned<float> planned_spread_;
-  Planned<bf16> planned_norms_;
-  Planned<WeightRange> planned_stretches_;
-  Planned<RowStretch> planned_rows_;
-  uint8_t *bytes_ = nullptr, *own_ = nullptr;     // own: stage 3, all blocks; else a rank's part lies in `bytes`
-  float *largest_ = nullptr, *spread_ = nullptr;  // spread: norms with this rank's elements; the ranks sum them
-  bf16* norms_ = nullptr;                         // (L, 2, norm_stride)
-  std::vector<WeightRange> stretches_;            // those of all blocks, in order
-  std::vector<int> first_stretch_;                // index of each block's first one, and the end
-  std::vector<RowStretch> rows_;                  // (L, 2)
+  const size_t part_size_;
+  PlannedTensor bytes_, own_;  // (slots, unit); own: stage 3, (L, part) of all blocks; else parts lie in `bytes`
+  PlannedTensor spread_;       // vectors with this rank's elements, as fp32; the ranks sum them
+  PlannedTensor vectors_;      // (L, vectors of a block, widest)
+  Tensor largest_;
+  PlannedArray<WeightRange> stretches_on_device_;
+  PlannedArray<RowStretch> rows_on_device_;
+  std::vector<WeightRange> stretches_;  // those of all blocks, in order
+  std::vector<int> first_stretch_;      // index of each block's first one, and the end
+  std::vector<RowStretch> rows_;        // one for each vector of each block
   WeightStretches table_{};
   DeviceTable<RowStretch> row_table_{};
   std::vector<bool> quantized_;  // for each block: its part has been quantized since the last update
-  bool norms_gathered_ = false, found_ = false;
+  bool vectors_gathered_ = false, found_ = false;
 };

@@ -7,7 +7,8 @@
 #include "llmc/kernels/quantize.h"
 
 Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-                     Communicator& data_ranks, Device& device, Stream& compute, Stream& communication)
+                     const PlannedArray<StepState>& state, Communicator& data_ranks, Device& device, Stream& compute,
+                     Stream& communication)
     : settings_(settings),
       tensors_(config.L * kProducts * kRoles),
       count_every_(count_every),
@@ -15,50 +16,33 @@ Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
       data_ranks_(data_ranks),
       compute_(compute),
       communication_(communication),
+      step_state_(state),
       computed_(device),
       compared_(device) {
   const size_t tensors = size_t(tensors_);
-  const auto add = [&]<class U>(Planned<U>& planned, Segment segment, const char* name, size_t count) {
-    planned = plan.add<U>(segment, "FP8 scales", name, count);
-  };
-  // The ranks all-reduce both of these.
-  add(planned_amax_, Segment::symmetric, "largest numbers of a pass", tensors);
+  const char* const category = "FP8 scales";
+  amax_ = plan.add(Segment::symmetric, category, "largest numbers of a pass", DType::fp32, {tensors});
   if (settings.delayed()) {
-    add(planned_seen_, Segment::symmetric, "largest numbers of a step", tensors);
-    add(planned_state_, Segment::device, "scales, largest numbers of earlier steps", state_size());
-    add(planned_largest_, Segment::device, "largest numbers of the formats", tensors);
-    add(planned_entries_, Segment::device, "steps seen", tensors);
+    seen_ = plan.add(Segment::symmetric, category, "largest numbers of a step", DType::fp32, {tensors});
+    state_ =
+        plan.add(Segment::device, category, "scales, largest numbers of earlier steps", DType::fp32, {state_size()});
+    largest_ = plan.add(Segment::device, category, "largest numbers of the formats", DType::fp32, {tensors});
+    entries_ = plan.add_array<uint32_t>(Segment::device, category, "steps seen", tensors);
   }
-  if (settings.all_gather) add(planned_weights_not_finite_, Segment::device, "weights that are not finite", 1);
+  if (settings.all_gather)
+    weights_not_finite_ = plan.add_array<uint32_t>(Segment::device, category, "weights that are not finite", 1);
   if (count_every) {
-    add(planned_statistics_, Segment::device, "statistics", tensors);
-    add(planned_nothing_, Segment::device, "statistics of nothing", tensors);
-    add(planned_counted_, Segment::pinned, "statistics", kCountedSteps * tensors);
+    statistics_ = plan.add_array<QuantizeStatistics>(Segment::device, category, "statistics", tensors);
+    nothing_ = plan.add_array<QuantizeStatistics>(Segment::device, category, "statistics of nothing", tensors);
+    counted_ = plan.add_array<QuantizeStatistics>(Segment::pinned, category, "statistics", kCountedSteps * tensors);
   }
   share_amax_ = [this](int number) {
     computed_.record(compute_);
     communication_.wait(computed_);
-    data_ranks_.all_reduce_max(communication_, amax_ + number, 1);
+    data_ranks_.all_reduce_max(communication_, amax_->elements(number, 1));
     compared_.record(communication_);
     compute_.wait(compared_);
   };
-}
-
-void Fp8Scales::bind(const Arena& arena, StepState* state) {
-  state_ = state;
-  amax_ = arena[planned_amax_];
-  if (count_every_) {
-    statistics_ = arena[planned_statistics_];
-    nothing_ = arena[planned_nothing_];
-    counted_ = arena[planned_counted_];
-  }
-  if (settings_.all_gather) weights_not_finite_ = arena[planned_weights_not_finite_];
-  if (!settings_.delayed()) return;
-  seen_ = arena[planned_seen_];
-  scale_ = arena[planned_state_];
-  history_ = scale_ + tensors_;
-  largest_ = arena[planned_largest_];
-  entries_ = arena[planned_entries_];
 }
 
 size_t Fp8Scales::state_size() const {
@@ -110,11 +94,14 @@ void Fp8Scales::restore(History history) {
           history.scales.size(), tensors);
   recorded_ = int64_t(steps);
   words_ = {};
-  clear(compute_, amax_, tensors);
+  clear(compute_, amax_);
   const std::vector<QuantizeStatistics> nothing(tensors, QuantizeStatistics{0, ~0u, 0, 0, 0, 0, 0});
-  if (count_every_) copy(compute_, nothing_, nothing.data(), tensors), copy(compute_, statistics_, nothing_, tensors);
+  if (count_every_) {
+    copy(compute_, nothing_.get(), nothing.data(), tensors);
+    copy(compute_, statistics_.get(), nothing_.get(), tensors);
+  }
   counts_weights_ = count_every_ > 0;  // the number of the next step is not known here
-  if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_, kFiniteByte, sizeof(uint32_t));
+  if (weights_not_finite_) fill_bytes(compute_, weights_not_finite_.get(), kFiniteByte, sizeof(uint32_t));
   compute_.synchronize();
   if (!settings_.delayed()) return;
   const std::vector<float> largest = settings_numbers();
@@ -123,17 +110,17 @@ void Fp8Scales::restore(History history) {
   for (size_t i = 0; i < tensors && device_.executes(); ++i)
     may_lack_scale_ = may_lack_scale_ || (largest[i] != 0 && history.scales[i] == 0);
   const std::vector<uint32_t> entries(tensors, uint32_t(steps));
-  clear(compute_, seen_, tensors);
-  clear(compute_, history_, tensors * size_t(settings_.history));
-  copy(compute_, history_, history.amax.data() + (history.amax.size() - steps * tensors), steps * tensors);
-  copy(compute_, scale_, history.scales.data(), tensors);
-  copy(compute_, largest_, largest.data(), tensors);
-  copy(compute_, entries_, entries.data(), tensors);
+  clear(compute_, seen_);
+  clear(compute_, earlier());
+  copy(compute_, earlier().as<float>(), history.amax.data() + (history.amax.size() - steps * tensors), steps * tensors);
+  copy(compute_, scale().as<float>(), history.scales.data(), tensors);
+  copy(compute_, largest_->as<float>(), largest.data(), tensors);
+  copy(compute_, entries_.get(), entries.data(), tensors);
   compute_.synchronize();
 }
 
 Fp8ScaleRefs Fp8Scales::weight_words() const {
-  return {nullptr, scales(), may_lack_scale_, seen_, counts_weights_ ? statistics_ : nullptr};
+  return {nullptr, scales(), may_lack_scale_, seen_->as<float>(), counts_weights_ ? statistics_.get() : nullptr};
 }
 
 void Fp8Scales::begin_step(int64_t step) {
@@ -142,26 +129,27 @@ void Fp8Scales::begin_step(int64_t step) {
 }
 
 void Fp8Scales::begin_pass(bool training) {
-  words_ = {amax_, scales(), may_lack_scale_, settings_.delayed() && training ? seen_ : nullptr,
-            counts_ && training ? statistics_ : nullptr};
-  if (words_.needs_amax()) clear(compute_, amax_, size_t(tensors_));
+  words_ = {amax_->as<float>(), scales(), may_lack_scale_,
+            settings_.delayed() && training ? seen_->as<float>() : nullptr,
+            counts_ && training ? statistics_.get() : nullptr};
+  if (words_.needs_amax()) clear(compute_, amax_);
   shares_amax_ = training && settings_.delayed() && words_.needs_amax() && data_ranks_.size() > 1;
 }
 
 void Fp8Scales::start_all_reduce() {
   if (!settings_.delayed() || data_ranks_.size() == 1) return;
-  data_ranks_.all_reduce_max(communication_, seen_, size_t(tensors_));
+  data_ranks_.all_reduce_max(communication_, seen_);
 }
 
 void Fp8Scales::finish_step() {
-  if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_, size_t(tensors_));
-  if (counts_ || counts_weights_) copy(compute_, statistics_, nothing_, size_t(tensors_));
-  if (weights_not_finite_) copy(compute_, &state_->fp8_weights_not_finite, weights_not_finite_, 1);
+  if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_.get(), size_t(tensors_));
+  if (counts_ || counts_weights_) copy(compute_, statistics_.get(), nothing_.get(), size_t(tensors_));
+  if (weights_not_finite_) copy(compute_, &step_state_->fp8_weights_not_finite, weights_not_finite_.get(), 1);
   if (!settings_.delayed()) return;
   update_delayed_scales(compute_,
-                        {seen_, scale_, history_, entries_, largest_, tensors_, settings_.history, settings_.latest,
+                        {seen_, scale(), earlier(), entries_, largest_, tensors_, settings_.history, settings_.latest,
                          settings_.power_of_two, settings_.margin},
-                        &state_->fp8);
+                        &step_state_->fp8);
 }
 
 void Fp8Scales::end_step() {
@@ -182,7 +170,7 @@ Fp8Scales::History Fp8Scales::history(const float* copied, int64_t recorded) con
 
 Fp8Scales::History Fp8Scales::history() {
   std::vector<float> copied(state_size());
-  copy(compute_, copied.data(), scale_, copied.size());
+  copy(compute_, copied.data(), state_->as<float>(), copied.size());
   compute_.synchronize();
   return history(copied.data(), recorded_);
 }

@@ -24,12 +24,12 @@
 
 class Fp8Scales {
  public:
-  // Each `count_every`th step is counted; 0: no step is.
+  // Each `count_every`th step is counted; 0: no step is. `state` receives the reports of overflows and of tensors with
+  // an infinity or NaN.
   Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-            Communicator& data_ranks, Device& device, Stream& compute, Stream& communication);
+            const PlannedArray<StepState>& state, Communicator& data_ranks, Device& device, Stream& compute,
+            Stream& communication);
   Fp8Scales(const Fp8Scales&) = delete;
-  // `state` receives the reports of overflows and of tensors with an infinity or NaN.
-  void bind(const Arena& arena, StepState* state);
 
   // Sets all state as it was before the first step.
   void reset();
@@ -57,7 +57,7 @@ class Fp8Scales {
   // For weights, which change the history and the counts in whatever pass they are quantized. Their amaxes are kept
   // elsewhere.
   Fp8ScaleRefs weight_words() const;
-  uint32_t* not_finite() const { return &state_->fp8_not_finite; }
+  uint32_t* not_finite() const { return &step_state_->fp8_not_finite; }
   // The same for weights that are quantized on another stream than compute; finish_step() copies it to the state.
   uint32_t* weights_not_finite() const { return weights_not_finite_; }
   // Null if the ranks need not agree.
@@ -65,13 +65,13 @@ class Fp8Scales {
 
   // State of delayed scaling, for checkpoints: the scales (tensors), the amaxes of the steps that are remembered
   // (steps, tensors), the oldest first, and the settings with which they were made. On the device the state is one
-  // array of state_size() numbers that begins at state(). history(copied, recorded) converts a copy of it, which was
+  // tensor of state_size() numbers, state(). history(copied, recorded) converts a copy of it, which was
   // made when `recorded` steps had been recorded.
   struct History {
     std::vector<float> scales, amax, settings;
   };
   size_t state_size() const;
-  const float* state() const { return scale_; }
+  const Tensor& state() const { return state_; }
   int64_t recorded() const { return recorded_; }
   History history(const float* copied, int64_t recorded) const;
   History history();  // between steps
@@ -86,7 +86,10 @@ class Fp8Scales {
  private:
   bool counted(int64_t step) const { return count_every_ && step % count_every_ == 0; }
   Fp8Format format_of(int number) const { return settings_.format(Role(number % kRoles)); }
-  const float* scales() const { return settings_.delayed() && recorded_ > 0 ? scale_ : nullptr; }
+  // The parts of state_.
+  Tensor scale() const { return state_->elements(0, tensors_); }
+  Tensor earlier() const { return state_->elements(tensors_, tensors_ * settings_.history); }
+  const float* scales() const { return settings_.delayed() && recorded_ > 0 ? scale().as<float>() : nullptr; }
   std::vector<float> settings_numbers() const;
   void adopt(History& history) const;
   size_t slot_of(int64_t step) const { return size_t(step % kCountedSteps) * size_t(tensors_); }
@@ -98,14 +101,13 @@ class Fp8Scales {
   Device& device_;
   Communicator& data_ranks_;
   Stream &compute_, &communication_;
-  Planned<float> planned_amax_, planned_seen_, planned_state_, planned_largest_;
-  Planned<uint32_t> planned_entries_, planned_weights_not_finite_;
-  Planned<QuantizeStatistics> planned_statistics_, planned_nothing_, planned_counted_;
-  float *amax_ = nullptr, *seen_ = nullptr, *scale_ = nullptr, *history_ = nullptr, *largest_ = nullptr;
-  uint32_t *entries_ = nullptr, *weights_not_finite_ = nullptr;
-  QuantizeStatistics *statistics_ = nullptr, *nothing_ = nullptr;  // on the device
-  QuantizeStatistics* counted_ = nullptr;                          // on the host
-  StepState* state_ = nullptr;
+  const PlannedArray<StepState> step_state_;
+  PlannedTensor amax_, seen_;   // (tensors); the ranks all-reduce both
+  PlannedTensor state_;         // the scales (tensors), then the amaxes of earlier steps (history, tensors)
+  PlannedTensor largest_;       // (tensors) the largest number of each tensor's format
+  PlannedArray<uint32_t> entries_, weights_not_finite_;
+  PlannedArray<QuantizeStatistics> statistics_, nothing_;  // on the device
+  PlannedArray<QuantizeStatistics> counted_;               // on the host
   Fp8ScaleRefs words_;
   std::function<void(int)> share_amax_;
   Event computed_, compared_;

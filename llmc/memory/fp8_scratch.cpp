@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "llmc/kernels/fp8_matmul.h"
-#include "llmc/model/tensor_projection.h"
 
 namespace {
 
@@ -48,7 +47,7 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
     for (int layer = 0; layer < config.L; ++layer) any = any || settings.quantizes(layer, product);
     if (!any) continue;
     const ProductShape shape = product_shape(config, product);
-    const size_t sum = tensor ? tensor->bytes_of_sum<bf16>() : sizeof(bf16);
+    const size_t sum = tensor ? bytes_of(tensor->sum_type(DType::bf16)) : sizeof(bf16);
     add_forward(sizes, settings, shape, tokens, gathers_inputs(product) ? sizeof(bf16) : sum);
     if (backward) add_backward(sizes, settings, shape, tokens, gathers_inputs(product) ? sum : sizeof(bf16));
   }
@@ -60,36 +59,27 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Llam
   const int width = std::max(product_shape(config, Product::o).IC, tensor ? config.C : 0);
   const bool any_turned = any_o || tensor;
   const QuantizedTensor input = settings.operand(Role::input, true, tokens, width);
-  const auto add = [&]<class U>(Planned<U>& planned, const char* name, size_t count) {
-    if (count) planned = plan.add<U>(Segment::device, "scratch", name, count);
+  const auto add = [&](PlannedTensor& planned, const char* name, DType type, size_t count) {
+    if (count) planned = plan.add(Segment::device, "scratch", name, type, {count});
   };
-  add(planned_by_rows_, "FP8 operand by rows", sizes.by_rows);
-  add(planned_row_factors_, "FP8 operand by rows, factors", sizes.row_factors);
-  add(planned_by_columns_, "FP8 operand by columns", sizes.by_columns);
-  add(planned_column_factors_, "FP8 operand by columns, factors", sizes.column_factors);
-  add(planned_input_, "FP8 input by columns", keeps_inputs && any_turned ? input.bytes() : 0);
-  add(planned_input_factors_, "FP8 input by columns, factors", keeps_inputs && any_turned ? input.factor_count() : 0);
+  const bool needs_input = keeps_inputs && any_turned;
+  add(by_rows_.data, "FP8 operand by rows", DType::uint8, sizes.by_rows);
+  add(by_rows_.factors, "FP8 operand by rows, factors", DType::fp32, sizes.row_factors);
+  add(by_columns_.data, "FP8 operand by columns", DType::uint8, sizes.by_columns);
+  add(by_columns_.factors, "FP8 operand by columns, factors", DType::fp32, sizes.column_factors);
+  add(input_.data, "FP8 input by columns", DType::uint8, needs_input ? input.bytes() : 0);
+  add(input_.factors, "FP8 input by columns, factors", DType::fp32, needs_input ? input.factor_count() : 0);
   const bool rows_have_scales = settings.recipe == Fp8Recipe::rowwise || settings.recipe == Fp8Recipe::rowwise_hp_wgrad;
-  add(planned_row_amax_, "largest numbers of rows", rows_have_scales ? size_t(tokens) : 0);
-  add(planned_column_amax_, "largest numbers of columns", rows_have_scales && keeps_inputs ? sizes.columns : 0);
-  add(planned_padded_, "FP8 products with their padding", (sizes.padded + sizeof(float) - 1) / sizeof(float));
+  add(row_amax_, "largest numbers of rows", DType::fp32, rows_have_scales ? size_t(tokens) : 0);
+  add(column_amax_, "largest numbers of columns", DType::fp32, rows_have_scales && keeps_inputs ? sizes.columns : 0);
+  add(padded_, "FP8 products with their padding", DType::fp32, (sizes.padded + sizeof(float) - 1) / sizeof(float));
 }
 
-void Fp8Scratch::bind(const Arena& arena) {
-  const auto get = [&]<class U>(const Planned<U>& planned) { return planned.count ? arena[planned] : nullptr; };
-  by_rows_ = {get(planned_by_rows_), get(planned_row_factors_)};
-  by_columns_ = {get(planned_by_columns_), get(planned_column_factors_)};
-  input_ = {get(planned_input_), get(planned_input_factors_)};
-  row_amax_ = get(planned_row_amax_);
-  column_amax_ = get(planned_column_amax_);
-  padded_ = reinterpret_cast<std::byte*>(get(planned_padded_));
-}
-
-void Fp8Scratch::give(BlockFp8& block) const {
-  block.by_rows = by_rows_;
-  block.by_columns = by_columns_;
-  block.input_by_columns = input_;
-  block.row_amax = row_amax_;
-  block.column_amax = column_amax_;
-  block.padded = padded_;
+void Fp8Scratch::give(Fp8Pass& pass) const {
+  pass.by_rows = by_rows_.memory();
+  pass.by_columns = by_columns_.memory();
+  pass.input_by_columns = input_.memory();
+  pass.row_amax = row_amax_;
+  pass.column_amax = column_amax_;
+  pass.padded = static_cast<std::byte*>(padded_->data);
 }

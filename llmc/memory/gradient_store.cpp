@@ -15,9 +15,9 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
       compute_(compute),
       communication_(communication),
       host_(host),
-      planned_(plan.add<float>(host ? Segment::pinned : Segment::symmetric, "gradients",
-                               sharded() ? "gradients, a part" : "gradients",
-                               sharded() ? sharding.total(layout) : layout.size)),
+      gradients_(plan.add(host ? Segment::pinned : Segment::symmetric, "gradients",
+                          sharded() ? "gradients, a part" : "gradients", DType::fp32,
+                          {sharded() ? sharding.total(layout) : layout.size})),
       reduced_(device),
       sums_came_(device),
       sums_free_(device),
@@ -29,24 +29,18 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
     largest_part = std::max(largest_part, layout.part_size(unit));
   }
   if (travels_as == DType::bf16 && sharding.degree() > 1)
-    planned_rounded_ = plan.add<bf16>(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", largest);
+    rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {largest});
   if (host && sharded())
-    planned_sums_ = plan.add<float>(Segment::symmetric, "gradient slots", "sums of a part of a unit", largest_part);
+    sums_ =
+        plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {largest_part});
   if (!has_slots()) return;
   std::vector<size_t> sizes(tied ? 4 : 3, 0);
   for (size_t unit = 0; unit < layout.units.size(); ++unit)
     sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
   for (size_t size : sizes) {
-    planned_slots_.push_back(plan.add<float>(Segment::symmetric, "gradient slots", "gradients of a unit", size));
+    slots_.push_back(plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
     slot_free_.emplace_back(device), came_.emplace_back(device);
   }
-}
-
-void GradientStore::bind(const Arena& arena) {
-  gradients_ = arena[planned_];
-  if (planned_rounded_.count) rounded_ = arena[planned_rounded_];
-  if (planned_sums_.count) sums_ = arena[planned_sums_];
-  for (const Planned<float>& slot : planned_slots_) slots_.push_back(arena[slot]);
 }
 
 int GradientStore::slot_of(int unit) const {
@@ -55,16 +49,27 @@ int GradientStore::slot_of(int unit) const {
   return 2 + (tied_ && u.kind == UnitKind::embedding);
 }
 
-float* GradientStore::whole(int unit) const {
-  return has_slots() ? slots_[size_t(slot_of(unit))] : gradients_ + layout_.units[size_t(unit)].offset;
+Tensor GradientStore::whole(int unit) const {
+  const Unit& u = layout_.units[size_t(unit)];
+  return has_slots() ? slots_[size_t(slot_of(unit))]->elements(0, u.size) : gradients_->elements(u.offset, u.size);
 }
 
-float* GradientStore::kept(int unit) const {
-  return gradients_ + (sharded() ? sharding_.at(layout_, unit) : layout_.units[size_t(unit)].offset);
+Tensor GradientStore::part(int unit) const {
+  return whole(unit).elements(sharding_.part(layout_, unit), layout_.part_size(unit));
 }
 
-const float* GradientStore::reduced_shard(int unit) const {
-  return kept(unit) + (sharded() ? 0 : sharding_.first(layout_, unit));
+Tensor GradientStore::kept(int unit) const {
+  const Unit& u = layout_.units[size_t(unit)];
+  return sharded() ? gradients_->elements(sharding_.at(layout_, unit), layout_.part_size(unit))
+                   : gradients_->elements(u.offset, u.size);
+}
+
+Tensor GradientStore::reduced_shard(int first_unit, int units) const {
+  size_t count = 0;
+  for (int unit = first_unit; unit < first_unit + units; ++unit) count += sharding_.count(layout_, unit);
+  const size_t at = sharded() ? sharding_.at(layout_, first_unit)
+                              : layout_.units[size_t(first_unit)].offset + sharding_.first(layout_, first_unit);
+  return gradients_->elements(at, count);
 }
 
 void GradientStore::begin_micro_step(bool first, bool last) {
@@ -89,13 +94,12 @@ int GradientStore::next_unit(int unit) const {
 void GradientStore::fetch(int unit) {
   const size_t slot = size_t(slot_of(unit));
   host_->in.wait(slot_free_[slot]);
-  copy(host_->in, slots_[slot], kept(unit), layout_.units[size_t(unit)].size);
+  copy(host_->in, whole(unit), kept(unit));
   came_[slot].record(host_->in);
   fetched_ = unit;
 }
 
-float* GradientStore::begin(int unit) {
-  float* start = whole(unit);
+Tensor GradientStore::begin(int unit) {
   if (has_slots()) compute_.wait(slot_free_[size_t(slot_of(unit))]);
   if (sharded() || first_) {
     clear_added(unit);
@@ -107,50 +111,52 @@ float* GradientStore::begin(int unit) {
     // The next unit's sums are copied meanwhile, once the former ones have left its slot.
     if (const int next = next_unit(unit); next >= 0) fetch(next);
   }
-  return start;
+  return whole(unit);
 }
 
 // Clears everything but the matrices of the blocks and the head, which are set. It clears one range for each gap
 // between these matrices.
 void GradientStore::clear_added(int unit) {
-  float* start = whole(unit);
+  const Tensor start = whole(unit);
   const Unit& u = layout_.units[size_t(unit)];
   size_t begin = 0;
   for (const ParameterSlice& piece : layout_.slices(unit, 0, u.size)) {
     if (!piece.tensor->is_matrix() || u.kind == UnitKind::embedding) continue;
-    if (piece.at > begin) clear(compute_, start + begin, piece.at - begin);
+    if (piece.at > begin) clear(compute_, start.elements(begin, piece.at - begin));
     begin = piece.at + piece.count;
   }
-  if (u.size > begin) clear(compute_, start + begin, u.size - begin);
+  if (u.size > begin) clear(compute_, start.elements(begin, u.size - begin));
 }
 
-void GradientStore::sum_whole(float* whole, size_t size) {
-  if (!rounded_) return sharding_.reduce.all_reduce_sum(communication_, whole, size);
-  cast(communication_, rounded_, whole, size);
-  sharding_.reduce.all_reduce_sum(communication_, rounded_, size);
-  accumulate(communication_, whole, rounded_, size, false);
+void GradientStore::sum_whole(const Tensor& whole) {
+  if (!rounded_) return sharding_.reduce.all_reduce_sum(communication_, whole);
+  const Tensor rounded = rounded_->elements(0, whole.size());
+  cast(communication_, rounded, whole);
+  sharding_.reduce.all_reduce_sum(communication_, rounded);
+  accumulate(communication_, whole, rounded, false);
 }
 
-void GradientStore::sum_part(int unit, float* sums, bool add) {
-  const size_t size = layout_.part_size(unit), part = sharding_.part(layout_, unit);
-  float* start = whole(unit);
+void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
+  const Tensor all = whole(unit), own = part(unit);
   if (rounded_) {
-    cast(communication_, rounded_, start, layout_.units[size_t(unit)].size);
-    sharding_.reduce.reduce_scatter_sum(communication_, rounded_ + part, rounded_, size);
-    accumulate(communication_, sums, rounded_ + part, size, add);
+    const Tensor rounded = rounded_->elements(0, all.size());
+    const Tensor own_rounded = rounded.elements(sharding_.part(layout_, unit), own.size());
+    cast(communication_, rounded, all);
+    sharding_.reduce.reduce_scatter_sum(communication_, own_rounded, rounded);
+    accumulate(communication_, sums, own_rounded, add);
   } else if (add) {
-    sharding_.reduce.reduce_scatter_sum(communication_, start + part, start, size);
-    accumulate(communication_, sums, start + part, size);
+    sharding_.reduce.reduce_scatter_sum(communication_, own, all);
+    accumulate(communication_, sums, own);
   } else {
-    sharding_.reduce.reduce_scatter_sum(communication_, sums, start, size);
+    sharding_.reduce.reduce_scatter_sum(communication_, sums, all);
   }
 }
 
-void GradientStore::sum_copies(int unit, float* sums, size_t first, size_t count) {
+void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
   if (!sharding_.tensor) return;
-  for (const ParameterSlice& piece : layout_.slices(unit, first, count))
+  for (const ParameterSlice& piece : layout_.slices(unit, first, size_t(sums.size())))
     if (Communicator* copies = sharding_.copies(*piece.tensor))
-      copies->all_reduce_sum(communication_, sums + piece.at, piece.count);
+      copies->all_reduce_sum(communication_, sums.elements(piece.at, piece.count));
 }
 
 void GradientStore::reduce(int unit) {
@@ -159,61 +165,59 @@ void GradientStore::reduce(int unit) {
 }
 
 // Copies to the host after all that `after` has enqueued; then the unit's slot is free.
-void GradientStore::send(int unit, Stream& after, float* to, const float* from, size_t count) {
+void GradientStore::send(int unit, Stream& after, const Tensor& to, const Tensor& from) {
   summed_on_device_.record(after);
   host_->out.wait(summed_on_device_);
-  copy(host_->out, to, from, count);
+  copy(host_->out, to, from);
   slot_free_[size_t(slot_of(unit))].record(host_->out);
 }
 
 // Stages 0 and 1: micro-batches add up on this rank. After the last one the sums are reduced over the ranks.
 void GradientStore::reduce_whole(int unit) {
-  const size_t size = layout_.units[size_t(unit)].size, part = sharding_.part(layout_, unit);
-  float* start = whole(unit);
+  const Tensor all = whole(unit), own = part(unit);
+  const size_t first = sharding_.part(layout_, unit);
   const bool over_ranks = last_ && sums_over_ranks();
   Stream& stream = over_ranks ? communication_ : compute_;
   if (over_ranks) {
     computed_[size_t(unit)].record(compute_);
     communication_.wait(computed_[size_t(unit)]);
     if (sharding_.stage == 0) {
-      sum_whole(start, size);
-      sharding_.replicate.all_reduce_sum(communication_, start, size);
-      sum_copies(unit, start, 0, size);
+      sum_whole(all);
+      sharding_.replicate.all_reduce_sum(communication_, all);
+      sum_copies(unit, all, 0);
     } else {
-      sum_part(unit, start + part, false);
-      sharding_.replicate.all_reduce_sum(communication_, start + part, layout_.part_size(unit));
-      sum_copies(unit, start + part, part, layout_.part_size(unit));
+      sum_part(unit, own, false);
+      sharding_.replicate.all_reduce_sum(communication_, own);
+      sum_copies(unit, own, first);
     }
   }
-  if (last_ && on_reduced_) on_reduced_(stream, unit, start + part);
+  if (last_ && on_reduced_) on_reduced_(stream, unit, own);
   if (!host_) return;
-  if (last_ && sharding_.stage == 1) send(unit, stream, kept(unit) + part, start + part, layout_.part_size(unit));
-  else send(unit, stream, kept(unit), start, size);
+  if (last_ && sharding_.stage == 1) send(unit, stream, kept(unit).elements(first, own.size()), own);
+  else send(unit, stream, kept(unit), all);
 }
 
 // Stages 2 and 3: each micro-batch's gradients are reduced over the ranks and added to this rank's part.
 void GradientStore::reduce_part(int unit) {
-  const size_t size = layout_.part_size(unit);
-  float* start = whole(unit);
-  float* sums = !host_ ? kept(unit) : first_ ? start + sharding_.part(layout_, unit) : sums_;
+  const Tensor sums = !host_ ? kept(unit) : first_ ? part(unit) : sums_->elements(0, layout_.part_size(unit));
   if (host_ && !first_) fetch_sums(unit);
   computed_[size_t(unit)].record(compute_);
   communication_.wait(computed_[size_t(unit)]);
   if (host_ && !first_) communication_.wait(sums_came_);
   sum_part(unit, sums, !first_);
   if (!host_) slot_free_[size_t(slot_of(unit))].record(communication_);
-  if (last_) sharding_.replicate.all_reduce_sum(communication_, sums, size);
-  if (last_) sum_copies(unit, sums, sharding_.part(layout_, unit), size);
+  if (last_) sharding_.replicate.all_reduce_sum(communication_, sums);
+  if (last_) sum_copies(unit, sums, sharding_.part(layout_, unit));
   if (last_ && on_reduced_) on_reduced_(communication_, unit, sums);
   if (!host_) return;
-  send(unit, communication_, kept(unit), sums, size);
+  send(unit, communication_, kept(unit), sums);
   sums_free_.record(host_->out);
 }
 
 // Copies the sums of earlier micro-batches of this rank's part to the device.
 void GradientStore::fetch_sums(int unit) {
   host_->in.wait(sums_free_);
-  copy(host_->in, sums_, kept(unit), layout_.part_size(unit));
+  copy(host_->in, sums_->elements(0, layout_.part_size(unit)), kept(unit));
   sums_came_.record(host_->in);
 }
 

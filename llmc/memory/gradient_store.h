@@ -26,10 +26,9 @@ class GradientStore {
   // `host`: null if gradients stay on the device.
   GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, bool tied, DType travels_as,
                 Device& device, Stream& compute, Stream& communication, HostStreams* host);
-  void bind(const Arena& arena);
   // Called once per unit and step, when this rank's shard of the reduced gradients is final. Work that the callback
   // enqueues on `stream` sees these sums.
-  using Reduced = std::function<void(Stream& stream, int unit, const float* part)>;
+  using Reduced = std::function<void(Stream& stream, int unit, const Tensor& part)>;
   void on_reduced(Reduced reduced) { on_reduced_ = std::move(reduced); }
 
   // The next backward pass is the first of its step, or the last, or both, or neither.
@@ -38,33 +37,35 @@ class GradientStore {
   // embedding are always added.
   bool accumulates() const { return !sharded() && !first_; }
   // Call this before the unit's backward is enqueued: it clears the gradients that kernels only add to. Returns the
-  // start of the unit.
-  float* begin(int unit);
+  // whole unit.
+  Tensor begin(int unit);
   // Call this after the unit's backward is enqueued. Sums the unit over the ranks: in stages 0 and 1 after the last
   // micro-batch, in stages 2 and 3 after each.
   void reduce(int unit);
   // The compute stream waits for all sums.
   void finish_step();
 
-  // Call this after finish_step. Returns the sums that this rank updates, sharding.count() elements; they are on the
-  // host if they are offloaded.
-  const float* reduced_shard(int unit) const;
+  // Call this after finish_step. Returns the sums that this rank updates, those of `units` units whose sums lie one
+  // behind the other: sharding.count() elements each. They are on the host if they are offloaded.
+  Tensor reduced_shard(int first_unit, int units = 1) const;
   // Between steps: returns a buffer for a whole unit on this rank.
-  float* borrow_buffer(int unit) const { return whole(unit); }
+  Tensor borrow_buffer(int unit) const { return whole(unit); }
 
  private:
   bool sharded() const { return sharding_.stage >= 2; }
   int slot_of(int unit) const;
   // Both sum over the ranks that shard. sum_whole() sums a whole unit in place. sum_part() sets `sums` to this rank's
   // part of the sum, or adds the part to `sums`.
-  void sum_whole(float* whole, size_t size);
-  void sum_part(int unit, float* sums, bool add);
-  // Sums elements first .. first+count-1 of the unit over the tensor-parallel ranks that have the same elements.
-  void sum_copies(int unit, float* sums, size_t first, size_t count);
-  // The unit's buffer while its backward computes.
-  float* whole(int unit) const;
+  void sum_whole(const Tensor& whole);
+  void sum_part(int unit, const Tensor& sums, bool add);
+  // `sums` are elements first, first + 1, … of the unit. Sums them over the tensor-parallel ranks that have the same
+  // elements.
+  void sum_copies(int unit, const Tensor& sums, size_t first);
+  // The unit's buffer while its backward computes, and this rank's part of it.
+  Tensor whole(int unit) const;
+  Tensor part(int unit) const;
   // The memory in which the unit's gradients, or this rank's part of them, are kept.
-  float* kept(int unit) const;
+  Tensor kept(int unit) const;
   bool has_slots() const { return sharded() || host_; }
   bool sums_over_ranks() const { return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tensor; }
   void clear_added(int unit);
@@ -72,7 +73,7 @@ class GradientStore {
   void reduce_part(int unit);
   void fetch(int unit);
   void fetch_sums(int unit);
-  void send(int unit, Stream& after, float* to, const float* from, size_t count);
+  void send(int unit, Stream& after, const Tensor& to, const Tensor& from);
   int next_unit(int unit) const;
 
   const ParameterLayout& layout_;
@@ -81,12 +82,10 @@ class GradientStore {
   Stream &compute_, &communication_;
   HostStreams* host_;
   Reduced on_reduced_;
-  Planned<float> planned_, planned_sums_;  // whole, or this rank's parts; sums of a part of one unit
-  std::vector<Planned<float>> planned_slots_;
-  Planned<bf16> planned_rounded_;
-  float *gradients_ = nullptr, *sums_ = nullptr;
-  std::vector<float*> slots_;
-  bf16* rounded_ = nullptr;  // a unit that travels in bf16; null: fp32 travels
+  PlannedTensor gradients_;           // of all units: whole, or this rank's parts
+  PlannedTensor sums_;                // sums of a part of one unit, if the gradients are on the host
+  std::vector<PlannedTensor> slots_;  // for whole units
+  PlannedTensor rounded_;             // a unit that travels in bf16; absent: fp32 travels
   std::vector<Event> slot_free_;
   std::vector<Event> computed_;  // one per unit
   Event reduced_, sums_came_, sums_free_, summed_on_device_;

@@ -18,14 +18,15 @@ constexpr const char* kNames[] = {"master weights", "first moments", "second mom
 }  // namespace
 
 OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding,
-                               const StateSettings& settings, DType weights, bool moments, Device& device,
-                               Stream& compute, HostStreams* host)
+                               const StateSettings& settings, const ParameterStore& parameters, bool moments,
+                               Device& device, Stream& compute, HostStreams* host)
     : layout_(layout),
       sharding_(sharding),
       settings_(settings),
-      master_type_(weights == DType::fp32 ? DType::fp32 : settings.master),
+      master_type_(parameters.type() == DType::fp32 ? DType::fp32 : settings.master),
       compute_(compute),
-      host_(host) {
+      host_(host),
+      parameters_(parameters) {
   REQUIRE(!settings.in_pieces() || host, "an offloaded state needs streams on which it travels");
   REQUIRE(settings.piece > 0 && settings.piece % 128 == 0, "pieces of %zu elements: expected a multiple of 128",
           settings.piece);
@@ -40,86 +41,73 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   piece_ = std::min(settings.piece, sharding.stage == 0 || sharding.stage == 3 ? total : largest_unit);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
-    const bool kept = kind == StateKind::weights ? weights == DType::bf16 && settings.master == DType::fp32 : moments;
-    const bool on_host = kept && settings.on_host && moments;
-    stages = stages || on_host || (type(kind) == DType::bf16 && (kept || kind == StateKind::weights));
-    narrows = narrows || (on_host && type(kind) == DType::bf16);
-    if (!kept) continue;
-    const size_t element_bytes = bytes_of(type(kind));
-    planned_[int(kind)] = plan.add_elements(on_host ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)],
-                                            total, element_bytes);
-    if (on_host)
-      planned_slots_[int(kind)] =
-          plan.add_elements(Segment::device, "update slots", kNames[int(kind)], 2 * piece_, element_bytes);
+    const bool is_kept = kind == StateKind::weights ? parameters.type() == DType::bf16 && settings.master == DType::fp32 : moments;
+    const bool is_offloaded = is_kept && settings.on_host && moments;
+    stages = stages || is_offloaded || (type(kind) == DType::bf16 && (is_kept || kind == StateKind::weights));
+    narrows = narrows || (is_offloaded && type(kind) == DType::bf16);
+    if (!is_kept) continue;
+    kept_[int(kind)] = plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind),
+                                {total});
+    if (is_offloaded)
+      slots_[int(kind)] =
+          plan.add(Segment::device, "update slots", kNames[int(kind)], type(kind), {2, piece_});
   }
   if (settings.gradients_on_host && moments)
-    planned_gradients_ = plan.add<float>(Segment::device, "update slots", "gradients", 2 * piece_);
+    gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, piece_});
   if (settings.in_pieces())
     for (int slot = 0; slot < 2; ++slot)
       came_.emplace_back(device), computed_.emplace_back(device), left_.emplace_back(device);
   if (!stages) return;
-  staged_size_ = std::max<size_t>(128, std::min(kStaged, largest_piece) / 128 * 128);
-  planned_staged_ = plan.add<float>(Segment::device, "scratch", "optimizer state as fp32", staged_size_);
-  if (narrows) planned_narrow_ = plan.add<bf16>(Segment::device, "scratch", "optimizer state as bf16", staged_size_);
+  const int64_t staged = std::max<int64_t>(128, int64_t(std::min(kStaged, largest_piece) / 128 * 128));
+  staged_ = plan.add(Segment::device, "scratch", "optimizer state as fp32", DType::fp32, {staged});
+  if (narrows) narrow_ = plan.add(Segment::device, "scratch", "optimizer state as bf16", DType::bf16, {staged});
 }
 
-void OptimizerState::bind(const Arena& arena, std::function<std::byte*(int)> weights) {
-  weights_ = std::move(weights);
-  for (int kind = 0; kind < 3; ++kind) {
-    if (planned_[kind].count) state_[kind] = arena[planned_[kind]];
-    if (planned_slots_[kind].count) slots_[kind] = arena[planned_slots_[kind]];
-  }
-  if (planned_gradients_.count) gradients_ = arena[planned_gradients_];
-  if (staged_size_) staged_ = arena[planned_staged_];
-  if (planned_narrow_.count) narrow_ = arena[planned_narrow_];
+Tensor OptimizerState::view(StateKind kind, int unit) const {
+  if (kind == StateKind::weights && !has_master()) return parameters_.local_shard(unit);
+  return kept(kind).elements(sharding_.at(layout_, unit), sharding_.count(layout_, unit));
 }
 
-StateView OptimizerState::view(StateKind kind, int unit) const {
-  if (kind == StateKind::weights && !has_master()) return {weights_(unit), master_type_, false};
-  const StateView all{state_[int(kind)], type(kind), slots_[int(kind)] != nullptr};
-  return all.from(sharding_.at(layout_, unit));
+void OptimizerState::widen(const Tensor& to, const Tensor& from, bool from_host) {
+  if (from.type == DType::fp32) return copy(compute_, to, from);
+  const Tensor here = from_host ? narrow_->elements(0, from.size()) : from;
+  if (from_host) copy(compute_, here, from);
+  accumulate(compute_, to, here, false);
 }
 
-void OptimizerState::widen(float* to, const StateView& from, size_t n) {
-  if (from.type == DType::fp32) return copy(compute_, to, reinterpret_cast<const float*>(from.data), n);
-  const bf16* source = reinterpret_cast<const bf16*>(from.data);
-  if (from.on_host) copy(compute_, narrow_, source, n), source = narrow_;
-  accumulate(compute_, to, source, n, false);
-}
-
-void OptimizerState::narrow(const StateView& to, const float* from, size_t n) {
-  if (to.type == DType::fp32) return copy(compute_, reinterpret_cast<float*>(to.data), from, n);
-  bf16* target = reinterpret_cast<bf16*>(to.data);
-  cast(compute_, to.on_host ? narrow_ : target, from, n);
-  if (to.on_host) copy(compute_, target, narrow_, n);
+void OptimizerState::narrow(const Tensor& to, const Tensor& from, bool to_host) {
+  if (to.type == DType::fp32) return copy(compute_, to, from);
+  const Tensor here = to_host ? narrow_->elements(0, to.size()) : to;
+  cast(compute_, here, from);
+  if (to_host) copy(compute_, to, here);
 }
 
 void OptimizerState::set(StateKind kind, int unit, size_t at, size_t count, const Fill& fill) {
-  const StateView target = view(kind, unit).from(at);
-  if (is_plain(target)) return fill(reinterpret_cast<float*>(target.data), 0, count);
-  for (size_t done = 0; done < count; done += staged_size_) {
-    const size_t n = std::min(staged_size_, count - done);
-    fill(staged_, done, n);
-    narrow(target.from(done), staged_, n);
+  const Tensor target = view(kind, unit).elements(at, count);
+  if (is_plain(kind)) return fill(target, 0);
+  for (int64_t done = 0, n; done < target.size(); done += n) {
+    n = std::min(staged_->size(), target.size() - done);
+    const Tensor staged = staged_->elements(0, n);
+    fill(staged, size_t(done));
+    narrow(target.elements(done, n), staged, on_host(kind));
   }
 }
 
 void OptimizerState::get(StateKind kind, int unit, const Use& use) {
-  const StateView source = view(kind, unit);
-  const size_t count = sharding_.count(layout_, unit);
-  if (is_plain(source)) return use(reinterpret_cast<const float*>(source.data), 0, count);
-  for (size_t done = 0; done < count; done += staged_size_) {
-    const size_t n = std::min(staged_size_, count - done);
-    widen(staged_, source.from(done), n);
-    use(staged_, done, n);
+  const Tensor source = view(kind, unit);
+  if (is_plain(kind)) return use(source, 0);
+  for (int64_t done = 0, n; done < source.size(); done += n) {
+    n = std::min(staged_->size(), source.size() - done);
+    const Tensor staged = staged_->elements(0, n);
+    widen(staged, source.elements(done, n), on_host(kind));
+    use(staged, size_t(done));
   }
 }
 
 void OptimizerState::read(StateKind kind, int unit, size_t at, size_t count, float* to) {
-  const StateView source = view(kind, unit).from(at);
+  const Tensor source = view(kind, unit).elements(at, count);
   std::vector<bf16> narrow(source.type == DType::bf16 ? count : 0);
-  if (narrow.empty()) copy(compute_, to, reinterpret_cast<const float*>(source.data), count);
-  else copy(compute_, narrow.data(), reinterpret_cast<const bf16*>(source.data), count);
+  copy(compute_, narrow.empty() ? Tensor(to, {source.size()}) : Tensor(narrow.data(), {source.size()}), source);
   compute_.synchronize();
   for (size_t i = 0; i < narrow.size(); ++i) to[i] = to_float(narrow[i]);
 }
@@ -129,36 +117,36 @@ void OptimizerState::begin_update() {
   for (const Event& left : left_) host_->in.wait(left);
 }
 
-void OptimizerState::update(size_t at, size_t count, const float* gradients, const Update& f) {
-  if (settings_.in_pieces()) return update_in_pieces(at, count, gradients, f);
-  const auto part = [&](StateKind kind) {
-    return state_[int(kind)] ? StateView{state_[int(kind)], type(kind), false}.from(at).data : nullptr;
-  };
-  f({part(StateKind::weights), part(StateKind::first_moments), part(StateKind::second_moments), gradients, 0, count});
+void OptimizerState::update(size_t at, const Tensor& gradients, const Update& f) {
+  if (settings_.in_pieces()) return update_in_pieces(at, gradients, f);
+  const auto part = [&](StateKind kind) { return kept(kind).elements(at, gradients.size()); };
+  f({part(StateKind::weights), part(StateKind::first_moments), part(StateKind::second_moments), gradients, 0});
 }
 
-void OptimizerState::update_in_pieces(size_t at, size_t count, const float* gradients, const Update& f) {
-  for (size_t done = 0; done < count; done += piece_, slot_ ^= 1) {
-    const size_t n = std::min(piece_, count - done), slot = size_t(slot_);
-    std::byte* here[3] = {};  // of the kinds that are kept
-    const auto for_each = [&](auto&& move) {
-      for (const StateKind kind : kStateKinds) {
-        if (!state_[int(kind)]) continue;
-        const StateView kept = StateView{state_[int(kind)], type(kind), false}.from(at + done);
-        here[int(kind)] =
-            slots_[int(kind)] ? StateView{slots_[int(kind)], type(kind), false}.from(slot * piece_).data : kept.data;
-        if (slots_[int(kind)]) move(kept.data, here[int(kind)], kept.bytes(n));
-      }
-    };
+void OptimizerState::update_in_pieces(size_t at, const Tensor& gradients, const Update& f) {
+  for (int64_t done = 0, n; done < gradients.size(); done += n, slot_ ^= 1) {
+    n = std::min(int64_t(piece_), gradients.size() - done);
+    const size_t slot = size_t(slot_);
+    Tensor there[3], here[3];  // of each kind: where it is kept, and on the device
+    for (int kind = 0; kind < 3; ++kind) {
+      there[kind] = kept_[kind]->elements(at + done, n);
+      here[kind] = slots_[kind] ? slots_[kind]->at(slot_).elements(0, n) : there[kind];
+    }
+    Tensor gradients_here = gradients.elements(done, n);
     host_->in.wait(left_[slot]);
-    for_each([&](std::byte* kept, std::byte* device, size_t bytes) { copy_bytes(host_->in, device, kept, bytes); });
-    if (gradients_) copy(host_->in, gradients_ + slot * piece_, gradients + done, n);
+    for (int kind = 0; kind < 3; ++kind)
+      if (slots_[kind]) copy(host_->in, here[kind], there[kind]);
+    if (gradient_slots_) {
+      copy(host_->in, gradient_slots_->at(slot_).elements(0, n), gradients_here);
+      gradients_here = gradient_slots_->at(slot_).elements(0, n);
+    }
     came_[slot].record(host_->in);
     compute_.wait(came_[slot]);
-    f({here[0], here[1], here[2], gradients_ ? gradients_ + slot * piece_ : gradients + done, done, n});
+    f({here[0], here[1], here[2], gradients_here, size_t(done)});
     computed_[slot].record(compute_);
     host_->out.wait(computed_[slot]);
-    for_each([&](std::byte* kept, std::byte* device, size_t bytes) { copy_bytes(host_->out, kept, device, bytes); });
+    for (int kind = 0; kind < 3; ++kind)
+      if (slots_[kind]) copy(host_->out, there[kind], here[kind]);
     left_[slot].record(host_->out);
   }
 }

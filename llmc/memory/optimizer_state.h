@@ -12,6 +12,7 @@
 
 #include "llmc/device/number.h"
 #include "llmc/memory/host_streams.h"
+#include "llmc/memory/parameter_store.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/sharding.h"
 
@@ -27,59 +28,52 @@ struct StateSettings {
   bool in_pieces() const { return on_host || gradients_on_host; }
 };
 
-struct StateView {
-  std::byte* data;
-  DType type;
-  bool on_host;
-  size_t bytes(size_t count) const { return count * bytes_of(type); }
-  StateView from(size_t element) const { return {data + bytes(element), type, on_host}; }
-};
-
 class OptimizerState {
  public:
-  // `weights`: the products' type. `moments`: false if nothing is trained. `host`: needed if something is offloaded.
+  // `parameters` hold the products' weights. `moments`: false if nothing is trained. `host`: needed if something is
+  // offloaded.
   OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding,
-                 const StateSettings& settings, DType weights, bool moments, Device& device, Stream& compute,
-                 HostStreams* host);
-  // `weights` returns the address of those weights of a unit that this rank updates.
-  void bind(const Arena& arena, std::function<std::byte*(int unit)> weights);
+                 const StateSettings& settings, const ParameterStore& parameters, bool moments, Device& device,
+                 Stream& compute, HostStreams* host);
 
-  bool has_master() const { return planned_[0].count > 0; }
+  bool has_master() const { return bool(kept(StateKind::weights)); }
   DType type(StateKind kind) const { return kind == StateKind::weights ? master_type_ : settings_.moments; }
   bool rounds() const { return type(StateKind::weights) == DType::bf16 || settings_.moments == DType::bf16; }
-  // Returns the unit's elements that this rank updates. Compute may read them between steps: each step ends when all
-  // copies to the host have joined the compute stream.
-  StateView view(StateKind kind, int unit) const;
+  // True if numbers of this kind lie in memory of the host.
+  bool on_host(StateKind kind) const { return bool(slots_[int(kind)]); }
+  // Returns the unit's elements that this rank updates, (sharding.count()). Compute may read them between steps: each
+  // step ends when all copies to the host have joined the compute stream.
+  Tensor view(StateKind kind, int unit) const;
 
-  // Sets elements at .. at+count-1 of the unit's part that this rank updates. `fill` must enqueue work that writes
-  // elements first .. first+n-1 of these, in fp32, to the device address `to`.
-  using Fill = std::function<void(float* to, size_t first, size_t n)>;
+  // Sets elements at .. at+count-1 of the unit's part that this rank updates. `fill` must enqueue work that writes the
+  // elements from number `first` of these on to `to`, which is fp32 and on the device.
+  using Fill = std::function<void(const Tensor& to, size_t first)>;
   void set(StateKind kind, int unit, size_t at, size_t count, const Fill& fill);
   // Calls `use` with all of that part as fp32 numbers on the device, one stretch after the other.
-  using Use = std::function<void(const float* from, size_t first, size_t n)>;
+  using Use = std::function<void(const Tensor& from, size_t first)>;
   void get(StateKind kind, int unit, const Use& use);
   // Copies elements at .. at+count-1 to the host as fp32, and waits for them.
   void read(StateKind kind, int unit, size_t at, size_t count, float* to);
 
   // Call this before an update of all the state.
   void begin_update();
-  // Calls `f` with stretches of elements at .. at+count-1 of the state (Sharding::at). A stretch and its gradients are
-  // on the device while the work that f enqueues on compute reads and writes them. `master` is null if there is no
-  // master copy.
+  // Calls `f` with stretches of the state from element `at` on (Sharding::at), as many elements as `gradients` has. A
+  // stretch and its gradients are on the device while the work that f enqueues on compute reads and writes them.
+  // `first` is the stretch's first element, counted from `at`. `master` is absent if there is no master copy.
   struct Stretch {
-    std::byte *master, *m, *v;
-    const float* gradients;
-    size_t first, n;
+    Tensor master, m, v, gradients;
+    size_t first;
   };
   using Update = std::function<void(const Stretch&)>;
-  void update(size_t at, size_t count, const float* gradients, const Update& f);
+  void update(size_t at, const Tensor& gradients, const Update& f);
 
  private:
-  void update_in_pieces(size_t at, size_t count, const float* gradients, const Update& f);
-  // widen() converts n numbers of the state, on the device or the host, to fp32 on the device; narrow() converts back.
-  void widen(float* to, const StateView& from, size_t n);
-  void narrow(const StateView& to, const float* from, size_t n);
-  bool is_plain(const StateView& view) const { return view.type == DType::fp32 && !view.on_host; }
+  const Tensor& kept(StateKind kind) const { return kept_[int(kind)]; }
+  void update_in_pieces(size_t at, const Tensor& gradients, const Update& f);
+  // widen() converts numbers of the state, on the device or the host, to fp32 on the device; narrow() converts back.
+  void widen(const Tensor& to, const Tensor& from, bool from_host);
+  void narrow(const Tensor& to, const Tensor& from, bool to_host);
+  bool is_plain(StateKind kind) const { return type(kind) == DType::fp32 && !on_host(kind); }
 
   static constexpr size_t kStaged = size_t(1) << 18;  // elements
   const ParameterLayout& layout_;
@@ -88,16 +82,11 @@ class OptimizerState {
   const DType master_type_;
   Stream& compute_;
   HostStreams* host_;
-  Planned<std::byte> planned_[3], planned_slots_[3];  // master, first and second moments
-  Planned<float> planned_gradients_;
-  Planned<float> planned_staged_;
-  Planned<bf16> planned_narrow_;
-  std::byte *state_[3] = {}, *slots_[3] = {};
-  float* gradients_ = nullptr;  // slots for gradients from the host
-  float* staged_ = nullptr;
-  bf16* narrow_ = nullptr;
-  size_t staged_size_ = 0, piece_ = 0;
-  std::function<std::byte*(int unit)> weights_;
+  const ParameterStore& parameters_;
+  PlannedTensor kept_[3], slots_[3];  // master, first and second moments; of what is offloaded, two slots on the device
+  PlannedTensor gradient_slots_;      // two slots for gradients from the host
+  PlannedTensor staged_, narrow_;     // numbers on their way: as fp32, and as bf16
+  size_t piece_ = 0;                  // elements of a slot
   std::vector<Event> came_, computed_, left_;  // one per slot
   int slot_ = 0;
 };

@@ -1,16 +1,14 @@
 #include "llmc/memory/parameter_store.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "llmc/base/error.h"
 #include "llmc/device/faults.h"
 #include "llmc/device/number.h"
 
-template <class T>
-ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout,
-                                  const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales,
-                                  int blocks_at_once, Device& device, Stream& compute, Stream& communication)
+ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
+                               const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales,
+                               int blocks_at_once, Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
       sharding_(sharding),
       tied_(config.tied),
@@ -35,8 +33,7 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
   }
   finds_largest_ = scales && fp8.finds_largest_weights();
   if (scales && fp8.per_tensor_scale())
-    planned_largest_ =
-        plan.add<float>(Segment::symmetric, "FP8 scales", "largest weights", size_t(config.L * kProducts));
+    largest_ = plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProducts});
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
   size_t size = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
@@ -44,64 +41,54 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
     size += whole && !travels_in_fp8(unit) ? layout.units[size_t(unit)].size : sharding.count(layout, unit);
     gathered_.emplace_back(device);
   }
-  planned_weights_ = plan.add<T>(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", size);
+  weights_ = plan.add(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", type, {size});
   if (!whole) plan_slots(plan, device);
 }
 
-template <class T>
-void ParameterStore<T>::plan_slots(MemoryPlan& plan, Device& device) {
+void ParameterStore::plan_slots(MemoryPlan& plan, Device& device) {
   const int slots = 1 + std::max(slot_of(layout_.embedding_unit()), slot_of(layout_.head_unit()));
   std::vector<size_t> sizes(size_t(slots), 0);
   for (int unit = 0; unit < int(layout_.units.size()); ++unit)
     if (!travels_in_fp8(unit))
       sizes[size_t(slot_of(unit))] = std::max(sizes[size_t(slot_of(unit))], layout_.units[size_t(unit)].size);
-  for (size_t size : sizes) {
-    planned_slots_.push_back(size ? plan.add<T>(Segment::symmetric, "gathered", "weights of a unit", size)
-                                  : Planned<T>{});
-    slots_.push_back({nullptr, -1, Event(device)});
-  }
+  for (size_t size : sizes)
+    slots_.push_back({size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type(), {size})
+                           : PlannedTensor(),
+                      -1, Event(device)});
 }
 
-template <class T>
-void ParameterStore<T>::bind(const Arena& arena) {
-  weights_ = arena[planned_weights_];
-  for (size_t i = 0; i < slots_.size(); ++i)
-    slots_[i].data = planned_slots_[i].count ? arena[planned_slots_[i]] : nullptr;
-  if constexpr (kSeparate) {
-    if (planned_largest_.count) {
-      largest_ = arena[planned_largest_];
-      clear(compute_, largest_, planned_largest_.count);  // the ranks all-reduce the words of products in bf16, too
-    }
-    if (fp8_gather_)
-      fp8_gather_->bind(arena, largest_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
-    if (quantized_)
-      quantized_->bind(arena, compute_, largest_, [&](int layer) {
-        const int unit = layout_.block_unit(layer);
-        return travels_in_fp8(unit) ? fp8_gather_->gathered(layer) : BlockSource{whole(unit)};
-      });
-  }
+void ParameterStore::prepare() {
+  if (largest_) clear(compute_, largest_);  // the ranks all-reduce the words of products in bf16, too
+  if (fp8_gather_)
+    fp8_gather_->prepare(largest_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
+  if (quantized_)
+    quantized_->prepare(compute_, largest_, [&](int layer) {
+      const int unit = layout_.block_unit(layer);
+      return travels_in_fp8(unit) ? fp8_gather_->gathered(layer) : whole(unit);
+    });
 }
 
-template <class T>
-int ParameterStore<T>::slot_of(int unit) const {
+int ParameterStore::slot_of(int unit) const {
   const Unit& u = layout_.units[size_t(unit)];
   if (u.kind == UnitKind::block) return u.layer % blocks_at_once_;
   return blocks_at_once_ + (tied_ && u.kind == UnitKind::embedding);
 }
 
-template <class T>
-T* ParameterStore<T>::local_shard(int unit) const {
-  const bool whole_here = sharding_.stage < 3 && !travels_in_fp8(unit);
-  return weights_ + weights_at_[size_t(unit)] + (whole_here ? sharding_.first(layout_, unit) : 0);
+Tensor ParameterStore::local_shard(int first_unit, int units) const {
+  const bool whole_here = sharding_.stage < 3 && !travels_in_fp8(first_unit);
+  size_t count = 0;
+  for (int unit = first_unit; unit < first_unit + units; ++unit) count += sharding_.count(layout_, unit);
+  return weights_->elements(weights_at_[size_t(first_unit)] + (whole_here ? sharding_.first(layout_, first_unit) : 0),
+                            count);
 }
 
-template <class T>
-const T* ParameterStore<T>::whole(int unit) const {
-  return sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].data : weights_ + weights_at_[size_t(unit)];
+Tensor ParameterStore::whole(int unit) const {
+  const size_t size = layout_.units[size_t(unit)].size;
+  return sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].weights->elements(0, size)
+                              : weights_->elements(weights_at_[size_t(unit)], size);
 }
 
-template <class T>
-void ParameterStore<T>::changed() {
+void ParameterStore::changed() {
   quantized_now_.assign(quantized_now_.size(), false);
   if (fp8_gather_) fp8_gather_->changed();
   moved_since_update_ = false;
@@ -109,25 +96,21 @@ void ParameterStore<T>::changed() {
   awaited_.assign(awaited_.size(), false);
 }
 
-template <class T>
-void ParameterStore<T>::updated(bool found_largest) {
+void ParameterStore::updated(bool found_largest) {
   changed();
   found_largest_ = found_largest;
-  if (sharding_.stage == 0 && found_largest) all_reduce_max(largest_, planned_largest_.count);
+  if (sharding_.stage == 0 && found_largest) all_reduce_max(largest_);
   if (sharding_.stage == 0) return;
   updated_.record(compute_);
-  if constexpr (kSeparate) {
-    const bool compare = found_largest && any_in_bf16_;
-    if (!compare && !fp8_gather_) return;
-    communication_.wait(updated_);
-    moved_since_update_ = true;
-    if (compare) sharding_.all_reduce_max(communication_, largest_, planned_largest_.count);
-    if (fp8_gather_) fp8_gather_->updated(found_largest);
-  }
+  const bool compare = found_largest && any_in_bf16_;
+  if (!compare && !fp8_gather_) return;
+  communication_.wait(updated_);
+  moved_since_update_ = true;
+  if (compare) sharding_.all_reduce_max(communication_, largest_);
+  if (fp8_gather_) fp8_gather_->updated(found_largest);
 }
 
-template <class T>
-void ParameterStore<T>::gather(int unit, const char* file, int line) {
+void ParameterStore::gather(int unit, const char* file, int line) {
   if (fault_skips(file, line)) return;
   REQUIRE(!in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is gathered again before it was released", file, line,
           unit);
@@ -144,68 +127,44 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
   }
   if (!moved_since_update_) communication_.wait(updated_);
   moved_since_update_ = true;
-  if constexpr (kSeparate) {
-    if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
-  }
-  if (!travels_in_fp8(unit))
-    sharding_.gather.all_gather(communication_, const_cast<T*>(whole(unit)), local_shard(unit),
-                                layout_.part_size(unit) * sizeof(T));
+  if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
+  else sharding_.gather.all_gather(communication_, whole(unit), local_shard(unit));
   gathered_[size_t(unit)].record(communication_);
   awaited_[size_t(unit)] = false;
 }
 
-template <class T>
-void ParameterStore<T>::all_reduce_max(float* numbers, size_t count) {
+void ParameterStore::all_reduce_max(const Tensor& numbers) {
   if (!sharding_.tensor_gather) return;
   computed_.record(compute_);
   communication_.wait(computed_);
-  sharding_.tensor_gather->all_reduce_max(communication_, numbers, count);
+  sharding_.tensor_gather->all_reduce_max(communication_, numbers);
   agreed_.record(communication_);
   compute_.wait(agreed_);
 }
 
 // The compute stream waits only once for each gather of a unit.
-template <class T>
-void ParameterStore<T>::await(int unit) {
+void ParameterStore::await(int unit) {
   REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
   if (sharding_.stage == 0 || awaited_[size_t(unit)]) return;
   compute_.wait(gathered_[size_t(unit)]);
   awaited_[size_t(unit)] = true;
 }
 
-template <class T>
-const T* ParameterStore<T>::get(int unit) {
-  REQUIRE(layout_.units.at(size_t(unit)).kind != UnitKind::block, "unit %d is a block: ask for get_block", unit);
+UnitTensors ParameterStore::get(int unit) {
   await(unit);
-  return whole(unit);
-}
-
-template <class T>
-BlockWeights<T> ParameterStore<T>::get_block(int layer) {
-  const int unit = layout_.block_unit(layer);
-  await(unit);
-  if constexpr (kSeparate) {
-    const bool as_bytes = travels_in_fp8(unit);
-    if (quantized_ && !quantized_now_[size_t(unit)]) {
-      quantized_->make(compute_, layer, found_largest_,
-                       [this](float* numbers, size_t n) { all_reduce_max(numbers, n); });
-      quantized_now_[size_t(unit)] = true;
-    }
-    if (as_bytes) return {fp8_gather_->norm1(layer), nullptr, nullptr, fp8_gather_->norm2(layer), nullptr, nullptr};
+  const int layer = layout_.units[size_t(unit)].layer;
+  if (quantized_ && layer >= 0 && !quantized_now_[size_t(unit)]) {
+    quantized_->make(compute_, layer, found_largest_, [this](const Tensor& numbers) { all_reduce_max(numbers); });
+    quantized_now_[size_t(unit)] = true;
   }
-  const T* base = whole(unit);
-  const auto at = [&](const char* product) { return base + layout_.offset(unit, product); };
-  return {at("norm1"), at("qkv"), at("o"), at("norm2"), at("gate_up"), at("down")};
+  if (travels_in_fp8(unit)) return {layout_, unit, {}, fp8_gather_->vectors(layer)};
+  return {layout_, unit, whole(unit)};
 }
 
-template <class T>
-void ParameterStore<T>::release(int unit, const char* file, int line) {
+void ParameterStore::release(int unit, const char* file, int line) {
   if (fault_skips(file, line)) return;
   REQUIRE(in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is released, and nobody gathered it", file, line,
           unit);
   in_use_[size_t(unit)] = false;
   if (sharding_.stage == 3) slots_[size_t(slot_of(unit))].released.record(compute_);
 }
-
-template class ParameterStore<float>;
-template class ParameterStore<bf16>;

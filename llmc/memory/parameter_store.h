@@ -7,47 +7,45 @@
 // Stage 3 has `blocks_at_once` buffers for blocks, which they use in turn, and one buffer for the embedding and the
 // head. If the head is tied, both are needed at once and have a buffer each.
 //
-// The weights of FP8 products are quantized by the first get_block() after they were changed or gathered, or
+// The weights of FP8 products are quantized by the first get() after they were changed or gathered, or
 // they are gathered as FP8 bytes (fp8_gather.h).
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "llmc/kernels/adamw.h"
 #include "llmc/memory/fp8_gather.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
 #include "llmc/memory/sharding.h"
-#include "llmc/model/block.h"
+#include "llmc/model/parameters.h"
 
-template <class T>
 class ParameterStore {
  public:
-  // `scales`: for FP8 products; null: there are none.
-  ParameterStore(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout, const Sharding& sharding,
-                 const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once, Device& device, Stream& compute,
-                 Stream& communication);
-  void bind(const Arena& arena);
+  // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none.
+  ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
+                 const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
+                 Device& device, Stream& compute, Stream& communication);
+  // Call this once the plan has memory: it makes the tables of FP8 products.
+  void prepare();
+
+  DType type() const { return weights_->type; }
 
   void gather(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // get() returns the start of the embedding or the head, to which the caller adds an offset of the layout. get_block()
-  // returns a block's weights; those of FP8 products may be null. Both are valid until release(unit).
-  const T* get(int unit);
-  BlockWeights<T> get_block(int layer);
-  // get_block(layer) must have been called before.
+  // Returns the unit's weights, which are valid until release(unit). A block's weights of FP8 products may be absent.
+  UnitTensors get(int unit);
+  // get() must have been called before for the block.
   QuantizedWeight quantized(int layer, Product product) const {
     return quantized_ ? quantized_->get(layer, product) : QuantizedWeight{};
   }
   void release(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
-  // Returns the weights of a unit that the optimizer writes and the next step uses: sharding.count() elements.
-  T* local_shard(int unit) const;
+  // Returns the weights that the optimizer writes and the next step uses, those of `units` units that lie one behind the
+  // other: sharding.count() elements each.
+  Tensor local_shard(int first_unit, int units = 1) const;
   // Returns the memory (L, kProducts) in which an update leaves the amaxes of this rank's weights. The caller clears it
-  // first. Empty if the amaxes are not needed.
-  AdamWAmax largest_weights() const {
-    return {finds_largest_ ? largest_ : nullptr, finds_largest_ ? planned_largest_.count : 0};
-  }
+  // first. Absent if the amaxes are not needed.
+  Tensor largest_weights() const { return finds_largest_ ? *largest_ : Tensor(); }
   // Call this after all weights were updated on the compute stream. `found_largest`: largest_weights() holds their
   // amaxes.
   void updated(bool found_largest = false);
@@ -58,27 +56,24 @@ class ParameterStore {
  private:
   // A buffer for a whole unit, and the unit that is in it.
   struct Slot {
-    T* data;
+    PlannedTensor weights;
     int unit = -1;
     Event released;
   };
   int slot_of(int unit) const;
-  const T* whole(int unit) const;
+  Tensor whole(int unit) const;
   void await(int unit);
-  // numbers (count) = the maximum over the ranks of a tensor-parallel group. Compute waits for it.
-  void all_reduce_max(float* numbers, size_t count);
+  // numbers = the maximum over the ranks of a tensor-parallel group. Compute waits for it.
+  void all_reduce_max(const Tensor& numbers);
   bool travels_in_fp8(int unit) const { return fp8_gather_ && fp8_gather_->takes(layout_.units[size_t(unit)].layer); }
   void plan_slots(MemoryPlan& plan, Device& device);
 
-  static constexpr bool kSeparate = !std::is_same_v<T, float>;
   const ParameterLayout& layout_;
   const Sharding sharding_;
   const bool tied_;
   const int blocks_at_once_;
   Stream &compute_, &communication_;
-  Planned<T> planned_weights_;
-  std::vector<Planned<T>> planned_slots_;
-  T* weights_ = nullptr;            // whole units in stages 0 to 2, unless they travel in FP8; else parts
+  PlannedTensor weights_;           // whole units in stages 0 to 2, unless they travel in FP8; else parts
   std::vector<size_t> weights_at_;  // for each unit: where it lies in weights_
   std::vector<Slot> slots_;
   std::vector<bool> in_use_;     // for each unit: gathered and not released yet
@@ -86,8 +81,7 @@ class ParameterStore {
   std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it
   Event updated_, computed_, agreed_;
   bool moved_since_update_ = true;  // the communication stream has waited for the last update
-  Planned<float> planned_largest_;  // set if a tensor has one scale
-  float* largest_ = nullptr;
+  PlannedTensor largest_;           // (L, kProducts), if a tensor has one scale
   bool finds_largest_ = false, found_largest_ = false;
   bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
   std::optional<Fp8Gather> fp8_gather_;

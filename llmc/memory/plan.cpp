@@ -21,12 +21,19 @@ std::vector<std::pair<size_t, std::string>> by_category(const std::vector<Memory
 
 }  // namespace
 
-int MemoryPlan::add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes,
-                          size_t element_bytes) {
+PlannedTensor MemoryPlan::add(Segment segment, const std::string& category, const std::string& name, DType type,
+                              TensorShape shape) {
+  return add(segment, category, name, type, shape, bytes_of(type));
+}
+
+PlannedTensor MemoryPlan::add(Segment segment, const std::string& category, const std::string& name, DType type,
+                              TensorShape shape, size_t element_bytes) {
+  const Tensor& tensor = tensors_.emplace_back(nullptr, type, shape);
+  const size_t bytes = tensor.span_bytes();
   size_t& size = sizes_[size_t(segment)];
   buffers_.push_back({segment, category, name, bytes, size, element_bytes});
   size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  return int(buffers_.size()) - 1;
+  return PlannedTensor(&tensor);
 }
 
 size_t MemoryPlan::reserved_bytes() const {
@@ -55,22 +62,17 @@ std::string MemoryPlan::table() const {
   return text;
 }
 
-Arena::Arena(Device& device, const MemoryPlan& plan, Communicator* communicator)
-    : buffers_(plan.buffers()),
-      device_(device, plan.bytes(Segment::device)),
+Arena::Arena(Device& device, MemoryPlan& plan, Communicator* communicator)
+    : device_(device, plan.bytes(Segment::device)),
       symmetric_(communicator ? communicator->allocate(device, plan.bytes(Segment::symmetric))
                               : DeviceMemory(device, plan.bytes(Segment::symmetric))),
-      pinned_(device, plan.bytes(Segment::pinned)) {}
+      pinned_(device, plan.bytes(Segment::pinned)) {
+  for (size_t i = 0; i < plan.buffers_.size(); ++i)
+    plan.tensors_[i].data = base(plan.buffers_[i].segment) + plan.buffers_[i].offset;
+}
 
 std::byte* Arena::base(Segment segment) const {
   return segment == Segment::device      ? device_.data()
          : segment == Segment::symmetric ? symmetric_.data()
                                          : pinned_.data();
-}
-
-std::byte* Arena::address(int buffer) const {
-  REQUIRE(buffer >= 0 && size_t(buffer) < buffers_.size(), "buffer %d of a memory plan of %zu buffers", buffer,
-          buffers_.size());
-  const MemoryPlan::Buffer& b = buffers_[size_t(buffer)];
-  return base(b.segment) + b.offset;
 }

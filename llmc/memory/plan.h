@@ -3,18 +3,23 @@
 // --dry-run. The plan also counts the device memory that the driver and the libraries take by themselves (reserve.h).
 //
 //   MemoryPlan plan;
-//   Planned<float> m = plan.add<float>(Segment::device, "optimizer", "first moments", n);
+//   PlannedTensor m = plan.add(Segment::device, "optimizer", "first moments", DType::fp32, {n});
 //   Arena arena(device, plan);
-//   float* pointer = arena[m];
+//   clear(stream, m);             // a PlannedTensor is a Tensor
+//
+// The plan owns the tensors. They have a shape from the start, and an address as long as the plan's arena lives. Views
+// of them must therefore be taken after the arena was made.
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "llmc/comm/communicator.h"
 #include "llmc/device/device.h"
+#include "llmc/device/tensor.h"
 
 enum class Segment {
   device,     // memory of one rank's GPU
@@ -22,11 +27,38 @@ enum class Segment {
   pinned,     // page-locked memory of the host
 };
 
-// A registered buffer of `count` elements.
+// A tensor of a plan; absent unless MemoryPlan::add() made it. It can be passed wherever a Tensor is expected. The plan
+// must outlive it.
+class PlannedTensor {
+ public:
+  PlannedTensor() = default;
+  operator const Tensor&() const { return *tensor_; }
+  const Tensor& operator*() const { return *tensor_; }
+  const Tensor* operator->() const { return tensor_; }
+  explicit operator bool() const { return bool(*tensor_); }
+
+ private:
+  friend class MemoryPlan;
+  explicit PlannedTensor(const Tensor* tensor) : tensor_(tensor) {}
+  static inline const Tensor kAbsent;
+  const Tensor* tensor_ = &kAbsent;
+};
+
+// `count` structs of a plan; none unless MemoryPlan::add_array() made it. It can be passed as a pointer to the first
+// one, which is null if there are none. The plan must outlive it.
 template <class T>
-struct Planned {
-  int buffer = -1;
-  size_t count = 0;
+class PlannedArray {
+ public:
+  PlannedArray() = default;
+  T* get() const { return static_cast<T*>(bytes_->data); }
+  operator T*() const { return get(); }
+  T* operator->() const { return get(); }
+  size_t count() const { return size_t(bytes_->size()) / sizeof(T); }
+
+ private:
+  friend class MemoryPlan;
+  explicit PlannedArray(const PlannedTensor& bytes) : bytes_(bytes) {}
+  PlannedTensor bytes_;
 };
 
 class MemoryPlan {
@@ -41,16 +73,14 @@ class MemoryPlan {
     size_t element_bytes;
   };
 
-  template <class T>
-  Planned<T> add(Segment segment, const std::string& category, const std::string& name, size_t count) {
-    return {add_bytes(segment, category, name, count * sizeof(T), sizeof(T)), count};
-  }
+  MemoryPlan() = default;
+  MemoryPlan(const MemoryPlan&) = delete;
 
-  // The same for a type that is known only at run time, with elements of 1, 2 or 4 bytes. The count of the result is in
-  // bytes.
-  Planned<std::byte> add_elements(Segment segment, const std::string& category, const std::string& name, size_t count,
-                                  size_t element_bytes) {
-    return {add_bytes(segment, category, name, count * element_bytes, element_bytes), count * element_bytes};
+  PlannedTensor add(Segment segment, const std::string& category, const std::string& name, DType type,
+                    TensorShape shape);
+  template <class T>
+  PlannedArray<T> add_array(Segment segment, const std::string& category, const std::string& name, size_t count) {
+    return PlannedArray<T>(add(segment, category, name, DType::uint8, {int64_t(count * sizeof(T))}, sizeof(T)));
   }
 
   // Counts device memory that the run needs beside its buffers. The arena does not hold it.
@@ -68,31 +98,26 @@ class MemoryPlan {
   std::string table() const;
 
  private:
-  int add_bytes(Segment segment, const std::string& category, const std::string& name, size_t bytes,
-                size_t element_bytes);
+  friend class Arena;
+  PlannedTensor add(Segment segment, const std::string& category, const std::string& name, DType type,
+                    TensorShape shape, size_t element_bytes);
 
   std::vector<Buffer> buffers_;
+  std::deque<Tensor> tensors_;  // one per buffer; a deque, because PlannedTensor points into it
   std::vector<std::pair<std::string, size_t>> reserved_;
   size_t sizes_[3] = {0, 0, 0};
 };
 
-// The memory of a plan.
+// The memory of a plan. The constructor gives the plan's tensors their addresses, so a plan has one arena at a time.
 class Arena {
  public:
   Arena() = default;
   // The communicator, if there is one, allocates the symmetric segment; then all ranks must call this.
-  Arena(Device& device, const MemoryPlan& plan, Communicator* communicator = nullptr);
+  Arena(Device& device, MemoryPlan& plan, Communicator* communicator = nullptr);
 
-  template <class T>
-  T* operator[](const Planned<T>& planned) const {
-    return reinterpret_cast<T*>(address(planned.buffer));
-  }
   std::byte* base(Segment segment) const;
 
  private:
-  std::byte* address(int buffer) const;
-
-  std::vector<MemoryPlan::Buffer> buffers_;
   DeviceMemory device_, symmetric_;
   PinnedMemory pinned_;
 };

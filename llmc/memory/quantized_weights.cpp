@@ -24,10 +24,10 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
         const std::string name =
             format("%s of slot %d%s", product_name(product), slot, by_columns ? ", transposed" : "");
         if (!as_gathered)
-          slots_[size_t(slot)].planned_data[int(product)][by_columns] =
-              plan.add<uint8_t>(Segment::device, "FP8 weights", name, t.bytes());
-        slots_[size_t(slot)].planned_factors[int(product)][by_columns] =
-            plan.add<float>(Segment::device, "FP8 weights", name + ", factors", t.factor_count());
+          slots_[size_t(slot)].data[int(product)][by_columns] =
+              plan.add(Segment::device, "FP8 weights", name, DType::uint8, {t.bytes()});
+        slots_[size_t(slot)].factors[int(product)][by_columns] =
+            plan.add(Segment::device, "FP8 weights", name + ", factors", DType::fp32, {t.factor_count()});
       }
     }
   size_t maxima = 0;
@@ -41,32 +41,32 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
         w.has_row_scales() ? size_t(OC) : 0, t.has_row_scales() ? size_t(IC) : 0};
     for (int kind = 0; kind < 3; ++kind) maxima_at_[kind][int(product)] = maxima, maxima += counts[kind];
   }
-  if (maxima) planned_maxima_ = plan.add<float>(Segment::device, "FP8 scales", "largest weights of a block", maxima);
+  if (maxima) maxima_ = plan.add(Segment::device, "FP8 scales", "largest weights of a block", DType::fp32, {maxima});
   size_t matrices = 0;
   for (int layer = 0; layer < config.L; ++layer)
     for (const Product product : kEachProduct) matrices += settings.quantizes(layer, product);
   if (matrices)
-    planned_matrices_ = plan.add<WeightMatrix>(Segment::device, "FP8 weights", "table of products", matrices);
+    matrices_on_device_ = plan.add_array<WeightMatrix>(Segment::device, "FP8 weights", "table of products", matrices);
 }
 
-WeightMatrix QuantizedWeights::matrix(const Arena& arena, int layer, Product product, const BlockSource& source) const {
+WeightMatrix QuantizedWeights::matrix(int layer, Product product, const Tensor& source) const {
   const auto [OC, IC] = product_shape(config_, product);
   const Slot& slot = slots_[size_t(layer) % slots_.size()];
   const size_t at = layout_.offset(layout_.block_unit(layer), product_name(product));
   WeightMatrix m{};
-  m.x = source.unit ? source.unit + at : nullptr;
-  m.q = source.bytes ? source.bytes + at : nullptr;
+  if (source.type == DType::uint8) m.q = source.as<uint8_t>() + at;
+  else m.x = source.as<bf16>() + at;
   for (const bool by_columns : {false, true}) {
     QuantizedTensor& t = by_columns ? m.by_columns : m.by_rows;
     t = settings_.operand(Role::weight, by_columns, OC, IC);
-    const Planned<uint8_t>& data = slot.planned_data[int(product)][by_columns];
-    t.data = data.count ? arena[data] : source.bytes + at;
-    t.factors = arena[slot.planned_factors[int(product)][by_columns]];
+    const Tensor& data = slot.data[int(product)][by_columns];
+    t.data = data ? data.as<uint8_t>() : source.as<uint8_t>() + at;
+    t.factors = slot.factors[int(product)][by_columns]->as<float>();
   }
   const auto maxima = [&](int kind, bool wanted) {
-    return wanted ? maxima_ + maxima_at_[kind][int(product)] : nullptr;
+    return wanted ? maxima_->as<float>() + maxima_at_[kind][int(product)] : nullptr;
   };
-  m.amax = largest_ ? largest_ + layer * kProducts + int(product)
+  m.amax = largest_ ? largest_.at(layer).as<float>() + int(product)
                     : maxima(0, m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale());
   m.row_amax = maxima(1, m.by_rows.has_row_scales());
   m.column_amax = maxima(2, m.by_columns.has_row_scales());
@@ -75,20 +75,18 @@ WeightMatrix QuantizedWeights::matrix(const Arena& arena, int layer, Product pro
   return m;
 }
 
-void QuantizedWeights::bind(const Arena& arena, Stream& stream, float* largest,
-                            const std::function<BlockSource(int)>& source) {
+void QuantizedWeights::prepare(Stream& stream, const Tensor& largest, const std::function<Tensor(int)>& source) {
   largest_ = largest;
-  if (planned_maxima_.count) maxima_ = arena[planned_maxima_];
   for (int layer = 0; layer < config_.L; ++layer)
     for (const Product product : kEachProduct) {
       const bool here = settings_.quantizes(layer, product);
       matrix_of_.push_back(here ? int(matrices_.size()) : -1);
-      if (here) matrices_.push_back(matrix(arena, layer, product, source(layer)));
+      if (here) matrices_.push_back(matrix(layer, product, source(layer)));
     }
   if (matrices_.empty()) return;
   place(matrices_);
-  table_ = {matrices_.data(), arena[planned_matrices_], int(matrices_.size())};
-  copy(stream, arena[planned_matrices_], matrices_.data(), matrices_.size());
+  table_ = {matrices_.data(), matrices_on_device_, int(matrices_.size())};
+  copy(stream, matrices_on_device_.get(), matrices_.data(), matrices_.size());
 }
 
 QuantizedWeight QuantizedWeights::get(int layer, Product product) const {
@@ -108,10 +106,10 @@ void QuantizedWeights::make(Stream& stream, int layer, bool found, const AllRedu
       words.scale, words.seen, words.statistics, scales_.not_finite(), settings_.power_of_two, words.may_lack_scale};
   if (block.on_host[0].q) return transpose_gathered_weights(stream, block, common);
   if (!found && needs_amax(block, common)) {
-    if (largest_) clear(stream, largest_ + layer * kProducts, kProducts);
-    else clear(stream, maxima_, planned_maxima_.count);
+    const Tensor maxima = largest_ ? largest_.at(layer) : *maxima_;
+    clear(stream, maxima);
     quantize_amax(stream, block);
-    if (largest_) all_reduce_max(largest_ + layer * kProducts, kProducts);
+    if (largest_) all_reduce_max(maxima);
   }
   ::quantize(stream, block, common);
 }

@@ -15,13 +15,12 @@ class Snapshot {
  public:
   // A share of each unit of a state, and `others` numbers beside it.
   Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const OptimizerState& state, size_t others, Device& device);
-  void bind(const Arena& arena);
 
-  // Returns where the share of a unit begins.
-  using Source = std::function<StateView(StateKind kind, int unit)>;
+  // Returns the share of a unit.
+  using Source = std::function<Tensor(StateKind kind, int unit)>;
   // Starts the copy after all that compute has enqueued. The former snapshot must no longer be in use: this overwrites
   // it.
-  void take(Stream& compute, const Source& source, const float* others);
+  void take(Stream& compute, const Source& source, const Tensor& others);
   // Compute waits for the copy, so that work it enqueues from here on may change the original.
   void before_update(Stream& compute);
   bool on_its_way() const { return on_its_way_; }  // and no update has waited for it yet
@@ -30,21 +29,18 @@ class Snapshot {
   // Returns elements at .. at+count-1 of the share as fp32, in place or converted into `buffer`. Valid until the next
   // take().
   const float* read(StateKind kind, int unit, size_t at, size_t count, std::vector<float>& buffer) const;
-  const float* others() const { return others_; }
+  const float* others() const { return others_->as<float>(); }
 
  private:
   size_t total() const { return starts_.back(); }
 
   const std::vector<UnitShare> shares_;
-  const size_t other_count_;
   std::vector<size_t> starts_;  // one per unit, and the end
   Device& device_;
   Stream stream_;
   Event computed_, copied_;
   bool on_its_way_ = false;
-  DType types_[3];
-  Planned<std::byte> planned_[3];
-  Planned<float> planned_others_;
-  std::byte* data_[3] = {};
+  PlannedTensor data_[3], others_;  // `others_` is absent if there are none
+};
   float* others_ = nullptr;
 };

@@ -1,165 +1,131 @@
 #include "llmc/model/block.h"
 
-#include "llmc/device/number.h"
 #include "llmc/kernels/rmsnorm.h"
-#include "llmc/kernels/rope.h"
 #include "llmc/kernels/swiglu.h"
-#include "llmc/model/context_attention.h"
+#include "llmc/model/attention.h"
 
 namespace {
 
-AttentionShape attention_shape(const BlockContext& context) {
-  const LlamaConfig& c = context.config;
-  AttentionShape shape = packed_attention_shape(context.B, context.T, c.NH, c.NKV, c.HD);
-  shape.document_start = context.document_start;
-  shape.query_offset = context.past;
-  shape.Tk += context.past;
-  return shape;
+BlockScratch cut(const BlockScratch& s, int N, int R) {
+  return {s.projected.rows(0, R), s.dqkv.rows(0, N),     s.dnorm.rows(0, R),  s.dattention.rows(0, N),
+          s.dswiglu.rows(0, N),   s.dgate_up.rows(0, N), s.attention_delta, s.norm_partials};
 }
 
-RopeAngles rope_angles(const BlockContext& context) {
-  const LlamaConfig& c = context.config;
-  return {Tensor(context.rope_table, {context.rope_positions, c.HD / 2, 2}),
-          Tensor(context.positions, {context.tokens()}), c.NH + c.NKV};
+Parameter parameter(const BlockTensors& tensors, const char* name) {
+  return {tensors.weights[name], tensors.gradients ? (*tensors.gradients)[name] : Tensor()};
 }
 
-template <class T>
-RmsnormSource normed(const T* x, const float* rstd, const T* weight) {
-  return {quantizable(x), rstd, quantizable(weight)};
+Linear linear(const BlockTensors& tensors, int layer, Product product) {
+  const std::string input = std::string("input of ") + product_name(product);
+  OperandMemory saved;  // attention's output is kept anyway, so o saves no input
+  if (product != Product::o)
+    saved = {tensors.saved[input.c_str()].as<uint8_t>(), tensors.saved[(input + ", factors").c_str()].as<float>()};
+  return Linear(product, layer, parameter(tensors, product_name(product)), tensors.fp8[size_t(product)], saved,
+                tensors.recomputes_inputs[int(product)]);
 }
 
-template <class T>
-LinearInput<T> qkv_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
-  return {a.norm1, normed(a.x, a.rstd1, w.norm1)};
-}
-template <class T>
-LinearInput<T> gate_up_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
-  return {a.norm2, normed(a.middle, a.rstd2, w.norm2)};
-}
-template <class T>
-LinearInput<T> down_input(const BlockActivations<T>& a) {
-  return {a.swiglu, SwigluSource{quantizable(a.gate_up)}, false};
-}
-
-template <class T>
-void norm(const BlockContext& context, T* y, float* rstd, const T* x, const T* weight, float* amax) {
-  const LlamaConfig& c = context.config;
-  rmsnorm_forward(context.stream, y, rstd, x, weight, context.rows(), c.C, float(c.norm_eps), amax);  // (R, C)
-}
-
-template <class T>
-void swiglu(const BlockContext& context, const BlockActivations<T>& a) {
-  const int N = context.tokens(), FF = context.config.FF;
-  swiglu_forward(context.stream, Tensor(a.swiglu, {N, FF}), Tensor(a.gate_up, {N, 2 * FF}));  // (N, FF)
-}
-
-// Computes everything from the first norm's output to the second norm's output.
-template <class T>
-void attention_half(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
-                    const BlockScratch<T>& s) {
-  const LlamaConfig& c = context.config;
-  const int N = context.tokens(), NH = c.NH, NKV = c.NKV, HD = c.HD, QKV = c.qkv_width();
-  Stream& stream = context.stream;
-  const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // within a row of qkv
-  T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
-
-  project<T>(context, Product::qkv, qkv, qkv_input(w, a), w.qkv);  // (N, QKV)
-  rope_forward(stream, Tensor(qkv, {N, QKV}), rope_angles(context));
-  if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
-  float* amax = input_amax(context, Product::o);
-  if (context.sequences) attention_in_chunks(context, a, amax);
-  else
-    attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention,
-                      amax);                                             // (N, NH HD)
-  project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);  // (R, C)
-  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, context.rows(), c.C,
-                      float(c.norm_eps), input_amax(context, Product::gate_up));  // (R, C)
-}
-
-// Computes everything from the second norm's output to the last product's input.
-template <class T>
-void mlp_input(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a) {
-  project<T>(context, Product::gate_up, a.gate_up, gate_up_input(w, a), w.gate_up);  // (N, 2 FF)
-  if (a.swiglu) swiglu(context, a);
+// The operand in memory or, if backward needs no copy of it in the model's type, how it is computed.
+LinearInput input_of(const Tensor& wide, const QuantizeSource& source, const float* amax = nullptr) {
+  return {wide ? QuantizeSource(wide) : source, amax};
 }
 
 }  // namespace
 
-template <class T>
-void block_forward(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
-                   const BlockScratch<T>& s, const T* middle_before, T* delta) {
-  const LlamaConfig& c = context.config;
-  float* amax = input_amax(context, Product::qkv);
+Block::Block(const Pass& pass, int layer, const BlockTensors& tensors, const BlockScratch& scratch)
+    : pass_(pass),
+      s_(cut(scratch, pass.N, pass.R)),
+      norm1_(parameter(tensors, "norm1")),
+      norm2_(parameter(tensors, "norm2")),
+      qkv_(linear(tensors, layer, Product::qkv)),
+      o_(linear(tensors, layer, Product::o)),
+      gate_up_(linear(tensors, layer, Product::gate_up)),
+      down_(linear(tensors, layer, Product::down)),
+      x_(tensors.saved["x"].rows(0, pass.R)),
+      rstd1_(tensors.saved["rstd1"].elements(0, pass.R)),
+      norm1_out_(tensors.saved["norm1"].rows(0, pass.R)),
+      qkv_out_(tensors.saved["qkv"].rows(0, pass.past + pass.N)),
+      attention_(tensors.saved["attention"].rows(0, pass.N)),
+      lse_(tensors.saved["lse"]),
+      middle_(tensors.saved["middle"].rows(0, pass.R)),
+      rstd2_(tensors.saved["rstd2"].elements(0, pass.R)),
+      norm2_out_(tensors.saved["norm2"].rows(0, pass.R)),
+      gate_up_out_(tensors.saved["gate_up"].rows(0, pass.N)),
+      swiglu_(tensors.saved["swiglu"].rows(0, pass.N)) {}
+
+LinearInput Block::qkv_input() const {
+  return input_of(norm1_out_, RmsnormOutput{x_, rstd1_, norm1_}, qkv_.wanted_amax(pass_, Role::input));
+}
+LinearInput Block::gate_up_input() const {
+  return input_of(norm2_out_, RmsnormOutput{middle_, rstd2_, norm2_}, gate_up_.wanted_amax(pass_, Role::input));
+}
+LinearInput Block::down_input() const { return input_of(swiglu_, SwigluOutput{gate_up_out_}); }
+
+// ---------------------------------------------------------------------------------------------- forward
+
+void Block::forward(const Tensor& middle_before, const Tensor& delta) const {
+  float* amax = qkv_.wanted_amax(pass_, Role::input);
   if (middle_before)
-    add_rmsnorm_forward(context.stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, context.rows(), c.C,
-                        float(c.norm_eps), amax);  // (R, C)
-  else norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, amax);
-  attention_half(context, w, a, s);
-  mlp_input(context, w, a);
-  project<T>(context, Product::down, delta, down_input(a), w.down);  // (R, C)
+    add_rmsnorm_forward(pass_.stream, x_, norm1_out_, rstd1_, middle_before, delta, norm1_, pass_.eps(), amax);
+  else rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_, pass_.eps(), amax);  // (R, C)
+  attention_half();
+  mlp_input();
+  down_.forward(pass_, delta, down_input());  // (R, C)
 }
 
-template <class T>
-void block_recompute(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
-                     const BlockScratch<T>& s, Recompute level) {
+// Computes everything from the first norm's output to the second norm's output.
+void Block::attention_half() const {
+  const Tensor own = qkv_out_.rows(pass_.past, pass_.N), qkv = pass_.past ? s_.dqkv : own;
+  qkv_.forward(pass_, qkv, qkv_input());  // (N, QKV)
+  rope_forward(pass_.stream, qkv, pass_.rope);
+  if (pass_.past) copy(pass_.stream, own, qkv);  // behind those of earlier tokens
+  float* amax = o_.wanted_amax(pass_, Role::input);
+  attention_forward(pass_, attention_, lse_, qkv_out_, amax);      // (N, NH HD)
+  o_.forward(pass_, s_.projected, {attention_, amax});             // (R, C)
+  add_rmsnorm_forward(pass_.stream, middle_, norm2_out_, rstd2_, x_, s_.projected, norm2_, pass_.eps(),
+                      gate_up_.wanted_amax(pass_, Role::input));  // (R, C)
+}
+
+// Computes everything from the second norm's output to the last product's input.
+void Block::mlp_input() const {
+  gate_up_.forward(pass_, gate_up_out_, gate_up_input());             // (N, 2 FF)
+  if (swiglu_) swiglu_forward(pass_.stream, swiglu_, gate_up_out_);  // (N, FF)
+}
+
+// ---------------------------------------------------------------------------------------------- backward
+
+void Block::recompute(Recompute level) const {
   if (level == Recompute::none) return;
   const bool all = level == Recompute::block;
-  if (all || a.norm1) norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, nullptr);
-  if (all) attention_half(context, w, a, s);
+  if (all || norm1_out_) rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_, pass_.eps());
+  if (all) attention_half();
   else {
-    quantize_input(context, Product::qkv, qkv_input(w, a));
-    if (a.norm2) norm<T>(context, a.norm2, a.rstd2, a.middle, w.norm2, nullptr);
+    qkv_.save_input(pass_, qkv_input());
+    if (norm2_out_) rmsnorm_forward(pass_.stream, norm2_out_, rstd2_, middle_, norm2_, pass_.eps());
   }
-  if (level != Recompute::norms) mlp_input(context, w, a);
+  if (level != Recompute::norms) mlp_input();
   else {
-    quantize_input(context, Product::gate_up, gate_up_input(w, a));
-    if (a.swiglu) swiglu(context, a);
+    gate_up_.save_input(pass_, gate_up_input());
+    if (swiglu_) swiglu_forward(pass_.stream, swiglu_, gate_up_out_);
   }
-  quantize_input(context, Product::down, down_input(a));
+  down_.save_input(pass_, down_input());
 }
 
-template <class T>
-void block_backward(const BlockContext& context, const BlockWeights<T>& w, const BlockGradients& g,
-                    const BlockActivations<T>& a, const BlockScratch<T>& s, T* dresidual, bool accumulate) {
-  const LlamaConfig& c = context.config;
-  const int N = context.tokens(), R = context.rows(), C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF;
-  Stream& stream = context.stream;
-  const T *q = a.qkv, *k = q + NH * HD, *v = k + NKV * HD;
-  T *dq = s.dqkv, *dk = dq + NH * HD, *dv = dk + NKV * HD;
-  const int layer = context.fp8 ? context.fp8->layer : 0;
+void Block::backward(const Tensor& dresidual, const float* amax, float* amax_before) const {
+  Stream& stream = pass_.stream;
+  down_.backward(pass_, s_.dswiglu, {dresidual, amax}, swiglu_);  // (N, FF)
+  gate_up_.prefetch_input(pass_, norm2_out_);
+  const Tensor dgate_up = gate_up_.needs_wide(pass_) ? s_.dgate_up : Tensor();
+  if (dgate_up) swiglu_backward(stream, dgate_up, s_.dswiglu, gate_up_out_);  // (N, 2 FF)
+  gate_up_.backward(pass_, s_.dnorm, input_of(dgate_up, SwigluBackwardOutput{s_.dswiglu, gate_up_out_}), norm2_out_);
+  float* amax_o = o_.wanted_amax(pass_, Role::output_gradient);
+  rmsnorm_backward(stream, dresidual, norm2_.grad, s_.norm_partials, s_.dnorm, middle_, norm2_, rstd2_, amax_o);  // +=
 
-  project_backward<T>(context, Product::down, s.dswiglu, g.down, {dresidual, {}}, w.down, a.swiglu, accumulate);
-  gather_input(context, Product::gate_up, a.norm2);
-  T* dgate_up = wants_wide(context, Product::gate_up) ? s.dgate_up : nullptr;  // (N, 2 FF)
-  if (dgate_up)
-    swiglu_backward(stream, Tensor(dgate_up, {N, 2 * FF}), Tensor(s.dswiglu, {N, FF}), Tensor(a.gate_up, {N, 2 * FF}));
-  const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
-  project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu, false}, w.gate_up, a.norm2,
-                      accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, R, C,
-                   output_gradient_amax(context, layer, Product::o));  // +=
-  if (context.sequences) gather_keys_values(context, a.qkv);
-  project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
-  gather_input(context, Product::qkv, a.norm1);
-  if (context.sequences) attention_in_chunks_backward(context, a, s);
-  else
-    attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
-                       attention_shape(context), context.attention);  // (N, QKV)
-  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;     // rotated back in place; null: as it is quantized
-  if (dqkv) rope_backward(stream, Tensor(dqkv, {N, c.qkv_width()}), rope_angles(context));
-  const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
-                                  context.rope_positions};
-  project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned, false}, w.qkv, a.norm1, accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, R, C,
-                   output_gradient_amax(context, layer - 1, Product::down));  // +=
+  attention_prefetch(pass_, qkv_out_);
+  o_.backward(pass_, s_.dattention, {dresidual, amax_o}, attention_);  // (N, NH HD)
+  qkv_.prefetch_input(pass_, norm1_out_);
+  attention_backward(pass_, s_.dqkv, s_.attention_delta, s_.dattention, attention_, lse_, qkv_out_);  // (N, QKV)
+  const Tensor dqkv = qkv_.needs_wide(pass_) ? s_.dqkv : Tensor();
+  if (dqkv) rope_backward(stream, dqkv, pass_.rope);
+  qkv_.backward(pass_, s_.dnorm, input_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope}), norm1_out_);  // (R, C)
+  rmsnorm_backward(stream, dresidual, norm1_.grad, s_.norm_partials, s_.dnorm, x_, norm1_, rstd1_, amax_before);  // +=
 }
-
-#define INSTANTIATE(T)                                                                                   \
-  template void block_forward(const BlockContext&, const BlockWeights<T>&, const BlockActivations<T>&,   \
-                              const BlockScratch<T>&, const T*, T*);                                     \
-  template void block_recompute(const BlockContext&, const BlockWeights<T>&, const BlockActivations<T>&, \
-                                const BlockScratch<T>&, Recompute);                                      \
-  template void block_backward(const BlockContext&, const BlockWeights<T>&, const BlockGradients&,       \
-                               const BlockActivations<T>&, const BlockScratch<T>&, T*, bool);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

@@ -1,7 +1,6 @@
 #include "llmc/model/context_parallel.h"
 
 #include "llmc/device/faults.h"
-#include "llmc/device/number.h"
 
 ContextParallel::ContextParallel(Communicator& ascending, Communicator& descending, Stream& stream, Device& device)
     : ascending_(ascending), descending_(descending), stream_(stream), computed_(device), scattered_(device) {
@@ -14,15 +13,12 @@ void ContextParallel::follow(Stream& compute, const char* file, int line) {
   stream_.wait(computed_);
 }
 
-template <class T>
-void ContextParallel::gather(T* all, const T* own, int slot, int B, int seq_len, int width, const char* file,
-                             int line) {
+void ContextParallel::gather(const Tensor& all, const Tensor& own, int slot, int B, const char* file, int line) {
   if (fault_skips(file, line)) return;
-  const size_t chunk = size_t(part().chunk(seq_len)) * size_t(width), half = chunk * size_t(ascending_.size());
+  const int64_t half = all.rows() / B / 2, chunk = half / ascending_.size();  // rows
   for (int b = 0; b < B; ++b) {
-    T* sequence = all + size_t(b) * 2 * half;
-    ascending_.all_gather(stream_, sequence, own + size_t(b) * chunk, chunk * sizeof(T), file, line);
-    descending_.all_gather(stream_, sequence + half, own + size_t(B + b) * chunk, chunk * sizeof(T), file, line);
+    ascending_.all_gather(stream_, all.rows(2 * b * half, half), own.rows(b * chunk, chunk), file, line);
+    descending_.all_gather(stream_, all.rows((2 * b + 1) * half, half), own.rows((B + b) * chunk, chunk), file, line);
   }
   gathered_[size_t(slot)].record(stream_);
 }
@@ -32,16 +28,15 @@ void ContextParallel::await_gathered(Stream& compute, int slot, const char* file
   compute.wait(gathered_[size_t(slot)]);
 }
 
-template <class T>
-void ContextParallel::scatter(Stream& compute, T* own, const T* all, int B, int seq_len, int width, const char* file,
+void ContextParallel::scatter(Stream& compute, const Tensor& own, const Tensor& all, int B, const char* file,
                               int line) {
   if (fault_skips(file, line)) return;
   follow(compute);
-  const size_t chunk = size_t(part().chunk(seq_len)) * size_t(width), half = chunk * size_t(ascending_.size());
+  const int64_t half = all.rows() / B / 2, chunk = half / ascending_.size();  // rows
   for (int b = 0; b < B; ++b) {
-    const T* sequence = all + size_t(b) * 2 * half;
-    ascending_.reduce_scatter_sum(stream_, own + size_t(b) * chunk, sequence, chunk, file, line);
-    descending_.reduce_scatter_sum(stream_, own + size_t(B + b) * chunk, sequence + half, chunk, file, line);
+    ascending_.reduce_scatter_sum(stream_, own.rows(b * chunk, chunk), all.rows(2 * b * half, half), file, line);
+    descending_.reduce_scatter_sum(stream_, own.rows((B + b) * chunk, chunk), all.rows((2 * b + 1) * half, half), file,
+                                   line);
   }
 }
 
@@ -50,9 +45,3 @@ void ContextParallel::await_scattered(Stream& compute, const char* file, int lin
   scattered_.record(stream_);
   compute.wait(scattered_);
 }
-
-#define INSTANTIATE(T)                                                                       \
-  template void ContextParallel::gather(T*, const T*, int, int, int, int, const char*, int); \
-  template void ContextParallel::scatter(Stream&, T*, const T*, int, int, int, const char*, int);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

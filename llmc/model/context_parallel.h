@@ -10,16 +10,16 @@
 #pragma once
 
 #include "llmc/comm/communicator.h"
+#include "llmc/device/tensor.h"
 #include "llmc/model/context_part.h"
 
 constexpr int kContextSlots = 2;  // heads whose gathered keys and values are in memory at once
 
-// Buffers of this rank. The key and the value of a head lie side by side (keys_values.h).
-template <class T>
+// Buffers of this rank, for the largest micro-batch. The key and the value of a head lie side by side (keys_values.h).
 struct ContextBuffers {
-  T* own = nullptr;             // (NKV, 2, B, T / (2 degree), 2, HD) of its tokens; in backward then their gradients
-  T* all[kContextSlots] = {};   // (B, T, 2, HD) of one head
-  T* dall[kContextSlots] = {};  // (B, T, 2, HD), backward: gradients from this rank's queries
+  Tensor own;                  // (NKV, 2, B, T / (2 degree), 2, HD) of its tokens; in backward then their gradients
+  Tensor all[kContextSlots];   // (B, T, 2, HD) of one head
+  Tensor dall[kContextSlots];  // (B, T, 2, HD), backward: gradients from this rank's queries
 };
 
 class ContextParallel {
@@ -31,17 +31,15 @@ class ContextParallel {
 
   // Collectives that are enqueued from now on wait for all that compute has enqueued.
   void follow(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // all (B, T, width) = the ranks' `own` (2, B, T / (2 degree), width). Compute must call await_gathered() before it
-  // reads `all`.
-  template <class T>
-  void gather(T* all, const T* own, int slot, int B, int seq_len, int width, const char* file = __builtin_FILE(),
+  // all (B T, width) = the ranks' `own` (2 B T / (2 degree), width), in B sequences. Compute must call await_gathered()
+  // before it reads `all`.
+  void gather(const Tensor& all, const Tensor& own, int slot, int B, const char* file = __builtin_FILE(),
               int line = __builtin_LINE());
   void await_gathered(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // own = this rank's chunks of the sums of `all` over the ranks, after all that compute has enqueued so far. Compute
   // must call await_scattered() before it reads `own`.
-  template <class T>
-  void scatter(Stream& compute, T* own, const T* all, int B, int seq_len, int width,
-               const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void scatter(Stream& compute, const Tensor& own, const Tensor& all, int B, const char* file = __builtin_FILE(),
+               int line = __builtin_LINE());
   // Compute waits for the results of all scatters.
   void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 

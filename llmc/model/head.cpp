@@ -3,153 +3,117 @@
 #include <algorithm>
 
 #include "llmc/base/error.h"
-#include "llmc/device/number.h"
 #include "llmc/kernels/rmsnorm.h"
 
-namespace {
+Head::Head(const Pass& pass, const Parameter& norm, const Parameter& head, bool tied, VocabularyPart vocabulary,
+           const HeadBuffers& buffers)
+    : pass_(pass), norm_(norm), head_(head), tied_(tied), vocabulary_(vocabulary), b_(buffers) {
+  for (Tensor* t : {&b_.x, &b_.norm, &b_.dnorm}) *t = t->rows(0, pass.R);
+  b_.rstd = b_.rstd.elements(0, pass.R);
+  b_.losses = b_.losses.elements(0, pass.N);
+}
 
 // Returns the input of the product with the vocabulary, (N, C).
-template <class T>
-const T* inputs(const HeadContext& context, const HeadBuffers<T>& b) {
-  return context.tensor ? b.gathered : b.norm;
-}
+Tensor Head::inputs() const { return pass_.tensor ? pass_.gathered.first({pass_.N, pass_.config.C}) : b_.norm; }
 
-template <class T>
-int slot_of(const HeadBuffers<T>& b, int first) {
-  return b.logits[1] ? first / b.chunk % kExchangeSlots : 0;
-}
+// Returns the number of tokens of the chunk that begins at token `first`.
+int Head::count(int first) const { return std::min(b_.chunk(), pass_.N - first); }
 
 // Computes the logits of the chunk that begins at token `first`. Under tensor parallelism it also starts the exchange
 // of the chunk's parts of the softmax.
-template <class T>
-void begin_chunk(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
-                 int first) {
-  const int count = std::min(b.chunk, context.N - first), slot = slot_of(b, first);
-  const T* logits = head_logits(context, w, b, first, count);
-  if (!context.tensor) return;
-  SoftmaxPart* own = b.parts[slot] + size_t(context.tensor->rank()) * size_t(count);
-  classifier_part(context.stream, own, logits, labels + first, context.vocabulary, count, b.ld);
-  context.tensor->exchange(context.stream, b.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
+void Head::begin_chunk(const Tensor& labels, int first) const {
+  const int count = this->count(first), slot = slot_of(first);
+  const Tensor logits = this->logits(first, count);
+  if (!pass_.tensor) return;
+  SoftmaxPart* own = b_.parts[slot] + size_t(pass_.tensor->rank()) * size_t(count);
+  classifier_part(pass_.stream, own, logits, labels.elements(first, count), vocabulary_);
+  pass_.tensor->exchange(pass_.stream, b_.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
 }
 
 // Computes the chunk's losses. If `state` is not null, the logits become their gradients.
-template <class T>
-void classify(const HeadContext& context, const HeadBuffers<T>& b, const int* labels, StepState* state, int first) {
-  Stream& stream = context.stream;
-  const int count = std::min(b.chunk, context.N - first), slot = slot_of(b, first);
-  T* logits = b.logits[slot];
-  float* losses = b.losses + first;
-  labels += first;
-  if (!context.tensor) {
-    const int V = context.config.V;
-    if (state) classifier_forward_backward(stream, logits, losses, labels, state, count, V, b.ld);
-    else classifier_forward(stream, losses, logits, labels, count, V, b.ld);
+void Head::classify(const Tensor& all_labels, StepState* state, int first) const {
+  Stream& stream = pass_.stream;
+  const int count = this->count(first), slot = slot_of(first);
+  const Tensor logits = b_.logits[slot].rows(0, count), losses = b_.losses.elements(first, count),
+               labels = all_labels.elements(first, count);
+  if (!pass_.tensor) {
+    const int V = pass_.config.V;
+    if (state) classifier_forward_backward(stream, logits, losses, labels, state, V);
+    else classifier_forward(stream, losses, logits, labels, V);
     return;
   }
-  const int degree = context.tensor->degree();
-  const SoftmaxPart* parts = b.parts[slot];
-  context.tensor->await_exchanged(stream, slot);
-  classifier_losses(stream, losses, parts, degree, labels, context.vocabulary.whole, count);
-  if (state) classifier_join(stream, logits, parts, degree, labels, state, context.vocabulary, count, b.ld);
+  const int degree = pass_.tensor->degree();
+  pass_.tensor->await_exchanged(stream, slot);
+  classifier_losses(stream, losses, b_.parts[slot], degree, labels, vocabulary_.whole);
+  if (state) classifier_join(stream, logits, b_.parts[slot], degree, labels, state, vocabulary_);
 }
 
 // Calls finish(first) for each chunk of tokens after begin_chunk(). With two buffers of logits, the next chunk has
 // begun too.
-template <class T, class F>
-void for_chunks(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
-                F&& finish) {
-  const int ahead = b.logits[1] ? b.chunk : 0;
+template <class F>
+void Head::for_chunks(const Tensor& labels, F&& finish) const {
+  const int chunk = b_.chunk(), ahead = b_.logits[1] ? chunk : 0;
   int begun = 0;
-  for (int first = 0; first < context.N; first += b.chunk) {
-    for (; begun <= first + ahead && begun < context.N; begun += b.chunk) begin_chunk(context, w, b, labels, begun);
+  for (int first = 0; first < pass_.N; first += chunk) {
+    for (; begun <= first + ahead && begun < pass_.N; begun += chunk) begin_chunk(labels, begun);
     finish(first);
   }
 }
 
-template <class T>
-void add_losses(const HeadContext& context, const HeadBuffers<T>& b, StepState* state) {
-  if (!context.tensor || context.tensor->rank() == 0) sum_losses(context.stream, state, b.losses, context.N);
+void Head::add_losses(StepState* state) const {
+  if (!pass_.tensor || pass_.tensor->rank() == 0) sum_losses(pass_.stream, state, b_.losses);
 }
 
 // Computes dnorm of the chunk that begins at token `first` from the gradients of its logits. Under tensor parallelism
 // that is a partial sum; the function then starts the reduce-scatter of each of the TensorParallel's chunks that is
 // complete by now. `scattered` counts those that have been started.
-template <class T>
-void head_dgrad(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const T* dlogits,
-                int first, int& scattered) {
-  const int N = context.N, C = context.config.C, V = context.config.V, count = std::min(b.chunk, N - first);
-  const size_t row = size_t(first) * size_t(C);
-  TensorParallel* tensor = context.tensor;
-  if (!tensor) return context.matmul.dgrad(b.dnorm + row, dlogits, w.head, count, V, C, b.ld);  // (count, C)
-  tensor->with_sums<T>(b.partial, [&](auto* partial) {
-    if (first == 0) tensor->clear_padding(context.stream, partial, N, C);
-    context.matmul.dgrad(partial + row, dlogits, w.head, count, V, C, b.ld);  // (count, C)
-    const std::vector<TensorParallel::Chunk> chunks = tensor->chunks(N);
-    for (; scattered < int(chunks.size()); ++scattered) {
-      const TensorParallel::Chunk& chunk = chunks[size_t(scattered)];
-      if (chunk.first + chunk.count > first + count) break;
-      tensor->scatter(context.stream, b.dnorm, partial, N, C, scattered);
-    }
-  });
+void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
+  const int N = pass_.N, C = pass_.config.C, count = this->count(first);
+  TensorParallel* tensor = pass_.tensor;
+  if (!tensor) return pass_.matmul.dgrad(b_.dnorm.rows(first, count), dlogits, head_);  // (count, C)
+  const Tensor sums = pass_.sums.first({tensor->padded(N), C});
+  if (first == 0) tensor->clear_padding(pass_.stream, sums, N);
+  pass_.matmul.dgrad(sums.rows(first, count), dlogits, head_);  // (count, C)
+  const std::vector<TensorParallel::Chunk> chunks = tensor->chunks(N);
+  for (; scattered < int(chunks.size()); ++scattered) {
+    const TensorParallel::Chunk& chunk = chunks[size_t(scattered)];
+    if (chunk.first + chunk.count > first + count) break;
+    tensor->scatter(pass_.stream, b_.dnorm, sums, chunk);
+  }
 }
 
-}  // namespace
-
-template <class T>
-void head_norm(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const T* middle,
-               const T* delta) {
-  const int C = context.config.C;
-  add_rmsnorm_forward(context.stream, b.x, b.norm, b.rstd, middle, delta, w.norm, context.rows(), C,
-                      float(context.config.norm_eps));  // (R, C)
-  if (context.tensor) context.tensor->gather(context.stream, b.gathered, b.norm, context.N, C);
+void Head::forward(const Tensor& middle, const Tensor& delta) const {
+  add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, middle, delta, norm_, pass_.eps());  // (R, C)
+  if (!pass_.tensor) return;
+  const Tensor all = pass_.gathered.first({pass_.tensor->padded(pass_.N), pass_.config.C});
+  pass_.tensor->gather(pass_.stream, all, b_.norm, pass_.N);
 }
 
-template <class T>
-T* head_logits(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, int first, int count) {
-  REQUIRE(first % b.chunk == 0 && count > 0 && count <= b.chunk && first + count <= context.N,
-          "logits of %d tokens from token %d: the chunk is %d, the tokens %d", count, first, b.chunk, context.N);
-  const int C = context.config.C;
-  T* logits = b.logits[slot_of(b, first)];
-  if (context.tensor) context.tensor->await_tokens(context.stream, context.N, first, count);
-  context.matmul.forward(logits, inputs(context, b) + size_t(first) * C, w.head, count, context.config.V, C,
-                         b.ld);  // (count, V)
+Tensor Head::logits(int first, int count) const {
+  REQUIRE(first % b_.chunk() == 0 && count > 0 && count <= b_.chunk() && first + count <= pass_.N,
+          "logits of %d tokens from token %d: the chunk is %d, the tokens %d", count, first, b_.chunk(), pass_.N);
+  const Tensor logits = b_.logits[slot_of(first)].rows(0, count);
+  if (pass_.tensor) pass_.tensor->await_tokens(pass_.stream, pass_.N, first, count);
+  pass_.matmul.forward(logits.columns(0, pass_.config.V), inputs().rows(first, count), head_);  // (count, V)
   return logits;
 }
 
-template <class T>
-void head_loss(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const int* labels,
-               StepState* state) {
-  for_chunks(context, w, b, labels, [&](int first) { classify(context, b, labels, nullptr, first); });
-  add_losses(context, b, state);
+void Head::loss(const Tensor& labels, StepState* state) const {
+  for_chunks(labels, [&](int first) { classify(labels, nullptr, first); });
+  add_losses(state);
 }
 
-template <class T>
-void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, const HeadGradients& g,
-                        const HeadBuffers<T>& b, const int* labels, StepState* state, T* dresidual, bool accumulate,
-                        float* amax) {
-  const int N = context.N, R = context.rows(), C = context.config.C, V = context.config.V;
-  Stream& stream = context.stream;
+void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& dresidual, float* amax) const {
   int scattered = 0;
-  for_chunks(context, w, b, labels, [&](int first) {
-    const int count = std::min(b.chunk, N - first);
-    const size_t row = size_t(first) * C;
-    const bool add = accumulate || g.head_is_tied || first > 0;
-    T* logits = b.logits[slot_of(b, first)];
-    classify(context, b, labels, state, first);  // in place
-    head_dgrad(context, w, b, logits, first, scattered);
-    context.matmul.wgrad(g.head, logits, inputs(context, b) + row, count, V, C, add, b.ld);  // (V, C)
+  for_chunks(labels, [&](int first) {
+    const bool add = pass_.accumulate || tied_ || first > 0;
+    classify(labels, state, first);  // in place
+    const Tensor dlogits = b_.logits[slot_of(first)].rows(0, count(first)).columns(0, pass_.config.V);
+    dgrad(dlogits, first, scattered);
+    pass_.matmul.wgrad(head_.grad, dlogits, inputs().rows(first, count(first)), add);  // (V, C)
   });
-  add_losses(context, b, state);
-  clear(stream, dresidual, size_t(R) * C);
-  if (context.tensor) context.tensor->await_scattered(stream);
-  rmsnorm_backward(stream, dresidual, g.norm, b.norm_partials, b.dnorm, b.x, w.norm, b.rstd, R, C, amax);  // (R, C)
+  add_losses(state);
+  clear(pass_.stream, dresidual);
+  if (pass_.tensor) pass_.tensor->await_scattered(pass_.stream);
+  rmsnorm_backward(pass_.stream, dresidual, norm_.grad, b_.norm_partials, b_.dnorm, b_.x, norm_, b_.rstd, amax);
 }
-
-#define INSTANTIATE(T)                                                                                               \
-  template void head_norm(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, const T*, const T*);     \
-  template T* head_logits(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, int, int);               \
-  template void head_loss(const HeadContext&, const HeadWeights<T>&, const HeadBuffers<T>&, const int*, StepState*); \
-  template void head_loss_backward(const HeadContext&, const HeadWeights<T>&, const HeadGradients&,                  \
-                                   const HeadBuffers<T>&, const int*, StepState*, T*, bool, float*);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

@@ -7,75 +7,64 @@
 // are computed in a second buffer.
 #pragma once
 
-#include "llmc/device/device.h"
 #include "llmc/kernels/classifier.h"
-#include "llmc/kernels/matmul.h"
 #include "llmc/kernels/step_state.h"
-#include "llmc/model/config.h"
-#include "llmc/model/tensor_parallel.h"
+#include "llmc/model/linear.h"
+#include "llmc/model/parameters.h"
 
-template <class T>
-struct HeadWeights {
-  const T* norm;  // (C)
-  const T* head;  // (V, C) with this rank's V; the embedding if tied
-};
-
-struct HeadGradients {
-  float* norm;        // (C)
-  float* head;        // (V, C)
-  bool head_is_tied;  // `head` already holds zeros or a part of this step's gradient, so it is always added to (+=)
-};
-
-template <class T>
+// Buffers of the head, for the largest micro-batch.
 struct HeadBuffers {
-  T* x;                       // (R, C) residual stream after the last block
-  float* rstd;                // (R)
-  T* norm;                    // (R, C)
-  T* dnorm;                   // (R, C)
-  T* logits[kExchangeSlots];  // (chunk, ld), used in turn; the second may be null
-  float* losses;              // (N)
-  float* norm_partials;       // rmsnorm_backward_scratch(R, C)
-  int chunk;                  // a multiple of 128, so that each chunk's rows have the alignment that products need
-  int ld;                     // row stride of logits: V rounded up to 64
-  // For tensor parallelism, (padded N, C) each: `gathered` holds all ranks' rows of norm, `partial` holds partial sums
-  // of all tokens' dnorm (TensorParallel::with_sums).
-  T* gathered = nullptr;
-  void* partial = nullptr;
-  // (degree, chunk), one buffer for each buffer of logits.
+  Tensor x;                       // (R, C) residual stream after the last block
+  Tensor rstd;                    // (R)
+  Tensor norm;                    // (R, C)
+  Tensor dnorm;                   // (R, C)
+  Tensor logits[kExchangeSlots];  // (chunk, ld), used in turn; the second may be absent
+  Tensor losses;                  // (N)
+  Tensor norm_partials;           // (rmsnorm_backward_scratch(R, C))
+  // (degree, chunk), one buffer for each buffer of logits; null without tensor parallelism.
   SoftmaxPart* parts[kExchangeSlots] = {};
+
+  // A multiple of 128, so that each chunk's rows have the alignment that products need.
+  int chunk() const { return int(logits[0].rows()); }
+  // The row stride of logits: V rounded up to 64.
+  int ld() const { return int(logits[0].columns()); }
 };
 
-struct HeadContext {
-  Stream& stream;
-  Matmul& matmul;
-  const LlamaConfig& config;  // of this rank's part of the model
-  int N;                      // tokens
-  TensorParallel* tensor = nullptr;
-  VocabularyPart vocabulary = {};  // this rank's part; used only with `tensor`
+class Head {
+ public:
+  // `norm` (C); `head` (V, C) with this rank's V, the embedding if it is tied. A tied head's gradient already holds
+  // zeros or a part of this step's gradient, so it is always added to (+=). `vocabulary` is this rank's part; it is used
+  // only under tensor parallelism. The views are cut for this pass, so the object lives no longer than it.
+  Head(const Pass& pass, const Parameter& norm, const Parameter& head, bool tied, VocabularyPart vocabulary,
+       const HeadBuffers& buffers);
 
-  int rows() const { return tensor ? tensor->own_rows(N) : N; }
+  // x = middle + delta (R, C), norm = RMSNorm(x). All other functions are called after this one.
+  void forward(const Tensor& middle, const Tensor& delta) const;
+  // Computes the logits (count, ld) of tokens first .. first+count-1 and returns them. count <= chunk, and first is a
+  // multiple of chunk.
+  Tensor logits(int first, int count) const;
+  // Adds the losses of all tokens to state->loss_sum; in a tensor-parallel group only rank 0 does so. labels (N).
+  void loss(const Tensor& labels, StepState* state) const;
+  // Does the same, and backward: dresidual (R, C) = gradient of x; weight gradients as in Block::backward(). The largest
+  // |dresidual| goes to `amax` unless that is null.
+  void loss_backward(const Tensor& labels, StepState* state, const Tensor& dresidual, float* amax) const;
+
+  const Tensor& weight_gradient() const { return head_.grad; }
+
+ private:
+  Tensor inputs() const;
+  int slot_of(int first) const { return b_.logits[1] ? first / b_.chunk() % kExchangeSlots : 0; }
+  int count(int first) const;
+  void begin_chunk(const Tensor& labels, int first) const;
+  void classify(const Tensor& labels, StepState* state, int first) const;
+  template <class F>
+  void for_chunks(const Tensor& labels, F&& finish) const;
+  void add_losses(StepState* state) const;
+  void dgrad(const Tensor& dlogits, int first, int& scattered) const;
+
+  const Pass& pass_;
+  const Parameter norm_, head_;
+  const bool tied_;
+  const VocabularyPart vocabulary_;
+  HeadBuffers b_;
 };
-
-// x = middle + delta, norm = RMSNorm(x).
-template <class T>
-void head_norm(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers,
-               const T* middle, const T* delta);
-
-// Call this after head_norm. Computes the logits (count, ld) of tokens first .. first+count-1 and returns where they
-// are. count <= chunk, and first is a multiple of chunk.
-template <class T>
-T* head_logits(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers, int first,
-               int count);
-
-// Call this after head_norm. Adds the losses of all tokens to state->loss_sum; in a tensor-parallel group only rank 0
-// does so.
-template <class T>
-void head_loss(const HeadContext& context, const HeadWeights<T>& weights, const HeadBuffers<T>& buffers,
-               const int* labels, StepState* state);
-
-// Call this after head_norm. Does the same as head_loss, and backward: dresidual (R, C) = gradient of x; weight
-// gradients as in block_backward. The largest |dresidual| goes to `amax` unless that is null.
-template <class T>
-void head_loss_backward(const HeadContext& context, const HeadWeights<T>& weights, const HeadGradients& gradients,
-                        const HeadBuffers<T>& buffers, const int* labels, StepState* state, T* dresidual,
-                        bool accumulate, float* amax);

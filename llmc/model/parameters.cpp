@@ -38,6 +38,7 @@ ParameterLayout::ParameterLayout(const LlamaConfig& config, int parts, TensorSpl
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0};
     size_t end = 0;
+    int others = 0;
     const char* product = "";
     for (const ParameterRow& row : kParameterRows) {
       if (row.unit != kind || (config.tied && strcmp(row.product, "head") == 0)) continue;
@@ -45,6 +46,7 @@ ParameterLayout::ParameterLayout(const LlamaConfig& config, int parts, TensorSpl
       product = row.product;
       ParameterInfo t = part_of(row, config, split);
       t.name = with_layer(row.name, layer), t.unit = int(units.size()), t.offset = end;
+      if (!row.fp8) t.other = others++;
       end += part_of(row, config, {split.degree, 0}).size();
       tensors.push_back(t);
     }
@@ -80,4 +82,20 @@ std::vector<ParameterSlice> ParameterLayout::slices(int unit, size_t first, size
     if (begin < end) pieces.push_back({&t, begin - t.offset, end - begin, begin - first});
   }
   return pieces;
+}
+
+Tensor UnitTensors::operator[](const char* product) const {
+  const ParameterInfo* first = nullptr;
+  int64_t rows = 0;
+  for (const ParameterInfo& t : layout_.tensors_of(unit_)) {
+    if (strcmp(t.row->product, product) != 0) continue;
+    if (!first) first = &t;
+    rows += t.rows;
+  }
+  REQUIRE(first, "unit %d of the model has no weights named %s", unit_, product);
+  const int64_t columns = first->columns;
+  Tensor values;
+  if (flat_) values = flat_.elements(first->offset, rows * columns);
+  else if (first->other >= 0) values = others_.at(first->other).elements(0, rows * columns);
+  return first->is_matrix() ? values.first({rows, columns}) : values;
 }

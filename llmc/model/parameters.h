@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "llmc/device/tensor.h"
 #include "llmc/kernels/shard_window.h"
 #include "llmc/model/config.h"
 
@@ -75,6 +77,7 @@ struct ParameterInfo {
   int64_t first_row = 0, first_column = 0;
   // `copies` ranks of the tensor-parallel group hold the same elements; this rank has number `copy` among them.
   int copies = 1, copy = 0;
+  int other = -1;  // its number among the unit's weights that no product takes in FP8; -1: it is not one of them
 
   size_t size() const { return size_t(rows) * size_t(columns); }
   bool is_matrix() const { return row->columns != nullptr; }
@@ -127,6 +130,10 @@ struct ParameterLayout {
   int block_unit(int layer) const { return 1 + layer; }
   int head_unit() const { return int(units.size()) - 1; }
   const ParameterInfo& tensor(const std::string& name) const;
+  std::span<const ParameterInfo> tensors_of(int unit) const {
+    const Unit& u = units[size_t(unit)];
+    return {tensors.data() + u.first_tensor, size_t(u.tensor_count)};
+  }
   // Returns where a product begins, in elements from the start of its unit.
   size_t offset(int unit, const char* product) const;
 
@@ -135,4 +142,22 @@ struct ParameterLayout {
   size_t part_size(int unit) const { return units[size_t(unit)].size / size_t(parts); }
   // Returns the ranges of tensors, without padding, that lie in elements first .. first+count-1 of the unit.
   std::vector<ParameterSlice> slices(int unit, size_t first, size_t count) const;
+};
+
+// The tensors of a unit by name, as views of a flat buffer with the unit's layout.
+class UnitTensors {
+ public:
+  // `unit`: the flat buffer; absent if the products' weights are not here. `others` (n, widest): then, the unit's n
+  // weights that no product takes in FP8, in the order of the table.
+  UnitTensors(const ParameterLayout& layout, int unit, const Tensor& flat, const Tensor& others = {})
+      : layout_(layout), unit_(unit), flat_(flat), others_(others) {}
+
+  // Returns the operand `product`: (rows, columns) with the rows of all its tensors, or (rows) of a vector. Absent if it
+  // is not here. Throws if the unit has no such operand.
+  Tensor operator[](const char* product) const;
+
+ private:
+  const ParameterLayout& layout_;
+  int unit_;
+  Tensor flat_, others_;
 };

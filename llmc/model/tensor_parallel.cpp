@@ -1,7 +1,6 @@
 #include "llmc/model/tensor_parallel.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "llmc/base/error.h"
 #include "llmc/device/faults.h"
@@ -19,25 +18,24 @@ TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, 
 std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
   constexpr int kTile = 128;
   const int step = kTile * degree(), tiles = N / step, count = std::min(chunks_, tiles);
-  if (count < 2 || N % step != 0) return {{0, N, 0, own_rows(N)}};
+  if (count < 2 || N % step != 0) return {{0, 0, N, 0, own_rows(N)}};
   std::vector<Chunk> all;
   for (int i = 0; i < count; ++i) {
     const int begin = tiles * i / count, size = tiles * (i + 1) / count - begin;
-    all.push_back({begin * step, size * step, begin * kTile, size * kTile});
+    all.push_back({i, begin * step, size * step, begin * kTile, size * kTile});
   }
   return all;
 }
 
-template <class T>
-void TensorParallel::gather(Stream& compute, T* all, const T* own, int N, int width, const char* file, int line) {
+void TensorParallel::gather(Stream& compute, const Tensor& all, const Tensor& own, int N, const char* file,
+                            int line) {
   if (fault_skips(file, line)) return;
   computed_.record(compute);
   stream_.wait(computed_);
-  size_t i = 0;
   for (const Chunk& chunk : chunks(N)) {
-    ranks_.all_gather(stream_, all + size_t(chunk.first) * size_t(width), own + size_t(chunk.own) * size_t(width),
-                      size_t(chunk.own_count) * size_t(width) * sizeof(T), file, line);
-    gathered_[i++].record(stream_);
+    ranks_.all_gather(stream_, all.rows(chunk.first, chunk.own_count * degree()),
+                      own.rows(chunk.own, chunk.own_count), file, line);
+    gathered_[size_t(chunk.index)].record(stream_);
   }
 }
 
@@ -47,29 +45,22 @@ void TensorParallel::await_gathered(Stream& compute, int chunk, const char* file
 }
 
 void TensorParallel::await_tokens(Stream& compute, int N, int first, int count, const char* file, int line) {
-  int i = 0;
-  for (const Chunk& chunk : chunks(N)) {
-    if (chunk.first < first + count && first < chunk.first + chunk.count) await_gathered(compute, i, file, line);
-    ++i;
-  }
+  for (const Chunk& chunk : chunks(N))
+    if (chunk.first < first + count && first < chunk.first + chunk.count)
+      await_gathered(compute, chunk.index, file, line);
 }
 
-template <class T, class Sum>
-void TensorParallel::scatter(Stream& compute, T* own, Sum* partial, int N, int width, int chunk, const char* file,
-                             int line) {
+void TensorParallel::scatter(Stream& compute, const Tensor& own, const Tensor& partial, const Chunk& chunk,
+                             const char* file, int line) {
   if (fault_skips(file, line)) return;
-  const Chunk c = chunks(N)[size_t(chunk)];
   computed_.record(compute);
   stream_.wait(computed_);
-  const size_t count = size_t(c.own_count) * size_t(width);
-  partial += size_t(c.first) * size_t(width), own += size_t(c.own) * size_t(width);
-  if constexpr (std::is_same_v<T, Sum>) {
-    ranks_.reduce_scatter_sum(stream_, own, partial, count, file, line);
-  } else {
-    Sum* sums = partial + size_t(rank()) * count;
-    ranks_.reduce_scatter_sum(stream_, sums, partial, count, file, line);
-    cast(stream_, own, sums, count);
-  }
+  const Tensor all = partial.rows(chunk.first, chunk.own_count * degree()),
+               here = own.rows(chunk.own, chunk.own_count);
+  if (own.type == partial.type) return ranks_.reduce_scatter_sum(stream_, here, all, file, line);
+  const Tensor sums = all.rows(rank() * chunk.own_count, chunk.own_count);
+  ranks_.reduce_scatter_sum(stream_, sums, all, file, line);
+  cast(stream_, here, sums);
 }
 
 void TensorParallel::await_scattered(Stream& compute, const char* file, int line) {
@@ -78,10 +69,8 @@ void TensorParallel::await_scattered(Stream& compute, const char* file, int line
   compute.wait(scattered_);
 }
 
-template <class T>
-void TensorParallel::clear_padding(Stream& compute, T* partial, int N, int width) const {
-  const size_t rows = size_t(padded(N) - N);
-  if (rows) clear(compute, partial + size_t(N) * size_t(width), rows * size_t(width));
+void TensorParallel::clear_padding(Stream& compute, const Tensor& partial, int N) const {
+  if (const int rows = padded(N) - N; rows > 0) clear(compute, partial.rows(N, rows));
 }
 
 void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot, const char* file,
@@ -105,12 +94,3 @@ void TensorParallel::all_reduce_max(Stream& compute, float* data, size_t count, 
   ranks_.all_reduce_max(stream_, data, count, file, line);
   await_scattered(compute);
 }
-
-template void TensorParallel::gather(Stream&, uint8_t*, const uint8_t*, int, int, const char*, int);
-template void TensorParallel::scatter(Stream&, bf16*, float*, int, int, int, const char*, int);
-#define INSTANTIATE(T)                                                                     \
-  template void TensorParallel::gather(Stream&, T*, const T*, int, int, const char*, int); \
-  template void TensorParallel::clear_padding(Stream&, T*, int, int) const;                \
-  template void TensorParallel::scatter(Stream&, T*, T*, int, int, int, const char*, int);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

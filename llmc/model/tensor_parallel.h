@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "llmc/comm/communicator.h"
-#include "llmc/device/number.h"
+#include "llmc/device/tensor.h"
 
 constexpr int kExchangeSlots = 2;  // exchanges that may be in flight at once
 
@@ -25,48 +25,36 @@ class TensorParallel {
 
   int degree() const { return ranks_.size(); }
   int rank() const { return ranks_.rank(); }
-  DType sums() const { return sums_; }
-  // Calls use(partial), with `partial` as a pointer to the type that partial sums have if activations are of type T.
-  template <class T, class F>
-  void with_sums(void* partial, F&& use) const {
-    if (sums_ == DType::fp32) use(static_cast<float*>(partial));
-    else use(static_cast<T*>(partial));
-  }
-  template <class T>
-  size_t bytes_of_sum() const {
-    return sums_ == DType::fp32 ? sizeof(float) : sizeof(T);
-  }
+  // The type of partial sums if activations have this type.
+  DType sum_type(DType activations) const { return sums_ == DType::fp32 ? DType::fp32 : activations; }
   // Rows of each rank. If N is no multiple of the degree, the last rows belong to no token: they are padding.
   static size_t own_rows(size_t N, int degree) { return (N + size_t(degree) - 1) / size_t(degree); }
   int own_rows(int N) const { return int(own_rows(size_t(N), degree())); }
   int padded(int N) const { return own_rows(N) * degree(); }
 
-  // A chunk of N tokens: `count` of them from `first` on. This rank owns `own_count` of these, its own rows from `own`
-  // on.
+  // Chunk number `index` of N tokens: `count` of them from `first` on. This rank owns `own_count` of these, its own rows
+  // from `own` on.
   struct Chunk {
-    int first, count, own, own_count;
+    int index, first, count, own, own_count;
   };
   std::vector<Chunk> chunks(int N) const;
 
   // all (padded(N), width) = the ranks' `own` (own_rows(N), width), after all that compute has enqueued. Compute must
   // await each chunk, in order.
-  template <class T>
-  void gather(Stream& compute, T* all, const T* own, int N, int width, const char* file = __builtin_FILE(),
+  void gather(Stream& compute, const Tensor& all, const Tensor& own, int N, const char* file = __builtin_FILE(),
               int line = __builtin_LINE());
   void await_gathered(Stream& compute, int chunk, const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // Awaits the chunks of N that contain any of the tokens first .. first+count-1.
   void await_tokens(Stream& compute, int N, int first, int count, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE());
   // own (own_rows(N), width) = this rank's rows of the sums of `partial` (padded(N), width) over the ranks. A call
-  // sends one chunk, after all that compute has enqueued so far; await_scattered() waits for all chunks. Sum is T or
-  // float. If T is bf16 and Sum is float, the sums replace this rank's rows of `partial` and are rounded to `own` from
-  // there, once.
-  template <class T, class Sum>
-  void scatter(Stream& compute, T* own, Sum* partial, int N, int width, int chunk, const char* file = __builtin_FILE(),
-               int line = __builtin_LINE());
+  // sends one chunk, after all that compute has enqueued so far; await_scattered() waits for all chunks. `partial` has
+  // the type of `own` or is fp32. If only `own` is bf16, the sums replace this rank's rows of `partial` and are rounded
+  // to `own` from there, once.
+  void scatter(Stream& compute, const Tensor& own, const Tensor& partial, const Chunk& chunk,
+               const char* file = __builtin_FILE(), int line = __builtin_LINE());
   // Clears the rows of `partial` that belong to no token. Call it before the rows are summed.
-  template <class T>
-  void clear_padding(Stream& compute, T* partial, int N, int width) const;
+  void clear_padding(Stream& compute, const Tensor& partial, int N) const;
   void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
   // data (count) = the maximum over the ranks. Compute waits for it at once.

@@ -11,14 +11,8 @@ BatchUploader::BatchUploader(MemoryPlan& plan, Device& device, int micro_batches
       micro_batches_(micro_batches),
       tokens_((tokens + 63) / 64 * 64),
       part_(part),
-      planned_pinned_(
-          plan.add<int>(Segment::pinned, "batch", "tokens", kSlots * size_t(micro_batches) * kParts * tokens_)),
-      planned_device_(plan.add<int>(Segment::device, "batch", "tokens", size_t(micro_batches) * kParts * tokens_)) {}
-
-void BatchUploader::bind(const Arena& arena) {
-  pinned_ = arena[planned_pinned_];
-  on_device_ = arena[planned_device_];
-}
+      pinned_(plan.add(Segment::pinned, "batch", "tokens", DType::int32, {kSlots, micro_batches, kParts, tokens_})),
+      on_device_(plan.add(Segment::device, "batch", "tokens", DType::int32, {micro_batches, kParts, tokens_})) {}
 
 namespace {
 
@@ -63,23 +57,25 @@ void BatchUploader::fill(int* part, const int32_t* inputs, const int32_t* labels
 
 void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels,
                          const int32_t* positions, int B, int T, int V, int first) {
-  const size_t n = size_t(B) * size_t(T), size = kParts * tokens_;
+  const size_t n = size_t(B) * size_t(T);
   REQUIRE(B > 0 && T > 0 && T % part_.multiple() == 0 && n <= tokens_ * size_t(part_.degree),
           "a micro-batch of %d x %d tokens for %d ranks, planned were at most %zu for each", B, T, part_.degree,
           tokens_);
   REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
           micro_batches, micro_batches_);
-  int* slot = pinned_ + size_t(slot_) * size_t(micro_batches_) * size;
+  const Tensor slot = pinned_->at(slot_).first({micro_batches, kParts, tokens_});
   slot_ = (slot_ + 1) % kSlots;
-  host_accesses(device_, "the next step's tokens", {writes(slot, size_t(micro_batches) * size)});
+  host_accesses(device_, "the next step's tokens", {writes(slot)});
   for (size_t k = 0; k < size_t(micro_batches) && device_.executes(); ++k)
-    fill(slot + k * size, inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B,
+    fill(slot.at(k).as<int>(), inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B,
          T, V, first);
   packed_ = positions;
-  copy(stream, on_device_, slot, size_t(micro_batches) * size);
+  sent_ = int64_t(n) / part_.degree;
+  copy(stream, on_device_->first({micro_batches, kParts, tokens_}), slot);
 }
 
 BatchUploader::DeviceBatch BatchUploader::device_batch(int micro_batch) const {
-  const int* part = on_device_ + size_t(micro_batch) * kParts * tokens_;
-  return {part, part + tokens_, part + 2 * tokens_, part + 3 * tokens_, packed_ ? part + 4 * tokens_ : nullptr};
+  const Tensor all = on_device_->at(micro_batch);
+  const auto part = [&](int index) { return all.at(index).elements(0, sent_); };
+  return {part(0), part(1), part(2), part(3), packed_ ? part(4) : Tensor()};
 }

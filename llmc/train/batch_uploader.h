@@ -13,16 +13,13 @@ class BatchUploader {
  public:
   // One micro-batch on the device: this rank's N tokens, in the order of ContextPart::place().
   struct DeviceBatch {
-    const int* inputs;
-    const int* labels;
-    const int* positions;
-    const int* order;           // the indices 0 .. N-1, sorted by token
-    const int* document_start;  // where in its sequence each token's document begins; null if rows are not packed
+    Tensor inputs, labels, positions;  // (N) int32
+    Tensor order;                      // (N) the indices 0 .. N-1, sorted by token
+    Tensor document_start;  // (N) where in its sequence each token's document begins; absent if rows are not packed
   };
 
   // Plans buffers for up to `micro_batches` micro-batches. `part` is this rank's part of each: up to `tokens` tokens.
   BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, ContextPart part = {});
-  void bind(const Arena& arena);
 
   // Sends this rank's tokens of `micro_batches` micro-batches, which lie one after the other. Each has B whole
   // sequences of T tokens, and T is a multiple of part.multiple(). `labels` may be null if no loss is wanted. Null
@@ -46,10 +43,10 @@ class BatchUploader {
   const int micro_batches_;
   const size_t tokens_;
   const ContextPart part_;
-  Planned<int> planned_pinned_, planned_device_;
-  int* pinned_ = nullptr;     // (kSlots, micro_batches, kParts, tokens)
-  int* on_device_ = nullptr;  // (micro_batches, kParts, tokens)
+  PlannedTensor pinned_;     // (kSlots, micro_batches, kParts, tokens)
+  PlannedTensor on_device_;  // (micro_batches, kParts, tokens)
   int slot_ = 0;
+  int64_t sent_ = 0;  // tokens of a micro-batch of the last send()
   bool packed_ = false;
   std::vector<int32_t> sort_scratch_;
   std::vector<int> document_start_;  // of the whole sequences, (B, T)

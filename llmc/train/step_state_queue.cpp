@@ -4,14 +4,9 @@
 
 StepStateQueue::StepStateQueue(MemoryPlan& plan, Device& device)
     : device_(device),
-      planned_pinned_(plan.add<StepState>(Segment::pinned, "state", "step states", 2 * kSlots)),
-      planned_device_(plan.add<StepState>(Segment::device, "state", "step state", 1)) {
+      pinned_(plan.add_array<StepState>(Segment::pinned, "state", "step states", 2 * kSlots)),
+      on_device_(plan.add_array<StepState>(Segment::device, "state", "step state", 1)) {
   for (int i = 0; i < kSlots; ++i) begun_.emplace_back(device, true), returned_.emplace_back(device, true);
-}
-
-void StepStateQueue::bind(const Arena& arena) {
-  pinned_ = arena[planned_pinned_];
-  on_device_ = arena[planned_device_];
 }
 
 void StepStateQueue::send(Stream& stream, const StepState& state) {
@@ -21,11 +16,11 @@ void StepStateQueue::send(Stream& stream, const StepState& state) {
   *slot = state;
   follows_[next_] = under_way_ > 0;
   begun_[size_t(next_)].record(stream);
-  copy(stream, on_device_, slot, 1);
+  copy(stream, on_device_.get(), slot, 1);
 }
 
 void StepStateQueue::fetch(Stream& stream) {
-  copy(stream, pinned_ + kSlots + next_, on_device_, 1);
+  copy(stream, pinned_ + kSlots + next_, on_device_.get(), 1);
   returned_[size_t(next_)].record(stream);
   next_ = (next_ + 1) % kSlots;
   ++under_way_;

@@ -12,8 +12,7 @@
 class StepStateQueue {
  public:
   StepStateQueue(MemoryPlan& plan, Device& device);
-  void bind(const Arena& arena);
-  StepState* on_device() const { return on_device_; }
+  const PlannedArray<StepState>& on_device() const { return on_device_; }
 
   // Sends the state with which the next step begins. Throws if kUnderWay results have not been asked for yet.
   void send(Stream& stream, const StepState& state);
@@ -28,8 +27,7 @@ class StepStateQueue {
  private:
   static constexpr int kUnderWay = 2, kSlots = kUnderWay + 1;  // and the one before, for its end time
   Device& device_;
-  Planned<StepState> planned_pinned_, planned_device_;
-  StepState *pinned_ = nullptr, *on_device_ = nullptr;
+  PlannedArray<StepState> pinned_, on_device_;
   std::vector<Event> begun_, returned_;  // per slot
   bool follows_[kSlots] = {};            // per slot: was sent while another step was under way
   int next_ = 0, under_way_ = 0;

@@ -4,351 +4,334 @@
 #include <vector>
 
 #include "llmc/base/error.h"
-#include "llmc/device/number.h"
 #include "llmc/kernels/embedding.h"
 #include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
+#include "llmc/model/attention.h"
 
-template <class T>
-Transformer<T>::Transformer(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout, WalkSizes sizes,
-                            AttentionKernel attention, const Fp8Settings& fp8, Device& device, HostStreams* host)
+using Batch = BatchUploader::DeviceBatch;
+
+// ---------------------------------------------------------------------------------------------- memory
+
+Transformer::Transformer(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout,
+                         const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
+                         Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host)
     : config_(config),
       layout_(layout),
-      sizes_(sizes),
-      attention_(attention),
+      settings_(settings),
       fp8_(fp8),
-      activations_(plan, config, fp8, sizes.policy, {sizes.tokens(), sizes.rows()}, device, host) {
-  if (fp8.on()) fp8_scratch_.emplace(plan, fp8, config, int(sizes.tokens()), sizes.policy.has_value(), sizes.tensor);
-  const size_t N = sizes.tokens(), R = sizes.rows(), C = size_t(config.C), FF = size_t(config.FF);
-  const auto add = [&]<class U>(Planned<U>& planned, const char* category, const char* name, size_t count) {
-    planned = plan.add<U>(Segment::device, category, name, count);
-  };
-  add(planned_.projected, "scratch", "projected", R * C);
-  add(planned_.delta, "scratch", "delta", R * C);
-  add(planned_.dqkv, "scratch", "dqkv", N * size_t(config.qkv_width()));
-  if (sizes.policy) {
-    add(planned_.dnorm, "scratch", "dnorm", R * C);
-    add(planned_.dattention, "scratch", "dattention", N * size_t(config.q_width()));
-    add(planned_.dswiglu, "scratch", "dswiglu", N * FF);
-    bool wide = fp8.bf16_wgrad();
-    for (int layer = 0; layer < config.L; ++layer) wide = wide || !fp8.quantizes(layer, Product::gate_up);
-    if (wide) add(planned_.dgate_up, "scratch", "dgate_up", N * 2 * FF);
-    add(planned_.dresidual, "scratch", "dresidual", R * C);
-    // Scratch for one call of attention_backward. Under context parallelism a call handles one key/value head and one
-    // of two chunks, so it needs 1 / (2 NKV) of the memory.
-    const size_t calls = sizes.sequences ? 2 * size_t(config.NKV) : 1;
-    add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH) / calls);
-    add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(R), config.C));
-  }
-  add(planned_.rope_table, "tables", "RoPE", size_t(sizes.T) * size_t(config.HD));
-  add(planned_.head_x, "activations", "head x", R * C);
-  add(planned_.head_norm, "activations", "head norm", R * C);
-  add(planned_.head_rstd, "activations", "head rstd", R);
-  head_.ld = (sizes.vocabulary.most + 63) / 64 * 64;
-  head_.chunk = std::min(sizes.head_chunk, (int(N) + 127) / 128 * 128);
-  for (int slot = 0; slot < head_slots(); ++slot)
-    add(planned_.logits[slot], "logits", "logits", size_t(head_.chunk) * size_t(head_.ld));
-  add(planned_.losses, "logits", "losses", N);
-  if (sizes.tensor) plan_tensor_parallel(plan);
-  if (sizes.sequences) plan_context_parallel(plan);
-  if (sizes.computing)
-    planned_.logits_by_rank = plan.add<T>(Segment::symmetric, "logits", "logits of a row by rank",
-                                          size_t(sizes.computing->size()) * size_t(head_.ld));
+      parameters_(parameters),
+      scales_(scales),
+      stream_(compute),
+      activations_(plan,
+                   {config, fp8, settings.type, int64_t(settings.tokens()), int64_t(settings.rows()),
+                    settings.policy.has_value()},
+                   settings.policy, device, compute, host) {
+  if (fp8.on())
+    fp8_scratch_.emplace(plan, fp8, config, int(settings.tokens()), settings.policy.has_value(), settings.tensor);
+  plan_scratch(plan);
+  rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config.HD / 2, 2});
+  plan_head(plan);
+  if (settings.tensor) plan_tensor_parallel(plan);
+  if (settings.sequences) plan_context_parallel(plan);
+  if (settings.computing)
+    logits_by_rank_ = plan.add(Segment::symmetric, "logits", "logits of a row by rank", settings.type,
+                               {settings.computing->size(), head_buffers_.logits[0]->columns()});
 }
 
-template <class T>
-void Transformer<T>::plan_tensor_parallel(MemoryPlan& plan) {
-  const size_t degree = size_t(sizes_.tensor->degree()), C = size_t(config_.C), rows = degree * sizes_.rows();
+void Transformer::plan_scratch(MemoryPlan& plan) {
+  const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C, FF = config_.FF;
+  const auto add = [&](const char* name, DType type, TensorShape shape) {
+    return plan.add(Segment::device, "scratch", name, type, shape);
+  };
+  const DType type = settings_.type;
+  scratch_.projected = add("projected", type, {R, C});
+  scratch_.delta = add("delta", type, {R, C});
+  scratch_.dqkv = add("dqkv", type, {N, config_.qkv_width()});
+  if (!settings_.policy) return;
+  scratch_.dnorm = add("dnorm", type, {R, C});
+  scratch_.dattention = add("dattention", type, {N, config_.q_width()});
+  scratch_.dswiglu = add("dswiglu", type, {N, FF});
+  bool wide = fp8_.bf16_wgrad();
+  for (int layer = 0; layer < config_.L; ++layer) wide = wide || !fp8_.quantizes(layer, Product::gate_up);
+  if (wide) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
+  scratch_.dresidual = add("dresidual", type, {R, C});
+  scratch_.attention_delta =
+      add("attention delta", DType::fp32, {attention_delta_size(config_, N, settings_.sequences != nullptr)});
+  scratch_.norm_partials = add("norm partials", DType::fp32, {rmsnorm_backward_scratch(int(R), config_.C)});
+}
+
+void Transformer::plan_head(MemoryPlan& plan) {
+  const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C;
+  const DType type = settings_.type;
+  head_buffers_.x = plan.add(Segment::device, "activations", "head x", type, {R, C});
+  head_buffers_.norm = plan.add(Segment::device, "activations", "head norm", type, {R, C});
+  head_buffers_.rstd = plan.add(Segment::device, "activations", "head rstd", DType::fp32, {R});
+  const int64_t chunk = std::min<int64_t>(settings_.head_chunk, (N + 127) / 128 * 128);
+  const int slots = settings_.tensor && chunk < N ? kExchangeSlots : 1;
+  for (int slot = 0; slot < slots; ++slot)
+    head_buffers_.logits[slot] =
+        plan.add(Segment::device, "logits", "logits", type, {chunk, (settings_.vocabulary.most + 63) / 64 * 64});
+  head_buffers_.losses = plan.add(Segment::device, "logits", "losses", DType::fp32, {N});
+}
+
+void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
+  const char* const category = "tensor parallelism";
+  const int64_t degree = settings_.tensor->degree(), C = config_.C, rows = degree * int64_t(settings_.rows());
   // The buffer must also hold the rows as FP8 bytes, with their padding.
-  const size_t size = std::max(rows * C, ((rows + 15) * (C + 15) + sizeof(T) - 1) / sizeof(T));
-  planned_.gathered = plan.add<T>(Segment::symmetric, "tensor parallelism", "all ranks' rows", size);
-  const auto add_partial = [&]<class Sum>(Planned<Sum>& planned) {
-    planned = plan.add<Sum>(Segment::symmetric, "tensor parallelism", "partial sums of all tokens", rows * C);
-  };
-  if (sizes_.tensor->sums() == DType::fp32) add_partial(planned_.wide_partial);
-  else add_partial(planned_.partial);
-  for (int slot = 0; slot < head_slots(); ++slot)
-    planned_.parts[slot] = plan.add<SoftmaxPart>(Segment::symmetric, "tensor parallelism", "softmax by rank",
-                                                 degree * size_t(head_.chunk));
+  const int64_t element = int64_t(bytes_of(settings_.type));
+  const int64_t size = std::max(rows * C, ((rows + 15) * (C + 15) + element - 1) / element);
+  gathered_ = plan.add(Segment::symmetric, category, "all ranks' rows", settings_.type, {size});
+  sums_ = plan.add(Segment::symmetric, category, "partial sums of all tokens",
+                   settings_.tensor->sum_type(settings_.type), {rows, C});
+  for (int slot = 0; slot < kExchangeSlots && head_buffers_.logits[slot]; ++slot)
+    head_buffers_.parts[slot] =
+        plan.add_array<SoftmaxPart>(Segment::symmetric, category, "softmax by rank", size_t(degree * head_chunk()));
 }
 
-template <class T>
-void Transformer<T>::plan_context_parallel(MemoryPlan& plan) {
-  const size_t head = 2 * size_t(config_.HD), all = size_t(sizes_.B) * size_t(sizes_.T) * head;
-  const auto add = [&](const char* name, size_t count) {
-    return plan.add<T>(Segment::symmetric, "context parallelism", name, count);
+void Transformer::plan_context_parallel(MemoryPlan& plan) {
+  const int64_t head = 2 * config_.HD, all = int64_t(settings_.B) * settings_.T;
+  const auto add = [&](const char* name, TensorShape shape) {
+    return plan.add(Segment::symmetric, "context parallelism", name, settings_.type, shape);
   };
-  planned_.own = add("keys and values", sizes_.tokens() * size_t(config_.NKV) * head);
+  own_keys_values_ = add("keys and values", {config_.NKV, settings_.tokens(), head});
   for (int slot = 0; slot < std::min(kContextSlots, config_.NKV); ++slot) {
-    planned_.all[slot] = add("all keys and values of a head", all);
-    if (sizes_.policy) planned_.dall[slot] = add("gradients of a head", all);
+    keys_values_[slot] = add("all keys and values of a head", {all, head});
+    if (settings_.policy) dkeys_values_[slot] = add("gradients of a head", {all, head});
   }
 }
 
-template <class T>
-void Transformer<T>::bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters,
-                          Fp8Scales* scales) {
-  scales_ = scales;
-  if (fp8_scratch_) fp8_scratch_->bind(arena);
-  stream_ = &stream;
+void Transformer::prepare(Matmul& matmul) {
   matmul_ = &matmul;
-  parameters_ = &parameters;
-  activations_.bind(arena, stream);
-  scratch_.projected = arena[planned_.projected];
-  scratch_.dqkv = arena[planned_.dqkv];
-  delta_ = arena[planned_.delta];
-  if (sizes_.policy) {
-    scratch_ = {scratch_.projected,
-                arena[planned_.dnorm],
-                arena[planned_.dattention],
-                scratch_.dqkv,
-                arena[planned_.dswiglu],
-                planned_.dgate_up.count ? arena[planned_.dgate_up] : nullptr,
-                arena[planned_.attention_delta],
-                arena[planned_.norm_partials]};
-    dresidual_ = arena[planned_.dresidual];
-  }
-  head_.x = arena[planned_.head_x];
-  head_.rstd = arena[planned_.head_rstd];
-  head_.norm = arena[planned_.head_norm];
-  head_.dnorm = scratch_.dnorm;
-  for (int slot = 0; slot < head_slots(); ++slot) head_.logits[slot] = arena[planned_.logits[slot]];
-  head_.losses = arena[planned_.losses];
-  head_.norm_partials = scratch_.norm_partials;
-  if (sizes_.tensor) {
-    head_.gathered = arena[planned_.gathered];
-    if (planned_.wide_partial.count) head_.partial = arena[planned_.wide_partial];
-    else head_.partial = arena[planned_.partial];
-    for (int slot = 0; slot < head_slots(); ++slot) head_.parts[slot] = arena[planned_.parts[slot]];
-  }
-  if (sizes_.sequences) {
-    sequence_buffers_.own = arena[planned_.own];
-    for (int slot = 0; slot < std::min(kContextSlots, config_.NKV); ++slot) {
-      sequence_buffers_.all[slot] = arena[planned_.all[slot]];
-      if (sizes_.policy) sequence_buffers_.dall[slot] = arena[planned_.dall[slot]];
-    }
-  }
-  if (sizes_.computing) logits_by_rank_ = arena[planned_.logits_by_rank];
-  rope_table_ = arena[planned_.rope_table];
-  const std::vector<float> table = stream.device().executes()
-                                       ? rope_table(config_.rope, config_.HD, sizes_.T)
-                                       : std::vector<float>(size_t(sizes_.T) * size_t(config_.HD));
-  copy(stream, rope_table_, table.data(), table.size());
-  stream.synchronize();
+  const std::vector<float> table = stream_.device().executes() ? rope_table(config_.rope, config_.HD, settings_.T)
+                                                               : std::vector<float>(size_t(rope_table_->size()));
+  copy(stream_, rope_table_->as<float>(), table.data(), table.size());
+  stream_.synchronize();
 }
 
-template <class T>
-BlockContext Transformer<T>::block_context(BatchUploader::DeviceBatch batch, int B, int seq_len, int past) const {
-  BlockContext context{*stream_, *matmul_, config_,    rope_table_, sizes_.T, batch.positions, batch.document_start,
-                       B,        seq_len,  attention_, nullptr,     past};
-  context.tensor = sizes_.tensor, context.gathered = head_.gathered, context.partial = head_.partial;
-  if (sizes_.sequences) {
-    context.B = 2 * B, context.T = sizes_.part().chunk(seq_len);
-    context.sequences = sizes_.sequences, context.sequence_buffers = &sequence_buffers_;
-  }
-  return context;
-}
+// ---------------------------------------------------------------------------------------------- parts of a pass
 
-// Returns the context of a block with its FP8 state, after get_block(). Fills in `fp8`, which must outlive the context.
-template <class T>
-BlockContext Transformer<T>::with_fp8(BlockContext context, BlockFp8& fp8, int layer, bool backward) const {
-  if (!scales_) return context;
-  fp8.settings = &fp8_;
-  fp8.layer = layer;
-  for (const Product product : kEachProduct) {
-    fp8.weights[int(product)] = parameters_->quantized(layer, product);
-    fp8.saved_inputs[int(product)] = activations_.saved_fp8_input(layer, product, backward);
-  }
+std::optional<Fp8Pass> Transformer::fp8_pass() const {
+  if (!scales_) return {};
+  Fp8Pass fp8{fp8_};
   fp8_scratch_->give(fp8);
-  fp8.words = scales_->words();
+  fp8.scales = scales_->words();
   fp8.not_finite = scales_->not_finite();
   fp8.share_amax = scales_->share_amax();
   fp8.observer = observer_ ? &observer_ : nullptr;
-  context.fp8 = &fp8;
-  return context;
+  return fp8;
 }
 
-template <class T>
-HeadContext Transformer<T>::head_context() const {
-  return {*stream_, *matmul_, config_, tokens_, sizes_.tensor, sizes_.vocabulary};
+Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
+  const int N = B * (seq_len / settings_.part().degree);
+  Pass pass{stream_, *matmul_, config_, B, seq_len, N, settings_.tensor ? settings_.tensor->own_rows(N) : N, {}};
+  pass.attention = settings_.attention;
+  pass.fp8 = fp8;
+  pass.tensor = settings_.tensor, pass.gathered = gathered_, pass.sums = sums_;
+  if (settings_.sequences) {
+    pass.B = 2 * B, pass.T = settings_.part().chunk(seq_len);
+    pass.sequences = settings_.sequences;
+    pass.sequence_buffers.own = own_keys_values_;
+    for (int slot = 0; slot < kContextSlots; ++slot)
+      pass.sequence_buffers.all[slot] = keys_values_[slot], pass.sequence_buffers.dall[slot] = dkeys_values_[slot];
+  }
+  return pass;
 }
 
-template <class T>
-BlockGradients Transformer<T>::block_gradients(int layer, GradientStore& gradients) const {
-  const int unit = layout_.block_unit(layer);
-  float* base = gradients.begin(unit);
-  const auto at = [&](const char* product) { return base + layout_.offset(unit, product); };
-  return {at("norm1"), at("qkv"), at("o"), at("norm2"), at("gate_up"), at("down")};
+Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, const Fp8Pass* fp8) const {
+  Pass pass = make_pass(B, seq_len, fp8);
+  pass.rope = {rope_table_, batch.positions, config_.NH + config_.NKV};
+  pass.document_start = batch.document_start.first({pass.B, pass.T});
+  pass.past = past;
+  return pass;
 }
 
-template <class T>
-HeadWeights<T> Transformer<T>::head_weights() {
+// Call this when the block's weights have been gathered.
+BlockTensors Transformer::block_tensors(int layer) const {
+  BlockTensors tensors{parameters_.get(layout_.block_unit(layer)), {}, {}, activations_.get(layer)};
+  for (const Product product : kEachProduct) {
+    tensors.fp8[size_t(product)] = parameters_.quantized(layer, product);
+    tensors.recomputes_inputs[int(product)] = activations_.recomputes_input(layer, product);
+  }
+  return tensors;
+}
+
+BlockScratch Transformer::block_scratch() const {
+  return {scratch_.projected, scratch_.dqkv,     scratch_.dnorm,           scratch_.dattention,
+          scratch_.dswiglu,   scratch_.dgate_up, scratch_.attention_delta, scratch_.norm_partials};
+}
+
+// Call this when the head's weights have been gathered. With `gradients`, its backward begins.
+Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
   const int unit = layout_.head_unit();
-  const T* base = parameters_->get(unit);
-  const T* head = config_.tied ? parameters_->get(layout_.embedding_unit()) + layout_.offset(0, "embedding")
-                               : base + layout_.offset(unit, "head");
-  return {base + layout_.offset(unit, "norm"), head};
+  const UnitTensors weights = parameters_.get(unit);
+  Parameter norm{weights["norm"]}, head;
+  static_cast<Tensor&>(head) =
+      config_.tied ? parameters_.get(layout_.embedding_unit())["embedding"] : weights["head"];
+  if (gradients) {
+    const UnitTensors grads(layout_, unit, gradients->begin(unit));
+    norm.grad = grads["norm"];
+    head.grad = config_.tied ? embedding_gradient(*gradients) : grads["head"];
+  }
+  HeadBuffers buffers{head_buffers_.x, head_buffers_.rstd, head_buffers_.norm,   scratch_.dnorm,
+                      {},              head_buffers_.losses, scratch_.norm_partials};
+  for (int slot = 0; slot < kExchangeSlots; ++slot)
+    buffers.logits[slot] = head_buffers_.logits[slot], buffers.parts[slot] = head_buffers_.parts[slot];
+  return Head(pass, norm, head, config_.tied, settings_.vocabulary, buffers);
 }
 
-template <class T>
-HeadGradients Transformer<T>::head_gradients(GradientStore& gradients) const {
-  const int unit = layout_.head_unit();
-  float* base = gradients.begin(unit);
-  return {base + layout_.offset(unit, "norm"),
-          config_.tied ? embedding_gradient(gradients) : base + layout_.offset(unit, "head"), config_.tied};
-}
-
-// Begins the embedding's gradient. If the head is tied, head_gradients() calls this, once for both.
-template <class T>
-float* Transformer<T>::embedding_gradient(GradientStore& gradients) const {
+// Begins the embedding's gradient. If the head is tied, make_head() calls this, once for both.
+Tensor Transformer::embedding_gradient(GradientStore& gradients) const {
   const int unit = layout_.embedding_unit();
-  return gradients.begin(unit) + layout_.offset(unit, "embedding");
+  return UnitTensors(layout_, unit, gradients.begin(unit))["embedding"];
 }
 
-template <class T>
-void Transformer<T>::forward(BatchUploader::DeviceBatch batch, int B, int seq_len) {
-  forward_from(batch, B, seq_len, 0);
-}
+// ---------------------------------------------------------------------------------------------- forward
 
-template <class T>
-void Transformer<T>::forward_cached(BatchUploader::DeviceBatch batch, int count, int past) {
-  REQUIRE(past >= 0 && past <= cached_ && past + count <= sizes_.T,
+void Transformer::forward(const Batch& batch, int B, int seq_len) { forward_from(batch, B, seq_len, 0); }
+
+void Transformer::forward_cached(const Batch& batch, int count, int past) {
+  REQUIRE(past >= 0 && past <= cached_ && past + count <= settings_.T,
           "%d tokens after %d of a sequence: the keys and values of %d are there, the longest sequence is %d", count,
-          past, cached_, sizes_.T);
+          past, cached_, settings_.T);
   forward_from(batch, 1, count, past);
 }
 
-template <class T>
-void Transformer<T>::forward_from(BatchUploader::DeviceBatch batch, int B, int seq_len, int past, bool training) {
-  REQUIRE(B > 0 && seq_len > 0 && seq_len <= sizes_.T && size_t(B) * seq_len <= size_t(sizes_.B) * sizes_.T,
-          "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, sizes_.B, sizes_.T);
-  REQUIRE(seq_len % sizes_.part().multiple() == 0,
-          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, sizes_.part().degree,
-          sizes_.part().multiple());
+void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past, bool training) {
+  REQUIRE(B > 0 && seq_len > 0 && seq_len <= settings_.T && size_t(B) * seq_len <= size_t(settings_.B) * settings_.T,
+          "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, settings_.B, settings_.T);
+  REQUIRE(seq_len % settings_.part().multiple() == 0,
+          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, settings_.part().degree,
+          settings_.part().multiple());
   cached_ = B == 1 ? past + seq_len : 0;
   release_head();
-  tokens_ = B * (seq_len / sizes_.part().degree);
+  B_ = B, seq_len_ = seq_len;
   if (scales_) scales_->begin_pass(training);
-  const BlockContext context = block_context(batch, B, seq_len, past);
+  const std::optional<Fp8Pass> fp8 = fp8_pass();
+  const Pass pass = make_pass(batch, B, seq_len, past, fp8 ? &*fp8 : nullptr);
+  tokens_ = pass.N;
   const int embedding = layout_.embedding_unit();
 
-  parameters_->gather(embedding);
-  const int L = config_.L, ahead = std::min(sizes_.prefetch, L);
-  for (int layer = 0; layer < ahead; ++layer) parameters_->gather(layout_.block_unit(layer));
-  const T* table = parameters_->get(embedding) + layout_.offset(embedding, "embedding");
+  parameters_.gather(embedding);
+  const int L = config_.L, ahead = std::min(settings_.prefetch, L);
+  for (int layer = 0; layer < ahead; ++layer) parameters_.gather(layout_.block_unit(layer));
+  const Tensor table = parameters_.get(embedding)["embedding"];
   activations_.begin_forward(0, training);
-  embed(batch, table);
-  if (!config_.tied) parameters_->release(embedding);  // else the head needs it, too
-  const T* middle = nullptr;                           // of the previous block
+  embed(pass, batch, table);
+  if (!config_.tied) parameters_.release(embedding);  // else the head needs it, too
+  const Tensor delta = scratch_.delta->rows(0, pass.R);
+  Tensor middle;  // of the previous block
   for (int layer = 0; layer < L; ++layer) {
-    if (layer + ahead <= L) parameters_->gather(layout_.block_unit(layer + ahead));  // a later block, or the head
+    if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     if (layer) activations_.begin_forward(layer, training);
-    const BlockWeights<T> weights = parameters_->get_block(layer);
-    BlockFp8 fp8;
-    block_forward(with_fp8(context, fp8, layer, false), weights, activations_.get(layer), scratch_, middle, delta_);
+    const Block block(pass, layer, block_tensors(layer), block_scratch());
+    block.forward(middle, delta);
     activations_.end_forward(layer, training);
-    middle = activations_.get(layer).middle;
-    parameters_->release(layout_.block_unit(layer));
+    middle = block.middle();
+    parameters_.release(layout_.block_unit(layer));
   }
   holds_head_ = true;
-  head_norm(head_context(), head_weights(), head_, middle, delta_);  // (N, C)
+  make_head(pass, nullptr).forward(middle, delta);  // (N, C)
 }
 
 // The first block's input (R, C).
-template <class T>
-void Transformer<T>::embed(BatchUploader::DeviceBatch batch, const T* table) {
-  T* x = activations_.get(0).x;
-  const int N = tokens_, C = config_.C;
-  TensorParallel* tensor = sizes_.tensor;
-  if (!tensor) return embedding_forward(*stream_, x, batch.inputs, table, N, C, embedding_rows());  // (N, C)
-  T* all = static_cast<T*>(head_.partial);  // each sum has one rank's number and zeros, so T is exact
-  tensor->clear_padding(*stream_, all, N, C);
-  int i = 0;
-  for (const TensorParallel::Chunk& chunk : tensor->chunks(N)) {
-    embedding_forward(*stream_, all + size_t(chunk.first) * size_t(C), batch.inputs + chunk.first, table, chunk.count,
-                      C, embedding_rows());
-    tensor->scatter(*stream_, x, all, N, C, i++);
+void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& table) {
+  const Tensor x = activations_.get(0)["x"].rows(0, pass.R);
+  TensorParallel* tensor = pass.tensor;
+  if (!tensor) return embedding_forward(stream_, x, batch.inputs, table, embedding_rows());  // (N, C)
+  // Each sum has one rank's number and zeros, so the model's type is exact.
+  const Tensor all(pass.sums.data, settings_.type, {tensor->padded(pass.N), config_.C});
+  tensor->clear_padding(stream_, all, pass.N);
+  for (const TensorParallel::Chunk& chunk : tensor->chunks(pass.N)) {
+    embedding_forward(stream_, all.rows(chunk.first, chunk.count), batch.inputs.elements(chunk.first, chunk.count),
+                      table, embedding_rows());
+    tensor->scatter(stream_, x, all, chunk);
   }
-  tensor->await_scattered(*stream_);
+  tensor->await_scattered(stream_);
 }
 
-template <class T>
-void Transformer<T>::embed_backward(BatchUploader::DeviceBatch batch, float* gradient) {
-  if (TensorParallel* tensor = sizes_.tensor) {
-    tensor->gather(*stream_, head_.gathered, dresidual_, tokens_, config_.C);
-    tensor->await_tokens(*stream_, tokens_, 0, tokens_);
+void Transformer::embed_backward(const Pass& pass, const Batch& batch, const Tensor& gradient) {
+  Tensor dout = scratch_.dresidual->rows(0, pass.R);
+  if (TensorParallel* tensor = pass.tensor) {
+    const Tensor all = pass.gathered.first({tensor->padded(pass.N), config_.C});
+    tensor->gather(stream_, all, dout, pass.N);
+    tensor->await_tokens(stream_, pass.N, 0, pass.N);
+    dout = all.rows(0, pass.N);
   }
-  embedding_backward(*stream_, gradient, sizes_.tensor ? head_.gathered : dresidual_, batch.inputs, batch.order,
-                     tokens_, config_.C, embedding_rows());  // +=
+  embedding_backward(stream_, gradient, dout, batch.inputs, batch.order, embedding_rows());  // +=
 }
 
-template <class T>
-void Transformer<T>::release_head() {
+void Transformer::release_head() {
   if (!holds_head_) return;
   holds_head_ = false;
-  parameters_->release(layout_.head_unit());
-  if (config_.tied) parameters_->release(layout_.embedding_unit());
+  parameters_.release(layout_.head_unit());
+  if (config_.tied) parameters_.release(layout_.embedding_unit());
 }
 
-template <class T>
-const T* Transformer<T>::logits(int first) {
-  return head_logits(head_context(), head_weights(), head_, first, std::min(head_.chunk, tokens_ - first));
+Tensor Transformer::logits(int first) {
+  const Pass pass = make_pass(B_, seq_len_, nullptr);
+  return make_head(pass, nullptr).logits(first, std::min(head_chunk(), tokens_ - first));
 }
 
-template <class T>
-typename Transformer<T>::RowParts Transformer<T>::row_parts(const T* logits, int row) {
-  const T* own = logits + size_t(row) * size_t(head_.ld);
-  if (!sizes_.computing) return {own, 1, config_.V, head_.ld};
-  T* here = logits_by_rank_ + size_t(sizes_.computing->rank()) * size_t(head_.ld);
-  copy(*stream_, here, own, size_t(head_.ld));
-  sizes_.computing->all_gather(*stream_, logits_by_rank_, here, size_t(head_.ld) * sizeof(T));
-  sizes_.computing->wait_for(*stream_);
-  return {logits_by_rank_, sizes_.computing->size() / sizes_.part().degree, sizes_.vocabulary.most, head_.ld};
+Transformer::RowParts Transformer::row_parts(const Tensor& logits, int row) {
+  const Tensor own = logits.rows(row, 1);
+  const int ld = int(logits.columns());
+  if (!settings_.computing) return {own, 1, config_.V, ld};
+  const Tensor here = logits_by_rank_->rows(settings_.computing->rank(), 1);
+  copy(stream_, here, own);
+  settings_.computing->all_gather(stream_, *logits_by_rank_, here);
+  settings_.computing->wait_for(stream_);
+  return {logits_by_rank_, settings_.computing->size() / settings_.part().degree, settings_.vocabulary.most, ld};
 }
 
-template <class T>
-void Transformer<T>::forward_loss(BatchUploader::DeviceBatch batch, int B, int seq_len, StepState* state) {
+void Transformer::forward_loss(const Batch& batch, int B, int seq_len, StepState* state) {
   forward(batch, B, seq_len);
-  head_loss(head_context(), head_weights(), head_, batch.labels, state);
+  make_head(make_pass(B, seq_len, nullptr), nullptr).loss(batch.labels, state);
   release_head();
 }
 
-template <class T>
-void Transformer<T>::forward_backward(BatchUploader::DeviceBatch batch, int B, int seq_len, StepState* state,
-                                      GradientStore& gradients, bool first, bool last) {
-  REQUIRE(sizes_.policy, "a backward pass was asked for, and only forward passes were planned");
+// ---------------------------------------------------------------------------------------------- backward
+
+void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepState* state, GradientStore& gradients,
+                                   bool first, bool last) {
+  REQUIRE(settings_.policy, "a backward pass was asked for, and only forward passes were planned");
   forward_from(batch, B, seq_len, 0, true);
-  const BlockContext context = block_context(batch, B, seq_len);
+  const std::optional<Fp8Pass> fp8 = fp8_pass();
+  Pass pass = make_pass(batch, B, seq_len, 0, fp8 ? &*fp8 : nullptr);
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
-  const HeadGradients dhead = head_gradients(gradients);
-  float* dresidual_amax =
-      scales_ ? wanted_amax(fp8_, scales_->words(), config_.L - 1, Product::down, Role::output_gradient) : nullptr;
-  head_loss_backward(head_context(), head_weights(), dhead, head_, batch.labels, state, dresidual_,
-                     gradients.accumulates(), dresidual_amax);
-  const int L = config_.L, ahead = std::min(sizes_.prefetch, L);
-  for (int layer = L - 1; layer >= L - ahead; --layer) parameters_->gather(layout_.block_unit(layer));
+  pass.accumulate = gradients.accumulates();
+  const Tensor dresidual = scratch_.dresidual->rows(0, pass.R);
+  // The word to which the kernel that computes the gradient of a block's output raises its amax.
+  const auto amax_of = [&](int layer) {
+    return fp8 && layer >= 0 ? wanted_amax(fp8_, fp8->scales, layer, Product::down, Role::output_gradient) : nullptr;
+  };
+  const int L = config_.L, ahead = std::min(settings_.prefetch, L);
+  const Head head = make_head(pass, &gradients);
+  head.loss_backward(batch.labels, state, dresidual, amax_of(L - 1));
+  for (int layer = L - 1; layer >= L - ahead; --layer) parameters_.gather(layout_.block_unit(layer));
   release_head();
   gradients.reduce(layout_.head_unit());
   for (int layer = L - 1; layer >= 0; --layer) {
-    if (layer >= ahead) parameters_->gather(layout_.block_unit(layer - ahead));
-    const BlockWeights<T> weights = parameters_->get_block(layer);
-    activations_.begin_backward(layer);
-    BlockFp8 fp8;
-    const BlockContext of_block = with_fp8(context, fp8, layer, true);
-    fp8.again = true;
-    block_recompute(of_block, weights, activations_.get(layer), scratch_, activations_.recompute(layer));
-    fp8.again = false;
-    block_backward(of_block, weights, block_gradients(layer, gradients), activations_.get(layer), scratch_, dresidual_,
-                   gradients.accumulates());
-    activations_.end_backward(layer);
-    parameters_->release(layout_.block_unit(layer));
+    if (layer >= ahead) parameters_.gather(layout_.block_unit(layer - ahead));
+    backward_block(pass, layer, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
+    parameters_.release(layout_.block_unit(layer));
     gradients.reduce(layout_.block_unit(layer));
   }
-  float* dembedding = config_.tied ? dhead.head : embedding_gradient(gradients);
-  embed_backward(batch, dembedding);
+  embed_backward(pass, batch, config_.tied ? head.weight_gradient() : embedding_gradient(gradients));
   gradients.reduce(embedding);
 }
 
-template class Transformer<float>;
-template class Transformer<bf16>;
+// Recomputes what the block's forward did not keep, then computes its backward.
+void Transformer::backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual,
+                                 const float* amax, float* amax_before) {
+  BlockTensors tensors = block_tensors(layer);
+  activations_.begin_backward(layer);
+  Pass again = pass;
+  again.recomputing = true;
+  Block(again, layer, tensors, block_scratch()).recompute(activations_.recompute(layer));
+  const int unit = layout_.block_unit(layer);
+  tensors.gradients.emplace(layout_, unit, gradients.begin(unit));
+  Block(pass, layer, tensors, block_scratch()).backward(dresidual, amax, amax_before);
+  activations_.end_backward(layer);
+}

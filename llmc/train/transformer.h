@@ -14,7 +14,9 @@
 #include "llmc/model/head.h"
 #include "llmc/train/batch_uploader.h"
 
-struct WalkSizes {
+struct TransformerSettings {
+  DType type;                              // of weights and activations
+  AttentionKernel attention;
   int B, T;                                // the largest micro-batch
   int head_chunk;                          // tokens whose logits exist at once, a multiple of 128
   int prefetch;                            // units whose weights are gathered ahead of their use
@@ -29,95 +31,96 @@ struct WalkSizes {
   size_t rows() const { return tensor ? TensorParallel::own_rows(tokens(), tensor->degree()) : tokens(); }
 };
 
-template <class T>
 class Transformer {
  public:
-  Transformer(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout, WalkSizes sizes,
-              AttentionKernel attention, const Fp8Settings& fp8, Device& device, HostStreams* host);
-  // Fills the RoPE table, which then stays. `scales` are those of FP8 products; null: there are none.
-  void bind(const Arena& arena, Stream& stream, Matmul& matmul, ParameterStore<T>& parameters, Fp8Scales* scales);
+  // `scales` are those of FP8 products; null: there are none.
+  Transformer(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout,
+              const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
+              Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host);
+  // Call this once the plan has memory: it fills the RoPE table, which then stays. `matmul` computes the products.
+  void prepare(Matmul& matmul);
   // Calls `observer` for each FP8 product that is enqueued; empty: nothing is called.
   void observe(std::function<void(const ObservedProduct&)> observer) { observer_ = std::move(observer); }
 
   // Forward, loss and backward of one micro-batch (B, seq_len), which was sent to the device. `first`: it is the first
   // of its step, so that gradients of matrices are set and not added to. `last`: it is the last of its step, after
   // which each unit's reduced gradients are final.
-  void forward_backward(BatchUploader::DeviceBatch batch, int B, int seq_len, StepState* state,
+  void forward_backward(const BatchUploader::DeviceBatch& batch, int B, int seq_len, StepState* state,
                         GradientStore& gradients, bool first, bool last);
   // Forward only. Adds the losses to state->loss_sum.
-  void forward_loss(BatchUploader::DeviceBatch batch, int B, int seq_len, StepState* state);
+  void forward_loss(const BatchUploader::DeviceBatch& batch, int B, int seq_len, StepState* state);
   // Returns the losses of this rank's tokens, (N), after forward_loss().
-  const float* losses() const { return head_.losses; }
+  Tensor losses() const { return head_buffers_.losses->elements(0, tokens_); }
   // Forward only, for `count` more tokens of one sequence. Its first `past` tokens must be the last that went through
   // this function or forward(). Afterwards logits() may be called, as below.
-  void forward_cached(BatchUploader::DeviceBatch batch, int count, int past);
+  void forward_cached(const BatchUploader::DeviceBatch& batch, int count, int past);
   // Forward only. Afterwards logits(first) returns rows first .. first+head_chunk-1 of the logits of this rank's
   // tokens. They are valid until the next call of any function here but row_parts().
-  void forward(BatchUploader::DeviceBatch batch, int B, int seq_len);
-  const T* logits(int first);
+  void forward(const BatchUploader::DeviceBatch& batch, int B, int seq_len);
+  Tensor logits(int first);
   // A row of these logits, of all ranks that compute the same sequences. There is one group of parts for each
   // context-parallel rank, since its tokens differ. A group has `ranks` parts of V logits; the last part may have
   // fewer. All parts begin `stride` apart.
   struct RowParts {
-    const T* data;
+    Tensor data;  // (parts, stride)
     int ranks, V, stride;
   };
-  RowParts row_parts(const T* logits, int row);  // the host waits for the other ranks
-  int head_chunk() const { return head_.chunk; }
-  int vocabulary() const { return sizes_.vocabulary.whole; }
-  ContextPart part() const { return sizes_.part(); }
+  RowParts row_parts(const Tensor& logits, int row);  // the host waits for the other ranks
+  int head_chunk() const { return int(head_buffers_.logits[0]->rows()); }
+  int vocabulary() const { return settings_.vocabulary.whole; }
+  ContextPart part() const { return settings_.part(); }
   int tokens() const { return tokens_; }  // of this rank, in the last pass
   // True if forward_cached() may be called.
-  bool keeps_keys() const { return !sizes_.sequences && activations_.keeps_keys(); }
+  bool keeps_keys() const { return !settings_.sequences && activations_.keeps_keys(); }
 
  private:
+  void plan_scratch(MemoryPlan& plan);
+  void plan_head(MemoryPlan& plan);
   void plan_tensor_parallel(MemoryPlan& plan);
   void plan_context_parallel(MemoryPlan& plan);
-  void embed(BatchUploader::DeviceBatch batch, const T* table);
-  void embed_backward(BatchUploader::DeviceBatch batch, float* gradient);
-  // The number of buffers for chunks of logits.
-  int head_slots() const { return sizes_.tensor && size_t(head_.chunk) < sizes_.tokens() ? kExchangeSlots : 1; }
-  EmbeddingRows embedding_rows() const { return {sizes_.vocabulary.first, config_.V, sizes_.vocabulary.whole}; }
+  void embed(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& table);
+  void embed_backward(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& gradient);
+  EmbeddingRows embedding_rows() const { return {settings_.vocabulary.first, settings_.vocabulary.whole}; }
   void release_head();
-  void forward_from(BatchUploader::DeviceBatch batch, int B, int seq_len, int past, bool training = false);
-  BlockContext with_fp8(BlockContext context, BlockFp8& fp8, int layer, bool backward) const;
-  BlockContext block_context(BatchUploader::DeviceBatch batch, int B, int seq_len, int past = 0) const;
-  HeadContext head_context() const;
-  BlockGradients block_gradients(int layer, GradientStore& gradients) const;
-  HeadWeights<T> head_weights();
-  HeadGradients head_gradients(GradientStore& gradients) const;
-  float* embedding_gradient(GradientStore& gradients) const;
+  void forward_from(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training = false);
+  std::optional<Fp8Pass> fp8_pass() const;
+  Pass make_pass(int B, int seq_len, const Fp8Pass* fp8) const;
+  // The pass of these sequences. `fp8` must outlive it.
+  Pass make_pass(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, const Fp8Pass* fp8) const;
+  BlockTensors block_tensors(int layer) const;
+  void backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual,
+                      const float* amax, float* amax_before);
+  BlockScratch block_scratch() const;
+  Head make_head(const Pass& pass, GradientStore* gradients);
+  Tensor embedding_gradient(GradientStore& gradients) const;
 
   const LlamaConfig& config_;
   const ParameterLayout& layout_;
-  WalkSizes sizes_;
-  AttentionKernel attention_;
+  const TransformerSettings settings_;
   const Fp8Settings& fp8_;
-  ActivationStore<T> activations_;
+  ParameterStore& parameters_;
+  Fp8Scales* scales_;
+  Stream& stream_;
+  ActivationStore activations_;
   std::optional<Fp8Scratch> fp8_scratch_;
   std::function<void(const ObservedProduct&)> observer_;
 
   struct {
-    Planned<T> projected, dnorm, dattention, dqkv, dswiglu, dgate_up, delta, dresidual;
-    Planned<float> attention_delta, norm_partials, rope_table;
-    Planned<T> head_x, head_norm, logits[kExchangeSlots];
-    Planned<float> head_rstd, losses;
-    Planned<T> gathered, partial, logits_by_rank;
-    Planned<float> wide_partial;
-    Planned<SoftmaxPart> parts[kExchangeSlots];
-    Planned<T> own, all[kContextSlots], dall[kContextSlots];
-  } planned_;
-  BlockScratch<T> scratch_{};
-  HeadBuffers<T> head_{};
-  ContextBuffers<T> sequence_buffers_;
-  T *delta_ = nullptr, *dresidual_ = nullptr, *logits_by_rank_ = nullptr;
-  float* rope_table_ = nullptr;
+    PlannedTensor projected, delta, dqkv, dnorm, dattention, dswiglu, dgate_up, dresidual, attention_delta,
+        norm_partials;
+  } scratch_;
+  struct {
+    PlannedTensor x, norm, rstd, logits[kExchangeSlots], losses;
+    PlannedArray<SoftmaxPart> parts[kExchangeSlots];
+  } head_buffers_;
+  PlannedTensor rope_table_;       // (T, HD / 2, 2)
+  PlannedTensor gathered_, sums_;  // of tensor parallelism: see Pass
+  PlannedTensor own_keys_values_, keys_values_[kContextSlots], dkeys_values_[kContextSlots];  // see ContextBuffers
+  PlannedTensor logits_by_rank_;   // (ranks that compute the same sequences, ld)
 
-  Stream* stream_ = nullptr;
   Matmul* matmul_ = nullptr;
-  ParameterStore<T>* parameters_ = nullptr;
-  Fp8Scales* scales_ = nullptr;
-  int tokens_ = 0;           // in the last forward pass
+  int B_ = 0, seq_len_ = 0;  // of the last forward pass
+  int tokens_ = 0;           // of this rank in it
   int cached_ = 0;           // tokens of one sequence whose keys and values are kept
   bool holds_head_ = false;  // the head's weights are still gathered since the last pass
 };

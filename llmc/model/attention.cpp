@@ -1,0 +1,144 @@
+#include "llmc/model/attention.h"
+
+#include <algorithm>
+
+#include "llmc/kernels/keys_values.h"
+
+namespace {
+
+AttentionOptions options_of(const Pass& pass) {
+  AttentionOptions options;
+  options.query_offset = pass.past;
+  options.document_start = pass.document_start;
+  options.kernel = pass.attention;
+  return options;
+}
+
+// The columns of packed rows (B T, QKV) or of their gradients.
+struct QkvHeads {
+  Tensor q, k, v;  // (B, T, NH, HD), (B, T, NKV, HD) twice
+};
+QkvHeads qkv_heads(const Pass& pass, const Tensor& qkv) {
+  const int NH = pass.config.NH, NKV = pass.config.NKV, HD = pass.config.HD;
+  const auto heads = [&](int first, int count) {
+    return qkv.columns(first * HD, count * HD).heads(pass.B, HD);
+  };
+  return {heads(0, NH), heads(NH, NKV), heads(NH + NKV, NKV)};
+}
+
+// The views of one head's calls under context parallelism. This rank's rows are (2, B, chunk); its pass counts 2 B as B.
+struct SharedHeads {
+  const Pass& pass;
+  ContextParallel& ranks = *pass.sequences;
+  const ContextBuffers& buffers = pass.sequence_buffers;
+  // G: query heads per key/value head.
+  const int NKV = pass.config.NKV, HD = pass.config.HD, G = pass.config.NH / NKV;
+  const int B = pass.B / 2, chunk = pass.T, T_all = chunk * ranks.part().multiple();
+
+  // A call has the queries of one half and all keys up to the last query's position.
+  AttentionOptions options(int half) const {
+    AttentionOptions options = options_of(pass);
+    options.query_offset = ranks.part().first(half, T_all);
+    if (pass.document_start) options.document_start = pass.document_start.first({2, B, chunk}).at(half);
+    return options;
+  }
+  int keys(int half) const { return ranks.part().first(half, T_all) + chunk; }
+  // Returns the head's queries of one half (B, chunk, G, HD), in rows that begin with the query heads.
+  Tensor queries(const Tensor& rows, int head, int half) const {
+    return rows.rows(half * B * chunk, B * chunk).columns(head * G * HD, G * HD).heads(B, HD);
+  }
+  // Returns the keys (from column 0) or values (from column HD) of a call, (B, keys, 1, HD).
+  Tensor seen(const Tensor& gathered, int column, int half) const {
+    return gathered.columns(column, HD).heads(B, HD).slice(1, 0, keys(half));
+  }
+  Tensor lse(const Tensor& all, int head, int half) const {
+    return all.first({2 * NKV, B, G, chunk}).at(2 * head + half);
+  }
+
+  // This rank's keys and values of all heads (NKV, N, 2, HD), and of one head (N, 2 HD).
+  Tensor own() const { return buffers.own.first({NKV, pass.N, 2, HD}); }
+  Tensor own(int head) const { return own().at(head).first({pass.N, 2 * HD}); }
+  // The keys and values of whole sequences (B T, 2 HD), and their gradients.
+  Tensor all(int head) const { return buffers.all[head % kContextSlots].first({B * T_all, 2 * HD}); }
+  Tensor dall(int head) const { return buffers.dall[head % kContextSlots].first({B * T_all, 2 * HD}); }
+
+  void gather(int head) const { ranks.gather(all(head), own(head), head % kContextSlots, B); }
+  // Arranges this rank's keys and values by head, and starts the all-gather of the first kContextSlots heads.
+  void start(const Tensor& qkv) const {
+    keys_values_by_head(pass.stream, own(), qkv.columns(NKV * G * HD, 2 * NKV * HD));
+    ranks.follow(pass.stream);
+    for (int head = 0; head < std::min(kContextSlots, NKV); ++head) gather(head);
+  }
+  // Call this when compute is done with the head's keys and values: it starts the next gather into their slot.
+  void next(int head) const {
+    if (head + kContextSlots >= NKV) return;
+    ranks.follow(pass.stream);
+    gather(head + kContextSlots);
+  }
+};
+
+void shared_forward(const Pass& pass, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
+  const SharedHeads heads{pass};
+  heads.start(qkv);
+  for (int head = 0; head < heads.NKV; ++head) {
+    heads.ranks.await_gathered(pass.stream, head % kContextSlots);
+    const Tensor gathered = heads.all(head);
+    for (const int half : {0, 1})
+      attention_forward(pass.stream, heads.queries(out, head, half), heads.lse(lse, head, half),
+                        heads.queries(qkv, head, half), heads.seen(gathered, 0, half),
+                        heads.seen(gathered, heads.HD, half), heads.options(half), amax);
+    heads.next(head);
+  }
+}
+
+void shared_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta_scratch, const Tensor& dout,
+                     const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+  const SharedHeads heads{pass};
+  const int B = heads.B, HD = heads.HD, T_all = heads.T_all;
+  const Tensor delta = delta_scratch.first({B, heads.G, heads.chunk});
+  for (int head = 0; head < heads.NKV; ++head) {
+    // This also waits until the last gradients in this slot have been summed: the same stream sums and gathers.
+    heads.ranks.await_gathered(pass.stream, head % kContextSlots);
+    const Tensor gathered = heads.all(head), dgathered = heads.dall(head);
+    // The later chunk goes first. It sees all keys that the earlier chunk sees, so it sets their gradients and the
+    // earlier chunk adds to them. Keys behind the later chunk get no gradient from this rank, so theirs are cleared.
+    for (const int half : {1, 0}) {
+      const int keys = heads.keys(half);
+      attention_backward(pass.stream, heads.queries(dqkv, head, half), heads.seen(dgathered, 0, half),
+                         heads.seen(dgathered, HD, half), delta, heads.queries(dout, head, half),
+                         heads.queries(out, head, half), heads.lse(lse, head, half), heads.queries(qkv, head, half),
+                         heads.seen(gathered, 0, half), heads.seen(gathered, HD, half), heads.options(half),
+                         {false, half == 0});
+      if (half == 1 && keys < T_all)
+        for (int b = 0; b < B; ++b) clear(pass.stream, dgathered.rows(b * T_all + keys, T_all - keys));
+    }
+    heads.ranks.scatter(pass.stream, heads.own(head), dgathered, B);
+    heads.next(head);
+  }
+  heads.ranks.await_scattered(pass.stream);
+  keys_values_by_row(pass.stream, dqkv.columns(heads.NKV * heads.G * HD, 2 * heads.NKV * HD), heads.own());
+}
+
+}  // namespace
+
+void attention_forward(const Pass& pass, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
+  if (pass.sequences) return shared_forward(pass, out, lse, qkv, amax);
+  const Tensor q = qkv_heads(pass, qkv.rows(pass.past, pass.N)).q;
+  const auto [_, k, v] = qkv_heads(pass, qkv);
+  attention_forward(pass.stream, out.heads(pass.B, pass.config.HD), lse.first({pass.B, pass.config.NH, pass.T}), q, k,
+                    v, options_of(pass), amax);
+}
+
+void attention_prefetch(const Pass& pass, const Tensor& qkv) {
+  if (pass.sequences) SharedHeads{pass}.start(qkv);
+}
+
+void attention_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
+                        const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+  if (pass.sequences) return shared_backward(pass, dqkv, delta, dout, out, lse, qkv);
+  const int B = pass.B, NH = pass.config.NH, T = pass.T, HD = pass.config.HD;
+  const auto [q, k, v] = qkv_heads(pass, qkv);
+  const auto [dq, dk, dv] = qkv_heads(pass, dqkv);
+  attention_backward(pass.stream, dq, dk, dv, delta.first({B, NH, T}), dout.heads(B, HD), out.heads(B, HD),
+                     lse.first({B, NH, T}), q, k, v, options_of(pass));
+}

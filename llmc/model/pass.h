@@ -1,0 +1,77 @@
+// The values that all layers of a forward or backward pass share.
+#pragma once
+
+#include <functional>
+
+#include "llmc/device/tensor.h"
+#include "llmc/kernels/attention.h"
+#include "llmc/kernels/matmul.h"
+#include "llmc/kernels/quantize.h"
+#include "llmc/kernels/rope.h"
+#include "llmc/model/config.h"
+#include "llmc/model/context_parallel.h"
+#include "llmc/model/fp8.h"
+#include "llmc/model/tensor_parallel.h"
+
+// Memory for an FP8 operand, large enough for the largest operand that uses it.
+struct OperandMemory {
+  uint8_t* data = nullptr;
+  float* factors = nullptr;
+};
+
+// Arrays with one entry for each tensor that is quantized, indexed by fp8_tensor_id().
+struct Fp8ScaleRefs {
+  float* amax = nullptr;                     // of the running pass; cleared when it begins
+  const float* scale = nullptr;              // delayed: the scales of the step; null: they follow from amax
+  bool may_lack_scale = false;               // some scale may be 0: that tensor's scale follows from amax
+  float* seen = nullptr;                     // delayed: amax over the step so far; null: not recorded
+  QuantizeStatistics* statistics = nullptr;  // null: not counted
+  bool needs_amax() const { return !scale || may_lack_scale; }
+};
+
+struct ObservedProduct;
+
+// The state that all FP8 products of a pass share, and scratch that they use one after the other.
+struct Fp8Pass {
+  const Fp8Settings& settings;
+  OperandMemory by_rows, by_columns, input_by_columns;  // scratch
+  Tensor row_amax, column_amax;                         // scratch; absent unless rows have scales
+  std::byte* padded = nullptr;                          // scratch of fp8_matmul()
+  Fp8ScaleRefs scales;
+  uint32_t* not_finite = nullptr;  // see nonfinite_code()
+  // Takes the maximum of the tensor's amax over the ranks. Ranks that share delayed scales need this while a scale is
+  // still missing. Null: not needed.
+  const std::function<void(int number)>* share_amax = nullptr;
+  const std::function<void(const ObservedProduct&)>* observer = nullptr;
+};
+
+struct Pass {
+  Stream& stream;
+  Matmul& matmul;
+  const LlamaConfig& config;  // of this rank's part of the model
+  int B, T;                   // sequences, and tokens of each
+  int N, R;                   // tokens, B T; rows between products: this rank's part of the tokens
+  RopeAngles rope;
+  AttentionKernel attention = AttentionKernel::automatic;
+  Tensor document_start;        // (B, T) int32: where each token's document starts in its row; absent: 0
+  const Fp8Pass* fp8 = nullptr;  // null: all products are in the model's type
+  bool accumulate = false;       // weight gradients of matrices are added to (+=) instead of set (=)
+  // True while backward recomputes a forward. Every amax is known already, and history and statistics have been
+  // updated, so neither is done again.
+  bool recomputing = false;
+  // Number of tokens that precede these in the sequence; forward only, with B = 1. Their keys and values lie before
+  // those of the new tokens in the saved qkv.
+  int past = 0;
+
+  TensorParallel* tensor = nullptr;  // null: this rank computes all of each product, and R = N
+  // Scratch of tensor parallelism. `gathered` holds all ranks' rows, in the model's type or as FP8 bytes. `sums`
+  // (padded N, C) holds partial sums of all tokens (TensorParallel::sum_type).
+  Tensor gathered, sums;
+
+  // Null: this rank has the whole of each sequence. Otherwise B counts two chunks for each sequence, T is the length of
+  // a chunk, and a whole sequence has T * sequences->part().multiple() tokens (context_part.h).
+  ContextParallel* sequences = nullptr;
+  ContextBuffers sequence_buffers = {};
+
+  float eps() const { return float(config.norm_eps); }
+};
