@@ -66,17 +66,20 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
 void OptimizerState::bind(const Arena& arena, std::function<std::byte*(int)> weights) {
   weights_ = std::move(weights);
   for (int kind = 0; kind < 3; ++kind) {
-    if (planned_[kind].count) state_[kind] = arena[planned_[kind]];
-    if (planned_slots_[kind].count) slots_[kind] = arena[planned_slots_[kind]];
+    const auto bound = [&](const Planned<std::byte>& planned) {
+      const DType number = type(StateKind(kind));
+      return planned.count ? Tensor(arena[planned], number, {int64_t(planned.count / bytes_of(number))}) : Tensor();
+    };
+    state_[kind] = bound(planned_[kind]), slots_[kind] = bound(planned_slots_[kind]);
   }
-  if (planned_gradients_.count) gradients_ = arena[planned_gradients_];
+  if (planned_gradients_.count) gradients_ = Tensor(arena[planned_gradients_], {int64_t(planned_gradients_.count)});
   if (staged_size_) staged_ = arena[planned_staged_];
   if (planned_narrow_.count) narrow_ = arena[planned_narrow_];
 }
 
 StateView OptimizerState::view(StateKind kind, int unit) const {
   if (kind == StateKind::weights && !has_master()) return {weights_(unit), master_type_, false};
-  const StateView all{state_[int(kind)], type(kind), slots_[int(kind)] != nullptr};
+  const StateView all{static_cast<std::byte*>(state_[int(kind)].data), type(kind), bool(slots_[int(kind)])};
   return all.from(sharding_.at(layout_, unit));
 }
 
@@ -129,36 +132,38 @@ void OptimizerState::begin_update() {
   for (const Event& left : left_) host_->in.wait(left);
 }
 
-void OptimizerState::update(size_t at, size_t count, const float* gradients, const Update& f) {
-  if (settings_.in_pieces()) return update_in_pieces(at, count, gradients, f);
-  const auto part = [&](StateKind kind) {
-    return state_[int(kind)] ? StateView{state_[int(kind)], type(kind), false}.from(at).data : nullptr;
-  };
-  f({part(StateKind::weights), part(StateKind::first_moments), part(StateKind::second_moments), gradients, 0, count});
+void OptimizerState::update(size_t at, const Tensor& gradients, const Update& f) {
+  if (settings_.in_pieces()) return update_in_pieces(at, gradients, f);
+  const int64_t first = int64_t(at), n = gradients.size();
+  f({state_[0].columns(first, n), state_[1].columns(first, n), state_[2].columns(first, n), gradients, 0, n});
 }
 
-void OptimizerState::update_in_pieces(size_t at, size_t count, const float* gradients, const Update& f) {
-  for (size_t done = 0; done < count; done += piece_, slot_ ^= 1) {
-    const size_t n = std::min(piece_, count - done), slot = size_t(slot_);
-    std::byte* here[3] = {};  // of the kinds that are kept
-    const auto for_each = [&](auto&& move) {
-      for (const StateKind kind : kStateKinds) {
-        if (!state_[int(kind)]) continue;
-        const StateView kept = StateView{state_[int(kind)], type(kind), false}.from(at + done);
-        here[int(kind)] =
-            slots_[int(kind)] ? StateView{slots_[int(kind)], type(kind), false}.from(slot * piece_).data : kept.data;
-        if (slots_[int(kind)]) move(kept.data, here[int(kind)], kept.bytes(n));
-      }
+void OptimizerState::update_in_pieces(size_t at, const Tensor& gradients, const Update& f) {
+  const int64_t count = gradients.size(), piece = int64_t(piece_);
+  for (int64_t done = 0; done < count; done += piece, slot_ ^= 1) {
+    const int64_t n = std::min(piece, count - done);
+    const size_t slot = size_t(slot_);
+    const auto on_device = [&](const Tensor& slots, const Tensor& kept) {
+      return slots ? slots.columns(int64_t(slot) * piece, n) : kept;
     };
+    const auto move = [&](Stream& stream, const Tensor& to, const Tensor& from) {
+      if (to.data != from.data) copy_bytes(stream, to.data, from.data, to.span_bytes());
+    };
+    Tensor kept[3], here[3];
+    for (int kind = 0; kind < 3; ++kind) {
+      kept[kind] = state_[kind].columns(int64_t(at) + done, n);
+      here[kind] = on_device(slots_[kind], kept[kind]);
+    }
+    const Tensor theirs = gradients.columns(done, n), ours = on_device(gradients_, theirs);
     host_->in.wait(left_[slot]);
-    for_each([&](std::byte* kept, std::byte* device, size_t bytes) { copy_bytes(host_->in, device, kept, bytes); });
-    if (gradients_) copy(host_->in, gradients_ + slot * piece_, gradients + done, n);
+    for (int kind = 0; kind < 3; ++kind) move(host_->in, here[kind], kept[kind]);
+    move(host_->in, ours, theirs);
     came_[slot].record(host_->in);
     compute_.wait(came_[slot]);
-    f({here[0], here[1], here[2], gradients_ ? gradients_ + slot * piece_ : gradients + done, done, n});
+    f({here[0], here[1], here[2], ours, done, n});
     computed_[slot].record(compute_);
     host_->out.wait(computed_[slot]);
-    for_each([&](std::byte* kept, std::byte* device, size_t bytes) { copy_bytes(host_->out, kept, device, bytes); });
+    for (int kind = 0; kind < 3; ++kind) move(host_->out, kept[kind], here[kind]);
     left_[slot].record(host_->out);
   }
 }

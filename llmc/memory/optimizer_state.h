@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "llmc/device/number.h"
+#include "llmc/device/tensor.h"
 #include "llmc/memory/host_streams.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/sharding.h"
@@ -63,19 +63,18 @@ class OptimizerState {
 
   // Call this before an update of all the state.
   void begin_update();
-  // Calls `f` with stretches of elements at .. at+count-1 of the state (Sharding::at). A stretch and its gradients are
-  // on the device while the work that f enqueues on compute reads and writes them. `master` is null if there is no
-  // master copy.
+  // Calls `f` with stretches of the elements of the state from `at` on (Sharding::at), as many as `gradients` (count)
+  // has. A stretch has n elements from at+first on. They and their gradients, all (n), are on the device while the work
+  // that f enqueues on compute reads and writes them. `master` is absent if there is no master copy.
   struct Stretch {
-    std::byte *master, *m, *v;
-    const float* gradients;
-    size_t first, n;
+    Tensor master, m, v, gradients;
+    int64_t first, n;
   };
   using Update = std::function<void(const Stretch&)>;
-  void update(size_t at, size_t count, const float* gradients, const Update& f);
+  void update(size_t at, const Tensor& gradients, const Update& f);
 
  private:
-  void update_in_pieces(size_t at, size_t count, const float* gradients, const Update& f);
+  void update_in_pieces(size_t at, const Tensor& gradients, const Update& f);
   // widen() converts n numbers of the state, on the device or the host, to fp32 on the device; narrow() converts back.
   void widen(float* to, const StateView& from, size_t n);
   void narrow(const StateView& to, const float* from, size_t n);
@@ -92,8 +91,8 @@ class OptimizerState {
   Planned<float> planned_gradients_;
   Planned<float> planned_staged_;
   Planned<bf16> planned_narrow_;
-  std::byte *state_[3] = {}, *slots_[3] = {};
-  float* gradients_ = nullptr;  // slots for gradients from the host
+  Tensor state_[3], slots_[3];  // flat
+  Tensor gradients_;            // slots for gradients from the host
   float* staged_ = nullptr;
   bf16* narrow_ = nullptr;
   size_t staged_size_ = 0, piece_ = 0;
