@@ -121,8 +121,9 @@ Whole at_once(Stream& stream, const Cut& c, const std::vector<bf16>& values) {
   q.by_rows = m.by_rows, q.by_columns = m.by_columns;
   q.power_of_two = c.power_of_two, q.amax = m.amax(), q.scale = m.scale(c), q.seen = m.seen();
   q.not_finite = m.not_finite.data(), q.number = 7, q.statistics = m.statistics.data();
-  if (!c.given) quantize_amax(stream, PlainSource{x.data()}, c.rows, c.columns, q);
-  quantize(stream, PlainSource{x.data()}, c.rows, c.columns, q);
+  const Tensor matrix = x.tensor({c.rows, c.columns});
+  if (!c.given) quantize_amax(stream, matrix, q);
+  quantize(stream, matrix, q);
   return m.download();
 }
 
@@ -201,12 +202,13 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
     for (const WeightMatrix& m : matrices) {
       Quantization q;
       q.by_rows = m.by_rows, q.by_columns = m.by_columns, q.power_of_two = c.power_of_two;
-      q.amax = m.amax, q.row_amax = m.row_amax, q.column_amax = m.column_amax;
+      const int rows = m.by_rows.rows, columns = m.by_rows.columns;
+      q.amax = m.amax, q.row_amax = Tensor(m.row_amax, {rows}), q.column_amax = Tensor(m.column_amax, {columns});
       q.scale = words.scale ? words.scale + m.tensor : nullptr;
       q.seen = words.seen + m.tensor, q.statistics = words.statistics + m.tensor;
       q.not_finite = words.not_finite, q.number = m.number;
-      if (q.needs_amax()) quantize_amax(stream, PlainSource{m.x}, m.by_rows.rows, m.by_rows.columns, q);
-      quantize(stream, PlainSource{m.x}, m.by_rows.rows, m.by_rows.columns, q);
+      if (q.needs_amax()) quantize_amax(stream, Tensor(m.x, {rows, columns}), q);
+      quantize(stream, Tensor(m.x, {rows, columns}), q);
     }
   }
   Several result;

@@ -80,8 +80,8 @@ void Fp8Scratch::bind(const Arena& arena) {
   by_rows_ = {get(planned_by_rows_), get(planned_row_factors_)};
   by_columns_ = {get(planned_by_columns_), get(planned_column_factors_)};
   input_ = {get(planned_input_), get(planned_input_factors_)};
-  row_amax_ = get(planned_row_amax_);
-  column_amax_ = get(planned_column_amax_);
+  row_amax_ = Tensor(get(planned_row_amax_), {int64_t(planned_row_amax_.count)});
+  column_amax_ = Tensor(get(planned_column_amax_), {int64_t(planned_column_amax_.count)});
   padded_ = reinterpret_cast<std::byte*>(get(planned_padded_));
 }
 

@@ -21,6 +21,6 @@ class Fp8Scratch {
       planned_column_amax_;
   Planned<float> planned_padded_;  // for fp32 or bf16
   OperandMemory by_rows_, by_columns_, input_;
-  float *row_amax_ = nullptr, *column_amax_ = nullptr;
+  Tensor row_amax_, column_amax_;
   std::byte* padded_ = nullptr;
 };

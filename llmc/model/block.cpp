@@ -24,21 +24,22 @@ RopeAngles rope_angles(const BlockContext& context) {
 }
 
 template <class T>
-RmsnormSource normed(const T* x, const float* rstd, const T* weight) {
-  return {quantizable(x), rstd, quantizable(weight)};
+RmsnormOutput normed(const BlockContext& context, const T* x, const float* rstd, const T* weight) {
+  const int R = context.rows(), C = context.config.C;
+  return {Tensor(x, {R, C}), Tensor(rstd, {R}), Tensor(weight, {C})};
 }
 
 template <class T>
-LinearInput<T> qkv_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
-  return {a.norm1, normed(a.x, a.rstd1, w.norm1)};
+LinearInput<T> qkv_input(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a) {
+  return {a.norm1, normed(context, a.x, a.rstd1, w.norm1)};
 }
 template <class T>
-LinearInput<T> gate_up_input(const BlockWeights<T>& w, const BlockActivations<T>& a) {
-  return {a.norm2, normed(a.middle, a.rstd2, w.norm2)};
+LinearInput<T> gate_up_input(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a) {
+  return {a.norm2, normed(context, a.middle, a.rstd2, w.norm2)};
 }
 template <class T>
-LinearInput<T> down_input(const BlockActivations<T>& a) {
-  return {a.swiglu, SwigluSource{quantizable(a.gate_up)}, false};
+LinearInput<T> down_input(const BlockContext& context, const BlockActivations<T>& a) {
+  return {a.swiglu, SwigluOutput{Tensor(a.gate_up, {context.tokens(), 2 * context.config.FF})}, false};
 }
 
 template <class T>
@@ -63,7 +64,7 @@ void attention_half(const BlockContext& context, const BlockWeights<T>& w, const
   const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // within a row of qkv
   T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
 
-  project<T>(context, Product::qkv, qkv, qkv_input(w, a), w.qkv);  // (N, QKV)
+  project<T>(context, Product::qkv, qkv, qkv_input(context, w, a), w.qkv);  // (N, QKV)
   rope_forward(stream, Tensor(qkv, {N, QKV}), rope_angles(context));
   if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
   float* amax = input_amax(context, Product::o);
@@ -79,7 +80,7 @@ void attention_half(const BlockContext& context, const BlockWeights<T>& w, const
 // Computes everything from the second norm's output to the last product's input.
 template <class T>
 void mlp_input(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a) {
-  project<T>(context, Product::gate_up, a.gate_up, gate_up_input(w, a), w.gate_up);  // (N, 2 FF)
+  project<T>(context, Product::gate_up, a.gate_up, gate_up_input(context, w, a), w.gate_up);  // (N, 2 FF)
   if (a.swiglu) swiglu(context, a);
 }
 
@@ -96,7 +97,7 @@ void block_forward(const BlockContext& context, const BlockWeights<T>& w, const 
   else norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, amax);
   attention_half(context, w, a, s);
   mlp_input(context, w, a);
-  project<T>(context, Product::down, delta, down_input(a), w.down);  // (R, C)
+  project<T>(context, Product::down, delta, down_input(context, a), w.down);  // (R, C)
 }
 
 template <class T>
@@ -107,15 +108,15 @@ void block_recompute(const BlockContext& context, const BlockWeights<T>& w, cons
   if (all || a.norm1) norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, nullptr);
   if (all) attention_half(context, w, a, s);
   else {
-    quantize_input(context, Product::qkv, qkv_input(w, a));
+    quantize_input(context, Product::qkv, qkv_input(context, w, a));
     if (a.norm2) norm<T>(context, a.norm2, a.rstd2, a.middle, w.norm2, nullptr);
   }
   if (level != Recompute::norms) mlp_input(context, w, a);
   else {
-    quantize_input(context, Product::gate_up, gate_up_input(w, a));
+    quantize_input(context, Product::gate_up, gate_up_input(context, w, a));
     if (a.swiglu) swiglu(context, a);
   }
-  quantize_input(context, Product::down, down_input(a));
+  quantize_input(context, Product::down, down_input(context, a));
 }
 
 template <class T>
@@ -130,11 +131,10 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
 
   project_backward<T>(context, Product::down, s.dswiglu, g.down, {dresidual, {}}, w.down, a.swiglu, accumulate);
   gather_input(context, Product::gate_up, a.norm2);
-  T* dgate_up = wants_wide(context, Product::gate_up) ? s.dgate_up : nullptr;  // (N, 2 FF)
-  if (dgate_up)
-    swiglu_backward(stream, Tensor(dgate_up, {N, 2 * FF}), Tensor(s.dswiglu, {N, FF}), Tensor(a.gate_up, {N, 2 * FF}));
-  const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
-  project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu, false}, w.gate_up, a.norm2,
+  T* dgate_up = wants_wide(context, Product::gate_up) ? s.dgate_up : nullptr;
+  const SwigluBackwardOutput gradient{Tensor(s.dswiglu, {N, FF}), Tensor(a.gate_up, {N, 2 * FF})};  // (N, 2 FF)
+  if (dgate_up) swiglu_backward(stream, Tensor(dgate_up, {N, 2 * FF}), gradient.dout, gradient.gate_up);
+  project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, gradient, false}, w.gate_up, a.norm2,
                       accumulate);
   rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, R, C,
                    output_gradient_amax(context, layer, Product::o));  // +=
@@ -146,9 +146,8 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
     attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
                        attention_shape(context), context.attention);  // (N, QKV)
   T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;     // rotated back in place; null: as it is quantized
-  if (dqkv) rope_backward(stream, Tensor(dqkv, {N, c.qkv_width()}), rope_angles(context));
-  const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
-                                  context.rope_positions};
+  const RopeBackwardOutput turned{Tensor(s.dqkv, {N, c.qkv_width()}), rope_angles(context)};
+  if (dqkv) rope_backward(stream, turned.dqkv, turned.angles);
   project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned, false}, w.qkv, a.norm1, accumulate);
   rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, R, C,
                    output_gradient_amax(context, layer - 1, Product::down));  // +=

@@ -40,8 +40,8 @@ void quantize_input(const BlockContext& context, Product product, const LinearIn
   if (!f || !f->saved_inputs[int(product)].data) return;
   if constexpr (!std::is_same_v<T, float>)
     if (context.tensor && gathers_inputs(product)) return void(quantize_own_input(context, *f, product, x));
-  quantize_by_columns(context, *f, product, source_of(x), context.B * context.T,
-                      product_shape(context.config, product).IC, f->saved_inputs[int(product)]);
+  const QuantizeSource source = source_of(x, context.tokens(), product_shape(context.config, product).IC);
+  quantize_by_columns(context, *f, product, source, f->saved_inputs[int(product)]);
 }
 
 template <class T>
@@ -53,15 +53,14 @@ void project(const BlockContext& context, Product product, T* out, const LinearI
   if (!f) return context.matmul.forward(out, x.wide, weight, N, OC, IC);
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
   else if (context.tensor) return project_fp8_in_parts(context, *f, product, out, x);
-  const QuantizeSource source = source_of(x);
+  const QuantizeSource source = source_of(x, N, IC);
   const Quantization q = quantization(*f, product, Role::input, N, IC, f->saved_inputs[int(product)], f->again);
   const bool has_amax = f->again ? f->settings->per_tensor_scale() : x.left_amax && input_amax(context, product);
-  quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::input), source, N, IC, q, has_amax);
+  quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::input), source, q, has_amax);
   const QuantizedTensor& w = f->weights[int(product)].by_rows;
   fp8_matmul(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
              f->padded);
-  if (!f->again)
-    observe(*f, {f->layer, product, Kind::forward, q.by_rows, w, nullptr, nullptr, out, false, N, &source});
+  if (!f->again) observe(*f, {f->layer, product, Kind::forward, q.by_rows, w, {}, {}, out, false, N, &source});
 }
 
 template <class T>
@@ -91,14 +90,14 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
   else if (context.tensor) return project_fp8_backward_in_parts(context, *f, product, dx, dweight, dy, x, accumulate);
   const bool wide = f->settings->bf16_wgrad();
-  const QuantizeSource source = source_of(dy);
+  const QuantizeSource source = source_of(dy, N, OC);
   const Quantization q =
       quantization(*f, product, Role::output_gradient, N, OC, wide ? OperandMemory{} : f->by_columns, false);
-  quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::output_gradient), source, N, OC, q,
+  quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::output_gradient), source, q,
                    dy.left_amax && output_gradient_amax(context, f->layer, product));
   const QuantizedTensor& w = f->weights[int(product)].by_columns;
   fp8_matmul(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
-  observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, nullptr, nullptr, dx, false, N, &source});
+  observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, {}, {}, dx, false, N, &source});
   if (wide) {
     matmul.wgrad(dweight, dy.wide, x, N, OC, IC, accumulate);
     observe(*f, {f->layer,
@@ -106,18 +105,18 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
                  Kind::wgrad,
                  {},
                  {},
-                 quantizable(dy.wide),
-                 quantizable(x),
+                 Tensor(dy.wide, {N, OC}),
+                 Tensor(x, {N, IC}),
                  dweight,
                  accumulate,
                  N,
                  &source});
     return;
   }
-  const QuantizedTensor saved = input_by_columns(context, *f, product, quantizable(x), N, IC);
+  const QuantizedTensor saved = input_by_columns(context, *f, product, Tensor(x, {N, IC}));
   fp8_matmul(stream, matmul, "fp8_wgrad", dweight, q.by_columns, saved, accumulate, f->settings->fast(false),
              f->padded);
-  observe(*f, {f->layer, product, Kind::wgrad, q.by_columns, saved, nullptr, nullptr, dweight, accumulate, N, &source});
+  observe(*f, {f->layer, product, Kind::wgrad, q.by_columns, saved, {}, {}, dweight, accumulate, N, &source});
 }
 
 #define INSTANTIATE(T)                                                                                                \

@@ -41,7 +41,7 @@ struct BlockFp8 {
   QuantizedWeight weights[kProducts];                   // empty where the product is in T
   OperandMemory saved_inputs[kProducts];                // x by columns; empty if nothing is saved
   OperandMemory by_rows, by_columns, input_by_columns;  // scratch
-  float *row_amax = nullptr, *column_amax = nullptr;    // scratch
+  Tensor row_amax, column_amax;                         // scratch
   std::byte* padded = nullptr;                          // scratch of fp8_matmul()
   Fp8ScaleRefs words;
   // True while backward recomputes a forward. Every amax is known already, and history and statistics have been
@@ -63,7 +63,7 @@ struct ObservedProduct {
   Product product;
   Kind kind;
   QuantizedTensor a, b;  // empty where the operands are bf16
-  const bf16 *wide_a = nullptr, *wide_b = nullptr;
+  Tensor wide_a, wide_b;
   const void* out;  // bf16; fp32 for wgrad
   bool accumulated;
   int N;
@@ -79,9 +79,6 @@ struct LinearInput {
   // True if the kernel that produced this tensor has already written its amax, wherever wanted_amax() asks for it.
   bool left_amax = true;
 };
-
-inline const bf16* quantizable(const bf16* x) { return x; }
-inline const bf16* quantizable(const float*) { return nullptr; }  // fp32 is never quantized
 
 struct BlockContext;
 

@@ -19,27 +19,27 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
 }
 
 void quantize_operand(const BlockContext& context, const BlockFp8& f, int number, const QuantizeSource& source,
-                      int rows, int columns, const Quantization& q, bool has_amax, bool travels) {
+                      const Quantization& q, bool has_amax, bool travels) {
   if (q.needs_amax()) {
-    if (!has_amax) quantize_amax(context.stream, source, rows, columns, q);
+    if (!has_amax) quantize_amax(context.stream, source, q);
     if (f.share_amax && !f.again) (*f.share_amax)(number);
     else if (travels && !f.again) context.tensor->all_reduce_max(context.stream, q.amax, 1);
   }
-  quantize(context.stream, source, rows, columns, q);
+  quantize(context.stream, source, q);
 }
 
 QuantizedTensor quantize_by_columns(const BlockContext& context, const BlockFp8& f, Product product,
-                                    const QuantizeSource& source, int N, int IC, const OperandMemory& memory) {
+                                    const QuantizeSource& source, const OperandMemory& memory) {
+  const auto [N, IC] = shape_of(source);
   Quantization q = quantization(f, product, Role::input, N, IC, memory, true);
   q.by_rows = {};
-  if (q.needs_amax() && !f.settings->per_tensor_scale()) quantize_amax(context.stream, source, N, IC, q);
-  quantize(context.stream, source, N, IC, q);
+  if (q.needs_amax() && !f.settings->per_tensor_scale()) quantize_amax(context.stream, source, q);
+  quantize(context.stream, source, q);
   return q.by_columns;
 }
 
-QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x, int N,
-                                 int IC) {
+QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const Tensor& x) {
   const OperandMemory& kept = f.saved_inputs[int(product)];
-  if (kept.data) return with_memory(f.settings->operand(Role::input, true, N, IC), kept);
-  return quantize_by_columns(context, f, product, PlainSource{x}, N, IC, f.input_by_columns);
+  if (!kept.data) return quantize_by_columns(context, f, product, x, f.input_by_columns);
+  return with_memory(f.settings->operand(Role::input, true, int(x.rows()), int(x.columns())), kept);
 }

@@ -14,9 +14,10 @@ inline QuantizedTensor with_memory(QuantizedTensor tensor, const OperandMemory& 
   return tensor;
 }
 
+// Returns the source of an operand (rows, columns).
 template <class T>
-QuantizeSource source_of(const LinearInput<T>& x) {
-  return x.wide ? PlainSource{quantizable(x.wide)} : x.source;
+QuantizeSource source_of(const LinearInput<T>& x, int rows, int columns) {
+  return x.wide ? Tensor(x.wide, {rows, columns}) : x.source;
 }
 
 inline void observe(const BlockFp8& f, const ObservedProduct& product) {
@@ -31,12 +32,11 @@ Quantization quantization(const BlockFp8& f, Product product, Role role, int row
 // `has_amax`: the amax of this rank's rows is known. `travels`: the tensor-parallel ranks gather the bytes, so they
 // take the maximum of their amaxes and share the scale.
 void quantize_operand(const BlockContext& context, const BlockFp8& f, int number, const QuantizeSource& source,
-                      int rows, int columns, const Quantization& q, bool has_amax, bool travels = false);
+                      const Quantization& q, bool has_amax, bool travels = false);
 
 // Quantizes the input by columns only. If its tensor has one scale, forward has found the amax.
 QuantizedTensor quantize_by_columns(const BlockContext& context, const BlockFp8& f, Product product,
-                                    const QuantizeSource& source, int N, int IC, const OperandMemory& memory);
+                                    const QuantizeSource& source, const OperandMemory& memory);
 
-// Returns forward's input for the weight gradient: as it was saved, or quantized from `x`.
-QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x, int N,
-                                 int IC);
+// Returns forward's input for the weight gradient: as it was saved, or quantized from `x` (N, IC).
+QuantizedTensor input_by_columns(const BlockContext& context, const BlockFp8& f, Product product, const Tensor& x);

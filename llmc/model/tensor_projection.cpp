@@ -132,8 +132,8 @@ QuantizedTensor quantize_own_input(const BlockContext& context, const BlockFp8& 
   const OperandMemory& kept = f.saved_inputs[int(product)];
   Quantization q = quantization(f, product, Role::input, R, IC, {}, f.again);
   if (kept.data) q.by_rows = with_memory(q.by_rows, kept);
-  quantize_operand(context, f, fp8_tensor_id(f.layer, product, Role::input), x.wide ? PlainSource{x.wide} : x.source, R,
-                   IC, q, f.again || (x.left_amax && input_amax(context, product)), true);
+  quantize_operand(context, f, fp8_tensor_id(f.layer, product, Role::input), source_of(x, R, IC), q,
+                   f.again || (x.left_amax && input_amax(context, product)), true);
   return q.by_rows;
 }
 
@@ -177,10 +177,10 @@ QuantizedTensor kept_input(const BlockContext& context, const BlockFp8& f, Produ
 Quantization gather_and_quantize(const BlockContext& context, const BlockFp8& f, Product product, Role role,
                                  const bf16* own, int width, const OperandMemory& by_columns) {
   const int N = context.tokens();
-  const PlainSource all{gather(context, own, width)};
+  const Tensor all(gather(context, own, width), {N, width});
   await_gathered(context);
   const Quantization q = quantization(f, product, role, N, width, by_columns, f.again);
-  quantize_operand(context, f, fp8_tensor_id(f.layer, product, role), all, N, width, q, false);
+  quantize_operand(context, f, fp8_tensor_id(f.layer, product, role), all, q, false);
   return q;
 }
 
@@ -192,7 +192,7 @@ void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Produc
   const int N = context.tokens();
   const QuantizedTensor& w = f.weights[int(product)].by_rows;
   const RowProducts products{context, f, "fp8_forward", w, f.settings->fast(true)};
-  const QuantizeSource source = source_of(x);
+  const QuantizeSource source = source_of(x, gathers_inputs(product) ? context.rows() : N, IC);
   QuantizedTensor all;
   if (gathers_inputs(product) && f.settings->per_tensor_scale()) {
     all = gather_bytes(context, quantize_own_input(context, f, product, x));
@@ -203,12 +203,12 @@ void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Produc
   } else {
     const Quantization q = quantization(f, product, Role::input, N, IC, f.saved_inputs[int(product)], f.again);
     const bool has_amax = f.again ? f.settings->per_tensor_scale() : x.left_amax && input_amax(context, product);
-    quantize_operand(context, f, fp8_tensor_id(f.layer, product, Role::input), source, N, IC, q, has_amax);
+    quantize_operand(context, f, fp8_tensor_id(f.layer, product, Role::input), source, q, has_amax);
     all = q.by_rows;
     products.scattered(out, OC, all);
     await_scattered(context);
   }
-  if (!f.again) observe(f, {f.layer, product, Kind::forward, all, w, nullptr, nullptr, out, false, N, &source});
+  if (!f.again) observe(f, {f.layer, product, Kind::forward, all, w, {}, {}, out, false, N, &source});
 }
 
 void gather_fp8_input_in_parts(const BlockContext& context, const BlockFp8& f, Product product, const bf16* x) {
@@ -223,7 +223,7 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
   const bool one_scale = f.settings->per_tensor_scale(), wide = f.settings->bf16_wgrad();
   const bool has_amax = dy.left_amax && output_gradient_amax(context, f.layer, product);
   const RowProducts products{context, f, "fp8_dgrad", f.weights[int(product)].by_columns, f.settings->fast(false)};
-  const QuantizeSource source = source_of(dy);
+  const QuantizeSource source = source_of(dy, gathers_inputs(product) ? N : R, OC);
   const OperandMemory dy_memory = wide ? OperandMemory{} : f.by_columns;
   // Called last, since the input gradient travels while the weight's gradient is computed.
   const auto await_input_gradient = [&] {
@@ -235,7 +235,7 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
   if (gathers_inputs(product)) {
     wide_x = static_cast<const bf16*>(context.gathered);
     q = quantization(f, product, Role::output_gradient, N, OC, dy_memory, false);
-    quantize_operand(context, f, number, source, N, OC, q, has_amax);
+    quantize_operand(context, f, number, source, q, has_amax);
     all_dy = q.by_rows, dy_by_columns = q.by_columns;
     products.scattered(dx, IC, all_dy);
     await_gathered(context);
@@ -243,11 +243,11 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
       x_by_columns = with_memory(f.settings->operand(Role::input, true, N, IC), f.input_by_columns);
       transpose_quantized(context.stream, x_by_columns, all_rows(context, kept_input(context, f, product)));
     } else if (!wide) {
-      x_by_columns = quantize_by_columns(context, f, product, PlainSource{wide_x}, N, IC, f.input_by_columns);
+      x_by_columns = quantize_by_columns(context, f, product, Tensor(wide_x, {N, IC}), f.input_by_columns);
     }
   } else if (one_scale) {
     q = quantization(f, product, Role::output_gradient, R, OC, {}, false);
-    quantize_operand(context, f, number, source, R, OC, q, has_amax, true);
+    quantize_operand(context, f, number, source, q, has_amax, true);
     all_dy = gather_bytes(context, q.by_rows);
     products.of_gathered(dx, IC, all_dy);
     dy_by_columns = with_memory(f.settings->operand(Role::output_gradient, true, N, OC), f.by_columns);
@@ -258,17 +258,26 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
     wide_dy = static_cast<const bf16*>(context.gathered);
     products.multiply(dx, all_dy);
   }
-  observe(f, {f.layer, product, Kind::dgrad, all_dy, products.weight, nullptr, nullptr, dx, false, N, &source});
+  observe(f, {f.layer, product, Kind::dgrad, all_dy, products.weight, {}, {}, dx, false, N, &source});
   if (wide) {
     context.matmul.wgrad(dweight, wide_dy, wide_x, N, OC, IC, accumulate);
-    observe(f, {f.layer, product, Kind::wgrad, {}, {}, wide_dy, wide_x, dweight, accumulate, N, &source});
+    observe(f, {f.layer,
+                product,
+                Kind::wgrad,
+                {},
+                {},
+                Tensor(wide_dy, {N, OC}),
+                Tensor(wide_x, {N, IC}),
+                dweight,
+                accumulate,
+                N,
+                &source});
     return await_input_gradient();
   }
-  if (!gathers_inputs(product)) x_by_columns = input_by_columns(context, f, product, x, N, IC);
+  if (!gathers_inputs(product)) x_by_columns = input_by_columns(context, f, product, Tensor(x, {N, IC}));
   fp8_matmul(context.stream, context.matmul, "fp8_wgrad", dweight, dy_by_columns, x_by_columns, accumulate,
              f.settings->fast(false), f.padded);
-  observe(f, {f.layer, product, Kind::wgrad, dy_by_columns, x_by_columns, nullptr, nullptr, dweight, accumulate, N,
-              &source});
+  observe(f, {f.layer, product, Kind::wgrad, dy_by_columns, x_by_columns, {}, {}, dweight, accumulate, N, &source});
   await_input_gradient();
 }
 
