@@ -317,7 +317,7 @@ void check_rows(Checker& checker) {
   std::vector<bf16> values = random_normal<bf16>(generator, 900);
   values[5] = from_float<bf16>(-0.0f), values[6] = from_float<bf16>(0.0f);
   const Array<bf16> x(stream, values);
-  const size_t width = 300;
+  constexpr int width = 300;
   // Two ranks, the second of which has what the first lacks of rows 0 and 1; none has row 2.
   const std::vector<std::vector<RowStretch>> ranks = {{{x.data(), 0, 7}, {x.data() + 300, 0, 300}, {nullptr, 0, 0}},
                                                       {{x.data() + 7, 7, 293}, {nullptr, 0, 0}, {nullptr, 0, 0}}};
@@ -325,7 +325,7 @@ void check_rows(Checker& checker) {
   for (const auto& rows : ranks) {
     const Array<float> out(stream, 3 * width);
     const Table<RowStretch> table(stream, rows);
-    scatter_rows(stream, out.data(), width, table.all());
+    scatter_rows(stream, out.tensor({3, width}), table.all());
     spread.push_back(out.download());
   }
   std::vector<float> sum, want;
@@ -334,6 +334,13 @@ void check_rows(Checker& checker) {
     want.push_back(i < 600 ? to_float(values[i]) : -0.0f);
   }
   checker.same_bits("rows of two ranks, summed", sum, want);
+  const Array<float> out(stream, 3 * width);
+  const Table<RowStretch> table(stream, ranks[0]);
+  const auto refused = [&](const char* what, const char* expected, const Tensor& out) {
+    checker.refused(what, expected, [&] { scatter_rows(stream, out, table.all()); });
+  };
+  refused("a stretch beyond its row", "300 numbers from 0 in a row of 299", out.tensor({3, 299}));
+  refused("fewer rows than stretches", "out is (2, 300) of fp32", out.tensor({2, width}));
 }
 
 }  // namespace
