@@ -24,7 +24,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
   const size_t L = size_t(config.L);
   planned_bytes_ =
       plan.add<uint8_t>(Segment::symmetric, "gathered", "FP8 weights of blocks", size_t(slots) * block_size_);
-  if (sharding.stage == 3)
+  if (sharding.stage.shards_weights())
     planned_own_ = plan.add<uint8_t>(Segment::symmetric, "weights", "FP8 weights of blocks, a part", L * part_size_);
   planned_spread_ = plan.add<float>(Segment::symmetric, "gathered", "norms on their way", L * 2 * norm_stride_);
   planned_norms_ = plan.add<bf16>(Segment::device, "gathered", "norms", L * 2 * norm_stride_);

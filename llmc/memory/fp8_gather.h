@@ -29,7 +29,7 @@ class Fp8Gather {
   void bind(const Arena& arena, float* largest, const std::function<const bf16*(int layer)>& own);
 
   static bool takes(const Fp8Settings& settings, const Sharding& sharding, int layer) {
-    return settings.all_gather && settings.per_tensor_scale() && sharding.stage > 0 && layer >= 0 &&
+    return settings.all_gather && settings.per_tensor_scale() && sharding.stage.shards_state() && layer >= 0 &&
            settings.quantizes_block(layer);
   }
   bool takes(int layer) const { return takes(settings_, sharding_, layer); }

@@ -175,19 +175,20 @@ void GradientStore::reduce_whole(int unit) {
   if (over_ranks) {
     computed_[size_t(unit)].record(compute_);
     communication_.wait(computed_[size_t(unit)]);
-    if (sharding_.stage == 0) {
-      sum_whole(start, size);
-      sharding_.replicate.all_reduce_sum(communication_, start, size);
-      sum_copies(unit, start, 0, size);
-    } else {
+    if (sharding_.stage.shards_state()) {
       sum_part(unit, start + part, false);
       sharding_.replicate.all_reduce_sum(communication_, start + part, layout_.part_size(unit));
       sum_copies(unit, start + part, part, layout_.part_size(unit));
+    } else {
+      sum_whole(start, size);
+      sharding_.replicate.all_reduce_sum(communication_, start, size);
+      sum_copies(unit, start, 0, size);
     }
   }
   if (last_ && on_reduced_) on_reduced_(stream, unit, start + part);
   if (!host_) return;
-  if (last_ && sharding_.stage == 1) send(unit, stream, kept(unit) + part, start + part, layout_.part_size(unit));
+  if (last_ && sharding_.stage.shards_state())
+    send(unit, stream, kept(unit) + part, start + part, layout_.part_size(unit));
   else send(unit, stream, kept(unit), start, size);
 }
 

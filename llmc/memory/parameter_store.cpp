@@ -23,7 +23,7 @@ ParameterStore<T>::ParameterStore(MemoryPlan& plan, const LlamaConfig& config, c
       computed_(device),
       agreed_(device),
       quantized_now_(layout.units.size(), false) {
-  const bool whole = sharding.stage < 3;
+  const bool whole = !sharding.stage.shards_weights();
   const int block_slots = whole ? config.L : blocks_at_once;
   const auto gathered = [&](int layer) { return Fp8Gather::takes(fp8, sharding, layer); };
   if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
@@ -91,13 +91,13 @@ int ParameterStore<T>::slot_of(int unit) const {
 
 template <class T>
 T* ParameterStore<T>::local_shard(int unit) const {
-  const bool whole_here = sharding_.stage < 3 && !travels_in_fp8(unit);
+  const bool whole_here = !sharding_.stage.shards_weights() && !travels_in_fp8(unit);
   return weights_ + weights_at_[size_t(unit)] + (whole_here ? sharding_.first(layout_, unit) : 0);
 }
 
 template <class T>
 const T* ParameterStore<T>::whole(int unit) const {
-  return sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].data : weights_ + weights_at_[size_t(unit)];
+  return sharding_.stage.shards_weights() ? slots_[size_t(slot_of(unit))].data : weights_ + weights_at_[size_t(unit)];
 }
 
 template <class T>
@@ -113,8 +113,8 @@ template <class T>
 void ParameterStore<T>::updated(bool found_largest) {
   changed();
   found_largest_ = found_largest;
-  if (sharding_.stage == 0 && found_largest) all_reduce_max(largest_, planned_largest_.count);
-  if (sharding_.stage == 0) return;
+  if (!sharding_.stage.shards_state() && found_largest) all_reduce_max(largest_, planned_largest_.count);
+  if (!sharding_.stage.shards_state()) return;
   updated_.record(compute_);
   if constexpr (kSeparate) {
     const bool compare = found_largest && any_in_bf16_;
@@ -132,8 +132,8 @@ void ParameterStore<T>::gather(int unit, const char* file, int line) {
   REQUIRE(!in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is gathered again before it was released", file, line,
           unit);
   in_use_[size_t(unit)] = true;
-  if (sharding_.stage == 0 || (sharding_.stage < 3 && awaited_[size_t(unit)])) return;
-  if (sharding_.stage == 3) {
+  if (!sharding_.stage.shards_state() || (!sharding_.stage.shards_weights() && awaited_[size_t(unit)])) return;
+  if (sharding_.stage.shards_weights()) {
     Slot& slot = slots_[size_t(slot_of(unit))];
     if (slot.unit == unit) return;
     REQUIRE(slot.unit < 0 || !in_use_[size_t(slot.unit)],
@@ -168,7 +168,7 @@ void ParameterStore<T>::all_reduce_max(float* numbers, size_t count) {
 template <class T>
 void ParameterStore<T>::await(int unit) {
   REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
-  if (sharding_.stage == 0 || awaited_[size_t(unit)]) return;
+  if (!sharding_.stage.shards_state() || awaited_[size_t(unit)]) return;
   compute_.wait(gathered_[size_t(unit)]);
   awaited_[size_t(unit)] = true;
 }
@@ -204,7 +204,7 @@ void ParameterStore<T>::release(int unit, const char* file, int line) {
   REQUIRE(in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is released, and nobody gathered it", file, line,
           unit);
   in_use_[size_t(unit)] = false;
-  if (sharding_.stage == 3) slots_[size_t(slot_of(unit))].released.record(compute_);
+  if (sharding_.stage.shards_weights()) slots_[size_t(slot_of(unit))].released.record(compute_);
 }
 
 template class ParameterStore<float>;

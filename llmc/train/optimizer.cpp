@@ -16,7 +16,7 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
       squared_(device),
       summed_(device) {
   const int units = int(layout.units.size());
-  if (sharding.stage == 0 || sharding.stage == 3) add_span(0, units, weight_decay, fp8);
+  if (sharding.units_adjoin()) add_span(0, units, weight_decay, fp8);
   else
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay, fp8);
   for (int unit = 0; unit < units; ++unit) plan_squares(unit);
