@@ -57,10 +57,12 @@ struct Buffers {
   void step(Stream& stream, const Array<StepState>& state, bool write_weights = true, size_t piece = 0,
             AdamWAmax amax = {}) {
     if (piece == 0) piece = n;
-    for (size_t at = 0; at < std::max<size_t>(n, 1); at += piece)
-      adamw(stream, master.data() + at, m.data() + at, v.data() + at, write_weights ? weights.data() + at : nullptr,
-            gradients.data() + at, state.data(), ranges.data(), int(ranges.size()), at, std::min(piece, n - at),
-            kConstants, amax);
+    for (size_t at = 0; at < std::max<size_t>(n, 1); at += piece) {
+      const int64_t count = int64_t(std::min(piece, n - at));
+      adamw(stream, Tensor(master.data() + at, {count}), Tensor(m.data() + at, {count}), Tensor(v.data() + at, {count}),
+            write_weights ? Tensor(weights.data() + at, {count}) : Tensor{}, Tensor(gradients.data() + at, {count}),
+            state.data(), ranges.data(), int(ranges.size()), at, kConstants, amax);
+    }
   }
 };
 
@@ -344,14 +346,20 @@ void check(Checker& checker) {
     b.n = 0;
     b.step(checker.stream, state);
   });
-  checker.refused("largest weights of no weights", "no bf16 weights", [&] {
-    adamw(checker.stream, b.master.data(), b.m.data(), b.v.data(), nullptr, b.gradients.data(), state.data(),
-          b.ranges.data(), 1, 0, 8, kConstants, {b.gradients.data(), 1});
-  });
-  checker.refused("misaligned", "not 16-byte aligned", [&] {
-    adamw(checker.stream, b.master.data() + 1, b.m.data(), b.v.data(), b.weights.data(), b.gradients.data(),
-          state.data(), b.ranges.data(), 1, 0, 4, kConstants);
-  });
+  const Tensor master = b.master.tensor({8}), m = b.m.tensor({8}), v = b.v.tensor({8}), weights = b.weights.tensor({8}),
+               gradients = b.gradients.tensor({8});
+  const auto refused_tensors = [&](const char* what, const char* expected, const Tensor& master, const Tensor& v,
+                                   const Tensor& weights, const Tensor& gradients, AdamWAmax amax = {}) {
+    checker.refused(what, expected, [&] {
+      adamw(checker.stream, master, m, v, weights, gradients, state.data(), b.ranges.data(), 1, 0, kConstants, amax);
+    });
+  };
+  refused_tensors("largest weights of no weights", "no bf16 weights", master, v, {}, gradients,
+                  {b.gradients.data(), 1});
+  refused_tensors("misaligned", "not 16-byte aligned", Tensor(b.master.data() + 1, {8}), v, weights, gradients);
+  refused_tensors("moments of two types", "v is (8) of bf16", master, weights, weights, gradients);
+  refused_tensors("other lengths", "gradients is (4) of fp32", master, v, weights, gradients.first({4}));
+  refused_tensors("weights in fp32", "weights is (8) of fp32", master, v, gradients, gradients);
 }
 
 void bench(Bencher& bencher) {

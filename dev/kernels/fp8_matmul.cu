@@ -56,13 +56,14 @@ struct Operand {
     Quantization q;
     (transposed ? q.by_columns : q.by_rows) = tensor;
     q.amax = amax();
-    (transposed ? q.column_amax : q.row_amax) = amax() + 1;
-    const int rows = transposed ? tensor.columns : tensor.rows, columns = transposed ? tensor.rows : tensor.columns;
+    (transposed ? q.column_amax : q.row_amax) = Tensor(amax() + 1, {tensor.rows});
+    const Tensor matrix =
+        transposed ? Tensor(x, {tensor.columns, tensor.rows}) : Tensor(x, {tensor.rows, tensor.columns});
     if (q.needs_amax()) {
       clear(stream, amax(), 1);
-      quantize_amax(stream, PlainSource{x}, rows, columns, q);
+      quantize_amax(stream, matrix, q);
     }
-    quantize(stream, PlainSource{x}, rows, columns, q);
+    quantize(stream, matrix, q);
   }
   void download(Stream& stream) {
     bytes.resize(tensor.bytes()), values.resize(tensor.factor_count());

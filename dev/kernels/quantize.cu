@@ -24,11 +24,9 @@ void check_cases(Checker& checker, const std::string& name, const std::vector<bf
   Reference reference(matrix_of(values, rows, columns));
   Tally tally, without;
   for (const Case& c : cases) {
-    tally.compare(c.name(), run(checker.stream, PlainSource{x.data()}, rows, columns, c, true),
-                  reference.outputs(c, true));
+    tally.compare(c.name(), run(checker.stream, x.tensor({rows, columns}), c, true), reference.outputs(c, true));
     if (cases.size() < 100)
-      without.compare(c.name(), run(checker.stream, PlainSource{x.data()}, rows, columns, c, false),
-                      reference.outputs(c, false));
+      without.compare(c.name(), run(checker.stream, x.tensor({rows, columns}), c, false), reference.outputs(c, false));
   }
   tally.report(checker, name);
   if (cases.size() < 100) without.report(checker, name + ", without statistics");
@@ -109,12 +107,14 @@ void check_not_finite(Checker& checker) {
           Quantization q;
           q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
           q.power_of_two = c.power_of_two;
-          q.amax = maxima.data(), q.row_amax = maxima.data() + 1, q.column_amax = q.row_amax + rows;
+          const Tensor of_lines = maxima.tensor({1 + rows + columns});
+          q.amax = maxima.data(), q.row_amax = of_lines.columns(1, rows),
+          q.column_amax = of_lines.columns(1 + rows, columns);
           q.scale = c.given ? scale.data() : nullptr;
           q.not_finite = not_finite.data();
           q.number = 5;
-          if (q.needs_amax()) quantize_amax(stream, PlainSource{x.data()}, rows, columns, q);
-          quantize(stream, PlainSource{x.data()}, rows, columns, q);
+          if (q.needs_amax()) quantize_amax(stream, x.tensor({rows, columns}), q);
+          quantize(stream, x.tensor({rows, columns}), q);
           for (Room* room : {&by_rows, &by_columns}) room->data.download(), room->factors.download();
           maxima.download();
           ++count;
@@ -137,9 +137,9 @@ void check_raises(Checker& checker) {
         of_columns(stream, std::vector<float>(16, 99.0f));
     Quantization q;
     q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
-    q.amax = amax.data(), q.seen = seen.data(), q.column_amax = of_columns.data();
-    quantize_amax(stream, PlainSource{x.data()}, 16, 16, q);
-    quantize(stream, PlainSource{x.data()}, 16, 16, q);
+    q.amax = amax.data(), q.seen = seen.data(), q.column_amax = of_columns.tensor({16});
+    quantize_amax(stream, x.tensor({16, 16}), q);
+    quantize(stream, x.tensor({16, 16}), q);
     const float want = std::max(before, 2.5f);
     const std::string name = format("after %g", double(before));
     checker.same_bits(name + " amax and seen are raised", {amax.download()[0], seen.download()[0]},
@@ -192,24 +192,26 @@ struct OnDevice {
     Generator generator(uint64_t(s.rows) * 10007 + uint64_t(s.columns));
     a.upload(random_normal<bf16>(generator, a.size(), 2));
     b.upload(random_normal<bf16>(generator, b.size(), 0.7, 1));
+    const Tensor out = written.tensor({s.rows, s.columns});
     switch (s.kind) {
       case Kind::plain:
-        source = PlainSource{a.data()};
+        source = a.tensor({s.rows, s.columns});
         break;
       case Kind::rmsnorm:
         rmsnorm_forward(stream, written.data(), numbers.data(), a.data(), b.data(), s.rows, s.columns, 1e-5f,
                         amax.data());
-        source = RmsnormSource{a.data(), numbers.data(), b.data()};
+        source = RmsnormOutput{a.tensor({s.rows, s.columns}), numbers.tensor({s.rows}), b.tensor({s.columns})};
         break;
       case Kind::swiglu:
-        swiglu_forward(stream, written.tensor({s.rows, s.columns}), a.tensor({s.rows, 2 * s.columns}));
-        source = SwigluSource{a.data()};
+        swiglu_forward(stream, out, a.tensor({s.rows, 2 * s.columns}));
+        source = SwigluOutput{a.tensor({s.rows, 2 * s.columns})};
         break;
-      case Kind::swiglu_backward:
-        swiglu_backward(stream, written.tensor({s.rows, s.columns}), a.tensor({s.rows, s.columns / 2}),
-                        b.tensor({s.rows, s.columns}));
-        source = SwigluBackwardSource{a.data(), b.data()};
+      case Kind::swiglu_backward: {
+        const SwigluBackwardOutput gradient{a.tensor({s.rows, s.columns / 2}), b.tensor({s.rows, s.columns})};
+        swiglu_backward(stream, out, gradient.dout, gradient.gate_up);
+        source = gradient;
         break;
+      }
       case Kind::rope_backward: {
         std::vector<int> places(size_t(s.rows));
         for (int& place : places) place = generator.integer(0, kPositions - 1);
@@ -217,9 +219,9 @@ struct OnDevice {
         positions.upload(places);
         numbers.upload(rope_table({}, s.HD, kPositions));
         copy(stream, written.data(), a.data(), a.size());
-        rope_backward(stream, written.tensor({s.rows, s.columns}),
-                      {numbers.tensor({kPositions, s.HD / 2, 2}), positions.tensor({s.rows}), s.heads});
-        source = RopeBackwardSource{a.data(), numbers.data(), positions.data(), s.heads, s.HD, kPositions};
+        const RopeAngles angles{numbers.tensor({kPositions, s.HD / 2, 2}), positions.tensor({s.rows}), s.heads};
+        rope_backward(stream, out, angles);
+        source = RopeBackwardOutput{a.tensor({s.rows, s.columns}), angles};
         break;
       }
     }
@@ -229,15 +231,14 @@ struct OnDevice {
 
 void check_source(Checker& checker, const Shape& s) {
   const OnDevice on(checker.stream, s);
-  const QuantizeSource plain = PlainSource{on.written.data()};
+  const Tensor plain = on.written.tensor({s.rows, s.columns});
   Tally tally;
   for (const Case& c : recipes())
-    tally.compare(c.name(), run(checker.stream, on.source, s.rows, s.columns, c, true),
-                  run(checker.stream, plain, s.rows, s.columns, c, true));
+    tally.compare(c.name(), run(checker.stream, on.source, c, true), run(checker.stream, plain, c, true));
   tally.report(checker, s.name() + ", fused as unfused");
   if (s.kind == Kind::rmsnorm) {
     const Case tensor{asked(e4, Scaling::tensor), kNothing};
-    const std::vector<float> maxima = std::get<4>(run(checker.stream, on.source, s.rows, s.columns, tensor, false));
+    const std::vector<float> maxima = std::get<4>(run(checker.stream, on.source, tensor, false));
     checker.same_bits(s.name() + ", the norm's amax is that of the amax pass", on.amax.download(), {maxima[0]});
   }
 }
@@ -270,7 +271,8 @@ void check_unknown_position(Checker& checker) {
     Quantization q;
     q.by_rows = by_rows.tensor;
     q.not_finite = not_finite.data();
-    quantize(stream, RopeBackwardSource{x.data(), table.data(), positions.data(), 2, HD, 4}, rows, columns, q);
+    const RopeAngles angles{table.tensor({4, HD / 2, 2}), positions.tensor({rows}), 2};
+    quantize(stream, RopeBackwardOutput{x.tensor({rows, columns}), angles}, q);
     const std::vector<uint8_t> data = by_rows.data.download();
     int nans = 0;
     for (const uint8_t bits : data) nans += (bits & 0x7f) == 0x7f;
@@ -302,7 +304,7 @@ void check_orders(Checker& checker) {
                           Case{tensor, kNothing, true, true}}) {
       const auto in_world = [&](Stream& stream) {
         const OnDevice on(stream, s);
-        return run(stream, on.source, s.rows, s.columns, c, true);
+        return run(stream, on.source, c, true);
       };
       orders.same_bits(checker, s.name() + ", " + c.name(), in_world(checker.stream), in_world);
     }
@@ -317,7 +319,7 @@ void check_uncertain_scales(Checker& checker) {
   for (Case c : recipes()) {
     if (!c.given) continue;
     const auto run_it = [&](std::optional<float> uncertain) {
-      return run(checker.stream, PlainSource{x.data()}, rows, columns, c, true, uncertain);
+      return run(checker.stream, x.tensor({rows, columns}), c, true, uncertain);
     };
     const Outputs zero = run_it(0.0f), certain = run_it(std::nullopt);
     Outputs some = run_it(kGiven);
@@ -454,7 +456,7 @@ void check_refusals(Checker& checker) {
   Stream& stream = checker.stream;
   const int rows = 16, columns = 32;
   const Array<bf16> x(stream, std::vector<bf16>(4096));
-  const Array<float> numbers(stream, std::vector<float>(256));
+  const Array<float> numbers(stream, std::vector<float>(512));
   const Array<int> positions(stream, std::vector<int>(16));
   Room room(stream, asked(e4, Scaling::block_128x128), rows, columns);
   const auto with = [&](const Asked& a, bool transposed = false) {
@@ -464,47 +466,60 @@ void check_refusals(Checker& checker) {
     t.data = room.data.data(), t.factors = room.factors.data();
     return q;
   };
+  const auto matrix = [&](int rows, int columns) { return x.tensor({rows, columns}); };
   const auto refuse = [&](const std::string& name, const std::string& expected, const Quantization& q,
-                          QuantizeSource source = {}, int r = 16, int c = 32) {
-    if (std::holds_alternative<PlainSource>(source) && !std::get<PlainSource>(source).x) source = PlainSource{x.data()};
-    checker.refused("quantize: " + name, "quantize: " + expected, [&] { quantize(stream, source, r, c, q); });
-    checker.refused("quantize_amax: " + name, "quantize_amax: " + expected,
-                    [&] { quantize_amax(stream, source, r, c, q); });
+                          const QuantizeSource& source) {
+    checker.refused("quantize: " + name, "quantize: " + expected, [&] { quantize(stream, source, q); });
+    checker.refused("quantize_amax: " + name, "quantize_amax: " + expected, [&] { quantize_amax(stream, source, q); });
   };
+  const Tensor good = matrix(rows, columns);
   const Asked blocks = asked(e4, Scaling::block_128x128), tensor = asked(e4, Scaling::tensor);
-  refuse("no rows", "0 x 32", with(blocks), {}, 0, 32);
-  refuse("no columns", "16 x -1", with(blocks), {}, 16, -1);
-  refuse("nothing asked for", "neither orientation", {});
-  refuse("another size", "an operand of 16 x 32 of a matrix that gives 16 x 40", with(blocks), {}, 16, 40);
-  refuse("not transposed", "an operand of 32 x 16", with(blocks, true), {}, 32, 16);
+  checker.refused("no source", "the source is absent", [&] { quantize(stream, {}, with(blocks)); });
+  refuse("no rows", "0 x 32", with(blocks), matrix(0, 32));
+  refuse("no columns", "16 x 0", with(blocks), matrix(16, 0));
+  refuse("nothing asked for", "neither orientation", {}, good);
+  refuse("another size", "an operand of 16 x 32 of a matrix that gives 16 x 40", with(blocks), matrix(16, 40));
+  refuse("not transposed", "an operand of 32 x 16", with(blocks, true), matrix(32, 16));
   Quantization q = with(blocks);
   q.by_rows.factors = nullptr;
-  refuse("no factors", "an operand at", q);
+  refuse("no factors", "an operand at", q, good);
   q = with(blocks);
   q.by_rows.data += 8;
-  refuse("unaligned bytes", "an operand at", q);
+  refuse("unaligned bytes", "an operand at", q, good);
   q = with(blocks);
   q.by_rows.one_scale = true;
-  refuse("one scale of blocks", "one scale for the whole tensor", q);
-  refuse("no amax of rows", "no room for the rows'", with(asked(e4, Scaling::row)));
-  refuse("no amax of columns", "no room for the columns'", with(asked(e4, Scaling::row), true));
-  refuse("neither scale nor amax", "a tensor with one scale", with(tensor));
-  refuse("neither scale nor amax, a row", "a tensor with one scale", with(asked(e4, Scaling::row, true), true));
-  refuse("unaligned numbers", "a buffer of rows of 32", with(blocks), PlainSource{x.data() + 1});
+  refuse("one scale of blocks", "one scale for the whole tensor", q, good);
+  q = with(asked(e4, Scaling::row));
+  refuse("no amax of rows", "no room for the rows' largest numbers: absent", q, good);
+  q.row_amax = numbers.tensor({15});
+  refuse("an amax of too few rows", "no room for the rows' largest numbers: (15), for 16", q, good);
+  refuse("no amax of columns", "no room for the columns'", with(asked(e4, Scaling::row), true), good);
+  refuse("neither scale nor amax", "a tensor with one scale", with(tensor), good);
+  refuse("neither scale nor amax, a row", "a tensor with one scale", with(asked(e4, Scaling::row, true), true), good);
+  refuse("unaligned numbers", "a buffer of rows of 32", with(blocks), Tensor(x.data() + 1, {rows, columns}));
+  refuse("fp32", "x is (16, 32) of fp32", with(blocks), numbers.tensor({rows, columns}));
+  const Tensor rstd = numbers.tensor({rows}), table = numbers.tensor({4, 8, 2}), turned = positions.tensor({rows});
   refuse("an unaligned weight", "a buffer of rows of 32", with(blocks),
-         RmsnormSource{x.data(), numbers.data(), x.data() + 4});
-  refuse("unaligned gates", "a buffer of rows of 16", with(blocks), SwigluBackwardSource{x.data(), x.data() + 2});
+         RmsnormOutput{good, rstd, Tensor(x.data() + 4, {columns})});
+  refuse("another weight", "weight is (31) of bf16", with(blocks), RmsnormOutput{good, rstd, x.tensor({31})});
+  refuse("rstd of other rows", "rstd is (15) of fp32", with(blocks),
+         RmsnormOutput{good, numbers.tensor({15}), x.tensor({columns})});
+  refuse("unaligned gates", "a buffer of rows of 16", with(blocks),
+         SwigluBackwardOutput{matrix(rows, columns / 2), Tensor(x.data() + 2, {rows, columns})});
   refuse("an unaligned table", "a buffer of rows of 8", with(blocks),
-         RopeBackwardSource{x.data(), numbers.data() + 2, positions.data(), 1, 16, 4});
+         RopeBackwardOutput{good, {Tensor(numbers.data() + 2, {4, 8, 2}), turned, 1}});
+  refuse("positions of other rows", "positions is (15) of int32", with(blocks),
+         RopeBackwardOutput{good, {table, positions.tensor({15}), 1}});
   const auto heads = [&](int count, int HD) {
     refuse(format("%d heads of %d", count, HD), format("%d heads of %d", count, HD), with(blocks),
-           RopeBackwardSource{x.data(), numbers.data(), positions.data(), count, HD, 4});
+           RopeBackwardOutput{good, {numbers.tensor({4, HD / 2, 2}), turned, count}});
   };
-  heads(1, 0), heads(1, 1), heads(1, 12), heads(3, 16), heads(-1, 16);
+  heads(1, 0), heads(1, 12), heads(3, 16), heads(-1, 16);
   Quantization odd;
   odd.by_rows = tensor_of(blocks, 16, 7);
   odd.by_rows.data = room.data.data(), odd.by_rows.factors = room.factors.data();
-  refuse("gates without an up", "a gradient of gates and ups", odd, SwigluBackwardSource{x.data(), x.data()}, 16, 7);
+  refuse("gates without an up", "gate_up is (16, 7)", odd, SwigluBackwardOutput{matrix(16, 3), matrix(16, 7)});
+  refuse("gates without an up, forward", "gate_up is (16, 15)", odd, SwigluOutput{matrix(16, 15)});
 
   Array<float> f(stream, std::vector<float>(8));
   Array<uint32_t> entries(stream, std::vector<uint32_t>(8));
@@ -549,14 +564,14 @@ void time_source(Bencher& bencher, const Shape& s, const Timed& timed, double re
       column_amax(stream, size_t(s.columns)), scale(stream, std::vector{kGiven});
   Quantization q;
   q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
-  q.amax = amax.data(), q.row_amax = row_amax.data(), q.column_amax = column_amax.data();
+  q.amax = amax.data(), q.row_amax = row_amax.tensor({s.rows}), q.column_amax = column_amax.tensor({s.columns});
   if (timed.what.given) q.scale = scale.data();
   const double size = double(s.rows) * double(s.columns);
   const double written = double(timed.what.by_rows.wanted + timed.what.by_columns.wanted) * size;
   bencher.time(format("quantize %s, %s", s.name().c_str(), timed.name),
                (q.needs_amax() ? 2 : 1) * size * read_bytes + written, 0, [&] {
-                 if (q.needs_amax()) quantize_amax(stream, on.source, s.rows, s.columns, q);
-                 quantize(stream, on.source, s.rows, s.columns, q);
+                 if (q.needs_amax()) quantize_amax(stream, on.source, q);
+                 quantize(stream, on.source, q);
                });
 }
 

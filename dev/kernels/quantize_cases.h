@@ -269,8 +269,9 @@ struct Room {
 };
 
 // `uncertain`: a given scale that may be 0, and so none.
-inline Outputs run(Stream& stream, const QuantizeSource& source, int rows, int columns, const Case& c, bool statistics,
+inline Outputs run(Stream& stream, const QuantizeSource& source, const Case& c, bool statistics,
                    std::optional<float> uncertain = {}) {
+  const auto [rows, columns] = shape_of(source);
   Room by_rows(stream, c.by_rows, rows, columns), by_columns(stream, c.by_columns, columns, rows);
   Array<float> amax(stream, std::vector{0.0f}), seen(stream, std::vector{0.0f}), row_amax(stream, size_t(rows)),
       column_amax(stream, size_t(columns)), scale(stream, std::vector{uncertain.value_or(kGiven)});
@@ -284,14 +285,14 @@ inline Outputs run(Stream& stream, const QuantizeSource& source, int rows, int c
   if (c.given || uncertain) q.scale = scale.data();
   if (!c.given || uncertain) q.amax = amax.data();
   q.may_lack_scale = uncertain.has_value();
-  q.row_amax = row_amax.data(), q.column_amax = column_amax.data();
+  q.row_amax = row_amax.tensor({rows}), q.column_amax = column_amax.tensor({columns});
   q.seen = seen.data();
   q.not_finite = not_finite.data();
   if (statistics) q.statistics = counts.data();
   const bool expected = c.any(&Asked::of_rows) || (c.any(&Asked::single) && (!c.given || uncertain));
   REQUIRE(q.needs_amax() == expected, "%s: needs_amax() = %d", c.name().c_str(), q.needs_amax());
-  if (q.needs_amax()) quantize_amax(stream, source, rows, columns, q);
-  quantize(stream, source, rows, columns, q);
+  if (q.needs_amax()) quantize_amax(stream, source, q);
+  quantize(stream, source, q);
   REQUIRE(not_finite.download()[0] == 1000, "%s: finite numbers were reported", c.name().c_str());
   std::vector<float> maxima = {amax.download()[0], seen.download()[0]};
   for (const Array<float>& part : {std::cref(row_amax), std::cref(column_amax)}) {

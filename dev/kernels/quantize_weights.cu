@@ -121,8 +121,9 @@ Whole at_once(Stream& stream, const Cut& c, const std::vector<bf16>& values) {
   q.by_rows = m.by_rows, q.by_columns = m.by_columns;
   q.power_of_two = c.power_of_two, q.amax = m.amax(), q.scale = m.scale(c), q.seen = m.seen();
   q.not_finite = m.not_finite.data(), q.number = 7, q.statistics = m.statistics.data();
-  if (!c.given) quantize_amax(stream, PlainSource{x.data()}, c.rows, c.columns, q);
-  quantize(stream, PlainSource{x.data()}, c.rows, c.columns, q);
+  const Tensor matrix = x.tensor({c.rows, c.columns});
+  if (!c.given) quantize_amax(stream, matrix, q);
+  quantize(stream, matrix, q);
   return m.download();
 }
 
@@ -201,12 +202,13 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
     for (const WeightMatrix& m : matrices) {
       Quantization q;
       q.by_rows = m.by_rows, q.by_columns = m.by_columns, q.power_of_two = c.power_of_two;
-      q.amax = m.amax, q.row_amax = m.row_amax, q.column_amax = m.column_amax;
+      const int rows = m.by_rows.rows, columns = m.by_rows.columns;
+      q.amax = m.amax, q.row_amax = Tensor(m.row_amax, {rows}), q.column_amax = Tensor(m.column_amax, {columns});
       q.scale = words.scale ? words.scale + m.tensor : nullptr;
       q.seen = words.seen + m.tensor, q.statistics = words.statistics + m.tensor;
       q.not_finite = words.not_finite, q.number = m.number;
-      if (q.needs_amax()) quantize_amax(stream, PlainSource{m.x}, m.by_rows.rows, m.by_rows.columns, q);
-      quantize(stream, PlainSource{m.x}, m.by_rows.rows, m.by_rows.columns, q);
+      if (q.needs_amax()) quantize_amax(stream, Tensor(m.x, {rows, columns}), q);
+      quantize(stream, Tensor(m.x, {rows, columns}), q);
     }
   }
   Several result;
@@ -315,7 +317,7 @@ void check_rows(Checker& checker) {
   std::vector<bf16> values = random_normal<bf16>(generator, 900);
   values[5] = from_float<bf16>(-0.0f), values[6] = from_float<bf16>(0.0f);
   const Array<bf16> x(stream, values);
-  const size_t width = 300;
+  constexpr int width = 300;
   // Two ranks, the second of which has what the first lacks of rows 0 and 1; none has row 2.
   const std::vector<std::vector<RowStretch>> ranks = {{{x.data(), 0, 7}, {x.data() + 300, 0, 300}, {nullptr, 0, 0}},
                                                       {{x.data() + 7, 7, 293}, {nullptr, 0, 0}, {nullptr, 0, 0}}};
@@ -323,7 +325,7 @@ void check_rows(Checker& checker) {
   for (const auto& rows : ranks) {
     const Array<float> out(stream, 3 * width);
     const Table<RowStretch> table(stream, rows);
-    scatter_rows(stream, out.data(), width, table.all());
+    scatter_rows(stream, out.tensor({3, width}), table.all());
     spread.push_back(out.download());
   }
   std::vector<float> sum, want;
@@ -332,6 +334,13 @@ void check_rows(Checker& checker) {
     want.push_back(i < 600 ? to_float(values[i]) : -0.0f);
   }
   checker.same_bits("rows of two ranks, summed", sum, want);
+  const Array<float> out(stream, 3 * width);
+  const Table<RowStretch> table(stream, ranks[0]);
+  const auto refused = [&](const char* what, const char* expected, const Tensor& out) {
+    checker.refused(what, expected, [&] { scatter_rows(stream, out, table.all()); });
+  };
+  refused("a stretch beyond its row", "300 numbers from 0 in a row of 299", out.tensor({3, 299}));
+  refused("fewer rows than stretches", "out is (2, 300) of fp32", out.tensor({2, width}));
 }
 
 }  // namespace

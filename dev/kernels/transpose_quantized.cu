@@ -22,8 +22,8 @@ void check_transposed(Checker& checker) {
       by_columns.data = want.data(), by_columns.factors = factors.data() + 1;
       Quantization q;
       q.by_rows = by_rows, q.by_columns = by_columns, q.amax = amax.data();
-      quantize_amax(stream, PlainSource{x.data()}, rows, columns, q);
-      quantize(stream, PlainSource{x.data()}, rows, columns, q);
+      quantize_amax(stream, x.tensor({rows, columns}), q);
+      quantize(stream, x.tensor({rows, columns}), q);
       by_columns.data = got.data(), by_columns.factors = factors.data() + 2;
       transpose_quantized(stream, by_columns, by_rows);
       const std::string name =

@@ -136,14 +136,14 @@ class Observer {
     // Forward and for the weight, an input; for the input and for the weight, an output gradient.
     if (mesh_.tensor_degree > 1 && p.kind != (gathers_inputs(p.product) ? Kind::dgrad : Kind::forward)) ++gathered_;
     if (p.kind == Kind::forward) {
-      const std::vector<bf16> values = all_rows(*p.source, p.N, IC, gathers_inputs(p.product));
+      const std::vector<bf16> values = all_rows(*p.source, p.N, gathers_inputs(p.product));
       x = quantized_as(values, p, Role::input);
       compare(name + ".x", p.a, x);
       compare(name + ".weight", p.b, weight(p, false));
       // Later steps have other weights than one rank's.
       if (step_ == 0 && p.layer == 0 && p.product == Product::qkv) compare_to_one_rank(name, values, x);
     } else if (p.kind == Kind::dgrad) {
-      dy = quantized_as(all_rows(*p.source, p.N, OC, !gathers_inputs(p.product)), p, Role::output_gradient);
+      dy = quantized_as(all_rows(*p.source, p.N, !gathers_inputs(p.product)), p, Role::output_gradient);
       compare(name + ".dy", p.a, dy);
       compare(name + ".weight", p.b, weight(p, true));
     } else {
@@ -154,11 +154,11 @@ class Observer {
 
  private:
   // The tensor (N, columns), of which each rank of the group has some rows where it is gathered, in the tokens' order.
-  std::vector<bf16> all_rows(const QuantizeSource& source, int N, int columns, bool gathered) {
-    const float eps = float(config_.norm_eps);
-    if (!gathered) return computed(stream_, source, N, columns, eps);
-    const int degree = mesh_.tensor_degree, R = TensorParallel::own_rows(N, degree);
-    const std::vector<bf16> own = computed(stream_, source, R, columns, eps);
+  std::vector<bf16> all_rows(const QuantizeSource& source, int N, bool gathered) {
+    const std::vector<bf16> own = computed(stream_, source, float(config_.norm_eps));
+    if (!gathered) return own;
+    const auto [R, columns] = shape_of(source);
+    const int degree = mesh_.tensor_degree;
     const DeviceMemory memory(device_, own.size() * sizeof(bf16) * size_t(degree));
     bf16* ranks = reinterpret_cast<bf16*>(memory.data());
     copy(stream_, ranks + own.size() * size_t(mesh_.tensor_rank), own.data(), own.size());
@@ -262,8 +262,8 @@ std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
   training->observe([&](const ObservedProduct& p) {
     if (p.layer > 0 || p.product != Product::qkv || p.kind != Kind::forward) return;
     world.device.synchronize();
-    alone.push_back({computed(stream, *p.source, p.N, training.config.C, float(training.config.norm_eps)),
-                     downloaded(stream, "one rank's input", p.a)});
+    alone.push_back(
+        {computed(stream, *p.source, float(training.config.norm_eps)), downloaded(stream, "one rank's input", p.a)});
   });
   training.train(1);
   REQUIRE(alone.size() == size_t(settings.micro_steps), "%zu micro-batches were seen", alone.size());

@@ -46,14 +46,14 @@ class Observer {
     forward_ = p.kind == Kind::forward;
     const auto [OC, IC] = product_shape(config_, p.product);
     const std::string stem = stem_of(p.layer, p.product), of_kind = stem + kind_name(p.kind) + ".";
-    if (p.kind == Kind::forward) add(stem + "x", matrix(source(p, IC), p.N, IC));
-    if (p.kind == Kind::dgrad) add(stem + "dy", matrix(source(p, OC), p.N, OC));
+    if (p.kind == Kind::forward) add(stem + "x", matrix(source(p), p.N, IC));
+    if (p.kind == Kind::dgrad) add(stem + "dy", matrix(source(p), p.N, OC));
     if (p.a) {
       operand(of_kind, "a", p.a);
       operand(of_kind, "b", p.b);
     } else {
-      add(of_kind + "a", bf16_transposed(p.wide_a, p.N, OC));
-      add(of_kind + "b", bf16_transposed(p.wide_b, p.N, IC));
+      add(of_kind + "a", bf16_transposed(p.wide_a));
+      add(of_kind + "b", bf16_transposed(p.wide_b));
     }
     if (p.kind == Kind::forward)
       add(of_kind + "out", matrix(download<bf16>(stream_, p.out, size_t(p.N) * OC), p.N, OC));
@@ -71,14 +71,12 @@ class Observer {
   static NamedArray matrix(const std::vector<bf16>& values, int rows, int columns) {
     return array_of(StoredType::BF16, {size_t(rows), size_t(columns)}, values);
   }
-  NamedArray bf16_transposed(const bf16* data, int rows, int columns) {
-    const auto values = download<bf16>(stream_, data, size_t(rows) * size_t(columns));
-    return matrix(transposed(values, size_t(rows), size_t(columns)), columns, rows);
+  NamedArray bf16_transposed(const Tensor& x) {
+    const auto values = download<bf16>(stream_, x.as<bf16>(), size_t(x.size()));
+    return matrix(transposed(values, size_t(x.rows()), size_t(x.columns())), int(x.columns()), int(x.rows()));
   }
 
-  std::vector<bf16> source(const ObservedProduct& p, int columns) {
-    return computed(stream_, *p.source, p.N, columns, float(config_.norm_eps));
-  }
+  std::vector<bf16> source(const ObservedProduct& p) { return computed(stream_, *p.source, float(config_.norm_eps)); }
 
   void operand(const std::string& stem, const std::string& name, const QuantizedTensor& t) {
     UnpaddedOperand operand = unpadded(stem + name, t, download<uint8_t>(stream_, t.data, t.bytes()),

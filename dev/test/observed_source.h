@@ -33,30 +33,29 @@ std::vector<T> transposed(const std::vector<T>& x, size_t rows, size_t columns) 
   return t;
 }
 
-// The numbers that the source (rows, columns) stands for; one that is quantized as it is computed is computed again, by
-// the kernel that writes it.
-inline std::vector<bf16> computed(Stream& stream, const QuantizeSource& source, int rows, int columns, float norm_eps) {
+// The numbers that the source stands for; one that is quantized as it is computed is computed again, by the kernel that
+// writes it.
+inline std::vector<bf16> computed(Stream& stream, const QuantizeSource& source, float norm_eps) {
+  const auto [rows, columns] = shape_of(source);
   const size_t count = size_t(rows) * size_t(columns);
+  if (const auto* x = std::get_if<Tensor>(&source)) return download<bf16>(stream, x->data, count);
   Device& device = stream.device();
   const DeviceMemory memory(device, count * sizeof(bf16)), statistics(device, size_t(rows) * sizeof(float));
-  bf16* out = reinterpret_cast<bf16*>(memory.data());
-  if (const auto* s = std::get_if<PlainSource>(&source)) return download<bf16>(stream, s->x, count);
-  if (const auto* s = std::get_if<RmsnormSource>(&source)) {
+  const Tensor out(reinterpret_cast<bf16*>(memory.data()), {rows, columns});
+  if (const auto* s = std::get_if<RmsnormOutput>(&source)) {
     float* rstd = reinterpret_cast<float*>(statistics.data());
-    rmsnorm_forward(stream, out, rstd, s->x, s->weight, rows, columns, norm_eps);
-    const auto had = download<float>(stream, s->rstd, size_t(rows)), has = download<float>(stream, rstd, size_t(rows));
+    rmsnorm_forward(stream, out.as<bf16>(), rstd, s->x.as<bf16>(), s->weight.as<bf16>(), rows, columns, norm_eps);
+    const auto had = download<float>(stream, s->rstd.data, size_t(rows)),
+               has = download<float>(stream, rstd, size_t(rows));
     REQUIRE(memcmp(had.data(), has.data(), had.size() * sizeof(float)) == 0, "the norm's rstd is another");
-  } else if (const auto* s = std::get_if<SwigluSource>(&source)) {
-    swiglu_forward(stream, Tensor(out, {rows, columns}), Tensor(s->gate_up, {rows, 2 * columns}));
-  } else if (const auto* s = std::get_if<SwigluBackwardSource>(&source)) {
-    swiglu_backward(stream, Tensor(out, {rows, columns}), Tensor(s->dout, {rows, columns / 2}),
-                    Tensor(s->gate_up, {rows, columns}));
+  } else if (const auto* s = std::get_if<SwigluOutput>(&source)) {
+    swiglu_forward(stream, out, s->gate_up);
+  } else if (const auto* s = std::get_if<SwigluBackwardOutput>(&source)) {
+    swiglu_backward(stream, out, s->dout, s->gate_up);
   } else {
-    const auto& rope = std::get<RopeBackwardSource>(source);
-    copy(stream, out, rope.dqkv, count);
-    rope_backward(
-        stream, Tensor(out, {rows, columns}),
-        {Tensor(rope.table, {rope.table_positions, rope.HD / 2, 2}), Tensor(rope.positions, {rows}), rope.heads});
+    const auto& rope = std::get<RopeBackwardOutput>(source);
+    copy(stream, out.as<bf16>(), rope.dqkv.as<bf16>(), count);
+    rope_backward(stream, out, rope.angles);
   }
-  return download<bf16>(stream, out, count);
+  return download<bf16>(stream, out.data, count);
 }

@@ -52,10 +52,10 @@ void add_quantized(NamedArrays& out, Stream& stream, const StoredTensor& matrix,
   Quantization q;
   q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
   q.power_of_two = power_of_two;
-  q.amax = amax.data(), q.row_amax = row_amax.data(), q.column_amax = column_amax.data();
+  q.amax = amax.data(), q.row_amax = row_amax.tensor({rows}), q.column_amax = column_amax.tensor({columns});
   q.not_finite = not_finite.data();
-  if (q.needs_amax()) quantize_amax(stream, PlainSource{x.data()}, rows, columns, q);
-  quantize(stream, PlainSource{x.data()}, rows, columns, q);
+  if (q.needs_amax()) quantize_amax(stream, x.tensor({rows, columns}), q);
+  quantize(stream, x.tensor({rows, columns}), q);
   REQUIRE(not_finite.download()[0] == ~0u, "%s holds an infinity or NaN", matrix.name.c_str());
   for (const auto& [name, room] : {std::pair("rows", &by_rows), std::pair("columns", &by_columns)}) {
     const std::string stem = format("%s.%s.%s.%s.%s.", matrix.name.c_str(), name, format_name(fp8), groups.name,

@@ -255,32 +255,36 @@ AdamWDraws adamw_draws(uint64_t key, uint64_t i, int64_t step) {
 
 float stochastic_bf16(float x, uint32_t bits) { return stochastically_rounded(x, bits); }
 
-template <class Master, class Moment>
-void adamw(Stream& stream, Master* master, Moment* m, Moment* v, bf16* weights, const float* gradients,
-           const StepState* state, const AdamWRange* ranges, int range_count, size_t offset, size_t n,
+void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& weights,
+           const Tensor& gradients, const StepState* state, const AdamWRange* ranges, int range_count, size_t offset,
            AdamWConstants constants, AdamWAmax amax) {
-  REQUIRE(n > 0 && range_count > 0, "adamw of %zu elements in %d ranges", n, range_count);
-  for (const void* data :
-       {(const void*)master, (const void*)m, (const void*)v, (const void*)weights, (const void*)gradients})
-    REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "adamw: the buffer at %p is not 16-byte aligned", data);
-  REQUIRE(!amax.words || weights || (std::is_same_v<Master, bf16>), "adamw: the largest weights of no bf16 weights");
-  const auto start = [&](auto finds_amax) {
+  const char* who = "adamw";
+  const int64_t n = master.size();
+  REQUIRE(n > 0 && range_count > 0, "adamw of %lld elements in %d ranges", (long long)n, range_count);
+  require_tensor(who, "master", master, master.type, {n});
+  require_tensor(who, "m", m, m.type, {n});
+  require_tensor(who, "v", v, m.type, {n});
+  require_tensor(who, "weights", weights, DType::bf16, {n}, true);
+  require_tensor(who, "gradients", gradients, DType::fp32, {n});
+  for (const Tensor* t : {&master, &m, &v, &weights, &gradients})
+    REQUIRE(reinterpret_cast<uintptr_t>(t->data) % 16 == 0, "adamw: the buffer at %p is not 16-byte aligned", t->data);
+  REQUIRE(!amax.words || weights || master.type == DType::bf16, "adamw: the largest weights of no bf16 weights");
+  const Work work{stream,
+                  who,
+                  {updates(master), updates(m), updates(v), writes(weights), reads(gradients), reads(state, 1),
+                   reads(ranges, size_t(range_count)), updates(amax.words, amax.count)}};
+  const auto start = [&](auto master_number, auto moment_number, auto finds_amax) {
+    using Master = decltype(master_number);
+    using Moment = decltype(moment_number);
     launch<adamw_kernel<Master, Moment, decltype(finds_amax)::value>>(
-        {stream,
-         "adamw",
-         {updates(master, n), updates(m, n), updates(v, n), writes(weights, n), reads(gradients, n), reads(state, 1),
-          reads(ranges, size_t(range_count)), updates(amax.words, amax.count)}},
-        blocks_for(n, kBlock), kThreads, 0, master, m, v, weights, gradients, state, ranges, range_count, offset, n,
-        constants, amax.words);
+        work, blocks_for(size_t(n), kBlock), kThreads, 0, master.as<Master>(), m.as<Moment>(), v.as<Moment>(),
+        weights.as<bf16>(), gradients.as<float>(), state, ranges, range_count, offset, size_t(n), constants,
+        amax.words);
   };
-  if (amax.words) start(std::true_type{});
-  else start(std::false_type{});
+  with_type(who, master.type, [&](auto of_master) {
+    with_type(who, m.type, [&](auto of_moments) {
+      if (amax.words) start(of_master, of_moments, std::true_type{});
+      else start(of_master, of_moments, std::false_type{});
+    });
+  });
 }
-
-#define INSTANTIATE(Master, Moment)                                                                                 \
-  template void adamw(Stream&, Master*, Moment*, Moment*, bf16*, const float*, const StepState*, const AdamWRange*, \
-                      int, size_t, size_t, AdamWConstants, AdamWAmax);
-INSTANTIATE(float, float)
-INSTANTIATE(float, bf16)
-INSTANTIATE(bf16, float)
-INSTANTIATE(bf16, bf16)

@@ -20,8 +20,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "llmc/device/device.h"
-#include "llmc/device/number.h"
+#include "llmc/device/tensor.h"
 #include "llmc/kernels/shard_window.h"
 #include "llmc/kernels/step_state.h"
 
@@ -59,12 +58,12 @@ float stochastic_bf16(float x, uint32_t bits);
 // adamw() relies on this. Call it where the table is made.
 void require_ranges(const std::vector<AdamWRange>& ranges, size_t n);
 
-// Updates master, m and v (n) from gradients (n). Unless `weights` (n) is null, the kernel also writes there the master
-// rounded to nearest, for the products. The buffers hold elements offset .. offset+n-1, as ranges count, and are
-// 16-byte aligned. `ranges` (range_count) is device memory and lists the elements to update: one launch does all
-// tensors, and elements between ranges (padding) are neither read nor written. Throws on an empty or misaligned buffer,
-// and if `amax` is wanted without bf16 weights.
-template <class Master, class Moment>
-void adamw(Stream& stream, Master* master, Moment* m, Moment* v, bf16* weights, const float* gradients,
-           const StepState* state, const AdamWRange* ranges, int range_count, size_t offset, size_t n,
+// Updates master, m and v from gradients. Unless `weights` is absent, the kernel also writes there the master rounded
+// to nearest, for the products. All tensors are (n), 16-byte aligned, and hold elements offset .. offset+n-1, as ranges
+// count. master, and m and v together, are fp32 or bf16; weights is bf16, and gradients is fp32. `ranges` (range_count)
+// is device memory and lists the elements to update: one launch does all tensors, and elements between ranges (padding)
+// are neither read nor written. Throws on no elements, on another shape, type or alignment, and if `amax` is wanted
+// without bf16 weights.
+void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& weights,
+           const Tensor& gradients, const StepState* state, const AdamWRange* ranges, int range_count, size_t offset,
            AdamWConstants constants, AdamWAmax amax = {});

@@ -5,6 +5,7 @@
 #include "llmc/kernels/quantize.h"
 
 #include <algorithm>
+#include <climits>
 
 #include "llmc/kernels/byte_tile.cuh"
 #include "llmc/kernels/quantize_tile.cuh"
@@ -75,46 +76,58 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
 bool has_rows_scales(const QuantizedTensor& operand) { return operand && operand.has_row_scales(); }
 bool per_tensor_scale(const QuantizedTensor& operand) { return operand && operand.per_tensor_scale(); }
 
-// Returns how many columns of a row are contiguous in the source's buffers: elements are read 16 bytes at a time if
-// this is a multiple of 8.
-int columns_together(const PlainSource&, int columns) { return columns; }
-int columns_together(const RmsnormSource&, int columns) { return columns; }
-int columns_together(const SwigluSource&, int columns) { return columns; }
-int columns_together(const SwigluBackwardSource&, int columns) { return columns / 2; }
-int columns_together(const RopeBackwardSource& s, int) { return s.HD / 2; }
-
-// The buffers that a source reads: neighbouring elements of the first two, single elements of the third. An entry that
-// a source does not need stays empty.
-struct SourceReads {
-  Access access[3] = {{nullptr, 0, false}, {nullptr, 0, false}, {nullptr, 0, false}};
-};
-SourceReads reads_of(const PlainSource& s, size_t rows, size_t columns) { return {{reads(s.x, rows * columns)}}; }
-SourceReads reads_of(const RmsnormSource& s, size_t rows, size_t columns) {
-  return {{reads(s.x, rows * columns), reads(s.weight, columns), reads(s.rstd, rows)}};
-}
-SourceReads reads_of(const SwigluSource& s, size_t rows, size_t columns) {
-  return {{reads(s.gate_up, rows * 2 * columns)}};
-}
-SourceReads reads_of(const SwigluBackwardSource& s, size_t rows, size_t columns) {
-  return {{reads(s.dout, rows * columns / 2), reads(s.gate_up, rows * columns)}};
-}
-SourceReads reads_of(const RopeBackwardSource& s, size_t rows, size_t columns) {
-  return {{reads(s.dqkv, rows * columns), reads(s.table, size_t(s.table_positions) * size_t(s.HD)),
-           reads(s.positions, rows)}};
-}
-
-// Throws unless the source can have this many columns.
+// A source as a kernel takes it.
 template <class Source>
-void require_width(const char*, const Source&, int) {}
-void require_width(const char* who, const SwigluBackwardSource&, int columns) {
-  REQUIRE(columns % 2 == 0, "%s: a gradient of gates and ups in rows of %d: expected as many of each", who, columns);
+struct KernelSource {
+  Source pointers;
+  // How many columns of a row are contiguous in its buffers: elements are read 16 bytes at a time if this is a multiple
+  // of 8.
+  int columns_together;
+  // The buffers that it reads: neighbouring elements of the first two, single elements of the third. Some are empty.
+  Access reads[3];
+};
+
+// Each function throws unless the tensors fit together.
+KernelSource<PlainSource> kernel_source(const char* who, const Tensor& x, MatrixShape m) {
+  require_tensor(who, "x", x, DType::bf16, {m.rows, m.columns});
+  return {{x.as<bf16>()}, m.columns, {reads(x)}};
 }
-void require_width(const char* who, const RopeBackwardSource& s, int columns) {
-  REQUIRE(s.HD >= 2 && s.HD % 2 == 0 && columns % s.HD == 0 && s.heads >= 0 && s.heads <= columns / s.HD &&
-              s.table_positions >= 1,
-          "%s: %d heads of %d to turn in rows of %d, by a table of %d positions: expected whole heads of an even size, "
-          "no more of them than the rows have, and a position",
-          who, s.heads, s.HD, columns, s.table_positions);
+KernelSource<RmsnormSource> kernel_source(const char* who, const RmsnormOutput& s, MatrixShape m) {
+  require_tensor(who, "x", s.x, DType::bf16, {m.rows, m.columns});
+  require_tensor(who, "rstd", s.rstd, DType::fp32, {m.rows});
+  require_tensor(who, "weight", s.weight, DType::bf16, {m.columns});
+  return {{s.x.as<bf16>(), s.rstd.as<float>(), s.weight.as<bf16>()},
+          m.columns,
+          {reads(s.x), reads(s.weight), reads(s.rstd)}};
+}
+KernelSource<SwigluSource> kernel_source(const char* who, const SwigluOutput& s, MatrixShape m) {
+  require_tensor(who, "gate_up", s.gate_up, DType::bf16, {m.rows, 2 * int64_t(m.columns)});
+  return {{s.gate_up.as<bf16>()}, m.columns, {reads(s.gate_up)}};
+}
+KernelSource<SwigluBackwardSource> kernel_source(const char* who, const SwigluBackwardOutput& s, MatrixShape m) {
+  const int FF = m.columns / 2;
+  require_tensor(who, "dout", s.dout, DType::bf16, {m.rows, FF});
+  require_tensor(who, "gate_up", s.gate_up, DType::bf16, {m.rows, 2 * FF});
+  return {{s.dout.as<bf16>(), s.gate_up.as<bf16>()}, FF, {reads(s.dout), reads(s.gate_up)}};
+}
+KernelSource<RopeBackwardSource> kernel_source(const char* who, const RopeBackwardOutput& s, MatrixShape m) {
+  const auto& [table, positions, heads] = s.angles;
+  require_tensor(who, "dqkv", s.dqkv, DType::bf16, {m.rows, m.columns});
+  require_tensor(who, "table", table, DType::fp32, {-1, -1, 2});
+  require_tensor(who, "positions", positions, DType::int32, {m.rows});
+  const int64_t known = table.shape[1], HD = 2 * table.shape[2];
+  REQUIRE(HD >= 2 && m.columns % HD == 0 && heads >= 0 && heads <= m.columns / HD && known >= 1 && known <= INT_MAX,
+          "%s: %d heads of %d to turn in rows of %d, by a table of %lld positions: expected whole heads of an even "
+          "size, no more of them than the rows have, and a position",
+          who, heads, int(HD), m.columns, (long long)known);
+  return {{s.dqkv.as<bf16>(), table.as<float>(), positions.as<int>(), heads, int(HD), int(known)},
+          int(HD) / 2,
+          {reads(s.dqkv), reads(table), reads(positions)}};
+}
+
+// Returns the room for the largest |x| of the operand's rows; absent if its scales do not need them.
+Tensor maxima_of(const QuantizedTensor& operand, const Tensor& room) {
+  return has_rows_scales(operand) ? room.first({operand.rows}) : Tensor();
 }
 
 void require_operand(const char* who, const QuantizedTensor& operand, int rows, int columns) {
@@ -130,27 +143,34 @@ void require_operand(const char* who, const QuantizedTensor& operand, int rows, 
           static_cast<const void*>(operand.data), static_cast<const void*>(operand.factors));
 }
 
-void require_quantization(const char* who, int rows, int columns, const Quantization& q) {
+void require_quantization(const char* who, MatrixShape matrix, const Quantization& q) {
+  const auto [rows, columns] = matrix;
   REQUIRE(rows >= 1 && columns >= 1, "%s: %d x %d: expected at least one row and one column", who, rows, columns);
   REQUIRE(q.by_rows || q.by_columns, "%s: neither orientation is wanted", who);
   require_operand(who, q.by_rows, rows, columns);
   require_operand(who, q.by_columns, columns, rows);
-  REQUIRE(!has_rows_scales(q.by_rows) || q.row_amax, "%s: no room for the rows' largest numbers", who);
-  REQUIRE(!has_rows_scales(q.by_columns) || q.column_amax, "%s: no room for the columns' largest numbers", who);
+  const auto require_room = [&](const QuantizedTensor& operand, const Tensor& room, const char* lines) {
+    REQUIRE(!has_rows_scales(operand) || room.size() >= operand.rows,
+            "%s: no room for the %s' largest numbers: %s, for %d", who, lines, room.text().c_str(), operand.rows);
+  };
+  require_room(q.by_rows, q.row_amax, "rows");
+  require_room(q.by_columns, q.column_amax, "columns");
   REQUIRE(!(per_tensor_scale(q.by_rows) || per_tensor_scale(q.by_columns)) || q.amax || q.scale,
           "%s: a tensor with one scale needs it, or its largest number", who);
   REQUIRE(!q.may_lack_scale || q.amax, "%s: a tensor that may lack a scale has no largest number", who);
 }
 
-// Checks the width, then calls `body` with the source and its vector width as a constant.
+// Checks everything, then calls `body` with the shape, the source as the kernel takes it, and its vector width as a
+// constant.
 template <class Body>
-void with_source(const char* who, const QuantizeSource& source, int columns, const Body& body) {
+void with_source(const char* who, const QuantizeSource& source, const Quantization& q, const Body& body) {
+  const MatrixShape matrix = shape_of(source);
+  require_quantization(who, matrix, q);
   std::visit(
       [&](const auto& s) {
-        require_width(who, s, columns);
-        const SourceReads from = reads_of(s, 1, size_t(columns));
-        with_vector_width(who, columns_together(s, columns), {from.access[0].data, from.access[1].data},
-                          [&](auto width) { body(s, width); });
+        const auto from = kernel_source(who, s, matrix);
+        with_vector_width(who, from.columns_together, {from.reads[0].data, from.reads[1].data},
+                          [&](auto width) { body(matrix, from, width); });
       },
       source);
 }
@@ -166,50 +186,58 @@ bool Quantization::needs_amax() const {
          ((!scale || may_lack_scale) && (per_tensor_scale(by_rows) || per_tensor_scale(by_columns)));
 }
 
-void quantize_amax(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& q) {
-  require_quantization("quantize_amax", rows, columns, q);
-  float* row_amax = has_rows_scales(q.by_rows) ? q.row_amax : nullptr;
-  float* column_amax = has_rows_scales(q.by_columns) ? q.column_amax : nullptr;
-  float* amax = per_tensor_scale(q.by_rows) || per_tensor_scale(q.by_columns) ? q.amax : nullptr;
-  if (row_amax) clear(stream, row_amax, size_t(rows));
-  if (column_amax) clear(stream, column_amax, size_t(columns));
-  with_source("quantize_amax", source, columns, [&](const auto& s, auto width) {
-    using Source = std::decay_t<decltype(s)>;
-    const SourceReads from = reads_of(s, size_t(rows), size_t(columns));
-    launch<amax_kernel<Source, decltype(width)::value>>(
+MatrixShape shape_of(const QuantizeSource& source) {
+  const auto shape = [&](const Tensor& x, int64_t times) {
+    REQUIRE(x && x.rows() <= INT_MAX && x.columns() <= INT_MAX,
+            "quantize: the source is %s\n  expected 2^31-1 rows and columns at most", x.text().c_str());
+    return MatrixShape{int(x.rows()), int(x.columns() / times)};
+  };
+  if (const auto* x = std::get_if<Tensor>(&source)) return shape(*x, 1);
+  if (const auto* s = std::get_if<RmsnormOutput>(&source)) return shape(s->x, 1);
+  if (const auto* s = std::get_if<SwigluOutput>(&source)) return shape(s->gate_up, 2);
+  if (const auto* s = std::get_if<SwigluBackwardOutput>(&source)) return shape(s->gate_up, 1);
+  return shape(std::get<RopeBackwardOutput>(source).dqkv, 1);
+}
+
+void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantization& q) {
+  const char* who = "quantize_amax";
+  with_source(who, source, q, [&](MatrixShape matrix, const auto& from, auto width) {
+    const Tensor row_amax = maxima_of(q.by_rows, q.row_amax), column_amax = maxima_of(q.by_columns, q.column_amax);
+    float* amax = per_tensor_scale(q.by_rows) || per_tensor_scale(q.by_columns) ? q.amax : nullptr;
+    for (const Tensor& maxima : {row_amax, column_amax})
+      if (maxima) clear(stream, maxima.as<float>(), size_t(maxima.size()));
+    launch<amax_kernel<std::decay_t<decltype(from.pointers)>, decltype(width)::value>>(
         {stream,
-         "quantize_amax",
-         {updates(amax, 1), updates(row_amax, size_t(rows)), updates(column_amax, size_t(columns)), from.access[0],
-          from.access[1], from.access[2]}},
-        dim3(blocks_for(size_t(columns), kTile), blocks_for(size_t(rows), kTile)), kTileThreads, sizeof(Tile), amax,
-        row_amax, column_amax, s, rows, columns);
+         who,
+         {updates(amax, 1), updates(row_amax), updates(column_amax), from.reads[0], from.reads[1], from.reads[2]}},
+        dim3(blocks_for(size_t(matrix.columns), kTile), blocks_for(size_t(matrix.rows), kTile)), kTileThreads,
+        sizeof(Tile), amax, row_amax.as<float>(), column_amax.as<float>(), from.pointers, matrix.rows, matrix.columns);
   });
 }
 
-void quantize(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& q) {
-  require_quantization("quantize", rows, columns, q);
+void quantize(Stream& stream, const QuantizeSource& source, const Quantization& q) {
+  const char* who = "quantize";
   const auto bytes = [](const QuantizedTensor& t) { return t ? writes(t.data, t.bytes()) : writes(t.data, 0); };
   const auto factors = [](const QuantizedTensor& t) {
     return t ? writes(t.factors, t.factor_count()) : writes(t.factors, 0);
   };
-  const float* amax = q.scale && !q.may_lack_scale ? nullptr : q.amax;
-  const TileArguments a{q.by_rows, q.by_columns, q.power_of_two, amax,     q.row_amax,  q.column_amax,
-                        q.scale,   q.seen,       q.not_finite,   q.number, q.statistics};
-  const int padded_rows = std::max(q.by_rows ? q.by_rows.padded_rows() : 0, q.by_columns ? q.by_columns.stride() : 0);
-  const int padded_columns =
-      std::max(q.by_rows ? q.by_rows.stride() : 0, q.by_columns ? q.by_columns.padded_rows() : 0);
-  with_source("quantize", source, columns, [&](const auto& s, auto width) {
-    using Source = std::decay_t<decltype(s)>;
-    const SourceReads from = reads_of(s, size_t(rows), size_t(columns));
-    launch<quantize_kernel<Source, decltype(width)::value>>(
+  with_source(who, source, q, [&](MatrixShape matrix, const auto& from, auto width) {
+    const Tensor row_amax = maxima_of(q.by_rows, q.row_amax), column_amax = maxima_of(q.by_columns, q.column_amax);
+    const float* amax = q.scale && !q.may_lack_scale ? nullptr : q.amax;
+    const TileArguments a{
+        q.by_rows, q.by_columns, q.power_of_two, amax,     row_amax.as<float>(), column_amax.as<float>(),
+        q.scale,   q.seen,       q.not_finite,   q.number, q.statistics};
+    const int padded_rows = std::max(q.by_rows ? q.by_rows.padded_rows() : 0, q.by_columns ? q.by_columns.stride() : 0);
+    const int padded_columns =
+        std::max(q.by_rows ? q.by_rows.stride() : 0, q.by_columns ? q.by_columns.padded_rows() : 0);
+    launch<quantize_kernel<std::decay_t<decltype(from.pointers)>, decltype(width)::value>>(
         {stream,
-         "quantize",
+         who,
          {bytes(q.by_rows), bytes(q.by_columns), factors(q.by_rows), factors(q.by_columns), reads(amax, 1),
-          reads(q.scale, 1), reads(has_rows_scales(q.by_rows) ? q.row_amax : nullptr, size_t(rows)),
-          reads(has_rows_scales(q.by_columns) ? q.column_amax : nullptr, size_t(columns)), updates(q.seen, 1),
-          updates(q.not_finite, 1), updates(q.statistics, 1), from.access[0], from.access[1], from.access[2]}},
+          reads(q.scale, 1), reads(row_amax), reads(column_amax), updates(q.seen, 1), updates(q.not_finite, 1),
+          updates(q.statistics, 1), from.reads[0], from.reads[1], from.reads[2]}},
         dim3(blocks_for(size_t(padded_columns), kTile), blocks_for(size_t(padded_rows), kTile)), kTileThreads,
-        sizeof(Tile), a, s, rows, columns);
+        sizeof(Tile), a, from.pointers, matrix.rows, matrix.columns);
   });
 }
 

@@ -5,49 +5,49 @@
 //   scale = fp32(fp64(largest of the format) / fp64(max(amax, 1e-12))), on request rounded down to a power of two
 //   q = saturate(x * scale), rounded to nearest even;  factor = 1 / scale, by which the product multiplies; in fp32
 //
-// A source says where x comes from. Unless it is a PlainSource, x is never written: the kernel computes it while
-// reading, with the same bits as the kernel that would write it. One pass over the source is enough if the scale is
-// given (delayed scaling) or shared by at most a block of 128 x 128 (blockwise). Otherwise there are two passes, since
-// the scale must be known before the first byte is written. With one scale for the tensor, the kernel that computes x
-// may do the first pass: RMSNorm, its backward and attention can.
+// A source is x in memory, or what the operation whose output x is would read. In that case x is never written: the
+// kernel computes it while reading, with the same bits as the kernel that would write it. One pass over the source is
+// enough if the scale is given (delayed scaling) or shared by at most a block of 128 x 128 (blockwise). Otherwise there
+// are two passes, since the scale must be known before the first byte is written. With one scale for the tensor, the
+// kernel that computes x may do the first pass: RMSNorm, its backward and attention can.
 //
 // Deterministic: a maximum does not depend on the order. An infinity or NaN is reported; it is not an error here.
 #pragma once
 
 #include <variant>
 
-#include "llmc/device/device.h"
 #include "llmc/kernels/quantized_tensor.h"
+#include "llmc/kernels/rope.h"
 #include "llmc/kernels/step_state.h"
 
-// x lies in memory.
-struct PlainSource {
-  const bf16* x;  // (rows, columns)
-};
-// x is the output of RMSNorm (rmsnorm.h).
-struct RmsnormSource {
-  const bf16* x;      // (rows, columns)
-  const float* rstd;  // (rows)
-  const bf16* weight;
+// x (rows, columns) is the output of RMSNorm (rmsnorm.h).
+struct RmsnormOutput {
+  Tensor x;       // (rows, columns), bf16
+  Tensor rstd;    // (rows), fp32
+  Tensor weight;  // (columns), bf16
 };
 // x is the output of swiglu_forward (swiglu.h).
-struct SwigluSource {
-  const bf16* gate_up;  // (rows, 2 columns)
+struct SwigluOutput {
+  Tensor gate_up;  // (rows, 2 columns), bf16
 };
-// x is the output of swiglu_backward (rows, columns = 2 FF).
-struct SwigluBackwardSource {
-  const bf16* dout;     // (rows, columns / 2)
-  const bf16* gate_up;  // (rows, columns)
+// x is the output of swiglu_backward, columns = 2 FF.
+struct SwigluBackwardOutput {
+  Tensor dout;     // (rows, columns / 2), bf16
+  Tensor gate_up;  // (rows, columns), bf16
 };
 // x is the output of rope_backward (rope.h), columns = (NH + 2 NKV) HD.
-struct RopeBackwardSource {
-  const bf16* dqkv;      // (rows, columns)
-  const float* table;    // (table_positions, HD / 2, 2)
-  const int* positions;  // (rows)
-  int heads;             // NH + NKV: the heads that are rotated
-  int HD, table_positions;
+struct RopeBackwardOutput {
+  Tensor dqkv;  // (rows, columns), bf16
+  RopeAngles angles;
 };
-using QuantizeSource = std::variant<PlainSource, RmsnormSource, SwigluSource, SwigluBackwardSource, RopeBackwardSource>;
+// A tensor is x itself, in bf16.
+using QuantizeSource = std::variant<Tensor, RmsnormOutput, SwigluOutput, SwigluBackwardOutput, RopeBackwardOutput>;
+
+// Returns the rows and columns of x.
+struct MatrixShape {
+  int rows, columns;
+};
+MatrixShape shape_of(const QuantizeSource& source);
 
 // Statistics of one tensor, for reports, over both orientations. The kernels add to what is there. All fields begin as
 // 0, except smallest_scale: all ones.
@@ -67,8 +67,8 @@ struct Quantization {
   bool power_of_two = false;
   // Largest |x|: quantize_amax raises it, and quantize computes the scale of a per-tensor operand from it.
   float* amax = nullptr;
-  // Scaling::row: buffers for the largest |x| of each row (rows floats) and of each column (columns floats).
-  float *row_amax = nullptr, *column_amax = nullptr;
+  // Scaling::row: flat fp32 buffers for the largest |x| of each row and of each column, or longer ones.
+  Tensor row_amax, column_amax;
   const float* scale = nullptr;  // for per-tensor operands, if known beforehand: they need no amax then
   bool may_lack_scale = false;   // `scale` may be 0, which stands for none: it is then computed from amax
   float* seen = nullptr;         // quantize raises it to the largest |x|, unless it is null
@@ -82,10 +82,10 @@ struct Quantization {
 };
 
 // The first pass, as far as the scales need it: raises amax, which the caller has cleared, and sets row_amax and
-// column_amax. Throws if `wanted` does not fit the source.
-void quantize_amax(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& wanted);
+// column_amax. Throws if the source's tensors do not fit together, or `wanted` does not fit the source.
+void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantization& wanted);
 // The second pass: writes data and factors, and updates seen, not_finite and statistics. Throws likewise.
-void quantize(Stream& stream, const QuantizeSource& source, int rows, int columns, const Quantization& wanted);
+void quantize(Stream& stream, const QuantizeSource& source, const Quantization& wanted);
 
 // Writes out (columns, rows) = the transpose of in (rows, columns), padded with zeros, and copies its factor. Throws
 // unless both have one scale and the same format.

@@ -1,9 +1,33 @@
-// How the sources of quantize.h compute x. load_source returns `width` neighbours of a row in fp32; rounded to bf16
-// they have the same bits as the output of the kernel that would write x.
+// How kernels read the sources of quantize.h and compute x. load_source returns `width` neighbours of a row in fp32;
+// rounded to bf16 they have the same bits as the output of the kernel that would write x.
 #pragma once
 
 #include "llmc/kernels/elementwise.cuh"
 #include "llmc/kernels/quantize.h"
+
+// The pointers of each source. x is (rows, columns).
+struct PlainSource {
+  const bf16* x;
+};
+struct RmsnormSource {
+  const bf16* x;
+  const float* rstd;
+  const bf16* weight;
+};
+struct SwigluSource {
+  const bf16* gate_up;  // (rows, 2 columns)
+};
+struct SwigluBackwardSource {
+  const bf16* dout;     // (rows, columns / 2)
+  const bf16* gate_up;  // (rows, columns)
+};
+struct RopeBackwardSource {
+  const bf16* dqkv;      // (rows, columns)
+  const float* table;    // (table_positions, HD / 2, 2)
+  const int* positions;  // (rows)
+  int heads;             // NH + NKV: the heads that are rotated
+  int HD, table_positions;
+};
 
 template <int width>
 __device__ __forceinline__ void load_source(float (&v)[width], const PlainSource& s, int row, int column, int columns) {

@@ -410,16 +410,17 @@ void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, cons
   });
 }
 
-void scatter_rows(Stream& stream, float* out, size_t width, const DeviceTable<RowStretch>& part) {
-  require_entries("scatter_rows", part);
+void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowStretch>& part) {
+  const char* who = "scatter_rows";
+  require_entries(who, part);
+  require_tensor(who, "out", out, DType::fp32, {part.count, -1});
+  const size_t width = size_t(out.columns());
   const Span x =
       span_of(part, [](Span& span, const RowStretch& row) { span.add(row.count ? row.x : nullptr, row.count); });
   for (int i = 0; i < part.count; ++i)
     REQUIRE(part.on_host[i].first + part.on_host[i].count <= width,
             "scatter_rows: %zu numbers from %zu in a row of %zu", part.on_host[i].count, part.on_host[i].first, width);
-  launch<spread_rows_kernel>(
-      {stream,
-       "scatter_rows",
-       {writes(out, size_t(part.count) * width), x.read(), reads(part.on_device, size_t(part.count))}},
-      dim3(blocks_for(width, kThreads), unsigned(part.count)), kThreads, 0, out, width, part.on_device);
+  launch<spread_rows_kernel>({stream, who, {writes(out), x.read(), reads(part.on_device, size_t(part.count))}},
+                             dim3(blocks_for(width, kThreads), unsigned(part.count)), kThreads, 0, out.as<float>(),
+                             width, part.on_device);
 }

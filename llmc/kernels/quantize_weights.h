@@ -79,6 +79,7 @@ struct RowStretch {
   const bf16* x;
   size_t first, count;
 };
-// Writes out (rows, width) = the elements of each row's stretch, and -0 elsewhere. Summed over ranks with different
-// stretches these give the whole rows bit for bit, since adding -0 changes nothing.
-void scatter_rows(Stream& stream, float* out, size_t width, const DeviceTable<RowStretch>& rows);
+// Writes to out (rows, width), in fp32, the elements of each row's stretch, and -0 elsewhere. Summed over ranks with
+// different stretches these give the whole rows bit for bit, since adding -0 changes nothing. Throws unless `out` has a
+// row for each entry of the table, and each stretch fits into its row.
+void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowStretch>& rows);

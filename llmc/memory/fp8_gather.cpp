@@ -24,7 +24,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
     if (t.other >= 0) ++vectors, widest = std::max(widest, t.size());
   widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
   bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots, block.size});
-  if (sharding.stage == 3)
+  if (sharding.stage.shards_weights())
     own_ =
         plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8, {config.L, part_size_});
   spread_ = plan.add(Segment::symmetric, "gathered", "norms on their way", DType::fp32, {config.L, vectors, widest});

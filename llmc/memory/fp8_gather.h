@@ -30,7 +30,7 @@ class Fp8Gather {
   void prepare(const Tensor& largest, const std::function<Tensor(int layer)>& own);
 
   static bool takes(const Fp8Settings& settings, const Sharding& sharding, int layer) {
-    return settings.all_gather && settings.per_tensor_scale() && sharding.stage > 0 && layer >= 0 &&
+    return settings.all_gather && settings.per_tensor_scale() && sharding.stage.shards_state() && layer >= 0 &&
            settings.quantizes_block(layer);
   }
   bool takes(int layer) const { return takes(settings_, sharding_, layer); }

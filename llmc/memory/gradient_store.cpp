@@ -181,19 +181,20 @@ void GradientStore::reduce_whole(int unit) {
   if (over_ranks) {
     computed_[size_t(unit)].record(compute_);
     communication_.wait(computed_[size_t(unit)]);
-    if (sharding_.stage == 0) {
-      sum_whole(all);
-      sharding_.replicate.all_reduce_sum(communication_, all);
-      sum_copies(unit, all, 0);
-    } else {
+    if (sharding_.stage.shards_state()) {
       sum_part(unit, own, false);
       sharding_.replicate.all_reduce_sum(communication_, own);
       sum_copies(unit, own, first);
+    } else {
+      sum_whole(all);
+      sharding_.replicate.all_reduce_sum(communication_, all);
+      sum_copies(unit, all, 0);
     }
   }
   if (last_ && on_reduced_) on_reduced_(stream, unit, own);
   if (!host_) return;
-  if (last_ && sharding_.stage == 1) send(unit, stream, kept(unit).elements(first, own.size()), own);
+  if (last_ && sharding_.stage.shards_state())
+    send(unit, stream, kept(unit).elements(first, own.size()), own);
   else send(unit, stream, kept(unit), all);
 }
 

@@ -52,7 +52,7 @@ class GradientStore {
   Tensor borrow_buffer(int unit) const { return whole(unit); }
 
  private:
-  bool sharded() const { return sharding_.stage >= 2; }
+  bool sharded() const { return sharding_.stage.shards_gradients(); }
   int slot_of(int unit) const;
   // Both sum over the ranks that shard. sum_whole() sums a whole unit in place. sum_part() sets `sums` to this rank's
   // part of the sum, or adds the part to `sums`.

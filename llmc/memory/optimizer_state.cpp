@@ -38,7 +38,7 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
       largest_piece = std::max(largest_piece, piece.count);
   }
   // A call of update() covers all of the state, or one unit: see Optimizer.
-  piece_ = std::min(settings.piece, sharding.stage == 0 || sharding.stage == 3 ? total : largest_unit);
+  piece_ = std::min(settings.piece, sharding.units_adjoin() ? total : largest_unit);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
     const bool is_kept = kind == StateKind::weights ? parameters.type() == DType::bf16 && settings.master == DType::fp32 : moments;

@@ -21,7 +21,7 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& 
       computed_(device),
       agreed_(device),
       quantized_now_(layout.units.size(), false) {
-  const bool whole = sharding.stage < 3;
+  const bool whole = !sharding.stage.shards_weights();
   const int block_slots = whole ? config.L : blocks_at_once;
   const auto gathered = [&](int layer) { return Fp8Gather::takes(fp8, sharding, layer); };
   if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
@@ -75,7 +75,7 @@ int ParameterStore::slot_of(int unit) const {
 }
 
 Tensor ParameterStore::local_shard(int first_unit, int units) const {
-  const bool whole_here = sharding_.stage < 3 && !travels_in_fp8(first_unit);
+  const bool whole_here = !sharding_.stage.shards_weights() && !travels_in_fp8(first_unit);
   size_t count = 0;
   for (int unit = first_unit; unit < first_unit + units; ++unit) count += sharding_.count(layout_, unit);
   return weights_->elements(weights_at_[size_t(first_unit)] + (whole_here ? sharding_.first(layout_, first_unit) : 0),
@@ -84,7 +84,7 @@ Tensor ParameterStore::local_shard(int first_unit, int units) const {
 
 Tensor ParameterStore::whole(int unit) const {
   const size_t size = layout_.units[size_t(unit)].size;
-  return sharding_.stage == 3 ? slots_[size_t(slot_of(unit))].weights->elements(0, size)
+  return sharding_.stage.shards_weights() ? slots_[size_t(slot_of(unit))].weights->elements(0, size)
                               : weights_->elements(weights_at_[size_t(unit)], size);
 }
 
@@ -99,8 +99,8 @@ void ParameterStore::changed() {
 void ParameterStore::updated(bool found_largest) {
   changed();
   found_largest_ = found_largest;
-  if (sharding_.stage == 0 && found_largest) all_reduce_max(largest_);
-  if (sharding_.stage == 0) return;
+  if (!sharding_.stage.shards_state() && found_largest) all_reduce_max(largest_);
+  if (!sharding_.stage.shards_state()) return;
   updated_.record(compute_);
   const bool compare = found_largest && any_in_bf16_;
   if (!compare && !fp8_gather_) return;
@@ -115,8 +115,8 @@ void ParameterStore::gather(int unit, const char* file, int line) {
   REQUIRE(!in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is gathered again before it was released", file, line,
           unit);
   in_use_[size_t(unit)] = true;
-  if (sharding_.stage == 0 || (sharding_.stage < 3 && awaited_[size_t(unit)])) return;
-  if (sharding_.stage == 3) {
+  if (!sharding_.stage.shards_state() || (!sharding_.stage.shards_weights() && awaited_[size_t(unit)])) return;
+  if (sharding_.stage.shards_weights()) {
     Slot& slot = slots_[size_t(slot_of(unit))];
     if (slot.unit == unit) return;
     REQUIRE(slot.unit < 0 || !in_use_[size_t(slot.unit)],
@@ -145,7 +145,7 @@ void ParameterStore::all_reduce_max(const Tensor& numbers) {
 // The compute stream waits only once for each gather of a unit.
 void ParameterStore::await(int unit) {
   REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
-  if (sharding_.stage == 0 || awaited_[size_t(unit)]) return;
+  if (!sharding_.stage.shards_state() || awaited_[size_t(unit)]) return;
   compute_.wait(gathered_[size_t(unit)]);
   awaited_[size_t(unit)] = true;
 }
@@ -166,5 +166,5 @@ void ParameterStore::release(int unit, const char* file, int line) {
   REQUIRE(in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is released, and nobody gathered it", file, line,
           unit);
   in_use_[size_t(unit)] = false;
-  if (sharding_.stage == 3) slots_[size_t(slot_of(unit))].released.record(compute_);
+  if (sharding_.stage.shards_weights()) slots_[size_t(slot_of(unit))].released.record(compute_);
 }

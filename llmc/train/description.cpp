@@ -2,6 +2,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/memory/sharding.h"
 
 std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
                           const Options& options) {
@@ -53,16 +54,20 @@ std::string describe_model(const ModelSource& model, bool trains) {
   return text;
 }
 
+static bool shards(const Mesh& mesh, const Options& options) {
+  return ZeroStage{options.zero_stage}.shards_state() && mesh.shard_degree * mesh.context_degree > 1;
+}
+
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
   const bool computes_alone = mesh.tensor_degree * mesh.context_degree == 1;
-  const bool shards = options.zero_stage && mesh.shard_degree * mesh.context_degree > 1;
-  if (computes_alone && !shards) return "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)";
+  if (computes_alone && !shards(mesh, options))
+    return "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)";
   return describe_mesh(mesh, options, config);
 }
 
 std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
-  const bool shards = options.zero_stage && mesh.shard_degree * mesh.context_degree > 1;
-  std::string text = mesh.description() + format(", ZeRO stage %lld", shards ? (long long)options.zero_stage : 0LL);
+  std::string text =
+      mesh.description() + format(", ZeRO stage %lld", shards(mesh, options) ? (long long)options.zero_stage : 0LL);
   if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
     text += "\nwith one key and value head a rank nothing hides its gather for context parallelism";
   return text;

@@ -16,7 +16,7 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
       squared_(device),
       summed_(device) {
   const int units = int(layout.units.size());
-  if (sharding.stage == 0 || sharding.stage == 3) add_span(0, units, weight_decay, fp8);
+  if (sharding.units_adjoin()) add_span(0, units, weight_decay, fp8);
   else
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay, fp8);
   for (int unit = 0; unit < units; ++unit) plan_squares(unit);
@@ -101,14 +101,12 @@ void Optimizer::square_sum(StepState* state) {
   compute_.wait(summed_);
 }
 
-template <class T, class Master, class Moment>
-void Optimizer::update(const Span& span, const float* gradients, T* weights, const StepState* state, AdamWAmax amax) {
-  store_.update(span.at, span.count, gradients, [&](const OptimizerState::Stretch& s) {
-    std::byte* own = reinterpret_cast<std::byte*>(weights + s.first);
-    bf16* for_products = s.master ? reinterpret_cast<bf16*>(own) : nullptr;
-    adamw(compute_, reinterpret_cast<Master*>(s.master ? s.master : own), reinterpret_cast<Moment*>(s.m),
-          reinterpret_cast<Moment*>(s.v), for_products, s.gradients, state, ranges_on_device_ + span.first_range,
-          span.ranges, s.first, s.n, constants_, amax);
+void Optimizer::update(const Span& span, const Tensor& gradients, const Tensor& weights, const StepState* state,
+                       AdamWAmax amax) {
+  store_.update(span.at, gradients, [&](const OptimizerState::Stretch& s) {
+    const Tensor own = weights.columns(s.first, s.n);
+    adamw(compute_, s.master ? s.master : own, s.m, s.v, s.master ? own : Tensor(), s.gradients, state,
+          ranges_on_device_ + span.first_range, span.ranges, size_t(s.first), constants_, amax);
   });
 }
 
@@ -116,17 +114,14 @@ template <class T>
 void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state) {
   square_sum(state);
   global_norm_finish(compute_, state, &state->square_sum, 1);
-  const bool wide_master = store_.type(StateKind::weights) == DType::fp32,
-             wide_moments = store_.type(StateKind::first_moments) == DType::fp32;
-  const auto update = wide_master
-                          ? (wide_moments ? &Optimizer::update<T, float, float> : &Optimizer::update<T, float, bf16>)
-                          : (wide_moments ? &Optimizer::update<T, bf16, float> : &Optimizer::update<T, bf16, bf16>);
   const AdamWAmax amax = parameters.largest_weights();
   if (amax.words) clear(compute_, amax.words, amax.count);
   store_.begin_update();
-  for (const Span& span : spans_)
-    (this->*update)(span, gradients.reduced_shard(span.first_unit), parameters.local_shard(span.first_unit), state,
-                    amax);
+  for (const Span& span : spans_) {
+    const int64_t count = int64_t(span.count);
+    update(span, Tensor(gradients.reduced_shard(span.first_unit), {count}),
+           Tensor(parameters.local_shard(span.first_unit), {count}), state, amax);
+  }
   parameters.updated(amax.words != nullptr);
 }
 

@@ -37,8 +37,7 @@ class Optimizer {
     int first_range, ranges;
   };
   void add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8);
-  template <class T, class Master, class Moment>
-  void update(const Span& span, const float* gradients, T* weights, const StepState* state, AdamWAmax amax);
+  void update(const Span& span, const Tensor& gradients, const Tensor& weights, const StepState* state, AdamWAmax amax);
   void plan_squares(int unit);
   void square_sum(StepState* state);
 

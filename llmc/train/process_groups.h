@@ -64,7 +64,7 @@ struct ProcessGroups {
 
   Sharding sharding(int stage) const {
     return {
-        gather->size() > 1 ? stage : 0, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};
+        {gather->size() > 1 ? stage : 0}, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};
   }
 };
 

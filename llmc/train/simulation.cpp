@@ -5,6 +5,7 @@
 #include "llmc/base/error.h"
 #include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
+#include "llmc/memory/sharding.h"
 #include "llmc/train/description.h"
 #include "llmc/train/idle_options.h"
 #include "llmc/train/model_source.h"
@@ -129,7 +130,7 @@ bool simulate(const Options& asked, Console& console) {
   console.item("activations", describe_activations(settings.activations, config, settings.fp8, mesh.tensor_degree));
   console.item("memory", plan.table());
   console.item("", planner.verdict(plan));
-  if (!planner.fits(plan) && options.zero_stage < 3 && mesh.shard_degree > 1)
+  if (!planner.fits(plan) && !ZeroStage{options.zero_stage}.shards_weights() && mesh.shard_degree > 1)
     console.item("",
                  format("--zero-stage 3 shares weights, gradients and moments out among %d ranks", mesh.shard_degree));
   if (!planner.fits(plan) && options.plan != "auto")

@@ -321,7 +321,7 @@ class LlamaTrainer : public Trainer {
   std::vector<float> gradients(const std::string& name) override {
     const ParameterInfo& t = layout_.tensor(name);
     const float* own = gradients_->reduced_shard(t.unit);
-    if (settings_.state.gradients_on_host && sharding_.stage) {
+    if (settings_.state.gradients_on_host && sharding_.stage.shards_state()) {
       float* part = gradients_->borrow_buffer(t.unit) + sharding_.first(layout_, t.unit);
       copy(compute_, part, own, sharding_.count(layout_, t.unit));
       compute_.synchronize();
@@ -393,7 +393,7 @@ class LlamaTrainer : public Trainer {
   // Gathers a whole unit; each rank has the part that it updates in `own`. All ranks call, between steps, when the host
   // has waited for earlier work. The result is valid until the next call.
   const float* whole_unit(int unit, const float* own) {
-    if (sharding_.stage == 0) return own;
+    if (!sharding_.stage.shards_state()) return own;
     REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
     float* whole = gradients_->borrow_buffer(unit);
     sharding_.reduce.all_gather(reduce_, whole, own, layout_.part_size(unit) * sizeof(float));
