@@ -156,10 +156,7 @@ struct Arguments {
   AttentionKernel attention = AttentionKernel::automatic;
 };
 
-Results compute(const Dump& dump, Device& device, Communicator& communicator, const Mesh& mesh, Precision precision,
-                const Arguments& arguments) {
-  const int multiple = mesh.context_degree == 1 ? 1 : 2 * mesh.context_degree * mesh.tensor_degree;
-  const int T = (dump.T + multiple - 1) / multiple * multiple;
+TrainerSettings settings_for(const Dump& dump, int T, Precision precision, const Arguments& arguments) {
   TrainerSettings settings;
   settings.dtype = precision == Precision::fp32 ? DType::fp32 : DType::bf16;
   if (precision == Precision::fp8) settings.fp8 = dump.fp8;
@@ -168,6 +165,31 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
   if (precision != Precision::fp32) settings.tensor_sums = arguments.tensor_sums;
   settings.beta1 = dump.recipe.beta1, settings.beta2 = dump.recipe.beta2, settings.eps = dump.recipe.eps;
   settings.weight_decay = float(dump.recipe.weight_decay), settings.grad_clip = dump.recipe.grad_clip;
+  return settings;
+}
+
+// The dump's rows of one step, padded to T tokens: the last token again, no label, the next positions.
+struct Batch {
+  std::vector<int32_t> inputs, labels, positions;  // (B, T); no positions if the dump has none
+
+  Batch(const Dump& dump, int step, int T) {
+    const size_t begin = size_t(step) * size_t(dump.B) * size_t(dump.T);
+    const auto last = [&](const std::vector<int32_t>& rows, int b) {
+      return rows[begin + size_t((b + 1) * dump.T - 1)];
+    };
+    inputs = widened(&dump.inputs[begin], dump.B, dump.T, T, [&](int b, int) { return last(dump.inputs, b); });
+    labels = widened(&dump.labels[begin], dump.B, dump.T, T, [](int, int) { return kIgnoredLabel; });
+    if (!dump.positions.empty())
+      positions = widened(&dump.positions[begin], dump.B, dump.T, T,
+                          [&](int b, int t) { return last(dump.positions, b) + t - dump.T + 1; });
+  }
+};
+
+Results compute(const Dump& dump, Device& device, Communicator& communicator, const Mesh& mesh, Precision precision,
+                const Arguments& arguments) {
+  const int multiple = mesh.context_degree == 1 ? 1 : 2 * mesh.context_degree * mesh.tensor_degree;
+  const int T = (dump.T + multiple - 1) / multiple * multiple;
+  const TrainerSettings settings = settings_for(dump, T, precision, arguments);
   auto trainer = Trainer::create(device, communicator, dump.config, settings, mesh);
   trainer->allocate();
   trainer->load(dump.model);
@@ -175,22 +197,10 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
   Results results;
   std::map<std::string, std::vector<float>> initial;
   for (const ParameterInfo& t : trainer->layout().tensors) initial[t.name] = trainer->weights(t.name);
-  const size_t tokens = size_t(dump.B) * size_t(dump.T);
   for (int step = 0; step < dump.recipe.steps; ++step) {
-    const size_t begin = size_t(step) * tokens;
-    const auto last = [&](const std::vector<int32_t>& rows, int b) {
-      return rows[begin + size_t((b + 1) * dump.T - 1)];
-    };
-    const std::vector<int32_t> inputs =
-        widened(&dump.inputs[begin], dump.B, dump.T, T, [&](int b, int) { return last(dump.inputs, b); });
-    const std::vector<int32_t> labels =
-        widened(&dump.labels[begin], dump.B, dump.T, T, [](int, int) { return kIgnoredLabel; });
-    std::vector<int32_t> positions;
-    if (!dump.positions.empty())
-      positions = widened(&dump.positions[begin], dump.B, dump.T, T,
-                          [&](int b, int t) { return last(dump.positions, b) + t - dump.T + 1; });
-    if (step == 0) results["logits"] = logits_of(*trainer, dump, inputs, positions, T);
-    trainer->enqueue_step({step, dump.recipe.learning_rate, inputs, labels, {}, positions});
+    const Batch batch(dump, step, T);
+    if (step == 0) results["logits"] = logits_of(*trainer, dump, batch.inputs, batch.positions, T);
+    trainer->enqueue_step({step, dump.recipe.learning_rate, batch.inputs, batch.labels, {}, batch.positions});
     const StepResult result = trainer->wait_for_step();
     results["loss"].push_back(float(result.loss));
     results["grad_norm"].push_back(result.grad_norm);

@@ -86,3 +86,10 @@ void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* lab
   for (int t = 0; t < T; ++t)
     if (rule.begins ? labels[t] == rule.token : inputs[t] == rule.token) labels[t] = kIgnoredLabel;
 }
+
+void cut_rows(const std::optional<DocumentRule>& rule, const std::vector<int32_t>& inputs, std::vector<int32_t>& labels,
+              std::vector<int32_t>& positions, int T) {
+  positions.resize(rule ? inputs.size() : 0);
+  for (size_t row = 0; row < positions.size(); row += size_t(T))
+    cut_documents(*rule, &inputs[row], &labels[row], &positions[row], T);
+}

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "llmc/model/config.h"
 #include "llmc/train/token_dataset.h"
@@ -26,3 +28,8 @@ std::string missing_documents(const DocumentRule& rule, const TokenDataset& data
 // Cuts a row of T tokens into documents: writes positions (T), and sets the labels across a border to -100. A row may
 // begin inside a document; the rest of that document begins at position 0.
 void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T);
+
+// Cuts each row of inputs (rows, T), labels and positions likewise. Without a rule there is nothing to cut: `positions`
+// is then empty.
+void cut_rows(const std::optional<DocumentRule>& rule, const std::vector<int32_t>& inputs, std::vector<int32_t>& labels,
+              std::vector<int32_t>& positions, int T);

@@ -61,9 +61,7 @@ void Evaluation::fill_windows(int64_t k, int rank) {
   inputs_.resize(size_t(B_) * size_t(T_));
   labels_.resize(inputs_.size());
   windows_->fill(rank < 0 ? 1 : ranks_, B_, k, std::max(rank, 0), inputs_.data(), labels_.data());
-  positions_.resize(documents_ ? inputs_.size() : 0);
-  for (size_t row = 0; row < positions_.size(); row += size_t(T_))
-    cut_documents(*documents_, &inputs_[row], &labels_[row], &positions_[row], T_);
+  cut_rows(documents_, inputs_, labels_, positions_, T_);
 }
 
 LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& progress) {

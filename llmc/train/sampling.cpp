@@ -7,6 +7,8 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/philox.h"
+#include "llmc/base/text.h"
+#include "llmc/train/setup.h"
 
 namespace {
 
@@ -61,4 +63,32 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
     if (!emit(token)) return;
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) return;
   }
+}
+
+std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when, const std::function<bool()>& stops) {
+  const Options& options = setup.options;
+  const LlamaConfig& config = setup.model.config;
+  setup.console.heading(format("sample %s:", when.c_str()));
+  std::string text;
+  TextCodec::Writer writer(setup.codec);
+  const bool shown = options.sample_only || !options.quiet;
+  const auto add = [&](const std::string& piece) {
+    if (shown) setup.console.piece(piece);
+    text += piece;
+  };
+  for (const int32_t token : setup.prompt) add(writer.take(token));
+  SamplingSettings settings{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
+                            std::min(setup.settings.context, config.max_positions)};
+  Stream stream(setup.device, "sample");
+  if (setup.mesh.tensor_degree * setup.mesh.context_degree > 1)
+    settings.broadcast_token = [&](int32_t token) {
+      return int32_t(broadcast_number(*setup.communicator, stream, token));
+    };
+  sample(trainer, config, setup.prompt, settings, [&](int32_t token) {
+    add(writer.take(token));
+    return !stops || !stops();
+  });
+  add(writer.finish());
+  if (shown) setup.console.piece("\n");
+  return text;
 }

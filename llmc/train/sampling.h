@@ -8,6 +8,8 @@
 
 #include "llmc/train/trainer.h"
 
+struct Setup;
+
 struct SamplingSettings {
   int tokens = 200;
   double temperature = 0.8;  // 0: always the most likely token
@@ -23,3 +25,8 @@ struct SamplingSettings {
 // values stay on the device, so that a token costs one row. When the window is full, only its newer half is kept.
 void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit);
+
+// Prints "sample `when`:" and the text that continues --prompt, as the options say, piece by piece. Ends early if
+// `stops` returns true after a token. Every rank takes the tokens that the first rank draws, and returns the text.
+std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when,
+                         const std::function<bool()>& stops = {});

@@ -1,0 +1,98 @@
+#include "llmc/train/banner.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/text.h"
+#include "llmc/kernels/attention.h"
+#include "llmc/memory/activation_policy.h"
+#include "llmc/train/description.h"
+#include "llmc/train/idle_options.h"
+#include "llmc/train/tuner.h"
+
+namespace {
+
+void print_machine(Setup& setup) {
+  Console& console = setup.console;
+  const RunSettings& settings = setup.settings;
+  const DeviceInfo& info = setup.device.info();
+  console.item("device", info.gpu ? info.name : info.name + ": a GPU's kernels, executed by the CPU");
+  if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
+    console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
+  console.item("products", describe_products(setup.tuning));
+  for (const std::string& line : settings.products) console.item("", line);
+  const AttentionChoice attention =
+      choose_attention_kernel(settings.attention, info, settings.dtype, setup.model.config.HD);
+  console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
+  const Ranks& ranks = setup.ranks;
+  console.item("ranks",
+               format("%d (%s); %s", ranks.size, ranks.how.c_str(), setup.communicator->description().c_str()));
+  if (ranks.size > 1) console.item("", describe_sharing(setup.mesh, setup.options, setup.model.config));
+}
+
+void print_model(Setup& setup) {
+  Console& console = setup.console;
+  const std::optional<Checkpoint>& start = setup.start;
+  console.item("model", describe_model(setup.model, setup.trains()));
+  if (const std::string text = nothing_to_resume(setup.options, start); !text.empty()) console.warning(text);
+  if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
+  for (const std::string& change : setup.changes) console.item("", change);
+}
+
+void print_data(Setup& setup) {
+  Console& console = setup.console;
+  const RunData& data = setup.data;
+  if (data.train) console.item("data", describe_data(*data.train, data.documents, setup.options));
+  if (data.held_out)
+    console.item(data.train ? "" : "data",
+                 describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
+  else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  for (const std::string& how : data.about_text) console.item("", how);
+  if (setup.sampler)
+    console.item("", describe_epochs(setup.sampler->windows(), setup.settings.steps * setup.settings.G));
+  for (const std::string& remark : data.remarks) console.warning(remark);
+  if (data.train && data.train->is_text() && setup.model.config.V > 256) console.warning(describe_bytes(setup.model));
+  console.item("tokenizer", setup.codec.description());
+}
+
+void print_step(Setup& setup) {
+  Console& console = setup.console;
+  const RunSettings& settings = setup.settings;
+  const bool trains = setup.trains();
+  if (trains)
+    console.item("step", format("%s; %s, %s tokens", describe_step(settings, setup.mesh).c_str(),
+                                counted(settings.steps, "step").c_str(),
+                                human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
+  if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
+  if (!trains) return;
+  for (const std::string& reason : settings.reasons) console.item("", reason);
+  console.item("activations",
+               describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
+}
+
+void print_options(Setup& setup) {
+  const Options& changed = setup.trains() ? setup.options : setup.given;
+  for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
+  const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
+  const RunFacts facts{setup.options,
+                       setup.settings,
+                       setup.model.config,
+                       setup.device.info(),
+                       setup.mesh,
+                       setup.model.weights.has_value(),
+                       measures};
+  for (const std::string& remark : idle_options(setup.given, facts)) setup.console.item("", remark);
+}
+
+}  // namespace
+
+void print_banner(Setup& setup, const MemoryPlan& plan) {
+  setup.console.heading(format("train_llama %s", kVersion));
+  print_machine(setup);
+  print_model(setup);
+  print_data(setup);
+  print_step(setup);
+  setup.console.item("memory", plan.table());
+  print_options(setup);
+}

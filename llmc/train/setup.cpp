@@ -1,0 +1,109 @@
+#include "llmc/train/setup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/train/context.h"
+#include "llmc/train/data_check.h"
+#include "llmc/train/description.h"
+#include "llmc/train/tuner.h"
+
+Setup::Setup(const Options& given, const Options& asked, const Ranks& ranks, const ResumePoint* resume)
+    : given(given),
+      asked(asked),
+      options(asked),
+      ranks(ranks),
+      resume(resume),
+      console(ranks.rank == 0, asked.quiet),
+      mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
+                        int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
+      device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
+      communicator(make_communicator(device, ranks, options.rendezvous, options.comm_timeout)),
+      model(open_model(options)),
+      codec(TextCodec::open(options.tokenizer, model.directory,
+                            options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
+  {
+    Stream stream(device, "resume");
+    require_same_on_all_ranks(resume, *communicator, stream);
+  }
+  if (!options.sample_only) open_data();
+  choose_settings();
+  prompt = codec.prompt(options.prompt);
+  if (resume && !options.dry_run) open_start();
+  const WindowRule rule = trains() && start ? window_rule_of(*start) : WindowRule::concatenation;
+  if (trains()) open_sampler(rule);
+  prepare_evaluation(rule);
+  if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
+  REQUIRE(options.trace.empty() || (trains() && settings.steps > traced_step()),
+          "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
+          options.trace.c_str());
+}
+
+void Setup::open_data() {
+  data = open_run_data(options, model, codec, *communicator, device, console);
+  if (options.check_data) check_data(data, *communicator, device, console);
+}
+
+// Chooses the options of --plan auto, and the run's numbers. Prints what --plan auto compared.
+void Setup::choose_settings() {
+  const int64_t data_tokens = data.train ? data.train->size() : 0;
+  const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
+  if (!limits.warning.empty()) console.warning(limits.warning);
+  planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
+  if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
+  settings =
+      resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.weights.has_value());
+}
+
+void Setup::open_start() {
+  Stream stream(device, "resume");
+  start = resume->open(*communicator, stream, refused);
+  if (start) require_same_model(*start, model.config);
+}
+
+// Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
+void Setup::open_sampler(WindowRule rule) {
+  sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
+  identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr);
+  if (!start) return;
+  REQUIRE(start->step() <= settings.steps,
+          "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
+          counted(start->step(), "step").c_str(), (long long)settings.steps);
+  changes = require_same_run(*start, asked, data.train->size());
+  Stream stream(device, "resume");
+  require_same_data(*start, *identity, *communicator, stream, changes);
+}
+
+// Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
+// nothing to measure for --eval-only.
+void Setup::prepare_evaluation(WindowRule rule) {
+  const bool asked_length = resume ? resume->own_length : !is_auto(options.seq_len);
+  std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
+                                                   mesh, *planner, *communicator, device, console);
+  evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context);
+  if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out(rule);
+  evaluation->ask_choices(std::move(choices));
+  REQUIRE(!options.eval_only || !evaluation->empty(),
+          "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
+}
+
+void Setup::measure_held_out(WindowRule rule) {
+  const TokenDataset& held_out = *data.held_out;
+  REQUIRE(!options.val_data.empty() || held_out.size() > settings.T,
+          "the last tenth of the training data is held out: %lld tokens, too few for a sequence of %d and a label\n"
+          "  lower --seq-len to %lld or less, name held-out data by --val-data, or measure none: --val-every 0",
+          (long long)held_out.size(), settings.T, (long long)std::max<int64_t>(1, held_out.size() - 1));
+  evaluation->measure_loss(ValidationWindows(held_out, settings.T, windows_to_measure(options, settings.T), rule),
+                           data.held_out_documents, codec);
+  // The unigram loss covers all tokens. Beside a loss of only those tokens that masks choose, it would mislead. Only
+  // the first rank prints it.
+  if (ranks.rank == 0 && data.train && !held_out.has_masks()) unigram = unigram_cross_entropy(*data.train, held_out);
+}
+
+std::string Setup::data_description() const {
+  std::string text = describe_data(*data.train, data.documents, options);
+  if (data.held_out) text += "; " + describe_held_out(*data.held_out, evaluation->measured_text(), options);
+  return text;
+}

@@ -1,0 +1,74 @@
+// Everything that is decided before the trainer exists: ranks and device, model, data, batch and precision, and where a
+// resumed run goes on from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/options.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/mesh.h"
+#include "llmc/comm/ranks.h"
+#include "llmc/device/device.h"
+#include "llmc/kernels/tuning.h"
+#include "llmc/train/checkpoint.h"
+#include "llmc/train/data_identity.h"
+#include "llmc/train/evaluation.h"
+#include "llmc/train/model_source.h"
+#include "llmc/train/planner.h"
+#include "llmc/train/report.h"
+#include "llmc/train/resume.h"
+#include "llmc/train/run_data.h"
+#include "llmc/train/sampler.h"
+#include "llmc/train/settings.h"
+#include "llmc/train/text_codec.h"
+#include "llmc/train/token_dataset.h"
+
+// The members stand in the order in which they are decided.
+struct Setup {
+  const Options given;  // from the command line and its --config
+  const Options asked;  // and from the checkpoint
+  Options options;      // and with the choices of --plan
+  const Ranks& ranks;
+  const ResumePoint* const resume;  // null: the run starts anew
+  Console console;
+  Mesh mesh;
+  Device device;
+  std::unique_ptr<Communicator> communicator;
+  ModelSource model;
+  TextCodec codec;
+  RunData data;  // empty with --sample-only
+  std::optional<Planner> planner;
+  RunSettings settings;
+  std::vector<int32_t> prompt;       // of samples
+  std::optional<Checkpoint> start;   // the checkpoint that the run goes on from
+  std::vector<std::string> refused;  // checkpoints newer than `start`, which cannot be read
+  std::optional<Sampler> sampler;    // of a training, as is `identity`
+  std::optional<DataIdentity> identity;
+  std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
+  std::optional<Evaluation> evaluation;
+  std::optional<Unigram> unigram;  // loss of a model that knows only how often each token occurs
+  Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
+
+  // Opens and decides all of it. All ranks call. Throws, with what to do about it, on options that contradict each
+  // other, the model or the data, and on a checkpoint that the run cannot go on from. `ranks` and `resume` must outlive
+  // this object.
+  Setup(const Options& given, const Options& asked, const Ranks& ranks, const ResumePoint* resume);
+  Setup(const Setup&) = delete;
+
+  bool trains() const { return !options.sample_only && !options.eval_only; }
+  int64_t first_step() const { return start ? start->step() : 0; }  // how many steps are done already
+  int64_t traced_step() const { return first_step() + 2; }          // by --trace: the steps before it still warm up
+  std::string data_description() const;                             // of a training's data, in one line
+
+ private:
+  void open_data();
+  void choose_settings();
+  void open_start();
+  void open_sampler(WindowRule rule);
+  void prepare_evaluation(WindowRule rule);
+  void measure_held_out(WindowRule rule);
+};

@@ -1,0 +1,250 @@
+#include "llmc/train/training_loop.h"
+
+#include <cmath>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/device/replay.h"
+#include "llmc/memory/reserve.h"
+#include "llmc/train/description.h"
+#include "llmc/train/documents.h"
+#include "llmc/train/fp8_report.h"
+#include "llmc/train/sampling.h"
+#include "llmc/train/tuner.h"
+
+TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer)
+    : setup_(setup),
+      trainer_(trainer),
+      options_(setup.options),
+      settings_(setup.settings),
+      console_(setup.console),
+      enqueued_(setup.first_step()),
+      finished_(setup.first_step()) {
+  if (!setup.trains() || !setup.start) return;
+  const Json& state = setup.start->state();
+  training_seconds_ = state.get_double("seconds");
+  last_step_ = state.at("last_step"), last_score_ = state.at("last_score");
+}
+
+void TrainingLoop::open_folder() {
+  Communicator& communicator = *setup_.communicator;
+  Stream stream(setup_.device, "folder");
+  const Ranks& ranks = setup_.ranks;
+  const LlamaConfig& config = setup_.model.config;
+  const bool reopens = setup_.resume && !setup_.resume->run_folder.empty();
+  const int64_t nodes = sum_number(communicator, stream, ranks.local_rank == 0);
+  if (ranks.rank == 0) {
+    if (reopens) folder_ = RunFolder::reopen(setup_.resume->run_folder, setup_.first_step());
+    else folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
+    for (const std::string& what : folder_->moved()) console_.line(what);
+    folder_->write_about(options_json(setup_.asked),
+                         run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
+                                   options_.fp8, config, setup_.codec, *setup_.data.train),
+                         trainer_.plan().table());
+    if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
+  }
+  started_ = broadcast_text(communicator, stream, started_);
+  made_folder_ = broadcast_number(communicator, stream, folder_ && folder_->was_made());
+  const std::string checkpoints = broadcast_text(communicator, stream, folder_ ? folder_->file("checkpoints") : "");
+  if (folder_ && reopens)
+    if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
+  checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
+}
+
+// One step is always under way while the host prepares the next one. Its result is read one step late.
+int64_t TrainingLoop::run() {
+  stop_requests_.emplace();
+  bool stop = false;
+  while (!stop && enqueued_ < settings_.steps) {
+    measure_before(enqueued_);
+    enqueue_step();
+    if (finished_ + 1 < enqueued_) finish_step();
+    write_checkpoint();
+    stop = stop_voted_ || stop_now();
+    if (!stop && saves_at(enqueued_)) begin_checkpoint();
+  }
+  finish_steps();
+  write_checkpoint();
+  checkpointer_->finish();
+  if (stop) save_at_stop();
+  report_checkpoints();
+  if (!stop && !setup_.evaluation->empty()) report_evaluation(finished_);
+  return finished_;
+}
+
+// True if this rank was asked to stop and may act on it alone. Several ranks may not: they sample and validate
+// together.
+bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
+
+// ---- measuring and sampling
+
+// Measures and samples, if it is time, the model that this step will train. All steps before it then end first.
+void TrainingLoop::measure_before(int64_t step) {
+  const bool validates = !setup_.evaluation->empty() && settings_.validates_at(step);
+  const bool samples = settings_.samples_at(step);
+  if (validates || samples) finish_steps();
+  if (validates) report_evaluation(step);
+  if (samples) report_sample(step == 0 ? "before training" : format("after step %lld", (long long)step), step);
+}
+
+void TrainingLoop::report_evaluation(int64_t step) {
+  const EvaluationResult result = setup_.evaluation->run(trainer_);
+  const std::string text = evaluation_text(result, setup_.model.config.V, setup_.unigram);
+  console_.line(format("step %lld/%lld | ", (long long)step, (long long)settings_.steps) + text);
+  if (folder_) folder_->log(last_score_ = evaluation_json(step, result));
+}
+
+void TrainingLoop::report_sample(const std::string& when, int64_t step) {
+  const std::string text = print_sample(setup_, trainer_, when, [this] { return stop_now(); });
+  if (folder_) folder_->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
+}
+
+// ---- steps
+
+void TrainingLoop::enqueue_step() {
+  const int64_t step = enqueued_++;
+  fill_batch(step);
+  StepFlags votes = checkpointer_->votes();
+  votes.stop = stop_requests_->any();
+  const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
+  Record record;
+  if (traced && folder_) setup_.device.record_to(&record);
+  trainer_.enqueue_step({step, settings_.learning_rate_at(step), inputs_, labels_, votes, positions_, traced});
+  if (!traced || !folder_) return;
+  setup_.device.record_to(nullptr);
+  write_trace(options_.trace, record, record.spans);
+  console_.line(format("wrote the streams of step %lld to %s: open it in ui.perfetto.dev", (long long)step + 1,
+                       options_.trace.c_str()));
+}
+
+// Fills this rank's micro-batches of the step, and cuts their rows if these are packed with documents.
+void TrainingLoop::fill_batch(int64_t step) {
+  const Mesh& mesh = setup_.mesh;
+  const BatchLayout layout{settings_.G, mesh.data_ranks(), settings_.B};
+  const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
+  inputs_.resize(micro_tokens * size_t(settings_.micro_steps));
+  labels_.resize(inputs_.size());
+  for (int64_t k = 0; k < settings_.micro_steps; ++k)
+    setup_.sampler->fill(layout, step, k, mesh.data_rank(), inputs_.data() + size_t(k) * micro_tokens,
+                         labels_.data() + size_t(k) * micro_tokens);
+  cut_rows(setup_.data.documents, inputs_, labels_, positions_, settings_.T);
+}
+
+// Waits for the oldest step that is under way, and reports it.
+void TrainingLoop::finish_step() {
+  const StepResult result = trainer_.wait_for_step();
+  checkpointer_->count(result.votes);
+  stop_voted_ = stop_voted_ || result.votes.stop > 0;
+  training_seconds_ += result.seconds;
+  const StepReport report = report_of(result);
+  report_checkpoints();
+  console_.progress(step_line(report), double(report.step) / double(settings_.steps));
+  if (folder_) folder_->log(last_step_ = step_json(report));
+  if (result.step == setup_.first_step()) report_first_step();
+  const bool counts_fp8 = settings_.fp8.on() && options_.fp8_stats && result.step % options_.fp8_stats == 0;
+  if (folder_ && counts_fp8) folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step)));
+  REQUIRE((std::isfinite(result.loss) || result.label_count == 0) && std::isfinite(result.grad_norm),
+          "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
+          (long long)report.step, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());
+  ++finished_;
+}
+
+void TrainingLoop::finish_steps() {
+  while (finished_ < enqueued_) finish_step();
+}
+
+StepReport TrainingLoop::report_of(const StepResult& result) const {
+  const DeviceInfo& device = setup_.device.info();
+  StepReport r{};
+  r.step = result.step + 1, r.steps = settings_.steps;
+  r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
+  r.learning_rate = settings_.learning_rate_at(result.step);
+  r.seconds = result.seconds;
+  r.tokens = double(settings_.step_tokens());
+  if (device.bf16_flops > 0 && settings_.dtype == DType::bf16)
+    r.mfu = setup_.model.config.flops_per_token(settings_.T, false) * r.tokens / result.seconds /
+            (device.bf16_flops * setup_.ranks.size);
+  r.memory_bytes = trainer_.plan().device_bytes();
+  if (settings_.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
+  r.eta_seconds = training_seconds_ / double(r.step) * double(r.steps - r.step);
+  return r;
+}
+
+// The start has succeeded: its files stay from now on, and it is known how much memory a step takes.
+void TrainingLoop::report_first_step() {
+  started_.clear();
+  if (folder_) folder_->become_latest();
+  const DeviceInfo& device = setup_.device.info();
+  const std::string taken = describe_taken(trainer_.plan(), device, setup_.device.taken_bytes());
+  if (folder_) folder_->write_memory(trainer_.plan().table() + "\n" + taken);
+  if (device.gpu) console_.line(taken);
+  if (const std::string unneeded = unneeded_choices(trainer_.products(), setup_.tuning); !unneeded.empty())
+    console_.warning(unneeded);
+}
+
+// ---- checkpoints
+
+bool TrainingLoop::saves_at(int64_t step) const {
+  return options_.checkpoint_every && (step % options_.checkpoint_every == 0 || step == settings_.steps);
+}
+
+// Begins to save the state after all enqueued steps. Waits for the checkpoint before; without --checkpoint-async, it
+// waits for this one, too.
+void TrainingLoop::begin_checkpoint() {
+  const bool late = checkpointer_->under_way();
+  if (late) console_.line("the checkpoint before is not written yet: training waits for it");
+  if (late || !options_.checkpoint_async) finish_steps();
+  checkpointer_->finish();
+  if (options_.checkpoint_async) checkpointer_->begin(enqueued_);
+  else checkpointer_->save(finished_, state());
+}
+
+// Writes the checkpoint that was begun, if there is one whose step has just ended.
+void TrainingLoop::write_checkpoint() {
+  if (checkpointer_->waits_for_state()) checkpointer_->write(state());
+}
+
+void TrainingLoop::save_at_stop() {
+  console_.line(
+      format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
+  if (!options_.checkpoint_on_signal) return;
+  REQUIRE(checkpointer_->save(finished_, state()),
+          "asked to stop after step %lld, and its state could not be saved: %s", (long long)finished_,
+          checkpointer_->what_remains().c_str());
+}
+
+void TrainingLoop::report_checkpoints() {
+  for (const Checkpointer::Saved& saved : checkpointer_->news())
+    console_.line(format("saved %s in %s", saved.path.c_str(), human_duration(saved.seconds).c_str()));
+}
+
+// Returns what a checkpoint stores beside weights and moments, after the steps that have ended.
+Json TrainingLoop::state() const {
+  Json saved = resume_state(finished_, setup_.ranks.size, setup_.asked, settings_, setup_.model.config,
+                            setup_.data.train->size());
+  return saved.set("data", setup_.data_description())
+      .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
+      .set("windows", name_of(setup_.sampler->windows().rule()))
+      .set("seconds", training_seconds_)
+      .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())
+      .set("last_step", last_step_)
+      .set("last_score", last_score_);
+}
+
+// ---- the end
+
+void TrainingLoop::report_end(int64_t steps) {
+  if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
+  if (steps > 0)
+    console_.line(format("trained %s in %s, %s tokens/s", counted(steps, "step").c_str(),
+                         human_duration(training_seconds_).c_str(),
+                         human_count(double(steps) * double(settings_.step_tokens()) / training_seconds_).c_str()));
+  if (folder_) console_.line("the run is in " + folder_->path());
+  if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
+    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path()));
+  REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
+}
+
+void TrainingLoop::give_up() {
+  if (!started_.empty()) RunFolder::remove_start(started_, made_folder_);
+}
