@@ -197,8 +197,8 @@ struct OnDevice {
         source = PlainSource{a.data()};
         break;
       case Kind::rmsnorm:
-        rmsnorm_forward(stream, written.data(), numbers.data(), a.data(), b.data(), s.rows, s.columns, 1e-5f,
-                        amax.data());
+        rmsnorm_forward(stream, written.tensor({s.rows, s.columns}), numbers.tensor({s.rows}),
+                        a.tensor({s.rows, s.columns}), b.tensor({s.columns}), 1e-5f, amax.data());
         source = RmsnormSource{a.data(), numbers.data(), b.data()};
         break;
       case Kind::swiglu:

@@ -43,7 +43,8 @@ inline std::vector<bf16> computed(Stream& stream, const QuantizeSource& source, 
   if (const auto* s = std::get_if<PlainSource>(&source)) return download<bf16>(stream, s->x, count);
   if (const auto* s = std::get_if<RmsnormSource>(&source)) {
     float* rstd = reinterpret_cast<float*>(statistics.data());
-    rmsnorm_forward(stream, out, rstd, s->x, s->weight, rows, columns, norm_eps);
+    rmsnorm_forward(stream, Tensor(out, {rows, columns}), Tensor(rstd, {rows}), Tensor(s->x, {rows, columns}),
+                    Tensor(s->weight, {columns}), norm_eps);
     const auto had = download<float>(stream, s->rstd, size_t(rows)), has = download<float>(stream, rstd, size_t(rows));
     REQUIRE(memcmp(had.data(), has.data(), had.size() * sizeof(float)) == 0, "the norm's rstd is another");
   } else if (const auto* s = std::get_if<SwigluSource>(&source)) {

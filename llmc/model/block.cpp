@@ -41,10 +41,25 @@ LinearInput<T> down_input(const BlockActivations<T>& a) {
   return {a.swiglu, SwigluSource{quantizable(a.gate_up)}, false};
 }
 
+// The norm of x, or with a `delta` of sum = x + delta. y may be null.
 template <class T>
-void norm(const BlockContext& context, T* y, float* rstd, const T* x, const T* weight, float* amax) {
-  const LlamaConfig& c = context.config;
-  rmsnorm_forward(context.stream, y, rstd, x, weight, context.rows(), c.C, float(c.norm_eps), amax);  // (R, C)
+void norm(const BlockContext& context, T* sum, T* y, float* rstd, const T* x, const T* delta, const T* weight,
+          float* amax) {
+  const int R = context.rows(), C = context.config.C;
+  const float eps = float(context.config.norm_eps);
+  const Tensor normed = y ? Tensor(y, {R, C}) : Tensor(), rstds(rstd, {R}), in(x, {R, C}), w(weight, {C});
+  if (!delta) return rmsnorm_forward(context.stream, normed, rstds, in, w, eps, amax);
+  add_rmsnorm_forward(context.stream, Tensor(sum, {R, C}), normed, rstds, in, Tensor(delta, {R, C}), w, eps, amax);
+}
+
+// dresidual += the gradient through the norm of x.
+template <class T>
+void norm_backward(const BlockContext& context, const BlockScratch<T>& s, T* dresidual, float* dweight, const T* x,
+                   const T* weight, const float* rstd, float* amax) {
+  const int R = context.rows(), C = context.config.C;
+  rmsnorm_backward(context.stream, Tensor(dresidual, {R, C}), Tensor(dweight, {C}),
+                   Tensor(s.norm_partials, {rmsnorm_backward_scratch(R, C)}), Tensor(s.dnorm, {R, C}),
+                   Tensor(x, {R, C}), Tensor(weight, {C}), Tensor(rstd, {R}), amax);
 }
 
 template <class T>
@@ -72,8 +87,7 @@ void attention_half(const BlockContext& context, const BlockWeights<T>& w, const
     attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention,
                       amax);                                             // (N, NH HD)
   project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);  // (R, C)
-  add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, context.rows(), c.C,
-                      float(c.norm_eps), input_amax(context, Product::gate_up));  // (R, C)
+  norm<T>(context, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, input_amax(context, Product::gate_up));
 }
 
 // Computes everything from the second norm's output to the last product's input.
@@ -88,12 +102,9 @@ void mlp_input(const BlockContext& context, const BlockWeights<T>& w, const Bloc
 template <class T>
 void block_forward(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
                    const BlockScratch<T>& s, const T* middle_before, T* delta) {
-  const LlamaConfig& c = context.config;
   float* amax = input_amax(context, Product::qkv);
-  if (middle_before)
-    add_rmsnorm_forward(context.stream, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, context.rows(), c.C,
-                        float(c.norm_eps), amax);  // (R, C)
-  else norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, amax);
+  if (middle_before) norm<T>(context, a.x, a.norm1, a.rstd1, middle_before, delta, w.norm1, amax);
+  else norm<T>(context, nullptr, a.norm1, a.rstd1, a.x, nullptr, w.norm1, amax);
   attention_half(context, w, a, s);
   mlp_input(context, w, a);
   project<T>(context, Product::down, delta, down_input(a), w.down);  // (R, C)
@@ -104,11 +115,11 @@ void block_recompute(const BlockContext& context, const BlockWeights<T>& w, cons
                      const BlockScratch<T>& s, Recompute level) {
   if (level == Recompute::none) return;
   const bool all = level == Recompute::block;
-  if (all || a.norm1) norm<T>(context, a.norm1, a.rstd1, a.x, w.norm1, nullptr);
+  if (all || a.norm1) norm<T>(context, nullptr, a.norm1, a.rstd1, a.x, nullptr, w.norm1, nullptr);
   if (all) attention_half(context, w, a, s);
   else {
     quantize_input(context, Product::qkv, qkv_input(w, a));
-    if (a.norm2) norm<T>(context, a.norm2, a.rstd2, a.middle, w.norm2, nullptr);
+    if (a.norm2) norm<T>(context, nullptr, a.norm2, a.rstd2, a.middle, nullptr, w.norm2, nullptr);
   }
   if (level != Recompute::norms) mlp_input(context, w, a);
   else {
@@ -122,7 +133,7 @@ template <class T>
 void block_backward(const BlockContext& context, const BlockWeights<T>& w, const BlockGradients& g,
                     const BlockActivations<T>& a, const BlockScratch<T>& s, T* dresidual, bool accumulate) {
   const LlamaConfig& c = context.config;
-  const int N = context.tokens(), R = context.rows(), C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF;
+  const int N = context.tokens(), NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF;
   Stream& stream = context.stream;
   const T *q = a.qkv, *k = q + NH * HD, *v = k + NKV * HD;
   T *dq = s.dqkv, *dk = dq + NH * HD, *dv = dk + NKV * HD;
@@ -136,8 +147,8 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   const SwigluBackwardSource dswiglu{quantizable(s.dswiglu), quantizable(a.gate_up)};
   project_backward<T>(context, Product::gate_up, s.dnorm, g.gate_up, {dgate_up, dswiglu, false}, w.gate_up, a.norm2,
                       accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm2, s.norm_partials, s.dnorm, a.middle, w.norm2, a.rstd2, R, C,
-                   output_gradient_amax(context, layer, Product::o));  // +=
+  norm_backward(context, s, dresidual, g.norm2, a.middle, w.norm2, a.rstd2,
+                output_gradient_amax(context, layer, Product::o));
   if (context.sequences) gather_keys_values(context, a.qkv);
   project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
   gather_input(context, Product::qkv, a.norm1);
@@ -150,8 +161,8 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
                                   context.rope_positions};
   project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned, false}, w.qkv, a.norm1, accumulate);
-  rmsnorm_backward(stream, dresidual, g.norm1, s.norm_partials, s.dnorm, a.x, w.norm1, a.rstd1, R, C,
-                   output_gradient_amax(context, layer - 1, Product::down));  // +=
+  norm_backward(context, s, dresidual, g.norm1, a.x, w.norm1, a.rstd1,
+                output_gradient_amax(context, layer - 1, Product::down));
 }
 
 #define INSTANTIATE(T)                                                                                   \

@@ -98,9 +98,10 @@ void head_dgrad(const HeadContext& context, const HeadWeights<T>& w, const HeadB
 template <class T>
 void head_norm(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const T* middle,
                const T* delta) {
-  const int C = context.config.C;
-  add_rmsnorm_forward(context.stream, b.x, b.norm, b.rstd, middle, delta, w.norm, context.rows(), C,
-                      float(context.config.norm_eps));  // (R, C)
+  const int R = context.rows(), C = context.config.C;
+  add_rmsnorm_forward(context.stream, Tensor(b.x, {R, C}), Tensor(b.norm, {R, C}), Tensor(b.rstd, {R}),
+                      Tensor(middle, {R, C}), Tensor(delta, {R, C}), Tensor(w.norm, {C}),
+                      float(context.config.norm_eps));
   if (context.tensor) context.tensor->gather(context.stream, b.gathered, b.norm, context.N, C);
 }
 
@@ -142,7 +143,9 @@ void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, con
   add_losses(context, b, state);
   clear(stream, dresidual, size_t(R) * C);
   if (context.tensor) context.tensor->await_scattered(stream);
-  rmsnorm_backward(stream, dresidual, g.norm, b.norm_partials, b.dnorm, b.x, w.norm, b.rstd, R, C, amax);  // (R, C)
+  rmsnorm_backward(stream, Tensor(dresidual, {R, C}), Tensor(g.norm, {C}),
+                   Tensor(b.norm_partials, {rmsnorm_backward_scratch(R, C)}), Tensor(b.dnorm, {R, C}),
+                   Tensor(b.x, {R, C}), Tensor(w.norm, {C}), Tensor(b.rstd, {R}), amax);
 }
 
 #define INSTANTIATE(T)                                                                                               \

@@ -38,7 +38,7 @@ Transformer<T>::Transformer(MemoryPlan& plan, const LlamaConfig& config, const P
     // of two chunks, so it needs 1 / (2 NKV) of the memory.
     const size_t calls = sizes.sequences ? 2 * size_t(config.NKV) : 1;
     add(planned_.attention_delta, "scratch", "attention delta", N * size_t(config.NH) / calls);
-    add(planned_.norm_partials, "scratch", "norm partials", rmsnorm_backward_scratch(int(R), config.C));
+    add(planned_.norm_partials, "scratch", "norm partials", size_t(rmsnorm_backward_scratch(int(R), config.C)));
   }
   add(planned_.rope_table, "tables", "RoPE", size_t(sizes.T) * size_t(config.HD));
   add(planned_.head_x, "activations", "head x", R * C);
