@@ -259,14 +259,15 @@ template <class T>
 void Transformer<T>::embed(BatchUploader::DeviceBatch batch, const T* table) {
   T* x = activations_.get(0).x;
   const int N = tokens_, C = config_.C;
+  const Tensor tokens(batch.inputs, {N}), weight(table, {config_.V, C});
   TensorParallel* tensor = sizes_.tensor;
-  if (!tensor) return embedding_forward(*stream_, x, batch.inputs, table, N, C, embedding_rows());  // (N, C)
+  if (!tensor) return embedding_forward(*stream_, Tensor(x, {N, C}), tokens, weight, embedding_rows());
   T* all = static_cast<T*>(head_.partial);  // each sum has one rank's number and zeros, so T is exact
   tensor->clear_padding(*stream_, all, N, C);
   int i = 0;
   for (const TensorParallel::Chunk& chunk : tensor->chunks(N)) {
-    embedding_forward(*stream_, all + size_t(chunk.first) * size_t(C), batch.inputs + chunk.first, table, chunk.count,
-                      C, embedding_rows());
+    embedding_forward(*stream_, Tensor(all, {N, C}).rows(chunk.first, chunk.count),
+                      tokens.columns(chunk.first, chunk.count), weight, embedding_rows());
     tensor->scatter(*stream_, x, all, N, C, i++);
   }
   tensor->await_scattered(*stream_);
@@ -274,12 +275,14 @@ void Transformer<T>::embed(BatchUploader::DeviceBatch batch, const T* table) {
 
 template <class T>
 void Transformer<T>::embed_backward(BatchUploader::DeviceBatch batch, float* gradient) {
+  const int N = tokens_, C = config_.C;
   if (TensorParallel* tensor = sizes_.tensor) {
-    tensor->gather(*stream_, head_.gathered, dresidual_, tokens_, config_.C);
-    tensor->await_tokens(*stream_, tokens_, 0, tokens_);
+    tensor->gather(*stream_, head_.gathered, dresidual_, N, C);
+    tensor->await_tokens(*stream_, N, 0, N);
   }
-  embedding_backward(*stream_, gradient, sizes_.tensor ? head_.gathered : dresidual_, batch.inputs, batch.order,
-                     tokens_, config_.C, embedding_rows());  // +=
+  const Tensor dout(sizes_.tensor ? head_.gathered : dresidual_, {N, C});
+  embedding_backward(*stream_, Tensor(gradient, {config_.V, C}), dout, Tensor(batch.inputs, {N}),
+                     Tensor(batch.order, {N}), embedding_rows());  // +=
 }
 
 template <class T>

@@ -77,7 +77,7 @@ class Transformer {
   void embed_backward(BatchUploader::DeviceBatch batch, float* gradient);
   // The number of buffers for chunks of logits.
   int head_slots() const { return sizes_.tensor && size_t(head_.chunk) < sizes_.tokens() ? kExchangeSlots : 1; }
-  EmbeddingRows embedding_rows() const { return {sizes_.vocabulary.first, config_.V, sizes_.vocabulary.whole}; }
+  EmbeddingRows embedding_rows() const { return {sizes_.vocabulary.first, sizes_.vocabulary.whole}; }
   void release_head();
   void forward_from(BatchUploader::DeviceBatch batch, int B, int seq_len, int past, bool training = false);
   BlockContext with_fp8(BlockContext context, BlockFp8& fp8, int layer, bool backward) const;
