@@ -43,8 +43,9 @@ class Array {
 
   T* data() const { return reinterpret_cast<T*>(memory_.data()) + kGuard; }
   size_t size() const { return count_; }
+  Tensor tensor() const { return Tensor(data(), {int64_t(count_)}); }
   // Some or all of it, from the start, in this shape.
-  Tensor tensor(TensorShape shape) const { return Tensor(data(), {int64_t(count_)}).first(shape); }
+  Tensor tensor(TensorShape shape) const { return tensor().first(shape); }
   void upload(const std::vector<T>& values) {
     REQUIRE(values.size() == count_, "%zu values for an array of %zu", values.size(), count_);
     copy(*stream_, data(), values.data(), count_);

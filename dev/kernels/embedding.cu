@@ -41,8 +41,9 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in) {
   Array<int> tokens(stream, in.tokens), order(stream, sorted_positions(in.tokens));
   Array<T> weight(stream, in.weight), dout(stream, in.dout), out(stream, in.dout.size());
   Array<float> dweight(stream, in.dweight);
-  embedding_forward(stream, out.data(), tokens.data(), weight.data(), in.N(), in.C, in.V);
-  embedding_backward(stream, dweight.data(), dout.data(), tokens.data(), order.data(), in.N(), in.C, in.V);
+  const int N = in.N(), C = in.C, V = in.V;
+  embedding_forward(stream, out.tensor({N, C}), tokens.tensor(), weight.tensor({V, C}), {0, V});
+  embedding_backward(stream, dweight.tensor({V, C}), dout.tensor({N, C}), tokens.tensor(), order.tensor(), {0, V});
   return {out.download(), dweight.download()};
 }
 
@@ -84,19 +85,21 @@ void check_rows(Checker& checker, int N, int C, int V, int ranks) {
   const int most = (V + ranks - 1) / ranks;
   int known = 0, unknown = 0, bad = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const EmbeddingRows rows{rank * most, std::min(most, V - rank * most), V};
+    const EmbeddingRows rows{rank * most, V};
+    const int held = std::min(most, V - rank * most);
     const auto part = [&](const auto& all) {
-      return std::vector(all.begin() + size_t(rows.first) * C, all.begin() + size_t(rows.first + rows.V) * C);
+      return std::vector(all.begin() + size_t(rows.first) * C, all.begin() + size_t(rows.first + held) * C);
     };
     Array<int> tokens(checker.stream, in.tokens), order(checker.stream, sorted_positions(in.tokens));
     Array<T> weight(checker.stream, part(in.weight)), dout(checker.stream, in.dout),
         out(checker.stream, in.dout.size());
     Array<float> dweight(checker.stream, part(in.dweight));
-    embedding_forward(checker.stream, out.data(), tokens.data(), weight.data(), N, C, rows);
-    embedding_backward(checker.stream, dweight.data(), dout.data(), tokens.data(), order.data(), N, C, rows);
+    embedding_forward(checker.stream, out.tensor({N, C}), tokens.tensor(), weight.tensor({held, C}), rows);
+    embedding_backward(checker.stream, dweight.tensor({held, C}), dout.tensor({N, C}), tokens.tensor(), order.tensor(),
+                       rows);
     const std::vector<T> got = out.download();
     for (int n = 0; n < N; ++n) {
-      const bool here = in.tokens[n] >= rows.first && in.tokens[n] < rows.first + rows.V;
+      const bool here = in.tokens[n] >= rows.first && in.tokens[n] < rows.first + held;
       const bool nowhere = in.tokens[n] < 0 || in.tokens[n] >= V;
       known += here, unknown += nowhere;
       for (int c = 0; c < C; ++c) {
@@ -123,8 +126,10 @@ void check_unknown_tokens(Checker& checker) {
     Array<T> weight(stream, all.weight), dout(stream, all.dout), out(stream, all.dout.size());
     Array<float> dweight(stream, all.dweight);
     // Both are 16-byte aligned where they have to be: more * C is a multiple of 8 for C = 16.
-    embedding_forward(stream, out.data(), there.data(), weight.data() + more * C, all.N(), C, V);
-    embedding_backward(stream, dweight.data() + more * C, dout.data(), there.data(), order.data(), all.N(), C, V);
+    const int N = all.N(), rows_there = V + 2 * more;
+    embedding_forward(stream, out.tensor({N, C}), there.tensor(), weight.tensor({rows_there, C}).rows(more, V), {0, V});
+    embedding_backward(stream, dweight.tensor({rows_there, C}).rows(more, V), dout.tensor({N, C}), there.tensor(),
+                       order.tensor(), {0, V});
     const std::vector<T> rows = out.download();
     int wrong = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -155,17 +160,26 @@ void check_untouched(Checker& checker) {
 
 void check_refusals(Checker& checker) {
   Stream& stream = checker.stream;
-  Array<float> weight(stream, 64), out(stream, 64);
-  Array<int> tokens(stream, std::vector<int>{0}), order(stream, std::vector<int>{0});
-  const auto forward = [&](float* to, int N, int C, int V) {
-    return [=, &stream, &tokens, &weight] { embedding_forward(stream, to, tokens.data(), weight.data(), N, C, V); };
+  Array<float> numbers(stream, 64), others(stream, 64);
+  Array<int> ids(stream, std::vector<int>{0});
+  const Tensor weight = numbers.tensor({8, 8}), out = others.tensor({1, 8}), token = ids.tensor();
+  const auto forward = [&](const Tensor& to, const Tensor& from, EmbeddingRows rows = {0, 8}) {
+    return [=, &stream] { embedding_forward(stream, to, token, from, rows); };
   };
-  checker.refused("no tokens", "embedding_forward: N = 0", forward(out.data(), 0, 8, 8));
-  checker.refused("no columns", "C = -8", forward(out.data(), 1, -8, 8));
-  checker.refused("no vocabulary", "V = 0", forward(out.data(), 1, 8, 0));
-  checker.refused("unaligned rows", "align", forward(out.data() + 1, 1, 8, 8));
-  checker.refused("backward of no tokens", "embedding_backward: N = 0",
-                  [&] { embedding_backward(stream, weight.data(), out.data(), tokens.data(), order.data(), 0, 8, 8); });
+  const auto backward = [&](const Tensor& to, const Tensor& dout, const Tensor& order) {
+    return [=, &stream] { embedding_backward(stream, to, dout, token, order, {0, 8}); };
+  };
+  checker.refused("no tokens", "embedding_forward: out is (0, 8)", forward(out.rows(0, 0), weight));
+  checker.refused("no columns", "out is (1, 0)", forward(others.tensor({1, 0}), weight));
+  checker.refused("no vocabulary", "weight is (0, 8)", forward(out, weight.rows(0, 0)));
+  checker.refused("tokens that are missing", "tokens is (1) of int32\n  expected (2) of int32",
+                  forward(others.tensor({2, 8}), weight));
+  checker.refused("rows of another width", "weight is (16, 4)", forward(out, numbers.tensor({16, 4})));
+  checker.refused("rows beyond the table", "rows 1 to 8 of a table of 8", forward(out, weight, {1, 8}));
+  checker.refused("unaligned rows", "align", forward(Tensor(others.data() + 1, {1, 8}), weight));
+  checker.refused("backward of no tokens", "embedding_backward: dout is (0, 8)",
+                  backward(weight, out.rows(0, 0), token));
+  checker.refused("no order", "order is absent", backward(weight, out, {}));
 }
 
 // Tokens as text has them: rank r with probability about 1/(r + 3).
@@ -189,10 +203,12 @@ void bench_shape(Bencher& bencher, int N, int C, int V) {
   std::vector<int> distinct = text;
   std::sort(distinct.begin(), distinct.end());
   const double touched = double(std::unique(distinct.begin(), distinct.end()) - distinct.begin()) * C * sizeof(float);
-  bencher.time("embedding_forward " + shape, 2 * rows, 0,
-               [&] { embedding_forward(stream, out.data(), tokens.data(), weight.data(), N, C, V); });
-  bencher.time("embedding_backward " + shape, rows + 2 * touched, double(size),
-               [&] { embedding_backward(stream, dweight.data(), dout.data(), tokens.data(), order.data(), N, C, V); });
+  bencher.time("embedding_forward " + shape, 2 * rows, 0, [&] {
+    embedding_forward(stream, out.tensor({N, C}), tokens.tensor(), weight.tensor({V, C}), {0, V});
+  });
+  bencher.time("embedding_backward " + shape, rows + 2 * touched, double(size), [&] {
+    embedding_backward(stream, dweight.tensor({V, C}), dout.tensor({N, C}), tokens.tensor(), order.tensor(), {0, V});
+  });
 }
 
 }  // namespace

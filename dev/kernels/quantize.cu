@@ -198,8 +198,8 @@ struct OnDevice {
         source = a.tensor({s.rows, s.columns});
         break;
       case Kind::rmsnorm:
-        rmsnorm_forward(stream, written.data(), numbers.data(), a.data(), b.data(), s.rows, s.columns, 1e-5f,
-                        amax.data());
+        rmsnorm_forward(stream, out, numbers.tensor({s.rows}), a.tensor({s.rows, s.columns}), b.tensor({s.columns}),
+                        1e-5f, amax.data());
         source = RmsnormOutput{a.tensor({s.rows, s.columns}), numbers.tensor({s.rows}), b.tensor({s.columns})};
         break;
       case Kind::swiglu:

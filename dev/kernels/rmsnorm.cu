@@ -41,8 +41,10 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, bool in_place) {
   Array<T> sum_beside(stream, in.a.size()), y(stream, in.a.size());
   Array<float> rstd(stream, size_t(N)), dw(stream, in.dw), scratch(stream, rmsnorm_backward_scratch(N, C));
   Array<T>& sum = in_place ? a : sum_beside;
-  add_rmsnorm_forward(stream, sum.data(), y.data(), rstd.data(), a.data(), b.data(), w.data(), N, C, kEps);
-  rmsnorm_backward(stream, dx.data(), dw.data(), scratch.data(), dy.data(), sum.data(), w.data(), rstd.data(), N, C);
+  add_rmsnorm_forward(stream, sum.tensor({N, C}), y.tensor({N, C}), rstd.tensor(), a.tensor({N, C}), b.tensor({N, C}),
+                      w.tensor(), kEps);
+  rmsnorm_backward(stream, dx.tensor({N, C}), dw.tensor(), scratch.tensor(), dy.tensor({N, C}), sum.tensor({N, C}),
+                   w.tensor(), rstd.tensor());
   scratch.download();  // its guards are whole
   return {sum.download(), y.download(), rstd.download(), dx.download(), dw.download()};
 }
@@ -52,6 +54,7 @@ template <class T>
 void check_without_y(Checker& checker, const Inputs<T>& in, const Outputs<T>& outputs, const std::string& name) {
   Stream& stream = checker.stream;
   const auto& [sum, y, rstd, dx, dw] = outputs;
+  const int N = in.N, C = in.C;
   float largest = 0;
   for (const T& v : y) largest = std::max(largest, std::fabs(to_float(v)));
   const Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w);
@@ -59,11 +62,10 @@ void check_without_y(Checker& checker, const Inputs<T>& in, const Outputs<T>& ou
     Array<T> beside(stream, sum.size()), out(stream, y.size());
     Array<float> r(stream, rstd.size()), amax(stream, std::vector{before});
     if (!add) beside.upload(sum);
-    T* to = with_y ? out.data() : nullptr;
+    const Tensor to = with_y ? out.tensor({N, C}) : Tensor(), x = beside.tensor({N, C});
     float* most = with_amax ? amax.data() : nullptr;
-    if (add)
-      add_rmsnorm_forward(stream, beside.data(), to, r.data(), a.data(), b.data(), w.data(), in.N, in.C, kEps, most);
-    else rmsnorm_forward(stream, to, r.data(), beside.data(), w.data(), in.N, in.C, kEps, most);
+    if (add) add_rmsnorm_forward(stream, x, to, r.tensor(), a.tensor({N, C}), b.tensor({N, C}), w.tensor(), kEps, most);
+    else rmsnorm_forward(stream, to, r.tensor(), x, w.tensor(), kEps, most);
     const std::vector<T> written = out.download();
     bool same = !memcmp(beside.download().data(), sum.data(), sum.size() * sizeof(T)) &&
                 !memcmp(r.download().data(), rstd.data(), rstd.size() * sizeof(float)) &&
@@ -85,15 +87,16 @@ void check_backward_amax(Checker& checker, const Inputs<bf16>& in, const Outputs
                          const std::string& name) {
   Stream& stream = checker.stream;
   const auto& [sum, y, rstd, dx, dw] = outputs;
+  const int N = in.N, C = in.C;
   float largest = 0;
   for (const bf16 v : dx) largest = std::max(largest, std::fabs(to_float(v)));
   int wrong = 0;
   for (const float before : {0.0f, largest / 2, 2 * largest}) {
     const Array<bf16> x(stream, sum), w(stream, in.w), dy(stream, in.dy), to(stream, in.dx);
     const Array<float> r(stream, rstd), sums(stream, in.dw), amax(stream, std::vector{before}),
-        scratch(stream, rmsnorm_backward_scratch(in.N, in.C));
-    rmsnorm_backward(stream, to.data(), sums.data(), scratch.data(), dy.data(), x.data(), w.data(), r.data(), in.N,
-                     in.C, amax.data());
+        scratch(stream, rmsnorm_backward_scratch(N, C));
+    rmsnorm_backward(stream, to.tensor({N, C}), sums.tensor(), scratch.tensor(), dy.tensor({N, C}), x.tensor({N, C}),
+                     w.tensor(), r.tensor(), amax.data());
     wrong += amax.download()[0] != std::max(before, largest) ||
              memcmp(to.download().data(), dx.data(), dx.size() * sizeof(bf16)) != 0 || sums.download() != dw;
   }
@@ -140,7 +143,7 @@ void check_shape(Checker& checker, OtherSchedules& orders, int N, int C) {
 
   Array<T> x(checker.stream, want_sum), w(checker.stream, in.w), y_alone(checker.stream, y.size());
   Array<float> rstd_alone(checker.stream, size_t(N));
-  rmsnorm_forward(checker.stream, y_alone.data(), rstd_alone.data(), x.data(), w.data(), N, C, kEps);
+  rmsnorm_forward(checker.stream, y_alone.tensor({N, C}), rstd_alone.tensor(), x.tensor({N, C}), w.tensor(), kEps);
   checker.same_bits(name + " y of the norm alone", y_alone.download(), y);
   checker.same_bits(name + " rstd of the norm alone", rstd_alone.download(), rstd);
   check_without_y(checker, in, outputs, name);
@@ -155,35 +158,45 @@ void check_fp32_sum(Checker& checker) {
   Array<bf16> in(checker.stream, x), w(checker.stream, std::vector<bf16>(size_t(C), from_float<bf16>(1)));
   Array<bf16> y(checker.stream, x.size());
   Array<float> rstd(checker.stream, 1);
-  rmsnorm_forward(checker.stream, y.data(), rstd.data(), in.data(), w.data(), 1, C, kEps);
+  rmsnorm_forward(checker.stream, y.tensor({1, C}), rstd.tensor(), in.tensor({1, C}), w.tensor(), kEps);
   checker.close("bf16 squares are added in fp32", rstd.download(), {1 / std::sqrt((C - 1 + 256.0) / C + double(kEps))},
                 {1}, 4 * 0x1p-23, 0);
 }
 
 void check_refusals(Checker& checker) {
   Stream& stream = checker.stream;
-  Array<float> x(stream, 64), y(stream, 64), w(stream, 16), rstd(stream, 4), scratch(stream, 64), dw(stream, 16);
-  const auto forward = [&](float* out, const float* in, int N, int C, float eps) {
-    return [=, &stream, &rstd, &w] { rmsnorm_forward(stream, out, rstd.data(), in, w.data(), N, C, eps); };
+  Array<float> xs(stream, 64), ys(stream, 64), ws(stream, 16), rstds(stream, 4), sums(stream, 64), dws(stream, 16);
+  Array<bf16> narrow(stream, 64);
+  const Tensor x = xs.tensor({4, 16}), y = ys.tensor({4, 16}), w = ws.tensor(), rstd = rstds.tensor();
+  const Tensor beside = sums.tensor({4, 16}), dw = dws.tensor(), scratch = sums.tensor({16}), row = rstd.first({1});
+  const auto forward = [&](const Tensor& out, const Tensor& in, float eps = kEps) {
+    return [=, &stream] { rmsnorm_forward(stream, out, in.rows() == 4 ? rstd : row, in, w, eps); };
   };
-  checker.refused("no rows", "rmsnorm_forward: N = 0", forward(y.data(), x.data(), 0, 16, kEps));
-  checker.refused("negative width", "C = -1", forward(y.data(), x.data(), 4, -1, kEps));
-  checker.refused("eps of 0", "eps = 0", forward(y.data(), x.data(), 4, 16, 0));
-  checker.refused("a norm in place", "y overlaps", forward(x.data(), x.data(), 4, 16, kEps));
-  checker.refused("unaligned rows", "align", forward(y.data(), x.data() + 1, 1, 16, kEps));
-  checker.refused("a sum over b", "the sum overlaps b", [&] {
-    add_rmsnorm_forward(stream, x.data(), scratch.data(), rstd.data(), y.data(), x.data(), w.data(), 4, 16, kEps);
-  });
-  checker.refused("a sum that overlaps a in part", "without being a", [&] {
-    add_rmsnorm_forward(stream, x.data() + 4, scratch.data(), rstd.data(), x.data(), y.data(), w.data(), 1, 16, kEps);
-  });
-  checker.refused("dx in place of dy", "dx overlaps", [&] {
-    rmsnorm_backward(stream, y.data(), dw.data(), scratch.data(), y.data(), x.data(), w.data(), rstd.data(), 4, 16);
-  });
-  checker.refused("a maximum in fp32", "in bf16 alone", [&] {
-    rmsnorm_backward(stream, y.data(), dw.data(), scratch.data(), x.data(), x.data(), w.data(), rstd.data(), 4, 16,
-                     dw.data());
-  });
+  const auto add = [&](const Tensor& sum, const Tensor& out, const Tensor& a, const Tensor& b) {
+    return [=, &stream] { add_rmsnorm_forward(stream, sum, out, a.rows() == 4 ? rstd : row, a, b, w, kEps); };
+  };
+  const auto backward = [&](const Tensor& dx, const Tensor& sums, const Tensor& dy, float* amax = nullptr) {
+    return [=, &stream] { rmsnorm_backward(stream, dx, dw, sums, dy, x, w, rstd, amax); };
+  };
+  checker.refused("no rows", "rmsnorm_forward: x is (0, 16)", forward(y.rows(0, 0), x.rows(0, 0)));
+  checker.refused("no columns", "x is (4, 0)", forward(y, xs.tensor({4, 0})));
+  checker.refused("no input", "x is absent", forward(y, {}));
+  checker.refused("eps of 0", "eps = 0", forward(y, x, 0));
+  checker.refused("another type", "y is (4, 16) of bf16\n  expected (4, 16) of fp32",
+                  forward(narrow.tensor({4, 16}), x));
+  checker.refused("a norm in place", "y overlaps x", forward(x, x));
+  checker.refused("unaligned rows", "align", forward(y.rows(0, 1), Tensor(xs.data() + 1, {1, 16})));
+  checker.refused("no sum", "sum is absent", add({}, beside, x, y));
+  checker.refused("no second addend", "b is absent", add(x, beside, x, {}));
+  checker.refused("a sum over b", "sum overlaps b", add(x, beside, y, x));
+  checker.refused("a sum that overlaps a in part", "sum overlaps a",
+                  add(Tensor(xs.data() + 4, {1, 16}), beside.rows(0, 1), x.rows(0, 1), y.rows(0, 1)));
+  checker.refused("y over b", "y overlaps b", add(x, y, x, y));
+  checker.refused("dx in place of dy", "dx overlaps dy", backward(y, scratch, y));
+  checker.refused("dx in place of x", "dx overlaps x", backward(x, scratch, y));
+  checker.refused("too little scratch", "scratch is (15)\n  expected (16) or more",
+                  backward(y, scratch.first({15}), x));
+  checker.refused("a maximum in fp32", "in bf16 alone", backward(y, scratch, x, dws.data()));
   checker.refused("scratch of no rows", "rmsnorm_backward_scratch: N = 0", [] { rmsnorm_backward_scratch(0, 8); });
 }
 
@@ -198,13 +211,16 @@ void bench_shape(Bencher& bencher, int N, int C) {
       scratch(stream, rmsnorm_backward_scratch(N, C));
   const double row = double(N) * C * sizeof(T);
   const auto name = [&](const char* what) { return format("%s %s N=%d C=%d", what, dtype_name(kDType<T>), N, C); };
-  bencher.time(name("rmsnorm_forward"), 2 * row, 4.0 * N * C,
-               [&] { rmsnorm_forward(stream, y.data(), rstd.data(), a.data(), w.data(), N, C, kEps); });
+  bencher.time(name("rmsnorm_forward"), 2 * row, 4.0 * N * C, [&] {
+    rmsnorm_forward(stream, y.tensor({N, C}), rstd.tensor(), a.tensor({N, C}), w.tensor(), kEps);
+  });
   bencher.time(name("add_rmsnorm_forward"), 4 * row, 5.0 * N * C, [&] {
-    add_rmsnorm_forward(stream, sum.data(), y.data(), rstd.data(), a.data(), b.data(), w.data(), N, C, kEps);
+    add_rmsnorm_forward(stream, sum.tensor({N, C}), y.tensor({N, C}), rstd.tensor(), a.tensor({N, C}), b.tensor({N, C}),
+                        w.tensor(), kEps);
   });
   bencher.time(name("rmsnorm_backward"), 4 * row, 12.0 * N * C, [&] {
-    rmsnorm_backward(stream, dx.data(), dw.data(), scratch.data(), dy.data(), a.data(), w.data(), rstd.data(), N, C);
+    rmsnorm_backward(stream, dx.tensor({N, C}), dw.tensor(), scratch.tensor(), dy.tensor({N, C}), a.tensor({N, C}),
+                     w.tensor(), rstd.tensor());
   });
 }
 

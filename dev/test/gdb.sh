@@ -65,7 +65,7 @@ says "the excerpt is what gdb says" <"$scratch/lines"
 
 last=$(line_of "  store_vector(dw + c, d);") warp=$(line_of "  __syncwarp();")
 
-reduce="tbreak rmsnorm_backward if C == 520
+reduce="tbreak rmsnorm_backward if x.shape[3] == 520
 run check >/dev/null
 tbreak $source_file:$barrier if blockIdx.x == 3 && threadIdx.x == 5 && threadIdx.y == 0
 continue
@@ -126,7 +126,7 @@ says "a barrier, threads in random order, blocks on 3 OS threads: the same" <<<"
 
 echo "---- a warp"
 session LLMC_ONE_ORDER=1 <<EOF
-tbreak add_rmsnorm_forward if C == 33
+tbreak add_rmsnorm_forward if a.shape[3] == 33
 run check >/dev/null
 tbreak rmsnorm_forward_kernel if blockIdx.x == 0 && threadIdx.x == 1 && threadIdx.y == 7
 continue
@@ -158,7 +158,7 @@ EOF
 
 echo "---- not so"
 session LLMC_ONE_ORDER=1 <<EOF
-tbreak rmsnorm_backward if C == 520
+tbreak rmsnorm_backward if x.shape[3] == 520
 run check >/dev/null
 tbreak $source_file:$barrier if blockIdx.x == 3 && threadIdx.x == 5 && threadIdx.y == 0
 continue

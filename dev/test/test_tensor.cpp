@@ -1,10 +1,11 @@
 // Covers: tensors: strides, views and spans of every shape; what launchers say of a tensor of another type or shape,
-// one that is absent, and two that share a byte
+// one that is absent, and two that share a byte; copies and zeros of whole tensors
 #include "llmc/device/tensor.h"
 
 #include <vector>
 
 #include "dev/test/test.h"
+#include "llmc/device/device.h"
 
 TEST_CASE("a contiguous tensor") {
   std::vector<float> memory(2 * 3 * 4);
@@ -104,6 +105,15 @@ TEST_CASE("what launchers check") {
        "swiglu_forward: out (4, 4) is not contiguous: its rows are 8 elements");
   says(error(Tensor(nullptr, DType::fp32, {4, 8}), DType::fp32, {4, 8}), "out (4, 8) has no memory");
 
+  const auto elements = [&](const Tensor& tensor, int64_t size) {
+    return error_of([&] { require_elements("cast", "in", tensor, DType::fp32, size); });
+  };
+  CHECK(elements(t, 32) == "");
+  CHECK(elements(t, -1) == "");
+  says(elements(t, 31), "cast: in is (4, 8) of fp32\n  expected 31 elements of fp32");
+  says(elements({}, -1), "cast: in is absent\n  expected a tensor of fp32");
+  says(elements(t.columns(0, 4), 16), "in (4, 4) is not contiguous");
+
   const auto apart = [](const Tensor& a, const Tensor& b) {
     return error_of([&] { require_apart("who", "a", a, "b", b); });
   };
@@ -136,4 +146,20 @@ TEST_CASE("what a launch declares") {
   CHECK(access.updated);
   CHECK(reads(Tensor()).bytes == 0);
   CHECK(!reads(view).write);
+}
+
+TEST_CASE("copies and zeros") {
+  Device device;
+  Stream stream(device, "test");
+  std::vector<float> a = {1, 2, 3, 4}, b(6, 5);
+  const Tensor from(a.data(), {2, 2}), to(b.data(), {6});
+  copy(stream, to.first({4}), from);
+  clear(stream, to.rows(0, 0));  // nothing
+  clear(stream, Tensor(b.data() + 4, {1}));
+  stream.synchronize();
+  CHECK(b == std::vector<float>{1, 2, 3, 4, 0, 5});
+  says(error_of([&] { copy(stream, to, from); }), "copy: the destination is (6) of fp32\n  expected 4 elements");
+  says(error_of([&] { copy(stream, Tensor(b.data(), DType::int32, {4}), from); }), "of fp32");
+  says(error_of([&] { copy(stream, from, {}); }), "the source is absent");
+  says(error_of([&] { clear(stream, from.columns(0, 1)); }), "clear: the tensor (2, 1) is not contiguous");
 }

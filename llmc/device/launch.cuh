@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "llmc/base/error.h"
 #include "llmc/device/device.h"
@@ -60,6 +61,13 @@ void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... 
     cpu_backend::run_grid(device, shape);
   });
 #endif
+}
+
+// Calls body(std::bool_constant<value>{}), so that a value of the run becomes a template argument of a kernel.
+template <class Body>
+void with_constant(bool value, const Body& body) {
+  if (value) body(std::true_type{});
+  else body(std::false_type{});
 }
 
 // Returns the number of blocks of `per_block` elements that cover `count` elements.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "llmc/device/device.h"
+
 Tensor::Tensor(void* data, DType type, TensorShape extents) : data(data), type(type), axes(int(extents.size())) {
   REQUIRE(axes >= 1 && axes <= 4, "a tensor of %d axes\n  expected 1 to 4", axes);
   std::copy(extents.begin(), extents.end(), shape + 4 - axes);
@@ -55,6 +57,19 @@ namespace {
 // A tensor without elements has no address to count from.
 void* advanced(const Tensor& t, int64_t elements) {
   return t.data ? static_cast<std::byte*>(t.data) + size_t(elements) * bytes_of(t.type) : nullptr;
+}
+
+// Launchers need tensors whose rows lie side by side, in memory that exists.
+void require_usable(const char* who, const char* name, const Tensor& tensor) {
+  REQUIRE(tensor.contiguous(), "%s: %s %s is not contiguous: its rows are %lld elements apart", who, name,
+          tensor.text().c_str(), (long long)tensor.stride[2]);
+  REQUIRE(tensor.data || !tensor.size(), "%s: %s %s has no memory\n  allocate the plan before the first launch", who,
+          name, tensor.text().c_str());
+}
+
+// "(64, 128) of fp32"; "absent"
+std::string described(const Tensor& tensor) {
+  return tensor.text() + (tensor ? std::string(" of ") + dtype_name(tensor.type) : "");
 }
 
 }  // namespace
@@ -117,12 +132,16 @@ void require_tensor(const char* who, const char* name, const Tensor& tensor, DTy
     expected += (expected.empty() ? "(" : ", ") + (extent < 0 ? std::string("any") : std::to_string(extent));
     ++axis;
   }
-  REQUIRE(fits && tensor.type == type, "%s: %s is %s%s%s\n  expected %s) of %s", who, name, tensor.text().c_str(),
-          tensor ? " of " : "", tensor ? dtype_name(tensor.type) : "", expected.c_str(), dtype_name(type));
-  REQUIRE(tensor.contiguous(), "%s: %s %s is not contiguous: its rows are %lld elements apart", who, name,
-          tensor.text().c_str(), (long long)tensor.stride[2]);
-  REQUIRE(tensor.data || !tensor.size(), "%s: %s %s has no memory\n  allocate the plan before the first launch", who,
-          name, tensor.text().c_str());
+  REQUIRE(fits && tensor.type == type, "%s: %s is %s\n  expected %s) of %s", who, name, described(tensor).c_str(),
+          expected.c_str(), dtype_name(type));
+  require_usable(who, name, tensor);
+}
+
+void require_elements(const char* who, const char* name, const Tensor& tensor, DType type, int64_t size) {
+  REQUIRE(tensor && tensor.type == type && (size < 0 || tensor.size() == size), "%s: %s is %s\n  expected %s of %s",
+          who, name, described(tensor).c_str(),
+          size < 0 ? "a tensor" : format("%lld elements", (long long)size).c_str(), dtype_name(type));
+  require_usable(who, name, tensor);
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -133,4 +152,15 @@ bool overlap(const Tensor& a, const Tensor& b) {
 void require_apart(const char* who, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b) {
   REQUIRE(!overlap(a, b), "%s: %s overlaps %s: %zu bytes at %p, %zu bytes at %p", who, a_name, b_name, a.span_bytes(),
           a.data, b.span_bytes(), b.data);
+}
+
+void copy(Stream& stream, const Tensor& to, const Tensor& from, const char* file, int line) {
+  require_elements("copy", "the source", from, from.type, -1);
+  require_elements("copy", "the destination", to, from.type, from.size());
+  copy_bytes(stream, to.data, from.data, to.span_bytes(), file, line);
+}
+
+void clear(Stream& stream, const Tensor& tensor, const char* file, int line) {
+  require_elements("clear", "the tensor", tensor, tensor.type, -1);
+  fill_bytes(stream, tensor.data, 0, tensor.span_bytes(), file, line);
 }

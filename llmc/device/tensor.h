@@ -73,11 +73,13 @@ struct Tensor {
   std::string text() const;  // "(64, 128)"; "absent"
 };
 
-// Both checks throw an Error that names the launcher (`who`), the argument, what it is and what was expected.
+// These checks throw an Error that names the launcher (`who`), the argument, what it is and what was expected.
 // The tensor must be contiguous and have this type and shape; -1 in `shape` allows any extent. `optional`: it may be
 // absent.
 void require_tensor(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape,
                     bool optional = false);
+// The tensor must be contiguous and have this type and this many elements, in any shape; -1 allows any number.
+void require_elements(const char* who, const char* name, const Tensor& tensor, DType type, int64_t size);
 // The two must not share a byte. Column views of the same rows count as sharing.
 void require_apart(const char* who, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b);
 bool overlap(const Tensor& a, const Tensor& b);
@@ -86,6 +88,11 @@ bool overlap(const Tensor& a, const Tensor& b);
 inline Access reads(const Tensor& t) { return {t.data, t.span_bytes(), false}; }
 inline Access writes(const Tensor& t) { return {t.data, t.span_bytes(), true}; }
 inline Access updates(const Tensor& t) { return {t.data, t.span_bytes(), true, true}; }
+
+// As the forms for pointers in device.h. They throw unless the tensors are contiguous and equal in type and size.
+void copy(Stream& stream, const Tensor& to, const Tensor& from, const char* file = __builtin_FILE(),
+          int line = __builtin_LINE());
+void clear(Stream& stream, const Tensor& tensor, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 // Calls body(T{}) with the C++ type of an fp32 or bf16 tensor; throws on any other type.
 template <class Body>

@@ -17,10 +17,14 @@ constexpr int kThreads = 256;
 constexpr int kWindow = 32;  // sorted positions per block of backward; a run of more positions is a long run
 constexpr int kLanes = 32, kGroups = kThreads / kLanes;
 
+struct HeldRows {
+  int first, V, whole;
+};
+
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     embedding_forward_kernel(T* __restrict__ out, const int* __restrict__ tokens, const T* __restrict__ weight, int N,
-                             int C, EmbeddingRows rows) {
+                             int C, HeldRows rows) {
   const int row = blockIdx.x * blockDim.y + threadIdx.y;
   if (row >= N) return;
   const int token = tokens[row] - rows.first;
@@ -112,46 +116,52 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void require_sizes(const char* who, int N, int C, const EmbeddingRows& rows) {
-  REQUIRE(N >= 1 && C >= 1 && rows.V >= 1, "%s: N = %d tokens, C = %d, V = %d: expected at least one of each", who, N,
-          C, rows.V);
-  REQUIRE(rows.first >= 0 && rows.first + rows.V <= rows.whole, "%s: rows %d to %d of a table of %d", who, rows.first,
-          rows.first + rows.V - 1, rows.whole);
+// Checks the tensors that both directions have: x is out or dout, (N, C), and `table` is weight or dweight, (V, C).
+void require_sizes(const char* who, const char* x_name, const Tensor& x, const char* table_name, const Tensor& table,
+                   DType table_type, const Tensor& tokens, EmbeddingRows rows) {
+  require_rows(who, x_name, x);
+  require_rows(who, table_name, table);
+  require_tensor(who, table_name, table, table_type, {-1, x.columns()});
+  require_tensor(who, "tokens", tokens, DType::int32, {x.rows()});
+  REQUIRE(rows.first >= 0 && rows.first + table.rows() <= rows.whole, "%s: rows %d to %lld of a table of %d", who,
+          rows.first, (long long)(rows.first + table.rows() - 1), rows.whole);
 }
 
 }  // namespace
 
-template <class T>
-void embedding_forward(Stream& stream, T* out, const int* tokens, const T* weight, int N, int C, EmbeddingRows rows) {
-  require_sizes("embedding_forward", N, C, rows);
-  const size_t size = size_t(N) * C;
+void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, const Tensor& weight,
+                       EmbeddingRows rows) {
+  const char* who = "embedding_forward";
+  require_sizes(who, "out", out, "weight", weight, out.type, tokens, rows);
+  const int N = int(out.rows()), C = int(out.columns());
+  const Work work{stream, who, {writes(out), reads(tokens), reads(weight)}};
   const int threads = threads_for_row(C / vector_width(C), 4, 128);
   const dim3 block(threads, kThreads / threads);
-  with_vector_width("embedding_forward", C, {out, weight}, [&](auto width) {
-    launch<embedding_forward_kernel<T, decltype(width)::value>>(
-        {stream, "embedding_forward", {writes(out, size), reads(tokens, size_t(N)), reads(weight, size_t(rows.V) * C)}},
-        blocks_for(size_t(N), block.y), block, 0, out, tokens, weight, N, C, rows);
+  with_type(who, out.type, [&](auto number) {
+    using T = decltype(number);
+    with_vector_width(who, C, {out.data, weight.data}, [&](auto width) {
+      launch<embedding_forward_kernel<T, decltype(width)::value>>(work, blocks_for(size_t(N), block.y), block, 0,
+                                                                  out.as<T>(), tokens.as<int>(), weight.as<T>(), N, C,
+                                                                  HeldRows{rows.first, int(weight.rows()), rows.whole});
+    });
   });
 }
 
-template <class T>
-void embedding_backward(Stream& stream, float* dweight, const T* dout, const int* tokens, const int* order, int N,
-                        int C, EmbeddingRows rows) {
-  require_sizes("embedding_backward", N, C, rows);
+void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dout, const Tensor& tokens,
+                        const Tensor& order, EmbeddingRows rows) {
+  const char* who = "embedding_backward";
+  require_sizes(who, "dout", dout, "dweight", dweight, DType::fp32, tokens, rows);
+  const int N = int(dout.rows()), C = int(dout.columns());
+  require_tensor(who, "order", order, DType::int32, {N});
+  const Work work{stream, who, {updates(dweight), reads(dout), reads(tokens), reads(order)}};
   const int vectors = C / vector_width(C), lanes = std::min(vectors, kLanes);
   const dim3 grid(blocks_for(size_t(N), kWindow), blocks_for(size_t(vectors), size_t(lanes)));
-  with_vector_width("embedding_backward", C, {dweight, dout}, [&](auto width) {
-    launch<embedding_backward_kernel<T, decltype(width)::value>>(
-        {stream,
-         "embedding_backward",
-         {updates(dweight, size_t(rows.V) * C), reads(dout, size_t(N) * C), reads(tokens, size_t(N)),
-          reads(order, size_t(N))}},
-        grid, dim3(lanes, kGroups), sizeof(GroupSums), dweight, dout, tokens, order, N, C, rows.first, rows.V);
+  with_type(who, dout.type, [&](auto number) {
+    using T = decltype(number);
+    with_vector_width(who, C, {dweight.data, dout.data}, [&](auto width) {
+      launch<embedding_backward_kernel<T, decltype(width)::value>>(
+          work, grid, dim3(lanes, kGroups), sizeof(GroupSums), dweight.as<float>(), dout.as<T>(), tokens.as<int>(),
+          order.as<int>(), N, C, rows.first, int(dweight.rows()));
+    });
   });
 }
-
-#define INSTANTIATE(T)                                                                         \
-  template void embedding_forward(Stream&, T*, const int*, const T*, int, int, EmbeddingRows); \
-  template void embedding_backward(Stream&, float*, const T*, const int*, const int*, int, int, EmbeddingRows);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

@@ -180,85 +180,90 @@ int threads_per_row(int C) { return threads_for_row(C / vector_width(C), 16, 32)
 int rows_per_block(int C) { return C <= 512 ? 64 : 16; }
 int blocks_of_rows(int N, int C) { return int(blocks_for(size_t(N), size_t(rows_per_block(C)))); }
 
-void require_norm(const char* who, int N, int C) {
-  REQUIRE(N >= 1 && C >= 1, "%s: N = %d rows of C = %d: expected at least one row and one column", who, N, C);
-}
-
-template <class T, bool add>
-void forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b, const T* w, int N,
-             int C, float eps, float* amax) {
-  require_norm(name, N, C);
-  REQUIRE(eps > 0 && eps < 1, "%s: eps = %g: expected a small positive number, such as 1e-5", name, double(eps));
-  const size_t size = size_t(N) * C, bytes = size * sizeof(T);
-  REQUIRE(!y || (!overlap(y, bytes, x, bytes) &&
-                 (!add || (!overlap(y, bytes, sum, bytes) && !overlap(y, bytes, b, bytes)))),
-          "%s: y overlaps an input or the sum, which are read after y is begun", name);
-  REQUIRE(!add || (!overlap(sum, bytes, b, bytes) && (sum == x || !overlap(sum, bytes, x, bytes))),
-          "%s: the sum overlaps b, or a without being a", name);
+// Without `add`, sum and b are absent.
+void forward(Stream& stream, const char* who, bool add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
+             const Tensor& x, const Tensor& b, const Tensor& w, float eps, float* amax) {
+  const char* x_name = add ? "a" : "x";
+  require_rows(who, x_name, x);
+  const int N = int(x.rows()), C = int(x.columns());
+  require_tensor(who, "sum", sum, x.type, {N, C}, !add);
+  require_tensor(who, "y", y, x.type, {N, C}, true);
+  require_tensor(who, "rstd", rstd, DType::fp32, {N});
+  require_tensor(who, "b", b, x.type, {N, C}, !add);
+  require_tensor(who, "w", w, x.type, {C});
+  REQUIRE(eps > 0 && eps < 1, "%s: eps = %g: expected a small positive number, such as 1e-5", who, double(eps));
+  require_apart(who, "y", y, x_name, x);
+  require_apart(who, "y", y, "sum", sum);
+  require_apart(who, "y", y, "b", b);
+  require_apart(who, "sum", sum, "b", b);
+  if (sum.data != x.data) require_apart(who, "sum", sum, x_name, x);
+  const Work work{stream, who, {writes(y), writes(rstd), writes(sum), reads(x), reads(b), reads(w), updates(amax, 1)}};
   const int lanes = threads_per_row(C), together = kThreads / lanes;
-  with_vector_width(name, C, {sum, y, x, b, w}, [&](auto width) {
-    if (takes_rmsnorm_wide(stream.device().info(), C))
-      return rmsnorm_wide_forward<T, add>(stream, name, sum, y, rstd, x, b, w, N, C, eps, amax);
-    launch<rmsnorm_forward_kernel<T, decltype(width)::value, add>>(
-        {stream,
-         name,
-         {writes(y, size), writes(rstd, size_t(N)), writes(sum, size), reads(x, size), reads(b, size),
-          reads(w, size_t(C)), updates(amax, 1)}},
-        blocks_for(size_t(N), size_t(together)), dim3(lanes, together), sizeof(RowParts::part[0]), sum, y, rstd, x, b,
-        w, N, C, eps, amax);
+  with_type(who, x.type, [&](auto number) {
+    using T = decltype(number);
+    with_vector_width(who, C, {sum.data, y.data, x.data, b.data, w.data}, [&](auto width) {
+      if (takes_rmsnorm_wide(stream.device().info(), C))
+        return rmsnorm_wide_forward(work, sum, y, rstd, x, b, w, eps, amax);
+      with_constant(add, [&](auto adds) {
+        launch<rmsnorm_forward_kernel<T, decltype(width)::value, decltype(adds)::value>>(
+            work, blocks_for(size_t(N), size_t(together)), dim3(lanes, together), sizeof(RowParts::part[0]),
+            sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), N, C, eps, amax);
+      });
+    });
   });
 }
 
 }  // namespace
 
-template <class T>
-void rmsnorm_forward(Stream& stream, T* y, float* rstd, const T* x, const T* w, int N, int C, float eps, float* amax) {
-  forward<T, false>(stream, "rmsnorm_forward", nullptr, y, rstd, x, nullptr, w, N, C, eps, amax);
+void rmsnorm_forward(Stream& stream, const Tensor& y, const Tensor& rstd, const Tensor& x, const Tensor& w, float eps,
+                     float* amax) {
+  forward(stream, "rmsnorm_forward", false, {}, y, rstd, x, {}, w, eps, amax);
 }
 
-template <class T>
-void add_rmsnorm_forward(Stream& stream, T* sum, T* y, float* rstd, const T* a, const T* b, const T* w, int N, int C,
-                         float eps, float* amax) {
-  forward<T, true>(stream, "add_rmsnorm_forward", sum, y, rstd, a, b, w, N, C, eps, amax);
+void add_rmsnorm_forward(Stream& stream, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& a,
+                         const Tensor& b, const Tensor& w, float eps, float* amax) {
+  forward(stream, "add_rmsnorm_forward", true, sum, y, rstd, a, b, w, eps, amax);
 }
 
-size_t rmsnorm_backward_scratch(int N, int C) {
-  require_norm("rmsnorm_backward_scratch", N, C);
-  return size_t(blocks_of_rows(N, C)) * C;
+int64_t rmsnorm_backward_scratch(int N, int C) {
+  REQUIRE(N >= 1 && C >= 1, "rmsnorm_backward_scratch: N = %d, C = %d: expected at least one row and one column", N, C);
+  return int64_t(blocks_of_rows(N, C)) * C;
 }
 
-template <class T>
-void rmsnorm_backward(Stream& stream, T* dx, float* dw, float* scratch, const T* dy, const T* x, const T* w,
-                      const float* rstd, int N, int C, float* amax) {
-  require_norm("rmsnorm_backward", N, C);
-  const size_t size = size_t(N) * C, bytes = size * sizeof(T);
-  REQUIRE(!overlap(dx, bytes, dy, bytes) && !overlap(dx, bytes, x, bytes),
-          "rmsnorm_backward: dx overlaps dy or x, which are read after dx is begun");
-  REQUIRE(!amax || kTakesAmax<T>, "rmsnorm_backward: the largest number of dx is found in bf16 alone");
-  const int lanes = threads_per_row(C), rows = rows_per_block(C), together = std::min(rows, kThreads / lanes);
-  const int parts = blocks_of_rows(N, C);
-  with_vector_width("rmsnorm_backward", C, {dx, dw, scratch, dy, x, w}, [&](auto width_constant) {
-    constexpr int width = decltype(width_constant)::value;
-    if (takes_rmsnorm_wide(stream.device().info(), C))
-      rmsnorm_wide_backward(stream, dx, scratch, dy, x, w, rstd, N, C, rows, amax);
-    else
-      launch<rmsnorm_backward_kernel<T, width>>(
-          {stream,
-           "rmsnorm_backward",
-           {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size), reads(x, size), reads(w, size_t(C)),
-            reads(rstd, size_t(N)), updates(amax, 1)}},
-          unsigned(parts), dim3(lanes, together), sizeof(RowParts), dx, scratch, dy, x, w, rstd, N, C, rows, amax);
-    launch<rmsnorm_reduce_kernel<width>>(
-        {stream, "rmsnorm_backward, dw", {updates(dw, size_t(C)), reads(scratch, size_t(parts) * C)}},
-        blocks_for(size_t(C), kReduceLanes * width), dim3(kReduceLanes, kReduceGroups), sizeof(ReduceSums), dw, scratch,
-        parts, C);
+void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const Tensor& scratch, const Tensor& dy,
+                      const Tensor& x, const Tensor& w, const Tensor& rstd, float* amax) {
+  const char* who = "rmsnorm_backward";
+  require_rows(who, "x", x);
+  const int N = int(x.rows()), C = int(x.columns());
+  const int rows = rows_per_block(C), parts = blocks_of_rows(N, C);
+  require_tensor(who, "dx", dx, x.type, {N, C});
+  require_tensor(who, "dw", dw, DType::fp32, {C});
+  require_tensor(who, "scratch", scratch, DType::fp32, {-1});
+  REQUIRE(scratch.size() >= int64_t(parts) * C, "%s: scratch is %s\n  expected (%lld) or more", who,
+          scratch.text().c_str(), (long long)parts * C);
+  require_tensor(who, "dy", dy, x.type, {N, C});
+  require_tensor(who, "w", w, x.type, {C});
+  require_tensor(who, "rstd", rstd, DType::fp32, {N});
+  require_apart(who, "dx", dx, "dy", dy);
+  require_apart(who, "dx", dx, "x", x);
+  REQUIRE(!amax || x.type == DType::bf16, "%s: the largest number of dx is found in bf16 alone", who);
+  const Tensor part = scratch.first({parts, C});
+  const Work work{
+      stream, who, {updates(dx), writes(part), reads(dy), reads(x), reads(w), reads(rstd), updates(amax, 1)}};
+  const int lanes = threads_per_row(C), together = std::min(rows, kThreads / lanes);
+  with_type(who, x.type, [&](auto number) {
+    using T = decltype(number);
+    with_vector_width(who, C, {dx.data, dw.data, part.data, dy.data, x.data, w.data}, [&](auto width_constant) {
+      constexpr int width = decltype(width_constant)::value;
+      if (takes_rmsnorm_wide(stream.device().info(), C))
+        rmsnorm_wide_backward(work, dx, part, dy, x, w, rstd, rows, amax);
+      else
+        launch<rmsnorm_backward_kernel<T, width>>(work, unsigned(parts), dim3(lanes, together), sizeof(RowParts),
+                                                  dx.as<T>(), part.as<float>(), dy.as<T>(), x.as<T>(), w.as<T>(),
+                                                  rstd.as<float>(), N, C, rows, amax);
+      launch<rmsnorm_reduce_kernel<width>>(
+          {stream, "rmsnorm_backward, dw", {updates(dw), reads(part)}}, blocks_for(size_t(C), kReduceLanes * width),
+          dim3(kReduceLanes, kReduceGroups), sizeof(ReduceSums), dw.as<float>(), part.as<float>(), parts, C);
+    });
   });
 }
-
-#define INSTANTIATE(T)                                                                                               \
-  template void rmsnorm_forward(Stream&, T*, float*, const T*, const T*, int, int, float, float*);                   \
-  template void add_rmsnorm_forward(Stream&, T*, T*, float*, const T*, const T*, const T*, int, int, float, float*); \
-  template void rmsnorm_backward(Stream&, T*, float*, float*, const T*, const T*, const T*, const float*, int, int,  \
-                                 float*);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

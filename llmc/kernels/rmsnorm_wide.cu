@@ -145,41 +145,30 @@ bool takes_rmsnorm_wide(const DeviceInfo& device, int C) {
   return device.wide_rows && C % 8 == 0 && C >= 1024 && C <= 8 * kMostThreads * kMostVectors;
 }
 
-template <class T, bool add>
-void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
-                          const T* w, int N, int C, float eps, float* amax) {
-  const size_t size = size_t(N) * C;
-  with_parts(C, [&](auto vectors, unsigned threads) {
-    launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, add>>(
-        {stream,
-         name,
-         {writes(y, size), writes(rstd, size_t(N)), writes(sum, size), reads(x, size), reads(b, size),
-          reads(w, size_t(C)), updates(amax, 1)}},
-        unsigned(N), threads, 0, sum, y, rstd, x, b, w, C, eps, amax);
+void rmsnorm_wide_forward(const Work& work, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& x,
+                          const Tensor& b, const Tensor& w, float eps, float* amax) {
+  const int N = int(x.rows()), C = int(x.columns());
+  with_type(work.name, x.type, [&](auto number) {
+    using T = decltype(number);
+    with_parts(C, [&](auto vectors, unsigned threads) {
+      with_constant(bool(b), [&](auto add) {
+        launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, decltype(add)::value>>(
+            work, unsigned(N), threads, 0, sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), C,
+            eps, amax);
+      });
+    });
   });
 }
 
-template <class T>
-void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, const T* x, const T* w,
-                           const float* rstd, int N, int C, int rows, float* amax) {
-  const size_t size = size_t(N) * C;
-  const unsigned parts = blocks_for(size_t(N), size_t(rows));
-  with_parts(C, [&](auto vectors, unsigned threads) {
-    launch<rmsnorm_wide_backward_kernel<T, decltype(vectors)::value>>(
-        {stream,
-         "rmsnorm_backward",
-         {updates(dx, size), writes(scratch, size_t(parts) * C), reads(dy, size), reads(x, size), reads(w, size_t(C)),
-          reads(rstd, size_t(N)), updates(amax, 1)}},
-        parts, threads, 0, dx, scratch, dy, x, w, rstd, N, C, rows, amax);
+void rmsnorm_wide_backward(const Work& work, const Tensor& dx, const Tensor& part, const Tensor& dy, const Tensor& x,
+                           const Tensor& w, const Tensor& rstd, int rows, float* amax) {
+  const int N = int(x.rows()), C = int(x.columns());
+  with_type(work.name, x.type, [&](auto number) {
+    using T = decltype(number);
+    with_parts(C, [&](auto vectors, unsigned threads) {
+      launch<rmsnorm_wide_backward_kernel<T, decltype(vectors)::value>>(
+          work, unsigned(part.rows()), threads, 0, dx.as<T>(), part.as<float>(), dy.as<T>(), x.as<T>(), w.as<T>(),
+          rstd.as<float>(), N, C, rows, amax);
+    });
   });
 }
-
-#define INSTANTIATE(T)                                                                                                 \
-  template void rmsnorm_wide_forward<T, false>(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*,     \
-                                               int, int, float, float*);                                               \
-  template void rmsnorm_wide_forward<T, true>(Stream&, const char*, T*, T*, float*, const T*, const T*, const T*, int, \
-                                              int, float, float*);                                                     \
-  template void rmsnorm_wide_backward(Stream&, T*, float*, const T*, const T*, const T*, const float*, int, int, int,  \
-                                      float*);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

@@ -3,18 +3,18 @@
 // is known. rmsnorm.h calls these functions and has checked all arguments.
 #pragma once
 
+#include "llmc/device/device.h"
 #include "llmc/kernels/rmsnorm.h"
 
 // Returns true if these functions process rows of C elements on this device.
 bool takes_rmsnorm_wide(const DeviceInfo& device, int C);
 
-// With `add`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x; sum and b are unused.
-template <class T, bool add>
-void rmsnorm_wide_forward(Stream& stream, const char* name, T* sum, T* y, float* rstd, const T* x, const T* b,
-                          const T* w, int N, int C, float eps, float* amax);
+// Both functions launch `work`, which declares all accesses.
 
-// Adds to dx, and writes scratch[block, C], each block's share of dw: the sum over `rows` rows. Raises *amax unless it
-// is null.
-template <class T>
-void rmsnorm_wide_backward(Stream& stream, T* dx, float* scratch, const T* dy, const T* x, const T* w,
-                           const float* rstd, int N, int C, int rows, float* amax);
+// As rmsnorm_forward, or with b as add_rmsnorm_forward of a = x.
+void rmsnorm_wide_forward(const Work& work, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& x,
+                          const Tensor& b, const Tensor& w, float eps, float* amax);
+
+// As rmsnorm_backward, but leaves dw alone and writes part (blocks, C), the sums of dw over `rows` rows each.
+void rmsnorm_wide_backward(const Work& work, const Tensor& dx, const Tensor& part, const Tensor& dy, const Tensor& x,
+                           const Tensor& w, const Tensor& rstd, int rows, float* amax);

@@ -2,14 +2,23 @@
 // the same source walks single elements.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 
 #include "llmc/device/launch.cuh"
+#include "llmc/device/tensor.h"
 
 // Returns the vector width for rows of C elements.
 constexpr int vector_width(int C) { return C % 8 == 0 ? 8 : 1; }
+
+// Throws unless x is a contiguous matrix (N, C) with at least one row and one column, which both fit an int.
+inline void require_rows(const char* who, const char* name, const Tensor& x) {
+  require_tensor(who, name, x, x.type, {-1, -1});
+  REQUIRE(x.size() >= 1 && x.rows() <= INT_MAX && x.columns() <= INT_MAX,
+          "%s: %s is %s\n  expected at least one row and one column", who, name, x.text().c_str());
+}
 
 // Calls `body` with vector_width(C) as a constant. Throws if the width is 8 and a buffer is not 16-byte aligned.
 template <class Body>
