@@ -69,6 +69,18 @@ Tensor Tensor::rows(int64_t first, int64_t count) const {
   return part;
 }
 
+Tensor Tensor::slice(int axis, int64_t first, int64_t count) const {
+  if (!axes) return {};
+  REQUIRE(axis >= 0 && axis < axes, "axis %d of a tensor %s", axis, text().c_str());
+  const int index = 4 - axes + axis;
+  REQUIRE(first >= 0 && count >= 0 && first <= shape[index] - count, "%lld to %lld of axis %d of a tensor %s",
+          (long long)first, (long long)(first + count), axis, text().c_str());
+  Tensor part = *this;
+  part.data = advanced(*this, first * stride[index]);
+  part.shape[index] = count;
+  return part;
+}
+
 Tensor Tensor::columns(int64_t first, int64_t count) const {
   if (!axes) return {};
   REQUIRE(first >= 0 && count >= 0 && first <= shape[3] - count, "columns %lld to %lld of a tensor %s",
@@ -96,6 +108,18 @@ Tensor Tensor::first(TensorShape extents) const {
   const Tensor part(data, type, extents);
   REQUIRE(contiguous() && part.size() <= size(), "the first %s elements of a tensor %s%s", part.text().c_str(),
           text().c_str(), contiguous() ? "" : ", which is not contiguous");
+  return part;
+}
+
+Tensor Tensor::heads(int64_t B, int64_t HD) const {
+  if (!axes) return {};
+  const int64_t all = rows();
+  REQUIRE(B >= 1 && HD >= 1 && all % B == 0 && shape[3] % HD == 0,
+          "a tensor %s as %lld sequences of heads of %lld: neither its rows nor its columns may be left over",
+          text().c_str(), (long long)B, (long long)HD);
+  Tensor part(data, type, {B, all / B, shape[3] / HD, HD});
+  part.stride[1] = stride[2];
+  part.stride[0] = part.shape[1] * stride[2];
   return part;
 }
 

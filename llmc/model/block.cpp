@@ -8,13 +8,24 @@
 
 namespace {
 
-AttentionShape attention_shape(const BlockContext& context) {
+AttentionOptions attention_options(const BlockContext& context) {
+  AttentionOptions options;
+  options.query_offset = context.past;
+  options.kernel = context.attention;
+  if (context.document_start) options.document_start = Tensor(context.document_start, {context.B, context.T});
+  return options;
+}
+
+// The columns of packed rows (B T, QKV) or of their gradients.
+struct QkvHeads {
+  Tensor q, k, v;  // (B, T, NH, HD), (B, T, NKV, HD) twice
+};
+QkvHeads qkv_heads(const BlockContext& context, const Tensor& qkv) {
   const LlamaConfig& c = context.config;
-  AttentionShape shape = packed_attention_shape(context.B, context.T, c.NH, c.NKV, c.HD);
-  shape.document_start = context.document_start;
-  shape.query_offset = context.past;
-  shape.Tk += context.past;
-  return shape;
+  const auto heads = [&](int first, int count) {
+    return qkv.columns(first * c.HD, count * c.HD).heads(context.B, c.HD);
+  };
+  return {heads(0, c.NH), heads(c.NH, c.NKV), heads(c.NH + c.NKV, c.NKV)};
 }
 
 RopeAngles rope_angles(const BlockContext& context) {
@@ -58,19 +69,22 @@ template <class T>
 void attention_half(const BlockContext& context, const BlockWeights<T>& w, const BlockActivations<T>& a,
                     const BlockScratch<T>& s) {
   const LlamaConfig& c = context.config;
-  const int N = context.tokens(), NH = c.NH, NKV = c.NKV, HD = c.HD, QKV = c.qkv_width();
+  const int N = context.tokens(), QKV = c.qkv_width();
   Stream& stream = context.stream;
-  const T *k = a.qkv + NH * HD, *v = k + NKV * HD;  // within a row of qkv
-  T *q = a.qkv + size_t(context.past) * QKV, *qkv = context.past ? s.dqkv : a.qkv;
+  const Tensor all(a.qkv, {context.past + N, QKV}), own = all.rows(context.past, N);
+  T* qkv = context.past ? s.dqkv : a.qkv;
 
   project<T>(context, Product::qkv, qkv, qkv_input(w, a), w.qkv);  // (N, QKV)
   rope_forward(stream, Tensor(qkv, {N, QKV}), rope_angles(context));
-  if (context.past) copy(stream, q, qkv, size_t(N) * QKV);
+  if (context.past) copy(stream, own.as<T>(), qkv, size_t(N) * QKV);
   float* amax = input_amax(context, Product::o);
   if (context.sequences) attention_in_chunks(context, a, amax);
-  else
-    attention_forward(stream, a.attention, a.lse, q, k, v, attention_shape(context), context.attention,
-                      amax);                                             // (N, NH HD)
+  else {
+    const auto [q, k, v] = qkv_heads(context, all);
+    attention_forward(stream, Tensor(a.attention, {N, c.q_width()}).heads(context.B, c.HD),
+                      Tensor(a.lse, {context.B, c.NH, context.T}), qkv_heads(context, own).q, k, v,
+                      attention_options(context), amax);
+  }
   project<T>(context, Product::o, s.projected, {a.attention, {}}, w.o);  // (R, C)
   add_rmsnorm_forward(stream, a.middle, a.norm2, a.rstd2, a.x, s.projected, w.norm2, context.rows(), c.C,
                       float(c.norm_eps), input_amax(context, Product::gate_up));  // (R, C)
@@ -122,10 +136,9 @@ template <class T>
 void block_backward(const BlockContext& context, const BlockWeights<T>& w, const BlockGradients& g,
                     const BlockActivations<T>& a, const BlockScratch<T>& s, T* dresidual, bool accumulate) {
   const LlamaConfig& c = context.config;
-  const int N = context.tokens(), R = context.rows(), C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF;
+  const int N = context.tokens(), R = context.rows(), C = c.C, NH = c.NH, NKV = c.NKV, HD = c.HD, FF = c.FF,
+            QKV = c.qkv_width();
   Stream& stream = context.stream;
-  const T *q = a.qkv, *k = q + NH * HD, *v = k + NKV * HD;
-  T *dq = s.dqkv, *dk = dq + NH * HD, *dv = dk + NKV * HD;
   const int layer = context.fp8 ? context.fp8->layer : 0;
 
   project_backward<T>(context, Product::down, s.dswiglu, g.down, {dresidual, {}}, w.down, a.swiglu, accumulate);
@@ -142,11 +155,16 @@ void block_backward(const BlockContext& context, const BlockWeights<T>& w, const
   project_backward<T>(context, Product::o, s.dattention, g.o, {dresidual, {}}, w.o, a.attention, accumulate);
   gather_input(context, Product::qkv, a.norm1);
   if (context.sequences) attention_in_chunks_backward(context, a, s);
-  else
-    attention_backward(stream, dq, dk, dv, s.attention_delta, s.dattention, a.attention, a.lse, q, k, v,
-                       attention_shape(context), context.attention);  // (N, QKV)
-  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;     // rotated back in place; null: as it is quantized
-  if (dqkv) rope_backward(stream, Tensor(dqkv, {N, c.qkv_width()}), rope_angles(context));
+  else {
+    const auto [q, k, v] = qkv_heads(context, Tensor(a.qkv, {N, QKV}));
+    const auto [dq, dk, dv] = qkv_heads(context, Tensor(s.dqkv, {N, QKV}));
+    attention_backward(stream, dq, dk, dv, Tensor(s.attention_delta, {context.B, NH, context.T}),
+                       Tensor(s.dattention, {N, NH * HD}).heads(context.B, HD),
+                       Tensor(a.attention, {N, NH * HD}).heads(context.B, HD),
+                       Tensor(a.lse, {context.B, NH, context.T}), q, k, v, attention_options(context));
+  }
+  T* dqkv = wants_wide(context, Product::qkv) ? s.dqkv : nullptr;  // rotated back in place; null: as it is quantized
+  if (dqkv) rope_backward(stream, Tensor(dqkv, {N, QKV}), rope_angles(context));
   const RopeBackwardSource turned{quantizable(s.dqkv),   context.rope_table, context.positions, NH + NKV, HD,
                                   context.rope_positions};
   project_backward<T>(context, Product::qkv, s.dnorm, g.qkv, {dqkv, turned, false}, w.qkv, a.norm1, accumulate);

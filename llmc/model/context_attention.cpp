@@ -15,26 +15,31 @@ struct Heads {
   const int NKV = context.config.NKV, HD = context.config.HD, G = context.config.NH / NKV;
   const int B = context.B / 2, chunk = context.T, T_all = chunk * ranks.part().multiple();
   const int N = context.tokens(), QKV = context.config.qkv_width(), width = 2 * HD;
-  const size_t rows = size_t(B) * size_t(chunk);  // of one half
 
-  // The shape of a call: the queries of one half against all keys up to the last query's position.
-  AttentionShape shape(int half) const {
-    AttentionShape s;
-    s.B = B, s.Tq = chunk, s.NH = G, s.NKV = 1, s.HD = HD;
-    s.query_offset = ranks.part().first(half, T_all);
-    s.Tk = s.query_offset + chunk;
-    s.q = {QKV, int64_t(chunk) * QKV};
-    s.k = s.v = {width, int64_t(T_all) * width};
-    s.out = {int64_t(G) * NKV * HD, int64_t(chunk) * G * NKV * HD};
-    if (context.document_start) s.document_start = context.document_start + size_t(half) * rows;
-    return s;
+  // A call has the queries of one half and all keys up to the last query's position.
+  AttentionOptions options(int half) const {
+    AttentionOptions o;
+    o.query_offset = ranks.part().first(half, T_all);
+    o.kernel = context.attention;
+    if (context.document_start) o.document_start = Tensor(context.document_start, {2, B, chunk}).at(half);
+    return o;
   }
-  // Returns the offset of the head's first query of a half, in a matrix whose rows have `stride` elements.
-  size_t at(int head, int half, int stride) const {
-    return size_t(half) * rows * size_t(stride) + size_t(head * G * HD);
+  int keys(int half) const { return ranks.part().first(half, T_all) + chunk; }
+  // Returns the head's queries of one half (B, chunk, G, HD), in rows of `row` elements that begin with the query
+  // heads.
+  Tensor queries(const T* data, int row, int head, int half) const {
+    const int64_t count = int64_t(B) * chunk;
+    return Tensor(data, {N, row}).rows(half * count, count).columns(head * G * HD, G * HD).heads(B, HD);
+  }
+  Tensor outputs(const T* data, int head, int half) const { return queries(data, G * NKV * HD, head, half); }
+  // Returns the keys (from column 0) or values (from column HD) of a call, (B, keys, 1, HD).
+  Tensor seen(const T* gathered, int column, int half) const {
+    return Tensor(gathered, {int64_t(B) * T_all, width}).columns(column, HD).heads(B, HD).slice(1, 0, keys(half));
   }
   // The lse is (NKV, 2, B, G, chunk): each call's part of it is contiguous.
-  size_t lse_at(int head, int half) const { return size_t(head * 2 + half) * size_t(G) * rows; }
+  Tensor lse(const float* data, int head, int half) const {
+    return Tensor(data, {2 * NKV, B, G, chunk}).at(2 * head + half);
+  }
 
   T* own(int head) const { return buffers.own + size_t(head) * size_t(N) * size_t(width); }
   T* all(int head) const { return buffers.all[head % kContextSlots]; }
@@ -60,15 +65,14 @@ struct Heads {
 template <class T>
 void attention_in_chunks(const BlockContext& context, const BlockActivations<T>& a, float* amax) {
   const Heads<T> heads{context};
-  const int q_width = context.config.q_width();
   heads.start(a.qkv);
   for (int head = 0; head < heads.NKV; ++head) {
     heads.ranks.await_gathered(context.stream, head % kContextSlots);
-    const T* k = heads.all(head);
+    const T* gathered = heads.all(head);
     for (const int half : {0, 1})
-      attention_forward(context.stream, a.attention + heads.at(head, half, q_width), a.lse + heads.lse_at(head, half),
-                        a.qkv + heads.at(head, half, heads.QKV), k, k + heads.HD, heads.shape(half), context.attention,
-                        amax);
+      attention_forward(context.stream, heads.outputs(a.attention, head, half), heads.lse(a.lse, head, half),
+                        heads.queries(a.qkv, heads.QKV, head, half), heads.seen(gathered, 0, half),
+                        heads.seen(gathered, heads.HD, half), heads.options(half), amax);
     heads.next(head);
   }
 }
@@ -81,26 +85,28 @@ void gather_keys_values(const BlockContext& context, const T* qkv) {
 template <class T>
 void attention_in_chunks_backward(const BlockContext& context, const BlockActivations<T>& a, const BlockScratch<T>& s) {
   const Heads<T> heads{context};
-  const int q_width = context.config.q_width(), T_all = heads.T_all, width = heads.width;
+  const int T_all = heads.T_all, width = heads.width, HD = heads.HD, QKV = heads.QKV;
+  const Tensor delta(s.attention_delta, {heads.B, heads.G, heads.chunk});
   for (int head = 0; head < heads.NKV; ++head) {
     // This also waits until the last gradients in this slot have been summed: the same stream sums and gathers.
     heads.ranks.await_gathered(context.stream, head % kContextSlots);
-    const T* k = heads.all(head);
-    T* dk = heads.dall(head);
+    const T* gathered = heads.all(head);
+    T* dgathered = heads.dall(head);
     // The later chunk goes first. It sees all keys that the earlier chunk sees, so it sets their gradients and the
     // earlier chunk adds to them. Keys behind the later chunk get no gradient from this rank, so theirs are cleared.
     for (const int half : {1, 0}) {
-      const AttentionShape shape = heads.shape(half);
-      attention_backward(context.stream, s.dqkv + heads.at(head, half, heads.QKV), dk, dk + heads.HD, s.attention_delta,
-                         s.dattention + heads.at(head, half, q_width), a.attention + heads.at(head, half, q_width),
-                         a.lse + heads.lse_at(head, half), a.qkv + heads.at(head, half, heads.QKV), k, k + heads.HD,
-                         shape, context.attention, {false, half == 0});
-      if (half == 1 && shape.Tk < T_all)
+      const int keys = heads.keys(half);
+      attention_backward(context.stream, heads.queries(s.dqkv, QKV, head, half), heads.seen(dgathered, 0, half),
+                         heads.seen(dgathered, HD, half), delta, heads.outputs(s.dattention, head, half),
+                         heads.outputs(a.attention, head, half), heads.lse(a.lse, head, half),
+                         heads.queries(a.qkv, QKV, head, half), heads.seen(gathered, 0, half),
+                         heads.seen(gathered, HD, half), heads.options(half), {false, half == 0});
+      if (half == 1 && keys < T_all)
         for (int b = 0; b < heads.B; ++b)
-          clear(context.stream, dk + (size_t(b) * size_t(T_all) + size_t(shape.Tk)) * size_t(width),
-                size_t(T_all - shape.Tk) * size_t(width));
+          clear(context.stream, dgathered + (size_t(b) * size_t(T_all) + size_t(keys)) * size_t(width),
+                size_t(T_all - keys) * size_t(width));
     }
-    heads.ranks.scatter(context.stream, heads.own(head), dk, heads.B, T_all, width);
+    heads.ranks.scatter(context.stream, heads.own(head), dgathered, heads.B, T_all, width);
     heads.next(head);
   }
   heads.ranks.await_scattered(context.stream);
