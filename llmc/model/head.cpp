@@ -28,29 +28,28 @@ void begin_chunk(const HeadContext& context, const HeadWeights<T>& w, const Head
   const T* logits = head_logits(context, w, b, first, count);
   if (!context.tensor) return;
   SoftmaxPart* own = b.parts[slot] + size_t(context.tensor->rank()) * size_t(count);
-  classifier_part(context.stream, own, logits, labels + first, context.vocabulary, count, b.ld);
+  classifier_part(context.stream, own, Tensor(logits, {count, b.ld}), Tensor(labels + first, {count}),
+                  context.vocabulary);
   context.tensor->exchange(context.stream, b.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
 }
 
 // Computes the chunk's losses. If `state` is not null, the logits become their gradients.
 template <class T>
-void classify(const HeadContext& context, const HeadBuffers<T>& b, const int* labels, StepState* state, int first) {
+void classify(const HeadContext& context, const HeadBuffers<T>& b, const int* all, StepState* state, int first) {
   Stream& stream = context.stream;
   const int count = std::min(b.chunk, context.N - first), slot = slot_of(b, first);
-  T* logits = b.logits[slot];
-  float* losses = b.losses + first;
-  labels += first;
+  const Tensor logits(b.logits[slot], {count, b.ld}), losses(b.losses + first, {count}), labels(all + first, {count});
   if (!context.tensor) {
     const int V = context.config.V;
-    if (state) classifier_forward_backward(stream, logits, losses, labels, state, count, V, b.ld);
-    else classifier_forward(stream, losses, logits, labels, count, V, b.ld);
+    if (state) classifier_forward_backward(stream, logits, losses, labels, state, V);
+    else classifier_forward(stream, losses, logits, labels, V);
     return;
   }
   const int degree = context.tensor->degree();
   const SoftmaxPart* parts = b.parts[slot];
   context.tensor->await_exchanged(stream, slot);
-  classifier_losses(stream, losses, parts, degree, labels, context.vocabulary.whole, count);
-  if (state) classifier_join(stream, logits, parts, degree, labels, state, context.vocabulary, count, b.ld);
+  classifier_losses(stream, losses, parts, degree, labels, context.vocabulary.whole);
+  if (state) classifier_join(stream, logits, parts, degree, labels, state, context.vocabulary);
 }
 
 // Calls finish(first) for each chunk of tokens after begin_chunk(). With two buffers of logits, the next chunk has
@@ -68,7 +67,7 @@ void for_chunks(const HeadContext& context, const HeadWeights<T>& w, const HeadB
 
 template <class T>
 void add_losses(const HeadContext& context, const HeadBuffers<T>& b, StepState* state) {
-  if (!context.tensor || context.tensor->rank() == 0) sum_losses(context.stream, state, b.losses, context.N);
+  if (!context.tensor || context.tensor->rank() == 0) sum_losses(context.stream, state, Tensor(b.losses, {context.N}));
 }
 
 // Computes dnorm of the chunk that begins at token `first` from the gradients of its logits. Under tensor parallelism
