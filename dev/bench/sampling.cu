@@ -37,13 +37,14 @@ double attention_ms(Device& device, const LlamaConfig& c, int keys) {
   const Arena arena(device, plan);
   Stream stream(device, "compute");
   clear(stream, arena[qkv], size_t(keys) * width);
-  AttentionShape shape = packed_attention_shape(1, 1, c.NH, c.NKV, c.HD);
-  shape.Tk = keys, shape.query_offset = keys - 1;
-  const float* k = arena[qkv] + c.q_width();
+  const int kv_width = c.NKV * c.HD;
+  const Tensor rows(arena[qkv], {keys, c.qkv_width()});
+  const Tensor k = rows.columns(c.q_width(), kv_width), v = rows.columns(c.q_width() + kv_width, kv_width);
+  const Tensor query = rows.rows(keys - 1, 1).columns(0, c.q_width());
   return median_ms(9, [&] {
     for (int layer = 0; layer < c.L; ++layer)
-      attention_forward<float>(stream, arena[out], arena[lse], arena[qkv] + size_t(keys - 1) * width, k,
-                               k + c.NKV * c.HD, shape);
+      attention_forward(stream, Tensor(arena[out], {1, 1, c.NH, c.HD}), Tensor(arena[lse], {1, c.NH, 1}),
+                        query.heads(1, c.HD), k.heads(1, c.HD), v.heads(1, c.HD), {.query_offset = keys - 1});
     stream.synchronize();
   });
 }

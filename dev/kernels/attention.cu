@@ -50,31 +50,30 @@ void check_pieces(Checker& checker) {
   Array<T> qkv(stream, in.qkv), dout(stream, in.dout), full_out(stream, out), piece_out(stream, place.out_size);
   Array<float> full_lse(stream, lse), piece_lse(stream, lse.size()), delta(stream, lse.size());
   Array<int> start(stream, in.document_start);
-  const T *q = qkv.data(), *k = q + place.k.first, *v = q + place.v.first;
+  const Tensor q = place.q.of(qkv), k = place.k.of(qkv), v = place.v.of(qkv), starts = start.tensor({c.B, c.Tq});
+  AttentionOptions options = place.options(AttentionKernel::plain);
 
   Array<T> by_keys(stream, place.size), by_queries(stream, place.size);
   for (int piece = 0; piece < 2; ++piece) {
-    AttentionShape s = place.shape;
-    s.document_start = start.data();
-    s.key_offset = piece ? cut : 0;
-    s.Tk = piece ? c.Tk - cut : cut;
-    const size_t from = size_t(s.key_offset * s.k.row);
-    T* dq = by_keys.data();
-    attention_backward<T>(stream, dq, dq + place.k.first + from, dq + place.v.first + from, delta.data(), dout.data(),
-                          full_out.data(), full_lse.data(), q, k + from, v + from, s, AttentionKernel::plain,
-                          {.dq = piece == 1});
+    const int first = piece ? cut : 0, count = piece ? c.Tk - cut : cut;
+    const auto part = [&](const Tensor& keys) { return keys.slice(1, first, count); };
+    options.document_start = starts;
+    options.key_offset = first;
+    attention_backward(stream, place.q.of(by_keys), part(place.k.of(by_keys)), part(place.v.of(by_keys)),
+                       place.lse(delta), place.out.of(dout), place.out.of(full_out), place.lse(full_lse), q, part(k),
+                       part(v), options, {.dq = piece == 1});
   }
+  options.key_offset = 0;
   for (int piece = 0; piece < 2; ++piece) {
-    AttentionShape s = place.shape;
-    s.query_offset = piece ? cut : 0;
-    s.Tq = piece ? c.Tq - cut : cut;
-    s.document_start = start.data() + s.query_offset;
-    const size_t from = size_t(s.query_offset * s.q.row);
-    T* dq = by_queries.data();
-    attention_forward<T>(stream, piece_out.data() + from, piece_lse.data(), q + from, k, v, s, AttentionKernel::plain);
-    attention_backward<T>(stream, dq + from, dq + place.k.first, dq + place.v.first, delta.data(), dout.data() + from,
-                          piece_out.data() + from, piece_lse.data(), q + from, k, v, s, AttentionKernel::plain,
-                          {.dkv = piece == 1});
+    const int first = piece ? cut : 0, count = piece ? c.Tq - cut : cut;
+    const auto part = [&](const Tensor& queries) { return queries.slice(1, first, count); };
+    const Tensor piece_of_lse = piece_lse.tensor({c.B, c.NH, count}), outputs = part(place.out.of(piece_out));
+    options.document_start = part(starts);
+    options.query_offset = first;
+    attention_forward(stream, outputs, piece_of_lse, part(q), k, v, options);
+    attention_backward(stream, part(place.q.of(by_queries)), place.k.of(by_queries), place.v.of(by_queries),
+                       delta.tensor({c.B, c.NH, count}), part(place.out.of(dout)), outputs, piece_of_lse, part(q), k, v,
+                       options, {.dkv = piece == 1});
   }
   // Each part and their sum are rounded to T, parts of up to `largest`; and fp32 sums of some 100 terms differ by their
   // order.
@@ -139,56 +138,88 @@ void check_choice(Checker& checker) {
   for (int Tq : {1, 5, 9})
     for (int Tk : {1, 4, 12})
       for (int offset = -14; offset <= 14; ++offset) {
-        AttentionShape s = separate_attention_shape(1, Tq, Tk, 1, 1, 16);
-        (offset < 0 ? s.key_offset : s.query_offset) = std::abs(offset);
         double pairs = 0;
         for (int t = 0; t < Tq; ++t)
-          for (int j = 0; j < Tk; ++j) pairs += s.key_offset + j <= s.query_offset + t;
-        worst = std::max(worst, std::fabs(pairs - attention_pairs(s)));
+          for (int j = 0; j < Tk; ++j) pairs += j <= offset + t;
+        worst = std::max(worst, std::fabs(pairs - attention_pairs(Tq, Tk, offset)));
       }
   checker.that("attention_pairs", worst == 0, format("differs from counting by %g at most", worst));
 }
 
 void check_refusals(Checker& checker) {
   Stream& stream = checker.stream;
-  Array<float> q(stream, 4096), k(stream, 4096), v(stream, 4096), out(stream, 4096), lse(stream, 64);
-  const auto forward = [&](const AttentionShape& s, float* o, const float* queries) {
-    attention_forward<float>(stream, o, lse.data(), queries, k.data(), v.data(), s);
+  Array<float> memory(stream, 9 * 4096), rows(stream, 128);
+  const auto tensor = [&](int number, TensorShape shape) { return Tensor(memory.data() + number * 4096, shape); };
+  struct Arguments {
+    Tensor out, lse, q, k, v, dq, dk, dv, delta, dout;
+    AttentionOptions options = {};
   };
-  const auto bad = [&](const char* name, const char* expected, const std::function<void(AttentionShape&)>& spoil) {
-    AttentionShape s = separate_attention_shape(2, 4, 4, 4, 2, 16);
-    spoil(s);
-    checker.refused(name, expected, [&] { forward(s, out.data(), q.data()); });
+  const auto good = [&](int B, int Tq, int Tk, int NH, int NKV, int HD) {
+    const Tensor scores(rows.data(), {B, NH, Tq});
+    const auto queries = [&](int number) { return tensor(number, {B, Tq, NH, HD}); };
+    const auto keys = [&](int number) { return tensor(number, {B, Tk, NKV, HD}); };
+    return Arguments{queries(0), scores,  queries(1), keys(2), keys(3),
+                     queries(4), keys(5), keys(6),    scores,  queries(7)};
   };
-  bad("HD = 12", "head size 12", [](AttentionShape& s) { s.HD = 12; });
-  bad("HD = 8", "head size 8", [](AttentionShape& s) { s.HD = 8; });
-  bad("HD = 264", "head size 264", [](AttentionShape& s) { s.HD = 264; });
-  bad("no sequences", "B = 0", [](AttentionShape& s) { s.B = 0; });
-  bad("no queries", "Tq = 0", [](AttentionShape& s) { s.Tq = 0; });
-  bad("no keys", "Tk = 0", [](AttentionShape& s) { s.Tk = 0; });
-  bad("no heads", "NH = 0", [](AttentionShape& s) { s.NH = 0; });
-  bad("3 key heads for 4", "NKV = 3", [](AttentionShape& s) { s.NKV = 3; });
-  bad("a negative offset", "query_offset = -1", [](AttentionShape& s) { s.query_offset = -1; });
-  bad("positions beyond int", "positions 0 to 2^31-1", [](AttentionShape& s) { s.key_offset = 2147483647; });
-  bad("more rows than int", "too large", [](AttentionShape& s) { s.Tq = 2147483647 / 2 + 1; });
-  bad("rows that overlap", "k (B = 2, T = 4, 2 heads of 16) has strides 24", [](AttentionShape& s) { s.k.row = 24; });
-  bad("sequences that overlap", "positions overlap", [](AttentionShape& s) { s.v.batch = 120; });
-  bad("an uneven stride", "multiples of 8", [](AttentionShape& s) { s.q.row = 68; });
-  const AttentionShape good = separate_attention_shape(2, 4, 4, 4, 2, 16);
-  checker.refused("no output", "out is at", [&] { forward(good, nullptr, q.data()); });
-  checker.refused("no queries at all", "q is at", [&] { forward(good, out.data(), nullptr); });
-  checker.refused("unaligned queries", "multiple of 16", [&] { forward(good, out.data(), q.data() + 1); });
-  checker.refused("out over q", "out overlaps q", [&] { forward(good, out.data(), out.data() + 256); });
-  checker.refused("no lse", "lse is null",
-                  [&] { attention_forward<float>(stream, out.data(), nullptr, q.data(), k.data(), v.data(), good); });
-  Array<float> dq(stream, 4096), dk(stream, 4096), dv(stream, 4096), dout(stream, 4096), delta(stream, 64);
-  const auto backward = [&](float* dk_at, float* delta_at) {
-    attention_backward<float>(stream, dq.data(), dk_at, dv.data(), delta_at, dout.data(), out.data(), lse.data(),
-                              q.data(), k.data(), v.data(), good);
+  const auto forward = [&](const Arguments& a) {
+    return [&stream, a] { attention_forward(stream, a.out, a.lse, a.q, a.k, a.v, a.options); };
   };
-  checker.refused("dk over v", "dk overlaps v", [&] { backward(v.data(), delta.data()); });
-  checker.refused("no dk", "dk is at", [&] { backward(nullptr, delta.data()); });
-  checker.refused("no scratch", "delta is null", [&] { backward(dk.data(), nullptr); });
+  const auto size = [&](const char* name, const char* expected, int B, int Tq, int Tk, int NH, int NKV, int HD) {
+    checker.refused(name, expected, forward(good(B, Tq, Tk, NH, NKV, HD)));
+  };
+  size("HD = 12", "head size 12", 2, 4, 4, 4, 2, 12);
+  size("HD = 8", "head size 8", 2, 4, 4, 4, 2, 8);
+  size("HD = 264", "head size 264", 2, 4, 4, 4, 2, 264);
+  size("no sequences", "B = 0", 0, 4, 4, 4, 2, 16);
+  size("no queries", "Tq = 0", 2, 0, 4, 4, 2, 16);
+  size("no keys", "Tk = 0", 2, 4, 0, 4, 2, 16);
+  size("no heads", "NH = 0", 2, 4, 4, 0, 2, 16);
+  size("no key heads", "NKV = 0", 2, 4, 4, 4, 0, 16);
+  size("3 key heads for 4", "NKV = 3", 2, 4, 4, 4, 3, 16);
+  size("more rows than int", "too large", 2, 2147483647 / 2 + 1, 4, 4, 2, 16);
+
+  const auto bad = [&](const char* name, const char* expected, const std::function<void(Arguments&)>& spoil) {
+    Arguments a = good(2, 4, 4, 4, 2, 16);
+    spoil(a);
+    checker.refused(name, expected, forward(a));
+  };
+  bad("a negative offset", "query_offset = -1", [](Arguments& a) { a.options.query_offset = -1; });
+  bad("positions beyond int", "positions 0 to 2^31-1", [](Arguments& a) { a.options.key_offset = 2147483647; });
+  bad("starts of other queries", "document_start is (2, 3) of int32\n  expected (2, 4)", [](Arguments& a) {
+    a.options.document_start = Tensor(nullptr, DType::int32, {2, 3});
+  });
+  bad("rows that overlap", "k (2, 4, 2, 16) has strides 24 (row)", [](Arguments& a) { a.k.stride[1] = 24; });
+  bad("sequences that overlap", "positions overlap", [](Arguments& a) { a.v.stride[0] = 120; });
+  bad("an uneven stride", "multiples of 8", [](Arguments& a) { a.q.stride[1] = 68; });
+  bad("heads with gaps", "heads of q (2, 4, 4, 16) are 24 elements apart", [](Arguments& a) { a.q.stride[2] = 24; });
+  bad("no output", "out is absent", [](Arguments& a) { a.out = {}; });
+  bad("no memory", "out is at", [](Arguments& a) { a.out.data = nullptr; });
+  bad("no queries at all", "q is absent", [](Arguments& a) { a.q = {}; });
+  bad("queries without heads", "q is (8, 64)", [&](Arguments& a) { a.q = tensor(1, {8, 64}); });
+  bad("unaligned queries", "multiple of 16", [&](Arguments& a) { a.q.data = memory.data() + 4097; });
+  bad("keys of other sequences", "k is (1, 4, 2, 16) of fp32\n  expected (2, 4, 2, 16) of fp32",
+      [](Arguments& a) { a.k = a.k.slice(0, 0, 1); });
+  bad("fewer values than keys", "v is (2, 3, 2, 16)", [](Arguments& a) { a.v = a.v.slice(1, 0, 3); });
+  bad("keys of another type", "k is (2, 4, 2, 16) of bf16", [](Arguments& a) { a.k.type = DType::bf16; });
+  bad("a type without kernels", "no kernel for int32",
+      [](Arguments& a) { a.out.type = a.q.type = a.k.type = a.v.type = DType::int32; });
+  bad("out over q", "out overlaps q", [&](Arguments& a) { a.q.data = memory.data() + 256; });
+  bad("no lse", "lse is absent", [](Arguments& a) { a.lse = {}; });
+  bad("lse by position", "lse is (2, 4, 3)", [&](Arguments& a) { a.lse = Tensor(rows.data(), {2, 4, 3}); });
+
+  const auto bad_gradient = [&](const char* name, const char* expected, const std::function<void(Arguments&)>& spoil) {
+    Arguments a = good(2, 4, 4, 4, 2, 16);
+    spoil(a);
+    checker.refused(name, expected, [&] {
+      attention_backward(stream, a.dq, a.dk, a.dv, a.delta, a.dout, a.out, a.lse, a.q, a.k, a.v, a.options);
+    });
+  };
+  bad_gradient("dk over v", "dk overlaps v", [](Arguments& a) { a.dk = a.v; });
+  bad_gradient("no dk", "dk is absent", [](Arguments& a) { a.dk = {}; });
+  bad_gradient("dv for fewer keys", "dv is (2, 3, 2, 16)", [](Arguments& a) { a.dv = a.dv.slice(1, 0, 3); });
+  bad_gradient("dq with gaps", "dq has strides 96 (row) and 384 (batch), q has 64 and 256: expected the same",
+               [](Arguments& a) { a.dq.stride[1] = 96, a.dq.stride[0] = 384; });
+  bad_gradient("no scratch", "delta is absent", [](Arguments& a) { a.delta = {}; });
 }
 
 }  // namespace

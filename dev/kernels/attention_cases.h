@@ -23,14 +23,18 @@ struct Case {
 
 // ---------------------------------------------------------------------------------------------- inputs
 
-// The elements of a buffer, and which of them a tensor (B,T,heads,HD) has.
+// The elements of a buffer that a tensor (B,T,heads,HD) has.
 struct View {
-  AttentionStrides strides;
+  int64_t row, batch;  // elements from one position of a sequence to the next, and from one sequence to the next
   size_t first;
   int B, T, heads, HD;
-  size_t at(int b, int t, int h, int d) const {
-    return first + size_t(b * strides.batch + t * strides.row + h * HD + d);
+  template <class Number>
+  Tensor of(const Array<Number>& buffer) const {
+    Tensor tensor(buffer.data() + first, {B, T, heads, HD});
+    tensor.stride[0] = batch, tensor.stride[1] = row;
+    return tensor;
   }
+  size_t at(int b, int t, int h, int d) const { return first + size_t(b * batch + t * row + h * HD + d); }
   size_t dense(int b, int t, int h, int d) const { return ((size_t(b) * T + t) * heads + h) * HD + d; }
   size_t count() const { return size_t(B) * T * heads * HD; }
   size_t end() const { return at(B - 1, T - 1, heads - 1, HD - 1) + 1; }
@@ -48,37 +52,38 @@ struct View {
   }
 };
 
-inline AttentionStrides strides_for(Layout layout, int B, int T, int width) {
-  if (layout == Layout::gaps) return {width + 24, int64_t(T) * (width + 24) + 8};
-  if (layout == Layout::sequences_inside) return {int64_t(B) * width, width};
-  return {width, int64_t(T) * width};
+inline View view_for(Layout layout, size_t first, int B, int T, int heads, int HD) {
+  const int64_t width = int64_t(heads) * HD;
+  if (layout == Layout::gaps) return {width + 24, T * (width + 24) + 8, first, B, T, heads, HD};
+  if (layout == Layout::sequences_inside) return {B * width, width, first, B, T, heads, HD};
+  return {width, T * width, first, B, T, heads, HD};
 }
 
 // q, k, v lie in one buffer, in columns if they are packed, else one behind the other.
 struct Placement {
-  AttentionShape shape;
+  Case c;
   View q, k, v, out;
   size_t size, out_size;
 
-  explicit Placement(const Case& c) {
+  explicit Placement(const Case& of) : c(of) {
+    out = view_for(c.layout, 0, c.B, c.Tq, c.NH, c.HD);
     if (c.layout == Layout::packed) {
-      shape = packed_attention_shape(c.B, c.Tq, c.NH, c.NKV, c.HD);
+      const int64_t row = int64_t(c.NH + 2 * c.NKV) * c.HD, batch = row * c.Tq;
+      q = {row, batch, 0, c.B, c.Tq, c.NH, c.HD};
+      k = {row, batch, size_t(c.NH * c.HD), c.B, c.Tk, c.NKV, c.HD};
+      v = {row, batch, k.first + size_t(c.NKV * c.HD), c.B, c.Tk, c.NKV, c.HD};
     } else {
-      shape = separate_attention_shape(c.B, c.Tq, c.Tk, c.NH, c.NKV, c.HD);
-      if (c.layout != Layout::separate) {
-        shape.q = shape.out = strides_for(c.layout, c.B, c.Tq, c.NH * c.HD);
-        shape.k = shape.v = strides_for(c.layout, c.B, c.Tk, c.NKV * c.HD);
-      }
+      q = out;
+      k = view_for(c.layout, (q.end() + 7) / 8 * 8, c.B, c.Tk, c.NKV, c.HD);
+      v = view_for(c.layout, (k.end() + 7) / 8 * 8, c.B, c.Tk, c.NKV, c.HD);
     }
-    shape.query_offset = c.query_offset;
-    shape.key_offset = c.key_offset;
-    const bool packed = c.layout == Layout::packed;
-    q = {shape.q, 0, c.B, c.Tq, c.NH, c.HD};
-    k = {shape.k, packed ? size_t(c.NH * c.HD) : (q.end() + 7) / 8 * 8, c.B, c.Tk, c.NKV, c.HD};
-    v = {shape.v, packed ? k.first + size_t(c.NKV * c.HD) : (k.end() + 7) / 8 * 8, c.B, c.Tk, c.NKV, c.HD};
-    out = {shape.out, 0, c.B, c.Tq, c.NH, c.HD};
     size = v.end();
     out_size = out.end();
+  }
+  AttentionOptions options(AttentionKernel kernel) const { return {c.query_offset, c.key_offset, {}, kernel}; }
+  template <class Number>
+  Tensor lse(const Array<Number>& buffer) const {
+    return buffer.tensor({c.B, c.NH, c.Tq});
   }
 };
 
@@ -140,7 +145,7 @@ class ReferenceAttention {
   ReferenceAttention(const Placement& place, const std::vector<int>& document_start, const Doubles& in,
                      double weight_rounding = 0)
       : place_(place),
-        s_(place.shape),
+        s_(place.c),
         start_(document_start),
         in_(in),
         weight_rounding_(weight_rounding),
@@ -257,7 +262,7 @@ class ReferenceAttention {
   }
 
   const Placement& place_;
-  const AttentionShape& s_;
+  const Case& s_;
   const std::vector<int>& start_;
   const Doubles& in_;
   const double scale_ = double(1 / std::sqrt(float(s_.HD)));
@@ -276,28 +281,27 @@ using Outputs = std::tuple<std::vector<T>, std::vector<float>, std::vector<T>>;
 template <class T>
 Outputs<T> run(Stream& stream, const Inputs<T>& in, AttentionKernel kernel, bool accumulate = false) {
   const Placement& place = in.place;
-  AttentionShape s = place.shape;
-  const size_t rows = size_t(s.B) * s.NH * s.Tq;
+  AttentionOptions options = place.options(kernel);
+  const size_t rows = size_t(place.c.B) * place.c.NH * place.c.Tq;
   Array<T> qkv(stream, in.qkv), dout(stream, in.dout), out(stream, place.out_size), dqkv(stream, place.size);
   Array<float> lse(stream, rows), delta(stream, rows);
   std::unique_ptr<Array<int>> start;
   if (!in.document_start.empty()) {
     start = std::make_unique<Array<int>>(stream, in.document_start);
-    s.document_start = start->data();
+    options.document_start = start->tensor({place.c.B, place.c.Tq});
   }
   if (accumulate) dqkv.upload(in.dqkv);
-  const T *q = qkv.data(), *k = q + place.k.first, *v = q + place.v.first;
-  T *dq = dqkv.data(), *dk = dq + place.k.first, *dv = dq + place.v.first;
+  const Tensor q = place.q.of(qkv), k = place.k.of(qkv), v = place.v.of(qkv);
   float largest = accumulate ? 1000.0f : 0.0f;  // beyond all that is computed: it stays
   const Array<float> amax(stream, std::vector{largest});
   std::vector<T> without_amax;
   if (accumulate) {
-    attention_forward(stream, out.data(), lse.data(), q, k, v, s, kernel);
+    attention_forward(stream, place.out.of(out), place.lse(lse), q, k, v, options);
     without_amax = out.download();
   }
-  attention_forward(stream, out.data(), lse.data(), q, k, v, s, kernel, amax.data());
-  attention_backward(stream, dq, dk, dv, delta.data(), dout.data(), out.data(), lse.data(), q, k, v, s, kernel,
-                     {accumulate, accumulate});
+  attention_forward(stream, place.out.of(out), place.lse(lse), q, k, v, options, amax.data());
+  attention_backward(stream, place.q.of(dqkv), place.k.of(dqkv), place.v.of(dqkv), place.lse(delta), place.out.of(dout),
+                     place.out.of(out), place.lse(lse), q, k, v, options, {accumulate, accumulate});
   delta.download();  // its guards are whole
   const std::vector<T> outputs = out.download();
   REQUIRE(!accumulate || memcmp(outputs.data(), without_amax.data(), outputs.size() * sizeof(T)) == 0,
@@ -394,10 +398,10 @@ void check_one_by_one(Checker& checker, AttentionKernel kernel, int HD) {
   for (const int t : {0, 1, 31, 32, 63, 64, 65, 127, 128, 130}) {
     Array<T> out(stream, width);
     Array<float> lse(stream, size_t(c.NH));
-    AttentionShape s = in.place.shape;
-    s.Tq = 1, s.Tk = t + 1, s.query_offset = t;
-    const T *q = qkv.data(), *k = q + in.place.k.first, *v = q + in.place.v.first;
-    attention_forward<T>(stream, out.data(), lse.data(), q + t * s.q.row, k, v, s, kernel);
+    AttentionOptions options = in.place.options(kernel);
+    options.query_offset = t;
+    attention_forward(stream, out.tensor({1, 1, c.NH, HD}), lse.tensor({1, c.NH, 1}), in.place.q.of(qkv).slice(1, t, 1),
+                      in.place.k.of(qkv).slice(1, 0, t + 1), in.place.v.of(qkv).slice(1, 0, t + 1), options);
     checker.same_bits(format("%s HD=%d: query %d alone", dtype_name(kDType<T>), HD, t), out.download(),
                       std::vector<T>(whole.begin() + ptrdiff_t(t * width), whole.begin() + ptrdiff_t((t + 1) * width)));
   }
@@ -415,15 +419,15 @@ void bench_shape(Bencher& bencher, AttentionKernel kernel, int B, int T_, int NH
   const size_t rows = size_t(B) * NH * T_;
   Array<T> qkv(stream, in.qkv), dout(stream, in.dout), out(stream, place.out_size), dqkv(stream, place.size);
   Array<float> lse(stream, rows), delta(stream, rows);
-  const T *q = qkv.data(), *k = q + place.k.first, *v = q + place.v.first;
-  T *dq = dqkv.data(), *dk = dq + place.k.first, *dv = dq + place.v.first;
+  const Tensor q = place.q.of(qkv), k = place.k.of(qkv), v = place.v.of(qkv);
+  const AttentionOptions options = place.options(kernel);
   const std::string shape = format("%s B=%d T=%d NH=%d NKV=%d HD=%d", dtype_name(kDType<T>), B, T_, NH, NKV, HD);
-  const double flops = 4.0 * HD * B * NH * attention_pairs(place.shape);  // that forward needs
+  const double flops = 4.0 * HD * B * NH * attention_pairs(T_, T_, 0);  // that forward needs
   const double bytes = double(place.size + place.out_size) * sizeof(T) + double(rows) * 4;
   bencher.time<T>("forward  " + shape, bytes, flops,
-                  [&] { attention_forward<T>(stream, out.data(), lse.data(), q, k, v, place.shape, kernel); });
+                  [&] { attention_forward(stream, place.out.of(out), place.lse(lse), q, k, v, options); });
   bencher.time<T>("backward " + shape, 2 * bytes, 2.5 * flops, [&] {
-    attention_backward<T>(stream, dq, dk, dv, delta.data(), dout.data(), out.data(), lse.data(), q, k, v, place.shape,
-                          kernel);
+    attention_backward(stream, place.q.of(dqkv), place.k.of(dqkv), place.v.of(dqkv), place.lse(delta),
+                       place.out.of(dout), place.out.of(out), place.lse(lse), q, k, v, options);
   });
 }

@@ -87,8 +87,8 @@ inline void check_many_tiles(Checker& checker, AttentionKernel kernel, int HD) {
   const Array<bf16> qkv(stream, in.qkv);
   Array<bf16> out(stream, place.out_size);
   Array<float> lse(stream, size_t(c.NH) * c.Tq);
-  const bf16 *q = qkv.data(), *k = q + place.k.first, *v = q + place.v.first;
-  attention_forward<bf16>(stream, out.data(), lse.data(), q, k, v, place.shape, kernel);
+  attention_forward(stream, place.out.of(out), place.lse(lse), place.q.of(qkv), place.k.of(qkv), place.v.of(qkv),
+                    place.options(kernel));
   const Doubles exact{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), {}, {}};
   const Reference want = ReferenceAttention(place, in.document_start, exact, kRounding<bf16>).result();
   const std::string name = name_of(c, DType::bf16);

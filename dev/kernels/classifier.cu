@@ -10,7 +10,16 @@ namespace {
 struct Case {
   int N, V, ld;
   double scale;  // of the logits: 30 makes softmax nearly one-hot
+  template <class T>
+  Tensor of(const Array<T>& logits) const {
+    return logits.tensor({N, ld});
+  }
 };
+
+template <class T>
+Tensor row_of(const Array<T>& values) {
+  return values.tensor({int64_t(values.size())});
+}
 
 struct Reference {
   std::vector<double> losses, dlogits;
@@ -64,9 +73,9 @@ void check_case(Checker& checker, const Case& c) {
   const Array<int> labels(stream, labels_host);
   const Array<StepState> state(stream, {state_with(label_count)});
   Array<float> losses(stream, size_t(c.N)), losses_forward(stream, size_t(c.N));
-  classifier_forward(stream, losses_forward.data(), logits.data(), labels.data(), c.N, c.V, c.ld);
+  classifier_forward(stream, row_of(losses_forward), c.of(logits), row_of(labels), c.V);
   checker.same_bits(name + ": forward leaves the logits", logits.download(), values);
-  classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), c.N, c.V, c.ld);
+  classifier_forward_backward(stream, c.of(logits), row_of(losses), row_of(labels), state.data(), c.V);
 
   // Sums of V positive terms in fp32, each exp good to 2 units in the last place; the logarithm makes a relative error
   // of the sum an absolute one. max - logit rounds at the size of the logits.
@@ -80,7 +89,7 @@ void check_case(Checker& checker, const Case& c) {
                 1e-6 / double(label_count) * (c.scale > 10 ? 1 : 0.2));
 
   logits.upload(values);
-  classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), c.N, c.V, c.ld);
+  classifier_forward_backward(stream, c.of(logits), row_of(losses), row_of(labels), state.data(), c.V);
   checker.same_bits(name + ": twice", logits.download(), dlogits);
 }
 
@@ -112,16 +121,16 @@ void check_parts(Checker& checker, const Case& c, int ranks) {
       for (int v = 0; v < part.V; ++v)
         own[n * size_t(ld) + size_t(v)] = values[n * size_t(c.ld) + size_t(part.first + v)];
     logits.emplace_back(stream, own), places.push_back(part);
-    classifier_part(stream, parts.data() + size_t(rank) * N, logits.back().data(), labels.data(), part, c.N, ld);
+    classifier_part(stream, parts.data() + size_t(rank) * N, logits.back().tensor({c.N, ld}), row_of(labels), part);
   }
   Array<float> losses(stream, N);
-  classifier_losses(stream, losses.data(), parts.data(), ranks, labels.data(), c.V, c.N);
+  classifier_losses(stream, row_of(losses), parts.data(), ranks, row_of(labels), c.V);
   checker.close(name + " losses", losses.download(), want.losses, {c.N}, 1e-6, 4e-6);  // as of one rank
   const double rounding = sizeof(T) == 2 ? 0.5 * epsilon_of<T>() : 0;
   for (int rank = 0; rank < ranks; ++rank) {
     const VocabularyPart part = places[size_t(rank)];
-    classifier_join(stream, logits[size_t(rank)].data(), parts.data(), ranks, labels.data(), state.data(), part, c.N,
-                    ld);
+    classifier_join(stream, logits[size_t(rank)].tensor({c.N, ld}), parts.data(), ranks, row_of(labels), state.data(),
+                    part);
     std::vector<double> wanted(N * size_t(ld), 0.0);
     for (size_t n = 0; n < N; ++n)
       for (int v = 0; v < part.V; ++v)
@@ -143,10 +152,10 @@ void check_impossible_parts(Checker& checker) {
   Array<SoftmaxPart> parts(stream, size_t(2 * N));
   const Array<int> labels(stream, labels_host);
   const Array<StepState> state(stream, {state_with(1)});
-  classifier_part(stream, parts.data(), low.data(), labels.data(), {0, half, V}, N, half);
-  classifier_part(stream, parts.data() + N, high.data(), labels.data(), {half, half, V}, N, half);
-  classifier_losses(stream, losses.data(), parts.data(), 2, labels.data(), V, N);
-  classifier_join(stream, low.data(), parts.data(), 2, labels.data(), state.data(), {0, half, V}, N, half);
+  classifier_part(stream, parts.data(), low.tensor({N, half}), row_of(labels), {0, half, V});
+  classifier_part(stream, parts.data() + N, high.tensor({N, half}), row_of(labels), {half, half, V});
+  classifier_losses(stream, row_of(losses), parts.data(), 2, row_of(labels), V);
+  classifier_join(stream, low.tensor({N, half}), parts.data(), 2, row_of(labels), state.data(), {0, half, V});
   const std::vector<float> got = losses.download(), gradients = low.download();
   int bad = 0;
   for (int n = 0; n < N; ++n) {
@@ -157,7 +166,7 @@ void check_impossible_parts(Checker& checker) {
   checker.that("impossible labels and a NaN over 2 ranks", bad == 0, format("%d values are wrong", bad));
   checker.that("an ignored label over 2 ranks", got[6] == 0 && gradients[size_t(6 * half)] == 0, "");
   checker.refused("columns beyond the vocabulary", "11 columns from 10 of 20", [&] {
-    classifier_part(stream, parts.data(), low.data(), labels.data(), {half, half + 1, V}, N, half + 1);
+    classifier_part(stream, parts.data(), low.tensor({N, half}), row_of(labels), {half, half + 1, V});
   });
 }
 
@@ -177,7 +186,7 @@ void check_extremes(Checker& checker) {
   const Array<int> labels(stream, labels_host);
   const Array<StepState> state(stream, {state_with(1)});
   const Reference want = reference(values, labels_host, c, 1);
-  classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), c.N, c.V, c.ld);
+  classifier_forward_backward(stream, c.of(logits), row_of(losses), row_of(labels), state.data(), c.V);
   checker.close("extremes losses", losses.download(), want.losses, {c.N}, 1e-6, 4e-6);
   checker.close("extremes dlogits", logits.download(), want.dlogits, {c.N, c.ld}, 1e-5, 1e-6);
 }
@@ -192,7 +201,7 @@ void check_impossible(Checker& checker) {
     const Array<int> labels(stream, labels_host);
     const Array<StepState> state(stream, {state_with(1)});
     Array<float> losses(stream, size_t(N));
-    classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), N, V, V);
+    classifier_forward_backward(stream, logits.tensor({N, V}), row_of(losses), row_of(labels), state.data(), V);
     const std::vector<float> got = losses.download();
     const std::vector<bf16> gradients = logits.download();
     int bad = 0;
@@ -213,7 +222,7 @@ void check_impossible(Checker& checker) {
     const Array<float> logits(stream, values);
     const Array<int> labels(stream, zeros);
     Array<float> losses(stream, size_t(N));
-    classifier_forward(stream, losses.data(), logits.data(), labels.data(), N, V, V);
+    classifier_forward(stream, row_of(losses), logits.tensor({N, V}), row_of(labels), V);
     int missed = 0;
     for (const float loss : losses.download()) missed += !std::isnan(loss);
     checker.that(format("a NaN shows, V=%d", V), missed == 0, format("%d of %d rows hide it", missed, N));
@@ -229,7 +238,7 @@ void check_sum(Checker& checker) {
     start.loss_sum = 1000;
     Array<StepState> state(stream, {start});
     const Array<float> losses(stream, values);
-    sum_losses(stream, state.data(), losses.data(), N);
+    sum_losses(stream, state.data(), row_of(losses));
     double want = 1000;
     for (const float v : values) want += double(v);
     const StepState after = state.download()[0];
@@ -276,16 +285,37 @@ void check(Checker& checker) {
   check_impossible(checker);
   check_sum(checker);
 
-  Array<float> logits(checker.stream, 80), losses(checker.stream, 8);
-  const Array<int> labels(checker.stream, std::vector<int>(8, 0));
-  checker.refused("no rows", "0 rows",
-                  [&] { classifier_forward(checker.stream, losses.data(), logits.data(), labels.data(), 0, 10, 10); });
-  checker.refused("a stride below V", "stride of 9",
-                  [&] { classifier_forward(checker.stream, losses.data(), logits.data(), labels.data(), 1, 10, 9); });
-  checker.refused("misaligned logits", "not 16-byte aligned", [&] {
-    classifier_forward(checker.stream, losses.data(), logits.data() + 1, labels.data(), 1, 8, 8);
+  Stream& stream = checker.stream;
+  Array<float> logits(stream, 80), losses(stream, 8);
+  const Array<int> labels(stream, std::vector<int>(8, 0));
+  const Array<StepState> state(stream, {state_with(1)});
+  Array<SoftmaxPart> parts(stream, 8);
+  const auto refused = [&](const char* name, const char* expected, const Tensor& loss, const Tensor& x,
+                           const Tensor& label, int V) {
+    checker.refused(name, expected, [&] { classifier_forward(stream, loss, x, label, V); });
+    checker.refused(name, expected, [&] { classifier_forward_backward(stream, x, loss, label, state.data(), V); });
+  };
+  const Tensor loss = losses.tensor({1}), label = labels.tensor({1}), x = logits.tensor({1, 10});
+  refused("no rows", "logits is (0, 10)", losses.tensor({0}), logits.tensor({0, 10}), labels.tensor({0}), 10);
+  refused("a stride below V", "logits is (1, 9), of which 10 columns", loss, logits.tensor({1, 9}), label, 10);
+  refused("rows with gaps", "logits (2, 8) is not contiguous", losses.tensor({2}), logits.tensor({2, 10}).columns(0, 8),
+          labels.tensor({2}), 8);
+  refused("misaligned logits", "not 16-byte aligned", loss, Tensor(logits.data() + 1, {1, 8}), label, 8);
+  refused("a type without kernels", "no kernel for int32", loss, labels.tensor({1, 7}), label, 7);
+  refused("labels in fp32", "labels is (1) of fp32\n  expected (1) of int32", loss, x, loss, 10);
+  refused("more losses than rows", "losses is (2) of fp32\n  expected (1) of fp32", losses.tensor({2}), x, label, 10);
+  checker.refused("no columns", "0 columns from 0 of 10", [&] {
+    classifier_part(stream, parts.data(), x, label, {0, 0, 10});
   });
-  checker.refused("nothing to sum", "0 losses", [&] { sum_losses(checker.stream, nullptr, losses.data(), 0); });
+  checker.refused("a stride below the part", "logits is (1, 10), of which 11 columns", [&] {
+    classifier_part(stream, parts.data(), x, label, {0, 11, 20});
+  });
+  checker.refused("no ranks", "0 ranks", [&] {
+    classifier_join(stream, x, parts.data(), 0, label, state.data(), {0, 10, 10});
+  });
+  checker.refused("other labels than losses", "labels is (2)",
+                  [&] { classifier_losses(stream, loss, parts.data(), 1, labels.tensor({2}), 10); });
+  checker.refused("nothing to sum", "0 losses", [&] { sum_losses(stream, nullptr, losses.tensor({0})); });
 }
 
 namespace {
@@ -302,10 +332,11 @@ void bench_case(Bencher& bencher, int N, int V) {
   Array<float> losses(stream, size_t(N));
   const std::string shape = format("%s N=%d V=%d", dtype_name(kDType<T>), N, V);
   const double bytes = double(N) * V * sizeof(T);
-  bencher.time("classifier_forward " + shape, bytes, 4.0 * N * V,
-               [&] { classifier_forward(stream, losses.data(), logits.data(), labels.data(), N, V, V); });
+  bencher.time("classifier_forward " + shape, bytes, 4.0 * N * V, [&] {
+    classifier_forward(stream, row_of(losses), logits.tensor({N, V}), row_of(labels), V);
+  });
   bencher.time("classifier_forward_backward " + shape, 2 * bytes, 8.0 * N * V, [&] {
-    classifier_forward_backward(stream, logits.data(), losses.data(), labels.data(), state.data(), N, V, V);
+    classifier_forward_backward(stream, logits.tensor({N, V}), row_of(losses), row_of(labels), state.data(), V);
   });
 }
 

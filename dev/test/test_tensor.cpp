@@ -88,6 +88,35 @@ TEST_CASE("rows of several axes") {
   CHECK(torn.at(1).rows() == 3);
 }
 
+TEST_CASE("slices of an axis") {
+  std::vector<float> memory(2 * 3 * 8);
+  const Tensor t(memory.data(), {2, 3, 8});
+  const Tensor part = t.slice(1, 1, 2);
+  CHECK(part.text() == "(2, 2, 8)");
+  CHECK(part.as<float>() == memory.data() + 8);
+  CHECK(part.at(1).as<float>() == memory.data() + 32);
+  CHECK(part.span_bytes() == 40 * sizeof(float));
+  CHECK(t.slice(0, 1, 1).as<float>() == memory.data() + 24);
+  CHECK(t.slice(2, 5, 3).as<float>() == memory.data() + 5);
+  CHECK(!Tensor().slice(0, 0, 1));
+  says(error_of([&] { t.slice(1, 2, 2); }), "2 to 4 of axis 1 of a tensor (2, 3, 8)");
+  says(error_of([&] { t.slice(3, 0, 1); }), "axis 3 of a tensor (2, 3, 8)");
+}
+
+TEST_CASE("heads") {
+  std::vector<float> memory(6 * 20);
+  const Tensor columns = Tensor(memory.data(), {6, 20}).columns(4, 12);
+  const Tensor heads = columns.heads(2, 4);
+  CHECK(heads.text() == "(2, 3, 3, 4)");
+  CHECK(heads.as<float>() == memory.data() + 4);
+  CHECK(heads.at(1).at(2).at(1).as<float>() == memory.data() + (1 * 3 + 2) * 20 + 4 + 1 * 4);
+  CHECK(heads.span_bytes() == columns.span_bytes());
+  CHECK(!Tensor().heads(2, 4));
+  says(error_of([&] { columns.heads(4, 4); }), "a tensor (6, 12) as 4 sequences of heads of 4");
+  says(error_of([&] { columns.heads(2, 5); }), "as 2 sequences of heads of 5");
+  says(error_of([&] { columns.heads(0, 4); }), "as 0 sequences");
+}
+
 TEST_CASE("what launchers check") {
   std::vector<float> memory(64);
   const Tensor t(memory.data(), {4, 8});

@@ -84,6 +84,18 @@ Tensor Tensor::rows(TensorIndex first, TensorIndex count) const {
   return part;
 }
 
+Tensor Tensor::slice(int axis, TensorIndex first, TensorIndex count) const {
+  if (!axes) return {};
+  REQUIRE(axis >= 0 && axis < axes, "axis %d of a tensor %s", axis, text().c_str());
+  const int index = 4 - axes + axis;
+  REQUIRE(first >= 0 && count >= 0 && first <= shape[index] - count, "%lld to %lld of axis %d of a tensor %s",
+          (long long)first.value, (long long)(first.value + count.value), axis, text().c_str());
+  Tensor part = *this;
+  part.data = advanced(*this, first * stride[index]);
+  part.shape[index] = count;
+  return part;
+}
+
 Tensor Tensor::columns(TensorIndex first, TensorIndex count) const {
   if (!axes) return {};
   REQUIRE(first >= 0 && count >= 0 && first <= shape[3] - count, "columns %lld to %lld of a tensor %s",
@@ -119,6 +131,18 @@ Tensor Tensor::elements(TensorIndex first, TensorIndex count) const {
   REQUIRE(contiguous() && first >= 0 && count >= 0 && first <= size() - count, "elements %lld to %lld of a tensor %s%s",
           (long long)first.value, (long long)(first.value + count.value), text().c_str(), contiguous() ? "" : ", which is not contiguous");
   return Tensor(advanced(*this, first), type, {count});
+}
+
+Tensor Tensor::heads(TensorIndex B, TensorIndex HD) const {
+  if (!axes) return {};
+  const int64_t all = rows();
+  REQUIRE(B >= 1 && HD >= 1 && all % B.value == 0 && shape[3] % HD.value == 0,
+          "a tensor %s as %lld sequences of heads of %lld: neither its rows nor its columns may be left over",
+          text().c_str(), (long long)B.value, (long long)HD.value);
+  Tensor part(data, type, {B, all / B.value, shape[3] / HD.value, HD});
+  part.stride[1] = stride[2];
+  part.stride[0] = part.shape[1] * stride[2];
+  return part;
 }
 
 void require_tensor(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape,

@@ -4,6 +4,7 @@
 //   Tensor qkv(data, DType::bf16, {N, QKV});
 //   qkv.rows(first, count)    (count, QKV)   some of its rows
 //   qkv.columns(0, NH * HD)   (N, NH HD)     some of its columns; the rows stay QKV elements apart
+//     .heads(B, HD)           (B, T, NH, HD) the rows cut into B sequences and the columns into heads
 //   qkv.as<bf16>()            the pointer; throws if the tensor has another type
 //
 // The last axis is contiguous, and every other axis has a stride. A tensor without axes is absent: an optional argument
@@ -69,6 +70,8 @@ struct Tensor {
   Tensor at(TensorIndex index) const;                      // without the first axis, at this index of it
   Tensor first(TensorShape shape) const;               // the first elements of a contiguous tensor, in this shape
   Tensor elements(TensorIndex first, TensorIndex count) const;  // (count) elements of a contiguous tensor, in memory order
+  Tensor heads(TensorIndex B, TensorIndex HD) const;  // a matrix (B T, n HD) as (B, T, n, HD)
+  Tensor slice(int axis, TensorIndex first, TensorIndex count) const;  // some indices of an axis; axis 0 is the first
 
   std::string text() const;  // "(64, 128)"; "absent"
 };

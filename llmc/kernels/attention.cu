@@ -4,28 +4,17 @@
 
 #include <algorithm>
 #include <climits>
+#include <utility>
 
 #include "llmc/kernels/attention_hopper.cuh"
 #include "llmc/kernels/attention_mma.cuh"
 #include "llmc/kernels/attention_plain.cuh"
 
-AttentionShape packed_attention_shape(int B, int T, int NH, int NKV, int HD) {
-  const int64_t width = (int64_t(NH) + 2 * int64_t(NKV)) * HD, out_width = int64_t(NH) * HD;
-  const AttentionStrides packed{width, width * T};
-  return {B, T, T, NH, NKV, HD, packed, packed, packed, {out_width, out_width * T}};
-}
-
-AttentionShape separate_attention_shape(int B, int Tq, int Tk, int NH, int NKV, int HD) {
-  const int64_t query_width = int64_t(NH) * HD, key_width = int64_t(NKV) * HD;
-  const AttentionStrides queries{query_width, query_width * Tq}, keys{key_width, key_width * Tk};
-  return {B, Tq, Tk, NH, NKV, HD, queries, keys, keys, queries};
-}
-
-double attention_pairs(const AttentionShape& shape) {
-  // Query t sees clamp(ahead + t, 0, Tk) keys: none for t < t0, all Tk for t >= t1.
-  const int64_t ahead = int64_t(shape.query_offset) - shape.key_offset + 1, Tq = shape.Tq, Tk = shape.Tk;
-  const int64_t t0 = std::clamp<int64_t>(-ahead, 0, Tq), t1 = std::clamp<int64_t>(Tk - ahead, t0, Tq);
-  return double(t1 - t0) * (2 * ahead + t0 + t1 - 1) / 2 + double(Tq - t1) * Tk;
+double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead) {
+  // Query t sees clamp(ahead + 1 + t, 0, Tk) keys: none for t < t0, all Tk for t >= t1.
+  const int64_t first = ahead + 1;
+  const int64_t t0 = std::clamp<int64_t>(-first, 0, Tq), t1 = std::clamp<int64_t>(Tk - first, t0, Tq);
+  return double(t1 - t0) * (2 * first + t0 + t1 - 1) / 2 + double(Tq - t1) * Tk;
 }
 
 // ---------------------------------------------------------------------------------------------- the choice
@@ -94,119 +83,131 @@ size_t plain_attention_stack(int HD) { return HD == 64 ? 1552 : HD == 128 ? 3072
 
 namespace {
 
-struct Operand {
-  const char* name;
-  const void* data;
-  const AttentionStrides& strides;
-  int T, heads;
-};
-
-void require_sizes(const char* who, const AttentionShape& s) {
-  REQUIRE(s.B >= 1 && s.Tq >= 1 && s.Tk >= 1, "%s: B = %d, Tq = %d, Tk = %d: expected at least 1 of each", who, s.B,
-          s.Tq, s.Tk);
-  REQUIRE(s.NH >= 1 && s.NKV >= 1 && s.NH % s.NKV == 0,
-          "%s: NH = %d query heads are not a multiple of NKV = %d key/value heads", who, s.NH, s.NKV);
-  REQUIRE(
-      s.query_offset >= 0 && s.key_offset >= 0 && s.query_offset <= INT_MAX - s.Tq && s.key_offset <= INT_MAX - s.Tk,
-      "%s: query_offset = %d with Tq = %d, key_offset = %d with Tk = %d: expected positions 0 to 2^31-1", who,
-      s.query_offset, s.Tq, s.key_offset, s.Tk);
-  const int64_t rows = int64_t(s.Tq) * (s.NH / s.NKV), most = std::max<int64_t>(rows, s.Tk);
-  REQUIRE(most <= INT_MAX - kMostRows && (most / 32 + 1) * s.B * s.NKV <= INT_MAX,
-          "%s: B = %d, Tq = %d, Tk = %d, NH = %d, NKV = %d is too large for one call: split it by sequences or queries",
-          who, s.B, s.Tq, s.Tk, s.NH, s.NKV);
+void require_sizes(const char* who, const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+  REQUIRE(q.axes == 4 && k.axes == 4, "%s: q is %s, and k is %s\n  expected (B, Tq, NH, HD) and (B, Tk, NKV, HD)", who,
+          q.text().c_str(), k.text().c_str());
+  const long long B = q.shape[0], Tq = q.shape[1], NH = q.shape[2], HD = q.shape[3], Tk = k.shape[1], NKV = k.shape[2];
+  for (const long long extent : {B, Tq, Tk, NH, NKV, HD})
+    REQUIRE(extent >= 1 && extent <= INT_MAX,
+            "%s: B = %lld, Tq = %lld, Tk = %lld, NH = %lld, NKV = %lld, HD = %lld: expected 1 to 2^31-1 of each", who,
+            B, Tq, Tk, NH, NKV, HD);
+  REQUIRE(NH % NKV == 0, "%s: NH = %lld query heads are not a multiple of NKV = %lld key/value heads", who, NH, NKV);
+  REQUIRE(options.query_offset >= 0 && options.key_offset >= 0 && options.query_offset <= INT_MAX - Tq &&
+              options.key_offset <= INT_MAX - Tk,
+          "%s: query_offset = %d with Tq = %lld, key_offset = %d with Tk = %lld: expected positions 0 to 2^31-1", who,
+          options.query_offset, Tq, options.key_offset, Tk);
+  const long long most = std::max(Tq * (NH / NKV), Tk);
+  REQUIRE(most <= INT_MAX - kMostRows && (most / 32 + 1) * B * NKV <= INT_MAX,
+          "%s: B = %lld, Tq = %lld, Tk = %lld, NH = %lld, NKV = %lld is too large for one call: split it by sequences "
+          "or queries",
+          who, B, Tq, Tk, NH, NKV);
 }
 
-void require_operand(const char* who, const Operand& operand, const AttentionShape& shape) {
-  const int B = shape.B, T = operand.T;
-  const int64_t row = operand.strides.row, batch = operand.strides.batch, width = int64_t(operand.heads) * shape.HD;
-  REQUIRE(operand.data && reinterpret_cast<uintptr_t>(operand.data) % 16 == 0,
-          "%s: %s is at %p: expected an address that is a multiple of 16 bytes", who, operand.name, operand.data);
+// Checks one of q, k, v, out and their gradients, which has the shape and the type of another.
+void require_heads(const char* who, const char* name, const Tensor& t, const Tensor& like) {
+  REQUIRE(t.axes == 4 && std::equal(t.shape, t.shape + 4, like.shape) && t.type == like.type,
+          "%s: %s is %s%s%s\n  expected %s of %s", who, name, t.text().c_str(), t ? " of " : "",
+          t ? dtype_name(t.type) : "", like.text().c_str(), dtype_name(like.type));
+  const int64_t B = t.shape[0], T = t.shape[1], heads = t.shape[2], HD = t.shape[3], width = heads * HD;
+  const int64_t batch = t.stride[0], row = t.stride[1];
+  REQUIRE(heads == 1 || t.stride[2] == HD, "%s: the heads of %s %s are %lld elements apart, not %lld", who, name,
+          t.text().c_str(), (long long)t.stride[2], (long long)HD);
+  REQUIRE(t.data && reinterpret_cast<uintptr_t>(t.data) % 16 == 0,
+          "%s: %s is at %p: expected an address that is a multiple of 16 bytes", who, name, t.data);
   REQUIRE(row % 8 == 0 && batch % 8 == 0, "%s: %s has strides %lld (row) and %lld (batch): expected multiples of 8",
-          who, operand.name, (long long)row, (long long)batch);
+          who, name, (long long)row, (long long)batch);
   const bool batch_outside = (T == 1 || row >= width) && (B == 1 || batch >= (T - 1) * row + width);
   const bool row_outside = (B == 1 || batch >= width) && (T == 1 || row >= (B - 1) * batch + width);
-  REQUIRE(batch_outside || row_outside,
-          "%s: %s (B = %d, T = %d, %d heads of %d) has strides %lld (row) and %lld (batch): positions overlap", who,
-          operand.name, B, T, operand.heads, shape.HD, (long long)row, (long long)batch);
+  REQUIRE(batch_outside || row_outside, "%s: %s %s has strides %lld (row) and %lld (batch): positions overlap", who,
+          name, t.text().c_str(), (long long)row, (long long)batch);
 }
 
-template <class T>
-size_t bytes_of(const Operand& operand, const AttentionShape& shape) {
-  return span_of(operand.strides, shape.B, operand.T, operand.heads, shape.HD) * sizeof(T);
+// The kernels know the strides of q, k, v and out alone.
+void require_strides(const char* who, const char* name, const Tensor& t, const char* like_name, const Tensor& like) {
+  for (const int axis : {0, 1})
+    REQUIRE(t.shape[axis] == 1 || t.stride[axis] == like.stride[axis],
+            "%s: %s has strides %lld (row) and %lld (batch), %s has %lld and %lld: expected the same", who, name,
+            (long long)t.stride[1], (long long)t.stride[0], like_name, (long long)like.stride[1],
+            (long long)like.stride[0]);
 }
 
-template <class T>
-void require_apart(const char* who, const Operand& result, const Operand& input, const AttentionShape& shape) {
-  REQUIRE(!overlap(result.data, bytes_of<T>(result, shape), input.data, bytes_of<T>(input, shape)),
-          "%s: %s overlaps %s, which is read after it is begun", who, result.name, input.name);
-}
+AttentionStrides strides_of(const Tensor& t) { return {t.stride[1], t.stride[0]}; }
 
-void require_floats(const char* who, const char* name, const float* data) {
-  REQUIRE(data, "%s: %s is null: expected (B,NH,Tq) floats", who, name);
+// Checks what forward and backward have in common, and chooses the kernel.
+AttentionCall checked_call(const char* who, Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& q,
+                           const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  require_sizes(who, q, k, options);
+  const int B = int(q.shape[0]), Tq = int(q.shape[1]), NH = int(q.shape[2]), HD = int(q.shape[3]);
+  const int Tk = int(k.shape[1]), NKV = int(k.shape[2]);
+  const AttentionChoice choice = choose_attention_kernel(options.kernel, stream.device().info(), q.type, HD);
+  const Tensor keys(nullptr, q.type, {B, Tk, NKV, HD});
+  require_heads(who, "out", out, q);
+  require_heads(who, "q", q, q);
+  require_heads(who, "k", k, keys);
+  require_heads(who, "v", v, keys);
+  require_tensor(who, "lse", lse, DType::fp32, {B, NH, Tq});
+  require_tensor(who, "document_start", options.document_start, DType::int32, {B, Tq}, true);
+  return {choice.kernel,
+          {B, Tq, Tk, NH, NKV, HD, strides_of(q), strides_of(k), strides_of(v), strides_of(out), options.query_offset,
+           options.key_offset, options.document_start.as<int>()},
+          out,
+          lse,
+          q,
+          k,
+          v,
+          options.document_start};
 }
 
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-template <class T>
-void attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v, const AttentionShape& s,
-                       AttentionKernel kernel, float* amax) {
+void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
+                       const Tensor& v, const AttentionOptions& options, float* amax) {
   const char* who = "attention_forward";
-  require_sizes(who, s);
-  const auto choice = choose_attention_kernel(kernel, stream.device().info(), kDType<T>, s.HD);
-  const Operand result{"out", out, s.out, s.Tq, s.NH};
-  require_operand(who, result, s);
-  for (const Operand& input :
-       {Operand{"q", q, s.q, s.Tq, s.NH}, Operand{"k", k, s.k, s.Tk, s.NKV}, Operand{"v", v, s.v, s.Tk, s.NKV}}) {
-    require_operand(who, input, s);
-    require_apart<T>(who, result, input, s);
-  }
-  require_floats(who, "lse", lse);
-  if constexpr (std::is_same_v<T, bf16>) {
-    if (choice.kernel == AttentionKernel::hopper) return hopper_attention_forward(stream, out, lse, q, k, v, s, amax);
-    if (choice.kernel == AttentionKernel::mma) return mma_attention_forward(stream, out, lse, q, k, v, s, amax);
-  }
-  plain_attention_forward(stream, out, lse, q, k, v, s, amax);
+  AttentionCall call = checked_call(who, stream, out, lse, q, k, v, options);
+  require_apart(who, "out", out, "q", q);
+  require_apart(who, "out", out, "k", k);
+  require_apart(who, "out", out, "v", v);
+  call.amax = amax;
+  if (call.kernel == AttentionKernel::hopper) return hopper_attention_forward(stream, call);
+  if (call.kernel == AttentionKernel::mma) return mma_attention_forward(stream, call);
+  plain_attention_forward(stream, call);
 }
 
-template <class T>
-void attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const T* dout, const T* out,
-                        const float* lse, const T* q, const T* k, const T* v, const AttentionShape& s,
-                        AttentionKernel kernel, AttentionAccumulate accumulate) {
+void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& delta,
+                        const Tensor& dout, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
+                        const Tensor& v, const AttentionOptions& options, AttentionAccumulate accumulate) {
   const char* who = "attention_backward";
-  require_sizes(who, s);
-  const auto choice = choose_attention_kernel(kernel, stream.device().info(), kDType<T>, s.HD);
-  const Operand results[] = {{"dq", dq, s.q, s.Tq, s.NH}, {"dk", dk, s.k, s.Tk, s.NKV}, {"dv", dv, s.v, s.Tk, s.NKV}};
-  for (const Operand& input :
-       {Operand{"dout", dout, s.out, s.Tq, s.NH}, Operand{"out", out, s.out, s.Tq, s.NH},
-        Operand{"q", q, s.q, s.Tq, s.NH}, Operand{"k", k, s.k, s.Tk, s.NKV}, Operand{"v", v, s.v, s.Tk, s.NKV}}) {
-    require_operand(who, input, s);
-    for (const Operand& result : results) {
-      require_operand(who, result, s);
-      require_apart<T>(who, result, input, s);
-    }
+  AttentionCall call = checked_call(who, stream, out, lse, q, k, v, options);
+  struct Pair {
+    const char* name;
+    const Tensor& gradient;
+    const char* of_name;
+    const Tensor& of;
+  };
+  for (const Pair& p : {Pair{"dout", dout, "out", out}, {"dq", dq, "q", q}, {"dk", dk, "k", k}, {"dv", dv, "v", v}}) {
+    require_heads(who, p.name, p.gradient, p.of);
+    require_strides(who, p.name, p.gradient, p.of_name, p.of);
   }
-  require_floats(who, "delta", delta);
-  require_floats(who, "lse", lse);
-  if constexpr (std::is_same_v<T, bf16>) {
-    if (choice.kernel == AttentionKernel::hopper) {
-      hopper_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
-      return hopper_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
-    }
-    if (choice.kernel == AttentionKernel::mma) {
-      mma_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
-      return mma_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
-    }
+  for (const auto& [name, result] : {std::pair{"dq", dq}, {"dk", dk}, {"dv", dv}}) {
+    require_apart(who, name, result, "dout", dout);
+    require_apart(who, name, result, "out", out);
+    require_apart(who, name, result, "q", q);
+    require_apart(who, name, result, "k", k);
+    require_apart(who, name, result, "v", v);
   }
-  plain_attention_dq(stream, dq, delta, dout, out, lse, q, k, v, s, accumulate.dq);
-  plain_attention_dkv(stream, dk, dv, delta, dout, lse, q, k, v, s, accumulate.dkv);
+  require_tensor(who, "delta", delta, DType::fp32, {q.shape[0], q.shape[2], q.shape[1]});
+  call.dq = dq, call.dk = dk, call.dv = dv, call.delta = delta, call.dout = dout, call.accumulate = accumulate;
+  switch (call.kernel) {
+    case AttentionKernel::hopper:
+      hopper_attention_dq(stream, call);
+      return hopper_attention_dkv(stream, call);
+    case AttentionKernel::mma:
+      mma_attention_dq(stream, call);
+      return mma_attention_dkv(stream, call);
+    default:
+      plain_attention_dq(stream, call);
+      return plain_attention_dkv(stream, call);
+  }
 }
-
-#define INSTANTIATE(T)                                                                                                \
-  template void attention_forward(Stream&, T*, float*, const T*, const T*, const T*, const AttentionShape&,           \
-                                  AttentionKernel, float*);                                                           \
-  template void attention_backward(Stream&, T*, T*, T*, float*, const T*, const T*, const float*, const T*, const T*, \
-                                   const T*, const AttentionShape&, AttentionKernel, AttentionAccumulate);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

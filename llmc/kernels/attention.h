@@ -11,10 +11,10 @@
 // (Tq = 1, query_offset = Tk - 1), and queries or keys that come in pieces.
 // A query that sees no key has out = 0, lse = -infinity and dq = 0, and adds nothing to dk and dv.
 //
-// Head h of q attends to head h / (NH / NKV) of k and v. T is float or bf16. Scores, softmax, sums and accumulators are
-// fp32 and are rounded to T once. Deterministic: a sum is never split among blocks or added with atomics, and its order
-// depends on the shape and the kernel alone. Even keys that a query does not see must be finite, because the kernels
-// multiply them by zero.
+// Head h of q attends to head h / (NH / NKV) of k and v. Scores, softmax, sums and accumulators are fp32 and are
+// rounded once. Deterministic: a sum is never split among blocks or added with atomics, and its order depends on the
+// shape and the kernel alone. Even keys that a query does not see must be finite, because the kernels multiply them by
+// zero.
 #pragma once
 
 #include <cstdint>
@@ -22,30 +22,13 @@
 
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
+#include "llmc/device/tensor.h"
 
-// Layout of a tensor's heads, in elements: `row` is the distance from one position of a sequence to the next, `batch`
-// the distance from one sequence to the next. Both are multiples of 8. The heads of one position are contiguous.
-struct AttentionStrides {
-  int64_t row = 0, batch = 0;
-};
-
-struct AttentionShape {
-  int B = 0, Tq = 0, Tk = 0, NH = 0, NKV = 0, HD = 0;  // HD: 16 to 256 in steps of 8
-  // Strides of q (B,Tq,NH,HD), k and v (B,Tk,NKV,HD), and out (B,Tq,NH,HD). A gradient has the strides of its tensor.
-  AttentionStrides q, k, v, out;
-  int query_offset = 0, key_offset = 0;
-  const int* document_start = nullptr;  // (B,Tq) on the device: position of the document's first key; null: all 0
-};
-
-// q, k and v are columns of packed rows (B*T, (NH + 2 NKV) HD); out is (B*T, NH HD).
-AttentionShape packed_attention_shape(int B, int T, int NH, int NKV, int HD);
-// q, k, v and out are separate buffers without gaps.
-AttentionShape separate_attention_shape(int B, int Tq, int Tk, int NH, int NKV, int HD);
-
-// Returns the number of pairs of a query and a key that the offsets allow for one head of one sequence. Document starts
-// are ignored. Forward needs 4 HD FLOPs per pair and head. Backward needs 10 HD; our two backward kernels execute 14
-// HD, because both compute the scores and dout.v.
-double attention_pairs(const AttentionShape& shape);
+// Returns the number of pairs of a query and a key that the offsets allow for one head of one sequence. `ahead` is the
+// position of the first query minus that of the first key; document starts are ignored. Forward needs 4 HD FLOPs per
+// pair and head. Backward needs 10 HD; our two backward kernels execute 14 HD, because both compute the scores and
+// dout.v.
+double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead);
 
 // plain: one thread per row (query or key), on any device. mma: tensor cores (sm_80 and newer), bf16, head sizes 64 and
 // 128. hopper: the same types and head sizes on sm_90 only, with TMA and wgmma.
@@ -67,26 +50,34 @@ AttentionChoice choose_attention_kernel(AttentionKernel asked, const DeviceInfo&
 // kernels in dev/test/cuda_baseline.tsv. The stack frames of all other kernels are 64 bytes or less.
 size_t plain_attention_stack(int HD);
 
-// Writes out (=) and lse (B,NH,Tq) (=). Pointers of T must be multiples of 16 bytes. If `amax` (on the device) is not
-// null, the kernel raises it to the largest |out|, as rounded to T. Throws if a size, stride or pointer is invalid, if
-// out overlaps an input, or if choose_attention_kernel throws.
-template <class T>
-void attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
-                       const AttentionShape& shape, AttentionKernel kernel = AttentionKernel::automatic,
-                       float* amax = nullptr);
+struct AttentionOptions {
+  int query_offset = 0, key_offset = 0;  // the position of the first query and of the first key
+  Tensor document_start = {};            // (B, Tq) int32: position of the document's first key; absent: all 0
+  AttentionKernel kernel = AttentionKernel::automatic;
+};
+
+// q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD); HD is 16 to 256 in steps of 8. They are all fp32 or all
+// bf16. The heads of one position are contiguous. The strides of B and T are multiples of 8, and data is a multiple of
+// 16 bytes. So these tensors can be columns of packed rows: Tensor::heads() cuts them. lse and delta are (B, NH, Tq)
+// fp32.
+
+// Writes out (=) and lse (=). If `amax` (on the device) is not null, the kernel raises it to the largest |out|, as it
+// is rounded. Throws if a type, shape, stride or address is invalid, if out overlaps an input, or if
+// choose_attention_kernel throws.
+void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
+                       const Tensor& v, const AttentionOptions& options, float* amax = nullptr);
 
 // Selects the gradients that backward adds to (+=) instead of setting (=). The sum over all queries of the call and all
-// query heads of the group is complete in fp32 before it is added to T once. So in bf16 each call costs one rounding,
-// not each query.
+// query heads of the group is complete in fp32 before it is added once. So in bf16 each call costs one rounding, not
+// each query.
 struct AttentionAccumulate {
   bool dq = false;   // if keys come in pieces: each call adds its keys' part
   bool dkv = false;  // if queries come in pieces: each call adds its queries' part
 };
 
-// Writes dq, dk and dv (= or +=, see above) from dout, forward's out and lse, and q, k, v. If the keys come in pieces,
-// out and lse must be those over all keys. delta (B,NH,Tq) is scratch: the sum over a head of dout * out. Gradients
-// must not overlap an input. Throws as attention_forward does.
-template <class T>
-void attention_backward(Stream& stream, T* dq, T* dk, T* dv, float* delta, const T* dout, const T* out,
-                        const float* lse, const T* q, const T* k, const T* v, const AttentionShape& shape,
-                        AttentionKernel kernel = AttentionKernel::automatic, AttentionAccumulate accumulate = {});
+// Writes dq, dk and dv (= or +=, see above) from dout, forward's out and lse, and q, k, v. A gradient has the shape and
+// the strides of its tensor. If the keys come in pieces, out and lse must be those over all keys. delta is scratch: the
+// sum over a head of dout * out. Gradients must not overlap an input. Throws as attention_forward does.
+void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& delta,
+                        const Tensor& dout, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
+                        const Tensor& v, const AttentionOptions& options, AttentionAccumulate accumulate = {});

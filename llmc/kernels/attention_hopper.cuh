@@ -164,25 +164,21 @@ __device__ static __forceinline__ void store_rows(const TensorMap& map, int head
 
 // ---------------------------------------------------------------------------------------------- for launchers
 
-// Returns a tensor map with boxes of `rows` rows and 64 columns of a head. Dimensions: columns, heads, positions,
-// sequences.
-inline TensorMap map_of_rows(Device& device, const bf16* data, const AttentionStrides& strides, int B, int T, int heads,
-                             int HD, int rows, const char* who) {
+// Returns the map of a tensor (B, T, heads, HD), with boxes of `rows` rows and 64 columns of a head. Dimensions:
+// columns, heads, positions, sequences.
+inline TensorMap map_of_rows(Device& device, const Tensor& tensor, int rows, const char* who) {
   TmaTensor view;
-  view.data = data;
-  const int64_t sizes[] = {HD, heads, T, B}, apart[] = {HD, strides.row, strides.batch};
+  view.data = tensor.data;
   const int box[] = {64, 1, rows, 1};
-  for (int i = 0; i < 4; ++i) view.sizes[i] = sizes[i], view.box[i] = box[i];
+  for (int i = 0; i < 4; ++i) view.sizes[i] = tensor.shape[3 - i], view.box[i] = box[i];
+  const int64_t apart[] = {tensor.shape[3], tensor.stride[1], tensor.stride[0]};
   for (int i = 0; i < 3; ++i) view.strides[i] = apart[i] * int64_t(sizeof(bf16));
   return tensor_map(device, view, who);
 }
 
 // Returns false in a GPU build whose ARCH does not include 90a, otherwise true.
 bool hopper_attention_is_built();
-// Called by attention_forward and attention_backward, which have checked all arguments.
-void hopper_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
-                              const AttentionShape& shape, float* amax);
-void hopper_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
-                         const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate);
-void hopper_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,
-                          const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate);
+// Called by attention_forward and attention_backward.
+void hopper_attention_forward(Stream& stream, const AttentionCall& call);
+void hopper_attention_dq(Stream& stream, const AttentionCall& call);
+void hopper_attention_dkv(Stream& stream, const AttentionCall& call);

@@ -300,23 +300,20 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void hopper_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,
-                          const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+void hopper_attention_dkv(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
   const char* who = "attention_hopper, dk and dv";
-  with_tensor_core_head_size(HD, [&](auto head_size) {
+  with_tensor_core_head_size(s.HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
     launch<attention_hopper_dkv_kernel<kHD>>(
-        dkv_work(stream, who, RateClass::attention_hopper_backward, dk, dv, delta, dout, lse, q, k, v, shape),
-        blocks_for(size_t(Tk), Shared::kKeys) * unsigned(NKV * B), Shared::kThreads, sizeof(Shared),
-        map_of_rows(device, dk, shape.k, B, Tk, NKV, HD, kGroupRows, who),
-        map_of_rows(device, dv, shape.v, B, Tk, NKV, HD, kGroupRows, who),
-        map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
-        map_of_rows(device, dout, shape.out, B, Tq, NH, HD, Shared::kQueries, who),
-        map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
-        map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), dk, dv, lse, delta, shape,
-        1 / std::sqrt(float(HD)), accumulate);
+        dkv_work(stream, who, RateClass::attention_hopper_backward, call),
+        blocks_for(size_t(s.Tk), Shared::kKeys) * unsigned(s.NKV * s.B), Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, call.dk, kGroupRows, who), map_of_rows(device, call.dv, kGroupRows, who),
+        map_of_rows(device, call.q, Shared::kQueries, who), map_of_rows(device, call.dout, Shared::kQueries, who),
+        map_of_rows(device, call.k, Shared::kKeys, who), map_of_rows(device, call.v, Shared::kKeys, who),
+        call.dk.as<bf16>(), call.dv.as<bf16>(), call.lse.as<float>(), call.delta.as<float>(), s, call.scale(),
+        call.accumulate.dkv);
   });
 }

@@ -233,23 +233,20 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void hopper_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
-                         const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+void hopper_attention_dq(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
   const char* who = "attention_hopper, dq";
-  with_tensor_core_head_size(HD, [&](auto head_size) {
+  with_tensor_core_head_size(s.HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
-    const unsigned ranges = blocks_for(size_t(Tq), Shared::kQueries);
+    const unsigned ranges = blocks_for(size_t(s.Tq), Shared::kQueries);
     launch<attention_hopper_dq_kernel<kHD>>(
-        dq_work(stream, who, RateClass::attention_hopper_backward, dq, delta, dout, out, lse, q, k, v, shape),
-        ranges * unsigned(NH * B), Shared::kThreads, sizeof(Shared),
-        map_of_rows(device, dq, shape.q, B, Tq, NH, HD, kGroupRows, who),
-        map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
-        map_of_rows(device, dout, shape.out, B, Tq, NH, HD, Shared::kQueries, who),
-        map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
-        map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), dq, delta, dout, out, lse, shape,
-        1 / std::sqrt(float(HD)), int(ranges), accumulate);
+        dq_work(stream, who, RateClass::attention_hopper_backward, call), ranges * unsigned(s.NH * s.B),
+        Shared::kThreads, sizeof(Shared), map_of_rows(device, call.dq, kGroupRows, who),
+        map_of_rows(device, call.q, Shared::kQueries, who), map_of_rows(device, call.dout, Shared::kQueries, who),
+        map_of_rows(device, call.k, Shared::kKeys, who), map_of_rows(device, call.v, Shared::kKeys, who),
+        call.dq.as<bf16>(), call.delta.as<float>(), call.dout.as<bf16>(), call.out.as<bf16>(), call.lse.as<float>(), s,
+        call.scale(), int(ranges), call.accumulate.dq);
   });
 }

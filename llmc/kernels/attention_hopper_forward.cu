@@ -235,22 +235,18 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
 
 bool hopper_attention_is_built() { return kBuildHasHopper; }
 
-void hopper_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
-                              const AttentionShape& shape, float* amax) {
-  const int B = shape.B, Tq = shape.Tq, Tk = shape.Tk, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
+void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
   const char* who = "attention_hopper, forward";
-  with_tensor_core_head_size(HD, [&](auto head_size) {
+  with_tensor_core_head_size(s.HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
-    const unsigned ranges = blocks_for(size_t(Tq), Shared::kQueries);
+    const unsigned ranges = blocks_for(size_t(s.Tq), Shared::kQueries);
     launch<attention_hopper_forward_kernel<kHD>>(
-        forward_work(stream, who, RateClass::attention_hopper_forward, out, lse, q, k, v, shape, amax),
-        ranges * unsigned(NH * B), Shared::kThreads, sizeof(Shared),
-        map_of_rows(device, out, shape.out, B, Tq, NH, HD, kGroupRows, who),
-        map_of_rows(device, q, shape.q, B, Tq, NH, HD, Shared::kQueries, who),
-        map_of_rows(device, k, shape.k, B, Tk, NKV, HD, Shared::kKeys, who),
-        map_of_rows(device, v, shape.v, B, Tk, NKV, HD, Shared::kKeys, who), lse, shape, 1 / std::sqrt(float(HD)),
-        int(ranges), amax);
+        forward_work(stream, who, RateClass::attention_hopper_forward, call), ranges * unsigned(s.NH * s.B),
+        Shared::kThreads, sizeof(Shared), map_of_rows(device, call.out, kGroupRows, who),
+        map_of_rows(device, call.q, Shared::kQueries, who), map_of_rows(device, call.k, Shared::kKeys, who),
+        map_of_rows(device, call.v, Shared::kKeys, who), call.lse.as<float>(), s, call.scale(), int(ranges), call.amax);
   });
 }

@@ -197,10 +197,7 @@ __device__ static __forceinline__ void raise_amax(float* amax, int row0, int cou
 
 // ---------------------------------------------------------------------------------------------- for launchers
 
-// Called by attention_forward and attention_backward, which have checked all arguments.
-void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
-                           const AttentionShape& shape, float* amax);
-void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
-                      const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate);
-void mma_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,
-                       const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate);
+// Called by attention_forward and attention_backward.
+void mma_attention_forward(Stream& stream, const AttentionCall& call);
+void mma_attention_dq(Stream& stream, const AttentionCall& call);
+void mma_attention_dkv(Stream& stream, const AttentionCall& call);

@@ -221,18 +221,17 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void mma_attention_dkv(Stream& stream, bf16* dk, bf16* dv, const float* delta, const bf16* dout, const float* lse,
-                       const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tk = shape.Tk, NKV = shape.NKV, HD = shape.HD;
+void mma_attention_dkv(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
   const auto launch_with = [&]<int kHD, int kWarps, int kQueries>(std::integer_sequence<int, kHD, kWarps, kQueries>) {
     using Shared = Tiles<kHD, kWarps, kQueries>;
     launch<attention_mma_dkv_kernel<kHD, kWarps, kQueries>>(
-        dkv_work(stream, "attention_mma, dk and dv", RateClass::attention_mma_backward, dk, dv, delta, dout, lse, q, k,
-                 v, shape),
-        blocks_for(size_t(Tk), Shared::kRows) * unsigned(NKV * B), 32 * kWarps, sizeof(Shared), dk, dv, dout, lse,
-        delta, q, k, v, shape, 1 / std::sqrt(float(HD)), accumulate);
+        dkv_work(stream, "attention_mma, dk and dv", RateClass::attention_mma_backward, call),
+        blocks_for(size_t(s.Tk), Shared::kRows) * unsigned(s.NKV * s.B), 32 * kWarps, sizeof(Shared),
+        call.dk.as<bf16>(), call.dv.as<bf16>(), call.dout.as<bf16>(), call.lse.as<float>(), call.delta.as<float>(),
+        call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s, call.scale(), call.accumulate.dkv);
   };
-  if (HD == 64) launch_with(std::integer_sequence<int, 64, 8, 64>{});
+  if (s.HD == 64) launch_with(std::integer_sequence<int, 64, 8, 64>{});
   else if (sizeof(Tiles<128, 8, 64>) <= stream.device().info().shared_bytes_per_block)
     launch_with(std::integer_sequence<int, 128, 8, 64>{});
   else launch_with(std::integer_sequence<int, 128, 4, 32>{});  // 99 KiB: sm_86 and sm_89

@@ -147,17 +147,16 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void mma_attention_dq(Stream& stream, bf16* dq, float* delta, const bf16* dout, const bf16* out, const float* lse,
-                      const bf16* q, const bf16* k, const bf16* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, HD = shape.HD;
-  with_tensor_core_head_size(HD, [&](auto head_size) {
+void mma_attention_dq(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
+  with_tensor_core_head_size(s.HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
-    const unsigned ranges = blocks_for(size_t(Tq), Shared::kRows);
-    launch<attention_mma_dq_kernel<kHD>>(dq_work(stream, "attention_mma, dq", RateClass::attention_mma_backward, dq,
-                                                 delta, dout, out, lse, q, k, v, shape),
-                                         ranges * unsigned(NH * B), 32 * Shared::kWarps, sizeof(Shared), dq, delta,
-                                         dout, out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges),
-                                         accumulate);
+    const unsigned ranges = blocks_for(size_t(s.Tq), Shared::kRows);
+    launch<attention_mma_dq_kernel<kHD>>(
+        dq_work(stream, "attention_mma, dq", RateClass::attention_mma_backward, call), ranges * unsigned(s.NH * s.B),
+        32 * Shared::kWarps, sizeof(Shared), call.dq.as<bf16>(), call.delta.as<float>(), call.dout.as<bf16>(),
+        call.out.as<bf16>(), call.lse.as<float>(), call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s,
+        call.scale(), int(ranges), call.accumulate.dq);
   });
 }

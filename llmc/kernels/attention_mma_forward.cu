@@ -167,20 +167,18 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-void mma_attention_forward(Stream& stream, bf16* out, float* lse, const bf16* q, const bf16* k, const bf16* v,
-                           const AttentionShape& shape, float* amax) {
-  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, HD = shape.HD;
-  const unsigned ranges = blocks_for(size_t(Tq), kRows);
-  with_tensor_core_head_size(HD, [&](auto constant) {
+void mma_attention_forward(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
+  const unsigned ranges = blocks_for(size_t(s.Tq), kRows);
+  with_tensor_core_head_size(s.HD, [&](auto constant) {
     constexpr int kHD = decltype(constant)::value;
     const auto start = [&](auto finds_amax) {
       launch<attention_mma_forward_kernel<kHD, decltype(finds_amax)::value>>(
-          forward_work(stream, "attention_mma, forward", RateClass::attention_mma_forward, out, lse, q, k, v, shape,
-                       amax),
-          ranges * unsigned(NH * B), kThreads, sizeof(Tiles<kHD>), out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)),
-          int(ranges), amax);
+          forward_work(stream, "attention_mma, forward", RateClass::attention_mma_forward, call),
+          ranges * unsigned(s.NH * s.B), kThreads, sizeof(Tiles<kHD>), call.out.as<bf16>(), call.lse.as<float>(),
+          call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s, call.scale(), int(ranges), call.amax);
     };
-    if (amax) start(std::true_type{});
+    if (call.amax) start(std::true_type{});
     else start(std::false_type{});
   });
 }

@@ -165,13 +165,7 @@ inline int chunks_of_tile(size_t row_bytes) {
 // rows for.
 inline int threads_of_block(int rows) { return least(kRowsOfBlock, (rows + 31) / 32 * 32); }
 
-// Called by attention_forward and attention_backward, which have checked all arguments.
-template <class T>
-void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
-                             const AttentionShape& shape, float* amax);
-template <class T>
-void plain_attention_dq(Stream& stream, T* dq, float* delta, const T* dout, const T* out, const float* lse, const T* q,
-                        const T* k, const T* v, const AttentionShape& shape, bool accumulate);
-template <class T>
-void plain_attention_dkv(Stream& stream, T* dk, T* dv, const float* delta, const T* dout, const float* lse, const T* q,
-                         const T* k, const T* v, const AttentionShape& shape, bool accumulate);
+// Called by attention_forward and attention_backward.
+void plain_attention_forward(Stream& stream, const AttentionCall& call);
+void plain_attention_dq(Stream& stream, const AttentionCall& call);
+void plain_attention_dkv(Stream& stream, const AttentionCall& call);

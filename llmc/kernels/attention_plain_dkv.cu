@@ -102,28 +102,24 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-template <class T>
-void plain_attention_dkv(Stream& stream, T* dk, T* dv, const float* delta, const T* dout, const float* lse, const T* q,
-                         const T* k, const T* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tk = shape.Tk, NKV = shape.NKV, HD = shape.HD;
-  const int threads = threads_of_block(Tk);
-  const unsigned ranges = blocks_for(size_t(Tk), size_t(threads));
-  with_head_size(HD, [&](auto constant) {
-    constexpr int kHD = decltype(constant)::value;
-    const size_t transposed_bytes = 2 * size_t(HD) * sizeof(float);
-    const size_t rows_bytes = 2 * size_t(row_stride<kHD>(HD)) * sizeof(float);
-    const bool in_turn = (transposed_bytes + rows_bytes) * kChunk > kTileBytes;
-    const size_t row_bytes = in_turn ? rows_bytes : transposed_bytes + rows_bytes;
-    const int chunks = chunks_of_tile(row_bytes);
-    launch<attention_dkv_kernel<T, kHD>>(
-        dkv_work(stream, "attention_backward, dk and dv", RateClass::attention_plain_backward, dk, dv, delta, dout, lse,
-                 q, k, v, shape),
-        ranges * unsigned(NKV * B), threads, sizeof(QueryRows) + chunks * kChunk * row_bytes, dk, dv, dout, lse, delta,
-        q, k, v, shape, 1 / std::sqrt(float(HD)), chunks, in_turn, accumulate);
+void plain_attention_dkv(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
+  const int threads = threads_of_block(s.Tk);
+  const unsigned ranges = blocks_for(size_t(s.Tk), size_t(threads));
+  const Work work = dkv_work(stream, "attention_backward, dk and dv", RateClass::attention_plain_backward, call);
+  with_type(work.name, call.q.type, [&](auto number) {
+    using T = decltype(number);
+    with_head_size(s.HD, [&](auto constant) {
+      constexpr int kHD = decltype(constant)::value;
+      const size_t transposed_bytes = 2 * size_t(s.HD) * sizeof(float);
+      const size_t rows_bytes = 2 * size_t(row_stride<kHD>(s.HD)) * sizeof(float);
+      const bool in_turn = (transposed_bytes + rows_bytes) * kChunk > kTileBytes;
+      const size_t row_bytes = in_turn ? rows_bytes : transposed_bytes + rows_bytes;
+      const int chunks = chunks_of_tile(row_bytes);
+      launch<attention_dkv_kernel<T, kHD>>(
+          work, ranges * unsigned(s.NKV * s.B), threads, sizeof(QueryRows) + chunks * kChunk * row_bytes,
+          call.dk.as<T>(), call.dv.as<T>(), call.dout.as<T>(), call.lse.as<float>(), call.delta.as<float>(),
+          call.q.as<T>(), call.k.as<T>(), call.v.as<T>(), s, call.scale(), chunks, in_turn, call.accumulate.dkv);
+    });
   });
 }
-
-template void plain_attention_dkv(Stream&, float*, float*, const float*, const float*, const float*, const float*,
-                                  const float*, const float*, const AttentionShape&, bool);
-template void plain_attention_dkv(Stream&, bf16*, bf16*, const float*, const bf16*, const float*, const bf16*,
-                                  const bf16*, const bf16*, const AttentionShape&, bool);

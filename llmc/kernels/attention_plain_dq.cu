@@ -80,25 +80,21 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-template <class T>
-void plain_attention_dq(Stream& stream, T* dq, float* delta, const T* dout, const T* out, const float* lse, const T* q,
-                        const T* k, const T* v, const AttentionShape& shape, bool accumulate) {
-  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
-  const int rows = Tq * (NH / NKV), threads = threads_of_block(rows);
+void plain_attention_dq(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
+  const int rows = s.Tq * (s.NH / s.NKV), threads = threads_of_block(rows);
   const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
-  with_head_size(HD, [&](auto constant) {
-    constexpr int kHD = decltype(constant)::value;
-    const size_t row_bytes = size_t(2 * HD + row_stride<kHD>(HD)) * sizeof(float);
-    const int chunks = chunks_of_tile(row_bytes);
-    launch<attention_dq_kernel<T, kHD>>(dq_work(stream, "attention_backward, dq", RateClass::attention_plain_backward,
-                                                dq, delta, dout, out, lse, q, k, v, shape),
-                                        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, dq, delta,
-                                        dout, out, lse, q, k, v, shape, 1 / std::sqrt(float(HD)), int(ranges), chunks,
-                                        accumulate);
+  const Work work = dq_work(stream, "attention_backward, dq", RateClass::attention_plain_backward, call);
+  with_type(work.name, call.q.type, [&](auto number) {
+    using T = decltype(number);
+    with_head_size(s.HD, [&](auto constant) {
+      constexpr int kHD = decltype(constant)::value;
+      const size_t row_bytes = size_t(2 * s.HD + row_stride<kHD>(s.HD)) * sizeof(float);
+      const int chunks = chunks_of_tile(row_bytes);
+      launch<attention_dq_kernel<T, kHD>>(work, ranges * unsigned(s.NKV * s.B), threads, chunks * kChunk * row_bytes,
+                                          call.dq.as<T>(), call.delta.as<float>(), call.dout.as<T>(), call.out.as<T>(),
+                                          call.lse.as<float>(), call.q.as<T>(), call.k.as<T>(), call.v.as<T>(), s,
+                                          call.scale(), int(ranges), chunks, call.accumulate.dq);
+    });
   });
 }
-
-template void plain_attention_dq(Stream&, float*, float*, const float*, const float*, const float*, const float*,
-                                 const float*, const float*, const AttentionShape&, bool);
-template void plain_attention_dq(Stream&, bf16*, float*, const bf16*, const bf16*, const float*, const bf16*,
-                                 const bf16*, const bf16*, const AttentionShape&, bool);

@@ -101,24 +101,21 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-template <class T>
-void plain_attention_forward(Stream& stream, T* out, float* lse, const T* q, const T* k, const T* v,
-                             const AttentionShape& shape, float* amax) {
-  const int B = shape.B, Tq = shape.Tq, NH = shape.NH, NKV = shape.NKV, HD = shape.HD;
-  const int rows = Tq * (NH / NKV), threads = threads_of_block(rows);
+void plain_attention_forward(Stream& stream, const AttentionCall& call) {
+  const AttentionShape& s = call.shape;
+  const int rows = s.Tq * (s.NH / s.NKV), threads = threads_of_block(rows);
   const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
-  with_head_size(HD, [&](auto constant) {
-    constexpr int kHD = decltype(constant)::value;
-    const size_t row_bytes = size_t(HD + row_stride<kHD>(HD)) * sizeof(float);
-    const int chunks = chunks_of_tile(row_bytes);
-    launch<attention_forward_kernel<T, kHD>>(
-        forward_work(stream, "attention_forward", RateClass::attention_plain_forward, out, lse, q, k, v, shape, amax),
-        ranges * unsigned(NKV * B), threads, chunks * kChunk * row_bytes, out, lse, q, k, v, shape,
-        1 / std::sqrt(float(HD)), int(ranges), chunks, amax);
+  const Work work = forward_work(stream, "attention_forward", RateClass::attention_plain_forward, call);
+  with_type(work.name, call.q.type, [&](auto number) {
+    using T = decltype(number);
+    with_head_size(s.HD, [&](auto constant) {
+      constexpr int kHD = decltype(constant)::value;
+      const size_t row_bytes = size_t(s.HD + row_stride<kHD>(s.HD)) * sizeof(float);
+      const int chunks = chunks_of_tile(row_bytes);
+      launch<attention_forward_kernel<T, kHD>>(work, ranges * unsigned(s.NKV * s.B), threads,
+                                               chunks * kChunk * row_bytes, call.out.as<T>(), call.lse.as<float>(),
+                                               call.q.as<T>(), call.k.as<T>(), call.v.as<T>(), s, call.scale(),
+                                               int(ranges), chunks, call.amax);
+    });
   });
 }
-
-template void plain_attention_forward(Stream&, float*, float*, const float*, const float*, const float*,
-                                      const AttentionShape&, float*);
-template void plain_attention_forward(Stream&, bf16*, float*, const bf16*, const bf16*, const bf16*,
-                                      const AttentionShape&, float*);

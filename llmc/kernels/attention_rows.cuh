@@ -8,6 +8,20 @@
 HOST_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 HOST_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 
+// The heads of a tensor, in elements: `row` is the distance from one position of a sequence to the next, `batch` the
+// distance from one sequence to the next. The heads of one position are contiguous.
+struct AttentionStrides {
+  int64_t row = 0, batch = 0;
+};
+
+// What the kernels know of the tensors of a call.
+struct AttentionShape {
+  int B = 0, Tq = 0, Tk = 0, NH = 0, NKV = 0, HD = 0;
+  AttentionStrides q, k, v, out;  // a gradient has the strides of its tensor
+  int query_offset = 0, key_offset = 0;
+  const int* document_start = nullptr;  // (B,Tq), or null: all 0
+};
+
 // ---------------------------------------------------------------------------------------------- who sees what
 
 // The part of the work that a block has: a range of rows (range 0 starts first), a head of k and v, and a sequence.
@@ -110,11 +124,6 @@ struct HeadRows {
   __device__ T* row(int r) const { return base + r / group * stride + r % group * HD; }
 };
 
-// Returns the number of elements that a strided buffer spans. Launchers declare their memory accesses with it.
-inline size_t span_of(const AttentionStrides& strides, int B, int T, int heads, int HD) {
-  return size_t((B - 1) * strides.batch + (T - 1) * strides.row) + size_t(heads) * HD;
-}
-
 // ---------------------------------------------------------------------------------------------- for launchers
 
 // Calls `body` with the head size, 64 or 128, as a compile-time constant.
@@ -124,56 +133,56 @@ void with_tensor_core_head_size(int HD, const Body& body) {
   else body(std::integral_constant<int, 128>{});
 }
 
+// A call of attention_forward or attention_backward, which have checked it.
+struct AttentionCall {
+  AttentionKernel kernel;
+  AttentionShape shape;
+  Tensor out, lse, q, k, v, document_start;
+  float* amax = nullptr;                                    // of forward
+  Tensor dq = {}, dk = {}, dv = {}, delta = {}, dout = {};  // of backward
+  AttentionAccumulate accumulate = {};
+
+  float scale() const { return 1 / std::sqrt(float(shape.HD)); }
+};
+
 // The Work that each pass declares before it is enqueued: its memory accesses and FLOPs. They are the same for every
 // kernel; `rate` tells which kernel computes the pass.
-inline Work attention_work(Work work, RateClass rate, const AttentionShape& s) {
+inline Work attention_work(Work work, RateClass rate, double flops_per_pair, const AttentionCall& c) {
+  const AttentionShape& s = c.shape;
+  work.flops = flops_per_pair * s.HD * s.B * s.NH * attention_pairs(s.Tq, s.Tk, int64_t(s.query_offset) - s.key_offset);
   work.rate = rate, work.head_size = s.HD;
   return work;
 }
-template <class T>
-Work forward_work(Stream& stream, const char* name, RateClass rate, T* out, float* lse, const T* q, const T* k,
-                  const T* v, const AttentionShape& s, float* amax, const char* file = __builtin_FILE(),
-                  int line = __builtin_LINE()) {
+inline Work forward_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
+                         const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return attention_work(
       {stream,
        name,
-       {writes(out, span_of(s.out, s.B, s.Tq, s.NH, s.HD)), writes(lse, size_t(s.B) * s.NH * s.Tq),
-        reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
-        reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq), updates(amax, 1)},
-       4.0 * s.HD * s.B * s.NH * attention_pairs(s),
+       {writes(c.out), writes(c.lse), reads(c.q), reads(c.k), reads(c.v), reads(c.document_start), updates(c.amax, 1)},
+       0,
        file,
        line},
-      rate, s);
+      rate, 4, c);
 }
-template <class T>
-Work dq_work(Stream& stream, const char* name, RateClass rate, T* dq, float* delta, const T* dout, const T* out,
-             const float* lse, const T* q, const T* k, const T* v, const AttentionShape& s,
-             const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  const size_t queries = span_of(s.q, s.B, s.Tq, s.NH, s.HD), outputs = span_of(s.out, s.B, s.Tq, s.NH, s.HD);
-  const size_t rows = size_t(s.B) * s.NH * s.Tq;
+inline Work dq_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
+                    const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return attention_work({stream,
                          name,
-                         {updates(dq, queries), writes(delta, rows), reads(dout, outputs), reads(out, outputs),
-                          reads(lse, rows), reads(q, queries), reads(k, span_of(s.k, s.B, s.Tk, s.NKV, s.HD)),
-                          reads(v, span_of(s.v, s.B, s.Tk, s.NKV, s.HD)), reads(s.document_start, size_t(s.B) * s.Tq)},
-                         6.0 * s.HD * s.B * s.NH * attention_pairs(s),
+                         {updates(c.dq), writes(c.delta), reads(c.dout), reads(c.out), reads(c.lse), reads(c.q),
+                          reads(c.k), reads(c.v), reads(c.document_start)},
+                         0,
                          file,
                          line},
-                        rate, s);
+                        rate, 6, c);
 }
-template <class T>
-Work dkv_work(Stream& stream, const char* name, RateClass rate, T* dk, T* dv, const float* delta, const T* dout,
-              const float* lse, const T* q, const T* k, const T* v, const AttentionShape& s,
-              const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  const size_t keys = span_of(s.k, s.B, s.Tk, s.NKV, s.HD), values = span_of(s.v, s.B, s.Tk, s.NKV, s.HD);
-  const size_t rows = size_t(s.B) * s.NH * s.Tq;
+inline Work dkv_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
+                     const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return attention_work({stream,
                          name,
-                         {updates(dk, keys), updates(dv, values), reads(dout, span_of(s.out, s.B, s.Tq, s.NH, s.HD)),
-                          reads(lse, rows), reads(delta, rows), reads(q, span_of(s.q, s.B, s.Tq, s.NH, s.HD)),
-                          reads(k, keys), reads(v, values), reads(s.document_start, size_t(s.B) * s.Tq)},
-                         8.0 * s.HD * s.B * s.NH * attention_pairs(s),
+                         {updates(c.dk), updates(c.dv), reads(c.dout), reads(c.lse), reads(c.delta), reads(c.q),
+                          reads(c.k), reads(c.v), reads(c.document_start)},
+                         0,
                          file,
                          line},
-                        rate, s);
+                        rate, 8, c);
 }

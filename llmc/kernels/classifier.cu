@@ -12,6 +12,7 @@
 #include "llmc/kernels/classifier.h"
 
 #include <cfloat>
+#include <climits>
 
 #include "llmc/base/error.h"
 #include "llmc/device/launch.cuh"
@@ -231,30 +232,34 @@ __global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(StepState* stat
 
 namespace {
 
-// Checks the sizes, then calls start(threads per block), as a constant, for the kernels with one block per row.
-template <class T, class F>
-void with_rows(const Work& work, T* logits, int N, int V, int ld, F&& start) {
-  REQUIRE(N > 0 && V > 0 && ld >= V, "%s: %d rows of %d logits with a stride of %d: expected N, V > 0 and ld >= V",
-          work.name, N, V, ld);
-  REQUIRE(ld % kUnit || reinterpret_cast<uintptr_t>(logits) % 16 == 0,
-          "%s: the logits at %p are not 16-byte aligned, though their stride %d is a multiple of %d", work.name,
-          static_cast<const void*>(logits), ld, kUnit);
-  if (V < kLongRow) start(std::integral_constant<int, 32>{});
-  else if (!work.stream.device().info().wide_rows) start(std::integral_constant<int, kLongThreads>{});
-  else start(std::integral_constant<int, kWideThreads>{});
+// Throws unless logits are (N, ld) with N >= 1 and ld >= V, and labels (N). Returns N and ld.
+struct Sizes {
+  int N, ld;
+};
+Sizes require_rows(const char* who, const Tensor& logits, const Tensor& labels, int V) {
+  const int64_t N = logits.rows(), ld = logits.columns();
+  REQUIRE(N >= 1 && N <= INT_MAX && V >= 1 && V <= ld && ld <= INT_MAX,
+          "%s: logits is %s, of which %d columns are no padding\n  expected (N, ld) with at least one row, and V >= 1 "
+          "columns of ld",
+          who, logits.text().c_str(), V);
+  require_tensor(who, "logits", logits, logits.type, {N, ld});
+  require_tensor(who, "labels", labels, DType::int32, {N});
+  REQUIRE(ld % kUnit || reinterpret_cast<uintptr_t>(logits.data) % 16 == 0,
+          "%s: the logits at %p are not 16-byte aligned, though their stride %d is a multiple of %d", who, logits.data,
+          int(ld), kUnit);
+  return {int(N), int(ld)};
 }
-constexpr size_t shared_bytes(int threads) { return threads > 32 ? sizeof(RowShared) : 0; }
 
-// T is const in the forward pass.
-template <class T>
-void launch_rows(const Work& work, T* logits, float* losses, const int* labels, const StepState* state, int N, int V,
-                 int ld) {
-  with_rows(work, logits, N, V, ld, [&](auto constant) {
-    constexpr int kThreads = decltype(constant)::value;
-    launch<classifier_kernel<T, kThreads>>(work, unsigned(N), kThreads, shared_bytes(kThreads), logits, losses, labels,
-                                           state, V, ld);
+// Calls start(T(), threads per block), both as constants, for the kernels with one block per row.
+template <class F>
+void with_rows(const Work& work, const Tensor& logits, int V, const F& start) {
+  with_type(work.name, logits.type, [&](auto number) {
+    if (V < kLongRow) start(number, std::integral_constant<int, 32>{});
+    else if (!work.stream.device().info().wide_rows) start(number, std::integral_constant<int, kLongThreads>{});
+    else start(number, std::integral_constant<int, kWideThreads>{});
   });
 }
+constexpr size_t shared_bytes(int threads) { return threads > 32 ? sizeof(RowShared) : 0; }
 
 void require_part(const char* name, const VocabularyPart& part) {
   REQUIRE(part.first >= 0 && part.V > 0 && part.first + part.V <= part.whole,
@@ -263,79 +268,79 @@ void require_part(const char* name, const VocabularyPart& part) {
 
 }  // namespace
 
-template <class T>
-void classifier_forward_backward(Stream& stream, T* logits, float* losses, const int* labels, const StepState* state,
-                                 int N, int V, int ld) {
-  launch_rows<T>({stream,
-                  "classifier_forward_backward",
-                  {updates(logits, size_t(N) * size_t(ld)), writes(losses, size_t(N)), reads(labels, size_t(N)),
-                   reads(&state->label_count, 1)}},
-                 logits, losses, labels, state, N, V, ld);
+void classifier_forward_backward(Stream& stream, const Tensor& logits, const Tensor& losses, const Tensor& labels,
+                                 const StepState* state, int V) {
+  const char* who = "classifier_forward_backward";
+  const auto [N, ld] = require_rows(who, logits, labels, V);
+  require_tensor(who, "losses", losses, DType::fp32, {N});
+  const Work work{stream, who, {updates(logits), writes(losses), reads(labels), reads(&state->label_count, 1)}};
+  with_rows(work, logits, V, [&, N = N, ld = ld](auto number, auto threads) {
+    using T = decltype(number);
+    launch<classifier_kernel<T, threads()>>(work, unsigned(N), threads(), shared_bytes(threads()), logits.as<T>(),
+                                            losses.as<float>(), labels.as<int>(), state, V, ld);
+  });
 }
 
-template <class T>
-void classifier_forward(Stream& stream, float* losses, const T* logits, const int* labels, int N, int V, int ld) {
-  launch_rows<const T>(
-      {stream,
-       "classifier_forward",
-       {writes(losses, size_t(N)), reads(logits, size_t(N - 1) * size_t(ld) + size_t(V)), reads(labels, size_t(N))}},
-      logits, losses, labels, nullptr, N, V, ld);
+void classifier_forward(Stream& stream, const Tensor& losses, const Tensor& logits, const Tensor& labels, int V) {
+  const char* who = "classifier_forward";
+  const auto [N, ld] = require_rows(who, logits, labels, V);
+  require_tensor(who, "losses", losses, DType::fp32, {N});
+  const Work work{stream, who, {writes(losses), reads(logits.columns(0, V)), reads(labels)}};
+  with_rows(work, logits, V, [&, N = N, ld = ld](auto number, auto threads) {
+    using T = decltype(number);
+    launch<classifier_kernel<const T, threads()>>(work, unsigned(N), threads(), shared_bytes(threads()), logits.as<T>(),
+                                                  losses.as<float>(), labels.as<int>(), nullptr, V, ld);
+  });
 }
 
-template <class T>
-void classifier_part(Stream& stream, SoftmaxPart* parts, const T* logits, const int* labels, VocabularyPart part, int N,
-                     int ld) {
-  require_part("classifier_part", part);
+void classifier_part(Stream& stream, SoftmaxPart* parts, const Tensor& logits, const Tensor& labels,
+                     VocabularyPart part) {
+  const char* who = "classifier_part";
+  require_part(who, part);
+  const auto [N, ld] = require_rows(who, logits, labels, part.V);
+  const Work work{stream, who, {writes(parts, size_t(N)), reads(logits.columns(0, part.V)), reads(labels)}};
+  with_rows(work, logits, part.V, [&, N = N, ld = ld](auto number, auto threads) {
+    using T = decltype(number);
+    launch<classifier_part_kernel<T, threads()>>(work, unsigned(N), threads(), shared_bytes(threads()), parts,
+                                                 logits.as<T>(), labels.as<int>(), part, ld);
+  });
+}
+
+void classifier_join(Stream& stream, const Tensor& logits, const SoftmaxPart* parts, int ranks, const Tensor& labels,
+                     const StepState* state, VocabularyPart part) {
+  const char* who = "classifier_join";
+  require_part(who, part);
+  REQUIRE(ranks > 0, "classifier_join of %d ranks", ranks);
+  const auto [N, ld] = require_rows(who, logits, labels, part.V);
   const Work work{
       stream,
-      "classifier_part",
-      {writes(parts, size_t(N)), reads(logits, size_t(N - 1) * size_t(ld) + size_t(part.V)), reads(labels, size_t(N))}};
-  with_rows(work, logits, N, part.V, ld, [&](auto constant) {
-    constexpr int kThreads = decltype(constant)::value;
-    launch<classifier_part_kernel<T, kThreads>>(work, unsigned(N), kThreads, shared_bytes(kThreads), parts, logits,
-                                                labels, part, ld);
+      who,
+      {updates(logits), reads(parts, size_t(ranks) * size_t(N)), reads(labels), reads(&state->label_count, 1)}};
+  with_rows(work, logits, part.V, [&, N = N, ld = ld](auto number, auto threads) {
+    using T = decltype(number);
+    launch<classifier_join_kernel<T, threads()>>(work, unsigned(N), threads(), shared_bytes(threads()), logits.as<T>(),
+                                                 parts, ranks, labels.as<int>(), state, part, N, ld);
   });
 }
 
-template <class T>
-void classifier_join(Stream& stream, T* logits, const SoftmaxPart* parts, int ranks, const int* labels,
-                     const StepState* state, VocabularyPart part, int N, int ld) {
-  require_part("classifier_join", part);
-  REQUIRE(ranks > 0, "classifier_join of %d ranks", ranks);
-  const Work work{stream,
-                  "classifier_join",
-                  {updates(logits, size_t(N) * size_t(ld)), reads(parts, size_t(ranks) * size_t(N)),
-                   reads(labels, size_t(N)), reads(&state->label_count, 1)}};
-  with_rows(work, logits, N, part.V, ld, [&](auto constant) {
-    constexpr int kThreads = decltype(constant)::value;
-    launch<classifier_join_kernel<T, kThreads>>(work, unsigned(N), kThreads, shared_bytes(kThreads), logits, parts,
-                                                ranks, labels, state, part, N, ld);
-  });
-}
-
-void classifier_losses(Stream& stream, float* losses, const SoftmaxPart* parts, int ranks, const int* labels, int whole,
-                       int N) {
-  REQUIRE(ranks > 0 && whole > 0 && N > 0, "classifier_losses of %d ranks, %d columns, %d rows", ranks, whole, N);
+void classifier_losses(Stream& stream, const Tensor& losses, const SoftmaxPart* parts, int ranks, const Tensor& labels,
+                       int whole) {
+  const char* who = "classifier_losses";
+  const int64_t N = losses.size();
+  REQUIRE(ranks > 0 && whole > 0 && N >= 1 && N <= INT_MAX, "classifier_losses of %d ranks, %d columns, %lld rows",
+          ranks, whole, (long long)N);
+  require_tensor(who, "losses", losses, DType::fp32, {N});
+  require_tensor(who, "labels", labels, DType::int32, {N});
   launch<classifier_losses_kernel>(
-      {stream,
-       "classifier_losses",
-       {writes(losses, size_t(N)), reads(parts, size_t(ranks) * size_t(N)), reads(labels, size_t(N))}},
-      blocks_for(size_t(N), kSumThreads), kSumThreads, 0, losses, parts, ranks, labels, whole, N);
+      {stream, who, {writes(losses), reads(parts, size_t(ranks) * size_t(N)), reads(labels)}},
+      blocks_for(size_t(N), kSumThreads), kSumThreads, 0, losses.as<float>(), parts, ranks, labels.as<int>(), whole,
+      int(N));
 }
 
-void sum_losses(Stream& stream, StepState* state, const float* losses, int N) {
-  REQUIRE(N > 0, "sum_losses of %d losses", N);
-  launch<sum_losses_kernel>({stream, "sum_losses", {updates(&state->loss_sum, 1), reads(losses, size_t(N))}}, 1,
-                            kSumThreads, 0, state, losses, N);
+void sum_losses(Stream& stream, StepState* state, const Tensor& losses) {
+  const int64_t N = losses.size();
+  REQUIRE(N >= 1 && N <= INT_MAX, "sum_losses of %lld losses", (long long)N);
+  require_tensor("sum_losses", "losses", losses, DType::fp32, {N});
+  launch<sum_losses_kernel>({stream, "sum_losses", {updates(&state->loss_sum, 1), reads(losses)}}, 1, kSumThreads, 0,
+                            state, losses.as<float>(), int(N));
 }
-
-template void classifier_forward_backward(Stream&, float*, float*, const int*, const StepState*, int, int, int);
-template void classifier_forward_backward(Stream&, bf16*, float*, const int*, const StepState*, int, int, int);
-template void classifier_forward(Stream&, float*, const float*, const int*, int, int, int);
-template void classifier_forward(Stream&, float*, const bf16*, const int*, int, int, int);
-#define INSTANTIATE(T)                                                                                              \
-  template void classifier_part(Stream&, SoftmaxPart*, const T*, const int*, VocabularyPart, int, int);             \
-  template void classifier_join(Stream&, T*, const SoftmaxPart*, int, const int*, const StepState*, VocabularyPart, \
-                                int, int);
-INSTANTIATE(float)
-INSTANTIATE(bf16)
