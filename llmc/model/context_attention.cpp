@@ -41,9 +41,12 @@ struct Heads {
   T* dall(int head) const { return buffers.dall[head % kContextSlots]; }
 
   void gather(int head) const { ranks.gather(all(head), own(head), head % kContextSlots, B, T_all, width); }
+  // This rank's keys and values, or their gradients: the columns of qkv (N, QKV) behind the query heads; by head.
+  Tensor by_row(const T* qkv) const { return Tensor(qkv, {N, QKV}).columns(G * NKV * HD, NKV * width); }
+  Tensor by_head() const { return Tensor(buffers.own, {NKV, N, 2, HD}); }
   // Arranges this rank's keys and values by head, and starts the all-gather of the first kContextSlots heads.
   void start(const T* qkv) const {
-    keys_values_by_head(context.stream, buffers.own, qkv + size_t(G * NKV * HD), QKV, N, NKV, HD);
+    keys_values_by_head(context.stream, by_head(), by_row(qkv));
     ranks.follow(context.stream);
     for (int head = 0; head < std::min(kContextSlots, NKV); ++head) gather(head);
   }
@@ -104,8 +107,7 @@ void attention_in_chunks_backward(const BlockContext& context, const BlockActiva
     heads.next(head);
   }
   heads.ranks.await_scattered(context.stream);
-  keys_values_by_row(context.stream, s.dqkv + heads.G * heads.NKV * heads.HD, heads.buffers.own, heads.QKV, heads.N,
-                     heads.NKV, heads.HD);
+  keys_values_by_row(context.stream, heads.by_row(s.dqkv), heads.by_head());
 }
 
 #define INSTANTIATE(T)                                                                        \
