@@ -17,10 +17,10 @@ namespace {
 // By tensor's name, factors with the numbers they belong to.
 std::map<std::string, size_t> activations(const LlamaConfig& config, const Fp8Settings& fp8, size_t tokens) {
   std::map<std::string, size_t> bytes;
-  for (int s = 0; s < kSaved; ++s) {
-    const std::string name = name_of(Saved(s));
-    const size_t size = size_of(Saved(s), 0, config, fp8, sizeof(bf16), {tokens, tokens}, true).bytes();
-    if (size) bytes[name.substr(0, name.find(','))] += size;
+  const SavedSizes sizes{config, fp8, DType::bf16, int64_t(tokens), int64_t(tokens), true};
+  for (const SavedRow& row : saved_rows()) {
+    const std::string name = row.name;
+    if (const Tensor t = row.tensor(sizes, 0)) bytes[name.substr(0, name.find(','))] += t.span_bytes();
   }
   return bytes;
 }

@@ -11,6 +11,15 @@ namespace {
 struct Shape {
   int N, NH, NKV, HD;  // columns of rows (N, (NH + 2 NKV) HD)
   int width() const { return (NH + 2 * NKV) * HD; }
+
+  template <class T>
+  Tensor heads(const Array<T>& by_head) const {
+    return by_head.tensor({NKV, N, 2, HD});
+  }
+  template <class T>
+  Tensor columns(const Array<T>& rows) const {  // of the keys and values
+    return rows.tensor({N, width()}).columns(NH * HD, 2 * NKV * HD);
+  }
 };
 
 template <class T>
@@ -32,9 +41,8 @@ void check_shape(Checker& checker, OtherSchedules& orders, const Shape& s) {
   // Forth, and back into rows of which the other columns stay what they are.
   const auto run = [&](Stream& stream) {
     Array<T> from(stream, rows), heads(stream, want.size()), to(stream, others);
-    const size_t first = size_t(s.NH * s.HD);
-    keys_values_by_head(stream, heads.data(), from.data() + first, s.width(), s.N, s.NKV, s.HD);
-    keys_values_by_row(stream, to.data() + first, heads.data(), s.width(), s.N, s.NKV, s.HD);
+    keys_values_by_head(stream, s.heads(heads), s.columns(from));
+    keys_values_by_row(stream, s.columns(to), s.heads(heads));
     return std::tuple{heads.download(), to.download()};
   };
   std::vector<T> back = others;
@@ -47,19 +55,35 @@ void check_shape(Checker& checker, OtherSchedules& orders, const Shape& s) {
   orders.same_bits(checker, name, std::tuple{want, back}, run);
 }
 
+void check_refusals(Checker& checker) {
+  Array<float> numbers(checker.stream, size_t(64)), others(checker.stream, size_t(64));
+  Array<bf16> narrow(checker.stream, size_t(64));
+  const Tensor heads = numbers.tensor({1, 1, 2, 16}), rows = others.tensor({1, 32});
+  const auto by_head = [&](const Tensor& to, const Tensor& from) {
+    return [=, &checker] { keys_values_by_head(checker.stream, to, from); };
+  };
+  checker.refused("heads of 12", "steps of 8", by_head(numbers.tensor({1, 1, 2, 12}), others.tensor({1, 24})));
+  checker.refused("no tokens", "by_head is (1, 0, 2, 16)", by_head(numbers.tensor({1, 0, 2, 16}), rows.rows(0, 0)));
+  checker.refused("a short row", "rows is (1, 24) of fp32\n  expected (1, 32)", by_head(heads, rows.columns(0, 24)));
+  checker.refused("another type", "rows is (1, 32) of bf16", by_head(heads, narrow.tensor({1, 32})));
+  checker.refused("rows 36 numbers apart", "lie 36 apart: expected a multiple of 8",
+                  by_head(heads, others.tensor({1, 36}).columns(0, 32)));
+  checker.refused("unaligned rows", "not 16-byte aligned", by_head(heads, Tensor(others.data() + 1, {1, 32})));
+  checker.refused("in place", "overlap", [&] { keys_values_by_row(checker.stream, numbers.tensor({1, 32}), heads); });
+}
+
 template <class T>
 void bench_type(Bencher& bencher) {
   const Shape s = bencher.gpu() ? Shape{65536, 32, 8, 128} : Shape{1024, 8, 2, 64};
   Array<T> rows(bencher.stream, repeated_normal<T>(size_t(s.N) * size_t(s.width())));
   Array<T> heads(bencher.stream, size_t(s.N) * size_t(2 * s.NKV * s.HD));
   const size_t size = size_t(s.N) * size_t(2 * s.NKV * s.HD);
-  T* columns = rows.data() + size_t(s.NH * s.HD);
   const double bytes = 2.0 * double(size) * sizeof(T);
   const std::string shape = format("%s N=%d NKV=%d HD=%d", dtype_name(kDType<T>), s.N, s.NKV, s.HD);
   bencher.time("keys_values_by_head " + shape, bytes, 0,
-               [&] { keys_values_by_head(bencher.stream, heads.data(), columns, s.width(), s.N, s.NKV, s.HD); });
+               [&] { keys_values_by_head(bencher.stream, s.heads(heads), s.columns(rows)); });
   bencher.time("keys_values_by_row " + shape, bytes, 0,
-               [&] { keys_values_by_row(bencher.stream, columns, heads.data(), s.width(), s.N, s.NKV, s.HD); });
+               [&] { keys_values_by_row(bencher.stream, s.columns(rows), s.heads(heads)); });
 }
 
 }  // namespace
@@ -71,12 +95,7 @@ void check(Checker& checker) {
     check_shape<float>(checker, orders, s);
     check_shape<bf16>(checker, orders, s);
   }
-  Array<float> a(checker.stream, size_t(64)), b(checker.stream, size_t(64));
-  checker.refused("heads of 12", "steps of 8",
-                  [&] { keys_values_by_head(checker.stream, a.data(), b.data(), 32, 1, 1, 12); });
-  checker.refused("a short row", "at least 2 x 1 x 16",
-                  [&] { keys_values_by_head(checker.stream, a.data(), b.data(), 24, 1, 1, 16); });
-  checker.refused("in place", "overlap", [&] { keys_values_by_row(checker.stream, a.data(), a.data(), 32, 1, 1, 16); });
+  check_refusals(checker);
 }
 
 void bench(Bencher& bencher) {

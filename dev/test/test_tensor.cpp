@@ -134,6 +134,13 @@ TEST_CASE("what launchers check") {
        "swiglu_forward: out (4, 4) is not contiguous: its rows are 8 elements");
   says(error(Tensor(nullptr, DType::fp32, {4, 8}), DType::fp32, {4, 8}), "out (4, 8) has no memory");
 
+  const auto view = [](const Tensor& tensor, TensorShape shape) {
+    return error_of([&] { require_view("keys_values_by_row", "rows", tensor, DType::fp32, shape); });
+  };
+  CHECK(view(t.columns(0, 4), {4, 4}) == "");
+  says(view(t.columns(0, 4), {4, 8}), "keys_values_by_row: rows is (4, 4) of fp32\n  expected (4, 8) of fp32");
+  says(view(Tensor(nullptr, DType::fp32, {4, 8}).columns(0, 4), {4, 4}), "rows (4, 4) has no memory");
+
   const auto elements = [&](const Tensor& tensor, int64_t size) {
     return error_of([&] { require_elements("cast", "in", tensor, DType::fp32, size); });
   };

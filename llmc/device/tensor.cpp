@@ -59,10 +59,12 @@ void* advanced(const Tensor& t, int64_t elements) {
   return t.data ? static_cast<std::byte*>(t.data) + size_t(elements) * bytes_of(t.type) : nullptr;
 }
 
-// Launchers need tensors whose rows lie side by side, in memory that exists.
-void require_usable(const char* who, const char* name, const Tensor& tensor) {
+void require_contiguous(const char* who, const char* name, const Tensor& tensor) {
   REQUIRE(tensor.contiguous(), "%s: %s %s is not contiguous: its rows are %lld elements apart", who, name,
           tensor.text().c_str(), (long long)tensor.stride[2]);
+}
+
+void require_memory(const char* who, const char* name, const Tensor& tensor) {
   REQUIRE(tensor.data || !tensor.size(), "%s: %s %s has no memory\n  allocate the plan before the first launch", who,
           name, tensor.text().c_str());
 }
@@ -145,9 +147,7 @@ Tensor Tensor::heads(TensorIndex B, TensorIndex HD) const {
   return part;
 }
 
-void require_tensor(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape,
-                    bool optional) {
-  if (!tensor && optional) return;
+void require_view(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape) {
   std::string expected;
   bool fits = tensor.axes == int(shape.size());
   int axis = 4 - int(shape.size());
@@ -158,14 +158,22 @@ void require_tensor(const char* who, const char* name, const Tensor& tensor, DTy
   }
   REQUIRE(fits && tensor.type == type, "%s: %s is %s\n  expected %s) of %s", who, name, described(tensor).c_str(),
           expected.c_str(), dtype_name(type));
-  require_usable(who, name, tensor);
+  require_memory(who, name, tensor);
+}
+
+void require_tensor(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape,
+                    bool optional) {
+  if (!tensor && optional) return;
+  require_view(who, name, tensor, type, shape);
+  require_contiguous(who, name, tensor);
 }
 
 void require_elements(const char* who, const char* name, const Tensor& tensor, DType type, int64_t size) {
   REQUIRE(tensor && tensor.type == type && (size < 0 || tensor.size() == size), "%s: %s is %s\n  expected %s of %s",
           who, name, described(tensor).c_str(),
           size < 0 ? "a tensor" : format("%lld elements", (long long)size).c_str(), dtype_name(type));
-  require_usable(who, name, tensor);
+  require_contiguous(who, name, tensor);
+  require_memory(who, name, tensor);
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {

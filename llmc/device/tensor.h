@@ -81,6 +81,8 @@ struct Tensor {
 // absent.
 void require_tensor(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape,
                     bool optional = false);
+// The same for a view: its rows may lie apart.
+void require_view(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape);
 // The tensor must be contiguous and have this type and this many elements, in any shape; -1 allows any number.
 void require_elements(const char* who, const char* name, const Tensor& tensor, DType type, int64_t size);
 // The two must not share a byte. Column views of the same rows count as sharing.

@@ -2,6 +2,8 @@
 // written once.
 #include "llmc/kernels/keys_values.h"
 
+#include <climits>
+
 #include "llmc/base/error.h"
 #include "llmc/device/kernel.cuh"
 #include "llmc/device/launch.cuh"
@@ -26,40 +28,38 @@ __global__ void __launch_bounds__(kThreads)
       *reinterpret_cast<const Piece*>(from + (kToHeads ? by_row : by_head));
 }
 
-template <class T, bool kToHeads>
-void move(Stream& stream, const char* name, T* to, const T* from, int64_t stride, int N, int NKV, int HD) {
-  REQUIRE(N > 0 && NKV > 0 && NKV < (1 << 16) && HD > 0 && HD % 8 == 0 && HD <= kThreads * kWidth / 2,
-          "%s: N = %d tokens, NKV = %d heads of HD = %d: expected at least one of each, and HD in steps of 8", name, N,
-          NKV, HD);
-  REQUIRE(stride >= int64_t(2) * NKV * HD && stride % 8 == 0,
-          "%s: rows %lld numbers apart: expected a multiple of 8, and at least 2 x %d x %d", name, (long long)stride,
-          NKV, HD);
-  const size_t span = size_t(N - 1) * size_t(stride) + size_t(2) * NKV * HD, dense = size_t(2) * NKV * N * HD;
-  const size_t to_size = kToHeads ? dense : span, from_size = kToHeads ? span : dense;
-  for (const void* data : {static_cast<const void*>(to), static_cast<const void*>(from)})
-    REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "%s: the buffer at %p is not 16-byte aligned", name, data);
-  REQUIRE(!overlap(to, to_size * sizeof(T), from, from_size * sizeof(T)), "%s: the buffers overlap", name);
-  const int pieces = 2 * HD / kWidth;
+template <bool kToHeads>
+void move(Stream& stream, const char* who, const Tensor& by_head, const Tensor& rows) {
+  require_tensor(who, "by_head", by_head, by_head.type, {-1, -1, 2, -1});
+  const int64_t NKV = by_head.shape[0], N = by_head.shape[1], HD = by_head.shape[3];
+  REQUIRE(N > 0 && N <= INT_MAX && NKV > 0 && NKV < (1 << 16) && HD > 0 && HD % 8 == 0 && HD <= kThreads * kWidth / 2,
+          "%s: by_head is %s\n  expected (NKV, N, 2, HD) with at least one head and one token, and HD in steps of 8",
+          who, by_head.text().c_str());
+  require_view(who, "rows", rows, by_head.type, {N, 2 * NKV * HD});
+  const int64_t stride = rows.row_stride();
+  REQUIRE(stride >= rows.columns() && stride % 8 == 0,
+          "%s: rows of %lld numbers lie %lld apart: expected a multiple of 8, and no less than their length", who,
+          (long long)rows.columns(), (long long)stride);
+  for (const void* data : {by_head.data, rows.data})
+    REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "%s: the buffer at %p is not 16-byte aligned", who, data);
+  require_apart(who, "by_head", by_head, "rows", rows);
+  const Tensor &to = kToHeads ? by_head : rows, &from = kToHeads ? rows : by_head;
+  const int pieces = 2 * int(HD) / kWidth;
   const dim3 block(pieces, std::max(kThreads / pieces, 1));
-  launch<keys_values_kernel<T, kToHeads>>({stream, name, {writes(to, to_size), reads(from, from_size)}},
-                                          dim3(blocks_for(size_t(N), block.y), NKV), block, 0, to, from, stride, N, NKV,
-                                          HD);
+  with_type(who, rows.type, [&](auto number) {
+    using T = decltype(number);
+    launch<keys_values_kernel<T, kToHeads>>({stream, who, {writes(to), reads(from)}},
+                                            dim3(blocks_for(size_t(N), block.y), unsigned(NKV)), block, 0, to.as<T>(),
+                                            from.as<T>(), stride, int(N), int(NKV), int(HD));
+  });
 }
 
 }  // namespace
 
-template <class T>
-void keys_values_by_head(Stream& stream, T* by_head, const T* rows, int64_t stride, int N, int NKV, int HD) {
-  move<T, true>(stream, "keys_values_by_head", by_head, rows, stride, N, NKV, HD);
+void keys_values_by_head(Stream& stream, const Tensor& by_head, const Tensor& rows) {
+  move<true>(stream, "keys_values_by_head", by_head, rows);
 }
 
-template <class T>
-void keys_values_by_row(Stream& stream, T* rows, const T* by_head, int64_t stride, int N, int NKV, int HD) {
-  move<T, false>(stream, "keys_values_by_row", rows, by_head, stride, N, NKV, HD);
+void keys_values_by_row(Stream& stream, const Tensor& rows, const Tensor& by_head) {
+  move<false>(stream, "keys_values_by_row", by_head, rows);
 }
-
-#define INSTANTIATE(T)                                                              \
-  template void keys_values_by_head(Stream&, T*, const T*, int64_t, int, int, int); \
-  template void keys_values_by_row(Stream&, T*, const T*, int64_t, int, int, int);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

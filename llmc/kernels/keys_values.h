@@ -1,20 +1,16 @@
 // Moves keys and values between two layouts: by row, as a product writes them, and by head, because heads are sent
 // one by one:
 //
-//   rows      k (NKV, HD), then v (NKV, HD), of each of N tokens, `stride` elements apart: columns of packed rows
-//   by head   (NKV, N, 2, HD): for each head and token the key, then the value
+//   rows      (N, 2 NKV HD): of each token k (NKV, HD), then v (NKV, HD); columns of packed rows, whose stride stays
+//   by_head   (NKV, N, 2, HD), contiguous: for each head and token the key, then the value
 //
-// HD and the stride are multiples of 8; both buffers are 16-byte aligned and do not overlap. Throws otherwise.
-// Deterministic.
+// Both are fp32 or both bf16. HD and the stride of the rows are multiples of 8; both tensors are 16-byte aligned and do
+// not overlap. Both functions throw otherwise. Deterministic.
 #pragma once
 
-#include <cstdint>
-
-#include "llmc/device/device.h"
+#include "llmc/device/tensor.h"
 
 // Writes by_head from rows.
-template <class T>
-void keys_values_by_head(Stream& stream, T* by_head, const T* rows, int64_t stride, int N, int NKV, int HD);
+void keys_values_by_head(Stream& stream, const Tensor& by_head, const Tensor& rows);
 // Writes rows from by_head.
-template <class T>
-void keys_values_by_row(Stream& stream, T* rows, const T* by_head, int64_t stride, int N, int NKV, int HD);
+void keys_values_by_row(Stream& stream, const Tensor& rows, const Tensor& by_head);

@@ -7,8 +7,7 @@
 #include "llmc/kernels/quantize.h"
 
 Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-                     const PlannedArray<StepState>& state, Communicator& data_ranks, Device& device, Stream& compute,
-                     Stream& communication)
+                     Communicator& data_ranks, Device& device, Stream& compute, Stream& communication)
     : settings_(settings),
       tensors_(config.L * kProducts * kRoles),
       count_every_(count_every),
@@ -16,7 +15,6 @@ Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
       data_ranks_(data_ranks),
       compute_(compute),
       communication_(communication),
-      step_state_(state),
       computed_(device),
       compared_(device) {
   const size_t tensors = size_t(tensors_);

@@ -24,12 +24,13 @@
 
 class Fp8Scales {
  public:
-  // Each `count_every`th step is counted; 0: no step is. `state` receives the reports of overflows and of tensors with
-  // an infinity or NaN.
+  // Each `count_every`th step is counted; 0: no step is.
   Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-            const PlannedArray<StepState>& state, Communicator& data_ranks, Device& device, Stream& compute,
-            Stream& communication);
+            Communicator& data_ranks, Device& device, Stream& compute, Stream& communication);
   Fp8Scales(const Fp8Scales&) = delete;
+  // Call this once the plan has memory. `state`, on the device, receives the reports of overflows and of tensors with an
+  // infinity or NaN.
+  void prepare(StepState* state) { step_state_ = state; }
 
   // Sets all state as it was before the first step.
   void reset();
@@ -101,7 +102,7 @@ class Fp8Scales {
   Device& device_;
   Communicator& data_ranks_;
   Stream &compute_, &communication_;
-  const PlannedArray<StepState> step_state_;
+  StepState* step_state_ = nullptr;
   PlannedTensor amax_, seen_;   // (tensors); the ranks all-reduce both
   PlannedTensor state_;         // the scales (tensors), then the amaxes of earlier steps (history, tensors)
   PlannedTensor largest_;       // (tensors) the largest number of each tensor's format

@@ -39,15 +39,26 @@ struct PaddedRows {
   std::vector<int32_t> padded_inputs_, padded_positions_;
 };
 
+// Copies an fp32 or bf16 tensor to the host, as fp32. The host waits.
+inline void read_numbers(Stream& compute, const Tensor& from, std::vector<float>& numbers) {
+  const size_t count = size_t(from.size());
+  numbers.resize(count);
+  with_type("read_numbers", from.type, [&](auto number) {
+    std::vector<decltype(number)> copied(count);
+    copy(compute, copied.data(), from.as<decltype(number)>(), count);
+    compute.synchronize();
+    std::transform(copied.begin(), copied.end(), numbers.begin(), [](auto x) { return to_float(x); });
+  });
+}
+
 // Returns rows begin .. end-1 of the logits of sequences (B, seq_len), as (end - begin, V) in fp32. The host waits. The
 // head computes its chunks of rows again. All ranks that compute the same sequences call.
-template <class T>
-std::vector<float> read_logits(Transformer<T>& transformer, Stream& compute, int B, int seq_len, int begin, int end) {
+inline std::vector<float> read_logits(Transformer& transformer, Stream& compute, int B, int seq_len, int begin, int end) {
   const ContextPart own = transformer.part();
   const size_t V = size_t(transformer.vocabulary());
   std::vector<float> result(size_t(end - begin) * V);
-  std::vector<T> numbers;
-  const T* logits = nullptr;
+  std::vector<float> numbers;
+  Tensor logits;
   for (int row = 0, computed = -1; row < transformer.tokens(); ++row) {
     // The place of this row in the result, for each rank that shares the sequences; -1: not wanted.
     std::vector<int> places;
@@ -58,15 +69,13 @@ std::vector<float> read_logits(Transformer<T>& transformer, Stream& compute, int
     if (std::all_of(places.begin(), places.end(), [](int place) { return place < 0; })) continue;
     if (const int first = row / transformer.head_chunk() * transformer.head_chunk(); first != computed)
       logits = transformer.logits(computed = first);
-    const typename Transformer<T>::RowParts parts = transformer.row_parts(logits, row - computed);
+    const Transformer::RowParts parts = transformer.row_parts(logits, row - computed);
     const size_t each = size_t(parts.ranks) * size_t(parts.stride);
-    numbers.resize(places.size() * each);
-    copy(compute, numbers.data(), parts.data, numbers.size());
-    compute.synchronize();
+    read_numbers(compute, parts.data, numbers);
     for (size_t rank = 0; rank < places.size(); ++rank)
       for (size_t v = 0; places[rank] >= 0 && v < V; ++v)
         result[size_t(places[rank]) * V + v] =
-            to_float(numbers[rank * each + v / size_t(parts.V) * size_t(parts.stride) + v % size_t(parts.V)]);
+            numbers[rank * each + v / size_t(parts.V) * size_t(parts.stride) + v % size_t(parts.V)];
   }
   return result;
 }
@@ -74,8 +83,7 @@ std::vector<float> read_logits(Transformer<T>& transformer, Stream& compute, int
 // Returns the logits (B * seq_len, V) of sequences (B, seq_len), or those of row `only_row` alone. `positions` are
 // those of packed documents, or empty. As with read_logits(), the host waits and all ranks that compute the same
 // sequences call.
-template <class T>
-std::vector<float> compute_logits(Transformer<T>& transformer, BatchUploader& batches, Stream& compute,
+inline std::vector<float> compute_logits(Transformer& transformer, BatchUploader& batches, Stream& compute,
                                   std::span<const int32_t> inputs, std::span<const int32_t> positions, int B,
                                   int seq_len, std::optional<int> only_row) {
   const int N = B * seq_len;
@@ -97,20 +105,19 @@ std::vector<float> compute_logits(Transformer<T>& transformer, BatchUploader& ba
 
 // Returns the losses (B, seq_len) of the last forward_loss(). `computing` spans the ranks that compute the same
 // sequences, which all call; null: this rank alone.
-template <class T>
-std::vector<float> read_losses(const Transformer<T>& transformer, Stream& compute, Communicator* computing, int B,
+inline std::vector<float> read_losses(const Transformer& transformer, Stream& compute, Communicator* computing, int B,
                                int seq_len) {
   const ContextPart own = transformer.part();
   const size_t mine = size_t(transformer.tokens()), ranks = computing ? size_t(computing->size()) : 1;
   std::vector<float> numbers(ranks * mine), losses(size_t(B) * size_t(seq_len));
   if (computing) {
     const DeviceMemory all(compute.device(), numbers.size() * sizeof(float));
-    computing->all_gather(compute, all.data(), transformer.losses(), mine * sizeof(float));
+    computing->all_gather(compute, all.data(), transformer.losses().data, mine * sizeof(float));
     computing->wait_for(compute);
     copy(compute, numbers.data(), reinterpret_cast<const float*>(all.data()), numbers.size());
     compute.synchronize();
   } else {
-    copy(compute, numbers.data(), transformer.losses(), numbers.size());
+    copy(compute, numbers.data(), transformer.losses().as<float>(), numbers.size());
     compute.synchronize();
   }
   for (int rank = 0; rank < own.degree; ++rank) {

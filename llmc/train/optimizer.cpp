@@ -20,8 +20,9 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
   else
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay, fp8);
   for (int unit = 0; unit < units; ++unit) plan_squares(unit);
-  planned_ranges_ = plan.add<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size());
-  planned_partials_ = plan.add<double>(Segment::device, "scratch", "partial norms", partials_count_);
+  ranges_on_device_ =
+      plan.add_array<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size());
+  partials_ = plan.add(Segment::device, "scratch", "partial norms", DType::fp64, {partials_count_});
 }
 
 // Lists the stretches of this rank's part whose squares it adds to the gradient norm. Tensors replicated over the
@@ -48,7 +49,7 @@ void Optimizer::plan_squares(int unit) {
 // between them. With stochastic rounding each piece of a tensor is a range of its own, because each tensor has its own
 // random numbers.
 void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8) {
-  Span span{first_unit, sharding_.at(layout_, first_unit), 0, int(ranges_.size()), 0};
+  Span span{first_unit, end_unit - first_unit, sharding_.at(layout_, first_unit), 0, int(ranges_.size()), 0};
   std::vector<AdamWRange> ranges;
   for (int unit = first_unit; unit < end_unit; ++unit) {
     for (const ParameterSlice& piece :
@@ -71,27 +72,23 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
   spans_.push_back(span);
 }
 
-void Optimizer::bind(const Arena& arena) {
-  ranges_on_device_ = arena[planned_ranges_];
-  partials_ = arena[planned_partials_];
-}
-
 void Optimizer::reset() {
   for (const StateKind kind : {StateKind::first_moments, StateKind::second_moments})
     for (int unit = 0; unit < int(layout_.units.size()); ++unit)
       store_.set(kind, unit, 0, sharding_.count(layout_, unit),
-                 [&](float* to, size_t, size_t n) { clear(compute_, to, n); });
-  copy(compute_, ranges_on_device_, ranges_.data(), ranges_.size());
+                 [&](const Tensor& to, size_t) { clear(compute_, to); });
+  copy(compute_, ranges_on_device_.get(), ranges_.data(), ranges_.size());
 }
 
 // Each rank squares its own part of the units in every ZeRO stage, so that all stages give the same bits.
-void Optimizer::add_squares(Stream& stream, int unit, const float* part) {
+void Optimizer::add_squares(Stream& stream, int unit, const Tensor& part) {
   for (const Squared& s : squared_stretches_[size_t(unit)])
-    global_norm_squares(stream, partials_ + s.partials, part + s.at, s.count);
+    global_norm_squares(stream, partials_->elements(s.partials, global_norm_partials(s.count)),
+                        part.elements(s.at, s.count));
 }
 
 void Optimizer::square_sum(StepState* state) {
-  global_norm_sum(compute_, &state->square_sum, partials_, partials_count_);
+  global_norm_sum(compute_, Tensor(&state->square_sum, {1}), partials_);
   if (sharding_.degree() == 1 && !sharding_.tensor) return;
   squared_.record(compute_);
   communication_.wait(squared_);
@@ -104,26 +101,20 @@ void Optimizer::square_sum(StepState* state) {
 void Optimizer::update(const Span& span, const Tensor& gradients, const Tensor& weights, const StepState* state,
                        AdamWAmax amax) {
   store_.update(span.at, gradients, [&](const OptimizerState::Stretch& s) {
-    const Tensor own = weights.columns(s.first, s.n);
+    const Tensor own = weights.elements(s.first, s.gradients.size());
     adamw(compute_, s.master ? s.master : own, s.m, s.v, s.master ? own : Tensor(), s.gradients, state,
-          ranges_on_device_ + span.first_range, span.ranges, size_t(s.first), constants_, amax);
+          ranges_on_device_ + span.first_range, span.ranges, s.first, constants_, amax);
   });
 }
 
-template <class T>
-void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state) {
+void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   square_sum(state);
-  global_norm_finish(compute_, state, &state->square_sum, 1);
-  const AdamWAmax amax = parameters.largest_weights();
-  if (amax.words) clear(compute_, amax.words, amax.count);
+  global_norm_finish(compute_, state, Tensor(&state->square_sum, {1}));
+  const Tensor largest = parameters.largest_weights();
+  if (largest) clear(compute_, largest);
   store_.begin_update();
-  for (const Span& span : spans_) {
-    const int64_t count = int64_t(span.count);
-    update(span, Tensor(gradients.reduced_shard(span.first_unit), {count}),
-           Tensor(parameters.local_shard(span.first_unit), {count}), state, amax);
-  }
-  parameters.updated(amax.words != nullptr);
+  for (const Span& span : spans_)
+    update(span, gradients.reduced_shard(span.first_unit, span.units),
+           parameters.local_shard(span.first_unit, span.units), state, {largest.as<float>(), size_t(largest.size())});
+  parameters.updated(bool(largest));
 }
-
-template void Optimizer::step(const GradientStore&, ParameterStore<float>&, StepState*);
-template void Optimizer::step(const GradientStore&, ParameterStore<bf16>&, StepState*);

@@ -18,21 +18,19 @@ class Optimizer {
   Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
             AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
             Stream& compute, Stream& communication);
-  void bind(const Arena& arena);
 
   // Sets the moments to those before the first step. Must be called before that step.
   void reset();
   // Squares this rank's part of a unit. Must be called once per unit before step(), when the unit's gradients are
   // summed.
-  void add_squares(Stream& stream, int unit, const float* part);
+  void add_squares(Stream& stream, int unit, const Tensor& part);
   // Writes norm and clip factor to `state`, then updates. The gradients must already be summed over the ranks.
-  template <class T>
-  void step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state);
+  void step(const GradientStore& gradients, ParameterStore& parameters, StepState* state);
 
  private:
   // Consecutive units whose gradients, weights and moments are contiguous: one launch updates them.
   struct Span {
-    int first_unit;
+    int first_unit, units;
     size_t at, count;  // elements of the state
     int first_range, ranges;
   };
@@ -49,10 +47,8 @@ class Optimizer {
   Stream &compute_, &communication_;
   std::vector<Span> spans_;
   std::vector<AdamWRange> ranges_;
-  Planned<AdamWRange> planned_ranges_;
-  Planned<double> planned_partials_;
-  AdamWRange* ranges_on_device_ = nullptr;
-  double* partials_ = nullptr;
+  PlannedArray<AdamWRange> ranges_on_device_;
+  PlannedTensor partials_;
   // A stretch of this rank's part of a unit that no other rank squares, and where its partial sums go.
   struct Squared {
     size_t at, count, partials;

@@ -23,7 +23,6 @@
 
 namespace {
 
-template <class T>
 class LlamaTrainer : public Trainer {
  public:
   LlamaTrainer(Device& device, Communicator& communicator, const Mesh& mesh, const LlamaConfig& config,
@@ -47,33 +46,24 @@ class LlamaTrainer : public Trainer {
         host_(settings.training && (settings.state.in_pieces() || settings.activations.offloads(config_))
                   ? std::make_unique<HostStreams>(device)
                   : nullptr),
-        scales_(settings.fp8.on() ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
-                                                                communicator, device, compute_, reduce_)
-                                  : nullptr),
-        parameters_(plan_, config_, layout_, sharding_, settings_.fp8, scales_.get(),
+        scales_(settings.fp8.on()
+                    ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
+                                                  communicator, device, compute_, reduce_)
+                    : nullptr),
+        parameters_(plan_, settings.dtype, config_, layout_, sharding_, settings_.fp8, scales_.get(),
                     std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
-        state_(plan_, layout_, sharding_, settings.state, kDType<T>, settings.training, device, compute_, host_.get()),
-        transformer_(plan_, config_, layout_,
-                     {settings.B,
-                      settings.T,
-                      settings.head_chunk,
-                      settings.prefetch,
-                      settings.training ? std::optional(settings.activations) : std::nullopt,
-                      tensor_ ? &tensor_->parallel : nullptr,
-                      {split_.rank * config.vocabulary_part(split_.degree), config_.V, config.V,
-                       config.vocabulary_part(split_.degree)},
-                      context_ ? &context_->parallel : nullptr,
-                      groups_.computing.get()},
-                     settings.attention, settings_.fp8, device, host_.get()),
+        state_(plan_, layout_, sharding_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
+        transformer_(plan_, config_, layout_, transformer_settings(), settings_.fp8, parameters_, scales_.get(), device,
+                     compute_, host_.get()),
         batches_(plan_, device, settings.micro_steps,
                  size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), transformer_.part()),
         states_(plan_, device),
-        planned_workspace_(
-            plan_.add<std::byte>(Segment::device, "workspace", "products", Matmul::workspace_bytes(device.info()))),
+        workspace_(plan_.add(Segment::device, "workspace", "products", DType::uint8,
+                             {Matmul::workspace_bytes(device.info())})),
         to_communication_(device),
         to_compute_(device),
         forked_(device) {
-    add_reserve(plan_, device.info(), groups_.communicators(communicator), {settings.attention, kDType<T>, config_.HD});
+    add_reserve(plan_, device.info(), groups_.communicators(communicator), {settings.attention, settings.dtype, config_.HD});
     for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
     if (tensor_) full_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.products, compute_);
     if (!settings.training) return;
@@ -85,6 +75,18 @@ class LlamaTrainer : public Trainer {
                        settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);
   }
 
+  TransformerSettings transformer_settings() const {
+    TransformerSettings s{settings_.dtype, settings_.attention, settings_.B, settings_.T, settings_.head_chunk,
+                          settings_.prefetch};
+    if (settings_.training) s.policy = settings_.activations;
+    if (tensor_) s.tensor = &tensor_->parallel;
+    const int each = whole_config_.vocabulary_part(split_.degree);
+    s.vocabulary = {split_.rank * each, config_.V, whole_config_.V, each};
+    if (context_) s.sequences = &context_->parallel;
+    s.computing = groups_.computing.get();
+    return s;
+  }
+
   const MemoryPlan& plan() const override { return plan_; }
   const ParameterLayout& layout() const override { return layout_; }
 
@@ -92,34 +94,28 @@ class LlamaTrainer : public Trainer {
 
   void allocate() override {
     arena_ = Arena(device_, plan_, &communicator_);
-    matmul_.emplace(compute_, arena_[planned_workspace_], Matmul::Options{settings_.tf32});
-    parameters_.bind(arena_);
-    state_.bind(arena_, [this](int unit) { return reinterpret_cast<std::byte*>(parameters_.local_shard(unit)); });
-    if (gradients_) {
-      gradients_->bind(arena_);
-      optimizer_->bind(arena_);
+    matmul_.emplace(compute_, static_cast<std::byte*>(workspace_->data), Matmul::Options{settings_.tf32});
+    parameters_.prepare();
+    if (gradients_)
       gradients_->on_reduced(
-          [this](Stream& stream, int unit, const float* part) { optimizer_->add_squares(stream, unit, part); });
-    }
-    if (snapshot_) snapshot_->bind(arena_);
-    batches_.bind(arena_);
-    states_.bind(arena_);
-    if (scales_) scales_->bind(arena_, states_.on_device());
-    if (scales_)
+          [this](Stream& stream, int unit, const Tensor& part) { optimizer_->add_squares(stream, unit, part); });
+    if (scales_) {
+      scales_->prepare(states_.on_device());
       require_recipe_runs(settings_.fp8, device_.info(),
                           [&](auto&&... product) { return matmul_->unsupported_reason(product...); });
-    transformer_.bind(arena_, compute_, *matmul_, parameters_, scales_.get());
+    }
+    transformer_.prepare(*matmul_);
   }
 
   void initialize(Init init, uint64_t seed) override {
     const float normal_std = float(config_.init_std);
     const float residual_std =
         init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
-    set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, float* to) {
+    set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, const Tensor& to) {
       const ParameterInfo& t = *piece.tensor;
-      if (t.row->init == InitRule::ones) initialize_constant(compute_, to, piece.count, 1.0f);
+      if (t.row->init == InitRule::ones) initialize_constant(compute_, to, 1.0f);
       else
-        initialize_normal(compute_, to, piece.count, philox_key(t.name, seed), piece.window(),
+        initialize_normal(compute_, to, philox_key(t.name, seed), piece.window(),
                           t.row->init == InitRule::residual ? residual_std : normal_std);
     });
     reset_state();
@@ -129,7 +125,7 @@ class LlamaTrainer : public Trainer {
   void load(const Safetensors& weights) override {
     require_weights_fit(layout_, weights, true);
     set_own_pieces(StateKind::weights,
-                   [&](const ParameterSlice& piece, float* to) { load_piece(compute_, to, piece, weights); });
+                   [&](const ParameterSlice& piece, const Tensor& to) { load_piece(compute_, to.as<float>(), piece, weights); });
     reset_state();
     begin_training();
   }
@@ -139,13 +135,13 @@ class LlamaTrainer : public Trainer {
     std::vector<float> numbers;
     for (const StateKind kind : kStateKinds) {
       if (kind != StateKind::weights && !optimizer_) break;
-      set_own_pieces(kind, [&](const ParameterSlice& piece, float* to) {
+      set_own_pieces(kind, [&](const ParameterSlice& piece, const Tensor& to) {
         for (size_t done = 0; done < piece.count; done += numbers.size()) {
           numbers.resize(std::min(kCheckpointPiece, piece.count - done));
           piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
             checkpoint.read(kind, piece.tensor->name, first, count, numbers.data() + at);
           });
-          copy(compute_, to + done, numbers.data(), numbers.size());
+          copy(compute_, to.as<float>() + done, numbers.data(), numbers.size());
           compute_.synchronize();
         }
       });
@@ -183,9 +179,10 @@ class LlamaTrainer : public Trainer {
     snapshot_->take(
         compute_,
         [&](StateKind kind, int unit) {
-          return state_.view(kind, unit).from(sharding_.saved(layout_, unit).first - sharding_.first(layout_, unit));
+          const UnitShare saved = sharding_.saved(layout_, unit);
+          return state_.view(kind, unit).elements(saved.first - sharding_.first(layout_, unit), saved.count);
         },
-        scales_ ? scales_->state() : nullptr);
+        scales_ ? scales_->state() : Tensor());
   }
   const Snapshot& wait_for_snapshot() override {
     snapshot_->finish(communicator_);
@@ -197,7 +194,7 @@ class LlamaTrainer : public Trainer {
     const ParameterLayout layout(whole_config_);
     if (!directory.empty()) writer.emplace(directory, layout, whole_config_);
     for (int unit = 0; unit < int(layout.units.size()); ++unit) {
-      const float* here = whole_weights(unit);
+      const float* here = whole_weights(unit).as<float>();
       std::vector<std::vector<float>> joined;
       if (tensor_) joined = full_tensors_->of(unit, here);
       if (writer)
@@ -320,10 +317,10 @@ class LlamaTrainer : public Trainer {
   }
   std::vector<float> gradients(const std::string& name) override {
     const ParameterInfo& t = layout_.tensor(name);
-    const float* own = gradients_->reduced_shard(t.unit);
+    Tensor own = gradients_->reduced_shard(t.unit);
     if (settings_.state.gradients_on_host && sharding_.stage.shards_state()) {
-      float* part = gradients_->borrow_buffer(t.unit) + sharding_.first(layout_, t.unit);
-      copy(compute_, part, own, sharding_.count(layout_, t.unit));
+      const Tensor part = gradients_->borrow_buffer(t.unit).elements(sharding_.first(layout_, t.unit), own.size());
+      copy(compute_, part, own);
       compute_.synchronize();
       own = part;
     }
@@ -334,8 +331,8 @@ class LlamaTrainer : public Trainer {
   // Must be called when the weights are new: updates the products' copy from the master.
   void begin_training() {
     for (int unit = 0; state_.has_master() && unit < int(layout_.units.size()); ++unit)
-      state_.get(StateKind::weights, unit, [&](const float* from, size_t first, size_t n) {
-        cast(compute_, parameters_.local_shard(unit) + first, from, n);
+      state_.get(StateKind::weights, unit, [&](const Tensor& from, size_t first) {
+        cast(compute_, parameters_.local_shard(unit).elements(first, from.size()), from);
       });
     parameters_.updated();
     prepare_graph();
@@ -364,13 +361,13 @@ class LlamaTrainer : public Trainer {
       const size_t count = sharding_.count(layout_, unit);
       const auto clear_between = [&](size_t begin, size_t end) {
         if (end > begin)
-          state_.set(kind, unit, begin, end - begin, [&](float* to, size_t, size_t n) { clear(compute_, to, n); });
+          state_.set(kind, unit, begin, end - begin, [&](const Tensor& to, size_t) { clear(compute_, to); });
       };
       size_t end = 0;
       for (const ParameterSlice& piece : layout_.slices(unit, sharding_.first(layout_, unit), count)) {
         clear_between(end, piece.at);
-        state_.set(kind, unit, piece.at, piece.count, [&](float* to, size_t first, size_t n) {
-          f(ParameterSlice{piece.tensor, piece.first + first, n, piece.at + first}, to);
+        state_.set(kind, unit, piece.at, piece.count, [&](const Tensor& to, size_t first) {
+          f(ParameterSlice{piece.tensor, piece.first + first, size_t(to.size()), piece.at + first}, to);
         });
         end = piece.at + piece.count;
       }
@@ -379,24 +376,25 @@ class LlamaTrainer : public Trainer {
   }
 
   // Returns the unit's master weights as fp32, on the device. The conditions are those of whole_unit().
-  const float* whole_weights(int unit) {
-    const StateView own = state_.view(StateKind::weights, unit);
-    if (own.type == DType::fp32 && !own.on_host) return whole_unit(unit, reinterpret_cast<const float*>(own.data));
+  Tensor whole_weights(int unit) {
+    const Tensor own = state_.view(StateKind::weights, unit);
+    if (own.type == DType::fp32 && !state_.on_host(StateKind::weights)) return whole_unit(unit, own);
     REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
-    float* part = gradients_->borrow_buffer(unit) + sharding_.first(layout_, unit);
-    state_.get(StateKind::weights, unit,
-               [&](const float* from, size_t first, size_t n) { copy(compute_, part + first, from, n); });
+    const Tensor part = gradients_->borrow_buffer(unit).elements(sharding_.first(layout_, unit), own.size());
+    state_.get(StateKind::weights, unit, [&](const Tensor& from, size_t first) {
+      copy(compute_, part.elements(first, from.size()), from);
+    });
     compute_.synchronize();
     return whole_unit(unit, part);
   }
 
   // Gathers a whole unit; each rank has the part that it updates in `own`. All ranks call, between steps, when the host
   // has waited for earlier work. The result is valid until the next call.
-  const float* whole_unit(int unit, const float* own) {
+  Tensor whole_unit(int unit, const Tensor& own) {
     if (!sharding_.stage.shards_state()) return own;
     REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
-    float* whole = gradients_->borrow_buffer(unit);
-    sharding_.reduce.all_gather(reduce_, whole, own, layout_.part_size(unit) * sizeof(float));
+    const Tensor whole = gradients_->borrow_buffer(unit);
+    sharding_.reduce.all_gather(reduce_, whole, own);
     to_compute_.record(reduce_);
     compute_.wait(to_compute_);
     return whole;
@@ -508,10 +506,11 @@ class LlamaTrainer : public Trainer {
   }
 
   size_t first_tensor(int unit) const { return size_t(layout_.units[size_t(unit)].first_tensor); }
-  std::vector<float> download(const float* unit, const ParameterInfo& t) {
-    if (tensor_) return full_tensors_->of(t.unit, unit)[size_t(&t - &layout_.tensors[0]) - first_tensor(t.unit)];
+  std::vector<float> download(const Tensor& unit, const ParameterInfo& t) {
+    if (tensor_)
+      return full_tensors_->of(t.unit, unit.as<float>())[size_t(&t - &layout_.tensors[0]) - first_tensor(t.unit)];
     std::vector<float> values(t.size());
-    copy(compute_, values.data(), unit + t.offset, t.size());
+    copy(compute_, values.data(), unit.as<float>() + t.offset, t.size());
     compute_.synchronize();
     return values;
   }
@@ -532,17 +531,17 @@ class LlamaTrainer : public Trainer {
   std::optional<FullTensors> full_tensors_;
   const std::unique_ptr<HostStreams> host_;  // if something is offloaded
   const std::unique_ptr<Fp8Scales> scales_;  // with FP8 products
-  ParameterStore<T> parameters_;
+  ParameterStore parameters_;
   OptimizerState state_;
   std::optional<GradientStore> gradients_;  // this and the optimizer: only in training
   std::optional<Optimizer> optimizer_;
   std::optional<Snapshot> snapshot_;  // if snapshots were planned
   int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot
-  Transformer<T> transformer_;
+  Transformer transformer_;
   std::vector<int32_t> sequence_;  // of next_logits
   BatchUploader batches_;
   StepStateQueue states_;
-  Planned<std::byte> planned_workspace_;
+  PlannedTensor workspace_;
   Event to_communication_, to_compute_, forked_;
   std::vector<Event> joined_;  // one per side stream
   Arena arena_;
@@ -552,8 +551,7 @@ class LlamaTrainer : public Trainer {
   bool stepped_ = false, observed_ = false;  // a step was enqueued; an observer is set
 };
 
-template <class T>
-std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens, int past) {
+std::vector<float> LlamaTrainer::next_logits(std::span<const int32_t> tokens, int past) {
   const int count = int(tokens.size());
   REQUIRE(count > 0 && past + count <= settings_.T, "%d tokens after %d of a sequence of at most %d", count, past,
           settings_.T);
@@ -569,8 +567,7 @@ std::vector<float> LlamaTrainer<T>::next_logits(std::span<const int32_t> tokens,
   return read_logits(transformer_, compute_, 1, count, count - 1, count);
 }
 
-template <class T>
-std::vector<float> LlamaTrainer<T>::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
+std::vector<float> LlamaTrainer::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
                                            std::optional<int> only_row, std::span<const int32_t> positions) {
   return compute_logits(transformer_, batches_, compute_, inputs, positions, B, seq_len, only_row);
 }
@@ -594,7 +591,5 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   REQUIRE(!settings.fp8.on() || settings.dtype == DType::bf16,
           "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
           recipe_name(settings.fp8.recipe));
-  if (settings.dtype == DType::bf16)
-    return std::make_unique<LlamaTrainer<bf16>>(device, communicator, mesh, config, settings);
-  return std::make_unique<LlamaTrainer<float>>(device, communicator, mesh, config, settings);
+  return std::make_unique<LlamaTrainer>(device, communicator, mesh, config, settings);
 }
