@@ -9,7 +9,7 @@
 #include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
 #include "llmc/kernels/swiglu.h"
-#include "llmc/model/projection.h"
+#include "llmc/model/linear.h"
 
 template <class T>
 std::vector<T> download(Stream& stream, const void* data, size_t count) {

@@ -145,7 +145,7 @@ void Fp8Scales::finish_step() {
   if (weights_not_finite_) copy(compute_, &step_state_->fp8_weights_not_finite, weights_not_finite_.get(), 1);
   if (!settings_.delayed()) return;
   update_delayed_scales(compute_,
-                        {seen_, scale(), earlier(), entries_, largest_, tensors_, settings_.history, settings_.latest,
+                        {seen_->as<float>(), scale().as<float>(), earlier().as<float>(), entries_, largest_->as<float>(), tensors_, settings_.history, settings_.latest,
                          settings_.power_of_two, settings_.margin},
                         &step_state_->fp8);
 }

@@ -20,7 +20,7 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/kernels/step_state.h"
 #include "llmc/memory/plan.h"
-#include "llmc/model/projection.h"
+#include "llmc/model/linear.h"
 
 class Fp8Scales {
  public:

@@ -8,7 +8,7 @@
 //   clear(stream, m);             // a PlannedTensor is a Tensor
 //
 // The plan owns the tensors. They have a shape from the start, and an address as long as the plan's arena lives. Views
-// of them must therefore be taken after the arena was made.
+// of them must therefore be taken after the arena was made. A copy of a plan lists the same buffers, and nothing else.
 #pragma once
 
 #include <cstddef>
@@ -72,9 +72,6 @@ class MemoryPlan {
     size_t bytes, offset;  // offset in its segment
     size_t element_bytes;
   };
-
-  MemoryPlan() = default;
-  MemoryPlan(const MemoryPlan&) = delete;
 
   PlannedTensor add(Segment segment, const std::string& category, const std::string& name, DType type,
                     TensorShape shape);

@@ -42,5 +42,3 @@ class Snapshot {
   bool on_its_way_ = false;
   PlannedTensor data_[3], others_;  // `others_` is absent if there are none
 };
-  float* others_ = nullptr;
-};

@@ -26,7 +26,7 @@
 #include "llmc/memory/snapshot.h"
 #include "llmc/model/config.h"
 #include "llmc/model/parameters.h"
-#include "llmc/model/projection.h"
+#include "llmc/model/linear.h"
 #include "llmc/train/checkpoint.h"
 
 class Matmul;
