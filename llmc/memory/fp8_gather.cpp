@@ -142,6 +142,7 @@ void Fp8Gather::gather(int layer) {
 void Fp8Gather::gather_norms() {
   scatter_rows(communication_, spread_, norm_stride_, row_table_);
   sharding_.gather.all_reduce_sum(communication_, spread_, planned_spread_.count);
-  cast(communication_, norms_, spread_, planned_spread_.count);
+  const int64_t count = int64_t(planned_spread_.count);
+  cast(communication_, Tensor(norms_, {count}), Tensor(spread_, {count}));
   norms_gathered_ = true;
 }

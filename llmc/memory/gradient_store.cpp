@@ -126,21 +126,23 @@ void GradientStore::clear_added(int unit) {
 
 void GradientStore::sum_whole(float* whole, size_t size) {
   if (!rounded_) return sharding_.reduce.all_reduce_sum(communication_, whole, size);
-  cast(communication_, rounded_, whole, size);
+  const Tensor wide(whole, {int64_t(size)}), rounded(rounded_, {int64_t(size)});
+  cast(communication_, rounded, wide);
   sharding_.reduce.all_reduce_sum(communication_, rounded_, size);
-  accumulate(communication_, whole, rounded_, size, false);
+  accumulate(communication_, wide, rounded, false);
 }
 
 void GradientStore::sum_part(int unit, float* sums, bool add) {
   const size_t size = layout_.part_size(unit), part = sharding_.part(layout_, unit);
+  const int64_t all = int64_t(layout_.units[size_t(unit)].size), own = int64_t(size);
   float* start = whole(unit);
   if (rounded_) {
-    cast(communication_, rounded_, start, layout_.units[size_t(unit)].size);
+    cast(communication_, Tensor(rounded_, {all}), Tensor(start, {all}));
     sharding_.reduce.reduce_scatter_sum(communication_, rounded_ + part, rounded_, size);
-    accumulate(communication_, sums, rounded_ + part, size, add);
+    accumulate(communication_, Tensor(sums, {own}), Tensor(rounded_ + part, {own}), add);
   } else if (add) {
     sharding_.reduce.reduce_scatter_sum(communication_, start + part, start, size);
-    accumulate(communication_, sums, start + part, size);
+    accumulate(communication_, Tensor(sums, {own}), Tensor(start + part, {own}));
   } else {
     sharding_.reduce.reduce_scatter_sum(communication_, sums, start, size);
   }

@@ -84,13 +84,13 @@ void OptimizerState::widen(float* to, const StateView& from, size_t n) {
   if (from.type == DType::fp32) return copy(compute_, to, reinterpret_cast<const float*>(from.data), n);
   const bf16* source = reinterpret_cast<const bf16*>(from.data);
   if (from.on_host) copy(compute_, narrow_, source, n), source = narrow_;
-  accumulate(compute_, to, source, n, false);
+  accumulate(compute_, Tensor(to, {int64_t(n)}), Tensor(source, {int64_t(n)}), false);
 }
 
 void OptimizerState::narrow(const StateView& to, const float* from, size_t n) {
   if (to.type == DType::fp32) return copy(compute_, reinterpret_cast<float*>(to.data), from, n);
   bf16* target = reinterpret_cast<bf16*>(to.data);
-  cast(compute_, to.on_host ? narrow_ : target, from, n);
+  cast(compute_, Tensor(to.on_host ? narrow_ : target, {int64_t(n)}), Tensor(from, {int64_t(n)}));
   if (to.on_host) copy(compute_, target, narrow_, n);
 }
 

@@ -68,7 +68,7 @@ void TensorParallel::scatter(Stream& compute, T* own, Sum* partial, int N, int w
   } else {
     Sum* sums = partial + size_t(rank()) * count;
     ranks_.reduce_scatter_sum(stream_, sums, partial, count, file, line);
-    cast(stream_, own, sums, count);
+    cast(stream_, Tensor(own, {c.own_count, width}), Tensor(sums, {c.own_count, width}));
   }
 }
 

@@ -117,9 +117,10 @@ class LlamaTrainer : public Trainer {
         init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
     set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, float* to) {
       const ParameterInfo& t = *piece.tensor;
-      if (t.row->init == InitRule::ones) initialize_constant(compute_, to, piece.count, 1.0f);
+      const Tensor weights(to, {int64_t(piece.count)});
+      if (t.row->init == InitRule::ones) initialize_constant(compute_, weights, 1.0f);
       else
-        initialize_normal(compute_, to, piece.count, philox_key(t.name, seed), piece.window(),
+        initialize_normal(compute_, weights, philox_key(t.name, seed), piece.window(),
                           t.row->init == InitRule::residual ? residual_std : normal_std);
     });
     reset_state();
@@ -335,7 +336,7 @@ class LlamaTrainer : public Trainer {
   void begin_training() {
     for (int unit = 0; state_.has_master() && unit < int(layout_.units.size()); ++unit)
       state_.get(StateKind::weights, unit, [&](const float* from, size_t first, size_t n) {
-        cast(compute_, parameters_.local_shard(unit) + first, from, n);
+        cast(compute_, Tensor(parameters_.local_shard(unit) + first, {int64_t(n)}), Tensor(from, {int64_t(n)}));
       });
     parameters_.updated();
     prepare_graph();
