@@ -87,11 +87,12 @@ void Optimizer::reset() {
 // Each rank squares its own part of the units in every ZeRO stage, so that all stages give the same bits.
 void Optimizer::add_squares(Stream& stream, int unit, const float* part) {
   for (const Squared& s : squared_stretches_[size_t(unit)])
-    global_norm_squares(stream, partials_ + s.partials, part + s.at, s.count);
+    global_norm_squares(stream, Tensor(partials_ + s.partials, {int64_t(global_norm_partials(s.count))}),
+                        Tensor(part + s.at, {int64_t(s.count)}));
 }
 
 void Optimizer::square_sum(StepState* state) {
-  global_norm_sum(compute_, &state->square_sum, partials_, partials_count_);
+  global_norm_sum(compute_, Tensor(&state->square_sum, {1}), Tensor(partials_, {int64_t(partials_count_)}));
   if (sharding_.degree() == 1 && !sharding_.tensor) return;
   squared_.record(compute_);
   communication_.wait(squared_);
@@ -115,7 +116,7 @@ void Optimizer::update(const Span& span, const float* gradients, T* weights, con
 template <class T>
 void Optimizer::step(const GradientStore& gradients, ParameterStore<T>& parameters, StepState* state) {
   square_sum(state);
-  global_norm_finish(compute_, state, &state->square_sum, 1);
+  global_norm_finish(compute_, state, Tensor(&state->square_sum, {1}));
   const bool wide_master = store_.type(StateKind::weights) == DType::fp32,
              wide_moments = store_.type(StateKind::first_moments) == DType::fp32;
   const auto update = wide_master
