@@ -69,8 +69,8 @@ inline ProductRates product_rates(Stream& stream, DType dtype, bool tf32, bool f
   Matmul matmul(stream, workspace.data(), {tf32});
   float* x = reinterpret_cast<float*>(numbers.data());
   bf16* x16 = reinterpret_cast<bf16*>(rounded.data());
-  initialize_normal(stream, x, size, philox_key("product", 1), 0, 1.0f);
-  cast(stream, x16, x, size);
+  initialize_normal(stream, Tensor(x, {n, k}), philox_key("product", 1), 0, 1.0f);
+  cast(stream, Tensor(x16, {n, k}), Tensor(x, {n, k}));
   ProductRates rates;
   const double flops = 2.0 * n * n * k;
   const auto time = [&](const auto* in) {

@@ -18,7 +18,7 @@ void check_type(Checker& checker, OtherSchedules& orders) {
       const auto run = [&](Stream& stream) {
         Array<float> sum(stream, a);
         Array<T> x(stream, b);
-        accumulate(stream, sum.data(), x.data(), n, add);
+        accumulate(stream, sum.tensor(), x.tensor(), add);
         return sum.download();
       };
       const std::string name = format("%s n=%zu%s", dtype_name(kDType<T>), n, add ? "" : " set");
@@ -31,10 +31,17 @@ void check(Checker& checker) {
   OtherSchedules orders;
   check_type<float>(checker, orders);
   check_type<bf16>(checker, orders);
-  Array<float> x(checker.stream, size_t(8));
-  checker.refused("nothing", "no numbers", [&] { accumulate(checker.stream, x.data(), x.data(), 0); });
-  checker.refused("unaligned", "not 16-byte aligned",
-                  [&] { accumulate(checker.stream, x.data() + 1, x.data() + 4, 2); });
+  Array<float> numbers(checker.stream, size_t(8));
+  const Tensor x = numbers.tensor({2, 4});
+  const auto refused = [&](const char* name, const char* says, const Tensor& sum, const Tensor& addend) {
+    checker.refused(name, says, [&] { accumulate(checker.stream, sum, addend); });
+  };
+  refused("nothing", "no numbers", x.rows(0, 0), x.rows(0, 0));
+  refused("sums that are missing", "sum is (1, 4) of fp32\n  expected 8 elements of fp32", x.rows(0, 1), x);
+  refused("columns", "x (2, 2) is not contiguous", x.rows(0, 1), x.columns(0, 2));
+  refused("integers", "no kernel for int32", x, Tensor(numbers.data(), DType::int32, {8}));
+  refused("sums in bf16", "sum is (8) of bf16", Tensor(numbers.data(), DType::bf16, {8}), x);
+  refused("unaligned", "not 16-byte aligned", Tensor(numbers.data() + 1, {2}), Tensor(numbers.data() + 4, {2}));
 }
 
 template <class T>
@@ -44,7 +51,7 @@ void bench_type(Bencher& bencher, bool add) {
   Array<T> x(bencher.stream, repeated_normal<T>(n));
   bencher.time(format("accumulate %s%s n=%zu", dtype_name(kDType<T>), add ? "" : " set", n),
                (sizeof(T) + (add ? 8.0 : 4.0)) * double(n), double(n),
-               [&] { accumulate(bencher.stream, sum.data(), x.data(), n, add); });
+               [&] { accumulate(bencher.stream, sum.tensor(), x.tensor(), add); });
 }
 
 void bench(Bencher& bencher) {

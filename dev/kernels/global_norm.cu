@@ -17,16 +17,18 @@ StepState state_with(float grad_clip) {
 // The norm of these buffers as the optimizer takes it.
 StepState norm_of(Stream& stream, const std::vector<std::vector<float>>& buffers, float grad_clip,
                   std::vector<double>* partials_out = nullptr) {
-  size_t count = 0, at = 0;
+  size_t count = 0;
+  int64_t at = 0;
   for (const auto& buffer : buffers) count += global_norm_partials(buffer.size());
   Array<double> partials(stream, count);
   for (const auto& buffer : buffers) {
     const Array<float> gradients(stream, buffer);
-    global_norm_squares(stream, partials.data() + at, gradients.data(), buffer.size());
-    at += global_norm_partials(buffer.size());
+    const int64_t own = int64_t(global_norm_partials(buffer.size()));
+    global_norm_squares(stream, partials.tensor().columns(at, own), gradients.tensor());
+    at += own;
   }
   Array<StepState> state(stream, {state_with(grad_clip)});
-  global_norm_finish(stream, state.data(), partials.data(), count);
+  global_norm_finish(stream, state.data(), partials.tensor());
   if (partials_out) *partials_out = partials.download();
   return state.download()[0];
 }
@@ -55,8 +57,8 @@ void check_norm(Checker& checker, const std::string& name, const std::vector<std
   const Array<double> on_device(stream, partials);
   Array<double> total(stream, 1);
   Array<StepState> state(stream, {state_with(0.5f)});
-  global_norm_sum(stream, total.data(), on_device.data(), partials.size());
-  global_norm_finish(stream, state.data(), total.data(), 1);
+  global_norm_sum(stream, total.tensor(), on_device.tensor());
+  global_norm_finish(stream, state.data(), total.tensor());
   checker.close(name + " total", total.download(), {squares}, {1}, 1e-13, 0);
   checker.same_bits(name + " by its total", std::vector<float>{state.download()[0].clip_factor}, {got.clip_factor});
 }
@@ -99,16 +101,19 @@ void check(Checker& checker) {
   check_factor(checker, "NaN without clipping", NAN, 0, NAN, NAN);
   check_factor(checker, "infinity", -INFINITY, 1, INFINITY, NAN);
 
-  Array<float> gradients(checker.stream, 8);
-  Array<double> partials(checker.stream, 8);
-  checker.refused("no gradients", "no gradients",
-                  [&] { global_norm_squares(checker.stream, partials.data(), gradients.data(), 0); });
-  checker.refused("misaligned", "not 16-byte aligned",
-                  [&] { global_norm_squares(checker.stream, partials.data(), gradients.data() + 1, 4); });
-  checker.refused("no partial sums", "no partial sums",
-                  [&] { global_norm_finish(checker.stream, nullptr, partials.data(), 0); });
-  checker.refused("nothing to sum", "no partial sums",
-                  [&] { global_norm_sum(checker.stream, partials.data(), partials.data(), 0); });
+  Stream& stream = checker.stream;
+  Array<float> gradients(stream, 8);
+  Array<double> partials(stream, 8);
+  const Tensor g = gradients.tensor(), one = partials.tensor({1}), none = partials.tensor({0});
+  checker.refused("no gradients", "no gradients", [&] { global_norm_squares(stream, one, g.columns(0, 0)); });
+  checker.refused("misaligned", "not 16-byte aligned", [&] { global_norm_squares(stream, one, g.columns(1, 4)); });
+  checker.refused("partial sums of more", "partials is (8) of fp64\n  expected (1) of fp64",
+                  [&] { global_norm_squares(stream, partials.tensor(), g); });
+  checker.refused("gradients in fp64", "gradients is (1) of fp64", [&] { global_norm_squares(stream, one, one); });
+  checker.refused("no partial sums", "no partial sums", [&] { global_norm_finish(stream, nullptr, none); });
+  checker.refused("nothing to sum", "no partial sums", [&] { global_norm_sum(stream, one, none); });
+  checker.refused("a total in fp32", "total is (1) of fp32",
+                  [&] { global_norm_sum(stream, gradients.tensor({1}), one); });
 }
 
 void bench(Bencher& bencher) {
@@ -118,7 +123,7 @@ void bench(Bencher& bencher) {
   Array<StepState> state(stream, {state_with(1)});
   const Array<float> gradients(stream, std::vector<float>(n, 0.5f));
   bencher.time(format("global_norm_squares, %zu elements", n), double(n) * 4, double(n) * 2,
-               [&] { global_norm_squares(stream, partials.data(), gradients.data(), n); });
+               [&] { global_norm_squares(stream, partials.tensor(), gradients.tensor()); });
   bencher.time(format("global_norm_finish, %zu partial sums", partials.size()), double(partials.size()) * 8, 0,
-               [&] { global_norm_finish(stream, state.data(), partials.data(), partials.size()); });
+               [&] { global_norm_finish(stream, state.data(), partials.tensor()); });
 }

@@ -10,7 +10,7 @@ namespace {
 
 std::vector<float> normals(Stream& stream, size_t n, uint64_t key, uint64_t offset, float std) {
   Array<float> data(stream, n);
-  initialize_normal(stream, data.data(), n, key, offset, std);
+  initialize_normal(stream, data.tensor(), key, offset, std);
   return data.download();
 }
 
@@ -61,7 +61,7 @@ void check_columns(Checker& checker) {
       std::vector<float> want;
       for (size_t i = skip; i < skip + n; ++i) want.push_back(whole[(2 + i / width) * columns + first + i % width]);
       Array<float> data(stream, n);
-      initialize_normal(stream, data.data(), n, 11, window, 1);
+      initialize_normal(stream, data.tensor(), 11, window, 1);
       checker.same_bits(format("columns %zu to %zu of %zu from number %zu on", first, first + width - 1, columns, skip),
                         data.download(), want);
     }
@@ -118,7 +118,7 @@ void check_cast(Checker& checker) {
     values[n - 1] = -1.00390625f;  // half way between two bf16 numbers
     const Array<float> in(checker.stream, values);
     Array<T> out(checker.stream, n);
-    cast(checker.stream, out.data(), in.data(), n);
+    cast(checker.stream, out.tensor(), in.tensor());
     std::vector<T> want(n);
     for (size_t i = 0; i < n; ++i) {
       if constexpr (sizeof(T) == 2) want[i] = T{bf16_bits(values[i])};
@@ -140,7 +140,7 @@ void check(Checker& checker) {
   check_cast<bf16>(checker);
   for (const size_t n : {1, 7, 8, 9, 2049}) {
     Array<float> data(checker.stream, n);
-    initialize_constant(checker.stream, data.data(), n, 0.75f);
+    initialize_constant(checker.stream, data.tensor(), 0.75f);
     checker.same_bits(format("constant n=%zu", n), data.download(), std::vector<float>(n, 0.75f));
   }
   checker.same_bits("no deviation", normals(checker.stream, 5, 1, 0, 0.0f), [&] {
@@ -149,14 +149,21 @@ void check(Checker& checker) {
     return zeros;
   }());
 
-  Array<float> data(checker.stream, 8);
-  checker.refused("no numbers", "of 0 numbers", [&] { initialize_normal(checker.stream, data.data(), 0, 1, 0, 1); });
-  checker.refused("a negative deviation", "deviation -1",
-                  [&] { initialize_normal(checker.stream, data.data(), 8, 1, 0, -1); });
-  checker.refused("a deviation that is NaN", "nan",
-                  [&] { initialize_normal(checker.stream, data.data(), 8, 1, 0, NAN); });
-  checker.refused("no constants", "no numbers", [&] { initialize_constant(checker.stream, data.data(), 0, 1); });
-  checker.refused("nothing to cast", "no numbers", [&] { cast(checker.stream, data.data(), data.data(), 0); });
+  Stream& stream = checker.stream;
+  Array<float> data(stream, 8);
+  Array<int> integers(stream, 8);
+  const Tensor x = data.tensor(), none = data.tensor({0});
+  checker.refused("no numbers", "of no numbers", [&] { initialize_normal(stream, none, 1, 0, 1); });
+  checker.refused("a negative deviation", "deviation -1", [&] { initialize_normal(stream, x, 1, 0, -1); });
+  checker.refused("a deviation that is NaN", "nan", [&] { initialize_normal(stream, x, 1, 0, NAN); });
+  checker.refused("normal integers", "data is (8) of int32\n  expected a tensor of fp32",
+                  [&] { initialize_normal(stream, integers.tensor(), 1, 0, 1); });
+  checker.refused("no constants", "no numbers", [&] { initialize_constant(stream, none, 1); });
+  checker.refused("nothing to cast", "no numbers", [&] { cast(stream, none, none); });
+  checker.refused("a cast of too little", "out is (8) of fp32\n  expected 4 elements", [&] {
+    cast(stream, x, x.first({2, 2}));
+  });
+  checker.refused("a cast to integers", "no kernel for int32", [&] { cast(stream, integers.tensor(), x); });
 }
 
 void bench(Bencher& bencher) {
@@ -164,7 +171,7 @@ void bench(Bencher& bencher) {
   Array<float> data(bencher.stream, n);
   Array<bf16> rounded(bencher.stream, n);
   bencher.time(format("initialize_normal, %zu elements", n), double(n) * 4, 0,
-               [&] { initialize_normal(bencher.stream, data.data(), n, 1, 0, 0.02f); });
+               [&] { initialize_normal(bencher.stream, data.tensor(), 1, 0, 0.02f); });
   bencher.time(format("cast to bf16, %zu elements", n), double(n) * 6, 0,
-               [&] { cast(bencher.stream, rounded.data(), data.data(), n); });
+               [&] { cast(bencher.stream, rounded.tensor(), data.tensor()); });
 }

@@ -1,4 +1,4 @@
-// Adds flat buffers (contract: accumulate.h). Limited by memory: 12 bytes per element when fp32 is added to fp32 (two
+// Adds tensors (contract: accumulate.h). Limited by memory: 12 bytes per element when fp32 is added to fp32 (two
 // reads and one write of 4 bytes).
 #include "llmc/kernels/accumulate.h"
 
@@ -37,15 +37,20 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-template <class T>
-void accumulate(Stream& stream, float* sum, const T* x, size_t n, bool add) {
+void accumulate(Stream& stream, const Tensor& sum, const Tensor& x, bool add) {
+  const char* who = "accumulate";
+  require_elements(who, "x", x, x.type, -1);
+  require_elements(who, "sum", sum, DType::fp32, x.size());
+  const size_t n = size_t(x.size());
   REQUIRE(n > 0, "accumulate of no numbers");
-  for (const void* data : {(const void*)sum, (const void*)x})
+  for (const void* data : {sum.data, x.data})
     REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "accumulate: the buffer at %p is not 16-byte aligned", data);
-  const Work work = {stream, "accumulate", {updates(sum, n), reads(x, n)}};
-  if (add) launch<accumulate_kernel<T, true>>(work, blocks_for(n, kBlock), kThreads, 0, sum, x, n);
-  else launch<accumulate_kernel<T, false>>(work, blocks_for(n, kBlock), kThreads, 0, sum, x, n);
+  const Work work = {stream, who, {updates(sum), reads(x)}};
+  with_type(who, x.type, [&](auto number) {
+    using T = decltype(number);
+    with_constant(add, [&](auto adds) {
+      launch<accumulate_kernel<T, decltype(adds)::value>>(work, blocks_for(n, kBlock), kThreads, 0, sum.as<float>(),
+                                                          x.as<T>(), n);
+    });
+  });
 }
-
-template void accumulate(Stream&, float*, const float*, size_t, bool);
-template void accumulate(Stream&, float*, const bf16*, size_t, bool);

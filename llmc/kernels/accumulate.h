@@ -1,11 +1,8 @@
-// Addition of flat buffers.
+// Addition of tensors.
 #pragma once
 
-#include <cstddef>
+#include "llmc/device/tensor.h"
 
-#include "llmc/device/device.h"
-
-// Writes sum (n) = x (n), or sum += x with `add`. `sum` is fp32, x is fp32 or bf16. Throws if n is 0 or a buffer is not
-// 16-byte aligned. Deterministic.
-template <class T>
-void accumulate(Stream& stream, float* sum, const T* x, size_t n, bool add = true);
+// Writes sum = x, or sum += x with `add`. `sum` is fp32, x is fp32 or bf16 with as many elements; their shapes do not
+// matter. Throws if they have no elements, are not contiguous or are not 16-byte aligned. Deterministic.
+void accumulate(Stream& stream, const Tensor& sum, const Tensor& x, bool add = true);

@@ -64,32 +64,43 @@ __global__ void __launch_bounds__(kSumThreads) finish_kernel(StepState* state, c
   state->clip_factor = factor;
 }
 
-}  // namespace
-
 // ---------------------------------------------------------------------------------------------- launchers
+
+void require_partials(const char* who, const Tensor& partials) {
+  require_tensor(who, "partials", partials, DType::fp64, {-1});
+  REQUIRE(partials.size() > 0, "%s of no partial sums", who);
+}
+
+}  // namespace
 
 size_t global_norm_partials(size_t n) { return (n + kPiece - 1) / kPiece; }
 
-void global_norm_squares(Stream& stream, double* partials, const float* gradients, size_t n) {
-  REQUIRE(n > 0, "global_norm_squares of no gradients");
-  REQUIRE(reinterpret_cast<uintptr_t>(gradients) % 16 == 0,
-          "global_norm_squares: the gradients at %p are not 16-byte aligned", static_cast<const void*>(gradients));
-  const size_t count = global_norm_partials(n);
-  launch<squares_kernel>({stream, "global_norm_squares", {reads(gradients, n), writes(partials, count)}},
-                         unsigned(count), kThreads, 0, partials, gradients, n);
+void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& gradients) {
+  const char* who = "global_norm_squares";
+  require_elements(who, "gradients", gradients, DType::fp32, -1);
+  const size_t n = size_t(gradients.size()), count = global_norm_partials(n);
+  REQUIRE(n > 0, "%s of no gradients", who);
+  REQUIRE(reinterpret_cast<uintptr_t>(gradients.data) % 16 == 0, "%s: the gradients at %p are not 16-byte aligned", who,
+          gradients.data);
+  require_tensor(who, "partials", partials, DType::fp64, {int64_t(count)});
+  launch<squares_kernel>({stream, who, {reads(gradients), writes(partials)}}, unsigned(count), kThreads, 0,
+                         partials.as<double>(), gradients.as<float>(), n);
 }
 
-void global_norm_sum(Stream& stream, double* total, const double* partials, size_t count) {
-  REQUIRE(count > 0, "global_norm_sum of no partial sums");
-  launch<sum_kernel>({stream, "global_norm_sum", {reads(partials, count), writes(total, 1)}}, 1, kSumThreads, 0, total,
-                     partials, count);
+void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials) {
+  const char* who = "global_norm_sum";
+  require_partials(who, partials);
+  require_tensor(who, "total", total, DType::fp64, {1});
+  launch<sum_kernel>({stream, who, {reads(partials), writes(total)}}, 1, kSumThreads, 0, total.as<double>(),
+                     partials.as<double>(), size_t(partials.size()));
 }
 
-void global_norm_finish(Stream& stream, StepState* state, const double* partials, size_t count) {
-  REQUIRE(count > 0, "global_norm_finish of no partial sums");
-  launch<finish_kernel>({stream,
-                         "global_norm_finish",
-                         {reads(partials, count), reads(&state->grad_clip, 1), writes(&state->grad_norm, 1),
-                          writes(&state->clip_factor, 1)}},
-                        1, kSumThreads, 0, state, partials, count);
+void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials) {
+  const char* who = "global_norm_finish";
+  require_partials(who, partials);
+  launch<finish_kernel>(
+      {stream,
+       who,
+       {reads(partials), reads(&state->grad_clip, 1), writes(&state->grad_norm, 1), writes(&state->clip_factor, 1)}},
+      1, kSumThreads, 0, state, partials.as<double>(), size_t(partials.size()));
 }

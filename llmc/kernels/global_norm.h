@@ -3,27 +3,30 @@
 // Sums of squares are fp64. Their number and order depend on the sizes alone: deterministic. The norm is computed in
 // stages, so that a sum over ranks may come between them:
 //
-//   global_norm_squares(…) for each flat buffer    partial sums, one after the other
-//   global_norm_sum(…)                             their total, where ranks exchange one number
-//   global_norm_finish(…)                          norm and clip factor, from the total or from the partial sums
+//   global_norm_squares(…) for each tensor    partial sums, one after the other
+//   global_norm_sum(…)                        their total, where ranks exchange one number
+//   global_norm_finish(…)                     norm and clip factor, from the total or from the partial sums
+//
+// Gradients are fp32, partial sums and their total fp64. All tensors are contiguous and have at least one element. The
+// functions throw otherwise.
 #pragma once
 
 #include <cstddef>
 
-#include "llmc/device/device.h"
+#include "llmc/device/tensor.h"
 #include "llmc/kernels/step_state.h"
 
 // Returns the number of partial sums that global_norm_squares writes for n gradients.
 size_t global_norm_partials(size_t n);
 
-// Writes partials (global_norm_partials(n)), the sums of squares of pieces of gradients (n). Throws unless n > 0 and
-// gradients are 16-byte aligned.
-void global_norm_squares(Stream& stream, double* partials, const float* gradients, size_t n);
+// Writes partials (global_norm_partials(n)), the sums of squares of pieces of n gradients, which have any shape. Throws
+// unless gradients are 16-byte aligned.
+void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& gradients);
 
 // Writes total (1), the sum of partials (count).
-void global_norm_sum(Stream& stream, double* total, const double* partials, size_t count);
+void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials);
 
 // Writes state->grad_norm, the root of the sum of partials (count), rounded to fp32 once. Writes state->clip_factor
 // from it and state->grad_clip: 1 if grad_clip is 0 (no clipping) or the norm does not exceed it, else grad_clip /
 // norm. A norm that is not finite always makes the factor NaN, so that nothing hides it.
-void global_norm_finish(Stream& stream, StepState* state, const double* partials, size_t count);
+void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials);

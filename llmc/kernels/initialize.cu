@@ -120,32 +120,45 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(T* __restrict__ out, con
   }
 }
 
-}  // namespace
-
 // ---------------------------------------------------------------------------------------------- launchers
 
-void initialize_normal(Stream& stream, float* data, size_t n, uint64_t key, ShardWindow place, float std) {
-  REQUIRE(n > 0 && std >= 0, "initialize_normal of %zu numbers with standard deviation %g", n, double(std));
+// Checks that `x` is fp32 and returns the number of its elements, at least one.
+size_t elements_of(const char* who, const char* name, const Tensor& x) {
+  require_elements(who, name, x, DType::fp32, -1);
+  REQUIRE(x.size() > 0, "%s of no numbers", who);
+  return size_t(x.size());
+}
+
+}  // namespace
+
+void initialize_normal(Stream& stream, const Tensor& data, uint64_t key, ShardWindow place, float std) {
+  const char* who = "initialize_normal";
+  const size_t n = elements_of(who, "data", data);
+  REQUIRE(std >= 0, "%s of %zu numbers with standard deviation %g", who, n, double(std));
+  const Work work{stream, who, {writes(data)}};
   if (place.is_cut())
-    return launch<normal_in_window_kernel>({stream, "initialize_normal", {writes(data, n)}}, blocks_for(n, kThreads),
-                                           kThreads, 0, data, n, key, place, std);
+    return launch<normal_in_window_kernel>(work, blocks_for(n, kThreads), kThreads, 0, data.as<float>(), n, key, place,
+                                           std);
   const uint64_t offset = place[0];
   const size_t blocks = size_t((offset + n + 3) / 4 - offset / 4);
-  launch<normal_kernel>({stream, "initialize_normal", {writes(data, n)}}, blocks_for(blocks, kThreads * kCounters),
-                        kThreads, 0, data, n, key, offset, std);
+  launch<normal_kernel>(work, blocks_for(blocks, kThreads * kCounters), kThreads, 0, data.as<float>(), n, key, offset,
+                        std);
 }
 
-void initialize_constant(Stream& stream, float* data, size_t n, float value) {
-  REQUIRE(n > 0, "initialize_constant of no numbers");
-  launch<constant_kernel>({stream, "initialize_constant", {writes(data, n)}}, blocks_for(n, kThreads * kUnit), kThreads,
-                          0, data, n, value);
+void initialize_constant(Stream& stream, const Tensor& data, float value) {
+  const char* who = "initialize_constant";
+  const size_t n = elements_of(who, "data", data);
+  launch<constant_kernel>({stream, who, {writes(data)}}, blocks_for(n, kThreads * kUnit), kThreads, 0, data.as<float>(),
+                          n, value);
 }
 
-template <class T>
-void cast(Stream& stream, T* out, const float* in, size_t n) {
-  REQUIRE(n > 0, "cast of no numbers");
-  launch<cast_kernel<T>>({stream, "cast", {reads(in, n), writes(out, n)}}, blocks_for(n, kThreads * kUnit), kThreads, 0,
-                         out, in, n);
+void cast(Stream& stream, const Tensor& out, const Tensor& in) {
+  const char* who = "cast";
+  const size_t n = elements_of(who, "in", in);
+  require_elements(who, "out", out, out.type, in.size());
+  with_type(who, out.type, [&](auto number) {
+    using T = decltype(number);
+    launch<cast_kernel<T>>({stream, who, {reads(in), writes(out)}}, blocks_for(n, kThreads * kUnit), kThreads, 0,
+                           out.as<T>(), in.as<float>(), n);
+  });
 }
-template void cast(Stream&, float*, const float*, size_t);
-template void cast(Stream&, bf16*, const float*, size_t);
