@@ -10,8 +10,14 @@ namespace {
 
 // Returns the input of the product with the vocabulary, (N, C).
 template <class T>
-const T* inputs(const HeadContext& context, const HeadBuffers<T>& b) {
-  return context.tensor ? b.gathered : b.norm;
+Tensor inputs(const HeadContext& context, const HeadBuffers<T>& b) {
+  return Tensor(context.tensor ? b.gathered : b.norm, {context.N, context.config.C});
+}
+
+// Returns the weight of that product or its gradient, (V, C).
+template <class T>
+Tensor vocabulary_weight(const HeadContext& context, T* weight) {
+  return Tensor(weight, {context.config.V, context.config.C});
 }
 
 template <class T>
@@ -52,6 +58,12 @@ void classify(const HeadContext& context, const HeadBuffers<T>& b, const int* al
   if (state) classifier_join(stream, logits, parts, degree, labels, state, context.vocabulary);
 }
 
+// Returns the logits (count, V) of the chunk that begins at token `first`, without their padding.
+template <class T>
+Tensor logits_of(const HeadContext& context, const HeadBuffers<T>& b, int first, int count) {
+  return Tensor(b.logits[slot_of(b, first)], {count, b.ld}).columns(0, context.config.V);
+}
+
 // Calls finish(first) for each chunk of tokens after begin_chunk(). With two buffers of logits, the next chunk has
 // begun too.
 template <class T, class F>
@@ -74,15 +86,15 @@ void add_losses(const HeadContext& context, const HeadBuffers<T>& b, StepState* 
 // that is a partial sum; the function then starts the reduce-scatter of each of the TensorParallel's chunks that is
 // complete by now. `scattered` counts those that have been started.
 template <class T>
-void head_dgrad(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const T* dlogits,
+void head_dgrad(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, const Tensor& dlogits,
                 int first, int& scattered) {
-  const int N = context.N, C = context.config.C, V = context.config.V, count = std::min(b.chunk, N - first);
-  const size_t row = size_t(first) * size_t(C);
+  const int N = context.N, C = context.config.C, count = std::min(b.chunk, N - first);
+  const Tensor weight = vocabulary_weight(context, w.head);
   TensorParallel* tensor = context.tensor;
-  if (!tensor) return context.matmul.dgrad(b.dnorm + row, dlogits, w.head, count, V, C, b.ld);  // (count, C)
+  if (!tensor) return context.matmul.dgrad(Tensor(b.dnorm, {N, C}).rows(first, count), dlogits, weight);
   tensor->with_sums<T>(b.partial, [&](auto* partial) {
     if (first == 0) tensor->clear_padding(context.stream, partial, N, C);
-    context.matmul.dgrad(partial + row, dlogits, w.head, count, V, C, b.ld);  // (count, C)
+    context.matmul.dgrad(Tensor(partial, {N, C}).rows(first, count), dlogits, weight);
     const std::vector<TensorParallel::Chunk> chunks = tensor->chunks(N);
     for (; scattered < int(chunks.size()); ++scattered) {
       const TensorParallel::Chunk& chunk = chunks[size_t(scattered)];
@@ -107,12 +119,10 @@ template <class T>
 T* head_logits(const HeadContext& context, const HeadWeights<T>& w, const HeadBuffers<T>& b, int first, int count) {
   REQUIRE(first % b.chunk == 0 && count > 0 && count <= b.chunk && first + count <= context.N,
           "logits of %d tokens from token %d: the chunk is %d, the tokens %d", count, first, b.chunk, context.N);
-  const int C = context.config.C;
-  T* logits = b.logits[slot_of(b, first)];
   if (context.tensor) context.tensor->await_tokens(context.stream, context.N, first, count);
-  context.matmul.forward(logits, inputs(context, b) + size_t(first) * C, w.head, count, context.config.V, C,
-                         b.ld);  // (count, V)
-  return logits;
+  context.matmul.forward(logits_of(context, b, first, count), inputs(context, b).rows(first, count),
+                         vocabulary_weight(context, w.head));
+  return b.logits[slot_of(b, first)];
 }
 
 template <class T>
@@ -126,17 +136,16 @@ template <class T>
 void head_loss_backward(const HeadContext& context, const HeadWeights<T>& w, const HeadGradients& g,
                         const HeadBuffers<T>& b, const int* labels, StepState* state, T* dresidual, bool accumulate,
                         float* amax) {
-  const int N = context.N, R = context.rows(), C = context.config.C, V = context.config.V;
+  const int N = context.N, R = context.rows(), C = context.config.C;
   Stream& stream = context.stream;
   int scattered = 0;
   for_chunks(context, w, b, labels, [&](int first) {
     const int count = std::min(b.chunk, N - first);
-    const size_t row = size_t(first) * C;
     const bool add = accumulate || g.head_is_tied || first > 0;
-    T* logits = b.logits[slot_of(b, first)];
+    const Tensor logits = logits_of(context, b, first, count);
     classify(context, b, labels, state, first);  // in place
     head_dgrad(context, w, b, logits, first, scattered);
-    context.matmul.wgrad(g.head, logits, inputs(context, b) + row, count, V, C, add, b.ld);  // (V, C)
+    context.matmul.wgrad(vocabulary_weight(context, g.head), logits, inputs(context, b).rows(first, count), add);
   });
   add_losses(context, b, state);
   clear(stream, dresidual, size_t(R) * C);

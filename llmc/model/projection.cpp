@@ -50,7 +50,7 @@ void project(const BlockContext& context, Product product, T* out, const LinearI
   const int N = context.B * context.T;
   const BlockFp8* f = fp8_of(context, product);
   if (!f && context.tensor) return project_in_parts(context, product, out, x.wide, weight);
-  if (!f) return context.matmul.forward(out, x.wide, weight, N, OC, IC);
+  if (!f) return context.matmul.forward(Tensor(out, {N, OC}), Tensor(x.wide, {N, IC}), Tensor(weight, {OC, IC}));
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
   else if (context.tensor) return project_fp8_in_parts(context, *f, product, out, x);
   const QuantizeSource source = source_of(x);
@@ -58,8 +58,8 @@ void project(const BlockContext& context, Product product, T* out, const LinearI
   const bool has_amax = f->again ? f->settings->per_tensor_scale() : x.left_amax && input_amax(context, product);
   quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::input), source, N, IC, q, has_amax);
   const QuantizedTensor& w = f->weights[int(product)].by_rows;
-  fp8_matmul(context.stream, context.matmul, "fp8_forward", out, q.by_rows, w, false, f->settings->fast(true),
-             f->padded);
+  fp8_matmul(context.stream, context.matmul, "fp8_forward", Tensor(out, {N, OC}), q.by_rows, w, false,
+             f->settings->fast(true), f->padded);
   if (!f->again)
     observe(*f, {f->layer, product, Kind::forward, q.by_rows, w, nullptr, nullptr, out, false, N, &source});
 }
@@ -84,8 +84,8 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   if (!f && context.tensor)
     return project_backward_in_parts(context, product, dx, dweight, dy.wide, weight, x, accumulate);
   if (!f) {
-    matmul.dgrad(dx, dy.wide, weight, N, OC, IC);
-    matmul.wgrad(dweight, dy.wide, x, N, OC, IC, accumulate);
+    matmul.dgrad(Tensor(dx, {N, IC}), Tensor(dy.wide, {N, OC}), Tensor(weight, {OC, IC}));
+    matmul.wgrad(Tensor(dweight, {OC, IC}), Tensor(dy.wide, {N, OC}), Tensor(x, {N, IC}), accumulate);
     return;
   }
   if constexpr (std::is_same_v<T, float>) return require_fp8_is_bf16();
@@ -97,10 +97,11 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
   quantize_operand(context, *f, fp8_tensor_id(f->layer, product, Role::output_gradient), source, N, OC, q,
                    dy.left_amax && output_gradient_amax(context, f->layer, product));
   const QuantizedTensor& w = f->weights[int(product)].by_columns;
-  fp8_matmul(stream, matmul, "fp8_dgrad", dx, q.by_rows, w, false, f->settings->fast(false), f->padded);
+  fp8_matmul(stream, matmul, "fp8_dgrad", Tensor(dx, {N, IC}), q.by_rows, w, false, f->settings->fast(false),
+             f->padded);
   observe(*f, {f->layer, product, Kind::dgrad, q.by_rows, w, nullptr, nullptr, dx, false, N, &source});
   if (wide) {
-    matmul.wgrad(dweight, dy.wide, x, N, OC, IC, accumulate);
+    matmul.wgrad(Tensor(dweight, {OC, IC}), Tensor(dy.wide, {N, OC}), Tensor(x, {N, IC}), accumulate);
     observe(*f, {f->layer,
                  product,
                  Kind::wgrad,
@@ -115,8 +116,8 @@ void project_backward(const BlockContext& context, Product product, T* dx, float
     return;
   }
   const QuantizedTensor saved = input_by_columns(context, *f, product, quantizable(x), N, IC);
-  fp8_matmul(stream, matmul, "fp8_wgrad", dweight, q.by_columns, saved, accumulate, f->settings->fast(false),
-             f->padded);
+  fp8_matmul(stream, matmul, "fp8_wgrad", Tensor(dweight, {OC, IC}), q.by_columns, saved, accumulate,
+             f->settings->fast(false), f->padded);
   observe(*f, {f->layer, product, Kind::wgrad, q.by_columns, saved, nullptr, nullptr, dweight, accumulate, N, &source});
 }
 

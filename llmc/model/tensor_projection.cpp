@@ -22,16 +22,16 @@ void for_gathered(const BlockContext& context, F&& compute) {
   int i = 0;
   for (const Chunk& chunk : context.tensor->chunks(context.tokens())) {
     context.tensor->await_gathered(context.stream, i++);
-    compute(size_t(chunk.first), chunk.count);
+    compute(chunk.first, chunk.count);
   }
 }
 void await_gathered(const BlockContext& context, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   context.tensor->await_tokens(context.stream, context.tokens(), 0, context.tokens(), file, line);
 }
 
-// own (R, width) = this rank's rows of the sums over the ranks of the partial sums, which compute(first, count, to)
-// writes to `to` for tokens first .. first+count-1. The sums are only started: compute must await them
-// (await_scattered).
+// own (R, width) = this rank's rows of the sums over the ranks of the partial sums (N, width), which
+// compute(first, count, sums) writes for tokens first .. first+count-1. The sums are only started: compute must await
+// them (await_scattered).
 template <class T, class F>
 void scatter(const BlockContext& context, T* own, int width, F&& compute) {
   TensorParallel& tensor = *context.tensor;
@@ -40,7 +40,7 @@ void scatter(const BlockContext& context, T* own, int width, F&& compute) {
     tensor.clear_padding(context.stream, partial, N, width);
     int i = 0;
     for (const Chunk& chunk : tensor.chunks(N)) {
-      compute(size_t(chunk.first), chunk.count, partial + size_t(chunk.first) * size_t(width));
+      compute(chunk.first, chunk.count, Tensor(partial, {N, width}));
       tensor.scatter(context.stream, own, partial, N, width, i++);
     }
   });
@@ -51,8 +51,8 @@ void await_scattered(const BlockContext& context, const char* file = __builtin_F
 
 // ---- bytes
 
-QuantizedTensor rows_of(QuantizedTensor tensor, size_t first, int count) {
-  tensor.data += first * size_t(tensor.stride());
+QuantizedTensor rows_of(QuantizedTensor tensor, int first, int count) {
+  tensor.data += size_t(first) * size_t(tensor.stride());
   tensor.rows = count;
   return tensor;
 }
@@ -82,16 +82,18 @@ QuantizedTensor gather_bytes(const BlockContext& context, const QuantizedTensor&
 
 template <class T>
 void project_in_parts(const BlockContext& context, Product product, T* out, const T* x, const T* weight) {
-  const ProductShape shape = product_shape(context.config, product);
-  const size_t OC = size_t(shape.OC), IC = size_t(shape.IC);
+  const auto [OC, IC] = product_shape(context.config, product);
+  const int N = context.tokens();
+  const Tensor w(weight, {OC, IC});
   if (gathers_inputs(product)) {
-    const T* all = gather(context, x, shape.IC);
-    for_gathered(context, [&](size_t first, int count) {
-      context.matmul.forward(out + first * OC, all + first * IC, weight, count, shape.OC, shape.IC);
+    const Tensor all(gather(context, x, IC), {N, IC}), y(out, {N, OC});
+    for_gathered(context, [&](int first, int count) {
+      context.matmul.forward(y.rows(first, count), all.rows(first, count), w);
     });
   } else {
-    scatter(context, out, shape.OC, [&](size_t first, int count, auto* to) {
-      context.matmul.forward(to, x + first * IC, weight, count, shape.OC, shape.IC);
+    const Tensor inputs(x, {N, IC});
+    scatter(context, out, OC, [&](int first, int count, const Tensor& sums) {
+      context.matmul.forward(sums.rows(first, count), inputs.rows(first, count), w);
     });
     await_scattered(context);
   }
@@ -105,22 +107,23 @@ void gather_input_in_parts(const BlockContext& context, Product product, const T
 template <class T>
 void project_backward_in_parts(const BlockContext& context, Product product, T* dx, float* dweight, const T* dy,
                                const T* weight, const T* x, bool accumulate) {
-  const ProductShape shape = product_shape(context.config, product);
-  const size_t OC = size_t(shape.OC), IC = size_t(shape.IC);
+  const auto [OC, IC] = product_shape(context.config, product);
+  const int N = context.tokens();
+  const Tensor w(weight, {OC, IC}), dw(dweight, {OC, IC});
   if (gathers_inputs(product)) {
-    scatter(context, dx, shape.IC, [&](size_t first, int count, auto* to) {
-      context.matmul.dgrad(to, dy + first * OC, weight, count, shape.OC, shape.IC);
+    const Tensor gradients(dy, {N, OC});
+    scatter(context, dx, IC, [&](int first, int count, const Tensor& sums) {
+      context.matmul.dgrad(sums.rows(first, count), gradients.rows(first, count), w);
     });
     await_gathered(context);
-    context.matmul.wgrad(dweight, dy, static_cast<const T*>(context.gathered), context.tokens(), shape.OC, shape.IC,
-                         accumulate);
+    context.matmul.wgrad(dw, gradients, Tensor(static_cast<const T*>(context.gathered), {N, IC}), accumulate);
     await_scattered(context);  // dx travels while the weight's gradient is computed
   } else {
-    const T* all = gather(context, dy, shape.OC);
-    for_gathered(context, [&](size_t first, int count) {
-      context.matmul.dgrad(dx + first * IC, all + first * OC, weight, count, shape.OC, shape.IC);
+    const Tensor all(gather(context, dy, OC), {N, OC}), result(dx, {N, IC});
+    for_gathered(context, [&](int first, int count) {
+      context.matmul.dgrad(result.rows(first, count), all.rows(first, count), w);
     });
-    context.matmul.wgrad(dweight, all, x, context.tokens(), shape.OC, shape.IC, accumulate);
+    context.matmul.wgrad(dw, all, Tensor(x, {N, IC}), accumulate);
   }
 }
 
@@ -148,21 +151,19 @@ struct RowProducts {
   const QuantizedTensor& weight;
   bool fast;
 
-  template <class Out>
-  void multiply(Out* out, const QuantizedTensor& rows) const {
+  void multiply(const Tensor& out, const QuantizedTensor& rows) const {
     fp8_matmul(context.stream, context.matmul, name, out, rows, weight, false, fast, f.padded);
   }
   // out (N, width) = the product of the gathered rows, chunk by chunk.
-  void of_gathered(bf16* out, int width, const QuantizedTensor& all) const {
-    for_gathered(context,
-                 [&](size_t first, int count) { multiply(out + first * size_t(width), rows_of(all, first, count)); });
+  void of_gathered(const Tensor& out, const QuantizedTensor& all) const {
+    for_gathered(context, [&](int first, int count) { multiply(out.rows(first, count), rows_of(all, first, count)); });
   }
   // own (R, width) = this rank's rows of the sums of the ranks' products. The sums are only started.
   void scattered(bf16* own, int width, const QuantizedTensor& all) const {
     const bool in_chunks = all.scaling == Scaling::tensor;
-    scatter(context, own, width, [&](size_t first, int count, auto* to) {
-      if (in_chunks) multiply(to, rows_of(all, first, count));
-      else if (first == 0) multiply(to, all);
+    scatter(context, own, width, [&](int first, int count, const Tensor& sums) {
+      if (in_chunks) multiply(sums.rows(first, count), rows_of(all, first, count));
+      else if (first == 0) multiply(sums, all);
     });
   }
 };
@@ -196,10 +197,10 @@ void project_fp8_in_parts(const BlockContext& context, const BlockFp8& f, Produc
   QuantizedTensor all;
   if (gathers_inputs(product) && f.settings->per_tensor_scale()) {
     all = gather_bytes(context, quantize_own_input(context, f, product, x));
-    products.of_gathered(out, OC, all);
+    products.of_gathered(Tensor(out, {N, OC}), all);
   } else if (gathers_inputs(product)) {
     all = gather_and_quantize(context, f, product, Role::input, x.wide, IC, {}).by_rows;
-    products.multiply(out, all);
+    products.multiply(Tensor(out, {N, OC}), all);
   } else {
     const Quantization q = quantization(f, product, Role::input, N, IC, f.saved_inputs[int(product)], f.again);
     const bool has_amax = f.again ? f.settings->per_tensor_scale() : x.left_amax && input_amax(context, product);
@@ -249,24 +250,24 @@ void project_fp8_backward_in_parts(const BlockContext& context, const BlockFp8& 
     q = quantization(f, product, Role::output_gradient, R, OC, {}, false);
     quantize_operand(context, f, number, source, R, OC, q, has_amax, true);
     all_dy = gather_bytes(context, q.by_rows);
-    products.of_gathered(dx, IC, all_dy);
+    products.of_gathered(Tensor(dx, {N, IC}), all_dy);
     dy_by_columns = with_memory(f.settings->operand(Role::output_gradient, true, N, OC), f.by_columns);
     transpose_quantized(context.stream, dy_by_columns, all_dy);
   } else {
     q = gather_and_quantize(context, f, product, Role::output_gradient, dy.wide, OC, dy_memory);
     all_dy = q.by_rows, dy_by_columns = q.by_columns;
     wide_dy = static_cast<const bf16*>(context.gathered);
-    products.multiply(dx, all_dy);
+    products.multiply(Tensor(dx, {N, IC}), all_dy);
   }
   observe(f, {f.layer, product, Kind::dgrad, all_dy, products.weight, nullptr, nullptr, dx, false, N, &source});
   if (wide) {
-    context.matmul.wgrad(dweight, wide_dy, wide_x, N, OC, IC, accumulate);
+    context.matmul.wgrad(Tensor(dweight, {OC, IC}), Tensor(wide_dy, {N, OC}), Tensor(wide_x, {N, IC}), accumulate);
     observe(f, {f.layer, product, Kind::wgrad, {}, {}, wide_dy, wide_x, dweight, accumulate, N, &source});
     return await_input_gradient();
   }
   if (!gathers_inputs(product)) x_by_columns = input_by_columns(context, f, product, x, N, IC);
-  fp8_matmul(context.stream, context.matmul, "fp8_wgrad", dweight, dy_by_columns, x_by_columns, accumulate,
-             f.settings->fast(false), f.padded);
+  fp8_matmul(context.stream, context.matmul, "fp8_wgrad", Tensor(dweight, {OC, IC}), dy_by_columns, x_by_columns,
+             accumulate, f.settings->fast(false), f.padded);
   observe(f, {f.layer, product, Kind::wgrad, dy_by_columns, x_by_columns, nullptr, nullptr, dweight, accumulate, N,
               &source});
   await_input_gradient();
