@@ -358,7 +358,8 @@ double product_error(Stream& stream, Matmul& matmul, const Operand& a, const Ope
   const DeviceMemory out(stream.device(), size * sizeof(T));
   const DeviceMemory padded(stream.device(), fp8_matmul_scratch(a.tensor, b.tensor, sizeof(T)));
   T* result = reinterpret_cast<T*>(out.data());
-  fp8_matmul(stream, matmul, "fp8_product", result, a.tensor, b.tensor, false, fast, padded.data());
+  fp8_matmul(stream, matmul, "fp8_product", Tensor(result, {a.tensor.rows, b.tensor.rows}), a.tensor, b.tensor, false,
+             fast, padded.data());
   std::vector<T> got(size);
   copy(stream, got.data(), result, size);
   stream.synchronize();

@@ -73,11 +73,9 @@ inline ProductRates product_rates(Stream& stream, DType dtype, bool tf32, bool f
   cast(stream, Tensor(x16, {n, k}), Tensor(x, {n, k}));
   ProductRates rates;
   const double flops = 2.0 * n * n * k;
-  const auto time = [&](const auto* in) {
-    auto* out = reinterpret_cast<std::remove_const_t<std::remove_pointer_t<decltype(in)>>*>(product.data());
-    return flops / seconds_of(stream, wanted, [&] { matmul.forward(out, in, in, n, n, k); });
-  };
-  rates.wide = dtype == DType::bf16 ? time(x16) : time(x);
+  const Tensor in = dtype == DType::bf16 ? Tensor(x16, {n, k}) : Tensor(x, {n, k});
+  const Tensor out(product.data(), in.type, {n, n}), out16(product.data(), DType::bf16, {n, n});
+  rates.wide = flops / seconds_of(stream, wanted, [&] { matmul.forward(out, in, in); });
   if (!fp8) return rates;
   Quantization wanted_bytes;
   QuantizedTensor& q = wanted_bytes.by_rows;
@@ -85,10 +83,16 @@ inline ProductRates product_rates(Stream& stream, DType dtype, bool tf32, bool f
   q.rows = n, q.columns = k;
   wanted_bytes.amax = q.factors + Matmul::kAlignment / sizeof(float);
   clear(stream, wanted_bytes.amax, 1);
+<<<<<<< HEAD
   quantize_amax(stream, Tensor(x16, {n, k}), wanted_bytes);
   quantize(stream, Tensor(x16, {n, k}), wanted_bytes);
   bf16* out = reinterpret_cast<bf16*>(product.data());
   rates.fp8 = flops / seconds_of(stream, wanted, [&] { matmul.multiply("product", out, q, q, false, true); });
+=======
+  quantize_amax(stream, PlainSource{x16}, n, k, wanted_bytes);
+  quantize(stream, PlainSource{x16}, n, k, wanted_bytes);
+  rates.fp8 = flops / seconds_of(stream, wanted, [&] { matmul.multiply("product", out16, q, q, false, true); });
+>>>>>>> h2
   return rates;
 }
 

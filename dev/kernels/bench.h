@@ -107,7 +107,8 @@ class Bencher {
     const std::vector<T> values = repeated_normal<T>(size);
     copy(stream, typed(x), values.data(), size);
     copy(stream, typed(w), values.data(), size);
-    rate = 2 * double(n) * n * k / seconds_of([&] { matmul.forward(typed(y), typed(x), typed(w), n, n, k); });
+    const Tensor in(typed(x), {n, k}), weight(typed(w), {n, k}), out(typed(y), {n, n});
+    rate = 2 * double(n) * n * k / seconds_of([&] { matmul.forward(out, in, weight); });
     const double sheet = sizeof(T) == 2 ? stream.device().info().bf16_flops : 0;
     printf("measured: a product of %d x %d x %d in %s runs at %.1f GFLOP/s%s\n", n, n, k, dtype_name(kDType<T>),
            rate * 1e-9, sheet > 0 ? format(", %.0f%% of the data sheet's", 100 * rate / sheet).c_str() : "");

@@ -163,8 +163,8 @@ std::vector<T> multiply(Stream& stream, Matmul& matmul, const Operand& a, const 
   const size_t scratch = fp8_matmul_scratch(a.tensor, b.tensor, sizeof(T));
   // Exactly as much as is said, with the result's poison behind it.
   const Result<std::byte> padded(stream, std::vector<std::byte>(scratch, std::byte{0xff}));
-  fp8_matmul(stream, matmul, "product", out.data(), a.tensor, b.tensor, accumulate, fast,
-             scratch ? padded.data() : nullptr);
+  fp8_matmul(stream, matmul, "product", Tensor(out.data(), {a.tensor.rows, b.tensor.rows}), a.tensor, b.tensor,
+             accumulate, fast, scratch ? padded.data() : nullptr);
   padded.download();
   return out.download();
 }
@@ -293,20 +293,34 @@ void check_refusals(Checker& checker, Matmul& matmul) {
       blocks(stream, small, 32, 48);
   const Result<float> out(stream, std::vector<float>(1024));
   const Result<bf16> out16(stream, std::vector<bf16>(1024));
-  const auto product = [&](const Operand& x, const Operand& y, std::byte* padded = nullptr) {
-    fp8_matmul(stream, matmul, "product", out.data(), x.tensor, y.tensor, false, false, padded);
+  const auto shaped = [](const auto& result, const Operand& x, const Operand& y) {
+    return Tensor(result.data(), {x.tensor.rows, y.tensor.rows});
+  };
+  const auto product = [&](const Operand& x, const Operand& y) {
+    fp8_matmul(stream, matmul, "product", shaped(out, x, y), x.tensor, y.tensor, false, false, nullptr);
+  };
+  const auto multiply = [&](const Tensor& to, const Operand& x, const Operand& y, bool accumulate) {
+    matmul.multiply("product", to, x.tensor, y.tensor, accumulate, false);
   };
   checker.refused("no padded buffer", "product: an output of 32 x 24 needs a padded buffer", [&] { product(a, b); });
   checker.refused("another K", "product: operands of 32 x 48 and 16 x 64", [&] { product(a, other); });
   const Operand of_blocks(stream, small, 128, 48), of_rows(stream, tensor, 128, 48);
   checker.refused("operands that are padded otherwise", "padded alike", [&] { product(of_rows, of_blocks); });
   checker.refused("rows that are not padded", "expected multiples of 16",
-                  [&] { matmul.multiply("product", out.data(), a.tensor, b.tensor, false, false); });
+                  [&] { multiply(shaped(out, a, b), a, b, false); });
   checker.refused("rows of blocks that are not padded", "expected multiples of 128",
-                  [&] { matmul.multiply("product", out.data(), blocks.tensor, of_blocks.tensor, false, false); });
+                  [&] { multiply(shaped(out, blocks, of_blocks), blocks, of_blocks, false); });
   const Operand sixteen(stream, tensor, 16, 48);
   checker.refused("adding to bf16", "only fp32 is added to",
-                  [&] { matmul.multiply("product", out16.data(), a.tensor, sixteen.tensor, true, false); });
+                  [&] { multiply(shaped(out16, a, sixteen), a, sixteen, true); });
+  checker.refused("another shape", "product: out is (32, 24) of fp32\n  expected (32, 16) of fp32",
+                  [&] { multiply(shaped(out, a, b), a, sixteen, false); });
+  checker.refused("another type", "product: out is (32, 16) of int32\n  expected (32, 16) of bf16", [&] {
+    multiply(Tensor(out.data(), DType::int32, {32, 16}), a, sixteen, false);
+  });
+  checker.refused("a padded product of another shape", "product: out is (32, 16) of fp32\n  expected (32, 24)", [&] {
+    fp8_matmul(stream, matmul, "product", shaped(out, a, sixteen), a.tensor, b.tensor, false, false, nullptr);
+  });
   Operand nothing(stream, tensor, 16, 48);
   nothing.tensor.data = nullptr;
   checker.refused("an operand without bytes", "product: operands", [&] { product(a, nothing); });
@@ -321,7 +335,10 @@ void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int O
   const double out_bytes = 2.0 * N * OC, elements = double(N) * IC + double(OC) * IC;
   const Result<bf16> x(stream, repeated_normal<bf16>(size_t(N) * size_t(IC))),
       w(stream, repeated_normal<bf16>(size_t(OC) * size_t(IC))), out(stream, std::vector<bf16>(size_t(N) * size_t(OC)));
-  line("bf16", 2 * elements + out_bytes, [&] { matmul.forward(out.data(), x.data(), w.data(), N, OC, IC); });
+  const Tensor result(out.data(), {N, OC});
+  line("bf16", 2 * elements + out_bytes, [&] {
+    matmul.forward(result, Tensor(x.data(), {N, IC}), Tensor(w.data(), {OC, IC}));
+  });
   for (const Pair& pair : kPairs) {
     if (pair.a.format == e5) continue;
     Operand a(stream, pair.a, N, IC), b(stream, pair.b, OC, IC);
@@ -333,7 +350,7 @@ void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int O
     a.quantize_from(stream, x.data(), false), b.quantize_from(stream, w.data(), false);
     const DeviceMemory padded(stream.device(), std::max<size_t>(256, fp8_matmul_scratch(a.tensor, b.tensor, 2)));
     const auto product = [&](bool fast) {
-      fp8_matmul(stream, matmul, "product", out.data(), a.tensor, b.tensor, false, fast, padded.data());
+      fp8_matmul(stream, matmul, "product", result, a.tensor, b.tensor, false, fast, padded.data());
     };
     line(pair.name, elements + out_bytes, [&] { product(false); });
     if (bencher.gpu()) line(std::string(pair.name) + " fast", elements + out_bytes, [&] { product(true); });

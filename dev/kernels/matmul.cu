@@ -43,6 +43,7 @@ struct Operand {
     stream.synchronize();
   }
   T* data() const { return reinterpret_cast<T*>(memory.data()); }
+  Tensor tensor(TensorShape shape) const { return Tensor(data(), {int64_t(count)}).first(shape); }
   std::vector<T> download() const {
     std::vector<T> values(count);
     copy(stream, values.data(), data(), count);
@@ -94,8 +95,10 @@ void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
   const Operand<T> X(stream, x), W(stream, w), DY(stream, dy);
   const Operand<Out> dx(stream, poisoned<Out>(x.size())), y(stream, poisoned<Out>(dy.size()));
   Operand<float> dw(stream, poisoned<float>(w.size()));
+  const Tensor x_tensor = X.tensor({s.N, s.IC}), w_tensor = W.tensor({s.OC, s.IC}), dw_tensor = dw.tensor({s.OC, s.IC});
+  const Tensor dy_tensor = DY.tensor({s.N, stride}).columns(0, s.OC);
 
-  matmul.forward(y.data(), X.data(), W.data(), s.N, s.OC, s.IC, s.stride);
+  matmul.forward(y.tensor({s.N, stride}).columns(0, s.OC), x_tensor, w_tensor);
   const auto out = y.download();
   checker.close("forward " + name, inner_columns(out, s.N, s.OC, stride),
                 product(s.N, s.OC, s.IC, x_at, [&](int i, int o) { return w_at(o, i); }), {s.N, s.OC}, relative<Out>(),
@@ -103,17 +106,17 @@ void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
   if (stride > s.OC)
     checker.that("forward " + name, outside_untouched(out, s.N, s.OC, stride), "the row's rest is untouched");
 
-  matmul.dgrad(dx.data(), DY.data(), W.data(), s.N, s.OC, s.IC, s.stride);
+  matmul.dgrad(dx.tensor({s.N, s.IC}), dy_tensor, w_tensor);
   checker.close("dgrad " + name, dx.download(), product(s.N, s.IC, s.OC, dy_at, w_at), {s.N, s.IC}, relative<Out>(),
                 absolute(s.OC));
 
   // wgrad is fp32 whatever T is: its limit knows no bf16.
   auto want = product(
       s.OC, s.IC, s.N, [&](int o, int n) { return dy_at(n, o); }, x_at);
-  matmul.wgrad(dw.data(), DY.data(), X.data(), s.N, s.OC, s.IC, false, s.stride);
+  matmul.wgrad(dw_tensor, dy_tensor, x_tensor, false);
   checker.close("wgrad = " + name, dw.download(), want, {s.OC, s.IC}, relative<float>(), absolute(s.N));
   copy(stream, dw.data(), before.data(), before.size());
-  matmul.wgrad(dw.data(), DY.data(), X.data(), s.N, s.OC, s.IC, true, s.stride);
+  matmul.wgrad(dw_tensor, dy_tensor, x_tensor, true);
   for (size_t i = 0; i < want.size(); ++i) want[i] += double(before[i]);
   checker.close("wgrad += " + name, dw.download(), want, {s.OC, s.IC}, relative<float>(), absolute(s.N + 1));
 }
@@ -164,6 +167,7 @@ void check_all_candidates(Checker& checker, Matmul& matmul) {
   const auto before = random_normal<float>(generator, w.size());
   const Operand<T> X(stream, x), W(stream, w), DY(stream, dy), y(stream, dy), dx(stream, x);
   const Operand<float> dw(stream, before);
+  const Tensor xs = X.tensor({N, IC}), ws = W.tensor({OC, IC}), dys = DY.tensor({N, OC}), dws = dw.tensor({OC, IC});
   const auto at = [](const auto& matrix, int columns) {
     return [&matrix, columns](int i, int j) { return to_double(matrix[size_t(i) * size_t(columns) + size_t(j)]); };
   };
@@ -172,26 +176,32 @@ void check_all_candidates(Checker& checker, Matmul& matmul) {
 
   const auto want_y = product(N, OC, IC, at(x, IC), flipped(at(w, IC)));
   check_candidates(
-      checker, matmul, "forward " + type, [&] { matmul.forward(y.data(), X.data(), W.data(), N, OC, IC); },
+      checker, matmul, "forward " + type,
+      [&] {
+        matmul.forward(y.tensor({N, OC}), xs, ws);
+      },
       [&](const std::string& name) {
         checker.close(name, y.download(), want_y, {N, OC}, relative<T>(), absolute(IC));
       });
   const auto want_dx = product(N, IC, OC, at(dy, OC), at(w, IC));
   check_candidates(
-      checker, matmul, "dgrad " + type, [&] { matmul.dgrad(dx.data(), DY.data(), W.data(), N, OC, IC); },
+      checker, matmul, "dgrad " + type,
+      [&] {
+        matmul.dgrad(dx.tensor({N, IC}), dys, ws);
+      },
       [&](const std::string& name) {
         checker.close(name, dx.download(), want_dx, {N, IC}, relative<T>(), absolute(OC));
       });
   auto want_dw = product(OC, IC, N, flipped(at(dy, OC)), at(x, IC));
   check_candidates(
-      checker, matmul, "wgrad = " + type, [&] { matmul.wgrad(dw.data(), DY.data(), X.data(), N, OC, IC, false); },
+      checker, matmul, "wgrad = " + type, [&] { matmul.wgrad(dws, dys, xs, false); },
       [&](const std::string& name) {
         checker.close(name, dw.download(), want_dw, {OC, IC}, relative<float>(), absolute(N));
       });
   for (size_t i = 0; i < before.size(); ++i) want_dw[i] += double(before[i]);
   const auto add = [&] {
     copy(stream, dw.data(), before.data(), before.size());
-    matmul.wgrad(dw.data(), DY.data(), X.data(), N, OC, IC, true);
+    matmul.wgrad(dws, dys, xs, true);
   };
   check_candidates(checker, matmul, "wgrad += " + type, add, [&](const std::string& name) {
     checker.close(name, dw.download(), want_dw, {OC, IC}, relative<float>(), absolute(N + 1));
@@ -212,7 +222,7 @@ void check_threads(Checker& checker) {
     Generator generator(3);
     const Operand<float> X(stream, random_normal<float>(generator, size_t(N) * IC)),
         W(stream, random_normal<float>(generator, size_t(OC) * IC)), Y(stream, poisoned<float>(size_t(N) * OC));
-    matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC);
+    matmul.forward(Y.tensor({N, OC}), X.tensor({N, IC}), W.tensor({OC, IC}));
     results.push_back(Y.download());
   }
   checker.same_bits("forward with 1 and with 3 threads", results[0], results[1]);
@@ -238,8 +248,47 @@ void check_exact_products(Checker& checker) {
       for (int i = 0; i < IC; ++i) sum += double(x[size_t(n) * IC + i]) * double(w[size_t(o) * IC + i]);
       sums.push_back(float(sum));
     }
-  matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC);
+  matmul.forward(Y.tensor({N, OC}), X.tensor({N, IC}), W.tensor({OC, IC}));
   checker.same_bits("exact products", Y.download(), sums);
+}
+
+void check_refusals(Checker& checker, Matmul& matmul) {
+  Stream& stream = checker.stream;
+  const Operand<float> memory(stream, std::vector<float>(4 * 1024));
+  const auto tensor = [&](int number, TensorShape shape, DType type = DType::fp32) {
+    return Tensor(memory.data() + number * 1024, type, shape);
+  };
+  const Tensor out = tensor(0, {8, 16}), in = tensor(1, {8, 24}), weight = tensor(2, {16, 24});
+  const Tensor out16 = tensor(0, {8, 16}, DType::bf16), in16 = tensor(1, {8, 24}, DType::bf16),
+               weight16 = tensor(2, {16, 24}, DType::bf16);
+  const auto forward = [&](const char* name, const char* expected, const Tensor& y, const Tensor& x, const Tensor& w) {
+    checker.refused(name, expected, [&] { matmul.forward(y, x, w); });
+  };
+  forward("operands of two types", "matmul_forward: there is no product of bf16 and fp32 to fp32", out, in16, weight);
+  forward("fp32 to bf16", "there is no product of fp32 and fp32 to bf16", out16, in, weight);
+  forward("bytes", "there is no product of uint8 and uint8 to fp32", out, tensor(1, {8, 24}, DType::uint8),
+          tensor(2, {16, 24}, DType::uint8));
+  forward("no rows", "out is (0, 16)", tensor(0, {0, 16}), tensor(1, {0, 24}), weight);
+  forward("no columns", "out is (8, 0)", tensor(0, {8, 0}), in, weight);
+  Tensor overlapping = out;
+  overlapping.stride[2] = 8;
+  forward("rows that overlap", "its rows are 8 elements apart", overlapping, in, weight);
+  forward("another N", "in is (7, 24) of fp32\n  expected (8, 24)", out, in.rows(0, 7), weight);
+  forward("another OC", "weight is (15, 24) of fp32\n  expected (16, 24)", out, in, weight.rows(0, 15));
+  forward("another IC", "weight is (16, 16) of fp32\n  expected (16, 24)", out, in, tensor(2, {16, 16}));
+  forward("inputs with gaps", "in (8, 16) is not contiguous", out, in.columns(0, 16), tensor(2, {16, 16}));
+  forward("no input", "in is absent", out, {}, weight);
+  forward("no output", "out is absent", {}, in, weight);
+  forward("no memory", "out (8, 16) has no memory", Tensor(nullptr, DType::fp32, {8, 16}), in, weight);
+  checker.refused("din of another type", "matmul_dgrad: there is no product of fp32 and fp32 to bf16",
+                  [&] { matmul.dgrad(in16, out, weight); });
+  checker.refused("din of another shape", "weight is (16, 24) of fp32\n  expected (16, 16)", [&] {
+    matmul.dgrad(tensor(1, {8, 16}), out, weight);
+  });
+  checker.refused("dweight in bf16", "matmul_wgrad: dweight is bf16\n  expected fp32",
+                  [&] { matmul.wgrad(weight16, out16, in16, false); });
+  checker.refused("dout and in of two types", "there is no product of fp32 and bf16 to fp32",
+                  [&] { matmul.wgrad(weight, out, in16, true); });
 }
 
 template <class T>
@@ -261,9 +310,10 @@ void time_sizes(Bencher& bencher, Matmul& matmul, const char* what, int N, int O
     printf("  %+5.1f%% by the best of %d: %s\n", 100 * (best.seconds / best.by_default - 1), best.candidates,
            best.choice.substr(0, best.choice.find(':')).c_str());
   };
-  time("forward", small + weight * sizeof(T), [&] { matmul.forward(Y.data(), X.data(), W.data(), N, OC, IC); });
-  time("dgrad", small + weight * sizeof(T), [&] { matmul.dgrad(X.data(), Y.data(), W.data(), N, OC, IC); });
-  time("wgrad", small + weight * 8, [&] { matmul.wgrad(dW.data(), Y.data(), X.data(), N, OC, IC, true); });
+  const Tensor x = X.tensor({N, IC}), w = W.tensor({OC, IC}), y = Y.tensor({N, OC});
+  time("forward", small + weight * sizeof(T), [&] { matmul.forward(y, x, w); });
+  time("dgrad", small + weight * sizeof(T), [&] { matmul.dgrad(x, y, w); });
+  time("wgrad", small + weight * 8, [&] { matmul.wgrad(dW.tensor({OC, IC}), y, x, true); });
 }
 
 }  // namespace
@@ -284,6 +334,7 @@ void check(Checker& checker) {
   check_all_candidates<bf16>(checker, matmul);
   check_threads(checker);
   check_exact_products(checker);
+  check_refusals(checker, matmul);
 }
 
 void bench(Bencher& bencher) {

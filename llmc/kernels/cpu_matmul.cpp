@@ -124,29 +124,40 @@ void multiply_in_pieces(Device& device, const Product& p, Cut cut) {
 
 constexpr size_t kRowsAtOnce = 64;
 
-// Returns rows of bf16 as fp32 in `scratch`; returns fp32 as it is.
-const float* widened(Device&, std::vector<float>&, const float* data, size_t, size_t, size_t) { return data; }
-const float* widened(Device& device, std::vector<float>& scratch, const bf16* data, size_t rows, size_t columns,
-                     size_t stride) {
-  if (scratch.size() < rows * stride) scratch.resize(rows * stride);
+// Calls body(row) for all rows, shared out over the device's threads.
+template <class Body>
+void for_rows(Device& device, size_t rows, const Body& body) {
   cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
-    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
-      for (size_t c = 0; c < columns; ++c) scratch[r * stride + c] = to_float(data[r * stride + c]);
+    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r) body(r);
+  });
+}
+
+// Returns a matrix of bf16 as fp32 in `scratch`, with the same stride; returns fp32 as it is.
+const float* widened(Device& device, std::vector<float>& scratch, const Tensor& t) {
+  if (t.type == DType::fp32) return t.as<float>();
+  const bf16* data = t.as<bf16>();
+  const size_t rows = size_t(t.rows()), columns = size_t(t.columns()), stride = size_t(t.row_stride());
+  if (scratch.size() < rows * stride) scratch.resize(rows * stride);
+  for_rows(device, rows, [&](size_t r) {
+    for (size_t c = 0; c < columns; ++c) scratch[r * stride + c] = to_float(data[r * stride + c]);
   });
   return scratch.data();
 }
 
-float* output(std::vector<float>&, float* data, size_t) { return data; }
-float* output(std::vector<float>& scratch, bf16*, size_t size) {
+// Returns the memory to which a product with the result `t` is computed: `scratch` if it must be rounded afterwards.
+float* output(std::vector<float>& scratch, const Tensor& t) {
+  if (t.type == DType::fp32) return t.as<float>();
+  const size_t size = size_t(t.rows()) * size_t(t.row_stride());
   if (scratch.size() < size) scratch.resize(size);
   return scratch.data();
 }
 
-void round_output(Device&, float*, const float*, size_t, size_t, size_t) {}
-void round_output(Device& device, bf16* out, const float* from, size_t rows, size_t columns, size_t stride) {
-  cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
-    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
-      for (size_t c = 0; c < columns; ++c) out[r * stride + c] = from_float<bf16>(from[r * stride + c]);
+void round_output(Device& device, const Tensor& t, const float* from) {
+  if (t.type == DType::fp32) return;
+  bf16* out = t.as<bf16>();
+  const size_t columns = size_t(t.columns()), stride = size_t(t.row_stride());
+  for_rows(device, size_t(t.rows()), [&](size_t r) {
+    for (size_t c = 0; c < columns; ++c) out[r * stride + c] = from_float<bf16>(from[r * stride + c]);
   });
 }
 
@@ -161,21 +172,14 @@ const float* decoded(Device& device, std::vector<float>& scratch, const Quantize
   const float* value = values.data() + (t.format == Fp8Format::e5m2 ? 256 : 0);
   const size_t rows = size_t(t.rows), stride = size_t(t.stride());
   if (scratch.size() < rows * stride) scratch.resize(rows * stride);
-  cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
-    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r)
-      for (size_t first = 0; first < stride; first += QuantizedTensor::kBlock) {
-        const float factor = t.factors[t.factor_at(int(r), int(first))];
-        for (size_t c = first; c < std::min(stride, first + QuantizedTensor::kBlock); ++c)
-          scratch[r * stride + c] = value[t.data[r * stride + c]] * factor;
-      }
+  for_rows(device, rows, [&](size_t r) {
+    for (size_t first = 0; first < stride; first += QuantizedTensor::kBlock) {
+      const float factor = t.factors[t.factor_at(int(r), int(first))];
+      for (size_t c = first; c < std::min(stride, first + QuantizedTensor::kBlock); ++c)
+        scratch[r * stride + c] = value[t.data[r * stride + c]] * factor;
+    }
   });
   return scratch.data();
-}
-
-void require_sizes(const char* name, int N, int OC, int IC, int stride) {
-  REQUIRE(N > 0 && OC > 0 && IC > 0 && stride >= OC,
-          "%s: N=%d, OC=%d, IC=%d and a row stride of %d: sizes must be positive and the stride at least OC", name, N,
-          OC, IC, stride);
 }
 
 }  // namespace
@@ -270,88 +274,65 @@ static MatmulShape shape_of(bool transpose_a, bool transpose_b, int M, int N, in
           accumulate};
 }
 
-template <class T, class Out>
-void Matmul::forward(Out* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
-  const int stride = out_stride ? out_stride : OC;
-  require_sizes("matmul forward", N, OC, IC, stride);
-  const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
+void Matmul::forward(const Tensor& out, const Tensor& in, const Tensor& weight) {
   State& s = *state_;
-  const MatmulShape shape = shape_of(false, true, N, OC, IC, IC, IC, stride, kDType<T>, kDType<Out>);
-  s.run(forward_work(s.stream, out, in, weight, n, oc, ic, ld, s.options.tf32), shape, [=, &s](Cut cut) {
+  const LinearProduct p = forward_product(s.stream, out, in, weight, s.options.tf32);
+  const int N = p.N, OC = p.OC, IC = p.IC, stride = p.stride;
+  const MatmulShape shape = shape_of(false, true, N, OC, IC, IC, IC, stride, p.operands, p.result);
+  s.run(p.work, shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
-    const float* a = widened(device, s.a, in, n, ic, ic);
-    const float* b = widened(device, s.b, weight, oc, ic, ic);
-    float* c = output(s.c, out, n * ld);
+    const float *a = widened(device, s.a, in), *b = widened(device, s.b, weight);
+    float* c = output(s.c, out);
     multiply_in_pieces(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false}, cut);
-    round_output(device, out, c, n, oc, ld);
+    round_output(device, out, c);
   });
 }
 
-template <class T, class Out>
-void Matmul::dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride) {
-  const int stride = dout_stride ? dout_stride : OC;
-  require_sizes("matmul dgrad", N, OC, IC, stride);
-  const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
+void Matmul::dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight) {
   State& s = *state_;
-  const MatmulShape shape = shape_of(false, false, N, IC, OC, stride, IC, IC, kDType<T>, kDType<Out>);
-  s.run(dgrad_work(s.stream, din, dout, weight, n, oc, ic, ld, s.options.tf32), shape, [=, &s](Cut cut) {
+  const LinearProduct p = dgrad_product(s.stream, din, dout, weight, s.options.tf32);
+  const int N = p.N, OC = p.OC, IC = p.IC, stride = p.stride;
+  const MatmulShape shape = shape_of(false, false, N, IC, OC, stride, IC, IC, p.operands, p.result);
+  s.run(p.work, shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
-    const float* a = widened(device, s.a, dout, n, oc, ld);
-    const float* b = widened(device, s.b, weight, oc, ic, ic);
-    float* c = output(s.c, din, n * ic);
+    const float *a = widened(device, s.a, dout), *b = widened(device, s.b, weight);
+    float* c = output(s.c, din);
     multiply_in_pieces(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false}, cut);
-    round_output(device, din, c, n, ic, ic);
+    round_output(device, din, c);
   });
 }
 
-template <class T>
-void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate,
-                   int dout_stride) {
-  const int stride = dout_stride ? dout_stride : OC;
-  require_sizes("matmul wgrad", N, OC, IC, stride);
-  const size_t n = size_t(N), oc = size_t(OC), ic = size_t(IC), ld = size_t(stride);
+void Matmul::wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, bool accumulate) {
   State& s = *state_;
-  const MatmulShape shape = shape_of(true, false, OC, IC, N, stride, IC, IC, kDType<T>, DType::fp32, accumulate);
-  s.run(wgrad_work(s.stream, dweight, dout, in, n, oc, ic, ld, accumulate, s.options.tf32), shape, [=, &s](Cut cut) {
+  const LinearProduct p = wgrad_product(s.stream, dweight, dout, in, accumulate, s.options.tf32);
+  const int N = p.N, OC = p.OC, IC = p.IC, stride = p.stride;
+  const MatmulShape shape = shape_of(true, false, OC, IC, N, stride, IC, IC, p.operands, p.result, accumulate);
+  s.run(p.work, shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
-    const float* a = widened(device, s.a, dout, n, oc, ld);
-    const float* b = widened(device, s.b, in, n, ic, ic);
-    multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, dweight, IC, accumulate}, cut);
+    const float *a = widened(device, s.a, dout), *b = widened(device, s.b, in);
+    float* c = dweight.as<float>();
+    multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, c, IC, accumulate}, cut);
   });
 }
 
-template <class T>
-void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b, bool accumulate,
-                      bool) {
-  require_operands(name, a, b);
-  REQUIRE(!accumulate || sizeof(T) == sizeof(float), "%s: only fp32 is added to", name);
+void Matmul::multiply(const char* name, const Tensor& out, const QuantizedTensor& a, const QuantizedTensor& b,
+                      bool accumulate, bool) {
+  require_operands(name, out, a, b, accumulate);
   State& s = *state_;
   MatmulShape shape = shape_of(false, true, a.rows, b.rows, a.stride(), a.stride(), b.stride(), b.rows, DType::bf16,
-                               kDType<T>, accumulate);
+                               out.type, accumulate);
   shape.a = MatmulShape::type(a.format), shape.b = MatmulShape::type(b.format);
   shape.scaling_a = a.scaling, shape.scaling_b = b.scaling;
   s.run(quantized_work(s.stream, name, out, a, b, accumulate), shape, [=, &s](Cut cut) {
     Device& device = s.stream.device();
-    const size_t rows = size_t(a.rows), columns = size_t(b.rows);
     const float *x = decoded(device, s.a, a), *y = decoded(device, s.b, b);
-    float* c = output(s.c, out, rows * columns);
+    float* c = output(s.c, out);
     multiply_in_pieces(
         device, {false, true, a.rows, b.rows, a.stride(), x, a.stride(), y, b.stride(), c, b.rows, accumulate}, cut);
-    round_output(device, out, c, rows, columns, columns);
+    round_output(device, out, c);
   });
 }
 
 std::string Matmul::unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType, bool, bool) {
   return known_refusal(state_->stream.device().info(), a, b);
 }
-
-#define INSTANTIATE_OUT(T, Out)                                                \
-  template void Matmul::forward(Out*, const T*, const T*, int, int, int, int); \
-  template void Matmul::dgrad(Out*, const T*, const T*, int, int, int, int);
-#define INSTANTIATE(T)                                                               \
-  INSTANTIATE_OUT(T, T)                                                              \
-  template void Matmul::wgrad(float*, const T*, const T*, int, int, int, bool, int); \
-  template void Matmul::multiply(const char*, T*, const QuantizedTensor&, const QuantizedTensor&, bool, bool);
-INSTANTIATE(float)
-INSTANTIATE(bf16)
-INSTANTIATE_OUT(bf16, float)

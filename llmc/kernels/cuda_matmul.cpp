@@ -103,9 +103,10 @@ bool read_choice(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   return true;
 }
 
-void require_operand(const char* product, const char* name, const void* pointer) {
-  REQUIRE(pointer && reinterpret_cast<uintptr_t>(pointer) % Matmul::kAlignment == 0,
-          "matmul %s: %s at %p is not %zu-byte aligned", product, name, pointer, Matmul::kAlignment);
+void require_aligned(const char* product, std::initializer_list<const void*> pointers) {
+  for (const void* pointer : pointers)
+    REQUIRE(pointer && reinterpret_cast<uintptr_t>(pointer) % Matmul::kAlignment == 0,
+            "%s: a tensor at %p is not %zu-byte aligned", product, pointer, Matmul::kAlignment);
 }
 
 }  // namespace
@@ -293,7 +294,7 @@ void Matmul::State::run(const Work& work, const MatmulShape& shape, const void* 
 
 Matmul::Matmul(Stream& stream, std::byte* workspace, Options options)
     : state_(new State{stream, workspace, options, nullptr, {}, {}}) {
-  require_operand("workspace", "workspace", workspace);
+  require_aligned("the workspace of matrix products", {workspace});
   if (stream.device().executes()) CUBLAS_CHECK(cublasLtCreate(&state_->handle));
 }
 Matmul::~Matmul() = default;
@@ -326,51 +327,37 @@ Tuning Matmul::end_timing() {
   return state_->tuner.end(tuned_for(state_->stream.device().info()));
 }
 
-template <class T, class Out>
-void Matmul::forward(Out* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride) {
-  require_operand("forward", "out", out);
-  require_operand("forward", "in", in);
-  require_operand("forward", "weight", weight);
-  const int64_t stride = out_stride ? out_stride : OC;
+void Matmul::forward(const Tensor& out, const Tensor& in, const Tensor& weight) {
+  const LinearProduct p = forward_product(state_->stream, out, in, weight, state_->options.tf32);
+  require_aligned(p.work.name, {out.data, in.data, weight.data});
   // outᵀ[OC,N] = W[OC,IC] inᵀ[IC,N]
-  state_->run(forward_work(state_->stream, out, in, weight, N, OC, IC, stride, state_->options.tf32),
-              state_->shape_of(true, false, OC, N, IC, IC, IC, stride, kDType<T>, kDType<Out>), weight, in, out);
+  state_->run(p.work, state_->shape_of(true, false, p.OC, p.N, p.IC, p.IC, p.IC, p.stride, p.operands, p.result),
+              weight.data, in.data, out.data);
 }
 
-template <class T, class Out>
-void Matmul::dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride) {
-  require_operand("dgrad", "din", din);
-  require_operand("dgrad", "dout", dout);
-  require_operand("dgrad", "weight", weight);
-  const int64_t stride = dout_stride ? dout_stride : OC;
+void Matmul::dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight) {
+  const LinearProduct p = dgrad_product(state_->stream, din, dout, weight, state_->options.tf32);
+  require_aligned(p.work.name, {din.data, dout.data, weight.data});
   // dinᵀ[IC,N] = Wᵀ[IC,OC] doutᵀ[OC,N]
-  state_->run(dgrad_work(state_->stream, din, dout, weight, N, OC, IC, stride, state_->options.tf32),
-              state_->shape_of(false, false, IC, N, OC, IC, stride, IC, kDType<T>, kDType<Out>), weight, dout, din);
+  state_->run(p.work, state_->shape_of(false, false, p.IC, p.N, p.OC, p.IC, p.stride, p.IC, p.operands, p.result),
+              weight.data, dout.data, din.data);
 }
 
-template <class T>
-void Matmul::wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate,
-                   int dout_stride) {
-  require_operand("wgrad", "dweight", dweight);
-  require_operand("wgrad", "dout", dout);
-  require_operand("wgrad", "in", in);
-  const int64_t stride = dout_stride ? dout_stride : OC;
+void Matmul::wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, bool accumulate) {
+  const LinearProduct p = wgrad_product(state_->stream, dweight, dout, in, accumulate, state_->options.tf32);
+  require_aligned(p.work.name, {dweight.data, dout.data, in.data});
   // dWᵀ[IC,OC] = inᵀ[IC,N] dout[N,OC]
-  state_->run(wgrad_work(state_->stream, dweight, dout, in, N, OC, IC, stride, accumulate, state_->options.tf32),
-              state_->shape_of(false, true, IC, OC, N, IC, stride, IC, kDType<T>, DType::fp32, accumulate), in, dout,
-              dweight);
+  state_->run(p.work,
+              state_->shape_of(false, true, p.IC, p.OC, p.N, p.IC, p.stride, p.IC, p.operands, p.result, accumulate),
+              in.data, dout.data, dweight.data);
 }
 
-template <class T>
-void Matmul::multiply(const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b, bool accumulate,
-                      bool fast) {
-  require_operands(name, a, b);
-  REQUIRE(!accumulate || sizeof(T) == sizeof(float), "%s: only fp32 is added to", name);
-  for (const void* pointer :
-       {static_cast<const void*>(out), static_cast<const void*>(a.data), static_cast<const void*>(b.data)})
-    require_operand(name, "an operand", pointer);
-  state_->run(quantized_work(state_->stream, name, out, a, b, accumulate),
-              ::shape_of(a, b, kDType<T>, accumulate, fast), b.data, a.data, out, b.factors, a.factors);
+void Matmul::multiply(const char* name, const Tensor& out, const QuantizedTensor& a, const QuantizedTensor& b,
+                      bool accumulate, bool fast) {
+  require_operands(name, out, a, b, accumulate);
+  require_aligned(name, {out.data, a.data, b.data});
+  state_->run(quantized_work(state_->stream, name, out, a, b, accumulate), ::shape_of(a, b, out.type, accumulate, fast),
+              b.data, a.data, out.data, b.factors, a.factors);
 }
 
 std::string Matmul::unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType result,
@@ -390,14 +377,3 @@ std::string Matmul::unsupported_reason(const QuantizedTensor& a, const Quantized
                 format_name(b.format), dtype_name(result), accumulate ? ", adding," : "", fast ? ", fast," : "",
                 scaling_name(a.scaling), scaling_name(b.scaling), cublasLtGetStatusString(status));
 }
-
-#define INSTANTIATE_OUT(T, Out)                                                \
-  template void Matmul::forward(Out*, const T*, const T*, int, int, int, int); \
-  template void Matmul::dgrad(Out*, const T*, const T*, int, int, int, int);
-#define INSTANTIATE(T)                                                               \
-  INSTANTIATE_OUT(T, T)                                                              \
-  template void Matmul::wgrad(float*, const T*, const T*, int, int, int, bool, int); \
-  template void Matmul::multiply(const char*, T*, const QuantizedTensor&, const QuantizedTensor&, bool, bool);
-INSTANTIATE(float)
-INSTANTIATE(bf16)
-INSTANTIATE_OUT(bf16, float)

@@ -49,31 +49,26 @@ size_t fp8_matmul_most_scratch(const QuantizedTensor& a, const QuantizedTensor& 
   return size_t(output_rows(a)) * size_t(columns_at_once(b)) * element_bytes;
 }
 
-template <class T>
-void fp8_matmul(Stream& stream, Matmul& matmul, const char* name, T* out, QuantizedTensor a, QuantizedTensor b,
-                bool accumulate, bool fast, std::byte* padded) {
-  if (fp8_matmul_scratch(a, b, sizeof(T)) == 0) return matmul.multiply(name, out, a, b, accumulate, fast);
-  REQUIRE(padded, "%s: an output of %d x %d needs a padded buffer", name, a.rows, b.rows);
-  T* larger = reinterpret_cast<T*>(padded);
+void fp8_matmul(Stream& stream, Matmul& matmul, const char* name, const Tensor& out, QuantizedTensor a,
+                QuantizedTensor b, bool accumulate, bool fast, std::byte* padded) {
+  if (fp8_matmul_scratch(a, b, bytes_of(out.type)) == 0) return matmul.multiply(name, out, a, b, accumulate, fast);
   const int rows = a.rows, columns = b.rows;
+  require_tensor(name, "out", out, out.type, {rows, columns});
+  REQUIRE(padded, "%s: an output of %d x %d needs a padded buffer", name, rows, columns);
   a.rows = output_rows(a);
   for (int first = 0; first < columns; first += columns_at_once(b)) {
     QuantizedTensor part = b;
     part.rows = std::min(columns_at_once(b), b.padded_rows() - first);
     part.data += size_t(first) * size_t(b.stride());
     part.factors += first ? b.factor_at(first, 0) : 0;
+    const Tensor larger(padded, out.type, {a.rows, part.rows});
     matmul.multiply(name, larger, a, part, false, fast);
     const int count = std::min(part.rows, columns - first);
-    launch<unpad_kernel<T>>(
-        {stream,
-         "unpad",
-         {updates(out, size_t(rows) * size_t(columns)), reads(larger, size_t(a.rows) * size_t(part.rows))}},
-        blocks_for(size_t(rows) * size_t(count), kThreads), kThreads, 0, out + first, larger, rows, count, columns,
-        part.rows, accumulate);
+    with_type(name, out.type, [&](auto number) {
+      using T = decltype(number);
+      launch<unpad_kernel<T>>({stream, "unpad", {updates(out), reads(larger)}},
+                              blocks_for(size_t(rows) * size_t(count), kThreads), kThreads, 0, out.as<T>() + first,
+                              larger.as<T>(), rows, count, columns, part.rows, accumulate);
+    });
   }
 }
-
-#define INSTANTIATE(T) \
-  template void fp8_matmul(Stream&, Matmul&, const char*, T*, QuantizedTensor, QuantizedTensor, bool, bool, std::byte*);
-INSTANTIATE(float)
-INSTANTIATE(bf16)

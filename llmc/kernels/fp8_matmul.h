@@ -12,8 +12,7 @@ size_t fp8_matmul_scratch(const QuantizedTensor& a, const QuantizedTensor& b, si
 // itself while fewer rows do.
 size_t fp8_matmul_most_scratch(const QuantizedTensor& a, const QuantizedTensor& b, size_t element_bytes);
 
-// T is float or bf16; `accumulate` is for float only. `fast`: see Matmul::multiply. Throws if `padded` is needed but
-// null.
-template <class T>
-void fp8_matmul(Stream& stream, Matmul& matmul, const char* name, T* out, QuantizedTensor a, QuantizedTensor b,
-                bool accumulate, bool fast, std::byte* padded);
+// out (a.rows, b.rows) is fp32 or bf16; `accumulate` is for fp32 only. `fast`: see Matmul::multiply. Throws on other
+// types or shapes, and if `padded` is needed but null.
+void fp8_matmul(Stream& stream, Matmul& matmul, const char* name, const Tensor& out, QuantizedTensor a,
+                QuantizedTensor b, bool accumulate, bool fast, std::byte* padded);

@@ -2,9 +2,10 @@
 //
 //   forward   out[N,OC]     =  in[N,IC] · Wᵀ
 //   dgrad     din[N,IC]     =  dout[N,OC] · W
-//   wgrad     dweight[OC,IC] = or += doutᵀ · in, in fp32 whatever T is
+//   wgrad     dweight[OC,IC] = or += doutᵀ · in
 //
-// T is float or bf16; sums are fp32 and are rounded once, to the output's type. Deterministic. On a GPU cuBLASLt
+// The operands are both fp32 or both bf16. out and din have their type or are fp32; dweight is fp32. Sums are fp32 and
+// are rounded once, to the output's type. Deterministic. On a GPU cuBLASLt
 // computes a product, with an algorithm that is chosen once per shape, from the shape alone (operands are 256-byte
 // aligned, so that the arena's offsets cannot change the choice). On the CPU OpenBLAS computes pieces that depend on
 // the shape alone, not on the number of threads. Timing (tuning.h) may find another choice. It adds in another order,
@@ -19,6 +20,7 @@
 #include <string>
 
 #include "llmc/device/device.h"
+#include "llmc/device/tensor.h"
 #include "llmc/kernels/quantized_tensor.h"
 
 class Tuning;
@@ -57,22 +59,18 @@ class Matmul {
   // Returns what a tuning's choices depend on besides the shapes.
   static TunedFor tuned_for(const DeviceInfo& device);
 
-  // Out is T, or float if the operands are bf16. `out_stride`, `dout_stride`: elements from row to row of out and dout,
-  // if these are wider than OC; 0 means OC.
-  template <class T, class Out>
-  void forward(Out* out, const T* in, const T* weight, int N, int OC, int IC, int out_stride = 0);
-  template <class T, class Out>
-  void dgrad(Out* din, const T* dout, const T* weight, int N, int OC, int IC, int dout_stride = 0);
-  template <class T>
-  void wgrad(float* dweight, const T* dout, const T* in, int N, int OC, int IC, bool accumulate, int dout_stride = 0);
+  // The rows of out and dout may lie further apart than OC elements, as columns of wider rows. All other tensors are
+  // contiguous. On a GPU all are 256-byte aligned. Throws on other types, shapes or strides.
+  void forward(const Tensor& out, const Tensor& in, const Tensor& weight);
+  void dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight);
+  void wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, bool accumulate);
 
-  // Multiplies FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the factors of both, rounded once. T is float or
-  // bf16; `accumulate` is for float only. b.rows is a multiple of b.padding(), and a.rows of 128 if `a` has blocks of
-  // 128; throws otherwise. fp8_matmul.h takes any size. `fast`: a GPU may keep the sum over K in its tensor cores, with
-  // about 14 bits; the CPU backend always uses fp32.
-  template <class T>
-  void multiply(const char* name, T* out, const QuantizedTensor& a, const QuantizedTensor& b, bool accumulate,
-                bool fast);
+  // Multiplies FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the factors of both, rounded once. out is fp32 or
+  // bf16, and contiguous; `accumulate` is for fp32 only. b.rows is a multiple of b.padding(), and a.rows of 128 if `a`
+  // has blocks of 128; throws otherwise. fp8_matmul.h takes any size. `fast`: a GPU may keep the sum over K in its
+  // tensor cores, with about 14 bits; the CPU backend always uses fp32.
+  void multiply(const char* name, const Tensor& out, const QuantizedTensor& a, const QuantizedTensor& b,
+                bool accumulate, bool fast);
   // Returns why this device cannot multiply operands of such a kind in this way; "" if it can. In the CPU backend it
   // returns what is known of a GPU that is modelled.
   std::string unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType result = DType::bf16,
