@@ -83,16 +83,9 @@ inline ProductRates product_rates(Stream& stream, DType dtype, bool tf32, bool f
   q.rows = n, q.columns = k;
   wanted_bytes.amax = q.factors + Matmul::kAlignment / sizeof(float);
   clear(stream, wanted_bytes.amax, 1);
-<<<<<<< HEAD
   quantize_amax(stream, Tensor(x16, {n, k}), wanted_bytes);
   quantize(stream, Tensor(x16, {n, k}), wanted_bytes);
-  bf16* out = reinterpret_cast<bf16*>(product.data());
-  rates.fp8 = flops / seconds_of(stream, wanted, [&] { matmul.multiply("product", out, q, q, false, true); });
-=======
-  quantize_amax(stream, PlainSource{x16}, n, k, wanted_bytes);
-  quantize(stream, PlainSource{x16}, n, k, wanted_bytes);
   rates.fp8 = flops / seconds_of(stream, wanted, [&] { matmul.multiply("product", out16, q, q, false, true); });
->>>>>>> h2
   return rates;
 }
 

@@ -131,7 +131,8 @@ Tensor Tensor::first(TensorShape extents) const {
 Tensor Tensor::elements(TensorIndex first, TensorIndex count) const {
   if (!axes) return {};
   REQUIRE(contiguous() && first >= 0 && count >= 0 && first <= size() - count, "elements %lld to %lld of a tensor %s%s",
-          (long long)first.value, (long long)(first.value + count.value), text().c_str(), contiguous() ? "" : ", which is not contiguous");
+          (long long)first.value, (long long)(first.value + count.value), text().c_str(),
+          contiguous() ? "" : ", which is not contiguous");
   return Tensor(advanced(*this, first), type, {count});
 }
 

@@ -67,9 +67,10 @@ struct Tensor {
   // Views. Those of an absent tensor are absent. They throw if the part lies outside of the tensor.
   Tensor rows(TensorIndex first, TensorIndex count) const;     // of a matrix
   Tensor columns(TensorIndex first, TensorIndex count) const;  // of a matrix
-  Tensor at(TensorIndex index) const;                      // without the first axis, at this index of it
-  Tensor first(TensorShape shape) const;               // the first elements of a contiguous tensor, in this shape
-  Tensor elements(TensorIndex first, TensorIndex count) const;  // (count) elements of a contiguous tensor, in memory order
+  Tensor at(TensorIndex index) const;                          // without the first axis, at this index of it
+  Tensor first(TensorShape shape) const;  // the first elements of a contiguous tensor, in this shape
+  Tensor elements(TensorIndex first,
+                  TensorIndex count) const;           // (count) elements of a contiguous tensor, in memory order
   Tensor heads(TensorIndex B, TensorIndex HD) const;  // a matrix (B T, n HD) as (B, T, n, HD)
   Tensor slice(int axis, TensorIndex first, TensorIndex count) const;  // some indices of an axis; axis 0 is the first
 

@@ -141,7 +141,7 @@ void Fp8Gather::gather(int layer) {
 }
 
 void Fp8Gather::gather_vectors() {
-  scatter_rows(communication_, spread_, row_table_);
+  scatter_rows(communication_, spread_->first({row_table_.count, spread_->columns()}), row_table_);
   sharding_.gather.all_reduce_sum(communication_, spread_);
   cast(communication_, vectors_, spread_);
   vectors_gathered_ = true;

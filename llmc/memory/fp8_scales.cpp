@@ -144,10 +144,11 @@ void Fp8Scales::finish_step() {
   if (counts_ || counts_weights_) copy(compute_, statistics_.get(), nothing_.get(), size_t(tensors_));
   if (weights_not_finite_) copy(compute_, &step_state_->fp8_weights_not_finite, weights_not_finite_.get(), 1);
   if (!settings_.delayed()) return;
-  update_delayed_scales(compute_,
-                        {seen_->as<float>(), scale().as<float>(), earlier().as<float>(), entries_, largest_->as<float>(), tensors_, settings_.history, settings_.latest,
-                         settings_.power_of_two, settings_.margin},
-                        &step_state_->fp8);
+  update_delayed_scales(
+      compute_,
+      {seen_->as<float>(), scale().as<float>(), earlier().as<float>(), entries_, largest_->as<float>(), tensors_,
+       settings_.history, settings_.latest, settings_.power_of_two, settings_.margin},
+      &step_state_->fp8);
 }
 
 void Fp8Scales::end_step() {

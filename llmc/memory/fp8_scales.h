@@ -28,8 +28,8 @@ class Fp8Scales {
   Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
             Communicator& data_ranks, Device& device, Stream& compute, Stream& communication);
   Fp8Scales(const Fp8Scales&) = delete;
-  // Call this once the plan has memory. `state`, on the device, receives the reports of overflows and of tensors with an
-  // infinity or NaN.
+  // Call this once the plan has memory. `state`, on the device, receives the reports of overflows and of tensors with
+  // an infinity or NaN.
   void prepare(StepState* state) { step_state_ = state; }
 
   // Sets all state as it was before the first step.
@@ -103,9 +103,9 @@ class Fp8Scales {
   Communicator& data_ranks_;
   Stream &compute_, &communication_;
   StepState* step_state_ = nullptr;
-  PlannedTensor amax_, seen_;   // (tensors); the ranks all-reduce both
-  PlannedTensor state_;         // the scales (tensors), then the amaxes of earlier steps (history, tensors)
-  PlannedTensor largest_;       // (tensors) the largest number of each tensor's format
+  PlannedTensor amax_, seen_;  // (tensors); the ranks all-reduce both
+  PlannedTensor state_;        // the scales (tensors), then the amaxes of earlier steps (history, tensors)
+  PlannedTensor largest_;      // (tensors) the largest number of each tensor's format
   PlannedArray<uint32_t> entries_, weights_not_finite_;
   PlannedArray<QuantizeStatistics> statistics_, nothing_;  // on the device
   PlannedArray<QuantizeStatistics> counted_;               // on the host

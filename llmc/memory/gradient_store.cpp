@@ -31,8 +31,7 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
   if (travels_as == DType::bf16 && sharding.degree() > 1)
     rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {largest});
   if (host && sharded())
-    sums_ =
-        plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {largest_part});
+    sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {largest_part});
   if (!has_slots()) return;
   std::vector<size_t> sizes(tied ? 4 : 3, 0);
   for (size_t unit = 0; unit < layout.units.size(); ++unit)
@@ -193,8 +192,7 @@ void GradientStore::reduce_whole(int unit) {
   }
   if (last_ && on_reduced_) on_reduced_(stream, unit, own);
   if (!host_) return;
-  if (last_ && sharding_.stage.shards_state())
-    send(unit, stream, kept(unit).elements(first, own.size()), own);
+  if (last_ && sharding_.stage.shards_state()) send(unit, stream, kept(unit).elements(first, own.size()), own);
   else send(unit, stream, kept(unit), all);
 }
 

@@ -41,16 +41,16 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   piece_ = std::min(settings.piece, sharding.units_adjoin() ? total : largest_unit);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
-    const bool is_kept = kind == StateKind::weights ? parameters.type() == DType::bf16 && settings.master == DType::fp32 : moments;
+    const bool is_kept =
+        kind == StateKind::weights ? parameters.type() == DType::bf16 && settings.master == DType::fp32 : moments;
     const bool is_offloaded = is_kept && settings.on_host && moments;
     stages = stages || is_offloaded || (type(kind) == DType::bf16 && (is_kept || kind == StateKind::weights));
     narrows = narrows || (is_offloaded && type(kind) == DType::bf16);
     if (!is_kept) continue;
-    kept_[int(kind)] = plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind),
-                                {total});
+    kept_[int(kind)] =
+        plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind), {total});
     if (is_offloaded)
-      slots_[int(kind)] =
-          plan.add(Segment::device, "update slots", kNames[int(kind)], type(kind), {2, piece_});
+      slots_[int(kind)] = plan.add(Segment::device, "update slots", kNames[int(kind)], type(kind), {2, piece_});
   }
   if (settings.gradients_on_host && moments)
     gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, piece_});

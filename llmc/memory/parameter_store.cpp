@@ -7,8 +7,8 @@
 #include "llmc/device/number.h"
 
 ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
-                               const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales,
-                               int blocks_at_once, Device& device, Stream& compute, Stream& communication)
+                               const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
+                               Device& device, Stream& compute, Stream& communication)
     : layout_(layout),
       sharding_(sharding),
       tied_(config.tied),
@@ -52,15 +52,14 @@ void ParameterStore::plan_slots(MemoryPlan& plan, Device& device) {
     if (!travels_in_fp8(unit))
       sizes[size_t(slot_of(unit))] = std::max(sizes[size_t(slot_of(unit))], layout_.units[size_t(unit)].size);
   for (size_t size : sizes)
-    slots_.push_back({size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type(), {size})
-                           : PlannedTensor(),
-                      -1, Event(device)});
+    slots_.push_back(
+        {size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type(), {size}) : PlannedTensor(), -1,
+         Event(device)});
 }
 
 void ParameterStore::prepare() {
   if (largest_) clear(compute_, largest_);  // the ranks all-reduce the words of products in bf16, too
-  if (fp8_gather_)
-    fp8_gather_->prepare(largest_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
+  if (fp8_gather_) fp8_gather_->prepare(largest_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
   if (quantized_)
     quantized_->prepare(compute_, largest_, [&](int layer) {
       const int unit = layout_.block_unit(layer);
@@ -85,7 +84,7 @@ Tensor ParameterStore::local_shard(int first_unit, int units) const {
 Tensor ParameterStore::whole(int unit) const {
   const size_t size = layout_.units[size_t(unit)].size;
   return sharding_.stage.shards_weights() ? slots_[size_t(slot_of(unit))].weights->elements(0, size)
-                              : weights_->elements(weights_at_[size_t(unit)], size);
+                                          : weights_->elements(weights_at_[size_t(unit)], size);
 }
 
 void ParameterStore::changed() {

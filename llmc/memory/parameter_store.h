@@ -40,8 +40,8 @@ class ParameterStore {
   }
   void release(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
-  // Returns the weights that the optimizer writes and the next step uses, those of `units` units that lie one behind the
-  // other: sharding.count() elements each.
+  // Returns the weights that the optimizer writes and the next step uses, those of `units` units that lie one behind
+  // the other: sharding.count() elements each.
   Tensor local_shard(int first_unit, int units = 1) const;
   // Returns the memory (L, kProducts) in which an update leaves the amaxes of this rank's weights. The caller clears it
   // first. Absent if the amaxes are not needed.

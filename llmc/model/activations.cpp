@@ -10,8 +10,8 @@ using Sizes = SavedSizes;
 
 // The input of a product in the model's type: absent if backward needs only its FP8 copy.
 Tensor wide_input(const Sizes& s, int layer, Product product, int64_t rows, int64_t columns) {
-  const bool needed = !s.fp8.quantizes(layer, product) || s.fp8.bf16_wgrad() ||
-                      (s.gathers(product) && !s.fp8.per_tensor_scale());
+  const bool needed =
+      !s.fp8.quantizes(layer, product) || s.fp8.bf16_wgrad() || (s.gathers(product) && !s.fp8.per_tensor_scale());
   return needed ? Tensor(nullptr, s.type, {rows, columns}) : Tensor();
 }
 
@@ -19,8 +19,8 @@ Tensor wide_input(const Sizes& s, int layer, Product product, int64_t rows, int6
 // this rank's rows if they have one scale, and in the model's type otherwise.
 QuantizedTensor fp8_input(const Sizes& s, int layer, Product product) {
   const bool own_rows = s.gathers(product);
-  const bool needed = s.backward && s.fp8.quantizes(layer, product) && !s.fp8.bf16_wgrad() &&
-                      (!own_rows || s.fp8.per_tensor_scale());
+  const bool needed =
+      s.backward && s.fp8.quantizes(layer, product) && !s.fp8.bf16_wgrad() && (!own_rows || s.fp8.per_tensor_scale());
   if (!needed) return {};
   return s.fp8.operand(Role::input, !own_rows, int(own_rows ? s.R : s.N), product_shape(s.config, product).IC);
 }
@@ -47,9 +47,15 @@ constexpr SavedRow kSavedRows[] = {
     {"input of qkv", fp8_bytes<Product::qkv>, Offload::attention, Recompute::norms},
     {"input of qkv, factors", fp8_factors<Product::qkv>, Offload::attention, Recompute::norms},
     // After RoPE.
-    {"qkv", [](const Sizes& s, int) { return Tensor(nullptr, s.type, {s.N, s.config.qkv_width()}); },
+    {"qkv",
+     [](const Sizes& s, int) {
+       return Tensor(nullptr, s.type, {s.N, s.config.qkv_width()});
+     },
      Offload::attention, Recompute::block},
-    {"attention", [](const Sizes& s, int) { return Tensor(nullptr, s.type, {s.N, s.config.q_width()}); },
+    {"attention",
+     [](const Sizes& s, int) {
+       return Tensor(nullptr, s.type, {s.N, s.config.q_width()});
+     },
      Offload::attention, Recompute::block},
     // The log-sum-exp of the scores, (B, NH, T).
     {"lse", [](const Sizes& s, int) { return Tensor(nullptr, DType::fp32, {s.N * s.config.NH}); }, Offload::attention,
@@ -61,8 +67,11 @@ constexpr SavedRow kSavedRows[] = {
      Offload::all, Recompute::norms},
     {"input of gate_up", fp8_bytes<Product::gate_up>, Offload::all, Recompute::norms},
     {"input of gate_up, factors", fp8_factors<Product::gate_up>, Offload::all, Recompute::norms},
-    {"gate_up", [](const Sizes& s, int) { return Tensor(nullptr, s.type, {s.N, 2 * s.config.FF}); }, Offload::all,
-     Recompute::mlp},
+    {"gate_up",
+     [](const Sizes& s, int) {
+       return Tensor(nullptr, s.type, {s.N, 2 * s.config.FF});
+     },
+     Offload::all, Recompute::mlp},
     {"swiglu", [](const Sizes& s, int layer) { return wide_input(s, layer, Product::down, s.N, s.config.FF); },
      Offload::all, Recompute::norms},
     {"input of down", fp8_bytes<Product::down>, Offload::all, Recompute::norms},

@@ -36,12 +36,12 @@ struct SavedSizes {
 struct SavedRow {
   const char* name;
   Tensor (*tensor)(const SavedSizes& sizes, int layer);  // its type and shape; absent if the block does not save it
-  Offload offloads_from;      // the lowest level that sends it to the host
-  Recompute recomputes_from;  // the lowest level that recomputes it; none: no level does
+  Offload offloads_from;                                 // the lowest level that sends it to the host
+  Recompute recomputes_from;                             // the lowest level that recomputes it; none: no level does
 };
 
-// The rows are in the order in which forward writes the tensors. Under tensor parallelism, NH, NKV and FF count what this
-// rank holds.
+// The rows are in the order in which forward writes the tensors. Under tensor parallelism, NH, NKV and FF count what
+// this rank holds.
 std::span<const SavedRow> saved_rows();
 
 // The saved tensors of one block by name, for the largest micro-batch.

@@ -20,13 +20,12 @@ struct QkvHeads {
 };
 QkvHeads qkv_heads(const Pass& pass, const Tensor& qkv) {
   const int NH = pass.config.NH, NKV = pass.config.NKV, HD = pass.config.HD;
-  const auto heads = [&](int first, int count) {
-    return qkv.columns(first * HD, count * HD).heads(pass.B, HD);
-  };
+  const auto heads = [&](int first, int count) { return qkv.columns(first * HD, count * HD).heads(pass.B, HD); };
   return {heads(0, NH), heads(NH, NKV), heads(NH + NKV, NKV)};
 }
 
-// The views of one head's calls under context parallelism. This rank's rows are (2, B, chunk); its pass counts 2 B as B.
+// The views of one head's calls under context parallelism. This rank's rows are (2, B, chunk); its pass counts 2 B as
+// B.
 struct SharedHeads {
   const Pass& pass;
   ContextParallel& ranks = *pass.sequences;

@@ -1,8 +1,9 @@
 // A block's attention: this rank's queries against the keys of whole sequences, wherever these are.
 //
-// Under context parallelism (context_parallel.h) key and value heads are processed one after the other. For each of them
-// the kernel is called twice, once for each of this rank's two chunks of queries. A call sees the keys of the whole
-// sequence up to the chunk's last position, so no softmax is joined from parts: one rank computes all sums of a query.
+// Under context parallelism (context_parallel.h) key and value heads are processed one after the other. For each of
+// them the kernel is called twice, once for each of this rank's two chunks of queries. A call sees the keys of the
+// whole sequence up to the chunk's last position, so no softmax is joined from parts: one rank computes all sums of a
+// query.
 #pragma once
 
 #include "llmc/model/pass.h"

@@ -7,8 +7,8 @@
 namespace {
 
 BlockScratch cut(const BlockScratch& s, int N, int R) {
-  return {s.projected.rows(0, R), s.dqkv.rows(0, N),     s.dnorm.rows(0, R),  s.dattention.rows(0, N),
-          s.dswiglu.rows(0, N),   s.dgate_up.rows(0, N), s.attention_delta, s.norm_partials};
+  return {s.projected.rows(0, R), s.dqkv.rows(0, N),     s.dnorm.rows(0, R), s.dattention.rows(0, N),
+          s.dswiglu.rows(0, N),   s.dgate_up.rows(0, N), s.attention_delta,  s.norm_partials};
 }
 
 Parameter parameter(const BlockTensors& tensors, const char* name) {
@@ -79,15 +79,15 @@ void Block::attention_half() const {
   rope_forward(pass_.stream, qkv, pass_.rope);
   if (pass_.past) copy(pass_.stream, own, qkv);  // behind those of earlier tokens
   float* amax = o_.wanted_amax(pass_, Role::input);
-  attention_forward(pass_, attention_, lse_, qkv_out_, amax);      // (N, NH HD)
-  o_.forward(pass_, s_.projected, {attention_, amax});             // (R, C)
+  attention_forward(pass_, attention_, lse_, qkv_out_, amax);  // (N, NH HD)
+  o_.forward(pass_, s_.projected, {attention_, amax});         // (R, C)
   add_rmsnorm_forward(pass_.stream, middle_, norm2_out_, rstd2_, x_, s_.projected, norm2_, pass_.eps(),
                       gate_up_.wanted_amax(pass_, Role::input));  // (R, C)
 }
 
 // Computes everything from the second norm's output to the last product's input.
 void Block::mlp_input() const {
-  gate_up_.forward(pass_, gate_up_out_, gate_up_input());             // (N, 2 FF)
+  gate_up_.forward(pass_, gate_up_out_, gate_up_input());            // (N, 2 FF)
   if (swiglu_) swiglu_forward(pass_.stream, swiglu_, gate_up_out_);  // (N, FF)
 }
 

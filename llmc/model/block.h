@@ -32,8 +32,8 @@ struct BlockScratch {
 // One block's tensors, by name.
 struct BlockTensors {
   UnitTensors weights;
-  std::optional<UnitTensors> gradients;         // in backward
-  std::array<QuantizedWeight, kProducts> fp8;   // empty where the product is not in FP8
+  std::optional<UnitTensors> gradients;        // in backward
+  std::array<QuantizedWeight, kProducts> fp8;  // empty where the product is not in FP8
   SavedTensors saved;
   bool recomputes_inputs[kProducts] = {};  // recomputation saves the product's FP8 input, not forward
 };
@@ -68,7 +68,7 @@ class Block {
 
   const Pass& pass_;
   const BlockScratch s_;
-  Parameter norm1_, norm2_;           // (C)
-  Linear qkv_, o_, gate_up_, down_;   // (QKV, C), (C, NH HD), (2 FF, C), (C, FF) with QKV = (NH + 2 NKV) HD
+  Parameter norm1_, norm2_;          // (C)
+  Linear qkv_, o_, gate_up_, down_;  // (QKV, C), (C, NH HD), (2 FF, C), (C, FF) with QKV = (NH + 2 NKV) HD
   Tensor x_, rstd1_, norm1_out_, qkv_out_, attention_, lse_, middle_, rstd2_, norm2_out_, gate_up_out_, swiglu_;
 };

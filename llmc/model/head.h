@@ -33,8 +33,8 @@ struct HeadBuffers {
 class Head {
  public:
   // `norm` (C); `head` (V, C) with this rank's V, the embedding if it is tied. A tied head's gradient already holds
-  // zeros or a part of this step's gradient, so it is always added to (+=). `vocabulary` is this rank's part; it is used
-  // only under tensor parallelism. The views are cut for this pass, so the object lives no longer than it.
+  // zeros or a part of this step's gradient, so it is always added to (+=). `vocabulary` is this rank's part; it is
+  // used only under tensor parallelism. The views are cut for this pass, so the object lives no longer than it.
   Head(const Pass& pass, const Parameter& norm, const Parameter& head, bool tied, VocabularyPart vocabulary,
        const HeadBuffers& buffers);
 
@@ -45,8 +45,8 @@ class Head {
   Tensor logits(int first, int count) const;
   // Adds the losses of all tokens to state->loss_sum; in a tensor-parallel group only rank 0 does so. labels (N).
   void loss(const Tensor& labels, StepState* state) const;
-  // Does the same, and backward: dresidual (R, C) = gradient of x; weight gradients as in Block::backward(). The largest
-  // |dresidual| goes to `amax` unless that is null.
+  // Does the same, and backward: dresidual (R, C) = gradient of x; weight gradients as in Block::backward(). The
+  // largest |dresidual| goes to `amax` unless that is null.
   void loss_backward(const Tensor& labels, StepState* state, const Tensor& dresidual, float* amax) const;
 
   const Tensor& weight_gradient() const { return head_.grad; }

@@ -112,9 +112,9 @@ Linear::Operands Linear::local(const Pass& pass, Role role, const LinearInput& x
   return made;
 }
 
-// Returns the operands of all ranks' rows, of which this rank has its own. If they can be cut, they are on their way, and
-// multiply() awaits the chunks. With one scale, bytes travel. Otherwise rows travel in the model's type, and each rank
-// quantizes all of them.
+// Returns the operands of all ranks' rows, of which this rank has its own. If they can be cut, they are on their way,
+// and multiply() awaits the chunks. With one scale, bytes travel. Otherwise rows travel in the model's type, and each
+// rank quantizes all of them.
 Linear::Operands Linear::gathered(const Pass& pass, Role role, const LinearInput& x) const {
   if (shares_one_scale(pass)) {
     const bool keep = role == Role::input && saved_.data && (!saved_late_ || pass.recomputing);
@@ -126,8 +126,7 @@ Linear::Operands Linear::gathered(const Pass& pass, Role role, const LinearInput
   const Tensor tokens = all.rows(0, pass.N);
   if (!quantized(pass)) return {{tokens, {}}, {tokens, {}}};
   pass.tensor->await_tokens(pass.stream, pass.N, 0, pass.N);
-  const OperandMemory by_columns =
-      role == Role::input || needs_wide(pass) ? OperandMemory{} : pass.fp8->by_columns;
+  const OperandMemory by_columns = role == Role::input || needs_wide(pass) ? OperandMemory{} : pass.fp8->by_columns;
   Operands made = quantize(pass, role, {tokens}, pass.fp8->by_rows, by_columns);
   if (needs_wide(pass)) made.by_columns = {tokens, {}};
   return made;
@@ -179,8 +178,8 @@ float* Linear::wanted_amax(const Pass& pass, Role role) const {
   return ::wanted_amax(pass.fp8->settings, pass.fp8->scales, layer_, product_, role);
 }
 
-// Quantizes x or dy by rows, by columns, or both: as far as there is memory. `travels`: the tensor-parallel ranks gather
-// the bytes, so they take the maximum of their amaxes and share the scale.
+// Quantizes x or dy by rows, by columns, or both: as far as there is memory. `travels`: the tensor-parallel ranks
+// gather the bytes, so they take the maximum of their amaxes and share the scale.
 Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory by_rows,
                                   OperandMemory by_columns, bool travels) const {
   const Fp8Pass& f = *pass.fp8;
@@ -223,8 +222,7 @@ QuantizedTensor Linear::gather_bytes(const Pass& pass, const QuantizedTensor& ow
 
 Linear::Operand Linear::transposed(const Pass& pass, Role role, const QuantizedTensor& all,
                                    OperandMemory memory) const {
-  const QuantizedTensor t =
-      with_memory(pass.fp8->settings.operand(role, true, pass.N, width(pass, role)), memory);
+  const QuantizedTensor t = with_memory(pass.fp8->settings.operand(role, true, pass.N, width(pass, role)), memory);
   transpose_quantized(pass.stream, t, all);
   return {{}, t};
 }

@@ -1,5 +1,5 @@
-// A linear layer of a block, y = x Wᵀ, and its two gradients. Two properties of it compose: its format (the model's type
-// or FP8, fp8.h) and its part in tensor parallelism (tensor_parallel.h).
+// A linear layer of a block, y = x Wᵀ, and its two gradients. Two properties of it compose: its format (the model's
+// type or FP8, fp8.h) and its part in tensor parallelism (tensor_parallel.h).
 //
 // FP8. Forward quantizes x by rows for its own product, and by columns for the weight gradient. Only the second copy is
 // kept. Attention's output is the exception: it stays in memory for attention's own backward, and backward quantizes it
@@ -11,10 +11,10 @@
 // sums of its input gradients, and gathers its inputs again for the weight gradient. The second gathers its output
 // gradients.
 //
-// Both. With one scale per tensor, gathered rows travel as bytes. The ranks agree on their scale, so the bytes are those
-// that a single rank would have. A tensor that is not gathered keeps its rank's own scale, if that follows from the
-// running pass (as in TransformerEngine). With other scales, rows are gathered in bf16 and each rank quantizes all of
-// them.
+// Both. With one scale per tensor, gathered rows travel as bytes. The ranks agree on their scale, so the bytes are
+// those that a single rank would have. A tensor that is not gathered keeps its rank's own scale, if that follows from
+// the running pass (as in TransformerEngine). With other scales, rows are gathered in bf16 and each rank quantizes all
+// of them.
 #pragma once
 
 #include "llmc/model/pass.h"
@@ -28,8 +28,8 @@ struct Parameter : Tensor {
   Tensor grad;
 };
 
-// The input x of a forward, or the gradient dy of an output. If `x` is a Tensor, it lies in memory; otherwise the kernel
-// that quantizes it computes it.
+// The input x of a forward, or the gradient dy of an output. If `x` is a Tensor, it lies in memory; otherwise the
+// kernel that quantizes it computes it.
 struct LinearInput {
   QuantizeSource x;
   const float* amax = nullptr;  // wanted_amax(), if the kernel that produced x has raised that word; else null
@@ -73,8 +73,8 @@ class Linear {
   // True if dy must lie in memory; otherwise it may be quantized as it is computed.
   bool needs_wide(const Pass& pass) const { return !quantized(pass) || pass.fp8->settings.bf16_wgrad(); }
 
-  // out (N, OC) = x Wᵀ. A column-parallel layer takes R rows of x instead of N, a row-parallel one writes R rows of out;
-  // so do their gradients.
+  // out (N, OC) = x Wᵀ. A column-parallel layer takes R rows of x instead of N, a row-parallel one writes R rows of
+  // out; so do their gradients.
   void forward(const Pass& pass, const Tensor& out, const LinearInput& x) const;
   // Saves x as forward would, without the product.
   void save_input(const Pass& pass, const LinearInput& x) const;

@@ -152,8 +152,8 @@ class UnitTensors {
   UnitTensors(const ParameterLayout& layout, int unit, const Tensor& flat, const Tensor& others = {})
       : layout_(layout), unit_(unit), flat_(flat), others_(others) {}
 
-  // Returns the operand `product`: (rows, columns) with the rows of all its tensors, or (rows) of a vector. Absent if it
-  // is not here. Throws if the unit has no such operand.
+  // Returns the operand `product`: (rows, columns) with the rows of all its tensors, or (rows) of a vector. Absent if
+  // it is not here. Throws if the unit has no such operand.
   Tensor operator[](const char* product) const;
 
  private:

@@ -27,14 +27,13 @@ std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
   return all;
 }
 
-void TensorParallel::gather(Stream& compute, const Tensor& all, const Tensor& own, int N, const char* file,
-                            int line) {
+void TensorParallel::gather(Stream& compute, const Tensor& all, const Tensor& own, int N, const char* file, int line) {
   if (fault_skips(file, line)) return;
   computed_.record(compute);
   stream_.wait(computed_);
   for (const Chunk& chunk : chunks(N)) {
-    ranks_.all_gather(stream_, all.rows(chunk.first, chunk.own_count * degree()),
-                      own.rows(chunk.own, chunk.own_count), file, line);
+    ranks_.all_gather(stream_, all.rows(chunk.first, chunk.own_count * degree()), own.rows(chunk.own, chunk.own_count),
+                      file, line);
     gathered_[size_t(chunk.index)].record(stream_);
   }
 }
@@ -55,8 +54,7 @@ void TensorParallel::scatter(Stream& compute, const Tensor& own, const Tensor& p
   if (fault_skips(file, line)) return;
   computed_.record(compute);
   stream_.wait(computed_);
-  const Tensor all = partial.rows(chunk.first, chunk.own_count * degree()),
-               here = own.rows(chunk.own, chunk.own_count);
+  const Tensor all = partial.rows(chunk.first, chunk.own_count * degree()), here = own.rows(chunk.own, chunk.own_count);
   if (own.type == partial.type) return ranks_.reduce_scatter_sum(stream_, here, all, file, line);
   const Tensor sums = all.rows(rank() * chunk.own_count, chunk.own_count);
   ranks_.reduce_scatter_sum(stream_, sums, all, file, line);

@@ -32,8 +32,8 @@ class TensorParallel {
   int own_rows(int N) const { return int(own_rows(size_t(N), degree())); }
   int padded(int N) const { return own_rows(N) * degree(); }
 
-  // Chunk number `index` of N tokens: `count` of them from `first` on. This rank owns `own_count` of these, its own rows
-  // from `own` on.
+  // Chunk number `index` of N tokens: `count` of them from `first` on. This rank owns `own_count` of these, its own
+  // rows from `own` on.
   struct Chunk {
     int index, first, count, own, own_count;
   };

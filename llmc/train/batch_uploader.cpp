@@ -67,8 +67,8 @@ void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* input
   slot_ = (slot_ + 1) % kSlots;
   host_accesses(device_, "the next step's tokens", {writes(slot)});
   for (size_t k = 0; k < size_t(micro_batches) && device_.executes(); ++k)
-    fill(slot.at(k).as<int>(), inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B,
-         T, V, first);
+    fill(slot.at(k).as<int>(), inputs + k * n, labels ? labels + k * n : nullptr,
+         positions ? positions + k * n : nullptr, B, T, V, first);
   packed_ = positions;
   sent_ = int64_t(n) / part_.degree;
   copy(stream, on_device_->first({micro_batches, kParts, tokens_}), slot);

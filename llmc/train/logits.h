@@ -53,7 +53,8 @@ inline void read_numbers(Stream& compute, const Tensor& from, std::vector<float>
 
 // Returns rows begin .. end-1 of the logits of sequences (B, seq_len), as (end - begin, V) in fp32. The host waits. The
 // head computes its chunks of rows again. All ranks that compute the same sequences call.
-inline std::vector<float> read_logits(Transformer& transformer, Stream& compute, int B, int seq_len, int begin, int end) {
+inline std::vector<float> read_logits(Transformer& transformer, Stream& compute, int B, int seq_len, int begin,
+                                      int end) {
   const ContextPart own = transformer.part();
   const size_t V = size_t(transformer.vocabulary());
   std::vector<float> result(size_t(end - begin) * V);
@@ -84,8 +85,8 @@ inline std::vector<float> read_logits(Transformer& transformer, Stream& compute,
 // those of packed documents, or empty. As with read_logits(), the host waits and all ranks that compute the same
 // sequences call.
 inline std::vector<float> compute_logits(Transformer& transformer, BatchUploader& batches, Stream& compute,
-                                  std::span<const int32_t> inputs, std::span<const int32_t> positions, int B,
-                                  int seq_len, std::optional<int> only_row) {
+                                         std::span<const int32_t> inputs, std::span<const int32_t> positions, int B,
+                                         int seq_len, std::optional<int> only_row) {
   const int N = B * seq_len;
   REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
@@ -106,7 +107,7 @@ inline std::vector<float> compute_logits(Transformer& transformer, BatchUploader
 // Returns the losses (B, seq_len) of the last forward_loss(). `computing` spans the ranks that compute the same
 // sequences, which all call; null: this rank alone.
 inline std::vector<float> read_losses(const Transformer& transformer, Stream& compute, Communicator* computing, int B,
-                               int seq_len) {
+                                      int seq_len) {
   const ContextPart own = transformer.part();
   const size_t mine = size_t(transformer.tokens()), ranks = computing ? size_t(computing->size()) : 1;
   std::vector<float> numbers(ranks * mine), losses(size_t(B) * size_t(seq_len));

@@ -75,8 +75,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
 void Optimizer::reset() {
   for (const StateKind kind : {StateKind::first_moments, StateKind::second_moments})
     for (int unit = 0; unit < int(layout_.units.size()); ++unit)
-      store_.set(kind, unit, 0, sharding_.count(layout_, unit),
-                 [&](const Tensor& to, size_t) { clear(compute_, to); });
+      store_.set(kind, unit, 0, sharding_.count(layout_, unit), [&](const Tensor& to, size_t) { clear(compute_, to); });
   copy(compute_, ranges_on_device_.get(), ranges_.data(), ranges_.size());
 }
 

@@ -46,13 +46,13 @@ class LlamaTrainer : public Trainer {
         host_(settings.training && (settings.state.in_pieces() || settings.activations.offloads(config_))
                   ? std::make_unique<HostStreams>(device)
                   : nullptr),
-        scales_(settings.fp8.on()
-                    ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
-                                                  communicator, device, compute_, reduce_)
-                    : nullptr),
+        scales_(settings.fp8.on() ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
+                                                                communicator, device, compute_, reduce_)
+                                  : nullptr),
         parameters_(plan_, settings.dtype, config_, layout_, sharding_, settings_.fp8, scales_.get(),
                     std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
-        state_(plan_, layout_, sharding_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
+        state_(plan_, layout_, sharding_, settings.state, parameters_, settings.training, device, compute_,
+               host_.get()),
         transformer_(plan_, config_, layout_, transformer_settings(), settings_.fp8, parameters_, scales_.get(), device,
                      compute_, host_.get()),
         batches_(plan_, device, settings.micro_steps,
@@ -63,7 +63,8 @@ class LlamaTrainer : public Trainer {
         to_communication_(device),
         to_compute_(device),
         forked_(device) {
-    add_reserve(plan_, device.info(), groups_.communicators(communicator), {settings.attention, settings.dtype, config_.HD});
+    add_reserve(plan_, device.info(), groups_.communicators(communicator),
+                {settings.attention, settings.dtype, config_.HD});
     for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
     if (tensor_) full_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.products, compute_);
     if (!settings.training) return;
@@ -76,8 +77,8 @@ class LlamaTrainer : public Trainer {
   }
 
   TransformerSettings transformer_settings() const {
-    TransformerSettings s{settings_.dtype, settings_.attention, settings_.B, settings_.T, settings_.head_chunk,
-                          settings_.prefetch};
+    TransformerSettings s{settings_.dtype, settings_.attention,  settings_.B,
+                          settings_.T,     settings_.head_chunk, settings_.prefetch};
     if (settings_.training) s.policy = settings_.activations;
     if (tensor_) s.tensor = &tensor_->parallel;
     const int each = whole_config_.vocabulary_part(split_.degree);
@@ -124,8 +125,9 @@ class LlamaTrainer : public Trainer {
 
   void load(const Safetensors& weights) override {
     require_weights_fit(layout_, weights, true);
-    set_own_pieces(StateKind::weights,
-                   [&](const ParameterSlice& piece, const Tensor& to) { load_piece(compute_, to.as<float>(), piece, weights); });
+    set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, const Tensor& to) {
+      load_piece(compute_, to.as<float>(), piece, weights);
+    });
     reset_state();
     begin_training();
   }
@@ -381,9 +383,8 @@ class LlamaTrainer : public Trainer {
     if (own.type == DType::fp32 && !state_.on_host(StateKind::weights)) return whole_unit(unit, own);
     REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
     const Tensor part = gradients_->borrow_buffer(unit).elements(sharding_.first(layout_, unit), own.size());
-    state_.get(StateKind::weights, unit, [&](const Tensor& from, size_t first) {
-      copy(compute_, part.elements(first, from.size()), from);
-    });
+    state_.get(StateKind::weights, unit,
+               [&](const Tensor& from, size_t first) { copy(compute_, part.elements(first, from.size()), from); });
     compute_.synchronize();
     return whole_unit(unit, part);
   }
@@ -568,7 +569,7 @@ std::vector<float> LlamaTrainer::next_logits(std::span<const int32_t> tokens, in
 }
 
 std::vector<float> LlamaTrainer::logits(const std::vector<int32_t>& inputs, int B, int seq_len,
-                                           std::optional<int> only_row, std::span<const int32_t> positions) {
+                                        std::optional<int> only_row, std::span<const int32_t> positions) {
   return compute_logits(transformer_, batches_, compute_, inputs, positions, B, seq_len, only_row);
 }
 

@@ -25,8 +25,8 @@
 #include "llmc/memory/plan.h"
 #include "llmc/memory/snapshot.h"
 #include "llmc/model/config.h"
-#include "llmc/model/parameters.h"
 #include "llmc/model/linear.h"
+#include "llmc/model/parameters.h"
 #include "llmc/train/checkpoint.h"
 
 class Matmul;

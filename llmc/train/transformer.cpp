@@ -166,15 +166,14 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
   const int unit = layout_.head_unit();
   const UnitTensors weights = parameters_.get(unit);
   Parameter norm{weights["norm"]}, head;
-  static_cast<Tensor&>(head) =
-      config_.tied ? parameters_.get(layout_.embedding_unit())["embedding"] : weights["head"];
+  static_cast<Tensor&>(head) = config_.tied ? parameters_.get(layout_.embedding_unit())["embedding"] : weights["head"];
   if (gradients) {
     const UnitTensors grads(layout_, unit, gradients->begin(unit));
     norm.grad = grads["norm"];
     head.grad = config_.tied ? embedding_gradient(*gradients) : grads["head"];
   }
-  HeadBuffers buffers{head_buffers_.x, head_buffers_.rstd, head_buffers_.norm,   scratch_.dnorm,
-                      {},              head_buffers_.losses, scratch_.norm_partials};
+  HeadBuffers buffers{head_buffers_.x,      head_buffers_.rstd,    head_buffers_.norm, scratch_.dnorm, {},
+                      head_buffers_.losses, scratch_.norm_partials};
   for (int slot = 0; slot < kExchangeSlots; ++slot)
     buffers.logits[slot] = head_buffers_.logits[slot], buffers.parts[slot] = head_buffers_.parts[slot];
   return Head(pass, norm, head, config_.tied, settings_.vocabulary, buffers);

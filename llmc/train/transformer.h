@@ -15,7 +15,7 @@
 #include "llmc/train/batch_uploader.h"
 
 struct TransformerSettings {
-  DType type;                              // of weights and activations
+  DType type;  // of weights and activations
   AttentionKernel attention;
   int B, T;                                // the largest micro-batch
   int head_chunk;                          // tokens whose logits exist at once, a multiple of 128
@@ -88,8 +88,8 @@ class Transformer {
   // The pass of these sequences. `fp8` must outlive it.
   Pass make_pass(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, const Fp8Pass* fp8) const;
   BlockTensors block_tensors(int layer) const;
-  void backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual,
-                      const float* amax, float* amax_before);
+  void backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual, const float* amax,
+                      float* amax_before);
   BlockScratch block_scratch() const;
   Head make_head(const Pass& pass, GradientStore* gradients);
   Tensor embedding_gradient(GradientStore& gradients) const;
@@ -116,7 +116,7 @@ class Transformer {
   PlannedTensor rope_table_;       // (T, HD / 2, 2)
   PlannedTensor gathered_, sums_;  // of tensor parallelism: see Pass
   PlannedTensor own_keys_values_, keys_values_[kContextSlots], dkeys_values_[kContextSlots];  // see ContextBuffers
-  PlannedTensor logits_by_rank_;   // (ranks that compute the same sequences, ld)
+  PlannedTensor logits_by_rank_;  // (ranks that compute the same sequences, ld)
 
   Matmul* matmul_ = nullptr;
   int B_ = 0, seq_len_ = 0;  // of the last forward pass
