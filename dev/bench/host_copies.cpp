@@ -18,22 +18,22 @@ int main(int argc, char** argv) try {
   REQUIRE(bytes > 0 && times > 0, "host_copies [MiB [times]]: positive numbers");
   Device device;
   MemoryPlan plan;
-  const auto leaves = plan.add<uint8_t>(Segment::device, "bench", "leaves", bytes);
-  const auto comes = plan.add<uint8_t>(Segment::device, "bench", "comes", bytes);
-  const auto left = plan.add<uint8_t>(Segment::pinned, "bench", "left", bytes);
-  const auto waits = plan.add<uint8_t>(Segment::pinned, "bench", "waits", bytes);
+  const auto leaves = plan.add(Segment::device, "bench", "leaves", DType::uint8, {bytes});
+  const auto comes = plan.add(Segment::device, "bench", "comes", DType::uint8, {bytes});
+  const auto left = plan.add(Segment::pinned, "bench", "left", DType::uint8, {bytes});
+  const auto waits = plan.add(Segment::pinned, "bench", "waits", DType::uint8, {bytes});
   const Arena arena(device, plan);
   HostStreams host(device);
-  fill_bytes(host.out, arena[leaves], 1, bytes);
-  fill_bytes(host.in, arena[waits], 2, bytes);
+  fill_bytes(host.out, leaves->data, 1, bytes);
+  fill_bytes(host.in, waits->data, 2, bytes);
   device.synchronize();
   printf("%s: copies of %zu MiB, mean of %d\n", device.info().name.c_str(), bytes >> 20, times);
   const auto measure = [&](const char* what, bool out, bool in) {
     for (int warm = 1; warm >= 0; --warm) {
       const double begin = seconds();
       for (int i = 0; i < (warm ? 2 : times); ++i) {
-        if (out) copy(host.out, arena[left], arena[leaves], bytes);
-        if (in) copy(host.in, arena[comes], arena[waits], bytes);
+        if (out) copy(host.out, left, leaves);
+        if (in) copy(host.in, comes, waits);
       }
       device.synchronize();
       if (!warm) printf("%-24s %6.1f GB/s each way\n", what, double(bytes) * times / (seconds() - begin) / 1e9);

@@ -30,21 +30,20 @@ double median_ms(int rounds, const std::function<void()>& body) {
 // One query over `keys` keys, as often as the model has layers.
 double attention_ms(Device& device, const LlamaConfig& c, int keys) {
   MemoryPlan plan;
-  const size_t width = size_t(c.qkv_width());
-  const auto qkv = plan.add<float>(Segment::device, "bench", "qkv", size_t(keys) * width);
-  const auto out = plan.add<float>(Segment::device, "bench", "out", size_t(c.q_width()));
-  const auto lse = plan.add<float>(Segment::device, "bench", "lse", size_t(c.NH));
+  const auto add = [&](const char* name, TensorShape shape) {
+    return plan.add(Segment::device, "bench", name, DType::fp32, shape);
+  };
+  const PlannedTensor rows = add("qkv", {keys, c.qkv_width()}), out = add("out", {1, 1, c.NH, c.HD}),
+                      lse = add("lse", {1, c.NH, 1});
   const Arena arena(device, plan);
   Stream stream(device, "compute");
-  clear(stream, arena[qkv], size_t(keys) * width);
+  clear(stream, rows);
   const int kv_width = c.NKV * c.HD;
-  const Tensor rows(arena[qkv], {keys, c.qkv_width()});
-  const Tensor k = rows.columns(c.q_width(), kv_width), v = rows.columns(c.q_width() + kv_width, kv_width);
-  const Tensor query = rows.rows(keys - 1, 1).columns(0, c.q_width());
+  const Tensor k = rows->columns(c.q_width(), kv_width), v = rows->columns(c.q_width() + kv_width, kv_width);
+  const Tensor query = rows->rows(keys - 1, 1).columns(0, c.q_width());
   return median_ms(9, [&] {
     for (int layer = 0; layer < c.L; ++layer)
-      attention_forward(stream, Tensor(arena[out], {1, 1, c.NH, c.HD}), Tensor(arena[lse], {1, c.NH, 1}),
-                        query.heads(1, c.HD), k.heads(1, c.HD), v.heads(1, c.HD), {.query_offset = keys - 1});
+      attention_forward(stream, out, lse, query.heads(1, c.HD), k.heads(1, c.HD), v.heads(1, c.HD), {.query_offset = keys - 1});
     stream.synchronize();
   });
 }

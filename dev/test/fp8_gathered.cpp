@@ -17,12 +17,11 @@
 #include "dev/test/observed_source.h"
 #include "dev/test/tiny_trainer.h"
 #include "llmc/model/context_part.h"
-#include "llmc/model/tensor_projection.h"
 
 namespace {
 
 using Axis = Mesh::Axis;
-using Kind = ObservedProduct::Kind;
+using Kind = ProductKind;
 
 constexpr int kMicroSteps = 2;
 

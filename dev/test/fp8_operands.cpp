@@ -40,7 +40,7 @@ class Observer {
   const std::vector<NamedArrays>& micros() const { return micros_; }
 
   void see(const ObservedProduct& p) {
-    using Kind = ObservedProduct::Kind;
+    using Kind = ProductKind;
     device_.synchronize();
     if (p.kind == Kind::forward && !forward_) micros_.push_back(weights_);
     forward_ = p.kind == Kind::forward;
@@ -56,12 +56,12 @@ class Observer {
       add(of_kind + "b", bf16_transposed(p.wide_b));
     }
     if (p.kind == Kind::forward)
-      add(of_kind + "out", matrix(download<bf16>(stream_, p.out, size_t(p.N) * OC), p.N, OC));
-    if (p.kind == Kind::dgrad) add(of_kind + "out", matrix(download<bf16>(stream_, p.out, size_t(p.N) * IC), p.N, IC));
+      add(of_kind + "out", matrix(download<bf16>(stream_, p.out.data, size_t(p.N) * OC), p.N, OC));
+    if (p.kind == Kind::dgrad) add(of_kind + "out", matrix(download<bf16>(stream_, p.out.data, size_t(p.N) * IC), p.N, IC));
     // The sum so far: of what was not added up here, later micro-batches lack the ones before.
     if (p.kind == Kind::wgrad && (micros_.size() == 1 || p.accumulated))
       add(of_kind + "out", array_of(StoredType::F32, {size_t(OC), size_t(IC)},
-                                    download<float>(stream_, p.out, size_t(OC) * size_t(IC))));
+                                    download<float>(stream_, p.out.data, size_t(OC) * size_t(IC))));
   }
 
  private:

@@ -19,7 +19,7 @@ std::vector<T> download(Stream& stream, const void* data, size_t count) {
   return values;
 }
 
-inline const char* kind_name(ObservedProduct::Kind kind) {
+inline const char* kind_name(ProductKind kind) {
   constexpr const char* names[] = {"forward", "dgrad", "wgrad"};
   return names[int(kind)];
 }

@@ -50,11 +50,11 @@ TEST_CASE("an untouched buffer and a byte outside are seen") {
   if (device.info().gpu) return;
   Stream stream(device, "compute");
   MemoryPlan plan;
-  const auto whole = plan.add<float>(Segment::device, "test", "whole", 10);
-  const auto but_one = plan.add<float>(Segment::device, "test", "all but one", 10);
+  const auto whole = plan.add(Segment::device, "test", "whole", DType::fp32, {10});
+  const auto but_one = plan.add(Segment::device, "test", "all but one", DType::fp32, {10});
   const Arena arena(device, plan);
-  clear(stream, arena[whole], 11);
-  clear(stream, arena[but_one], 9);
+  clear(stream, whole->as<float>(), 11);
+  clear(stream, but_one->elements(0, 9));
   stream.synchronize();
   const Touched touched = look_at(plan, arena);
   CHECK(touched.untouched == "test, all but one: byte 36 of 40\n");

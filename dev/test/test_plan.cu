@@ -19,38 +19,43 @@
 TEST_CASE("buffers of a plan neither overlap nor leave the arena") {
   Device device;
   MemoryPlan plan;
-  std::vector<Planned<float>> buffers;
+  std::vector<PlannedTensor> buffers;
   size_t floats = 0;
   for (size_t count : {1, 63, 64, 65, 0, 1000, 3}) {
-    buffers.push_back(plan.add<float>(Segment::device, "test", format("buffer of %zu", count), count));
+    buffers.push_back(plan.add(Segment::device, "test", format("buffer of %zu", count), DType::fp32, {count}));
     floats += count;
   }
   CHECK(plan.bytes(Segment::device) >= floats * sizeof(float));
   CHECK(plan.bytes(Segment::device) % MemoryPlan::kAlignment == 0);
   CHECK(plan.bytes(Segment::pinned) == 0);
-  const Planned<int> pinned = plan.add<int>(Segment::pinned, "test", "pinned", 10);
+  const PlannedArray<int> pinned = plan.add_array<int>(Segment::pinned, "test", "pinned", 10);
+  const PlannedTensor absent;
   CHECK(plan.device_bytes() == plan.bytes(Segment::device));
+  CHECK(buffers[5]->size() == 1000);
+  CHECK(buffers[5]->data == nullptr);
+  CHECK(pinned.count() == 10);
+  CHECK(!absent);
 
   const Arena arena(device, plan);
   Stream stream(device, "compute");
   for (size_t i = 0; i < buffers.size(); ++i) {
-    CHECK(reinterpret_cast<uintptr_t>(arena[buffers[i]]) % MemoryPlan::kAlignment == 0);
-    fill_bytes(stream, arena[buffers[i]], static_cast<unsigned char>(i), buffers[i].count * sizeof(float));
+    CHECK(reinterpret_cast<uintptr_t>(buffers[i]->data) % MemoryPlan::kAlignment == 0);
+    fill_bytes(stream, buffers[i]->data, static_cast<unsigned char>(i), buffers[i]->span_bytes());
   }
   for (size_t i = 0; i < buffers.size(); ++i) {
-    std::vector<unsigned char> bytes(buffers[i].count * sizeof(float));
-    copy_bytes(stream, bytes.data(), arena[buffers[i]], bytes.size());
+    std::vector<unsigned char> bytes(buffers[i]->span_bytes());
+    copy_bytes(stream, bytes.data(), buffers[i]->data, bytes.size());
     stream.synchronize();
     for (unsigned char byte : bytes) CHECK(byte == i);
   }
-  memset(arena[pinned], 0, 40);
+  memset(pinned.get(), 0, 40);
 }
 
 TEST_CASE("a plan's table has the largest categories first, the host's below the device's") {
   MemoryPlan plan;
-  plan.add<float>(Segment::pinned, "checkpoints", "c", 1 << 20);
-  plan.add<float>(Segment::symmetric, "gradients", "g", 1 << 18);
-  plan.add<float>(Segment::device, "activations", "a", 1 << 19);
+  plan.add(Segment::pinned, "checkpoints", "c", DType::fp32, {1 << 20});
+  plan.add(Segment::symmetric, "gradients", "g", DType::fp32, {1 << 18});
+  plan.add(Segment::device, "activations", "a", DType::fp32, {1 << 19});
   CHECK(plan.table() ==
         "activations         2.00 MiB\n"
         "gradients           1.00 MiB\n"
@@ -61,7 +66,7 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
 
 TEST_CASE("a plan counts what is reserved beside the arena") {
   MemoryPlan plan;
-  plan.add<float>(Segment::device, "activations", "a", 1 << 19);
+  plan.add(Segment::device, "activations", "a", DType::fp32, {1 << 19});
   plan.reserve("reserve for a library", 3 << 20);
   plan.reserve("reserve for another", 1 << 20);
   CHECK(plan.device_bytes() == 2 << 20);
@@ -137,7 +142,7 @@ TEST_CASE("a device counts what is taken of its memory, and a sentence compares 
   CHECK(device.taken_bytes() == 0);
 
   MemoryPlan plan;
-  plan.add<float>(Segment::device, "weights", "w", 1 << 20);
+  plan.add(Segment::device, "weights", "w", DType::fp32, {1 << 20});
   plan.reserve("reserve for a library", 2 << 20);
   DeviceInfo info;
   info.memory_bytes = 10 << 20, info.free_bytes = 9 << 20;

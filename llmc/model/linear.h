@@ -25,7 +25,7 @@ struct QuantizedWeight {
 
 // A weight, and where its gradient goes: fp32, with the same shape.
 struct Parameter : Tensor {
-  Tensor grad;
+  Tensor grad = {};
 };
 
 // The input x of a forward, or the gradient dy of an output. If `x` is a Tensor, it lies in memory; otherwise the

@@ -20,7 +20,7 @@ struct TransformerSettings {
   int B, T;                                // the largest micro-batch
   int head_chunk;                          // tokens whose logits exist at once, a multiple of 128
   int prefetch;                            // units whose weights are gathered ahead of their use
-  std::optional<ActivationPolicy> policy;  // none: only forward passes are planned
+  std::optional<ActivationPolicy> policy = {};  // none: only forward passes are planned
   TensorParallel* tensor = nullptr;        // null: this rank computes all of each product
   VocabularyPart vocabulary = {};          // this rank's part
   ContextParallel* sequences = nullptr;    // null: this rank has all of each sequence
