@@ -43,7 +43,8 @@ double attention_ms(Device& device, const LlamaConfig& c, int keys) {
   const Tensor query = rows->rows(keys - 1, 1).columns(0, c.q_width());
   return median_ms(9, [&] {
     for (int layer = 0; layer < c.L; ++layer)
-      attention_forward(stream, out, lse, query.heads(1, c.HD), k.heads(1, c.HD), v.heads(1, c.HD), {.query_offset = keys - 1});
+      attention_forward(stream, out, lse, query.heads(1, c.HD), k.heads(1, c.HD), v.heads(1, c.HD),
+                        {.query_offset = keys - 1});
     stream.synchronize();
   });
 }

@@ -79,7 +79,7 @@ using Weights = std::map<std::pair<int, Product>, Weight>;
 Weights weights_of(Trainer& trainer) {
   Weights weights;
   for (const ParameterInfo& t : trainer.layout().tensors) {
-    if (!t.row->fp8) continue;
+    if (!t.row->linear) continue;
     const int layer = trainer.layout().units[size_t(t.unit)].layer;
     const auto product = *std::find_if(std::begin(kEachProduct), std::end(kEachProduct),
                                        [&](Product p) { return strcmp(product_name(p), t.row->product) == 0; });

@@ -57,7 +57,8 @@ class Observer {
     }
     if (p.kind == Kind::forward)
       add(of_kind + "out", matrix(download<bf16>(stream_, p.out.data, size_t(p.N) * OC), p.N, OC));
-    if (p.kind == Kind::dgrad) add(of_kind + "out", matrix(download<bf16>(stream_, p.out.data, size_t(p.N) * IC), p.N, IC));
+    if (p.kind == Kind::dgrad)
+      add(of_kind + "out", matrix(download<bf16>(stream_, p.out.data, size_t(p.N) * IC), p.N, IC));
     // The sum so far: of what was not added up here, later micro-batches lack the ones before.
     if (p.kind == Kind::wgrad && (micros_.size() == 1 || p.accumulated))
       add(of_kind + "out", array_of(StoredType::F32, {size_t(OC), size_t(IC)},
@@ -136,7 +137,7 @@ void write_settings(const std::string& directory, const Fp8Settings& fp8) {
 NamedArrays weights_of(Trainer& trainer, const LlamaConfig& config) {
   NamedArrays arrays;
   for (const ParameterInfo& tensor : trainer.layout().tensors) {
-    if (!tensor.row->fp8) continue;
+    if (!tensor.row->linear) continue;
     std::vector<uint16_t> rounded;
     for (const float x : trainer.weights(tensor.name)) rounded.push_back(bf16_bits(x));
     const int layer = trainer.layout().units[size_t(tensor.unit)].layer;

@@ -163,11 +163,6 @@ Json LlamaConfig::to_json() const {
   return json;
 }
 
-int64_t LlamaConfig::parameters() const {
-  const int64_t block = int64_t(qkv_width()) * C + int64_t(C) * q_width() + int64_t(3) * FF * C + 2 * C;
-  return int64_t(V) * C * (tied ? 1 : 2) + L * block + C;
-}
-
 std::vector<int> LlamaConfig::end_tokens() const {
   const std::vector<int> own = generation.is_null() ? std::vector<int>() : read_tokens(generation.find("eos_token_id"));
   return own.empty() ? eos : own;
@@ -190,12 +185,6 @@ void LlamaConfig::check() const {
           "model %s: llama3 RoPE scaling with factor %g, low_freq_factor %g, high_freq_factor %g, "
           "original_max_position_embeddings %d: expected factor >= 1 and 0 < low < high",
           name.c_str(), rope.factor, rope.low_freq_factor, rope.high_freq_factor, rope.original_max_position);
-}
-
-double LlamaConfig::flops_per_token(int T, bool causal) const {
-  const double block = double(qkv_width()) * C + double(C) * q_width() + 3.0 * FF * C;
-  const double products = L * block + double(V) * C;
-  return 6 * products + (causal ? 6.0 : 12.0) * L * q_width() * T;
 }
 
 namespace {

@@ -32,7 +32,7 @@ void skip(Fp8Settings& settings, const std::string& pattern, const LlamaConfig& 
   const int64_t first = blocks_named(pattern, "first="), last = blocks_named(pattern, "last=");
   bool found = false;
   for (const ParameterInfo& tensor : layout.tensors) {
-    if (!tensor.row->fp8) continue;
+    if (!tensor.row->linear) continue;
     const int layer = layout.units[size_t(tensor.unit)].layer;
     const bool named = first >= 0 ? layer < first
                        : last >= 0
@@ -63,17 +63,10 @@ const char* product_name(Product product) {
 }
 
 ProductShape product_shape(const LlamaConfig& c, Product product) {
-  switch (product) {
-    case Product::qkv:
-      return {c.qkv_width(), c.C};
-    case Product::o:
-      return {c.C, c.q_width()};
-    case Product::gate_up:
-      return {2 * c.FF, c.C};
-    case Product::down:
-      return {c.C, c.FF};
-  }
-  fail("no such product: %d", int(product));
+  int64_t OC = 0, IC = 0;
+  for (const ParameterRow& row : kParameterRows)
+    if (strcmp(row.product, product_name(product)) == 0) OC += row.rows(c), IC = row.columns(c);
+  return {int(OC), int(IC)};
 }
 
 const char* role_name(Role role) {

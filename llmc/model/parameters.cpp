@@ -34,6 +34,20 @@ ParameterInfo part_of(const ParameterRow& row, const LlamaConfig& config, const 
 
 }  // namespace
 
+int64_t LlamaConfig::parameters() const {
+  int64_t sum = 0;
+  for (const ParameterRow& row : kParameterRows)
+    if (row.is_in(*this)) sum += row.size(*this) * (row.unit == UnitKind::block ? L : 1);
+  return sum;
+}
+
+double LlamaConfig::flops_per_token(int T, bool causal) const {
+  double products = double(V) * C;
+  for (const ParameterRow& row : kParameterRows)
+    if (row.linear && row.is_in(*this)) products += double(row.size(*this)) * L;
+  return 6 * products + (causal ? 6.0 : 12.0) * L * q_width() * T;
+}
+
 ParameterLayout::ParameterLayout(const LlamaConfig& config, int parts, TensorSplit split) : parts(parts) {
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0};
@@ -41,12 +55,12 @@ ParameterLayout::ParameterLayout(const LlamaConfig& config, int parts, TensorSpl
     int others = 0;
     const char* product = "";
     for (const ParameterRow& row : kParameterRows) {
-      if (row.unit != kind || (config.tied && strcmp(row.product, "head") == 0)) continue;
+      if (row.unit != kind || !row.is_in(config)) continue;
       if (strcmp(product, row.product) != 0) end = rounded_up(end, kAlignment);
       product = row.product;
       ParameterInfo t = part_of(row, config, split);
       t.name = with_layer(row.name, layer), t.unit = int(units.size()), t.offset = end;
-      if (!row.fp8) t.other = others++;
+      if (!row.linear) t.other = others++;
       end += part_of(row, config, {split.degree, 0}).size();
       tensors.push_back(t);
     }

@@ -1,5 +1,6 @@
 // The table of tensors: one row for each weight of a Llama. Allocation, initialization, sharding, import and export,
-// optimizer groups, test names and the memory plan all follow from it.
+// optimizer groups, test names, the memory plan and the
+// counts of parameters and operations all follow from it.
 //
 // Rows with the same `product` are the parts of one fused matrix. They lie in memory one after the other, so query, key
 // and value (or gate and up) form one operand with stacked rows.
@@ -21,49 +22,50 @@ enum class InitRule { ones, normal, residual };      // residual: projections in
 struct ParameterRow {
   UnitKind unit;
   const char* name;     // Hugging Face's name; %d stands for the layer
-  const char* product;  // the fused operand that it is a part of
+  const char* product;  // the fused operand that it is a part of, and the name by which the model looks it up
   int64_t (*rows)(const LlamaConfig&);
-  int64_t (*columns)(const LlamaConfig&);  // nullptr: the tensor is a vector
+  int64_t (*columns)(const LlamaConfig&);  // null: the tensor is a vector
   ShardRule shard;
   InitRule init;
-  bool fp8;  // its product may run in FP8
+  bool linear = false;                            // it belongs to a Linear of a block, whose product may run in FP8
+  bool (*present)(const LlamaConfig&) = nullptr;  // null: every model has it
+
+  bool is_in(const LlamaConfig& config) const { return !present || present(config); }
+  int64_t size(const LlamaConfig& config) const { return rows(config) * (columns ? columns(config) : 1); }
 };
 
-// The rows are in the order in which the tensors lie in memory. lm_head.weight is left out when it is tied to the
-// embedding.
-inline constexpr ParameterRow kParameterRows[] = {
-    {UnitKind::embedding, "model.embed_tokens.weight", "embedding", [](const LlamaConfig& c) -> int64_t { return c.V; },
-     [](const LlamaConfig& c) -> int64_t { return c.C; }, ShardRule::rows, InitRule::normal, false},
-    {UnitKind::block, "model.layers.%d.input_layernorm.weight", "norm1",
-     [](const LlamaConfig& c) -> int64_t { return c.C; }, nullptr, ShardRule::replicated, InitRule::ones, false},
-    {UnitKind::block, "model.layers.%d.self_attn.q_proj.weight", "qkv",
-     [](const LlamaConfig& c) -> int64_t { return c.q_width(); }, [](const LlamaConfig& c) -> int64_t { return c.C; },
-     ShardRule::rows, InitRule::normal, true},
-    {UnitKind::block, "model.layers.%d.self_attn.k_proj.weight", "qkv",
-     [](const LlamaConfig& c) -> int64_t { return c.kv_width(); }, [](const LlamaConfig& c) -> int64_t { return c.C; },
-     ShardRule::rows, InitRule::normal, true},
-    {UnitKind::block, "model.layers.%d.self_attn.v_proj.weight", "qkv",
-     [](const LlamaConfig& c) -> int64_t { return c.kv_width(); }, [](const LlamaConfig& c) -> int64_t { return c.C; },
-     ShardRule::rows, InitRule::normal, true},
-    {UnitKind::block, "model.layers.%d.self_attn.o_proj.weight", "o",
-     [](const LlamaConfig& c) -> int64_t { return c.C; }, [](const LlamaConfig& c) -> int64_t { return c.q_width(); },
-     ShardRule::columns, InitRule::residual, true},
-    {UnitKind::block, "model.layers.%d.post_attention_layernorm.weight", "norm2",
-     [](const LlamaConfig& c) -> int64_t { return c.C; }, nullptr, ShardRule::replicated, InitRule::ones, false},
-    {UnitKind::block, "model.layers.%d.mlp.gate_proj.weight", "gate_up",
-     [](const LlamaConfig& c) -> int64_t { return c.FF; }, [](const LlamaConfig& c) -> int64_t { return c.C; },
-     ShardRule::rows, InitRule::normal, true},
-    {UnitKind::block, "model.layers.%d.mlp.up_proj.weight", "gate_up",
-     [](const LlamaConfig& c) -> int64_t { return c.FF; }, [](const LlamaConfig& c) -> int64_t { return c.C; },
-     ShardRule::rows, InitRule::normal, true},
-    {UnitKind::block, "model.layers.%d.mlp.down_proj.weight", "down",
-     [](const LlamaConfig& c) -> int64_t { return c.C; }, [](const LlamaConfig& c) -> int64_t { return c.FF; },
-     ShardRule::columns, InitRule::residual, true},
-    {UnitKind::head, "model.norm.weight", "norm", [](const LlamaConfig& c) -> int64_t { return c.C; }, nullptr,
-     ShardRule::replicated, InitRule::ones, false},
-    {UnitKind::head, "lm_head.weight", "head", [](const LlamaConfig& c) -> int64_t { return c.V; },
-     [](const LlamaConfig& c) -> int64_t { return c.C; }, ShardRule::rows, InitRule::normal, false},
+namespace parameter_table {
+
+constexpr int64_t hidden(const LlamaConfig& c) { return c.C; }
+constexpr int64_t queries(const LlamaConfig& c) { return c.NH * c.HD; }
+constexpr int64_t keys(const LlamaConfig& c) { return c.NKV * c.HD; }
+constexpr int64_t ffn(const LlamaConfig& c) { return c.FF; }
+constexpr int64_t vocabulary(const LlamaConfig& c) { return c.V; }
+constexpr bool untied(const LlamaConfig& c) { return !c.tied; }
+
+constexpr ShardRule replicated = ShardRule::replicated, rows = ShardRule::rows, columns = ShardRule::columns;
+constexpr InitRule ones = InitRule::ones, normal = InitRule::normal, residual = InitRule::residual;
+constexpr UnitKind block = UnitKind::block;
+
+// The rows are in the order in which the tensors lie in memory.
+inline constexpr ParameterRow kRows[] = {
+    {UnitKind::embedding, "model.embed_tokens.weight", "embedding", vocabulary, hidden, rows, normal},
+    {block, "model.layers.%d.input_layernorm.weight", "norm1", hidden, nullptr, replicated, ones},
+    {block, "model.layers.%d.self_attn.q_proj.weight", "qkv", queries, hidden, rows, normal, true},
+    {block, "model.layers.%d.self_attn.k_proj.weight", "qkv", keys, hidden, rows, normal, true},
+    {block, "model.layers.%d.self_attn.v_proj.weight", "qkv", keys, hidden, rows, normal, true},
+    {block, "model.layers.%d.self_attn.o_proj.weight", "o", hidden, queries, columns, residual, true},
+    {block, "model.layers.%d.post_attention_layernorm.weight", "norm2", hidden, nullptr, replicated, ones},
+    {block, "model.layers.%d.mlp.gate_proj.weight", "gate_up", ffn, hidden, rows, normal, true},
+    {block, "model.layers.%d.mlp.up_proj.weight", "gate_up", ffn, hidden, rows, normal, true},
+    {block, "model.layers.%d.mlp.down_proj.weight", "down", hidden, ffn, columns, residual, true},
+    {UnitKind::head, "model.norm.weight", "norm", hidden, nullptr, replicated, ones},
+    {UnitKind::head, "lm_head.weight", "head", vocabulary, hidden, rows, normal, false, untied},
 };
+
+}  // namespace parameter_table
+
+inline constexpr const auto& kParameterRows = parameter_table::kRows;
 
 // A weight of a model and its place in the flat buffers. Weights and gradients have this layout where they are whole.
 struct ParameterInfo {

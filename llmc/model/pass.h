@@ -36,7 +36,7 @@ struct Fp8Pass {
   const Fp8Settings& settings;
   OperandMemory by_rows = {}, by_columns = {}, input_by_columns = {};  // scratch
   Tensor row_amax = {}, column_amax = {};                              // scratch; absent unless rows have scales
-  std::byte* padded = nullptr;                          // scratch of fp8_matmul()
+  std::byte* padded = nullptr;                                         // scratch of fp8_matmul()
   Fp8ScaleRefs scales = {};
   uint32_t* not_finite = nullptr;  // see nonfinite_code()
   // Takes the maximum of the tensor's amax over the ranks. Ranks that share delayed scales need this while a scale is
@@ -53,7 +53,7 @@ struct Pass {
   int N, R;                   // tokens, B T; rows between products: this rank's part of the tokens
   RopeAngles rope;
   AttentionKernel attention = AttentionKernel::automatic;
-  Tensor document_start = {};         // (B, T) int32: where each token's document starts in its row; absent: 0
+  Tensor document_start = {};    // (B, T) int32: where each token's document starts in its row; absent: 0
   const Fp8Pass* fp8 = nullptr;  // null: all products are in the model's type
   bool accumulate = false;       // weight gradients of matrices are added to (+=) instead of set (=)
   // True while backward recomputes a forward. Every amax is known already, and history and statistics have been

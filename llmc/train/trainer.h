@@ -16,47 +16,19 @@
 #include <vector>
 
 #include "llmc/base/safetensors.h"
-#include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
-#include "llmc/device/device.h"
-#include "llmc/device/number.h"
-#include "llmc/kernels/attention.h"
-#include "llmc/memory/activation_policy.h"
-#include "llmc/memory/plan.h"
+#include "llmc/device/graph.h"
 #include "llmc/memory/snapshot.h"
-#include "llmc/model/config.h"
-#include "llmc/model/linear.h"
-#include "llmc/model/parameters.h"
+#include "llmc/train/batch_uploader.h"
 #include "llmc/train/checkpoint.h"
+#include "llmc/train/full_tensors.h"
+#include "llmc/train/optimizer.h"
+#include "llmc/train/process_groups.h"
+#include "llmc/train/step_state_queue.h"
+#include "llmc/train/trainer_settings.h"
+#include "llmc/train/transformer.h"
 
-class Matmul;
 class Tuning;
-
-struct TrainerSettings {
-  DType dtype = DType::fp32;  // of weights and activations in the products
-  int B = 1, T = 1;           // micro-batch: sequences, tokens per sequence
-  int head_chunk = 128;
-  bool tf32 = false;
-  AttentionKernel attention = AttentionKernel::automatic;
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
-  float grad_clip = 1.0f;            // 0: no clipping
-  bool training = true;              // false: forward passes only, no memory for gradients and moments
-  int zero_stage = 0;                // which state is sharded: see Sharding
-  DType reduce_dtype = DType::fp32;  // of gradients on their way between the ranks that shard
-  int prefetch = 1;                  // units whose weights are gathered ahead of their use
-  bool snapshot = false;             // plans host memory for take_snapshot()
-  Fp8Settings fp8;                   // for the blocks' products; with bf16 only
-  int64_t fp8_stats = 0;             // statistics every so many steps, from 0 on; 0: never
-  ActivationPolicy activations;      // what training keeps of a forward pass
-  StateSettings state;               // types and memory of master weights and moments
-  uint64_t seed = 0;                 // for stochastic rounding
-  int micro_steps = 1;               // most micro-batches per step
-  int tensor_chunks = 1;             // pieces in which tensor parallelism sends rows, beside the products
-  DType tensor_sums = DType::fp32;   // of partial sums between tensor-parallel ranks
-  bool graphs = false;               // captures a step once as a CUDA graph, and then launches the graph
-};
-
-enum class Init { normal, depth_scaled };
 
 // Flags that the ranks exchange at the beginning of a step, summed over them.
 struct StepFlags {
@@ -99,38 +71,36 @@ class Trainer {
   // Throws on settings that are not possible.
   static std::unique_ptr<Trainer> create(Device& device, Communicator& communicator, const LlamaConfig& config,
                                          const TrainerSettings& settings, const Mesh& mesh = {});
-  virtual ~Trainer() = default;
-
-  virtual const MemoryPlan& plan() const = 0;
-  virtual void allocate() = 0;
-  virtual const Arena& arena() const = 0;  // for checks that read every byte
+  const MemoryPlan& plan() const { return plan_; }
+  void allocate();
+  const Arena& arena() const { return arena_; }  // for checks that read every byte
 
   // Sets random weights: N(0, init_std²) of the config, and ones for norms. With depth_scaled, init_std is divided by
   // sqrt(2L) for projections into the residual stream (Radford et al. 2019). The bits depend only on the seed, the
   // tensor's name and the place in the tensor.
-  virtual void initialize(Init init, uint64_t seed) = 0;
+  void initialize(Init init, uint64_t seed);
   // Loads weights from safetensors under their Hugging Face names, F32, BF16 or F16. Throws on a missing tensor or
   // another shape, naming both.
-  virtual void load(const Safetensors& weights) = 0;
+  void load(const Safetensors& weights);
   // Writes config.json, generation_config.json and the fp32 weights as safetensors: a directory that from_pretrained
   // reads. All ranks call; a rank with an empty `directory` writes nothing.
-  virtual void save(const std::string& directory) = 0;
+  void save(const std::string& directory);
 
   // Restores weights, moments and FP8 scales from a checkpoint; this rank reads the parts that it keeps. Throws if the
   // checkpoint lacks a tensor.
-  virtual void restore(const Checkpoint& checkpoint) = 0;
+  void restore(const Checkpoint& checkpoint);
   // Returns what this rank saves of each unit. The shares of all ranks together are the whole model, without overlap.
-  virtual std::vector<UnitShare> shares() const = 0;
+  std::vector<UnitShare> shares() const;
   // Reads elements first .. first+count-1 of the unit, which must be in this rank's share. The host must have waited
   // for the last step.
-  virtual void read_state(StateKind kind, int unit, size_t first, size_t count, float* to) = 0;
+  void read_state(StateKind kind, int unit, size_t first, size_t count, float* to);
   // Returns training state other than weights and moments (FP8 scales and their history), either current or from the
   // last snapshot.
-  virtual std::vector<NamedNumbers> other_state(bool of_snapshot) = 0;
+  std::vector<NamedNumbers> other_state(bool of_snapshot);
   // Copies the share to the host, as it is after the last step that was enqueued, while further steps run. Throws
   // unless settings.snapshot was set.
-  virtual void take_snapshot() = 0;
-  virtual const Snapshot& wait_for_snapshot() = 0;
+  void take_snapshot();
+  const Snapshot& wait_for_snapshot();
 
   // Enqueues the step's work in several streams, which fork from the compute stream and join it again. With `graphs`,
   // the work is captured after the first step, and later steps launch the graph. Some steps differ and are enqueued
@@ -138,42 +108,114 @@ class Trainer {
   // no_graph. With delayed FP8 scales, so are all steps until the host knows that each tensor has a scale, so that the
   // third step is the first that can be launched. All ranks make the same choice, because NCCL requires that
   // collectives of a graph meet those of a graph.
-  virtual void enqueue_step(const StepInput& input) = 0;
-  virtual size_t graph_pieces() const = 0;  // kernels, copies and so on in the graph; 0 if nothing was captured
-  virtual StepResult wait_for_step() = 0;
+  void enqueue_step(const StepInput& input);
+  // Returns the kernels, copies and so on in the graph; 0 if nothing was captured.
+  size_t graph_pieces() const { return graph_ ? graph_->pieces() : 0; }
+  StepResult wait_for_step();
   // Sums the votes of all ranks outside of a step. All ranks call.
-  virtual StepFlags count_votes(const StepFlags& own) = 0;
+  StepFlags count_votes(const StepFlags& own);
 
   // Sums the losses of sequences (B, seq_len) on this rank; seq_len <= T, and 0 means T. The caller sums over the
   // ranks.
-  virtual LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
-                           std::span<const int32_t> positions = {}, int seq_len = 0) = 0;
+  LossSum evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
+                   std::span<const int32_t> positions = {}, int seq_len = 0);
   // Returns the losses (B, T) themselves, in nats; 0 where a label is ignored.
-  virtual std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) = 0;
-  virtual LossSum sum_over_ranks(LossSum sum) = 0;
+  std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels);
+  LossSum sum_over_ranks(LossSum sum);
   // True on exactly one of the ranks that process the same sequences. Only that rank counts labels and scores.
-  virtual bool is_leader() const = 0;
+  bool is_leader() const { return !groups_.computing || groups_.computing->rank() == 0; }
   // Returns the logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `only_row`, those
   // of that row alone.
-  virtual std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len,
-                                    std::optional<int> only_row = {}, std::span<const int32_t> positions = {}) = 0;
+  std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len, std::optional<int> only_row = {},
+                            std::span<const int32_t> positions = {});
   // Returns the logits (V) of the next token. `tokens` continue a sequence whose first `past` tokens went through the
   // last calls of this function, with no other computation since. At most T tokens in all.
-  virtual std::vector<float> next_logits(std::span<const int32_t> tokens, int past) = 0;
+  std::vector<float> next_logits(std::span<const int32_t> tokens, int past);
 
   // For comparisons: return a tensor of the current weights (the master, in fp32), or of the gradients of the last step
   // before clipping.
-  virtual std::vector<float> weights(const std::string& name) = 0;
-  virtual std::vector<float> gradients(const std::string& name) = 0;
-  virtual const ParameterLayout& layout() const = 0;  // of what this rank holds
+  std::vector<float> weights(const std::string& name);
+  std::vector<float> gradients(const std::string& name);
+  const ParameterLayout& layout() const { return layout_; }  // of what this rank holds
   // FP8: returns the statistics of what this rank quantized in a step that fp8_stats chose, by fp8_tensor_id(). Must be
   // called after wait_for_step() of that step, and before the step after the next is enqueued.
-  virtual std::vector<QuantizeStatistics> fp8_statistics(int64_t step) = 0;
+  std::vector<QuantizeStatistics> fp8_statistics(int64_t step);
   // Computes the products. It exists from allocate() on.
-  virtual Matmul& products() = 0;
+  Matmul& products() { return *matmul_; }
   // Runs the step and times each product's candidates in it (Matmul::begin_timing). Returns the choices. Weights, state
   // and scales are then invalid, and initialize, load or restore must follow.
-  virtual Tuning time_products(const StepInput& input) = 0;
+  Tuning time_products(const StepInput& input);
   // FP8: calls `observer` for each product that is enqueued. Either all ranks set an observer, or none does.
-  virtual void observe(std::function<void(const ObservedProduct&)> observer) = 0;
+  void observe(std::function<void(const ObservedProduct&)> observer);
+
+ private:
+  Trainer(Device& device, Communicator& communicator, const Mesh& mesh, const LlamaConfig& config,
+          const TrainerSettings& settings);
+  // The properties of a step that decide, with the settings, which work it enqueues.
+  struct StepForm {
+    int micro_steps;
+    bool packed;
+    bool operator==(const StepForm&) const = default;
+  };
+  TransformerSettings transformer_settings() const;
+
+  void begin_step(const StepInput& input);
+  void enqueue_work(StepForm form, bool captured);
+  bool is_regular(int64_t step) const;
+  static void require_finite(const StepState& state);
+  static void set_votes(StepState& state, const StepFlags& votes);
+  static StepFlags votes_of(const StepState& state);
+  template <class Number>
+  void start_sum_over_ranks(Number* numbers, size_t count);
+  template <class Number>
+  void sum_over_ranks_on_device(Number* numbers, size_t count);
+  std::vector<Stream*> side_streams();
+  void join();
+  void prepare_graph();
+  void capture_work(StepForm form);
+  void launch_work(StepForm form);
+
+  template <class F>
+  void set_own_pieces(StateKind kind, F&& f);
+  void begin_training();
+  void reset_state();
+  Tensor whole_weights(int unit);
+  Tensor whole_unit(int unit, const Tensor& own);
+  std::vector<float> download(const Tensor& unit, const ParameterInfo& t);
+  size_t first_tensor(int unit) const { return size_t(layout_.units[size_t(unit)].first_tensor); }
+
+  Device& device_;
+  Communicator& communicator_;
+  const ProcessGroups groups_;
+  const LlamaConfig whole_config_;
+  const TensorSplit split_;
+  const LlamaConfig config_;  // the part that this rank computes
+  const TrainerSettings settings_;
+  const Sharding sharding_;
+  const ParameterLayout layout_;
+  MemoryPlan plan_;
+  Stream compute_, gather_, reduce_;
+  const std::unique_ptr<TensorStream> tensor_;    // with tensor parallelism
+  const std::unique_ptr<ContextStream> context_;  // with context parallelism
+  std::optional<FullTensors> full_tensors_;
+  const std::unique_ptr<HostStreams> host_;  // if something is offloaded
+  const std::unique_ptr<Fp8Scales> scales_;  // with FP8 products
+  ParameterStore parameters_;
+  OptimizerState state_;
+  std::optional<GradientStore> gradients_;  // this and the optimizer: only in training
+  std::optional<Optimizer> optimizer_;
+  std::optional<Snapshot> snapshot_;  // if snapshots were planned
+  int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot
+  Transformer transformer_;
+  std::vector<int32_t> sequence_;  // of next_logits
+  BatchUploader batches_;
+  StepStateQueue states_;
+  PlannedTensor workspace_;
+  Event to_communication_, to_compute_, forked_;
+  std::vector<Event> joined_;  // one per side stream
+  Arena arena_;
+  std::optional<Matmul> matmul_;
+  std::optional<Graph> graph_;  // of a step of the form captured_
+  StepForm captured_{};
+  bool stepped_ = false, observed_ = false;  // a step was enqueued; an observer is set
 };

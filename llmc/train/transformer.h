@@ -17,14 +17,14 @@
 struct TransformerSettings {
   DType type;  // of weights and activations
   AttentionKernel attention;
-  int B, T;                                // the largest micro-batch
-  int head_chunk;                          // tokens whose logits exist at once, a multiple of 128
-  int prefetch;                            // units whose weights are gathered ahead of their use
+  int B, T;                                     // the largest micro-batch
+  int head_chunk;                               // tokens whose logits exist at once, a multiple of 128
+  int prefetch;                                 // units whose weights are gathered ahead of their use
   std::optional<ActivationPolicy> policy = {};  // none: only forward passes are planned
-  TensorParallel* tensor = nullptr;        // null: this rank computes all of each product
-  VocabularyPart vocabulary = {};          // this rank's part
-  ContextParallel* sequences = nullptr;    // null: this rank has all of each sequence
-  Communicator* computing = nullptr;       // ranks that compute the same sequences; null: this rank alone
+  TensorParallel* tensor = nullptr;             // null: this rank computes all of each product
+  VocabularyPart vocabulary = {};               // this rank's part
+  ContextParallel* sequences = nullptr;         // null: this rank has all of each sequence
+  Communicator* computing = nullptr;            // ranks that compute the same sequences; null: this rank alone
 
   ContextPart part() const { return sequences ? sequences->part() : ContextPart{}; }
   size_t tokens() const { return size_t(B) * size_t(T) / size_t(part().degree); }  // of this rank

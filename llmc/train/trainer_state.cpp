@@ -1,0 +1,201 @@
+// The trainer's state: weights, moments, FP8 scales; on their way in and out.
+#include <algorithm>
+#include <cmath>
+
+#include "llmc/base/error.h"
+#include "llmc/base/philox.h"
+#include "llmc/kernels/initialize.h"
+#include "llmc/train/trainer.h"
+#include "llmc/train/weights_io.h"
+
+// Calls f for each piece of a tensor that this rank updates, cut further if the state requires it, with the address
+// on the device to which f must write the piece's fp32 numbers. Sets the padding to 0.
+template <class F>
+void Trainer::set_own_pieces(StateKind kind, F&& f) {
+  for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
+    const size_t count = sharding_.count(layout_, unit);
+    const auto clear_between = [&](size_t begin, size_t end) {
+      if (end > begin)
+        state_.set(kind, unit, begin, end - begin, [&](const Tensor& to, size_t) { clear(compute_, to); });
+    };
+    size_t end = 0;
+    for (const ParameterSlice& piece : layout_.slices(unit, sharding_.first(layout_, unit), count)) {
+      clear_between(end, piece.at);
+      state_.set(kind, unit, piece.at, piece.count, [&](const Tensor& to, size_t first) {
+        f(ParameterSlice{piece.tensor, piece.first + first, size_t(to.size()), piece.at + first}, to);
+      });
+      end = piece.at + piece.count;
+    }
+    clear_between(end, count);
+  }
+}
+
+void Trainer::initialize(Init init, uint64_t seed) {
+  const float normal_std = float(config_.init_std);
+  const float residual_std = init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
+  set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, const Tensor& to) {
+    const ParameterInfo& t = *piece.tensor;
+    if (t.row->init == InitRule::ones) initialize_constant(compute_, to, 1.0f);
+    else
+      initialize_normal(compute_, to, philox_key(t.name, seed), piece.window(),
+                        t.row->init == InitRule::residual ? residual_std : normal_std);
+  });
+  reset_state();
+  begin_training();
+}
+
+void Trainer::load(const Safetensors& weights) {
+  require_weights_fit(layout_, weights, true);
+  set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, const Tensor& to) {
+    load_piece(compute_, to.as<float>(), piece, weights);
+  });
+  reset_state();
+  begin_training();
+}
+
+void Trainer::restore(const Checkpoint& checkpoint) {
+  reset_state();
+  std::vector<float> numbers;
+  for (const StateKind kind : kStateKinds) {
+    if (kind != StateKind::weights && !optimizer_) break;
+    set_own_pieces(kind, [&](const ParameterSlice& piece, const Tensor& to) {
+      for (size_t done = 0; done < piece.count; done += numbers.size()) {
+        numbers.resize(std::min(kCheckpointPiece, piece.count - done));
+        piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
+          checkpoint.read(kind, piece.tensor->name, first, count, numbers.data() + at);
+        });
+        copy(compute_, to.as<float>() + done, numbers.data(), numbers.size());
+        compute_.synchronize();
+      }
+    });
+  }
+  if (scales_ && settings_.fp8.delayed()) {
+    const Fp8Scales::History history{checkpoint.other("fp8_scales"), checkpoint.other("fp8_amax_history"),
+                                     checkpoint.other("fp8_settings")};
+    if (!history.scales.empty()) scales_->restore(history);  // else the checkpoint had another recipe
+  }
+  begin_training();
+}
+
+// Must be called when the weights are new: updates the products' copy from the master.
+void Trainer::begin_training() {
+  for (int unit = 0; state_.has_master() && unit < int(layout_.units.size()); ++unit)
+    state_.get(StateKind::weights, unit, [&](const Tensor& from, size_t first) {
+      cast(compute_, parameters_.local_shard(unit).elements(first, from.size()), from);
+    });
+  parameters_.updated();
+  prepare_graph();
+  compute_.synchronize();
+}
+
+// Resets everything but the weights to its state before the first step.
+void Trainer::reset_state() {
+  if (optimizer_) optimizer_->reset();
+  if (scales_) scales_->reset();
+}
+
+// ---------------------------------------------------------------------------------------------- out
+
+std::vector<NamedNumbers> Trainer::other_state(bool of_snapshot) {
+  if (!scales_ || !settings_.fp8.delayed()) return {};
+  const Fp8Scales::History history =
+      of_snapshot ? scales_->history(snapshot_->others(), snapshot_recorded_) : scales_->history();
+  std::vector<NamedNumbers> state = {{"fp8_scales", history.scales}, {"fp8_settings", history.settings}};
+  if (!history.amax.empty()) state.push_back({"fp8_amax_history", history.amax});
+  return state;
+}
+
+std::vector<UnitShare> Trainer::shares() const {
+  std::vector<UnitShare> shares;
+  for (int unit = 0; unit < int(layout_.units.size()); ++unit) shares.push_back(sharding_.saved(layout_, unit));
+  return shares;
+}
+
+void Trainer::read_state(StateKind kind, int unit, size_t first, size_t count, float* to) {
+  state_.read(kind, unit, first - sharding_.first(layout_, unit), count, to);
+}
+
+void Trainer::take_snapshot() {
+  REQUIRE(snapshot_, "a snapshot was asked for, and none was planned");
+  snapshot_recorded_ = scales_ ? scales_->recorded() : 0;
+  snapshot_->take(
+      compute_,
+      [&](StateKind kind, int unit) {
+        const UnitShare saved = sharding_.saved(layout_, unit);
+        return state_.view(kind, unit).elements(saved.first - sharding_.first(layout_, unit), saved.count);
+      },
+      scales_ ? scales_->state() : Tensor());
+}
+
+const Snapshot& Trainer::wait_for_snapshot() {
+  snapshot_->finish(communicator_);
+  return *snapshot_;
+}
+
+void Trainer::save(const std::string& directory) {
+  std::optional<WeightsWriter> writer;
+  const ParameterLayout layout(whole_config_);
+  if (!directory.empty()) writer.emplace(directory, layout, whole_config_);
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    const float* here = whole_weights(unit).as<float>();
+    std::vector<std::vector<float>> joined;
+    if (tensor_) joined = full_tensors_->of(unit, here);
+    if (writer)
+      writer->write_unit(unit, [&](const ParameterInfo& t, size_t first, size_t count, float* out) {
+        const size_t number = size_t(&t - &layout.tensors[size_t(layout.units[size_t(unit)].first_tensor)]);
+        if (tensor_) std::copy_n(joined[number].data() + first, count, out);
+        else copy(compute_, out, here + t.offset + first, count), compute_.synchronize();
+      });
+  }
+  if (writer) writer->finish();
+}
+
+// Returns the unit's master weights as fp32, on the device. The conditions are those of whole_unit().
+Tensor Trainer::whole_weights(int unit) {
+  const Tensor own = state_.view(StateKind::weights, unit);
+  if (own.type == DType::fp32 && !state_.on_host(StateKind::weights)) return whole_unit(unit, own);
+  REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
+  const Tensor part = gradients_->borrow_buffer(unit).elements(sharding_.first(layout_, unit), own.size());
+  state_.get(StateKind::weights, unit,
+             [&](const Tensor& from, size_t first) { copy(compute_, part.elements(first, from.size()), from); });
+  compute_.synchronize();
+  return whole_unit(unit, part);
+}
+
+// Gathers a whole unit; each rank has the part that it updates in `own`. All ranks call, between steps, when the host
+// has waited for earlier work. The result is valid until the next call.
+Tensor Trainer::whole_unit(int unit, const Tensor& own) {
+  if (!sharding_.stage.shards_state()) return own;
+  REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
+  const Tensor whole = gradients_->borrow_buffer(unit);
+  sharding_.reduce.all_gather(reduce_, whole, own);
+  to_compute_.record(reduce_);
+  compute_.wait(to_compute_);
+  return whole;
+}
+
+std::vector<float> Trainer::download(const Tensor& unit, const ParameterInfo& t) {
+  if (tensor_)
+    return full_tensors_->of(t.unit, unit.as<float>())[size_t(&t - &layout_.tensors[0]) - first_tensor(t.unit)];
+  std::vector<float> values(t.size());
+  copy(compute_, values.data(), unit.as<float>() + t.offset, t.size());
+  compute_.synchronize();
+  return values;
+}
+
+std::vector<float> Trainer::weights(const std::string& name) {
+  const ParameterInfo& t = layout_.tensor(name);
+  return download(whole_weights(t.unit), t);
+}
+
+std::vector<float> Trainer::gradients(const std::string& name) {
+  const ParameterInfo& t = layout_.tensor(name);
+  Tensor own = gradients_->reduced_shard(t.unit);
+  if (settings_.state.gradients_on_host && sharding_.stage.shards_state()) {
+    const Tensor part = gradients_->borrow_buffer(t.unit).elements(sharding_.first(layout_, t.unit), own.size());
+    copy(compute_, part, own);
+    compute_.synchronize();
+    own = part;
+  }
+  return download(whole_unit(t.unit, own), t);
+}
