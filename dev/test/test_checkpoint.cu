@@ -96,10 +96,10 @@ struct Saving : Training {
   void run(const std::string& root, Disk& disk, bool async, int kept = 1) {
     Checkpointer checkpointer(root, kept, *trainer, world.ranks, disk);
     while (step < kSteps) {
-      const StepFlags votes = checkpointer.votes();
-      enqueue(batch(step), 1e-2, votes);
+      const StepFlags flags = checkpointer.flags();
+      enqueue(batch(step), 1e-2, flags);
       finish();
-      checkpointer.count(votes);
+      checkpointer.count(flags);
       if (step % 2) continue;
       checkpointer.finish();
       if (!async) {
@@ -315,8 +315,8 @@ TEST_CASE("a write that fails costs one checkpoint, not the run and not the chec
   CHECK(saved > calls / 2);
 }
 
-// A step's result comes when the next one is under way: its votes were given before what the first one's brought about.
-TEST_CASE("votes that were given before a part of a save began say nothing of it") {
+// A step's result comes when the next one is under way: its flags were given before what the first one's brought about.
+TEST_CASE("flags that were given before a part of a save began say nothing of it") {
   TemporaryFolder folder;
   World world;
   Saving training(world);
@@ -324,11 +324,11 @@ TEST_CASE("votes that were given before a part of a save began say nothing of it
   Checkpointer checkpointer(folder / "checkpoints", 0, *training.trainer, world.ranks);
   checkpointer.begin(1);
   checkpointer.write(state_of(1));
-  StepFlags votes;
-  while ((votes = checkpointer.votes()).saved == 0) checkpointer.count(votes);
-  const StepFlags next = checkpointer.votes();
+  StepFlags flags;
+  while ((flags = checkpointer.flags()).saved == 0) checkpointer.count(flags);
+  const StepFlags next = checkpointer.flags();
   CHECK(next.saved == 1);
-  checkpointer.count(votes);  // all have written: the first rank publishes
+  checkpointer.count(flags);  // all have written: the first rank publishes
   checkpointer.count(next);
   CHECK(checkpointer.under_way());
   CHECK(checkpointer.news().empty());

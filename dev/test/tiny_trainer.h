@@ -146,8 +146,8 @@ struct Training {
                      tokens);
   }
   void enqueue(double rate = 1e-2) { enqueue(batch(step), rate); }
-  void enqueue(const Batch& batch, double rate = 1e-2, const StepFlags& votes = {}, bool no_graph = false) {
-    trainer->enqueue_step({step++, rate, batch.inputs, batch.labels, votes, batch.positions, no_graph});
+  void enqueue(const Batch& batch, double rate = 1e-2, const StepFlags& flags = {}, bool no_graph = false) {
+    trainer->enqueue_step({step++, rate, batch.inputs, batch.labels, flags, batch.positions, no_graph});
   }
   StepResult finish() {
     const StepResult result = trainer->wait_for_step();

@@ -56,7 +56,7 @@ struct KeyTiles {
   }
 };
 
-// ---------------------------------------------------------------------------------------------- bringing tiles
+// ---------------------------------------------------------------------------------------------- producing tiles
 
 // Starts the TMA load of kRows rows of a head, from `row` on. `full` counts the bytes. One thread calls.
 template <int kRows, int kHD>

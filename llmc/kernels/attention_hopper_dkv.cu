@@ -97,9 +97,9 @@ __device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, 
 
 // One thread per row loads lse, delta and the range of keys of the queries of each tile.
 template <int kHD>
-__device__ __forceinline__ void bring_rows(Tiles<kHD>& shared, const float* lse, const float* delta,
-                                           const AttentionShape& shape, int b, int head, int row,
-                                           const QueryTiles& tiles) {
+__device__ __forceinline__ void produce_rows(Tiles<kHD>& shared, const float* lse, const float* delta,
+                                             const AttentionShape& shape, int b, int head, int row,
+                                             const QueryTiles& tiles) {
   using Shared = Tiles<kHD>;
   PipelineState<Shared::kStages> place;
   QueryTile<Shared::kQueries> at(head, tiles);
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
     setmaxnreg_dec<Shared::kProducerRegisters>();
     const int row = int(threadIdx.x) - 32, head = place.kv_head * heads;
     if (threadIdx.x == 0 && tiles.count > 0) produce(shared, q, dout, k, v, place.b, place.kv_head, head, key0, tiles);
-    if (row >= 0 && row < kQueries) bring_rows(shared, lse, delta, shape, place.b, head, row, tiles);
+    if (row >= 0 && row < kQueries) produce_rows(shared, lse, delta, shape, place.b, head, row, tiles);
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
     multiply_and_store(shared, dk_map, dv_map, dk, dv, shape, scale, place.b, place.kv_head, key0, group - 1, tiles,

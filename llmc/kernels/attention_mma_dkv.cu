@@ -34,15 +34,15 @@ struct Tiles {
     float lse[kQueries], delta[kQueries];
     int document_start[kQueries];
   };
-  using Told = Operand[kM][kMine / 16][32];
+  using PairOperands = Operand[kM][kMine / 16][32];
   bf16 k[kRows * kHD], v[kRows * kHD];
   Stage stage[2];
-  Told p[kWarps], ds[kWarps];
+  PairOperands p[kWarps], ds[kWarps];
 };
 static_assert(sizeof(Tiles<128, 4, 32>) <= 99 << 10 && sizeof(Tiles<64, 8, 64>) <= 99 << 10);
 
 template <int kK>
-__device__ static __forceinline__ void tell(Operand (&to)[kM][kK][32], const Pairs<kM, kK>& weights) {
+__device__ static __forceinline__ void store_operands(Operand (&to)[kM][kK][32], const Pairs<kM, kK>& weights) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ static __forceinline__ void tell(Operand (&to)[kM][kK][32], const Pai
       to[m][k][lane_of_warp()] = {weights[m][k][0], weights[m][k][1], weights[m][k][2], weights[m][k][3]};
 }
 template <int kK>
-__device__ static __forceinline__ void hear(Pairs<kM, kK>& weights, const Operand (&from)[kM][kK][32]) {
+__device__ static __forceinline__ void load_operands(Pairs<kM, kK>& weights, const Operand (&from)[kM][kK][32]) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
           }
       }
     round_to_pairs(weights, s);
-    tell(shared.p[warp], weights);
+    store_operands(shared.p[warp], weights);
     add_weighted_rows<kHD>(dvalues, weights, now.dout + mine * kHD, chunk0);
     multiply_tiles<kHD, kM, kN, kUnroll>(ds, shared.v, row_of_pair, now.dout + mine * kHD);
 #pragma unroll
@@ -183,12 +183,12 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
             ds[m][n][half * 2 + odd] = s[m][n][half * 2 + odd] * (ds[m][n][half * 2 + odd] - delta_of_query);
       }
     round_to_pairs(weights, ds);
-    tell(shared.ds[warp], weights);
+    store_operands(shared.ds[warp], weights);
     add_weighted_rows<kHD>(dkeys, weights, now.q + mine * kHD, chunk0);
     named_barrier_sync(1 + pair, 64);
-    hear(weights, shared.p[warp ^ 1]);
+    load_operands(weights, shared.p[warp ^ 1]);
     add_weighted_rows<kHD>(dvalues, weights, now.dout + others * kHD, chunk0);
-    hear(weights, shared.ds[warp ^ 1]);
+    load_operands(weights, shared.ds[warp ^ 1]);
     add_weighted_rows<kHD>(dkeys, weights, now.q + others * kHD, chunk0);
   };
   const int tiles = first_query < end ? group * ((end - first_query + kQueries - 1) / kQueries) : 0;

@@ -14,7 +14,7 @@ struct AttentionStrides {
   int64_t row = 0, batch = 0;
 };
 
-// What the kernels know of the tensors of a call.
+// The shape of a call, as the kernels receive it.
 struct AttentionShape {
   int B = 0, Tq = 0, Tk = 0, NH = 0, NKV = 0, HD = 0;
   AttentionStrides q, k, v, out;  // a gradient has the strides of its tensor

@@ -1,4 +1,4 @@
-// What both backends check of matrix products, and the work that they declare.
+// The checks of matrix products that both backends make, and the work that they declare.
 #pragma once
 
 #include <climits>

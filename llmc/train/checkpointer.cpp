@@ -110,15 +110,15 @@ void Checkpointer::enter(Phase phase) {
   stale_ = asked_;
 }
 
-StepFlags Checkpointer::votes() {
+StepFlags Checkpointer::flags() {
   ++asked_;
   const Outcome outcome = outcome_;
   return {0, outcome == Outcome::done, outcome == Outcome::failed};
 }
 
-void Checkpointer::count(const StepFlags& votes) {
+void Checkpointer::count(const StepFlags& flags) {
   if (++counted_ <= stale_ || (phase_ != Phase::writing && phase_ != Phase::publishing)) return;
-  if (votes.saved + votes.not_saved < ranks_.size) return;
+  if (flags.saved + flags.not_saved < ranks_.size) return;
   join();
   const std::string path = checkpoint_path(root_, step_);
   if (outcome_ == Outcome::failed) {
@@ -129,7 +129,7 @@ void Checkpointer::count(const StepFlags& votes) {
     fputs(text.c_str(), stderr);
   }
   outcome_ = Outcome::none;
-  if (votes.not_saved) {
+  if (flags.not_saved) {
     attempt([&] {
       if (ranks_.rank == 0) remove_partial_checkpoint(path, disk_);
     });
@@ -152,7 +152,7 @@ void Checkpointer::finish() {
           (long long)step_);
   while (under_way()) {
     answer();
-    count(trainer_.count_votes(votes()));
+    count(trainer_.sum_flags(flags()));
     if (under_way()) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }

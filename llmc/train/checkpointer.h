@@ -1,10 +1,10 @@
 // Saves a training while it goes on. Each rank writes its share of a snapshot in a thread of its own. With each step,
-// the ranks tell each other by votes whether they are done. When all are, the first rank publishes the checkpoint.
+// the ranks tell each other by flags whether they are done. When all are, the first rank publishes the checkpoint.
 //
 //   checkpointer.begin(step);                                         // all of the step is enqueued
-//   trainer->enqueue_step({…, checkpointer.votes(), …});
+//   trainer->enqueue_step({…, checkpointer.flags(), …});
 //   if (checkpointer.waits_for_state()) checkpointer.write(state);    // the step has ended
-//   checkpointer.count(trainer->wait_for_step().votes);               // for each step, in order
+//   checkpointer.count(trainer->wait_for_step().flags);               // for each step, in order
 //
 // If a share cannot be written, the run loses that checkpoint and goes on: the rank prints a warning, the partial
 // checkpoint is removed, and complete checkpoints stay.
@@ -36,13 +36,13 @@ class Checkpointer {
   // Starts to write. The step of begin() must have ended; `state` is the state after it.
   void write(const Json& state);
   // Saves at once, and from the device instead of a snapshot. All steps must have ended. Returns whether the checkpoint
-  // is saved, the same on all ranks. The ranks keep exchanging votes meanwhile, so that a rank that writes for a long
+  // is saved, the same on all ranks. The ranks keep exchanging flags meanwhile, so that a rank that writes for a long
   // time is not taken for lost.
   bool save(int64_t step, const Json& state);
 
-  // Each result of votes(), summed over the ranks, must be passed to count(), in the same order. A step's result comes
+  // Each result of flags(), summed over the ranks, must be passed to count(), in the same order. A step's result comes
   // when the next step is under way already.
-  StepFlags votes();
+  StepFlags flags();
   void count(const StepFlags& of_all_ranks);
   bool under_way() const { return phase_ != Phase::idle; }
   // Returns when nothing is under way. If something is, all steps must have ended.
@@ -95,7 +95,7 @@ class Checkpointer {
   const Ranks& ranks_;
   Disk& disk_;
   Phase phase_ = Phase::idle;
-  int64_t asked_ = 0, counted_ = 0;  // votes that were given out, votes that came back
+  int64_t asked_ = 0, counted_ = 0;  // flags that were given out, flags that came back
   int64_t stale_ = 0;                // how many of them were given out before the phase began
   int64_t step_ = 0;
   bool saved_ = false;                       // the last save succeeded

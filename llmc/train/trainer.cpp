@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr size_t kSummedAtBegin = 4;  // numbers of StepState: label_count and the votes behind it
+constexpr size_t kSummedAtBegin = 4;  // numbers of StepState: label_count and the flags behind it
 
 }  // namespace
 
@@ -148,16 +148,16 @@ void Trainer::begin_step(const StepInput& input) {
   state.step = input.step;
   const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
   state.label_count = is_leader() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
-  set_votes(state, input.votes);
+  set_flags(state, input.flags);
   states_.send(compute_, state);
   sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
 }
 
-void Trainer::set_votes(StepState& state, const StepFlags& votes) {
-  state.stop_requests = votes.stop, state.saved = votes.saved, state.not_saved = votes.not_saved;
+void Trainer::set_flags(StepState& state, const StepFlags& flags) {
+  state.stop_requests = flags.stop, state.saved = flags.saved, state.not_saved = flags.not_saved;
 }
 
-StepFlags Trainer::votes_of(const StepState& state) { return {state.stop_requests, state.saved, state.not_saved}; }
+StepFlags Trainer::flags_of(const StepState& state) { return {state.stop_requests, state.saved, state.not_saved}; }
 
 // Enqueues the work from the batches and the state on the device to the updated weights.
 void Trainer::enqueue_work(StepForm form, bool captured) {
@@ -200,7 +200,7 @@ StepResult Trainer::wait_for_step() {
   const auto [s, seconds] = states_.wait_for_oldest(communicator_);
   require_finite(s);
   if (scales_) scales_->learn(s.fp8);
-  return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, votes_of(s), s.fp8, seconds};
+  return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, flags_of(s), s.fp8, seconds};
 }
 
 void Trainer::require_finite(const StepState& state) {
@@ -211,13 +211,13 @@ void Trainer::require_finite(const StepState& state) {
           fp8_tensor_name(not_finite_number(word)).c_str());
 }
 
-StepFlags Trainer::count_votes(const StepFlags& own) {
+StepFlags Trainer::sum_flags(const StepFlags& own) {
   StepState state{};
-  set_votes(state, own);
+  set_flags(state, own);
   states_.send(compute_, state);
   sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
   states_.fetch(compute_);
-  return votes_of(states_.wait_for_oldest(communicator_).state);
+  return flags_of(states_.wait_for_oldest(communicator_).state);
 }
 
 // ---------------------------------------------------------------------------------------------- streams and graphs

@@ -42,7 +42,7 @@ struct StepInput {
   double learning_rate;
   const std::vector<int32_t>& inputs;  // (k, B, T), the same on all ranks that compute the same sequences
   const std::vector<int32_t>& labels;  // (k, B, T), -100 = ignored
-  StepFlags votes = {};                // this rank's
+  StepFlags flags = {};                // this rank's
   std::span<const int32_t> positions =
       {};                 // (k, B, T) for packed documents (see BatchUploader); empty: 0 .. T-1 in each row
   bool no_graph = false;  // not launched as a graph; set on all ranks when one of them records the step
@@ -53,7 +53,7 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
   float grad_norm;
   int64_t label_count;
-  StepFlags votes;  // summed over all ranks
+  StepFlags flags;  // summed over all ranks
   Fp8Counts fp8;    // with delayed scales only
   double seconds;   // since the previous step's end, if both were enqueued without a wait; else of this step alone
 };
@@ -112,8 +112,8 @@ class Trainer {
   // Returns the kernels, copies and so on in the graph; 0 if nothing was captured.
   size_t graph_pieces() const { return graph_ ? graph_->pieces() : 0; }
   StepResult wait_for_step();
-  // Sums the votes of all ranks outside of a step. All ranks call.
-  StepFlags count_votes(const StepFlags& own);
+  // Sums the flags of all ranks outside of a step. All ranks call.
+  StepFlags sum_flags(const StepFlags& own);
 
   // Sums the losses of sequences (B, seq_len) on this rank; seq_len <= T, and 0 means T. The caller sums over the
   // ranks.
@@ -163,8 +163,8 @@ class Trainer {
   void enqueue_work(StepForm form, bool captured);
   bool is_regular(int64_t step) const;
   static void require_finite(const StepState& state);
-  static void set_votes(StepState& state, const StepFlags& votes);
-  static StepFlags votes_of(const StepState& state);
+  static void set_flags(StepState& state, const StepFlags& flags);
+  static StepFlags flags_of(const StepState& state);
   template <class Number>
   void start_sum_over_ranks(Number* numbers, size_t count);
   template <class Number>

@@ -60,7 +60,7 @@ int64_t TrainingLoop::run() {
     enqueue_step();
     if (finished_ + 1 < enqueued_) finish_step();
     write_checkpoint();
-    stop = stop_voted_ || stop_now();
+    stop = stop_requested_ || stop_now();
     if (!stop && saves_at(enqueued_)) begin_checkpoint();
   }
   finish_steps();
@@ -104,12 +104,12 @@ void TrainingLoop::report_sample(const std::string& when, int64_t step) {
 void TrainingLoop::enqueue_step() {
   const int64_t step = enqueued_++;
   fill_batch(step);
-  StepFlags votes = checkpointer_->votes();
-  votes.stop = stop_requests_->any();
+  StepFlags flags = checkpointer_->flags();
+  flags.stop = stop_requests_->any();
   const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
   Record record;
   if (traced && folder_) setup_.device.record_to(&record);
-  trainer_.enqueue_step({step, settings_.learning_rate_at(step), inputs_, labels_, votes, positions_, traced});
+  trainer_.enqueue_step({step, settings_.learning_rate_at(step), inputs_, labels_, flags, positions_, traced});
   if (!traced || !folder_) return;
   setup_.device.record_to(nullptr);
   write_trace(options_.trace, record, record.spans);
@@ -133,8 +133,8 @@ void TrainingLoop::fill_batch(int64_t step) {
 // Waits for the oldest step that is under way, and reports it.
 void TrainingLoop::finish_step() {
   const StepResult result = trainer_.wait_for_step();
-  checkpointer_->count(result.votes);
-  stop_voted_ = stop_voted_ || result.votes.stop > 0;
+  checkpointer_->count(result.flags);
+  stop_requested_ = stop_requested_ || result.flags.stop > 0;
   training_seconds_ += result.seconds;
   const StepReport report = report_of(result);
   report_checkpoints();

@@ -74,7 +74,7 @@ class TrainingLoop {
   bool made_folder_ = true;          // the folder was not there before
   std::optional<Checkpointer> checkpointer_;
   std::optional<StopRequests> stop_requests_;         // set from the first step on
-  bool stop_voted_ = false;                           // a rank has asked to stop, with a step that has ended
+  bool stop_requested_ = false;                       // a rank has asked to stop, with a step that has ended
   int64_t enqueued_, finished_;                       // steps; the device works on those between
   std::vector<int32_t> inputs_, labels_, positions_;  // (micro-batches, B, T); no positions without packed documents
   double training_seconds_ = 0;                       // of all steps, also those before a resume
