@@ -66,26 +66,8 @@ struct Softmax {
   __device__ __forceinline__ void take(float (&s)[kCount], float (&shrink)[2], float scale) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float highest = top[half];
-#pragma unroll
-      for (int j = 0; j < kCount / 4; ++j)
-        highest = max_f32(highest, max_f32(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
-      highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 1));
-      highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 2));
-      const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
-      // Exactly 1 if the maximum stays the same. 2^(top * scale - base) would not be: the compiler makes the exponent
-      // an fma, which returns base's rounding error instead of 0, in every tile.
-      shrink[half] = exp2_f32((top[half] - finite) * scale);
-      top[half] = highest;
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < kCount / 4; ++j)
-#pragma unroll
-        for (int odd = 0; odd < 2; ++odd) {
-          float& score = s[4 * j + 2 * half + odd];
-          score = exp2_f32(score * scale - base);
-          sum += score;
-        }
+      const float sum = softmax_step<kCount / 4>(top[half], shrink[half], scale,
+                                                 [&](int j, int odd) -> float& { return s[4 * j + 2 * half + odd]; });
       total[half] = total[half] * shrink[half] + sum;
     }
   }
@@ -184,9 +166,7 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   bool there[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float total = softmax.total[half];
-    total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
+    const float total = quad_sum(softmax.total[half]);
     inverse[half] = total == 0 ? 0 : 1 / total;
     const int t = t0 + row_of_group(half);
     there[half] = t < shape.Tq;

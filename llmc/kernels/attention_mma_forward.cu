@@ -54,25 +54,9 @@ struct Softmax {
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float highest = top[m][half];
-#pragma unroll
-        for (int n = 0; n < kN; ++n) highest = max_f32(highest, max_f32(s[m][n][half * 2], s[m][n][half * 2 + 1]));
-        highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 1));
-        highest = max_f32(highest, __shfl_xor_sync(~0u, highest, 2));
-        const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
-        // Exactly 1 if the maximum stays the same. 2^(top * scale - base) would not be: the compiler makes the exponent
-        // an fma, which returns base's rounding error instead of 0, in every tile.
-        const float shrink = exp2_f32((top[m][half] - finite) * scale);
-        top[m][half] = highest;
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < kN; ++n)
-#pragma unroll
-          for (int odd = 0; odd < 2; ++odd) {
-            float& score = s[m][n][half * 2 + odd];
-            score = exp2_f32(score * scale - base);
-            sum += score;
-          }
+        float shrink;
+        const float sum = softmax_step<kN>(top[m][half], shrink, scale,
+                                           [&](int n, int odd) -> float& { return s[m][n][half * 2 + odd]; });
         float& so_far = total[m * 2 + half][threadIdx.x];
         so_far = so_far * shrink + sum;
 #pragma unroll
@@ -149,9 +133,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float total = shared.total[m * 2 + half][thread];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
+      const float total = quad_sum(shared.total[m * 2 + half][thread]);
       inverse[m][half] = total > 0 ? 1 / total : 0;
       const int t = place.t0 + row_of_warp + row_in_warp(m, half);
       if (t < shape.Tq && lane_of_warp() % 4 == 0)

@@ -112,6 +112,45 @@ __device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& 
 
 // ---------------------------------------------------------------------------------------------- where rows lie
 
+// ---------------------------------------------------------------------------------------------- online softmax
+
+// The maximum and the sum over the four lanes that hold a row of a tensor core's result.
+__device__ __forceinline__ float quad_max(float x) {
+  x = max_f32(x, __shfl_xor_sync(~0u, x, 1));
+  return max_f32(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// One step of the online softmax (Milakov & Gimelshein 2018) for one row, of which a lane holds kPairs pairs of
+// neighbouring scores: `score(j, odd)` refers to them; -infinity: unseen. Replaces them by 2^(scale * (score - top)),
+// updates the row's running maximum `top`, and sets `shrink` to the factor by which sums so far must be multiplied.
+// Returns this lane's sum of the exponentials. `scale` is log2e / sqrt(HD).
+template <int kPairs, class Score>
+__device__ __forceinline__ float softmax_step(float& top, float& shrink, float scale, const Score& score) {
+  float highest = top;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) highest = max_f32(highest, max_f32(score(j, 0), score(j, 1)));
+  highest = quad_max(highest);
+  const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
+  // Exactly 1 if the maximum stays the same. 2^(top * scale - base) would not be: the compiler makes the exponent an
+  // fma, which returns base's rounding error instead of 0, in every tile.
+  shrink = exp2_f32((top - finite) * scale);
+  top = highest;
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      float& s = score(j, odd);
+      s = exp2_f32(s * scale - base);
+      sum += s;
+    }
+  return sum;
+}
+
 // The heads of one sequence from `head` on. Row r is position r / group and head `head` + r % group.
 template <class T>
 struct HeadRows {
