@@ -148,17 +148,28 @@ Tensor Tensor::heads(TensorIndex B, TensorIndex HD) const {
   return part;
 }
 
+namespace {
+
+// "(64, any)": the text of a shape in which -1 stands for any extent.
+std::string expected_text(TensorShape shape) {
+  std::string text;
+  for (const int64_t extent : shape)
+    text += (text.empty() ? "(" : ", ") + (extent < 0 ? std::string("any") : std::to_string(extent));
+  return text + ")";
+}
+
+}  // namespace
+
+// Launchers call this for each tensor, so it makes texts only for an error.
 void require_view(const char* who, const char* name, const Tensor& tensor, DType type, TensorShape shape) {
-  std::string expected;
-  bool fits = tensor.axes == int(shape.size());
+  bool fits = tensor.type == type && tensor.axes == int(shape.size());
   int axis = 4 - int(shape.size());
   for (const int64_t extent : shape) {
     fits &= extent < 0 || tensor.shape[axis] == extent;
-    expected += (expected.empty() ? "(" : ", ") + (extent < 0 ? std::string("any") : std::to_string(extent));
     ++axis;
   }
-  REQUIRE(fits && tensor.type == type, "%s: %s is %s\n  expected %s) of %s", who, name, described(tensor).c_str(),
-          expected.c_str(), dtype_name(type));
+  REQUIRE(fits, "%s: %s is %s\n  expected %s of %s", who, name, described(tensor).c_str(), expected_text(shape).c_str(),
+          dtype_name(type));
   require_memory(who, name, tensor);
 }
 
