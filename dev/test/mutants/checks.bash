@@ -78,7 +78,7 @@ checks_of() {
       ;;
     llmc/memory/parameter_store.*) echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 tensorwise" ;;
     llmc/memory/fp8_scales.* | llmc/memory/fp8_*) echo 'ranks 2 $build/test/fp8_ranks same' ;;
-    llmc/model/context_*)
+    llmc/model/attention.* | llmc/model/context_*)
       echo "same_figures 2 $model --context-parallel-degree 2"
       echo 'ranks 2 $build/test/meshes'
       return
@@ -91,7 +91,7 @@ checks_of() {
       return
       ;;
     llmc/train/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
-    llmc/train/trainer.*)
+    llmc/train/trainer.* | llmc/train/trainer_state.*)
       echo '$build/test/step_graphs some'
       echo 'ranks 2 $build/test/step_graphs some'
       ;;
