@@ -321,6 +321,9 @@ void check_refusals(Checker& checker, Matmul& matmul) {
   checker.refused("a padded product of another shape", "product: out is (32, 16) of fp32\n  expected (32, 24)", [&] {
     fp8_matmul(stream, matmul, "product", shaped(out, a, sixteen), a.tensor, b.tensor, false, false, nullptr);
   });
+  checker.refused("adding a padded product to bf16", "product: out is bf16\n  expected fp32", [&] {
+    fp8_matmul(stream, matmul, "product", shaped(out16, a, b), a.tensor, b.tensor, true, false, nullptr);
+  });
   Operand nothing(stream, tensor, 16, 48);
   nothing.tensor.data = nullptr;
   checker.refused("an operand without bytes", "product: operands", [&] { product(a, nothing); });

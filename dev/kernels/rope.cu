@@ -210,6 +210,8 @@ void check_refusals(Checker& checker) {
   };
   checker.refused("no rows", "qkv is (0, 64)", forward(s.of(qkv).rows(0, 0), angles));
   checker.refused("no heads of v", "qkv is (1, 48), of which 3 heads of 16", forward(qkv.tensor({1, 48}), angles));
+  checker.refused("fewer heads than those of k", "qkv is (1, 160), of which 2 heads of 16",
+                  forward(qkv.tensor({1, 160}), {angles.table, angles.positions, 2}));
   checker.refused("a part of a head", "qkv is (1, 72)", forward(qkv.tensor({1, 72}), angles));
   checker.refused("no table", "table is (0, 8, 2)", forward(s.of(qkv), {table.tensor({0, 8, 2}), angles.positions, 3}));
   checker.refused("angles without sines", "table is (4, 16) of fp32",

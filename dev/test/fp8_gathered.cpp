@@ -82,7 +82,7 @@ Weights weights_of(Trainer& trainer) {
     if (!t.row->linear) continue;
     const int layer = trainer.layout().units[size_t(t.unit)].layer;
     const auto product = *std::find_if(std::begin(kEachProduct), std::end(kEachProduct),
-                                       [&](Product p) { return strcmp(product_name(p), t.row->product) == 0; });
+                                       [&](Product p) { return strcmp(product_name(p), t.row->operand) == 0; });
     Weight& w = weights[{layer, product}];
     const int64_t before = w.whole_columns ? int64_t(w.values.size()) / w.whole_columns : 0;
     for (const float x : trainer.weights(t.name)) w.values.push_back(from_float<bf16>(x));

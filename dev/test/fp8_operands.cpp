@@ -141,7 +141,7 @@ NamedArrays weights_of(Trainer& trainer, const LlamaConfig& config) {
     std::vector<uint16_t> rounded;
     for (const float x : trainer.weights(tensor.name)) rounded.push_back(bf16_bits(x));
     const int layer = trainer.layout().units[size_t(tensor.unit)].layer;
-    NamedArray& array = arrays[format("layers.%d.%s.w", layer, tensor.row->product)];
+    NamedArray& array = arrays[format("layers.%d.%s.w", layer, tensor.row->operand)];
     const NamedArray part = array_of(StoredType::BF16, {uint64_t(tensor.rows), uint64_t(tensor.columns)}, rounded);
     if (array.shape.empty()) array = part;
     else array.shape[0] += part.shape[0], array.bytes.insert(array.bytes.end(), part.bytes.begin(), part.bytes.end());

@@ -42,10 +42,12 @@ void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... 
 #if LLMC_CUDA
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
-  if (shared_bytes > 48 * 1024) {
+  static size_t allowed = 48 * 1024;  // by this kernel's attribute, in this process, which uses one GPU
+  if (shared_bytes > allowed) {
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
     // Gives shared memory the largest part of the L1 cache, so that as many blocks fit on a multiprocessor as intended.
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+    allowed = shared_bytes;
   }
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();

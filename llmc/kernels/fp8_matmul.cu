@@ -54,6 +54,8 @@ void fp8_matmul(Stream& stream, Matmul& matmul, const char* name, const Tensor& 
   if (fp8_matmul_scratch(a, b, bytes_of(out.type)) == 0) return matmul.multiply(name, out, a, b, accumulate, fast);
   const int rows = a.rows, columns = b.rows;
   require_tensor(name, "out", out, out.type, {rows, columns});
+  REQUIRE(!accumulate || out.type == DType::fp32, "%s: out is %s\n  expected fp32: only fp32 is added to", name,
+          dtype_name(out.type));
   REQUIRE(padded, "%s: an output of %d x %d needs a padded buffer", name, rows, columns);
   a.rows = output_rows(a);
   for (int first = 0; first < columns; first += columns_at_once(b)) {

@@ -418,7 +418,7 @@ void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowStretc
   const Span x =
       span_of(part, [](Span& span, const RowStretch& row) { span.add(row.count ? row.x : nullptr, row.count); });
   for (int i = 0; i < part.count; ++i)
-    REQUIRE(part.on_host[i].first + part.on_host[i].count <= width,
+    REQUIRE(part.on_host[i].first <= width && part.on_host[i].count <= width - part.on_host[i].first,
             "scatter_rows: %zu numbers from %zu in a row of %zu", part.on_host[i].count, part.on_host[i].first, width);
   launch<spread_rows_kernel>({stream, who, {writes(out), x.read(), reads(part.on_device, size_t(part.count))}},
                              dim3(blocks_for(width, kThreads), unsigned(part.count)), kThreads, 0, out.as<float>(),

@@ -112,7 +112,7 @@ void rotate(Stream& stream, const char* who, const Tensor& qkv, const RopeAngles
           "%s: table is %s\n  expected (positions, HD / 2, 2) with at least one position, HD <= 4096", who,
           table.text().c_str());
   REQUIRE(
-      N >= 1 && N <= INT_MAX && heads >= 2 && heads * HD < width && width <= INT_MAX && width % HD == 0,
+      N >= 1 && N <= INT_MAX && width <= INT_MAX && width % HD == 0 && heads < width / HD && 2 * heads > width / HD,
       "%s: qkv is %s, of which %d heads of %d are rotated\n  expected (N, (NH + 2 NKV) HD) with at least one row, and "
       "NH + NKV heads to rotate",
       who, qkv.text().c_str(), angles.heads, int(HD));

@@ -103,7 +103,8 @@ std::string describe_activations(const ActivationPolicy& policy, const LlamaConf
                                  int tensor_degree) {
   std::vector<std::pair<std::string, std::vector<int>>> kinds;
   for (int layer = 0; layer < config.L; ++layer) {
-    const std::string text = describe(layer, policy, {config, fp8, DType::bf16, tensor_degree, 1, true});
+    const std::string text =
+        describe(layer, policy, {config, fp8, DType::bf16, tensor_degree, 1, tensor_degree > 1, true});
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == text; });
     if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {text, {}});
     kind->second.push_back(layer);

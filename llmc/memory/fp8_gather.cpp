@@ -85,7 +85,7 @@ void Fp8Gather::for_product_stretches(int layer, F&& f) const {
   for (const Product product : kEachProduct) {
     size_t begin = 0, end = 0;
     for (const ParameterSlice& piece : pieces) {
-      if (strcmp(piece.tensor->row->product, product_name(product)) != 0) continue;
+      if (strcmp(piece.tensor->row->operand, product_name(product)) != 0) continue;
       if (end == 0) begin = piece.at;
       end = piece.at + piece.count;
     }

@@ -42,13 +42,14 @@ class GradientStore {
   // Call this after the unit's backward is enqueued. Sums the unit over the ranks: in stages 0 and 1 after the last
   // micro-batch, in stages 2 and 3 after each.
   void reduce(int unit);
-  // The compute stream waits for all sums.
+  // The compute stream waits for all that was enqueued on the communication stream: these sums, and the loss and the
+  // amaxes, which travel there too.
   void finish_step();
 
   // Call this after finish_step. Returns the sums that this rank updates, those of `units` units whose sums lie one
   // behind the other: sharding.count() elements each. They are on the host if they are offloaded.
   Tensor reduced_shard(int first_unit, int units = 1) const;
-  // Between steps: returns a buffer for a whole unit on this rank.
+  // Between steps: returns a buffer for a whole unit on this rank. Its gradients are lost.
   Tensor borrow_buffer(int unit) const { return whole(unit); }
 
  private:

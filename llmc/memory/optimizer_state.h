@@ -45,8 +45,8 @@ class OptimizerState {
   // step ends when all copies to the host have joined the compute stream.
   Tensor view(StateKind kind, int unit) const;
 
-  // Sets elements at .. at+count-1 of the unit's part that this rank updates. `fill` must enqueue work that writes the
-  // elements from number `first` of these on to `to`, which is fp32 and on the device.
+  // Sets elements at .. at+count-1 of the unit's part that this rank updates. `fill` must enqueue work that writes
+  // to.size() of these elements, beginning with number `first`, into `to` (fp32, on the device).
   using Fill = std::function<void(const Tensor& to, size_t first)>;
   void set(StateKind kind, int unit, size_t at, size_t count, const Fill& fill);
   // Calls `use` with all of that part as fp32 numbers on the device, one stretch after the other.

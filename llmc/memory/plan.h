@@ -7,8 +7,9 @@
 //   Arena arena(device, plan);
 //   clear(stream, m);             // a PlannedTensor is a Tensor
 //
-// The plan owns the tensors. They have a shape from the start, and an address as long as the plan's arena lives. Views
-// of them must therefore be taken after the arena was made. A copy of a plan lists the same buffers, and nothing else.
+// The plan owns the tensors. They have a shape from the start, and an address once the arena was made, so views of them
+// must be taken after that. The addresses are valid while the arena lives. A PlannedTensor keeps pointing into the plan
+// that made it, never into a copy of that plan, which only lists the same buffers.
 #pragma once
 
 #include <cstddef>

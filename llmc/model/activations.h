@@ -25,12 +25,13 @@ enum class Offload { none, input, attention, all };
 struct SavedSizes {
   const LlamaConfig& config;
   const Fp8Settings& fp8;
-  DType type;     // of the model
-  int64_t N, R;   // the largest micro-batch: tokens, and rows between products (pass.h)
-  bool backward;  // false: only forward passes run
+  DType type;            // of the model
+  int64_t N, R;          // the largest micro-batch: tokens, and rows between products (pass.h)
+  bool tensor_parallel;  // ranks share products out
+  bool backward;         // false: only forward passes run
 
-  // True if tensor-parallel ranks gather the inputs of qkv and gate_up.
-  bool gathers(Product product) const { return R < N && (product == Product::qkv || product == Product::gate_up); }
+  // True if tensor-parallel ranks gather this product's input.
+  bool gathers(Product product) const { return tensor_parallel && gathers_inputs(product); }
 };
 
 struct SavedRow {

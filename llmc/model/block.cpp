@@ -16,10 +16,14 @@ Parameter parameter(const BlockTensors& tensors, const char* name) {
 }
 
 Linear linear(const BlockTensors& tensors, int layer, Product product) {
-  const std::string input = std::string("input of ") + product_name(product);
-  OperandMemory saved;  // attention's output is kept anyway, so o saves no input
-  if (product != Product::o)
-    saved = {tensors.saved[input.c_str()].as<uint8_t>(), tensors.saved[(input + ", factors").c_str()].as<float>()};
+  // Attention's output is kept anyway, so o saves no input.
+  constexpr const char* inputs[kProducts][2] = {{"input of qkv", "input of qkv, factors"},
+                                                {},
+                                                {"input of gate_up", "input of gate_up, factors"},
+                                                {"input of down", "input of down, factors"}};
+  OperandMemory saved;
+  if (const auto [bytes, factors] = inputs[int(product)]; bytes)
+    saved = {tensors.saved[bytes].as<uint8_t>(), tensors.saved[factors].as<float>()};
   return Linear(product, layer, parameter(tensors, product_name(product)), tensors.fp8[size_t(product)], saved,
                 tensors.recomputes_inputs[int(product)]);
 }
@@ -53,10 +57,10 @@ Block::Block(const Pass& pass, int layer, const BlockTensors& tensors, const Blo
       swiglu_(tensors.saved["swiglu"].rows(0, pass.N)) {}
 
 LinearInput Block::qkv_input() const {
-  return input_of(norm1_out_, RmsnormOutput{x_, rstd1_, norm1_}, qkv_.wanted_amax(pass_, Role::input));
+  return input_of(norm1_out_, RmsnormOutput{x_, rstd1_, norm1_.value}, qkv_.wanted_amax(pass_, Role::input));
 }
 LinearInput Block::gate_up_input() const {
-  return input_of(norm2_out_, RmsnormOutput{middle_, rstd2_, norm2_}, gate_up_.wanted_amax(pass_, Role::input));
+  return input_of(norm2_out_, RmsnormOutput{middle_, rstd2_, norm2_.value}, gate_up_.wanted_amax(pass_, Role::input));
 }
 LinearInput Block::down_input() const { return input_of(swiglu_, SwigluOutput{gate_up_out_}); }
 
@@ -65,8 +69,8 @@ LinearInput Block::down_input() const { return input_of(swiglu_, SwigluOutput{ga
 void Block::forward(const Tensor& middle_before, const Tensor& delta) const {
   float* amax = qkv_.wanted_amax(pass_, Role::input);
   if (middle_before)
-    add_rmsnorm_forward(pass_.stream, x_, norm1_out_, rstd1_, middle_before, delta, norm1_, pass_.eps(), amax);
-  else rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_, pass_.eps(), amax);  // (R, C)
+    add_rmsnorm_forward(pass_.stream, x_, norm1_out_, rstd1_, middle_before, delta, norm1_.value, pass_.eps(), amax);
+  else rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_.value, pass_.eps(), amax);  // (R, C)
   attention_half();
   mlp_input();
   down_.forward(pass_, delta, down_input());  // (R, C)
@@ -81,7 +85,7 @@ void Block::attention_half() const {
   float* amax = o_.wanted_amax(pass_, Role::input);
   attention_forward(pass_, attention_, lse_, qkv_out_, amax);  // (N, NH HD)
   o_.forward(pass_, s_.projected, {attention_, amax});         // (R, C)
-  add_rmsnorm_forward(pass_.stream, middle_, norm2_out_, rstd2_, x_, s_.projected, norm2_, pass_.eps(),
+  add_rmsnorm_forward(pass_.stream, middle_, norm2_out_, rstd2_, x_, s_.projected, norm2_.value, pass_.eps(),
                       gate_up_.wanted_amax(pass_, Role::input));  // (R, C)
 }
 
@@ -96,11 +100,11 @@ void Block::mlp_input() const {
 void Block::recompute(Recompute level) const {
   if (level == Recompute::none) return;
   const bool all = level == Recompute::block;
-  if (all || norm1_out_) rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_, pass_.eps());
+  if (all || norm1_out_) rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_.value, pass_.eps());
   if (all) attention_half();
   else {
     qkv_.save_input(pass_, qkv_input());
-    if (norm2_out_) rmsnorm_forward(pass_.stream, norm2_out_, rstd2_, middle_, norm2_, pass_.eps());
+    if (norm2_out_) rmsnorm_forward(pass_.stream, norm2_out_, rstd2_, middle_, norm2_.value, pass_.eps());
   }
   if (level != Recompute::norms) mlp_input();
   else {
@@ -118,7 +122,8 @@ void Block::backward(const Tensor& dresidual, const float* amax, float* amax_bef
   if (dgate_up) swiglu_backward(stream, dgate_up, s_.dswiglu, gate_up_out_);  // (N, 2 FF)
   gate_up_.backward(pass_, s_.dnorm, input_of(dgate_up, SwigluBackwardOutput{s_.dswiglu, gate_up_out_}), norm2_out_);
   float* amax_o = o_.wanted_amax(pass_, Role::output_gradient);
-  rmsnorm_backward(stream, dresidual, norm2_.grad, s_.norm_partials, s_.dnorm, middle_, norm2_, rstd2_, amax_o);  // +=
+  rmsnorm_backward(stream, dresidual, norm2_.grad, s_.norm_partials, s_.dnorm, middle_, norm2_.value, rstd2_,
+                   amax_o);  // +=
 
   attention_prefetch(pass_, qkv_out_);
   o_.backward(pass_, s_.dattention, {dresidual, amax_o}, attention_);  // (N, NH HD)
@@ -127,5 +132,6 @@ void Block::backward(const Tensor& dresidual, const float* amax, float* amax_bef
   const Tensor dqkv = qkv_.needs_wide(pass_) ? s_.dqkv : Tensor();
   if (dqkv) rope_backward(stream, dqkv, pass_.rope);
   qkv_.backward(pass_, s_.dnorm, input_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope}), norm1_out_);  // (R, C)
-  rmsnorm_backward(stream, dresidual, norm1_.grad, s_.norm_partials, s_.dnorm, x_, norm1_, rstd1_, amax_before);  // +=
+  rmsnorm_backward(stream, dresidual, norm1_.grad, s_.norm_partials, s_.dnorm, x_, norm1_.value, rstd1_,
+                   amax_before);  // +=
 }

@@ -55,8 +55,9 @@ class Block {
   void recompute(Recompute level) const;
 
   // On entry `dresidual` (R, C) holds the gradient of the block's output. On return it holds that of the block's input.
-  // `amax` is wanted_amax() of this block's down and the residual's gradient, which has been raised; `amax_before` is
-  // that of the block before, which is raised here. The weight gradients of norms are added to (+=).
+  // `amax` holds the amax of the incoming dresidual, for down's output gradient; the kernel that produced dresidual has
+  // written it. `amax_before` receives that of the outgoing dresidual, for the block before. Both may be null
+  // (wanted_amax). The weight gradients of norms are added to (+=).
   void backward(const Tensor& dresidual, const float* amax, float* amax_before) const;
 
  private:

@@ -15,7 +15,7 @@ constexpr const char* kRecipeNames[] = {"off", "tensorwise", "delayed", "rowwise
 
 Product product_of(const ParameterRow& row) {
   for (const Product product : kEachProduct)
-    if (strcmp(row.product, product_name(product)) == 0) return product;
+    if (strcmp(row.operand, product_name(product)) == 0) return product;
   fail("the table of tensors calls %s fit for FP8, and no product has it", row.name);
 }
 
@@ -65,7 +65,7 @@ const char* product_name(Product product) {
 ProductShape product_shape(const LlamaConfig& c, Product product) {
   int64_t OC = 0, IC = 0;
   for (const ParameterRow& row : kParameterRows)
-    if (strcmp(row.product, product_name(product)) == 0) OC += row.rows(c), IC = row.columns(c);
+    if (strcmp(row.operand, product_name(product)) == 0) OC += row.rows(c), IC = row.columns(c);
   return {int(OC), int(IC)};
 }
 
@@ -188,7 +188,7 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
 
 std::vector<std::string> describe_products(const Fp8Settings& s, const LlamaConfig& config) {
   std::vector<std::string> lines;
-  const auto in_t = [&](int layer) {
+  const auto in_bf16 = [&](int layer) {
     std::string names;
     for (const Product p : kEachProduct)
       if (!s.quantizes(layer, p)) names += (names.empty() ? "" : ", ") + std::string(product_name(p));
@@ -196,12 +196,12 @@ std::vector<std::string> describe_products(const Fp8Settings& s, const LlamaConf
   };
   for (int first = 0; first < config.L;) {
     int last = first;
-    while (last + 1 < config.L && in_t(last + 1) == in_t(first)) ++last;
+    while (last + 1 < config.L && in_bf16(last + 1) == in_bf16(first)) ++last;
     std::string quantized;
     for (const Product p : kEachProduct)
       if (s.quantizes(first, p)) quantized += (quantized.empty() ? "" : ", ") + std::string(product_name(p));
     const std::string blocks = first == last ? format("block %d", first) : format("blocks %d to %d", first, last);
-    const std::string wide = in_t(first);
+    const std::string wide = in_bf16(first);
     lines.push_back(blocks + ": " + (quantized.empty() ? "" : quantized + " in FP8") +
                     (quantized.empty() || wide.empty() ? "" : ", ") + (wide.empty() ? "" : wide + " in bf16"));
     first = last + 1;

@@ -25,6 +25,8 @@ Fp8Recipe recipe_named(const std::string& name);
 enum class Product { qkv, o, gate_up, down };
 inline constexpr int kProducts = 4;
 inline constexpr Product kEachProduct[kProducts] = {Product::qkv, Product::o, Product::gate_up, Product::down};
+// True if the product's inputs are gathered under tensor parallelism; otherwise its output gradients are (linear.h).
+constexpr bool gathers_inputs(Product product) { return product == Product::qkv || product == Product::gate_up; }
 const char* product_name(Product product);  // its name in the table of tensors
 
 // y[N, OC] = x[N, IC] Wᵀ

@@ -70,10 +70,10 @@ void Head::add_losses(StepState* state) const {
 void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
   const int N = pass_.N, C = pass_.config.C, count = this->count(first);
   TensorParallel* tensor = pass_.tensor;
-  if (!tensor) return pass_.matmul.dgrad(b_.dnorm.rows(first, count), dlogits, head_);  // (count, C)
+  if (!tensor) return pass_.matmul.dgrad(b_.dnorm.rows(first, count), dlogits, head_.value);  // (count, C)
   const Tensor sums = pass_.sums.first({tensor->padded(N), C});
   if (first == 0) tensor->clear_padding(pass_.stream, sums, N);
-  pass_.matmul.dgrad(sums.rows(first, count), dlogits, head_);  // (count, C)
+  pass_.matmul.dgrad(sums.rows(first, count), dlogits, head_.value);  // (count, C)
   const std::vector<TensorParallel::Chunk> chunks = tensor->chunks(N);
   for (; scattered < int(chunks.size()); ++scattered) {
     const TensorParallel::Chunk& chunk = chunks[size_t(scattered)];
@@ -83,7 +83,7 @@ void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
 }
 
 void Head::forward(const Tensor& middle, const Tensor& delta) const {
-  add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, middle, delta, norm_, pass_.eps());  // (R, C)
+  add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, middle, delta, norm_.value, pass_.eps());  // (R, C)
   if (!pass_.tensor) return;
   const Tensor all = pass_.gathered.first({pass_.tensor->padded(pass_.N), pass_.config.C});
   pass_.tensor->gather(pass_.stream, all, b_.norm, pass_.N);
@@ -94,7 +94,7 @@ Tensor Head::logits(int first, int count) const {
           "logits of %d tokens from token %d: the chunk is %d, the tokens %d", count, first, b_.chunk(), pass_.N);
   const Tensor logits = b_.logits[slot_of(first)].rows(0, count);
   if (pass_.tensor) pass_.tensor->await_tokens(pass_.stream, pass_.N, first, count);
-  pass_.matmul.forward(logits.columns(0, pass_.config.V), inputs().rows(first, count), head_);  // (count, V)
+  pass_.matmul.forward(logits.columns(0, pass_.config.V), inputs().rows(first, count), head_.value);  // (count, V)
   return logits;
 }
 
@@ -115,5 +115,5 @@ void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& d
   add_losses(state);
   clear(pass_.stream, dresidual);
   if (pass_.tensor) pass_.tensor->await_scattered(pass_.stream);
-  rmsnorm_backward(pass_.stream, dresidual, norm_.grad, b_.norm_partials, b_.dnorm, b_.x, norm_, b_.rstd, amax);
+  rmsnorm_backward(pass_.stream, dresidual, norm_.grad, b_.norm_partials, b_.dnorm, b_.x, norm_.value, b_.rstd, amax);
 }

@@ -88,7 +88,7 @@ void Linear::product_of(const Pass& pass, ProductKind kind, const Tensor& out, c
 }
 
 Linear::Operand Linear::weight_for(const Pass& pass, ProductKind kind) const {
-  if (!quantized(pass)) return {weight_, {}};
+  if (!quantized(pass)) return {weight_.value, {}};
   return {{}, kind == ProductKind::forward ? fp8_.by_rows : fp8_.by_columns};
 }
 

@@ -23,9 +23,9 @@ struct QuantizedWeight {
   QuantizedTensor by_rows, by_columns;  // W (OC, IC), Wᵀ (IC, OC)
 };
 
-// A weight, and where its gradient goes: fp32, with the same shape.
-struct Parameter : Tensor {
-  Tensor grad = {};
+// A weight, and where its gradient goes: fp32, with the same shape; absent in forward.
+struct Parameter {
+  Tensor value, grad = {};
 };
 
 // The input x of a forward, or the gradient dy of an output. If `x` is a Tensor, it lies in memory; otherwise the
@@ -40,7 +40,8 @@ enum class Parallel { none, column, row };
 
 enum class ProductKind { forward, dgrad, wgrad };
 
-// A product that was enqueued; for checks that examine every product.
+// A product, of a layer that runs in FP8, that was enqueued; for checks that examine each. A wgrad of rowwise-hp-wgrad
+// has bf16 operands.
 struct ObservedProduct {
   int layer;
   Product product;
@@ -52,9 +53,6 @@ struct ObservedProduct {
   int N;
   const QuantizeSource* source;  // of x in forward, of dy in dgrad and wgrad
 };
-
-// True if the product's inputs are gathered under tensor parallelism; otherwise its output gradients are.
-constexpr bool gathers_inputs(Product product) { return product == Product::qkv || product == Product::gate_up; }
 
 // Returns the address to which the producing kernel of a tensor writes its largest absolute value, so that quantization
 // needs no extra pass (quantize.h). Null: neither the product nor the recipe needs it.

@@ -56,8 +56,8 @@ ParameterLayout::ParameterLayout(const LlamaConfig& config, int parts, TensorSpl
     const char* product = "";
     for (const ParameterRow& row : kParameterRows) {
       if (row.unit != kind || !row.is_in(config)) continue;
-      if (strcmp(product, row.product) != 0) end = rounded_up(end, kAlignment);
-      product = row.product;
+      if (strcmp(product, row.operand) != 0) end = rounded_up(end, kAlignment);
+      product = row.operand;
       ParameterInfo t = part_of(row, config, split);
       t.name = with_layer(row.name, layer), t.unit = int(units.size()), t.offset = end;
       if (!row.linear) t.other = others++;
@@ -83,7 +83,7 @@ const ParameterInfo& ParameterLayout::tensor(const std::string& name) const {
 size_t ParameterLayout::offset(int unit, const char* product) const {
   const Unit& u = units[size_t(unit)];
   for (int i = u.first_tensor; i < u.first_tensor + u.tensor_count; ++i)
-    if (strcmp(tensors[size_t(i)].row->product, product) == 0) return tensors[size_t(i)].offset;
+    if (strcmp(tensors[size_t(i)].row->operand, product) == 0) return tensors[size_t(i)].offset;
   fail("unit %d of the model has no product named %s", unit, product);
 }
 
@@ -102,11 +102,16 @@ Tensor UnitTensors::operator[](const char* product) const {
   const ParameterInfo* first = nullptr;
   int64_t rows = 0;
   for (const ParameterInfo& t : layout_.tensors_of(unit_)) {
-    if (strcmp(t.row->product, product) != 0) continue;
+    if (strcmp(t.row->operand, product) != 0) continue;
     if (!first) first = &t;
     rows += t.rows;
   }
-  REQUIRE(first, "unit %d of the model has no weights named %s", unit_, product);
+  if (!first) {
+    const bool known = std::any_of(std::begin(kParameterRows), std::end(kParameterRows),
+                                   [&](const ParameterRow& row) { return strcmp(row.operand, product) == 0; });
+    REQUIRE(known, "unit %d of the model has no weights named %s", unit_, product);
+    return {};
+  }
   const int64_t columns = first->columns;
   Tensor values;
   if (flat_) values = flat_.elements(first->offset, rows * columns);

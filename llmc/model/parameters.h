@@ -2,7 +2,7 @@
 // optimizer groups, test names, the memory plan and the
 // counts of parameters and operations all follow from it.
 //
-// Rows with the same `product` are the parts of one fused matrix. They lie in memory one after the other, so query, key
+// Rows with the same `operand` are the parts of one fused matrix. They lie in memory one after the other, so query, key
 // and value (or gate and up) form one operand with stacked rows.
 #pragma once
 
@@ -22,7 +22,7 @@ enum class InitRule { ones, normal, residual };      // residual: projections in
 struct ParameterRow {
   UnitKind unit;
   const char* name;     // Hugging Face's name; %d stands for the layer
-  const char* product;  // the fused operand that it is a part of, and the name by which the model looks it up
+  const char* operand;  // the fused operand that it is a part of, and the name by which the model looks it up
   int64_t (*rows)(const LlamaConfig&);
   int64_t (*columns)(const LlamaConfig&);  // null: the tensor is a vector
   ShardRule shard;

@@ -55,7 +55,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
     for (const ParameterSlice& piece :
          layout_.slices(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
-      const int amax = fp8.word_of_largest(layout_.units[size_t(unit)].layer, piece.tensor->row->product);
+      const int amax = fp8.word_of_largest(layout_.units[size_t(unit)].layer, piece.tensor->row->operand);
       const size_t begin = span.count + piece.at;
       if (store_.rounds())
         ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.window(), amax});

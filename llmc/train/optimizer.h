@@ -19,7 +19,7 @@ class Optimizer {
             AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
             Stream& compute, Stream& communication);
 
-  // Sets the moments to those before the first step. Must be called before that step.
+  // Clears the moments and uploads the table of ranges. Must be called before the first step.
   void reset();
   // Squares this rank's part of a unit. Must be called once per unit before step(), when the unit's gradients are
   // summed.

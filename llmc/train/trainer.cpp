@@ -282,6 +282,8 @@ Tuning Trainer::time_products(const StepInput& input) {
 LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
                           std::span<const int32_t> positions, int seq_len) {
   if (seq_len == 0) seq_len = settings_.T;
+  REQUIRE(!inputs.empty() && inputs.size() % size_t(seq_len) == 0 && labels.size() == inputs.size(),
+          "%zu tokens and %zu labels are not sequences of %d tokens", inputs.size(), labels.size(), seq_len);
   const int B = int(inputs.size()) / seq_len;
   StepState state{};
   states_.send(compute_, state);

@@ -133,7 +133,7 @@ class Trainer {
   std::vector<float> next_logits(std::span<const int32_t> tokens, int past);
 
   // For comparisons: return a tensor of the current weights (the master, in fp32), or of the gradients of the last step
-  // before clipping.
+  // before clipping. weights() and save() may use the memory of gradients, so gradients() must be called before them.
   std::vector<float> weights(const std::string& name);
   std::vector<float> gradients(const std::string& name);
   const ParameterLayout& layout() const { return layout_; }  // of what this rank holds

@@ -25,7 +25,7 @@ Transformer::Transformer(MemoryPlan& plan, const LlamaConfig& config, const Para
       stream_(compute),
       activations_(plan,
                    {config, fp8, settings.type, int64_t(settings.tokens()), int64_t(settings.rows()),
-                    settings.policy.has_value()},
+                    settings.tensor != nullptr, settings.policy.has_value()},
                    settings.policy, device, compute, host) {
   if (fp8.on())
     fp8_scratch_.emplace(plan, fp8, config, int(settings.tokens()), settings.policy.has_value(), settings.tensor);
@@ -165,8 +165,8 @@ BlockScratch Transformer::block_scratch() const {
 Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
   const int unit = layout_.head_unit();
   const UnitTensors weights = parameters_.get(unit);
-  Parameter norm{weights["norm"]}, head;
-  static_cast<Tensor&>(head) = config_.tied ? parameters_.get(layout_.embedding_unit())["embedding"] : weights["head"];
+  Parameter norm{weights["norm"]};
+  Parameter head{config_.tied ? parameters_.get(layout_.embedding_unit())["embedding"] : weights["head"]};
   if (gradients) {
     const UnitTensors grads(layout_, unit, gradients->begin(unit));
     norm.grad = grads["norm"];
@@ -326,9 +326,11 @@ void Transformer::backward_block(const Pass& pass, int layer, GradientStore& gra
                                  const float* amax, float* amax_before) {
   BlockTensors tensors = block_tensors(layer);
   activations_.begin_backward(layer);
-  Pass again = pass;
-  again.recomputing = true;
-  Block(again, layer, tensors, block_scratch()).recompute(activations_.recompute(layer));
+  if (const Recompute level = activations_.recompute(layer); level != Recompute::none) {
+    Pass again = pass;
+    again.recomputing = true;
+    Block(again, layer, tensors, block_scratch()).recompute(level);
+  }
   const int unit = layout_.block_unit(layer);
   tensors.gradients.emplace(layout_, unit, gradients.begin(unit));
   Block(pass, layer, tensors, block_scratch()).backward(dresidual, amax, amax_before);

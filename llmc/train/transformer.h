@@ -1,4 +1,4 @@
-// Runs a pass over the units of a model: gather, forward, backward, reduce. Owns all buffers that a pass needs beyond
+// Runs a pass over the units of a model: gather, forward, backward, reduce. Plans the buffers that a pass needs beyond
 // the stores.
 #pragma once
 
