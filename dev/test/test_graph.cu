@@ -101,6 +101,7 @@ TEST_CASE("a captured graph can be replaced, and one that was given up is as it 
 
 TEST_CASE("what is not ordered in a graph, or between it and what is outside, is an error of its launch") {
   World w;
+  if (w.device.info().gpu) return;  // only the CPU backend checks it
   w.graph.capture(w.one, [&] {
     w.fork();
     w.add(w.two, w.numbers[1], w.numbers[0], 1);
@@ -148,6 +149,7 @@ TEST_CASE("outside, an event of a graph stands for the end of its last launch") 
 
 TEST_CASE("work that would not be part of the graph is refused") {
   World w;
+  if (w.device.info().gpu) return;  // only the CPU backend checks it
   const PinnedMemory host(w.device, 512);
   const auto add = [&] { w.add(w.two, w.numbers[1], w.numbers[0], 1); };
   const std::pair<const char*, std::function<void()>> cases[] = {
@@ -170,6 +172,7 @@ TEST_CASE("work that would not be part of the graph is refused") {
 
 TEST_CASE("an event from before the capture must come before it") {
   World w;
+  if (w.device.info().gpu) return;  // only the CPU backend checks it
   Event earlier(w.device);
   const auto wait_for_it = [&] {
     w.fork();

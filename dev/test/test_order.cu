@@ -332,7 +332,7 @@ TEST_CASE("random programs: every schedule reports the same, or computes the sam
          {World{Schedule::lazy, 1}, World{Schedule::random, seed}, World{Schedule::random, seed + 1}})
       CHECK(random_program(world, seed, wait_always) == expected);
   }
-  CHECK(results > 100);
+  CHECK(results >= 100);
   if (on_cpu_backend()) CHECK(reports > 100);
 }
 

@@ -6,9 +6,12 @@
 
 #include "llmc/base/error.h"
 
+// Throws on an error. CUDA keeps its last error until somebody asks, so it is asked here: the next launch, which asks
+// too, must not blame its kernel.
 #define CUDA_CHECK(call)                                                                                         \
   do {                                                                                                           \
     const cudaError_t status_ = (call);                                                                          \
+    if (status_ != cudaSuccess) cudaGetLastError();                                                              \
     REQUIRE(status_ == cudaSuccess, "%s:%d: %s\n  %s: %s", __FILE__, __LINE__, #call, cudaGetErrorName(status_), \
             cudaGetErrorString(status_));                                                                        \
   } while (0)
