@@ -38,8 +38,8 @@ struct Tensor {
   int64_t stride[4] = {};           // elements from one index of an axis to the next; stride[3] is 1
 
   Tensor() = default;
-  Tensor(void* data, DType type,
-         TensorShape shape);  // contiguous; throws unless 1 to 4 axes have 0 or more elements each
+  // Both are contiguous. They throw unless 1 to 4 axes have 0 or more elements each.
+  Tensor(void* data, DType type, TensorShape shape);
   template <class T>
   Tensor(T* data, TensorShape shape)
       : Tensor(const_cast<std::remove_const_t<T>*>(data), kDType<std::remove_const_t<T>>, shape) {}

@@ -2,7 +2,7 @@
 // and writes, and its floating-point operations. The CPU backend checks that every access is ordered after those that
 // conflict with it (order_check.h). Benchmarks use the ranges and FLOPs too.
 //
-//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv, N * width), reads(table, T * HD)}},
+//   launch<rope_kernel<T>>({stream, "rope_forward", {updates(qkv), reads(table), reads(positions)}},
 //                          grid, block, 0, …);
 #pragma once
 

@@ -57,8 +57,8 @@ struct AttentionOptions {
 };
 
 // q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD); HD is 16 to 256 in steps of 8. They are all fp32 or all
-// bf16. The heads of one position are contiguous. The strides of B and T are multiples of 8, and data is a multiple of
-// 16 bytes. So these tensors can be columns of packed rows: Tensor::heads() cuts them. lse and delta are (B, NH, Tq)
+// bf16. The heads of one position are contiguous. The strides of B and T are multiples of 8, and data is 16-byte
+// aligned. So these tensors can be columns of packed rows: Tensor::heads() cuts them. lse and delta are (B, NH, Tq)
 // fp32.
 
 // Writes out (=) and lse (=). If `amax` (on the device) is not null, the kernel raises it to the largest |out|, as it

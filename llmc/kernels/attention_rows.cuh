@@ -110,8 +110,6 @@ __device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& 
   return keys;
 }
 
-// ---------------------------------------------------------------------------------------------- where rows lie
-
 // ---------------------------------------------------------------------------------------------- online softmax
 
 // The maximum and the sum over the four lanes that hold a row of a tensor core's result.

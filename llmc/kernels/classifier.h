@@ -27,7 +27,7 @@ void classifier_forward_backward(Stream& stream, const Tensor& logits, const Ten
 // Writes the losses alone, with the same bits; logits stay as they are.
 void classifier_forward(Stream& stream, const Tensor& losses, const Tensor& logits, const Tensor& labels, int V);
 
-// ---- rows of which each rank of a tensor-parallel group has a part: the columns first .. first+V-1 of `whole`
+// ---- rows of which each rank of a tensor-parallel group has a part
 
 // The columns that a rank holds: first .. first+V-1 of `whole`.
 struct VocabularyPart {

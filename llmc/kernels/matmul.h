@@ -4,12 +4,12 @@
 //   dgrad     din[N,IC]     =  dout[N,OC] · W
 //   wgrad     dweight[OC,IC] = or += doutᵀ · in
 //
-// The operands are both fp32 or both bf16. out and din have their type or are fp32; dweight is fp32. Sums are fp32 and
-// are rounded once, to the output's type. Deterministic. On a GPU cuBLASLt
-// computes a product, with an algorithm that is chosen once per shape, from the shape alone (operands are 256-byte
-// aligned, so that the arena's offsets cannot change the choice). On the CPU OpenBLAS computes pieces that depend on
-// the shape alone, not on the number of threads. Timing (tuning.h) may find another choice. It adds in another order,
-// so its bits differ from the default's, but they are reproducible too.
+// The operands are both fp32 or both bf16. out and din have their type or are fp32; dweight is fp32. Sums are fp32
+// and are rounded once, to the output's type. Deterministic. On a GPU cuBLASLt computes a product, with an algorithm
+// that is chosen once per shape, from the shape alone (operands are 256-byte aligned, so that the arena's offsets
+// cannot change the choice). On the CPU OpenBLAS computes pieces that depend on the shape alone, not on the number
+// of threads. Timing (tuning.h) may find another choice. It adds in another order, so its bits differ from the
+// default's, but they are reproducible too.
 //
 // FP8 operands have K along the columns of both, so that all three products have one form, and one function.
 #pragma once

@@ -7,12 +7,12 @@
 #include "llmc/kernels/quantize.h"
 
 Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-                     Communicator& data_ranks, Device& device, Stream& compute, Stream& communication)
+                     Communicator& all_ranks, Device& device, Stream& compute, Stream& communication)
     : settings_(settings),
       tensors_(config.L * kProducts * kRoles),
       count_every_(count_every),
       device_(device),
-      data_ranks_(data_ranks),
+      all_ranks_(all_ranks),
       compute_(compute),
       communication_(communication),
       computed_(device),
@@ -37,7 +37,7 @@ Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
   share_amax_ = [this](int number) {
     computed_.record(compute_);
     communication_.wait(computed_);
-    data_ranks_.all_reduce_max(communication_, amax_->elements(number, 1));
+    all_ranks_.all_reduce_max(communication_, amax_->elements(number, 1));
     compared_.record(communication_);
     compute_.wait(compared_);
   };
@@ -131,12 +131,12 @@ void Fp8Scales::begin_pass(bool training) {
             settings_.delayed() && training ? seen_->as<float>() : nullptr,
             counts_ && training ? statistics_.get() : nullptr};
   if (words_.needs_amax()) clear(compute_, amax_);
-  shares_amax_ = training && settings_.delayed() && words_.needs_amax() && data_ranks_.size() > 1;
+  shares_amax_ = training && settings_.delayed() && words_.needs_amax() && all_ranks_.size() > 1;
 }
 
 void Fp8Scales::start_all_reduce() {
-  if (!settings_.delayed() || data_ranks_.size() == 1) return;
-  data_ranks_.all_reduce_max(communication_, seen_);
+  if (!settings_.delayed() || all_ranks_.size() == 1) return;
+  all_ranks_.all_reduce_max(communication_, seen_);
 }
 
 void Fp8Scales::finish_step() {

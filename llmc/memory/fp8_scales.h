@@ -1,17 +1,16 @@
 // State from which FP8 scales follow, for each tensor that is quantized: the amax of the running pass and, for delayed
 // scaling, the scales and the amaxes of earlier steps. Also holds the counts that reports ask for.
 //
-// The counts of a step cover all tensors that it computes with. For weights, that is
-// everything that was quantized since the update of the step before.
+// The counts of a step cover all tensors that it computes with. For weights, that is everything that was quantized
+// since the update of the step before.
 //
 // A delayed scale of 0 means that the tensor has none, since all its numbers have been 0 so far. Its scale follows from
 // the running pass, as all scales do in the first step. The host learns one step later whether there is such a tensor.
 // Until then it has the amaxes of each pass computed; the scales on the device decide whether they are used.
 //
 // Ranks share a delayed scale. The amaxes of a step are all-reduced once, after its last backward; while a scale is
-// missing, each tensor's amax is also all-reduced when it is quantized. Without
-// delayed scaling, the scale of an input or output gradient belongs to one rank, unless tensor-parallel ranks gather
-// the tensor.
+// missing, each tensor's amax is also all-reduced when it is quantized. Without delayed scaling, the scale of an
+// input or output gradient belongs to one rank, unless tensor-parallel ranks gather the tensor.
 #pragma once
 
 #include <functional>
@@ -26,7 +25,7 @@ class Fp8Scales {
  public:
   // Each `count_every`th step is counted; 0: no step is.
   Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-            Communicator& data_ranks, Device& device, Stream& compute, Stream& communication);
+            Communicator& all_ranks, Device& device, Stream& compute, Stream& communication);
   Fp8Scales(const Fp8Scales&) = delete;
   // Call this once the plan has memory. `state`, on the device, receives the reports of overflows and of tensors with
   // an infinity or NaN.
@@ -35,7 +34,7 @@ class Fp8Scales {
   // Sets all state as it was before the first step.
   void reset();
   // begin_pass() begins a pass over the blocks. Only a pass that trains changes the history and the counts, and only in
-  // such a pass the ranks agree on amaxes for scales that are missing.
+  // such a pass do the ranks agree on amaxes for scales that are missing.
   void begin_step(int64_t step);
   void begin_pass(bool training);
   // Call start_all_reduce() when the step's last backward is enqueued and `communication` waits for it: the amaxes are
@@ -100,7 +99,7 @@ class Fp8Scales {
   const int tensors_;
   const int64_t count_every_;
   Device& device_;
-  Communicator& data_ranks_;
+  Communicator& all_ranks_;
   Stream &compute_, &communication_;
   StepState* step_state_ = nullptr;
   PlannedTensor amax_, seen_;  // (tensors); the ranks all-reduce both

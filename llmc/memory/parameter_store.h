@@ -7,8 +7,8 @@
 // Stage 3 has `blocks_at_once` buffers for blocks, which they use in turn, and one buffer for the embedding and the
 // head. If the head is tied, both are needed at once and have a buffer each.
 //
-// The weights of FP8 products are quantized by the first get() after they were changed or gathered, or
-// they are gathered as FP8 bytes (fp8_gather.h).
+// The weights of FP8 products are quantized by the first get() after they were changed or gathered, or they are
+// gathered as FP8 bytes (fp8_gather.h).
 #pragma once
 
 #include <optional>

@@ -71,6 +71,6 @@ struct Sharding {
   }
 
  private:
-  // Returns the number of ranks that share the state of a unit out.
+  // Returns the number of parts into which the state of a unit is cut.
   size_t shares(const ParameterLayout& layout) const { return stage.shards_state() ? size_t(layout.parts) : 1; }
 };

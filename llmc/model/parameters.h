@@ -1,6 +1,5 @@
 // The table of tensors: one row for each weight of a Llama. Allocation, initialization, sharding, import and export,
-// optimizer groups, test names, the memory plan and the
-// counts of parameters and operations all follow from it.
+// optimizer groups, test names, the memory plan and the counts of parameters and operations all follow from it.
 //
 // Rows with the same `operand` are the parts of one fused matrix. They lie in memory one after the other, so query, key
 // and value (or gate and up) form one operand with stacked rows.

@@ -29,9 +29,9 @@
 
 // The members stand in the order in which they are decided.
 struct Setup {
-  const Options given;  // from the command line and its --config
-  const Options asked;  // and from the checkpoint
-  Options options;      // and with the choices of --plan
+  const Options given;  // those of the command line and its --config
+  const Options asked;  // the same, completed by the checkpoint's options
+  Options options;      // the same, with the choices of --plan
   const Ranks& ranks;
   const ResumePoint* const resume;  // null: the run starts anew
   Console console;
