@@ -493,6 +493,8 @@ void check_refusals(Checker& checker) {
   refuse("no amax of rows", "no room for the rows' largest numbers: absent", q, good);
   q.row_amax = numbers.tensor({15});
   refuse("an amax of too few rows", "no room for the rows' largest numbers: (15), for 16", q, good);
+  q.row_amax = Tensor(static_cast<float*>(nullptr), {16});
+  refuse("an amax of rows without memory", "the room for the rows' largest numbers has no memory", q, good);
   refuse("no amax of columns", "no room for the columns'", with(asked(e4, Scaling::row), true), good);
   refuse("neither scale nor amax", "a tensor with one scale", with(tensor), good);
   refuse("neither scale nor amax, a row", "a tensor with one scale", with(asked(e4, Scaling::row, true), true), good);

@@ -150,9 +150,10 @@ void require_quantization(const char* who, MatrixShape matrix, const Quantizatio
   require_operand(who, q.by_rows, rows, columns);
   require_operand(who, q.by_columns, columns, rows);
   const auto require_room = [&](const QuantizedTensor& operand, const Tensor& room, const char* lines) {
-    REQUIRE(!has_rows_scales(operand) || (room.data && room.size() >= operand.rows),
-            "%s: no room for the %s' largest numbers: %s at %p, for %d", who, lines, room.text().c_str(), room.data,
-            operand.rows);
+    if (!has_rows_scales(operand)) return;
+    REQUIRE(room.size() >= operand.rows, "%s: no room for the %s' largest numbers: %s, for %d", who, lines,
+            room.text().c_str(), operand.rows);
+    REQUIRE(room.data, "%s: the room for the %s' largest numbers has no memory", who, lines);
   };
   require_room(q.by_rows, q.row_amax, "rows");
   require_room(q.by_columns, q.column_amax, "columns");
