@@ -47,7 +47,6 @@ class Block {
   // `middle_before` is absent, and the saved x holds the embedding. On return `delta` holds what this block adds to
   // middle().
   void forward(const Tensor& middle_before, const Tensor& delta) const;
-  const Tensor& x() const { return x_; }
   const Tensor& middle() const { return middle_; }
 
   // Call this before backward, with a pass that is `recomputing`. It recomputes the activations that the level leaves

@@ -98,18 +98,18 @@ std::vector<ParameterSlice> ParameterLayout::slices(int unit, size_t first, size
   return pieces;
 }
 
-Tensor UnitTensors::operator[](const char* product) const {
+Tensor UnitTensors::operator[](const char* operand) const {
   const ParameterInfo* first = nullptr;
   int64_t rows = 0;
   for (const ParameterInfo& t : layout_.tensors_of(unit_)) {
-    if (strcmp(t.row->operand, product) != 0) continue;
+    if (strcmp(t.row->operand, operand) != 0) continue;
     if (!first) first = &t;
     rows += t.rows;
   }
   if (!first) {
     const bool known = std::any_of(std::begin(kParameterRows), std::end(kParameterRows),
-                                   [&](const ParameterRow& row) { return strcmp(row.operand, product) == 0; });
-    REQUIRE(known, "unit %d of the model has no weights named %s", unit_, product);
+                                   [&](const ParameterRow& row) { return strcmp(row.operand, operand) == 0; });
+    REQUIRE(known, "unit %d of the model has no weights named %s", unit_, operand);
     return {};
   }
   const int64_t columns = first->columns;

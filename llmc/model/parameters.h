@@ -148,14 +148,14 @@ struct ParameterLayout {
 // The tensors of a unit by name, as views of a flat buffer with the unit's layout.
 class UnitTensors {
  public:
-  // `unit`: the flat buffer; absent if the products' weights are not here. `others` (n, widest): then, the unit's n
-  // weights that no product takes in FP8, in the order of the table.
+  // `flat` has the layout of the unit; it is absent if the products' weights are not here. `others` (n, widest):
+  // then, the unit's n weights that no product takes in FP8, in the order of the table.
   UnitTensors(const ParameterLayout& layout, int unit, const Tensor& flat, const Tensor& others = {})
       : layout_(layout), unit_(unit), flat_(flat), others_(others) {}
 
-  // Returns the operand `product`: (rows, columns) with the rows of all its tensors, or (rows) of a vector. Absent if
-  // it is not here. Throws if the unit has no such operand.
-  Tensor operator[](const char* product) const;
+  // Returns the operand: (rows, columns) with the rows of all its tensors, or (rows) of a vector. It is absent if it is
+  // not here, or if this model has none. Throws if the table has no such operand.
+  Tensor operator[](const char* operand) const;
 
  private:
   const ParameterLayout& layout_;
