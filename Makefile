@@ -32,7 +32,7 @@
 ## make check-slow      all of that, which takes hours
 ## make clean           delete what was built (the Python environments stay)
 ##
-## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native); FAULTS=1 numbered fault sites;
+## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native);
 ## WERROR=1 warnings end the build; SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb,
 ## beside the other (for a GPU: kernels that wait in vain end with block, barrier and phase);
 ## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
@@ -70,7 +70,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
-  FAULTS='$(FAULTS)' SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
+  SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
   DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
 
@@ -220,7 +220,7 @@ HEADERS := $(call in_this_backend,$(HEADERS))
 
 # FLAGS that all compilers take; then one compile command for each kind of file.
 CPU_ARCH ?= native
-DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1 $(if $(FAULTS),-DLLMC_FAULTS=1)
+DEFINES += -DLLMC_DEVICE_$(if $(filter cuda,$(DEVICE)),CUDA,CPU)=1
 ifeq ($(DEVICE),cuda)
 DEFINES += $(if $(filter 90a,$(ARCH)),-DLLMC_SM90A=1) # kernels that only Hopper can execute are in the build
 endif
@@ -274,7 +274,7 @@ remove_old = { $(if $(filter llmc/%,$<),xargs rm -f <$B/programs,rm -f $(call pr
 
 programs: $(PROGRAMS) $(LIBRARY)
 all: programs
-	@$(if $(FAULTS)$(SANITIZE)$(EMULATOR),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
+	@$(if $(SANITIZE)$(EMULATOR),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
 kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
 tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))
 check-headers: $(HEADERS:%=$B/headers/%.ok)

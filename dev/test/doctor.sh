@@ -10,7 +10,7 @@ source "$(dirname "$0")/lib.bash"
 mkdir -p "$scratch/scripts" "$scratch/bin"
 cp "$root/scripts/doctor" "$scratch/scripts/"
 cd "$scratch"
-unset DEVICE ARCH CXX FAULTS SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME PCRE2_HOME CONDA_PREFIX
+unset DEVICE ARCH CXX SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME PCRE2_HOME CONDA_PREFIX
 PATH=$scratch/bin:$PATH
 
 play() { # NAME BODY: a program of that name in front of PATH
@@ -42,8 +42,8 @@ cpu() { doctor "$1" DEVICE=cpu "${@:2}"; }
 play nvidia-smi 'exit 9'
 cpu 0 configure -- "because DEVICE=cpu asks for it" "mk ^DEFINES :=.* -DLLMC_MPI=1"
 check "the variant is printed" [ "$variant" = cpu ]
-cpu 0 FAULTS=1 SANITIZE=address configure
-check "variants have folders of their own" [ "$variant" = cpu-faults-address ]
+cpu 0 SANITIZE=address configure
+check "variants have folders of their own" [ "$variant" = cpu-address ]
 
 echo "-- what may be missing, and what may not"
 cpu 0 OPENBLAS_HOME=/nowhere configure -- "✗ OpenBLAS       plain matrix products" "not under OPENBLAS_HOME=/nowhere" \

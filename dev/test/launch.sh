@@ -48,9 +48,9 @@ SH
 sed 's/mpirun (Open MPI) 4.1.4/HYDRA build details/' "$scratch/mpi/bin/mpirun" >"$scratch/mpich/bin/mpirun"
 chmod +x "$scratch"/mpi*/bin/mpirun
 asks() { # ARGUMENTS…: mpirun's arguments
-  env MPI_HOME="$scratch/mpi" LLMC_FAULT="" NCCL_DEBUG=INFO FI_PROVIDER=efa OFI_NCCL_PROTOCOL=RDMA SECRET=1 "$@" 2>&1 | sed 's/ -x LD_LIBRARY_PATH//'
+  env MPI_HOME="$scratch/mpi" LLMC_CPU_SEED="" NCCL_DEBUG=INFO FI_PROVIDER=efa OFI_NCCL_PROTOCOL=RDMA SECRET=1 "$@" 2>&1 | sed 's/ -x LD_LIBRARY_PATH//'
 }
-exports="-x FI_PROVIDER -x LLMC_FAULT -x LLMC_PROGRAM -x NCCL_DEBUG -x NO_COLOR -x OFI_NCCL_PROTOCOL -x OPENBLAS_NUM_THREADS"
+exports="-x FI_PROVIDER -x LLMC_CPU_SEED -x LLMC_PROGRAM -x NCCL_DEBUG -x NO_COLOR -x OFI_NCCL_PROTOCOL -x OPENBLAS_NUM_THREADS"
 expected="mpirun -n 12 --bind-to none -H node1:8,node2:4 --map-by slot $exports $train --steps 1"
 asked=$(asks scripts/run --hosts node1:8,node2:4 --steps 1)
 check "a rank for each slot, the first host first" [ "$asked" = "$expected" ]

@@ -36,9 +36,6 @@ cat >train_llama.cu <<'CPP'
 #include <cstdio>
 #include "llmc/base/answer.h"
 int main() {
-#if LLMC_FAULTS
-  printf("faults ");
-#endif
 #if LLMC_DEVICE_CPU
   printf("cpu ");
 #else
@@ -103,8 +100,6 @@ gone train_llama
 echo "$good" >llmc/base/answer.cpp
 
 echo "-- variants stand side by side"
-makes 0 FAULTS=1
-prints "faults cpu 43" build/cpu-faults/train_llama
 makes 0 EMULATOR=env
 prints "cpu 43" "build/cpu-$(g++ -dumpmachine | cut -d- -f1)/train_llama"
 prints build/cpu/train_llama readlink train_llama # which is of none of these

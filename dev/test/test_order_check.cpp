@@ -71,7 +71,7 @@ TEST_CASE("the order check agrees with a plain one that forgets nothing") {
           a = {data + begin, random.below(4) ? random.below(41 - begin) : 40 - begin, random.below(3) == 0};
         }
         const bool expected = plain.access(timeline, accesses, 2);
-        const bool reported = error_of([&] { order.access(int(timeline), "step", "here", step, accesses, 2); }) != "";
+        const bool reported = error_of([&] { order.access(int(timeline), "step", {"here", step}, accesses, 2); }) != "";
         wrong += expected != reported;
         ++(expected ? reports : quiet);
         if (expected || reported) break;
@@ -105,7 +105,7 @@ TEST_CASE("the log of accesses stays small") {
     const size_t first = size_t(step) * 37 % 900, length = 1 + size_t(step) * 11 % 100;
     const Access accesses[] = {{data + first, length * sizeof(float), step % 3 == 0},
                                {data + (first + 450) % 900, length * sizeof(float), step % 3 == 1}};
-    order.access(mine, "step", "here", step, accesses, 2);
+    order.access(mine, "step", {"here", step}, accesses, 2);
     largest = std::max(largest, order.entries());
   }
   const double seconds = std::chrono::duration<double>(now() - begin).count();
@@ -113,12 +113,12 @@ TEST_CASE("the log of accesses stays small") {
   CHECK(largest < 2000);
   float elsewhere[8];
   const Access all[] = {{data, sizeof data, true}}, accesses_elsewhere[] = {{elsewhere, sizeof elsewhere, true}};
-  order.access(one, "all", "here", 1, all, 1);
+  order.access(one, "all", {"here", 1}, all, 1);
   CHECK(order.entries() <= 3);  // and what the last step of the other timeline did
   order.forget(data, sizeof data);
   CHECK(order.entries() == 0);
-  order.access(one, "before the host waits", "here", 1, all, 1);
-  order.access(two, "beside it", "here", 1, accesses_elsewhere, 1);
+  order.access(one, "before the host waits", {"here", 1}, all, 1);
+  order.access(two, "beside it", {"here", 1}, accesses_elsewhere, 1);
   order.join(OrderCheck::kHost, order.now(one));
   CHECK(order.entries() == 1);
 }

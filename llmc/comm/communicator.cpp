@@ -72,17 +72,17 @@ void Communicator::start(Work work, const Collective& collective) {
 
 namespace {
 
-void require_collective_tensor(const char* name, const Tensor& data, const char* file, int line) {
-  REQUIRE(data && data.contiguous(), "%s (%s:%d) of a tensor %s\n  expected a contiguous one", name, file, line,
-          data.text().c_str());
+void require_collective_tensor(const char* name, const Tensor& data, CallSite site) {
+  REQUIRE(data && data.contiguous(), "%s (%s:%d) of a tensor %s\n  expected a contiguous one", name, site.file,
+          site.line, data.text().c_str());
 }
 
 // `whole` holds a part of as many elements as `part` for each rank.
-void require_parts(const char* name, const Tensor& whole, const Tensor& part, int ranks, const char* file, int line) {
-  require_collective_tensor(name, whole, file, line);
-  require_collective_tensor(name, part, file, line);
+void require_parts(const char* name, const Tensor& whole, const Tensor& part, int ranks, CallSite site) {
+  require_collective_tensor(name, whole, site);
+  require_collective_tensor(name, part, site);
   REQUIRE(whole.type == part.type && whole.size() == part.size() * ranks,
-          "%s (%s:%d) between a tensor %s of %s and parts %s of %s for %d ranks", name, file, line,
+          "%s (%s:%d) between a tensor %s of %s and parts %s of %s for %d ranks", name, site.file, site.line,
           whole.text().c_str(), dtype_name(whole.type), part.text().c_str(), dtype_name(part.type), ranks);
 }
 
@@ -102,109 +102,101 @@ Collective::Number number_of(DType type) {
 }  // namespace
 
 void Communicator::all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
-                              Collective::Operation operation, const char* file, int line) {
+                              Collective::Operation operation, CallSite site) {
   if (count == 0) return;
-  REQUIRE(data, "%s (%s:%d): %zu numbers at a null pointer", name, file, line, count);
+  REQUIRE(data, "%s (%s:%d): %zu numbers at a null pointer", name, site.file, site.line, count);
   const Collective collective{Collective::Kind::all_reduce, number, operation, data, data, count};
-  start(Work(stream, name, {updates(bytes_of(data), collective.bytes()), updates(turn(), 1)}, 0, file, line),
-        collective);
+  start(Work(stream, name, {updates(bytes_of(data), collective.bytes()), updates(turn(), 1)}, 0, site), collective);
 }
 
-void Communicator::all_reduce_sum(Stream& stream, float* data, size_t count, const char* file, int line) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float32, Collective::Operation::sum, file,
-             line);
+void Communicator::all_reduce_sum(Stream& stream, float* data, size_t count, CallSite site) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float32, Collective::Operation::sum, site);
 }
-void Communicator::all_reduce_sum(Stream& stream, bf16* data, size_t count, const char* file, int line) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::bfloat16, Collective::Operation::sum, file,
-             line);
+void Communicator::all_reduce_sum(Stream& stream, bf16* data, size_t count, CallSite site) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::bfloat16, Collective::Operation::sum, site);
 }
-void Communicator::all_reduce_sum(Stream& stream, double* data, size_t count, const char* file, int line) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float64, Collective::Operation::sum, file,
-             line);
+void Communicator::all_reduce_sum(Stream& stream, double* data, size_t count, CallSite site) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float64, Collective::Operation::sum, site);
 }
-void Communicator::all_reduce_sum(Stream& stream, int64_t* data, size_t count, const char* file, int line) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::int64, Collective::Operation::sum, file, line);
+void Communicator::all_reduce_sum(Stream& stream, int64_t* data, size_t count, CallSite site) {
+  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::int64, Collective::Operation::sum, site);
 }
-void Communicator::all_reduce_sum(Stream& stream, const Tensor& data, const char* file, int line) {
-  require_collective_tensor("all_reduce_sum", data, file, line);
+void Communicator::all_reduce_sum(Stream& stream, const Tensor& data, CallSite site) {
+  require_collective_tensor("all_reduce_sum", data, site);
   all_reduce(stream, "all_reduce_sum", data.data, size_t(data.size()), number_of(data.type), Collective::Operation::sum,
-             file, line);
+             site);
 }
-void Communicator::all_reduce_max(Stream& stream, const Tensor& data, const char* file, int line) {
-  require_collective_tensor("all_reduce_max", data, file, line);
-  all_reduce_max(stream, data.as<float>(), size_t(data.size()), file, line);
+void Communicator::all_reduce_max(Stream& stream, const Tensor& data, CallSite site) {
+  require_collective_tensor("all_reduce_max", data, site);
+  all_reduce_max(stream, data.as<float>(), size_t(data.size()), site);
 }
-void Communicator::all_reduce_max(Stream& stream, float* data, size_t count, const char* file, int line) {
-  all_reduce(stream, "all_reduce_max", data, count, Collective::Number::float32, Collective::Operation::max, file,
-             line);
+void Communicator::all_reduce_max(Stream& stream, float* data, size_t count, CallSite site) {
+  all_reduce(stream, "all_reduce_max", data, count, Collective::Number::float32, Collective::Operation::max, site);
 }
 
-void Communicator::broadcast(Stream& stream, void* data, size_t bytes, int root, const char* file, int line) {
-  REQUIRE(root >= 0 && root < size(), "broadcast (%s:%d) from rank %d: expected a rank from 0 to %d", file, line, root,
-          size() - 1);
+void Communicator::broadcast(Stream& stream, void* data, size_t bytes, int root, CallSite site) {
+  REQUIRE(root >= 0 && root < size(), "broadcast (%s:%d) from rank %d: expected a rank from 0 to %d", site.file,
+          site.line, root, size() - 1);
   if (bytes == 0) return;
-  REQUIRE(data, "broadcast (%s:%d): %zu bytes at a null pointer", file, line, bytes);
+  REQUIRE(data, "broadcast (%s:%d): %zu bytes at a null pointer", site.file, site.line, bytes);
   const Access access = rank_ == root ? reads(bytes_of(data), bytes) : writes(bytes_of(data), bytes);
-  start(Work(stream, "broadcast", {access, updates(turn(), 1)}, 0, file, line),
+  start(Work(stream, "broadcast", {access, updates(turn(), 1)}, 0, site),
         {Collective::Kind::broadcast, Collective::Number::byte, Collective::Operation::copy, data, data, bytes, root});
 }
 
-void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, const char* file,
-                              int line) {
+void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, CallSite site) {
   if (bytes_each == 0) return;
   const size_t all = size_t(size()) * bytes_each;
-  REQUIRE(out && in, "all_gather (%s:%d): %zu bytes from %p to %p", file, line, bytes_each, in, out);
+  REQUIRE(out && in, "all_gather (%s:%d): %zu bytes from %p to %p", site.file, site.line, bytes_each, in, out);
   REQUIRE(in == bytes_of(out) + size_t(rank_) * bytes_each || !overlap(out, all, in, bytes_each),
           "all_gather (%s:%d): the %zu bytes at %p overlap the %zu at %p, but are not the place of rank %d in them",
-          file, line, bytes_each, in, all, out, rank_);
+          site.file, site.line, bytes_each, in, all, out, rank_);
   // If `in` is already in its place in `out`, that part is not written.
   const size_t before = size_t(rank_) * bytes_each, own = in == bytes_of(out) + before ? bytes_each : 0;
   start(Work(stream, "all_gather",
              {reads(bytes_of(in), bytes_each), writes(bytes_of(out), before),
               writes(bytes_of(out) + before + own, all - before - own), updates(turn(), 1)},
-             0, file, line),
+             0, site),
         {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
 }
 
-void Communicator::all_gather(Stream& stream, const Tensor& out, const Tensor& in, const char* file, int line) {
-  require_parts("all_gather", out, in, size(), file, line);
-  all_gather(stream, out.data, in.data, in.span_bytes(), file, line);
+void Communicator::all_gather(Stream& stream, const Tensor& out, const Tensor& in, CallSite site) {
+  require_parts("all_gather", out, in, size(), site);
+  all_gather(stream, out.data, in.data, in.span_bytes(), site);
 }
 
 template <class T>
 void Communicator::reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number,
-                                  const char* file, int line) {
+                                  CallSite site) {
   if (each == 0) return;
   const size_t all = size_t(size()) * each;
-  REQUIRE(out && in, "reduce_scatter_sum (%s:%d): %zu numbers from %p to %p", file, line, each, (const void*)in,
-          (void*)out);
+  REQUIRE(out && in, "reduce_scatter_sum (%s:%d): %zu numbers from %p to %p", site.file, site.line, each,
+          (const void*)in, (void*)out);
   REQUIRE(out == in + size_t(rank_) * each || !overlap(out, each * sizeof(T), in, all * sizeof(T)),
           "reduce_scatter_sum (%s:%d): the %zu numbers at %p overlap the %zu at %p, but are not the part of rank %d",
-          file, line, each, (void*)out, all, (const void*)in, rank_);
-  start(Work(stream, "reduce_scatter_sum", {reads(in, all), writes(out, each), updates(turn(), 1)}, 0, file, line),
+          site.file, site.line, each, (void*)out, all, (const void*)in, rank_);
+  start(Work(stream, "reduce_scatter_sum", {reads(in, all), writes(out, each), updates(turn(), 1)}, 0, site),
         {Collective::Kind::reduce_scatter, number, Collective::Operation::sum, in, out, each});
 }
 
-void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file,
-                                      int line) {
-  reduce_scatter(stream, out, in, each, Collective::Number::float32, file, line);
+void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, CallSite site) {
+  reduce_scatter(stream, out, in, each, Collective::Number::float32, site);
 }
-void Communicator::reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, const char* file,
-                                      int line) {
-  reduce_scatter(stream, out, in, each, Collective::Number::bfloat16, file, line);
+void Communicator::reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, CallSite site) {
+  reduce_scatter(stream, out, in, each, Collective::Number::bfloat16, site);
 }
 
-void Communicator::reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, const char* file, int line) {
-  require_parts("reduce_scatter_sum", in, out, size(), file, line);
+void Communicator::reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, CallSite site) {
+  require_parts("reduce_scatter_sum", in, out, size(), site);
   with_type("reduce_scatter_sum", out.type, [&](auto number) {
     using T = decltype(number);
-    reduce_scatter(stream, out.as<T>(), in.as<T>(), size_t(out.size()), number_of(out.type), file, line);
+    reduce_scatter(stream, out.as<T>(), in.as<T>(), size_t(out.size()), number_of(out.type), site);
   });
 }
 
-void Communicator::wait_for(Event& event, const char* file, int line) {
+void Communicator::wait_for(Event& event) {
   watch(event);
-  event.synchronize(file, line);
+  event.synchronize();
 }
 void Communicator::wait_for(Stream& stream) {
   Event done(stream.device());
@@ -222,7 +214,7 @@ void SingleCommunicator::enqueue(const Work& work, const Collective& c) {
     if (c.out != c.in) memcpy(c.out, c.in, c.bytes());
   });
 #else
-  if (c.out != c.in) copy_bytes(work.stream, c.out, c.in, c.bytes(), work.file, work.line);
+  if (c.out != c.in) copy_bytes(work.stream, c.out, c.in, c.bytes(), work.site);
 #endif
 }
 

@@ -64,44 +64,31 @@ class Communicator {
   virtual DeviceMemory allocate(Device& device, size_t bytes) { return DeviceMemory(device, bytes); }
 
   // data[count] = sum over the ranks, in place.
-  void all_reduce_sum(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());
-  void all_reduce_sum(Stream& stream, bf16* data, size_t count, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());
-  void all_reduce_sum(Stream& stream, double* data, size_t count, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());
-  void all_reduce_sum(Stream& stream, int64_t* data, size_t count, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());
-  void all_reduce_sum(Stream& stream, const Tensor& data, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());  // fp32, bf16 or fp64
+  void all_reduce_sum(Stream& stream, float* data, size_t count, CallSite site = CallSite::here());
+  void all_reduce_sum(Stream& stream, bf16* data, size_t count, CallSite site = CallSite::here());
+  void all_reduce_sum(Stream& stream, double* data, size_t count, CallSite site = CallSite::here());
+  void all_reduce_sum(Stream& stream, int64_t* data, size_t count, CallSite site = CallSite::here());
+  void all_reduce_sum(Stream& stream, const Tensor& data, CallSite site = CallSite::here());  // fp32, bf16 or fp64
   // data[count] = maximum over the ranks, in place. A NaN loses against any number.
-  void all_reduce_max(Stream& stream, float* data, size_t count, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());
-  void all_reduce_max(Stream& stream, const Tensor& data, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());  // fp32
+  void all_reduce_max(Stream& stream, float* data, size_t count, CallSite site = CallSite::here());
+  void all_reduce_max(Stream& stream, const Tensor& data, CallSite site = CallSite::here());  // fp32
   // data = the root's data.
-  void broadcast(Stream& stream, void* data, size_t bytes, int root, const char* file = __builtin_FILE(),
-                 int line = __builtin_LINE());
+  void broadcast(Stream& stream, void* data, size_t bytes, int root, CallSite site = CallSite::here());
   // out[size * bytes_each] = in[bytes_each] of all ranks, in rank order. `in` may be this rank's place in `out`;
   // otherwise they must not overlap.
-  void all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, const char* file = __builtin_FILE(),
-                  int line = __builtin_LINE());
+  void all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, CallSite site = CallSite::here());
   // The same for tensors of one type; `out` has size() times the elements of `in`.
-  void all_gather(Stream& stream, const Tensor& out, const Tensor& in, const char* file = __builtin_FILE(),
-                  int line = __builtin_LINE());
+  void all_gather(Stream& stream, const Tensor& out, const Tensor& in, CallSite site = CallSite::here());
   // out[each] = sum over the ranks of this rank's part of in[size * each]. `out` may be this rank's part of `in`;
   // otherwise they must not overlap.
-  void reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, const char* file = __builtin_FILE(),
-                          int line = __builtin_LINE());
-  void reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, const char* file = __builtin_FILE(),
-                          int line = __builtin_LINE());
+  void reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, CallSite site = CallSite::here());
+  void reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, CallSite site = CallSite::here());
   // The same for tensors of one type, fp32 or bf16; `in` has size() times the elements of `out`.
-  void reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, const char* file = __builtin_FILE(),
-                          int line = __builtin_LINE());
+  void reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, CallSite site = CallSite::here());
 
   // The host waits for the event, or for all work enqueued in the stream. Throws if a rank was lost or if the wait
   // exceeds the timeout. The host must use these functions whenever collectives may be in flight.
-  void wait_for(Event& event, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void wait_for(Event& event);
   void wait_for(Stream& stream);
 
  protected:
@@ -119,10 +106,9 @@ class Communicator {
   virtual void enqueue(const Work& work, const Collective& collective) = 0;
   void start(Work work, const Collective& collective);
   void all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
-                  Collective::Operation operation, const char* file, int line);
+                  Collective::Operation operation, CallSite site);
   template <class T>
-  void reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number, const char* file,
-                      int line);
+  void reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number, CallSite site);
   // Every collective declares that it writes this byte, so that the order check sees whether they are ordered with each
   // other.
   const std::byte* turn() const { return &turn_; }

@@ -71,8 +71,8 @@ class MpiCommunicator : public Communicator {
   };
 
   void enqueue(const Work& work, const Collective& c) override {
-    cpu_backend::enqueue_collective(work, [this, c, name = work.name, file = work.file, line = work.line] {
-      ++number_, name_ = name, file_ = file, line_ = line, bytes_ = c.bytes();
+    cpu_backend::enqueue_collective(work, [this, c, name = work.name, site = work.site] {
+      ++number_, name_ = name, site_ = site, bytes_ = c.bytes();
       switch (c.kind) {
         case Collective::Kind::all_reduce:
           return all_reduce(c);
@@ -267,7 +267,9 @@ class MpiCommunicator : public Communicator {
   }
 
   // The text is the same on all ranks, so that an error of several ranks is printed once.
-  std::string here() const { return format("%s (%s:%d), collective %zu of this run", name_, file_, line_, number_); }
+  std::string here() const {
+    return format("%s (%s:%d), collective %zu of this run", name_, site_.file, site_.line, number_);
+  }
 
   static constexpr int kTag = 0;
   const double timeout_seconds_;
@@ -282,8 +284,8 @@ class MpiCommunicator : public Communicator {
   size_t in_flight_ = 0;
   // The collective that is being executed.
   size_t number_ = 0, bytes_ = 0;
-  const char *name_ = "", *file_ = "";
-  int line_ = 0;
+  const char* name_ = "";
+  CallSite site_;
 };
 
 }  // namespace

@@ -83,8 +83,8 @@ ncclDataType_t nccl_type(Collective::Number number) {
 struct Family {
   std::string whose;  // "rank 2 of 4"
   std::vector<ncclComm_t> comms;
-  const char *name = "none", *file = "";  // of the collective that was started last
-  int line = 0;
+  const char* name = "none";  // of the collective that was started last
+  CallSite site;
 
   void leave(ncclComm_t comm) { std::erase(comms, comm); }
   // Called after an error. Aborts the collectives that wait for a lost rank, because freeing their buffers would wait
@@ -223,12 +223,12 @@ class NcclCommunicator : public Communicator {
   }
 
   void enqueue(const Work& work, const Collective& c) override {
-    family_->name = work.name, family_->file = work.file, family_->line = work.line;
+    family_->name = work.name, family_->site = work.site;
     // settle() below returns when the collective is in the stream, so that later work is enqueued after it.
     const RecordedWork recorded(work);
     or_abandon([&] {
       settle(comm_, launch(c, cuda_stream(work.stream)),
-             format("%s (%s:%d) of %zu bytes", work.name, work.file, work.line, c.bytes()).c_str());
+             format("%s (%s:%d) of %zu bytes", work.name, work.site.file, work.site.line, c.bytes()).c_str());
     });
   }
 
@@ -285,13 +285,13 @@ class NcclCommunicator : public Communicator {
         NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &state));
         REQUIRE(state == ncclSuccess || state == ncclInProgress,
                 "NCCL failed, perhaps because another rank was lost; the last collective begun was %s (%s:%d): %s",
-                family_->name, family_->file, family_->line, nccl_error_text(state, comm).c_str());
+                family_->name, family_->site.file, family_->site.line, nccl_error_text(state, comm).c_str());
       }
       if (status == cudaSuccess) return;
       REQUIRE(seconds() - start < timeout_seconds_,
               "the work enqueued was not done within %g s\n"
               "  the last collective begun was %s (%s:%d): some rank did not come to it, or a kernel hangs",
-              timeout_seconds_, family_->name, family_->file, family_->line);
+              timeout_seconds_, family_->name, family_->site.file, family_->site.line);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }

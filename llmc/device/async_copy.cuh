@@ -39,13 +39,9 @@ inline void cp_async16(void* to, const void* from, bool there = true, LLMC_PLACE
 inline void cp_async4(void* to, const void* from, bool there = true, LLMC_PLACE) {
   cpu_backend::async_copy(to, there ? from : cpu_backend::kZeros, 4, {"cp_async4", file, line});
 }
-inline void cp_async_commit_group(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
-  cpu_backend::async_copy_commit();
-}
+inline void cp_async_commit_group() { cpu_backend::async_copy_commit(); }
 template <int N>
-inline void cp_async_wait_group(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
+inline void cp_async_wait_group() {
   cpu_backend::async_copy_wait(N);
 }
 

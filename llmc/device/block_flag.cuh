@@ -60,11 +60,9 @@ inline uint32_t take_ticket(uint32_t& tickets) {
   return std::atomic_ref<uint32_t>(tickets).fetch_add(1, std::memory_order_relaxed);
 }
 inline void flag_set(uint32_t& flag, uint32_t value, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::flag_set(&flag, value, {"flag_set", file, line});
 }
 inline void flag_wait(const uint32_t& flag, uint32_t value, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::flag_wait(&flag, value, {"flag_wait", file, line});
 }
 

@@ -273,8 +273,8 @@ void Block::async_copy_wait(int groups_in_flight) {
 // ---------------------------------------------------------------------------------------------- reports
 
 void Block::describe() const {
-  fprintf(stderr, "  kernel %s, launched at %s:%d, block (%u,%u,%u) of (%u,%u,%u)", launch_->name, launch_->file,
-          launch_->line, block_index_.x, block_index_.y, block_index_.z, launch_->grid.x, launch_->grid.y,
+  fprintf(stderr, "  kernel %s, launched at %s:%d, block (%u,%u,%u) of (%u,%u,%u)", launch_->name, launch_->site.file,
+          launch_->site.line, block_index_.x, block_index_.y, block_index_.z, launch_->grid.x, launch_->grid.y,
           launch_->grid.z);
   fprintf(stderr, ", thread (%u,%u,%u) of (%u,%u,%u)\n", thread_index_->x, thread_index_->y, thread_index_->z,
           launch_->block.x, launch_->block.y, launch_->block.z);

@@ -66,8 +66,7 @@ class ResidentBlocks;
 // file, because threadIdx is a variable of that file.
 struct KernelLaunch {
   const char* name;
-  const char* file;
-  int line;
+  CallSite site;
   CpuExtent grid, block;
   size_t shared_bytes;
   const void* arguments;

@@ -14,7 +14,6 @@
 #include "llmc/device/addresses.h"
 #include "llmc/device/cpu_device_state.h"
 #include "llmc/device/cpu_flags.h"
-#include "llmc/device/faults.h"
 
 // ---------------------------------------------------------------------------------------------- schedules
 
@@ -86,8 +85,7 @@ namespace {
 Device::State& declare(const Work& work) {
   Stream::State& stream = work.stream.state();
   Device::State& device = stream.device->state();
-  if (device.checks_order)
-    device.order.access(stream.timeline, work.name, work.file, work.line, work.accesses, work.access_count);
+  if (device.checks_order) device.order.access(stream.timeline, work.name, work.site, work.accesses, work.access_count);
   if (device.record) device.record->entries.push_back(entry_of(work, stream.number));
   return device;
 }
@@ -255,8 +253,7 @@ Stream::~Stream() {
   std::erase(device_->state().streams, state_.get());
 }
 
-void Stream::wait(const Event& event, const char* file, int line) {
-  if (fault_skips(file, line)) return;
+void Stream::wait(const Event& event) {
   Device::State& device = device_->state();
   if (device.capture) device.capture->wait(*this, event.state());
   else device.wait(*state_, event.state());
@@ -282,8 +279,7 @@ Event::Event(Device& device, bool) : state_(new State{&device}) {}
 Event::Event(Event&&) noexcept = default;
 Event::~Event() = default;
 
-void Event::record(Stream& stream, const char* file, int line) {
-  if (fault_skips(file, line)) return;
+void Event::record(Stream& stream) {
   if (Graph::State* capture = state_->device->state().capture) capture->record(stream, state_);
   else state_->record(stream);
 }
@@ -299,11 +295,11 @@ void Event::State::record(Stream& stream) {
   task = of_device.enqueue(stream.state(), nullptr, nullptr);
 }
 
-void Event::synchronize(const char* file, int line) {
+void Event::synchronize() {
   Device::State& device = state_->device->state();
   device.require_no_capture("the host waits for an event");
   const State& recorded = state_->outside();
-  if (!recorded.task || fault_skips(file, line)) return;
+  if (!recorded.task) return;
   recorded.device->count_wait(recorded.step);
   device.need(recorded.task);
   device.order.join(OrderCheck::kHost, recorded.clock);
@@ -363,23 +359,23 @@ PinnedMemory::~PinnedMemory() {
   release(device_, data_, size_);
 }
 
-void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
+void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, CallSite site) {
   if (bytes == 0) return;
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
-  Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line);
+  Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, site);
   Device& device = stream.device();
   if (device.is_pinned(to) != device.is_pinned(from)) work.crossed = bytes;
   else if (device.is_pinned(to)) device.state().require_no_capture("a copy from host to host");
   cpu_backend::enqueue(work, [=] { memmove(to, from, bytes); });
 }
 
-void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {
+void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, CallSite site) {
   if (bytes == 0) return;
-  cpu_backend::enqueue(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, file, line),
+  cpu_backend::enqueue(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, site),
                        [=] { memset(data, value, bytes); });
 }
 
 void host_accesses(Device& device, const char* name, std::initializer_list<Access> accesses) {
   device.state().require_no_capture(name);
-  device.state().order.access(OrderCheck::kHost, name, "the host", 0, accesses.begin(), accesses.size());
+  device.state().order.access(OrderCheck::kHost, name, {"the host", 0}, accesses.begin(), accesses.size());
 }

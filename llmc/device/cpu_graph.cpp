@@ -16,7 +16,7 @@ void Graph::State::add(Node::Kind kind, const Work& work, std::function<void()> 
   REQUIRE(stream < captured.size(),
           "%s (%s:%d) in stream '%s' while the work of stream '%s' is captured: it would not be part of the graph\n"
           "  let '%s' first wait for an event of the capture",
-          work.name, work.file, work.line, work.stream.name(), captured[0]->name(), work.stream.name());
+          work.name, work.site.file, work.site.line, work.stream.name(), captured[0]->name(), work.stream.name());
   ++streams_seen[stream][stream];
   nodes.push_back({kind, stream, work, std::move(function)});
 }

@@ -12,7 +12,6 @@
 #include "llmc/device/cpu_block.h"
 #include "llmc/device/cpu_hopper.h"
 #include "llmc/device/cpu_stream.h"
-#include "llmc/device/faults.h"
 
 #define __global__ [[gnu::always_inline]] static inline
 #define __device__
@@ -39,12 +38,8 @@ static constexpr int warpSize = 32;
 
 #define LLMC_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-inline void __syncthreads(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
-  cpu_backend::sync_block({"__syncthreads", file, line});
-}
+inline void __syncthreads(LLMC_PLACE) { cpu_backend::sync_block({"__syncthreads", file, line}); }
 inline void __syncwarp(uint32_t mask = ~0u, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::sync_warp(mask, nullptr, 0, {"__syncwarp", file, line});
 }
 

@@ -113,7 +113,7 @@ Stream::Stream(Stream&&) noexcept = default;
 Stream::~Stream() {
   if (state_ && state_->stream) cudaStreamDestroy(state_->stream);
 }
-void Stream::wait(const Event& event, const char*, int) {
+void Stream::wait(const Event& event) {
   const Device::State& device = device_->state();
   const bool captured = device.capture && event.state().end == device.capture;
   if (device.capture && !captured) return;  // the stream that launches the graph must wait for it
@@ -137,7 +137,7 @@ Event::Event(Event&&) noexcept = default;
 Event::~Event() {
   if (state_ && state_->event) cudaEventDestroy(state_->event);
 }
-void Event::record(Stream& stream, const char*, int) {
+void Event::record(Stream& stream) {
   if (state_->event) CUDA_CHECK(cudaEventRecord(state_->event, stream.state().stream));
   Device::State& device = stream.device().state();
   state_->recorded = true;
@@ -148,7 +148,7 @@ void Event::record(Stream& stream, const char*, int) {
   if (device.record)
     device.record->entries.push_back({Record::Entry::Kind::record, stream.state().number, state_->point});
 }
-void Event::synchronize(const char*, int) {
+void Event::synchronize() {
   const State& recorded = state_->outside();
   if (!recorded.recorded) return;
   recorded.device->count_wait(recorded.step);
@@ -221,10 +221,10 @@ void copy_on_host(cudaStream_t stream, void* to, const void* from, size_t bytes)
 
 }  // namespace
 
-void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file, int line) {
+void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, CallSite site) {
   if (bytes == 0) return;
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
-  Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, file, line);
+  Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, site);
   const Device& device = stream.device();
   const bool to_host = device.is_pinned(to), from_host = device.is_pinned(from);
   if (to_host != from_host) work.crossed = bytes;
@@ -232,13 +232,13 @@ void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const 
   if (!recorded.executes()) return;
   REQUIRE(!to_host || !from_host || !stream.device().state().capture,
           "a copy from host to host (%s:%d) is captured: it frees its arguments, and would have none the second time",
-          file, line);
+          site.file, site.line);
   if (to_host && from_host) copy_on_host(cuda_stream(stream), to, from, bytes);
   else CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream)));
 }
-void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file, int line) {
+void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, CallSite site) {
   if (bytes == 0) return;
-  const RecordedWork recorded(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, file, line));
+  const RecordedWork recorded(Work(stream, "fill", {writes(static_cast<std::byte*>(data), bytes)}, 0, site));
   if (recorded.executes()) CUDA_CHECK(cudaMemsetAsync(data, value, bytes, cuda_stream(stream)));
 }
 void host_accesses(Device&, const char*, std::initializer_list<Access>) {}

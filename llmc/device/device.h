@@ -137,7 +137,7 @@ class Stream {
 
   // Work enqueued from here on starts after the point that `event` recorded. An event that was never recorded orders
   // nothing.
-  void wait(const Event& event, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void wait(const Event& event);
   void synchronize();  // the host waits for all work enqueued so far
 
   Device& device() const { return *device_; }
@@ -159,9 +159,9 @@ class Event {
   ~Event();
   Event(Event&&) noexcept;
 
-  void record(Stream& stream, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void record(Stream& stream);
   // The host waits until the recorded point is reached. Returns at once if the event was never recorded.
-  void synchronize(const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void synchronize();
   // Milliseconds between two points that were recorded and reached. Both events must be `timed`.
   float milliseconds_since(const Event& earlier) const;
 
@@ -219,19 +219,16 @@ class PinnedMemory {
 };
 
 // Copies between any two memories. A copy is asynchronous if the host's side is pinned.
-void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, const char* file = __builtin_FILE(),
-                int line = __builtin_LINE());
-void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, const char* file = __builtin_FILE(),
-                int line = __builtin_LINE());
+void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, CallSite site = CallSite::here());
+void fill_bytes(Stream& stream, void* data, unsigned char value, size_t bytes, CallSite site = CallSite::here());
 
 template <class T>
-void copy(Stream& stream, T* to, const T* from, size_t count, const char* file = __builtin_FILE(),
-          int line = __builtin_LINE()) {
-  copy_bytes(stream, to, from, count * sizeof(T), file, line);
+void copy(Stream& stream, T* to, const T* from, size_t count, CallSite site = CallSite::here()) {
+  copy_bytes(stream, to, from, count * sizeof(T), site);
 }
 template <class T>
-void clear(Stream& stream, T* data, size_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  fill_bytes(stream, data, 0, count * sizeof(T), file, line);
+void clear(Stream& stream, T* data, size_t count, CallSite site = CallSite::here()) {
+  fill_bytes(stream, data, 0, count * sizeof(T), site);
 }
 
 // Declares that the host itself reads or writes memory that streams use too, mostly pinned memory. The CPU backend

@@ -66,7 +66,6 @@ __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
 }
 #else
 inline void named_barrier_sync(int barrier, int threads, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::sync_named(barrier, threads, {"named_barrier_sync", file, line});
 }
 #endif

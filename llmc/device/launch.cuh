@@ -26,7 +26,7 @@ inline void require_launchable(const Work& work, dim3 grid, dim3 block, size_t s
           "%s (%s:%d): cannot launch a grid of %u x %u x %u blocks of %u x %u x %u threads with %zu bytes of shared "
           "memory\n"
           "  limits: 2^31-1 x 65535 x 65535 blocks, none empty; 1024 threads; %zu bytes",
-          work.name, work.file, work.line, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+          work.name, work.site.file, work.site.line, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
           work.stream.device().info().shared_bytes_per_block);
 }
 
@@ -51,12 +51,13 @@ void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... 
   }
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();
-  REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.file, work.line, cudaGetErrorString(status));
+  REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.site.file, work.site.line,
+          cudaGetErrorString(status));
 #else
   using Kernel = cpu_backend::Signature<kernel>;
   auto values = Kernel::pack(arguments...);
   cpu_backend::KernelLaunch shape{
-      work.name, work.file, work.line, grid, block, shared_bytes, nullptr, &Kernel::run_threads, &Kernel::enter_block};
+      work.name, work.site, grid, block, shared_bytes, nullptr, &Kernel::run_threads, &Kernel::enter_block};
   Device& device = work.stream.device();
   cpu_backend::enqueue(work, [values, shape, &device]() mutable {
     shape.arguments = &values;

@@ -95,39 +95,29 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 #else
 
 inline void mbarrier_init(Mbarrier& barrier, int arrivals, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::mbarrier_init(&barrier.bits, arrivals, {"mbarrier_init", file, line});
 }
-inline void fence_mbarrier_init(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
-  cpu_backend::fence_mbarrier_init({"fence_mbarrier_init", file, line});
-}
+inline void fence_mbarrier_init(LLMC_PLACE) { cpu_backend::fence_mbarrier_init({"fence_mbarrier_init", file, line}); }
 inline void mbarrier_arrive(Mbarrier& barrier, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::mbarrier_arrive(&barrier.bits, 0, {"mbarrier_arrive", file, line});
 }
 inline void mbarrier_arrive_expect_tx(Mbarrier& barrier, int bytes, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::mbarrier_arrive(&barrier.bits, bytes, {"mbarrier_arrive_expect_tx", file, line});
 }
 inline void mbarrier_wait(Mbarrier& barrier, int parity, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::mbarrier_wait(&barrier.bits, parity, {"mbarrier_wait", file, line});
 }
 inline void named_barrier_arrive(int barrier, int threads, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::arrive_named(barrier, threads, {"named_barrier_arrive", file, line});
 }
 template <int kRegisters>
 inline void setmaxnreg_dec(LLMC_PLACE) {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
-  if (fault_skips(file, line)) return;
   cpu_backend::change_registers(kRegisters, false, {"setmaxnreg_dec", file, line});
 }
 template <int kRegisters>
 inline void setmaxnreg_inc(LLMC_PLACE) {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
-  if (fault_skips(file, line)) return;
   cpu_backend::change_registers(kRegisters, true, {"setmaxnreg_inc", file, line});
 }
 

@@ -30,8 +30,7 @@ bool OrderCheck::ordered_after(int timeline, const Entry& earlier) const {
   return clocks_[size_t(timeline)][size_t(earlier.timeline)] >= earlier.time;
 }
 
-void OrderCheck::access(int timeline, const char* name, const char* file, int line, const Access* accesses,
-                        size_t count) {
+void OrderCheck::access(int timeline, const char* name, CallSite site, const Access* accesses, size_t count) {
   if (timeline != kHost) join(timeline, clocks_[kHost]);  // work starts after all that the host did before enqueuing it
   const uint32_t time = ++clocks_[size_t(timeline)][size_t(timeline)];
   for (const Access* a = accesses; a != accesses + count; ++a) {
@@ -43,7 +42,7 @@ void OrderCheck::access(int timeline, const char* name, const char* file, int li
       const bool overlaps = e.begin < end && begin < e.end;
       const bool mine = e.timeline == timeline && e.time == time;  // another range of the same work
       if (overlaps && !mine && (a->write || e.write) && !ordered_after(timeline, e))
-        report(timeline, name, file, line, *a, e);
+        report(timeline, name, site, *a, e);
       // An earlier entry is no longer needed if this access covers its bytes and is ordered after it: work that is
       // ordered after this access is then ordered after the entry too. A read can replace only a read.
       const bool covered =
@@ -53,11 +52,11 @@ void OrderCheck::access(int timeline, const char* name, const char* file, int li
       ++kept;
     }
     log_.resize(kept);
-    log_.push_back({begin, end, timeline, time, a->write, name, file, line});
+    log_.push_back({begin, end, timeline, time, a->write, name, site});
   }
 }
 
-void OrderCheck::report(int timeline, const char* name, const char* file, int line, const Access& access,
+void OrderCheck::report(int timeline, const char* name, CallSite site, const Access& access,
                         const Entry& earlier) const {
   const auto begin = std::max(reinterpret_cast<uintptr_t>(access.data), earlier.begin);
   const auto end = std::min(reinterpret_cast<uintptr_t>(access.data) + access.bytes, earlier.end);
@@ -66,6 +65,6 @@ void OrderCheck::report(int timeline, const char* name, const char* file, int li
       "  that %s %s in stream '%s' (%s:%d), and no event orders the two\n"
       "  record an event after the earlier one and let the later one's stream wait for it",
       name, access.write ? "writes" : "reads", size_t(end - begin), reinterpret_cast<void*>(begin),
-      names_[size_t(timeline)].c_str(), file, line, earlier.name, earlier.write ? "writes" : "reads",
-      names_[size_t(earlier.timeline)].c_str(), earlier.file, earlier.line);
+      names_[size_t(timeline)].c_str(), site.file, site.line, earlier.name, earlier.write ? "writes" : "reads",
+      names_[size_t(earlier.timeline)].c_str(), earlier.site.file, earlier.site.line);
 }

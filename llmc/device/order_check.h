@@ -21,7 +21,7 @@ class OrderCheck {
 
   // Declares work that the host enqueues on `timeline`, or that the host does itself (kHost). Throws Error if an access
   // is not ordered after an earlier one that conflicts with it.
-  void access(int timeline, const char* name, const char* file, int line, const Access* accesses, size_t count);
+  void access(int timeline, const char* name, CallSite site, const Access* accesses, size_t count);
 
   Clock now(int timeline) const { return clocks_[size_t(timeline)]; }  // the clock that an event records
   void join(int timeline, const Clock& clock);                         // `timeline` waits for an event with this clock
@@ -35,11 +35,11 @@ class OrderCheck {
     int timeline;
     uint32_t time;
     bool write;
-    const char *name, *file;
-    int line;
+    const char* name;
+    CallSite site;
   };
   bool ordered_after(int timeline, const Entry& earlier) const;
-  [[noreturn]] void report(int timeline, const char* name, const char* file, int line, const Access& access,
+  [[noreturn]] void report(int timeline, const char* name, CallSite site, const Access& access,
                            const Entry& earlier) const;
 
   std::vector<std::string> names_;

@@ -3,7 +3,7 @@
 Record::Entry entry_of(const Work& work, int stream) {
   Record::Entry entry{Record::Entry::Kind::work, stream};
   entry.name = work.name;
-  entry.place = format("%s:%d", work.file, work.line);
+  entry.place = format("%s:%d", work.site.file, work.site.line);
   entry.flops = work.flops;
   entry.rate = work.rate, entry.head_size = work.head_size;
   entry.accesses.assign(work.accesses, work.accesses + work.access_count);

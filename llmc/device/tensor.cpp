@@ -198,13 +198,13 @@ void require_apart(const char* who, const char* a_name, const Tensor& a, const c
           a.data, b.span_bytes(), b.data);
 }
 
-void copy(Stream& stream, const Tensor& to, const Tensor& from, const char* file, int line) {
+void copy(Stream& stream, const Tensor& to, const Tensor& from, CallSite site) {
   require_elements("copy", "the source", from, from.type, -1);
   require_elements("copy", "the destination", to, from.type, from.size());
-  copy_bytes(stream, to.data, from.data, to.span_bytes(), file, line);
+  copy_bytes(stream, to.data, from.data, to.span_bytes(), site);
 }
 
-void clear(Stream& stream, const Tensor& tensor, const char* file, int line) {
+void clear(Stream& stream, const Tensor& tensor, CallSite site) {
   require_elements("clear", "the tensor", tensor, tensor.type, -1);
-  fill_bytes(stream, tensor.data, 0, tensor.span_bytes(), file, line);
+  fill_bytes(stream, tensor.data, 0, tensor.span_bytes(), site);
 }

@@ -96,9 +96,8 @@ inline Access writes(const Tensor& t) { return {t.data, t.span_bytes(), true}; }
 inline Access updates(const Tensor& t) { return {t.data, t.span_bytes(), true, true}; }
 
 // As the forms for pointers in device.h. They throw unless the tensors are contiguous and equal in type and size.
-void copy(Stream& stream, const Tensor& to, const Tensor& from, const char* file = __builtin_FILE(),
-          int line = __builtin_LINE());
-void clear(Stream& stream, const Tensor& tensor, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+void copy(Stream& stream, const Tensor& to, const Tensor& from, CallSite site = CallSite::here());
+void clear(Stream& stream, const Tensor& tensor, CallSite site = CallSite::here());
 
 // Calls body(T{}) with the C++ type of an fp32 or bf16 tensor; throws on any other type.
 template <class Body>

@@ -155,27 +155,23 @@ inline void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row, LLMC_PLACE) {
 // different banks without padding. Writers and readers call `swizzled` for the address of the 8 elements `chunk`
 // (columns 8 chunk …) of `row`. `further` moves an address `rows` (a multiple of 8) down and from chunk c to chunk
 // c ^ chunks, in one or two instructions. So from chunk 0 or 1 it moves an even number of chunks to the right.
-#if LLMC_CUDA
 template <int kColumns>
 __device__ __forceinline__ bf16* swizzled(bf16* tile, int row, int chunk) {
+  static_assert(kColumns == 64 || kColumns == 128);
   return tile + row * kColumns + ((chunk ^ (row & 7)) << 3);
 }
+#if LLMC_CUDA
 template <int kColumns>
 __device__ __forceinline__ SharedAddress swizzled_address(bf16* tile, int row, int chunk) {
   return smem_address(tile) + uint32_t(row * kColumns * 2 + ((chunk ^ (row & 7)) << 4));
 }
 #else
 template <int kColumns>
-inline bf16* swizzled(bf16* tile, int row, int chunk, LLMC_PLACE) {
-  static_assert(kColumns == 64 || kColumns == 128);
-  return tile + row * kColumns + ((fault_skips(file, line) ? chunk : chunk ^ (row & 7)) << 3);
-}
-template <int kColumns>
 inline SharedAddress swizzled_address(bf16* tile, int row, int chunk, LLMC_PLACE) {
   if (reinterpret_cast<uintptr_t>(tile) % (kColumns * 2))
     cpu_backend::stop_kernel("%s:%d: a swizzled tile of rows of %d bytes lies at %p, no multiple of that", file, line,
                              kColumns * 2, static_cast<void*>(tile));
-  return reinterpret_cast<SharedAddress>(swizzled<kColumns>(tile, row, chunk, file, line));
+  return reinterpret_cast<SharedAddress>(swizzled<kColumns>(tile, row, chunk));
 }
 #endif
 template <int kColumns>

@@ -46,25 +46,18 @@ __device__ __forceinline__ void store_for_async_proxy(T* to, const T& value) {
 #define __grid_constant__
 
 inline void tma_load(void* to, const TensorMap& map, Mbarrier& barrier, int c0, int c1, int c2, int c3, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::tma_load(to, map, &barrier.bits, {c0, c1, c2, c3}, {"tma_load", file, line});
 }
 inline void tma_store(const TensorMap& map, const void* from, int c0, int c1, int c2, int c3, LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::tma_store(map, from, {c0, c1, c2, c3}, {"tma_store", file, line});
 }
 inline void tma_store_commit_group(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::tma_store_commit_group({"tma_store_commit_group", file, line});
 }
 inline void tma_store_wait_group_read(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::tma_store_wait_group_read({"tma_store_wait_group_read", file, line});
 }
-inline void fence_async_proxy(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
-  cpu_backend::fence_async_proxy({"fence_async_proxy", file, line});
-}
+inline void fence_async_proxy(LLMC_PLACE) { cpu_backend::fence_async_proxy({"fence_async_proxy", file, line}); }
 template <class T>
 inline void store_for_async_proxy(T* to, const T& value, LLMC_PLACE) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);

@@ -103,17 +103,10 @@ __device__ __forceinline__ void multiply(float (&d)[kN / 2], const uint32_t (&a)
 
 #else
 
-inline void wgmma_fence(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
-  cpu_backend::wgmma_fence({"wgmma_fence", file, line});
-}
-inline void wgmma_commit_group(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
-  cpu_backend::wgmma_commit_group({"wgmma_commit_group", file, line});
-}
+inline void wgmma_fence(LLMC_PLACE) { cpu_backend::wgmma_fence({"wgmma_fence", file, line}); }
+inline void wgmma_commit_group(LLMC_PLACE) { cpu_backend::wgmma_commit_group({"wgmma_commit_group", file, line}); }
 template <int kUnderWay>
 inline void wgmma_wait_group(LLMC_PLACE) {
-  if (fault_skips(file, line)) return;
   cpu_backend::wgmma_wait_group(kUnderWay, {"wgmma_wait_group", file, line});
 }
 template <class T, int kCount>

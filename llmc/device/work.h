@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "llmc/base/error.h"
+#include "llmc/device/call_site.h"
 
 class Stream;
 
@@ -81,8 +82,7 @@ struct Work {
   Access accesses[kMaxAccesses];
   size_t access_count;
   double flops;
-  const char* file;
-  int line;
+  CallSite site;
   Traffic traffic = {};
   RateClass rate = RateClass::product_bf16;
   int head_size = 0;   // for attention
@@ -90,8 +90,8 @@ struct Work {
   LaunchShape shape = {};
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
-       const char* file = __builtin_FILE(), int line = __builtin_LINE())
-      : stream(stream), name(name), access_count(accesses.size()), flops(flops), file(file), line(line) {
+       CallSite site = CallSite::here())
+      : stream(stream), name(name), access_count(accesses.size()), flops(flops), site(site) {
     REQUIRE(access_count <= kMaxAccesses, "%s declares %zu accesses, at most %zu", name, access_count, kMaxAccesses);
     std::copy(accesses.begin(), accesses.end(), this->accesses);
   }
@@ -101,8 +101,7 @@ struct Work {
         name(other.name),
         access_count(other.access_count),
         flops(other.flops),
-        file(other.file),
-        line(other.line),
+        site(other.site),
         traffic(other.traffic),
         rate(other.rate),
         head_size(other.head_size),

@@ -51,7 +51,7 @@ struct KeyTiles {
   int first, count;  // first key; number of tiles
   template <int kKeys>
   __device__ static __forceinline__ KeyTiles of(const AttentionShape& shape, const QueryPlace& place, int queries) {
-    const KeyRange all = keys_of_queries(shape, place.b, place.t0, least(place.t0 + queries, shape.Tq) - 1);
+    const KeyRange all = keys_of_queries(shape, place.b, place.t0, min_int(place.t0 + queries, shape.Tq) - 1);
     return {all.first, all.last < all.first ? 0 : (all.last - all.first) / kKeys + 1};
   }
 };

@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
   const BlockPlace place = block_place(shape);
   const int group = warpgroup_number(), heads = shape.NH / shape.NKV, key0 = place.range * kKeys;
   const int first = first_row_behind(shape, 1, key0);
-  const int end = first_query_past(shape, place.b, least(key0 + kKeys, shape.Tk) - 1);
+  const int end = first_query_past(shape, place.b, min_int(key0 + kKeys, shape.Tk) - 1);
   const int of_head = first < end ? (end - first + kQueries - 1) / kQueries : 0;
   const QueryTiles tiles = {first, end, of_head, heads * of_head};
   if (threadIdx.x == 0) {

@@ -81,7 +81,7 @@ __device__ __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, 
     Eight x[kTogether], y[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      const int64_t t = least(place.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
+      const int64_t t = min_int(place.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
       x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
       y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
     }

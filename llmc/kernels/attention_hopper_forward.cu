@@ -167,12 +167,11 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float total = quad_sum(softmax.total[half]);
-    inverse[half] = total == 0 ? 0 : 1 / total;
+    inverse[half] = inverse_of_sum(total);
     const int t = t0 + row_of_group(half);
     there[half] = t < shape.Tq;
     if (there[half] && lane_of_warp() % 4 == 0)
-      lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] =
-          total == 0 ? -INFINITY : softmax.top[half] * scale + logf(total);
+      lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] = log_sum_exp(softmax.top[half], total, scale);
   }
 #pragma unroll
   for (int i = 0; i < kHD / 2; ++i) sums[i] *= inverse[i / 2 % 2];

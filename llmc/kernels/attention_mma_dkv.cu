@@ -110,7 +110,7 @@ __device__ __forceinline__ KeyRange keys_of_row(const Stage& stage, const Attent
                                                 int i) {
   if (t0 + i >= end) return {0, -1};
   const int start = shape.document_start ? stage.document_start[i] : 0;
-  return {greatest(start, shape.key_offset) - shape.key_offset, shape.query_offset + t0 + i - shape.key_offset};
+  return {max_int(start, shape.key_offset) - shape.key_offset, shape.query_offset + t0 + i - shape.key_offset};
 }
 
 template <int kHD, int kWarps, int kQueries>
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   const int row_of_pair = pair * kKeysOfPair, first_key = key0 + row_of_pair, last_key = first_key + kKeysOfPair - 1;
   const int chunk0 = half_of_pair * kHD / 16, mine = half_of_pair * kMine, others = kMine - mine;
   const int first_query = first_row_behind(shape, 1, key0);
-  const int end = first_query_past(shape, place.b, least(key0 + kRows, shape.Tk) - 1);
+  const int end = first_query_past(shape, place.b, min_int(key0 + kRows, shape.Tk) - 1);
 
   Shared& shared = shared_memory<Shared>();
   const int thread = threadIdx.x;
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 #pragma unroll
     for (int h = 0; h < kQueries / 32; ++h) {
       const KeyRange seen = keys_of_row(now, shape, t0, end, h * 32 + lane_of_warp());
-      any |= seen.first <= last_key && seen.last >= greatest(first_key, seen.first);
+      any |= seen.first <= last_key && seen.last >= max_int(first_key, seen.first);
       every &= seen.first <= first_key && seen.last >= last_key;
     }
     if (!__ballot_sync(~0u, any)) continue;

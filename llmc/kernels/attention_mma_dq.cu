@@ -45,7 +45,7 @@ __device__ static __forceinline__ void compute_delta(Tiles<kHD>& shared, float* 
     Eight x[kTogether], y[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      const int64_t t = least(place.t0 + row_of_warp + r + i * kRowsAtOnce + lane / kChunks, shape.Tq - 1);
+      const int64_t t = min_int(place.t0 + row_of_warp + r + i * kRowsAtOnce + lane / kChunks, shape.Tq - 1);
       x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
       y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
     }
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
                 kUnroll = kHD == 64 ? 1 : 8;
   const QueryPlace place = query_place(shape, blockIdx.x, ranges, kRows);
   const int kv_head = place.head / (shape.NH / shape.NKV), row_of_warp = warp_number() * 16 * kM;
-  const KeyRange all = keys_of_queries(shape, place.b, place.t0, least(place.t0 + kRows, shape.Tq) - 1);
+  const KeyRange all = keys_of_queries(shape, place.b, place.t0, min_int(place.t0 + kRows, shape.Tq) - 1);
 
   Shared& shared = shared_memory<Shared>();
   using Source = RowSource<kHD, 32 * Shared::kWarps>;

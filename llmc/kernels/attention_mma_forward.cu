@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kKeys = Shared::kKeys, kN = kKeys / 8, kUnroll = kHD == 64 ? 1 : 8;
   const auto [head, b, t0] = query_place(shape, blockIdx.x, ranges, kRows);
   const int kv_head = head / (shape.NH / shape.NKV), row_of_warp = warp_number() * 16 * kM;
-  const KeyRange all = keys_of_queries(shape, b, t0, least(t0 + kRows, shape.Tq) - 1);
+  const KeyRange all = keys_of_queries(shape, b, t0, min_int(t0 + kRows, shape.Tq) - 1);
 
   Shared& shared = shared_memory<Shared>();
   using Source = RowSource<kHD, kThreads>;
@@ -134,11 +134,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float total = quad_sum(shared.total[m * 2 + half][thread]);
-      inverse[m][half] = total > 0 ? 1 / total : 0;
+      inverse[m][half] = inverse_of_sum(total);
       const int t = place.t0 + row_of_warp + row_in_warp(m, half);
       if (t < shape.Tq && lane_of_warp() % 4 == 0)
-        lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] =
-            total > 0 ? softmax.top[m][half] * scale + logf(total) : -INFINITY;
+        lse[(size_t(place.b) * shape.NH + place.head) * shape.Tq + t] = log_sum_exp(softmax.top[m][half], total, scale);
     }
   store_rows<kHD>(HeadRows<bf16>(out, shape.out, place.b, place.head, 1, kHD), place.t0, shape.Tq, softmax.out, inverse,
                   shared.q, row_of_warp, false);

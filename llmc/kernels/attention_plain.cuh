@@ -67,7 +67,7 @@ template <int kHD, class T>
 __device__ static void load_tile(float* __restrict__ transposed, float* __restrict__ rows,
                                  const HeadRows<const T>& from, int first, int count, int tile, int HD,
                                  float scale = 1) {
-  const int together = least(tile, blockDim.x), sharers = blockDim.x / together;  // threads that share a row
+  const int together = min_int(tile, blockDim.x), sharers = blockDim.x / together;  // threads that share a row
   for (int j = threadIdx.x % together; j < tile; j += together) {
     const T* row = from.row(first + j);
     for (int d = threadIdx.x / together * 8; d < HD; d += sharers * 8) {
@@ -163,7 +163,7 @@ inline int chunks_of_tile(size_t row_bytes) {
 
 // Returns the threads per block for `rows` rows in all: whole warps, at most kRowsOfBlock, and no more than there are
 // rows for.
-inline int threads_of_block(int rows) { return least(kRowsOfBlock, (rows + 31) / 32 * 32); }
+inline int threads_of_block(int rows) { return min_int(kRowsOfBlock, (rows + 31) / 32 * 32); }
 
 // Called by attention_forward and attention_backward.
 void plain_attention_forward(Stream& stream, const AttentionCall& call);

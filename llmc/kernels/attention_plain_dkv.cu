@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
   const int key0 = place.range * blockDim.x, j = key0 + threadIdx.x;  // most queries see the first keys
-  const int rows = group * first_query_past(shape, place.b, least(key0 + blockDim.x, shape.Tk) - 1);
+  const int rows = group * first_query_past(shape, place.b, min_int(key0 + blockDim.x, shape.Tk) - 1);
   const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
   const HeadRows<const T> douts(dout, shape.out, place.b, place.kv_head * group, group, HD);
 
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
   const int my_first = j < shape.Tk ? first_row_behind(shape, group, j) : rows;
   const int begin = first_row_behind(shape, group, key0);
   for (int row0 = begin; row0 < rows; row0 += tile) {
-    const int count = rows - row0, last = least(tile, count), first = least(greatest(my_first - row0, 0), last);
+    const int count = rows - row0, last = min_int(tile, count), first = min_int(max_int(my_first - row0, 0), last);
     if (row0 > begin) __syncthreads();
     load_query_rows(info, lse, delta, shape, place, group, row0, count, tile);
     load_tile<kHD>(queries_transposed, in_turn ? nullptr : query_rows, queries, row0, count, tile, HD, scale);

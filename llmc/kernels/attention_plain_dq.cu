@@ -53,13 +53,13 @@ __global__ void __launch_bounds__(kRowsOfBlock)
   float* keys_transposed = &shared_memory<float>();
   float* values_transposed = keys_transposed + HD * tile;
   float* key_rows = values_transposed + HD * tile;
-  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (least(row0 + blockDim.x, rows) - 1) / group);
+  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (min_int(row0 + blockDim.x, rows) - 1) / group);
   for (int key0 = all.first; key0 <= all.last; key0 += tile) {
     if (key0 != all.first) __syncthreads();
     load_tile<kHD>(keys_transposed, key_rows, keys, key0, all.last + 1 - key0, tile, HD);
     load_tile<kHD, T>(values_transposed, nullptr, values, key0, all.last + 1 - key0, tile, HD);
     __syncthreads();
-    const int first = greatest(mine.first - key0, 0), last = least(mine.last + 1 - key0, tile);
+    const int first = max_int(mine.first - key0, 0), last = min_int(mine.last + 1 - key0, tile);
     if (first >= last) continue;
     float ds[kMostRows];
     for (int c = first / kChunk * kChunk; c < last; c += kChunk) {

@@ -12,7 +12,7 @@ namespace {
 // A thread's online softmax over the keys that it has processed.
 template <int kHD>
 struct Softmax {
-  float top = -INFINITY, total = 0;  // greatest score; sum of exp(score - top)
+  float top = -INFINITY, total = 0;  // largest score; sum of exp(score - top)
   float sum[kLargestHD<kHD>];        // sum of exp(score - top) * value
 
   __device__ __forceinline__ explicit Softmax(int HD) {
@@ -78,13 +78,13 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 
   float* keys_transposed = &shared_memory<float>();
   float* value_rows = keys_transposed + HD * tile;
-  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (least(row0 + blockDim.x, rows) - 1) / group);
+  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (min_int(row0 + blockDim.x, rows) - 1) / group);
   for (int key0 = all.first; key0 <= all.last; key0 += tile) {
     if (key0 != all.first) __syncthreads();
     load_tile<kHD, T>(keys_transposed, nullptr, keys, key0, all.last + 1 - key0, tile, HD);
     load_tile<kHD, T>(nullptr, value_rows, values, key0, all.last + 1 - key0, tile, HD);
     __syncthreads();
-    const int first = greatest(mine.first - key0, 0), last = least(mine.last + 1 - key0, tile);
+    const int first = max_int(mine.first - key0, 0), last = min_int(mine.last + 1 - key0, tile);
     if (first < last) add_keys(softmax, query, keys_transposed, value_rows, first, last, tile, HD);
   }
 

@@ -5,8 +5,8 @@
 #include "llmc/device/launch.cuh"
 #include "llmc/kernels/attention.h"
 
-HOST_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
-HOST_DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
+HOST_DEVICE constexpr int min_int(int a, int b) { return a < b ? a : b; }
+HOST_DEVICE constexpr int max_int(int a, int b) { return a > b ? a : b; }
 
 // The heads of a tensor, in elements: `row` is the distance from one position of a sequence to the next, `batch` the
 // distance from one sequence to the next. The heads of one position are contiguous.
@@ -41,8 +41,8 @@ struct KeyRange {
 };
 __device__ __forceinline__ KeyRange keys_of_query(const AttentionShape& shape, int b, int t) {
   const int start = shape.document_start ? shape.document_start[size_t(b) * shape.Tq + t] : 0;
-  return {greatest(start, shape.key_offset) - shape.key_offset,
-          least(shape.query_offset + t - shape.key_offset, shape.Tk - 1)};
+  return {max_int(start, shape.key_offset) - shape.key_offset,
+          min_int(shape.query_offset + t - shape.key_offset, shape.Tk - 1)};
 }
 // Returns the range that holds every key seen by any of the queries t0 .. t1.
 __device__ __forceinline__ KeyRange keys_of_queries(const AttentionShape& shape, int b, int t0, int t1) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ KeyRange keys_of_queries(const AttentionShape& shape,
 // Returns the first row (a pair of a query and a head of the group) at or after the position of key j; Tq * group if
 // there is none.
 __device__ __forceinline__ int first_row_behind(const AttentionShape& shape, int group, int j) {
-  return least(greatest(j + shape.key_offset - shape.query_offset, 0), shape.Tq) * group;
+  return min_int(max_int(j + shape.key_offset - shape.query_offset, 0), shape.Tq) * group;
 }
 // Returns the first query whose document starts after key j; Tq if there is none.
 __device__ __forceinline__ int first_query_past(const AttentionShape& shape, int b, int j) {
@@ -92,7 +92,7 @@ struct alignas(16) KeysOfWarp {
 
 // Returns the keys of the call that query t sees. A t beyond the last query is treated as the last query.
 __device__ __forceinline__ KeyRange keys_of_query_or_last(const AttentionShape& shape, int b, int t) {
-  return keys_of_query(shape, b, least(t, shape.Tq - 1));
+  return keys_of_query(shape, b, min_int(t, shape.Tq - 1));
 }
 
 // Returns the keys of a warp whose queries are the 16 kM from t on.
@@ -102,10 +102,10 @@ __device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& 
   KeysOfWarp keys = {mine, mine};
 #pragma unroll
   for (int width = 16; width; width /= 2) {
-    keys.all.first = greatest(keys.all.first, __shfl_xor_sync(~0u, keys.all.first, width));
-    keys.all.last = least(keys.all.last, __shfl_xor_sync(~0u, keys.all.last, width));
-    keys.any.first = least(keys.any.first, __shfl_xor_sync(~0u, keys.any.first, width));
-    keys.any.last = greatest(keys.any.last, __shfl_xor_sync(~0u, keys.any.last, width));
+    keys.all.first = max_int(keys.all.first, __shfl_xor_sync(~0u, keys.all.first, width));
+    keys.all.last = min_int(keys.all.last, __shfl_xor_sync(~0u, keys.all.last, width));
+    keys.any.first = min_int(keys.any.first, __shfl_xor_sync(~0u, keys.any.first, width));
+    keys.any.last = max_int(keys.any.last, __shfl_xor_sync(~0u, keys.any.last, width));
   }
   return keys;
 }
@@ -120,6 +120,13 @@ __device__ __forceinline__ float quad_max(float x) {
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// The results of a row's online softmax, from its maximum `top` and the sum `total` of its exponentials. The sum is 0
+// for a row that sees no key: its output is 0 and its log-sum-exp -infinity. A NaN shows in both.
+__device__ __forceinline__ float inverse_of_sum(float total) { return total == 0 ? 0 : 1 / total; }
+__device__ __forceinline__ float log_sum_exp(float top, float total, float scale) {
+  return total == 0 ? -INFINITY : top * scale + logf(total);
 }
 
 // One step of the online softmax (Milakov & Gimelshein 2018) for one row, of which a lane holds kPairs pairs of
@@ -191,35 +198,32 @@ inline Work attention_work(Work work, RateClass rate, double flops_per_pair, con
   return work;
 }
 inline Work forward_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
-                         const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+                         CallSite site = CallSite::here()) {
   return attention_work(
       {stream,
        name,
        {writes(c.out), writes(c.lse), reads(c.q), reads(c.k), reads(c.v), reads(c.document_start), updates(c.amax, 1)},
        0,
-       file,
-       line},
+       site},
       rate, 4, c);
 }
 inline Work dq_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
-                    const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+                    CallSite site = CallSite::here()) {
   return attention_work({stream,
                          name,
                          {updates(c.dq), writes(c.delta), reads(c.dout), reads(c.out), reads(c.lse), reads(c.q),
                           reads(c.k), reads(c.v), reads(c.document_start)},
                          0,
-                         file,
-                         line},
+                         site},
                         rate, 6, c);
 }
 inline Work dkv_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
-                     const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+                     CallSite site = CallSite::here()) {
   return attention_work({stream,
                          name,
                          {updates(c.dk), updates(c.dv), reads(c.dout), reads(c.lse), reads(c.delta), reads(c.q),
                           reads(c.k), reads(c.v), reads(c.document_start)},
                          0,
-                         file,
-                         line},
+                         site},
                         rate, 8, c);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "llmc/base/error.h"
-#include "llmc/device/faults.h"
 #include "llmc/device/number.h"
 
 ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
@@ -109,17 +108,15 @@ void ParameterStore::updated(bool found_largest) {
   if (fp8_gather_) fp8_gather_->updated(found_largest);
 }
 
-void ParameterStore::gather(int unit, const char* file, int line) {
-  if (fault_skips(file, line)) return;
-  REQUIRE(!in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is gathered again before it was released", file, line,
-          unit);
+void ParameterStore::gather(int unit) {
+  REQUIRE(!in_use_.at(size_t(unit)), "unit %d of the model is gathered again before it was released", unit);
   in_use_[size_t(unit)] = true;
   if (!sharding_.stage.shards_state() || (!sharding_.stage.shards_weights() && awaited_[size_t(unit)])) return;
   if (sharding_.stage.shards_weights()) {
     Slot& slot = slots_[size_t(slot_of(unit))];
     if (slot.unit == unit) return;
     REQUIRE(slot.unit < 0 || !in_use_[size_t(slot.unit)],
-            "%s:%d: unit %d of the model is gathered where unit %d is still in use", file, line, unit, slot.unit);
+            "unit %d of the model is gathered where unit %d is still in use", unit, slot.unit);
     communication_.wait(slot.released);
     slot.unit = unit;
     quantized_now_[size_t(unit)] = false;
@@ -160,10 +157,8 @@ UnitTensors ParameterStore::get(int unit) {
   return {layout_, unit, whole(unit)};
 }
 
-void ParameterStore::release(int unit, const char* file, int line) {
-  if (fault_skips(file, line)) return;
-  REQUIRE(in_use_.at(size_t(unit)), "%s:%d: unit %d of the model is released, and nobody gathered it", file, line,
-          unit);
+void ParameterStore::release(int unit) {
+  REQUIRE(in_use_.at(size_t(unit)), "unit %d of the model is released, and nobody gathered it", unit);
   in_use_[size_t(unit)] = false;
   if (sharding_.stage.shards_weights()) slots_[size_t(slot_of(unit))].released.record(compute_);
 }

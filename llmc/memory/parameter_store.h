@@ -31,14 +31,14 @@ class ParameterStore {
 
   DType type() const { return weights_->type; }
 
-  void gather(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void gather(int unit);
   // Returns the unit's weights, which are valid until release(unit). A block's weights of FP8 products may be absent.
   UnitTensors get(int unit);
   // get() must have been called before for the block.
   QuantizedWeight quantized(int layer, Product product) const {
     return quantized_ ? quantized_->get(layer, product) : QuantizedWeight{};
   }
-  void release(int unit, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void release(int unit);
 
   // Returns the weights that the optimizer writes and the next step uses, those of `units` units that lie one behind
   // the other: sharding.count() elements each.

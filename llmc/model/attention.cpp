@@ -28,8 +28,8 @@ QkvHeads qkv_heads(const Pass& pass, const Tensor& qkv) {
 // B.
 struct SharedHeads {
   const Pass& pass;
-  ContextParallel& ranks = *pass.sequences;
-  const ContextBuffers& buffers = pass.sequence_buffers;
+  ContextParallel& ranks = *pass.context_parallel;
+  const ContextBuffers& buffers = pass.context_buffers;
   // G: query heads per key/value head.
   const int NKV = pass.config.NKV, HD = pass.config.HD, G = pass.config.NH / NKV;
   const int B = pass.B / 2, chunk = pass.T, T_all = chunk * ranks.part().multiple();
@@ -61,7 +61,7 @@ struct SharedHeads {
   Tensor all(int head) const { return buffers.all[head % kContextSlots].first({B * T_all, 2 * HD}); }
   Tensor dall(int head) const { return buffers.dall[head % kContextSlots].first({B * T_all, 2 * HD}); }
 
-  void gather(int head) const { ranks.gather(all(head), own(head), head % kContextSlots, B); }
+  void gather(int head) const { ranks.all_gather(all(head), own(head), head % kContextSlots, B); }
   // Arranges this rank's keys and values by head, and starts the all-gather of the first kContextSlots heads.
   void start(const Tensor& qkv) const {
     keys_values_by_head(pass.stream, own(), qkv.columns(NKV * G * HD, 2 * NKV * HD));
@@ -111,7 +111,7 @@ void shared_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta_s
       if (half == 1 && keys < T_all)
         for (int b = 0; b < B; ++b) clear(pass.stream, dgathered.rows(b * T_all + keys, T_all - keys));
     }
-    heads.ranks.scatter(pass.stream, heads.own(head), dgathered, B);
+    heads.ranks.reduce_scatter(pass.stream, heads.own(head), dgathered, B);
     heads.next(head);
   }
   heads.ranks.await_scattered(pass.stream);
@@ -121,7 +121,7 @@ void shared_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta_s
 }  // namespace
 
 void attention_forward(const Pass& pass, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
-  if (pass.sequences) return shared_forward(pass, out, lse, qkv, amax);
+  if (pass.context_parallel) return shared_forward(pass, out, lse, qkv, amax);
   const Tensor q = qkv_heads(pass, qkv.rows(pass.past, pass.N)).q;
   const auto [_, k, v] = qkv_heads(pass, qkv);
   attention_forward(pass.stream, out.heads(pass.B, pass.config.HD), lse.first({pass.B, pass.config.NH, pass.T}), q, k,
@@ -129,12 +129,12 @@ void attention_forward(const Pass& pass, const Tensor& out, const Tensor& lse, c
 }
 
 void attention_prefetch(const Pass& pass, const Tensor& qkv) {
-  if (pass.sequences) SharedHeads{pass}.start(qkv);
+  if (pass.context_parallel) SharedHeads{pass}.start(qkv);
 }
 
 void attention_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
                         const Tensor& out, const Tensor& lse, const Tensor& qkv) {
-  if (pass.sequences) return shared_backward(pass, dqkv, delta, dout, out, lse, qkv);
+  if (pass.context_parallel) return shared_backward(pass, dqkv, delta, dout, out, lse, qkv);
   const int B = pass.B, NH = pass.config.NH, T = pass.T, HD = pass.config.HD;
   const auto [q, k, v] = qkv_heads(pass, qkv);
   const auto [dq, dk, dv] = qkv_heads(pass, dqkv);

@@ -30,18 +30,16 @@ class ContextParallel {
   ContextPart part() const { return {ascending_.size(), ascending_.rank()}; }
 
   // Collectives that are enqueued from now on wait for all that compute has enqueued.
-  void follow(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void follow(Stream& compute);
   // all (B T, width) = the ranks' `own` (2 B T / (2 degree), width), in B sequences. Compute must call await_gathered()
   // before it reads `all`.
-  void gather(const Tensor& all, const Tensor& own, int slot, int B, const char* file = __builtin_FILE(),
-              int line = __builtin_LINE());
-  void await_gathered(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void all_gather(const Tensor& all, const Tensor& own, int slot, int B);
+  void await_gathered(Stream& compute, int slot);
   // own = this rank's chunks of the sums of `all` over the ranks, after all that compute has enqueued so far. Compute
   // must call await_scattered() before it reads `own`.
-  void scatter(Stream& compute, const Tensor& own, const Tensor& all, int B, const char* file = __builtin_FILE(),
-               int line = __builtin_LINE());
+  void reduce_scatter(Stream& compute, const Tensor& own, const Tensor& all, int B);
   // Compute waits for the results of all scatters.
-  void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void await_scattered(Stream& compute);
 
  private:
   Communicator &ascending_, &descending_;

@@ -14,7 +14,9 @@ Head::Head(const Pass& pass, const Parameter& norm, const Parameter& head, bool 
 }
 
 // Returns the input of the product with the vocabulary, (N, C).
-Tensor Head::inputs() const { return pass_.tensor ? pass_.gathered.first({pass_.N, pass_.config.C}) : b_.norm; }
+Tensor Head::inputs() const {
+  return pass_.tensor_parallel ? pass_.gathered.first({pass_.N, pass_.config.C}) : b_.norm;
+}
 
 // Returns the number of tokens of the chunk that begins at token `first`.
 int Head::count(int first) const { return std::min(b_.chunk(), pass_.N - first); }
@@ -24,10 +26,10 @@ int Head::count(int first) const { return std::min(b_.chunk(), pass_.N - first);
 void Head::begin_chunk(const Tensor& labels, int first) const {
   const int count = this->count(first), slot = slot_of(first);
   const Tensor logits = this->logits(first, count);
-  if (!pass_.tensor) return;
-  SoftmaxPart* own = b_.parts[slot] + size_t(pass_.tensor->rank()) * size_t(count);
+  if (!pass_.tensor_parallel) return;
+  SoftmaxPart* own = b_.parts[slot] + size_t(pass_.tensor_parallel->rank()) * size_t(count);
   classifier_part(pass_.stream, own, logits, labels.elements(first, count), vocabulary_);
-  pass_.tensor->exchange(pass_.stream, b_.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
+  pass_.tensor_parallel->exchange(pass_.stream, b_.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
 }
 
 // Computes the chunk's losses. If `state` is not null, the logits become their gradients.
@@ -36,14 +38,14 @@ void Head::classify(const Tensor& all_labels, StepState* state, int first) const
   const int count = this->count(first), slot = slot_of(first);
   const Tensor logits = b_.logits[slot].rows(0, count), losses = b_.losses.elements(first, count),
                labels = all_labels.elements(first, count);
-  if (!pass_.tensor) {
+  if (!pass_.tensor_parallel) {
     const int V = pass_.config.V;
     if (state) classifier_forward_backward(stream, logits, losses, labels, state, V);
     else classifier_forward(stream, losses, logits, labels, V);
     return;
   }
-  const int degree = pass_.tensor->degree();
-  pass_.tensor->await_exchanged(stream, slot);
+  const int degree = pass_.tensor_parallel->degree();
+  pass_.tensor_parallel->await_exchanged(stream, slot);
   classifier_losses(stream, losses, b_.parts[slot], degree, labels, vocabulary_.whole);
   if (state) classifier_join(stream, logits, b_.parts[slot], degree, labels, state, vocabulary_);
 }
@@ -61,7 +63,7 @@ void Head::for_chunks(const Tensor& labels, F&& finish) const {
 }
 
 void Head::add_losses(StepState* state) const {
-  if (!pass_.tensor || pass_.tensor->rank() == 0) sum_losses(pass_.stream, state, b_.losses);
+  if (!pass_.tensor_parallel || pass_.tensor_parallel->rank() == 0) sum_losses(pass_.stream, state, b_.losses);
 }
 
 // Computes dnorm of the chunk that begins at token `first` from the gradients of its logits. Under tensor parallelism
@@ -69,7 +71,7 @@ void Head::add_losses(StepState* state) const {
 // complete by now. `scattered` counts those that have been started.
 void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
   const int N = pass_.N, C = pass_.config.C, count = this->count(first);
-  TensorParallel* tensor = pass_.tensor;
+  TensorParallel* tensor = pass_.tensor_parallel;
   if (!tensor) return pass_.matmul.dgrad(b_.dnorm.rows(first, count), dlogits, head_.value);  // (count, C)
   const Tensor sums = pass_.sums.first({tensor->padded(N), C});
   if (first == 0) tensor->clear_padding(pass_.stream, sums, N);
@@ -78,22 +80,22 @@ void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
   for (; scattered < int(chunks.size()); ++scattered) {
     const TensorParallel::Chunk& chunk = chunks[size_t(scattered)];
     if (chunk.first + chunk.count > first + count) break;
-    tensor->scatter(pass_.stream, b_.dnorm, sums, chunk);
+    tensor->reduce_scatter(pass_.stream, b_.dnorm, sums, chunk);
   }
 }
 
 void Head::forward(const Tensor& middle, const Tensor& delta) const {
   add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, middle, delta, norm_.value, pass_.eps());  // (R, C)
-  if (!pass_.tensor) return;
-  const Tensor all = pass_.gathered.first({pass_.tensor->padded(pass_.N), pass_.config.C});
-  pass_.tensor->gather(pass_.stream, all, b_.norm, pass_.N);
+  if (!pass_.tensor_parallel) return;
+  const Tensor all = pass_.gathered.first({pass_.tensor_parallel->padded(pass_.N), pass_.config.C});
+  pass_.tensor_parallel->all_gather(pass_.stream, all, b_.norm, pass_.N);
 }
 
 Tensor Head::logits(int first, int count) const {
   REQUIRE(first % b_.chunk() == 0 && count > 0 && count <= b_.chunk() && first + count <= pass_.N,
           "logits of %d tokens from token %d: the chunk is %d, the tokens %d", count, first, b_.chunk(), pass_.N);
   const Tensor logits = b_.logits[slot_of(first)].rows(0, count);
-  if (pass_.tensor) pass_.tensor->await_tokens(pass_.stream, pass_.N, first, count);
+  if (pass_.tensor_parallel) pass_.tensor_parallel->await_tokens(pass_.stream, pass_.N, first, count);
   pass_.matmul.forward(logits.columns(0, pass_.config.V), inputs().rows(first, count), head_.value);  // (count, V)
   return logits;
 }
@@ -114,6 +116,6 @@ void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& d
   });
   add_losses(state);
   clear(pass_.stream, dresidual);
-  if (pass_.tensor) pass_.tensor->await_scattered(pass_.stream);
+  if (pass_.tensor_parallel) pass_.tensor_parallel->await_scattered(pass_.stream);
   rmsnorm_backward(pass_.stream, dresidual, norm_.grad, b_.norm_partials, b_.dnorm, b_.x, norm_.value, b_.rstd, amax);
 }

@@ -20,7 +20,7 @@ Tensor in_memory(const LinearInput& x) {
 }
 
 std::vector<TensorParallel::Chunk> chunks_of(const Pass& pass) {
-  if (pass.tensor) return pass.tensor->chunks(pass.N);
+  if (pass.tensor_parallel) return pass.tensor_parallel->chunks(pass.N);
   return {{0, 0, pass.N, 0, pass.N}};
 }
 
@@ -37,7 +37,7 @@ void Linear::forward(const Pass& pass, const Tensor& out, const LinearInput& x) 
   const Operand a =
       (parallel(pass) == Parallel::column ? gathered(pass, Role::input, x) : local(pass, Role::input, x)).by_rows;
   multiply(pass, ProductKind::forward, out, a);
-  if (parallel(pass) == Parallel::row) pass.tensor->await_scattered(pass.stream);
+  if (parallel(pass) == Parallel::row) pass.tensor_parallel->await_scattered(pass.stream);
   if (!pass.recomputing) observe(pass, ProductKind::forward, out, a, weight_for(pass, ProductKind::forward), x);
 }
 
@@ -51,7 +51,8 @@ void Linear::backward(const Pass& pass, const Tensor& dx, const LinearInput& dy,
   const Operand a = input_for_wgrad(pass, x);
   product_of(pass, ProductKind::wgrad, weight_.grad, g.by_columns, a);
   observe(pass, ProductKind::wgrad, weight_.grad, g.by_columns, a, dy);
-  if (parallel(pass) == Parallel::column) pass.tensor->await_scattered(pass.stream);  // dx traveled beside wgrad
+  if (parallel(pass) == Parallel::column)
+    pass.tensor_parallel->await_scattered(pass.stream);  // dx traveled beside wgrad
 }
 
 // Computes all rows of out = a Wᵀ or a W, chunk by chunk if rows of `a` are on their way to this rank, or if rows of
@@ -62,14 +63,14 @@ void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, con
   const bool arrives = parallel(pass) == (forward ? Parallel::column : Parallel::row) && a.can_be_cut();
   const bool leaves = parallel(pass) == (forward ? Parallel::row : Parallel::column);
   const Operand weight = weight_for(pass, kind);
-  const Tensor all = leaves ? pass.sums.first({pass.tensor->padded(pass.N), out.columns()}) : out;
-  if (leaves) pass.tensor->clear_padding(pass.stream, all, pass.N);
+  const Tensor all = leaves ? pass.sums.first({pass.tensor_parallel->padded(pass.N), out.columns()}) : out;
+  if (leaves) pass.tensor_parallel->clear_padding(pass.stream, all, pass.N);
   for (const TensorParallel::Chunk& chunk : chunks_of(pass)) {
-    if (arrives) pass.tensor->await_gathered(pass.stream, chunk.index);
+    if (arrives) pass.tensor_parallel->await_gathered(pass.stream, chunk.index);
     if (a.can_be_cut())
       product_of(pass, kind, all.rows(chunk.first, chunk.count), a.rows(chunk.first, chunk.count), weight);
     else if (chunk.index == 0) product_of(pass, kind, all.rows(0, pass.N), a, weight);
-    if (leaves) pass.tensor->scatter(pass.stream, out, all, chunk);
+    if (leaves) pass.tensor_parallel->reduce_scatter(pass.stream, out, all, chunk);
   }
 }
 
@@ -121,11 +122,11 @@ Linear::Operands Linear::gathered(const Pass& pass, Role role, const LinearInput
     const OperandMemory memory = keep ? saved_ : pass.fp8->by_rows;
     return {{{}, gather_bytes(pass, quantize(pass, role, x, memory, {}, true).by_rows.fp8)}, {}};
   }
-  const Tensor all = pass.gathered.first({pass.tensor->padded(pass.N), width(pass, role)});
-  pass.tensor->gather(pass.stream, all, in_memory(x), pass.N);
+  const Tensor all = pass.gathered.first({pass.tensor_parallel->padded(pass.N), width(pass, role)});
+  pass.tensor_parallel->all_gather(pass.stream, all, in_memory(x), pass.N);
   const Tensor tokens = all.rows(0, pass.N);
   if (!quantized(pass)) return {{tokens, {}}, {tokens, {}}};
-  pass.tensor->await_tokens(pass.stream, pass.N, 0, pass.N);
+  pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
   const OperandMemory by_columns = role == Role::input || needs_wide(pass) ? OperandMemory{} : pass.fp8->by_columns;
   Operands made = quantize(pass, role, {tokens}, pass.fp8->by_rows, by_columns);
   if (needs_wide(pass)) made.by_columns = {tokens, {}};
@@ -137,7 +138,7 @@ Linear::Operands Linear::gathered(const Pass& pass, Role role, const LinearInput
 Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const {
   Tensor tokens = x;
   if (parallel(pass) == Parallel::column) {
-    pass.tensor->await_tokens(pass.stream, pass.N, 0, pass.N);
+    pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
     const int IC = width(pass, Role::input);
     if (shares_one_scale(pass)) {
       QuantizedTensor bytes = with_memory(pass.fp8->settings.operand(Role::input, false, pass.N, IC), saved_);
@@ -163,7 +164,9 @@ void Linear::prefetch_input(const Pass& pass, const Tensor& x) const {
   const int IC = width(pass, Role::input);
   if (shares_one_scale(pass))
     gather_bytes(pass, with_memory(pass.fp8->settings.operand(Role::input, false, pass.R, IC), saved_));
-  else pass.tensor->gather(pass.stream, pass.gathered.first({pass.tensor->padded(pass.N), IC}), x, pass.N);
+  else
+    pass.tensor_parallel->all_gather(pass.stream, pass.gathered.first({pass.tensor_parallel->padded(pass.N), IC}), x,
+                                     pass.N);
 }
 
 int Linear::width(const Pass& pass, Role role) const {
@@ -203,7 +206,7 @@ Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput
     const bool known = again ? f.settings.per_tensor_scale() : x.amax != nullptr;
     if (!known) quantize_amax(pass.stream, x.x, q);
     if (f.share_amax && !again) (*f.share_amax)(number);
-    else if (travels && !again) pass.tensor->all_reduce_max(pass.stream, q.amax, 1);
+    else if (travels && !again) pass.tensor_parallel->all_reduce_max(pass.stream, q.amax, 1);
   }
   ::quantize(pass.stream, x.x, q);
   return {{{}, q.by_rows}, {{}, q.by_columns}};
@@ -213,10 +216,10 @@ Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput
 QuantizedTensor Linear::gather_bytes(const Pass& pass, const QuantizedTensor& own) const {
   QuantizedTensor all = own;
   all.rows = pass.N, all.data = static_cast<uint8_t*>(pass.gathered.data);
-  const int there = pass.tensor->padded(pass.N), stride = own.stride();
+  const int there = pass.tensor_parallel->padded(pass.N), stride = own.stride();
   const Tensor bytes(all.data, {std::max(there, all.padded_rows()), stride});
   if (all.padded_rows() > there) clear(pass.stream, bytes.rows(there, all.padded_rows() - there));
-  pass.tensor->gather(pass.stream, bytes.rows(0, there), Tensor(own.data, {pass.R, stride}), pass.N);
+  pass.tensor_parallel->all_gather(pass.stream, bytes.rows(0, there), Tensor(own.data, {pass.R, stride}), pass.N);
   return all;
 }
 

@@ -97,7 +97,7 @@ class Linear {
   bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(layer_, product_); }
   bool shares_one_scale(const Pass& pass) const { return quantized(pass) && pass.fp8->settings.per_tensor_scale(); }
   Parallel parallel(const Pass& pass) const {
-    return !pass.tensor ? Parallel::none : gathers_inputs(product_) ? Parallel::column : Parallel::row;
+    return !pass.tensor_parallel ? Parallel::none : gathers_inputs(product_) ? Parallel::column : Parallel::row;
   }
   int width(const Pass& pass, Role role) const;
   Operand weight_for(const Pass& pass, ProductKind kind) const;

@@ -63,15 +63,15 @@ struct Pass {
   // those of the new tokens in the saved qkv.
   int past = 0;
 
-  TensorParallel* tensor = nullptr;  // null: this rank computes all of each product, and R = N
+  TensorParallel* tensor_parallel = nullptr;  // null: this rank computes all of each product, and R = N
   // Scratch of tensor parallelism. `gathered` holds all ranks' rows, in the model's type or as FP8 bytes. `sums`
   // (padded N, C) holds partial sums of all tokens (TensorParallel::sum_type).
   Tensor gathered = {}, sums = {};
 
   // Null: this rank has the whole of each sequence. Otherwise B counts two chunks for each sequence, T is the length of
-  // a chunk, and a whole sequence has T * sequences->part().multiple() tokens (context_part.h).
-  ContextParallel* sequences = nullptr;
-  ContextBuffers sequence_buffers = {};
+  // a chunk, and a whole sequence has T * context_parallel->part().multiple() tokens (context_part.h).
+  ContextParallel* context_parallel = nullptr;
+  ContextBuffers context_buffers = {};
 
   float eps() const { return float(config.norm_eps); }
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "llmc/base/error.h"
-#include "llmc/device/faults.h"
 #include "llmc/kernels/initialize.h"
 
 TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, DType sums, Device& device)
@@ -27,42 +26,33 @@ std::vector<TensorParallel::Chunk> TensorParallel::chunks(int N) const {
   return all;
 }
 
-void TensorParallel::gather(Stream& compute, const Tensor& all, const Tensor& own, int N, const char* file, int line) {
-  if (fault_skips(file, line)) return;
+void TensorParallel::all_gather(Stream& compute, const Tensor& all, const Tensor& own, int N) {
   computed_.record(compute);
   stream_.wait(computed_);
   for (const Chunk& chunk : chunks(N)) {
-    ranks_.all_gather(stream_, all.rows(chunk.first, chunk.own_count * degree()), own.rows(chunk.own, chunk.own_count),
-                      file, line);
+    ranks_.all_gather(stream_, all.rows(chunk.first, chunk.own_count * degree()), own.rows(chunk.own, chunk.own_count));
     gathered_[size_t(chunk.index)].record(stream_);
   }
 }
 
-void TensorParallel::await_gathered(Stream& compute, int chunk, const char* file, int line) {
-  if (fault_skips(file, line)) return;
-  compute.wait(gathered_[size_t(chunk)]);
-}
+void TensorParallel::await_gathered(Stream& compute, int chunk) { compute.wait(gathered_[size_t(chunk)]); }
 
-void TensorParallel::await_tokens(Stream& compute, int N, int first, int count, const char* file, int line) {
+void TensorParallel::await_tokens(Stream& compute, int N, int first, int count) {
   for (const Chunk& chunk : chunks(N))
-    if (chunk.first < first + count && first < chunk.first + chunk.count)
-      await_gathered(compute, chunk.index, file, line);
+    if (chunk.first < first + count && first < chunk.first + chunk.count) await_gathered(compute, chunk.index);
 }
 
-void TensorParallel::scatter(Stream& compute, const Tensor& own, const Tensor& partial, const Chunk& chunk,
-                             const char* file, int line) {
-  if (fault_skips(file, line)) return;
+void TensorParallel::reduce_scatter(Stream& compute, const Tensor& own, const Tensor& partial, const Chunk& chunk) {
   computed_.record(compute);
   stream_.wait(computed_);
   const Tensor all = partial.rows(chunk.first, chunk.own_count * degree()), here = own.rows(chunk.own, chunk.own_count);
-  if (own.type == partial.type) return ranks_.reduce_scatter_sum(stream_, here, all, file, line);
+  if (own.type == partial.type) return ranks_.reduce_scatter_sum(stream_, here, all);
   const Tensor sums = all.rows(rank() * chunk.own_count, chunk.own_count);
-  ranks_.reduce_scatter_sum(stream_, sums, all, file, line);
+  ranks_.reduce_scatter_sum(stream_, sums, all);
   cast(stream_, here, sums);
 }
 
-void TensorParallel::await_scattered(Stream& compute, const char* file, int line) {
-  if (fault_skips(file, line)) return;
+void TensorParallel::await_scattered(Stream& compute) {
   scattered_.record(stream_);
   compute.wait(scattered_);
 }
@@ -71,24 +61,18 @@ void TensorParallel::clear_padding(Stream& compute, const Tensor& partial, int N
   if (const int rows = padded(N) - N; rows > 0) clear(compute, partial.rows(N, rows));
 }
 
-void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot, const char* file,
-                              int line) {
-  if (fault_skips(file, line)) return;
+void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot) {
   computed_.record(compute);
   stream_.wait(computed_);
-  ranks_.all_gather(stream_, all, own, bytes, file, line);
+  ranks_.all_gather(stream_, all, own, bytes);
   exchanged_[size_t(slot)].record(stream_);
 }
 
-void TensorParallel::await_exchanged(Stream& compute, int slot, const char* file, int line) {
-  if (fault_skips(file, line)) return;
-  compute.wait(exchanged_[size_t(slot)]);
-}
+void TensorParallel::await_exchanged(Stream& compute, int slot) { compute.wait(exchanged_[size_t(slot)]); }
 
-void TensorParallel::all_reduce_max(Stream& compute, float* data, size_t count, const char* file, int line) {
-  if (fault_skips(file, line)) return;
+void TensorParallel::all_reduce_max(Stream& compute, float* data, size_t count) {
   computed_.record(compute);
   stream_.wait(computed_);
-  ranks_.all_reduce_max(stream_, data, count, file, line);
+  ranks_.all_reduce_max(stream_, data, count);
   await_scattered(compute);
 }

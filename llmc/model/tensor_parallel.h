@@ -41,30 +41,25 @@ class TensorParallel {
 
   // all (padded(N), width) = the ranks' `own` (own_rows(N), width), after all that compute has enqueued. Compute must
   // await each chunk, in order.
-  void gather(Stream& compute, const Tensor& all, const Tensor& own, int N, const char* file = __builtin_FILE(),
-              int line = __builtin_LINE());
-  void await_gathered(Stream& compute, int chunk, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void all_gather(Stream& compute, const Tensor& all, const Tensor& own, int N);
+  void await_gathered(Stream& compute, int chunk);
   // Awaits the chunks of N that contain any of the tokens first .. first+count-1.
-  void await_tokens(Stream& compute, int N, int first, int count, const char* file = __builtin_FILE(),
-                    int line = __builtin_LINE());
+  void await_tokens(Stream& compute, int N, int first, int count);
   // own (own_rows(N), width) = this rank's rows of the sums of `partial` (padded(N), width) over the ranks. A call
   // sends one chunk, after all that compute has enqueued so far; await_scattered() waits for all chunks. `partial` has
   // the type of `own` or is fp32. If only `own` is bf16, the sums replace this rank's rows of `partial` and are rounded
   // to `own` from there, once.
-  void scatter(Stream& compute, const Tensor& own, const Tensor& partial, const Chunk& chunk,
-               const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void reduce_scatter(Stream& compute, const Tensor& own, const Tensor& partial, const Chunk& chunk);
   // Clears the rows of `partial` that belong to no token. Call it before the rows are summed.
   void clear_padding(Stream& compute, const Tensor& partial, int N) const;
-  void await_scattered(Stream& compute, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void await_scattered(Stream& compute);
 
   // data (count) = the maximum over the ranks. Compute waits for it at once.
-  void all_reduce_max(Stream& compute, float* data, size_t count, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());
+  void all_reduce_max(Stream& compute, float* data, size_t count);
   // all (degree, bytes) = the ranks' `own`; `own` must be this rank's place in `all`. Compute must call
   // await_exchanged(slot).
-  void exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot,
-                const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  void await_exchanged(Stream& compute, int slot, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  void exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot);
+  void await_exchanged(Stream& compute, int slot);
 
  private:
   Communicator& ranks_;

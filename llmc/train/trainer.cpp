@@ -89,10 +89,10 @@ TransformerSettings Trainer::transformer_settings() const {
   TransformerSettings s{settings_.dtype, settings_.attention,  settings_.B,
                         settings_.T,     settings_.head_chunk, settings_.prefetch};
   if (settings_.training) s.policy = settings_.activations;
-  if (tensor_) s.tensor = &tensor_->parallel;
+  if (tensor_) s.tensor_parallel = &tensor_->parallel;
   const int each = whole_config_.vocabulary_part(split_.degree);
   s.vocabulary = {split_.rank * each, config_.V, whole_config_.V, each};
-  if (context_) s.sequences = &context_->parallel;
+  if (context_) s.context_parallel = &context_->parallel;
   s.computing = groups_.computing.get();
   return s;
 }

@@ -25,15 +25,16 @@ Transformer::Transformer(MemoryPlan& plan, const LlamaConfig& config, const Para
       stream_(compute),
       activations_(plan,
                    {config, fp8, settings.type, int64_t(settings.tokens()), int64_t(settings.rows()),
-                    settings.tensor != nullptr, settings.policy.has_value()},
+                    settings.tensor_parallel != nullptr, settings.policy.has_value()},
                    settings.policy, device, compute, host) {
   if (fp8.on())
-    fp8_scratch_.emplace(plan, fp8, config, int(settings.tokens()), settings.policy.has_value(), settings.tensor);
+    fp8_scratch_.emplace(plan, fp8, config, int(settings.tokens()), settings.policy.has_value(),
+                         settings.tensor_parallel);
   plan_scratch(plan);
   rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config.HD / 2, 2});
   plan_head(plan);
-  if (settings.tensor) plan_tensor_parallel(plan);
-  if (settings.sequences) plan_context_parallel(plan);
+  if (settings.tensor_parallel) plan_tensor_parallel(plan);
+  if (settings.context_parallel) plan_context_parallel(plan);
   if (settings.computing)
     logits_by_rank_ = plan.add(Segment::symmetric, "logits", "logits of a row by rank", settings.type,
                                {settings.computing->size(), head_buffers_.logits[0]->columns()});
@@ -57,7 +58,7 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
   if (wide) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
   scratch_.dresidual = add("dresidual", type, {R, C});
   scratch_.attention_delta =
-      add("attention delta", DType::fp32, {attention_delta_size(config_, N, settings_.sequences != nullptr)});
+      add("attention delta", DType::fp32, {attention_delta_size(config_, N, settings_.context_parallel != nullptr)});
   scratch_.norm_partials = add("norm partials", DType::fp32, {rmsnorm_backward_scratch(int(R), config_.C)});
 }
 
@@ -68,7 +69,7 @@ void Transformer::plan_head(MemoryPlan& plan) {
   head_buffers_.norm = plan.add(Segment::device, "activations", "head norm", type, {R, C});
   head_buffers_.rstd = plan.add(Segment::device, "activations", "head rstd", DType::fp32, {R});
   const int64_t chunk = std::min<int64_t>(settings_.head_chunk, (N + 127) / 128 * 128);
-  const int slots = settings_.tensor && chunk < N ? kExchangeSlots : 1;
+  const int slots = settings_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
   for (int slot = 0; slot < slots; ++slot)
     head_buffers_.logits[slot] =
         plan.add(Segment::device, "logits", "logits", type, {chunk, (settings_.vocabulary.most + 63) / 64 * 64});
@@ -77,13 +78,13 @@ void Transformer::plan_head(MemoryPlan& plan) {
 
 void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
   const char* const category = "tensor parallelism";
-  const int64_t degree = settings_.tensor->degree(), C = config_.C, rows = degree * int64_t(settings_.rows());
+  const int64_t degree = settings_.tensor_parallel->degree(), C = config_.C, rows = degree * int64_t(settings_.rows());
   // The buffer must also hold the rows as FP8 bytes, with their padding.
   const int64_t element = int64_t(bytes_of(settings_.type));
   const int64_t size = std::max(rows * C, ((rows + 15) * (C + 15) + element - 1) / element);
   gathered_ = plan.add(Segment::symmetric, category, "all ranks' rows", settings_.type, {size});
   sums_ = plan.add(Segment::symmetric, category, "partial sums of all tokens",
-                   settings_.tensor->sum_type(settings_.type), {rows, C});
+                   settings_.tensor_parallel->sum_type(settings_.type), {rows, C});
   for (int slot = 0; slot < kExchangeSlots && head_buffers_.logits[slot]; ++slot)
     head_buffers_.parts[slot] =
         plan.add_array<SoftmaxPart>(Segment::symmetric, category, "softmax by rank", size_t(degree * head_chunk()));
@@ -124,16 +125,18 @@ std::optional<Fp8Pass> Transformer::fp8_pass() const {
 
 Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
   const int N = B * (seq_len / settings_.part().degree);
-  Pass pass{stream_, *matmul_, config_, B, seq_len, N, settings_.tensor ? settings_.tensor->own_rows(N) : N, {}};
+  Pass pass{
+      stream_, *matmul_, config_, B, seq_len, N, settings_.tensor_parallel ? settings_.tensor_parallel->own_rows(N) : N,
+      {}};
   pass.attention = settings_.attention;
   pass.fp8 = fp8;
-  pass.tensor = settings_.tensor, pass.gathered = gathered_, pass.sums = sums_;
-  if (settings_.sequences) {
+  pass.tensor_parallel = settings_.tensor_parallel, pass.gathered = gathered_, pass.sums = sums_;
+  if (settings_.context_parallel) {
     pass.B = 2 * B, pass.T = settings_.part().chunk(seq_len);
-    pass.sequences = settings_.sequences;
-    pass.sequence_buffers.own = own_keys_values_;
+    pass.context_parallel = settings_.context_parallel;
+    pass.context_buffers.own = own_keys_values_;
     for (int slot = 0; slot < kContextSlots; ++slot)
-      pass.sequence_buffers.all[slot] = keys_values_[slot], pass.sequence_buffers.dall[slot] = dkeys_values_[slot];
+      pass.context_buffers.all[slot] = keys_values_[slot], pass.context_buffers.dall[slot] = dkeys_values_[slot];
   }
   return pass;
 }
@@ -236,7 +239,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
 // The first block's input (R, C).
 void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& table) {
   const Tensor x = activations_.get(0)["x"].rows(0, pass.R);
-  TensorParallel* tensor = pass.tensor;
+  TensorParallel* tensor = pass.tensor_parallel;
   if (!tensor) return embedding_forward(stream_, x, batch.inputs, table, embedding_rows());  // (N, C)
   // Each sum has one rank's number and zeros, so the model's type is exact.
   const Tensor all(pass.sums.data, settings_.type, {tensor->padded(pass.N), config_.C});
@@ -244,16 +247,16 @@ void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& tabl
   for (const TensorParallel::Chunk& chunk : tensor->chunks(pass.N)) {
     embedding_forward(stream_, all.rows(chunk.first, chunk.count), batch.inputs.elements(chunk.first, chunk.count),
                       table, embedding_rows());
-    tensor->scatter(stream_, x, all, chunk);
+    tensor->reduce_scatter(stream_, x, all, chunk);
   }
   tensor->await_scattered(stream_);
 }
 
 void Transformer::embed_backward(const Pass& pass, const Batch& batch, const Tensor& gradient) {
   Tensor dout = scratch_.dresidual->rows(0, pass.R);
-  if (TensorParallel* tensor = pass.tensor) {
+  if (TensorParallel* tensor = pass.tensor_parallel) {
     const Tensor all = pass.gathered.first({tensor->padded(pass.N), config_.C});
-    tensor->gather(stream_, all, dout, pass.N);
+    tensor->all_gather(stream_, all, dout, pass.N);
     tensor->await_tokens(stream_, pass.N, 0, pass.N);
     dout = all.rows(0, pass.N);
   }

@@ -21,14 +21,16 @@ struct TransformerSettings {
   int head_chunk;                               // tokens whose logits exist at once, a multiple of 128
   int prefetch;                                 // units whose weights are gathered ahead of their use
   std::optional<ActivationPolicy> policy = {};  // none: only forward passes are planned
-  TensorParallel* tensor = nullptr;             // null: this rank computes all of each product
+  TensorParallel* tensor_parallel = nullptr;    // null: this rank computes all of each product
   VocabularyPart vocabulary = {};               // this rank's part
-  ContextParallel* sequences = nullptr;         // null: this rank has all of each sequence
+  ContextParallel* context_parallel = nullptr;  // null: this rank has all of each sequence
   Communicator* computing = nullptr;            // ranks that compute the same sequences; null: this rank alone
 
-  ContextPart part() const { return sequences ? sequences->part() : ContextPart{}; }
+  ContextPart part() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
   size_t tokens() const { return size_t(B) * size_t(T) / size_t(part().degree); }  // of this rank
-  size_t rows() const { return tensor ? TensorParallel::own_rows(tokens(), tensor->degree()) : tokens(); }
+  size_t rows() const {
+    return tensor_parallel ? TensorParallel::own_rows(tokens(), tensor_parallel->degree()) : tokens();
+  }
 };
 
 class Transformer {
@@ -71,7 +73,7 @@ class Transformer {
   ContextPart part() const { return settings_.part(); }
   int tokens() const { return tokens_; }  // of this rank, in the last pass
   // True if forward_cached() may be called.
-  bool keeps_keys() const { return !settings_.sequences && activations_.keeps_keys(); }
+  bool keeps_keys() const { return !settings_.context_parallel && activations_.keeps_keys(); }
 
  private:
   void plan_scratch(MemoryPlan& plan);

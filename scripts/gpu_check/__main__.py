@@ -130,7 +130,6 @@ def main():
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
         "DEVICE",
-        "FAULTS",
         "SANITIZE",
         "EMULATOR",
         "BUILD",
