@@ -93,7 +93,7 @@ Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values
   const Array<bf16> x(stream, values);
   Memory m(stream, c);
   const Array<uint8_t> q(stream, values.size());
-  const WeightWords words{m.scale(c), m.seen(), m.statistics.data(), m.not_finite.data(), c.power_of_two, c.lacks};
+  const WeightScaleRefs words{m.scale(c), m.seen(), m.statistics.data(), m.not_finite.data(), c.power_of_two, c.lacks};
   std::vector<WeightRange> stretches;
   size_t begin = 0;
   for (const size_t end : c.cuts)
@@ -103,8 +103,8 @@ Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values
     for (int i = 0; i < int(stretches.size()); i += together)
       f(table.all().part(i, std::min(together, int(stretches.size()) - i)));
   };
-  if (words.needs_amax()) each([&](const WeightStretches& part) { weight_amax(stream, part); });
-  each([&](const WeightStretches& part) { quantize(stream, part, words); });
+  if (words.needs_amax()) each([&](const WeightRanges& part) { weight_amax(stream, part); });
+  each([&](const WeightRanges& part) { quantize(stream, part, words); });
   const bool in_place = m.by_rows.bytes() == values.size();
   if (in_place) m.by_rows.data = q.data();
   const auto whole =
@@ -177,8 +177,8 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
   const Array<uint32_t> not_finite(stream, std::vector{~0u});
   const Array<QuantizeStatistics> statistics(stream,
                                              std::vector<QuantizeStatistics>(size_t(count), {0, ~0u, 0, 0, 0, 0, 0}));
-  const WeightWords words{c.given ? scale.data() : nullptr, seen.data(), statistics.data(), not_finite.data(),
-                          c.power_of_two};
+  const WeightScaleRefs words{c.given ? scale.data() : nullptr, seen.data(), statistics.data(), not_finite.data(),
+                              c.power_of_two};
   std::vector<WeightMatrix> matrices;
   for (int i = 0; i < count; ++i) {
     const auto [rows, columns] = shapes[size_t(i)];
@@ -319,12 +319,12 @@ void check_rows(Checker& checker) {
   const Array<bf16> x(stream, values);
   constexpr int width = 300;
   // Two ranks, the second of which has what the first lacks of rows 0 and 1; none has row 2.
-  const std::vector<std::vector<RowStretch>> ranks = {{{x.data(), 0, 7}, {x.data() + 300, 0, 300}, {nullptr, 0, 0}},
-                                                      {{x.data() + 7, 7, 293}, {nullptr, 0, 0}, {nullptr, 0, 0}}};
+  const std::vector<std::vector<RowRange>> ranks = {{{x.data(), 0, 7}, {x.data() + 300, 0, 300}, {nullptr, 0, 0}},
+                                                    {{x.data() + 7, 7, 293}, {nullptr, 0, 0}, {nullptr, 0, 0}}};
   std::vector<std::vector<float>> spread;
   for (const auto& rows : ranks) {
     const Array<float> out(stream, 3 * width);
-    const Table<RowStretch> table(stream, rows);
+    const Table<RowRange> table(stream, rows);
     scatter_rows(stream, out.tensor({3, width}), table.all());
     spread.push_back(out.download());
   }
@@ -335,7 +335,7 @@ void check_rows(Checker& checker) {
   }
   checker.same_bits("rows of two ranks, summed", sum, want);
   const Array<float> out(stream, 3 * width);
-  const Table<RowStretch> table(stream, ranks[0]);
+  const Table<RowRange> table(stream, ranks[0]);
   const auto refused = [&](const char* what, const char* expected, const Tensor& out) {
     checker.refused(what, expected, [&] { scatter_rows(stream, out, table.all()); });
   };

@@ -88,16 +88,16 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) atomic_max(bits_of(stretch.amax), largest);
 }
 
-__device__ __forceinline__ float scale_from(const float* amax, int tensor, const WeightWords& words) {
-  if (words.scale && words.scale[tensor] != 0) return words.scale[tensor];
-  return scale_of(bits_at(amax), largest_fp8(Fp8Format::e4m3), words.power_of_two);
+__device__ __forceinline__ float scale_from(const float* amax, int tensor, const WeightScaleRefs& refs) {
+  if (refs.scale && refs.scale[tensor] != 0) return refs.scale[tensor];
+  return scale_of(bits_at(amax), largest_fp8(Fp8Format::e4m3), refs.power_of_two);
 }
 
 __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const WeightRange* __restrict__ table, int count,
-                                                                      unsigned first_block, WeightWords words) {
+                                                                      unsigned first_block, WeightScaleRefs refs) {
   const unsigned block = blockIdx.x + first_block;
   const WeightRange stretch = entry_of(table, count, block);
-  const float scale = scale_from(stretch.amax, stretch.tensor, words);
+  const float scale = scale_from(stretch.amax, stretch.tensor, refs);
   Vector<bf16, kUnit> magnitudes = {};
   int values = 0, saturated = 0, underflowed = 0;
   uint8_t* q = assume_global(stretch.q);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const Weig
 #pragma unroll
               for (int j = 0; j < kUnit; ++j)
                 if (here < kUnit && j < here) q[first + j] = bytes[j];
-              if (!words.statistics) return;
+              if (!refs.statistics) return;
               values += here;
 #pragma unroll
               for (int j = 0; j < kUnit; ++j) {
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const Weig
                 underflowed += v[j] != 0 && (bytes[j] & 0x7f) == 0;
               }
             });
-  QuantizeStatistics* statistics = words.statistics ? words.statistics + stretch.tensor : nullptr;
+  QuantizeStatistics* statistics = refs.statistics ? refs.statistics + stretch.tensor : nullptr;
   if (statistics) add_statistics(*statistics, values, saturated, underflowed);
   const uint32_t largest = block_max(max_value(magnitudes));
   if (threadIdx.x != 0) return;
-  if (words.seen) atomic_max(bits_of(words.seen + stretch.tensor), largest);
-  if (largest >= kInfinity && words.not_finite) atomic_min(words.not_finite, stretch.number);
+  if (refs.seen) atomic_max(bits_of(refs.seen + stretch.tensor), largest);
+  if (largest >= kInfinity && refs.not_finite) atomic_min(refs.not_finite, stretch.number);
   if (!statistics) return;
   atomic_max(&statistics->amax, largest);
   atomic_max(&statistics->largest_scale, float_to_bits(scale));
@@ -160,21 +160,21 @@ __global__ void __launch_bounds__(kTileThreads)
 template <int width>
 __global__ void __launch_bounds__(kTileThreads)
     quantize_matrices_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile,
-                             WeightWords words) {
+                             WeightScaleRefs refs) {
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
   const int t = m.tensor;
   const TileArguments a{assume_global(m.by_rows),
                         assume_global(m.by_columns),
-                        words.power_of_two,
+                        refs.power_of_two,
                         m.amax,
                         m.row_amax,
                         m.column_amax,
-                        words.scale ? words.scale + t : nullptr,
-                        words.seen ? words.seen + t : nullptr,
-                        words.not_finite,
+                        refs.scale ? refs.scale + t : nullptr,
+                        refs.seen ? refs.seen + t : nullptr,
+                        refs.not_finite,
                         m.number,
-                        words.statistics ? words.statistics + t : nullptr};
+                        refs.statistics ? refs.statistics + t : nullptr};
   quantize_tile<PlainSource, width>(a, PlainSource{::assume_global(m.x)}, m.by_rows.rows, m.by_rows.columns,
                                     place_in(m, tile));
 }
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kTileThreads)
 // `width`: bytes per load from q.
 template <int width>
 __global__ void __launch_bounds__(kTileThreads)
-    arrange_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile, WeightWords words) {
+    arrange_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile, WeightScaleRefs refs) {
   auto& tile = shared_memory<ByteTile>();
   const WeightMatrix& m = entry_of(table, count, blockIdx.x + first_tile);
   const TilePlace at = place_in(m, blockIdx.x + first_tile);
@@ -193,14 +193,14 @@ __global__ void __launch_bounds__(kTileThreads)
   __syncthreads();
   write_transposed(tile, by_columns, at);
   if (at.down == 0 && at.across == 0 && threadIdx.x == 0)
-    by_rows.factors[0] = by_columns.factors[0] = 1.0f / scale_from(m.amax, m.tensor, words);
+    by_rows.factors[0] = by_columns.factors[0] = 1.0f / scale_from(m.amax, m.tensor, refs);
 }
 
 // ---- rows
 
 __global__ void __launch_bounds__(kThreads)
-    spread_rows_kernel(float* __restrict__ out, size_t width, const RowStretch* __restrict__ table) {
-  const RowStretch row = table[blockIdx.y];
+    spread_rows_kernel(float* __restrict__ out, size_t width, const RowRange* __restrict__ table) {
+  const RowRange row = table[blockIdx.y];
   const size_t i = size_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= width) return;
   const bool here = i >= row.first && i - row.first < row.count;
@@ -237,7 +237,7 @@ Span words_of(const DeviceTable<Entry>& part, T* words) {
 }
 
 size_t blocks_of(const WeightRange& stretch) { return blocks_for(stretch.count, kPiece); }
-unsigned blocks_of(const WeightStretches& part) {
+unsigned blocks_of(const WeightRanges& part) {
   const WeightRange& last = part.on_host[part.count - 1];
   return last.first_block + unsigned(blocks_of(last)) - part.on_host[0].first_block;
 }
@@ -257,9 +257,9 @@ void require_entries(const char* who, const DeviceTable<Entry>& part) {
 }
 
 template <class Entry>
-void require_scales(const char* who, const DeviceTable<Entry>& part, const WeightWords& words) {
+void require_scales(const char* who, const DeviceTable<Entry>& part, const WeightScaleRefs& refs) {
   for (int i = 0; i < part.count; ++i)
-    REQUIRE(!words.needs_amax() || part.on_host[i].amax, "%s: tensor %d has neither a scale nor a largest number", who,
+    REQUIRE(!refs.needs_amax() || part.on_host[i].amax, "%s: tensor %d has neither a scale nor a largest number", who,
             part.on_host[i].tensor);
 }
 
@@ -331,7 +331,7 @@ void place(std::vector<WeightMatrix>& table) {
   REQUIRE(tiles <= INT32_MAX, "matrices of %zu tiles: a launch takes 2^31-1", tiles);
 }
 
-void weight_amax(Stream& stream, const WeightStretches& part) {
+void weight_amax(Stream& stream, const WeightRanges& part) {
   require_entries("weight_amax", part);
   const Span x = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.x, s.count); });
   const Span amax = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.amax, 1); });
@@ -340,26 +340,26 @@ void weight_amax(Stream& stream, const WeightStretches& part) {
       kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block);
 }
 
-void quantize(Stream& stream, const WeightStretches& part, const WeightWords& words) {
+void quantize(Stream& stream, const WeightRanges& part, const WeightScaleRefs& refs) {
   require_entries("quantize", part);
-  require_scales("quantize", part, words);
+  require_scales("quantize", part, refs);
   const Span x = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.x, s.count); });
   const Span q = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.q, s.count); });
   const Span amax =
-      span_of(part, [&](Span& span, const WeightRange& s) { span.add(words.needs_amax() ? s.amax : nullptr, 1); });
+      span_of(part, [&](Span& span, const WeightRange& s) { span.add(refs.needs_amax() ? s.amax : nullptr, 1); });
   launch<quantize_stretches_kernel>({stream,
                                      "quantize_stretches",
-                                     {q.written(), x.read(), amax.read(), words_of(part, words.scale).read(),
-                                      words_of(part, words.seen).written(), words_of(part, words.statistics).written(),
-                                      updates(words.not_finite, 1), reads(part.on_device, size_t(part.count))}},
+                                     {q.written(), x.read(), amax.read(), words_of(part, refs.scale).read(),
+                                      words_of(part, refs.seen).written(), words_of(part, refs.statistics).written(),
+                                      updates(refs.not_finite, 1), reads(part.on_device, size_t(part.count))}},
                                     blocks_of(part), kThreads, sizeof(WarpMaxima), part.on_device, part.count,
-                                    part.on_host[0].first_block, words);
+                                    part.on_host[0].first_block, refs);
 }
 
-bool needs_amax(const WeightMatrices& part, const WeightWords& words) {
+bool needs_amax(const WeightMatrices& part, const WeightScaleRefs& refs) {
   return std::any_of(part.on_host, part.on_host + part.count, [&](const WeightMatrix& m) {
     return m.by_rows.has_row_scales() || m.by_columns.has_row_scales() ||
-           (words.needs_amax() && (m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale()));
+           (refs.needs_amax() && (m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale()));
   });
 }
 
@@ -374,22 +374,22 @@ void quantize_amax(Stream& stream, const WeightMatrices& part) {
   });
 }
 
-void quantize(Stream& stream, const WeightMatrices& part, const WeightWords& words) {
+void quantize(Stream& stream, const WeightMatrices& part, const WeightScaleRefs& refs) {
   require_entries("quantize", part);
   with_vectors(part, [&](auto width) {
     launch<quantize_matrices_kernel<decltype(width)::value>>(
         {stream,
          "quantize",
-         {operands_of(part).written(), maxima_of(part).read(), words_of(part, words.scale).read(),
-          words_of(part, words.seen).written(), words_of(part, words.statistics).written(),
-          updates(words.not_finite, 1), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
-        tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile, words);
+         {operands_of(part).written(), maxima_of(part).read(), words_of(part, refs.scale).read(),
+          words_of(part, refs.seen).written(), words_of(part, refs.statistics).written(), updates(refs.not_finite, 1),
+          numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
+        tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile, refs);
   });
 }
 
-void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, const WeightWords& words) {
+void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, const WeightScaleRefs& refs) {
   require_entries("transpose_gathered_weights", part);
-  require_scales("transpose_gathered_weights", part, words);
+  require_scales("transpose_gathered_weights", part, refs);
   for (int i = 0; i < part.count; ++i) {
     const WeightMatrix& m = part.on_host[i];
     REQUIRE(m.by_rows.scaling == Scaling::tensor && m.by_columns.scaling == Scaling::tensor,
@@ -404,19 +404,19 @@ void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, cons
     launch<arrange_kernel<decltype(width)::value>>(
         {stream,
          "transpose_gathered_weights",
-         {q.read(), operands_of(part).written(), (words.needs_amax() ? maxima_of(part) : Span{}).read(),
-          words_of(part, words.scale).read(), reads(part.on_device, size_t(part.count))}},
-        tiles_of(part), kTileThreads, sizeof(ByteTile), part.on_device, part.count, part.on_host[0].first_tile, words);
+         {q.read(), operands_of(part).written(), (refs.needs_amax() ? maxima_of(part) : Span{}).read(),
+          words_of(part, refs.scale).read(), reads(part.on_device, size_t(part.count))}},
+        tiles_of(part), kTileThreads, sizeof(ByteTile), part.on_device, part.count, part.on_host[0].first_tile, refs);
   });
 }
 
-void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowStretch>& part) {
+void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowRange>& part) {
   const char* who = "scatter_rows";
   require_entries(who, part);
   require_tensor(who, "out", out, DType::fp32, {part.count, -1});
   const size_t width = size_t(out.columns());
   const Span x =
-      span_of(part, [](Span& span, const RowStretch& row) { span.add(row.count ? row.x : nullptr, row.count); });
+      span_of(part, [](Span& span, const RowRange& row) { span.add(row.count ? row.x : nullptr, row.count); });
   for (int i = 0; i < part.count; ++i)
     REQUIRE(part.on_host[i].first <= width && part.on_host[i].count <= width - part.on_host[i].first,
             "scatter_rows: %zu numbers from %zu in a row of %zu", part.on_host[i].count, part.on_host[i].first, width);

@@ -21,7 +21,7 @@ struct DeviceTable {
 
 // The arguments that all tensors have in common, as in Quantization. `scale`, `seen` and `statistics` point to the
 // words of tensor 0; `not_finite` is one word for all.
-struct WeightWords {
+struct WeightScaleRefs {
   const float* scale = nullptr;  // if known beforehand: amax is not read then
   float* seen = nullptr;
   QuantizeStatistics* statistics = nullptr;
@@ -37,18 +37,18 @@ struct WeightRange {
   uint8_t* q;
   size_t count;
   float* amax;      // of the tensor
-  int tensor;       // its index in the arrays of WeightWords
+  int tensor;       // its index in the arrays of WeightScaleRefs
   uint32_t number;  // reported in not_finite, as in Quantization
   unsigned first_block = 0;
 };
-using WeightStretches = DeviceTable<WeightRange>;
+using WeightRanges = DeviceTable<WeightRange>;
 // Assigns to each entry its blocks in a launch over the whole table. Call it before the table is copied to the device.
 // Throws if a stretch is empty or not aligned.
 void place(std::vector<WeightRange>& table);
 
 // Raises each stretch's amax to the largest |x| of the stretch; NaN counts as the largest, by its bits.
-void weight_amax(Stream& stream, const WeightStretches& stretches);
-void quantize(Stream& stream, const WeightStretches& stretches, const WeightWords& words);
+void weight_amax(Stream& stream, const WeightRanges& stretches);
+void quantize(Stream& stream, const WeightRanges& stretches, const WeightScaleRefs& refs);
 
 // A matrix x (rows, columns), which is quantized in both orientations; or its FP8 bytes q (rows, columns), contiguous.
 // by_rows.data may be q itself.
@@ -66,20 +66,20 @@ using WeightMatrices = DeviceTable<WeightMatrix>;
 void place(std::vector<WeightMatrix>& table);
 
 // Returns true if quantize_amax must run before quantize.
-bool needs_amax(const WeightMatrices& matrices, const WeightWords& words);
+bool needs_amax(const WeightMatrices& matrices, const WeightScaleRefs& refs);
 // Raises amax, row_amax and column_amax, which the caller has cleared.
 void quantize_amax(Stream& stream, const WeightMatrices& matrices);
-void quantize(Stream& stream, const WeightMatrices& matrices, const WeightWords& words);
+void quantize(Stream& stream, const WeightMatrices& matrices, const WeightScaleRefs& refs);
 // From each matrix's q, with one scale: writes the transpose, zero-padded, a padded copy unless by_rows.data is q, and
 // the factors of both. Throws unless both operands have one scale.
-void transpose_gathered_weights(Stream& stream, const WeightMatrices& matrices, const WeightWords& words);
+void transpose_gathered_weights(Stream& stream, const WeightMatrices& matrices, const WeightScaleRefs& refs);
 
 // Elements first .. first+count-1 of a row, which are at x; none if count is 0.
-struct RowStretch {
+struct RowRange {
   const bf16* x;
   size_t first, count;
 };
 // Writes to out (rows, width), in fp32, the elements of each row's stretch, and -0 elsewhere. Summed over ranks with
 // different stretches these give the whole rows bit for bit, since adding -0 changes nothing. Throws unless `out` has a
 // row for each entry of the table, and each stretch fits into its row.
-void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowStretch>& rows);
+void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowRange>& rows);

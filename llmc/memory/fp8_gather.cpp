@@ -35,11 +35,11 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
   if (count)
     stretches_on_device_ = plan.add_array<WeightRange>(Segment::device, "FP8 weights", "table of stretches", count);
   rows_on_device_ =
-      plan.add_array<RowStretch>(Segment::device, "FP8 weights", "table of norms", size_t(config.L) * vectors);
+      plan.add_array<RowRange>(Segment::device, "FP8 weights", "table of norms", size_t(config.L) * vectors);
 }
 
-void Fp8Gather::prepare(const Tensor& largest, const std::function<Tensor(int)>& own) {
-  largest_ = largest;
+void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(int)>& own) {
+  weight_amax_ = weight_amax;
   rows_.assign(rows_on_device_.count(), {nullptr, 0, 0});
   for (int layer = 0; layer < config_.L; ++layer) {
     first_stretch_.push_back(int(stretches_.size()));
@@ -48,7 +48,7 @@ void Fp8Gather::prepare(const Tensor& largest, const std::function<Tensor(int)>&
     uint8_t* bytes = own_bytes(layer).as<uint8_t>();
     for_product_stretches(layer, [&](Product product, size_t at, size_t count) {
       const int number = fp8_tensor_id(layer, product, Role::weight);
-      stretches_.push_back({weights + at, bytes + at, count, largest_.at(layer).as<float>() + int(product), number,
+      stretches_.push_back({weights + at, bytes + at, count, weight_amax_.at(layer).as<float>() + int(product), number,
                             nonfinite_code(number)});
     });
     const int unit = layout_.block_unit(layer);
@@ -93,28 +93,28 @@ void Fp8Gather::for_product_stretches(int layer, F&& f) const {
   }
 }
 
-WeightStretches Fp8Gather::stretches(int first, int count) const {
+WeightRanges Fp8Gather::stretches(int first, int count) const {
   const int begin = first_stretch_[size_t(first)], end = first_stretch_[size_t(first + count)];
   return table_.part(begin, end - begin);
 }
 
 // Computes the amaxes of the blocks' products over all ranks, unless the scales are known beforehand.
 void Fp8Gather::find_scales(int first, int count) {
-  if (!scales_.weight_words().needs_amax()) return;
-  const Tensor largest = largest_.rows(first, count);
+  if (!scales_.weight_refs().needs_amax()) return;
+  const Tensor amax = weight_amax_.rows(first, count);
   if (!found_) {
-    clear(communication_, largest);
+    clear(communication_, amax);
     if (stretches(first, count).count) weight_amax(communication_, stretches(first, count));
   }
-  sharding_.all_reduce_max(communication_, largest);
+  sharding_.all_reduce_max(communication_, amax);
 }
 
 void Fp8Gather::quantize(int first, int count) {
-  const Fp8ScaleRefs words = scales_.weight_words();
+  const Fp8ScaleRefs refs = scales_.weight_refs();
   if (stretches(first, count).count)
     ::quantize(communication_, stretches(first, count),
-               {words.scale, words.seen, words.statistics, scales_.weights_not_finite(), settings_.power_of_two,
-                words.may_lack_scale});
+               {refs.scale, refs.seen, refs.statistics, scales_.weights_not_finite(), settings_.power_of_two,
+                refs.may_lack_scale});
   std::fill_n(quantized_.begin() + first, count, true);
 }
 

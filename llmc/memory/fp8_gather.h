@@ -25,9 +25,9 @@ class Fp8Gather {
   // Gathered blocks use slots 0 .. slots-1 in turn.
   Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, const ParameterLayout& layout,
             const Sharding& sharding, Fp8Scales& scales, int slots, Stream& communication);
-  // Call this once the plan has memory: it makes the tables. `largest` (L, kProducts), in symmetric memory, holds the
-  // amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
-  void prepare(const Tensor& largest, const std::function<Tensor(int layer)>& own);
+  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProducts), in symmetric memory, holds
+  // the amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
+  void prepare(const Tensor& weight_amax, const std::function<Tensor(int layer)>& own);
 
   static bool takes(const Fp8Settings& settings, const Sharding& sharding, int layer) {
     return settings.all_gather && settings.per_tensor_scale() && sharding.stage.shards_state() && layer >= 0 &&
@@ -35,7 +35,7 @@ class Fp8Gather {
   }
   bool takes(int layer) const { return takes(settings_, sharding_, layer); }
 
-  // Call this after the weights have changed. `found`: the amaxes of this rank's parts are in `largest`.
+  // Call this after the weights have changed. `found`: the amaxes of this rank's parts are in `weight_amax`.
   void updated(bool found);
   // Call this after a CUDA graph has updated the weights and repeated what updated() enqueued last. It enqueues
   // nothing.
@@ -48,7 +48,7 @@ class Fp8Gather {
  private:
   Tensor own_bytes(int layer) const;
   // Returns the ranges of blocks first .. first+count-1.
-  WeightStretches stretches(int first, int count) const;
+  WeightRanges stretches(int first, int count) const;
   void find_scales(int first, int count);
   void quantize(int first, int count);
   void gather_vectors();
@@ -68,14 +68,14 @@ class Fp8Gather {
   PlannedTensor bytes_, own_;  // (slots, unit); own: stage 3, (L, part) of all blocks; else parts lie in `bytes`
   PlannedTensor spread_;       // vectors with this rank's elements, as fp32; the ranks sum them
   PlannedTensor vectors_;      // (L, vectors of a block, widest)
-  Tensor largest_;
+  Tensor weight_amax_;
   PlannedArray<WeightRange> stretches_on_device_;
-  PlannedArray<RowStretch> rows_on_device_;
+  PlannedArray<RowRange> rows_on_device_;
   std::vector<WeightRange> stretches_;  // those of all blocks, in order
   std::vector<int> first_stretch_;      // index of each block's first one, and the end
-  std::vector<RowStretch> rows_;        // one for each vector of each block
-  WeightStretches table_{};
-  DeviceTable<RowStretch> row_table_{};
+  std::vector<RowRange> rows_;          // one for each vector of each block
+  WeightRanges table_{};
+  DeviceTable<RowRange> row_table_{};
   std::vector<bool> quantized_;  // for each block: its part has been quantized since the last update
   bool vectors_gathered_ = false, found_ = false;
 };

@@ -91,7 +91,7 @@ void Fp8Scales::restore(History history) {
           "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors", history.amax.size(),
           history.scales.size(), tensors);
   recorded_ = int64_t(steps);
-  words_ = {};
+  refs_ = {};
   clear(compute_, amax_);
   const std::vector<QuantizeStatistics> nothing(tensors, QuantizeStatistics{0, ~0u, 0, 0, 0, 0, 0});
   if (count_every_) {
@@ -117,7 +117,7 @@ void Fp8Scales::restore(History history) {
   compute_.synchronize();
 }
 
-Fp8ScaleRefs Fp8Scales::weight_words() const {
+Fp8ScaleRefs Fp8Scales::weight_refs() const {
   return {nullptr, scales(), may_lack_scale_, seen_->as<float>(), counts_weights_ ? statistics_.get() : nullptr};
 }
 
@@ -127,11 +127,11 @@ void Fp8Scales::begin_step(int64_t step) {
 }
 
 void Fp8Scales::begin_pass(bool training) {
-  words_ = {amax_->as<float>(), scales(), may_lack_scale_,
-            settings_.delayed() && training ? seen_->as<float>() : nullptr,
-            counts_ && training ? statistics_.get() : nullptr};
-  if (words_.needs_amax()) clear(compute_, amax_);
-  shares_amax_ = training && settings_.delayed() && words_.needs_amax() && all_ranks_.size() > 1;
+  refs_ = {amax_->as<float>(), scales(), may_lack_scale_,
+           settings_.delayed() && training ? seen_->as<float>() : nullptr,
+           counts_ && training ? statistics_.get() : nullptr};
+  if (refs_.needs_amax()) clear(compute_, amax_);
+  shares_amax_ = training && settings_.delayed() && refs_.needs_amax() && all_ranks_.size() > 1;
 }
 
 void Fp8Scales::start_all_reduce() {

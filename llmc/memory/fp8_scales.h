@@ -53,10 +53,10 @@ class Fp8Scales {
            (!settings_.delayed() || recorded_ > 0);
   }
 
-  const Fp8ScaleRefs& words() const { return words_; }
+  const Fp8ScaleRefs& refs() const { return refs_; }
   // For weights, which change the history and the counts in whatever pass they are quantized. Their amaxes are kept
   // elsewhere.
-  Fp8ScaleRefs weight_words() const;
+  Fp8ScaleRefs weight_refs() const;
   uint32_t* not_finite() const { return &step_state_->fp8_not_finite; }
   // The same for weights that are quantized on another stream than compute; finish_step() copies it to the state.
   uint32_t* weights_not_finite() const { return weights_not_finite_; }
@@ -108,7 +108,7 @@ class Fp8Scales {
   PlannedArray<uint32_t> entries_, weights_not_finite_;
   PlannedArray<QuantizeStatistics> statistics_, nothing_;  // on the device
   PlannedArray<QuantizeStatistics> counted_;               // on the host
-  Fp8ScaleRefs words_;
+  Fp8ScaleRefs refs_;
   std::function<void(int)> share_amax_;
   Event computed_, compared_;
   bool shares_amax_ = false;

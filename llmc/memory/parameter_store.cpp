@@ -30,9 +30,9 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& 
     for (const Product product : kEachProduct)
       any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, product) && !gathered(layer));
   }
-  finds_largest_ = scales && fp8.finds_largest_weights();
+  finds_weight_amax_ = scales && fp8.finds_weight_amax();
   if (scales && fp8.per_tensor_scale())
-    largest_ = plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProducts});
+    weight_amax_ = plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProducts});
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
   size_t size = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
@@ -57,10 +57,11 @@ void ParameterStore::plan_slots(MemoryPlan& plan, Device& device) {
 }
 
 void ParameterStore::prepare() {
-  if (largest_) clear(compute_, largest_);  // the ranks all-reduce the words of products in bf16, too
-  if (fp8_gather_) fp8_gather_->prepare(largest_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
+  if (weight_amax_) clear(compute_, weight_amax_);  // the ranks all-reduce the words of products in bf16, too
+  if (fp8_gather_)
+    fp8_gather_->prepare(weight_amax_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
   if (quantized_)
-    quantized_->prepare(compute_, largest_, [&](int layer) {
+    quantized_->prepare(compute_, weight_amax_, [&](int layer) {
       const int unit = layout_.block_unit(layer);
       return travels_in_fp8(unit) ? fp8_gather_->gathered(layer) : whole(unit);
     });
@@ -94,18 +95,18 @@ void ParameterStore::changed() {
   awaited_.assign(awaited_.size(), false);
 }
 
-void ParameterStore::updated(bool found_largest) {
+void ParameterStore::updated(bool has_weight_amax) {
   changed();
-  found_largest_ = found_largest;
-  if (!sharding_.stage.shards_state() && found_largest) all_reduce_max(largest_);
+  has_weight_amax_ = has_weight_amax;
+  if (!sharding_.stage.shards_state() && has_weight_amax) all_reduce_max(weight_amax_);
   if (!sharding_.stage.shards_state()) return;
   updated_.record(compute_);
-  const bool compare = found_largest && any_in_bf16_;
+  const bool compare = has_weight_amax && any_in_bf16_;
   if (!compare && !fp8_gather_) return;
   communication_.wait(updated_);
   moved_since_update_ = true;
-  if (compare) sharding_.all_reduce_max(communication_, largest_);
-  if (fp8_gather_) fp8_gather_->updated(found_largest);
+  if (compare) sharding_.all_reduce_max(communication_, weight_amax_);
+  if (fp8_gather_) fp8_gather_->updated(has_weight_amax);
 }
 
 void ParameterStore::gather(int unit) {
@@ -150,7 +151,7 @@ UnitTensors ParameterStore::get(int unit) {
   await(unit);
   const int layer = layout_.units[size_t(unit)].layer;
   if (quantized_ && layer >= 0 && !quantized_now_[size_t(unit)]) {
-    quantized_->make(compute_, layer, found_largest_, [this](const Tensor& numbers) { all_reduce_max(numbers); });
+    quantized_->make(compute_, layer, has_weight_amax_, [this](const Tensor& numbers) { all_reduce_max(numbers); });
     quantized_now_[size_t(unit)] = true;
   }
   if (travels_in_fp8(unit)) return {layout_, unit, {}, fp8_gather_->vectors(layer)};

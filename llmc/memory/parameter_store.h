@@ -45,10 +45,10 @@ class ParameterStore {
   Tensor local_shard(int first_unit, int units = 1) const;
   // Returns the memory (L, kProducts) in which an update leaves the amaxes of this rank's weights. The caller clears it
   // first. Absent if the amaxes are not needed.
-  Tensor largest_weights() const { return finds_largest_ ? *largest_ : Tensor(); }
-  // Call this after all weights were updated on the compute stream. `found_largest`: largest_weights() holds their
+  Tensor weight_amax() const { return finds_weight_amax_ ? *weight_amax_ : Tensor(); }
+  // Call this after all weights were updated on the compute stream. `has_weight_amax`: weight_amax() holds their
   // amaxes.
-  void updated(bool found_largest = false);
+  void updated(bool has_weight_amax = false);
   // Call this after a CUDA graph has updated the weights. It marks all gathered and quantized copies as out of date,
   // and enqueues nothing.
   void changed();
@@ -81,8 +81,8 @@ class ParameterStore {
   std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it
   Event updated_, computed_, agreed_;
   bool moved_since_update_ = true;  // the communication stream has waited for the last update
-  PlannedTensor largest_;           // (L, kProducts), if a tensor has one scale
-  bool finds_largest_ = false, found_largest_ = false;
+  PlannedTensor weight_amax_;       // (L, kProducts), if a tensor has one scale
+  bool finds_weight_amax_ = false, has_weight_amax_ = false;
   bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
   std::optional<Fp8Gather> fp8_gather_;
   std::optional<QuantizedWeights> quantized_;

@@ -66,8 +66,8 @@ WeightMatrix QuantizedWeights::matrix(int layer, Product product, const Tensor& 
   const auto maxima = [&](int kind, bool wanted) {
     return wanted ? maxima_->as<float>() + maxima_at_[kind][int(product)] : nullptr;
   };
-  m.amax = largest_ ? largest_.at(layer).as<float>() + int(product)
-                    : maxima(0, m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale());
+  m.amax = weight_amax_ ? weight_amax_.at(layer).as<float>() + int(product)
+                        : maxima(0, m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale());
   m.row_amax = maxima(1, m.by_rows.has_row_scales());
   m.column_amax = maxima(2, m.by_columns.has_row_scales());
   m.tensor = fp8_tensor_id(layer, product, Role::weight);
@@ -75,8 +75,8 @@ WeightMatrix QuantizedWeights::matrix(int layer, Product product, const Tensor& 
   return m;
 }
 
-void QuantizedWeights::prepare(Stream& stream, const Tensor& largest, const std::function<Tensor(int)>& source) {
-  largest_ = largest;
+void QuantizedWeights::prepare(Stream& stream, const Tensor& weight_amax, const std::function<Tensor(int)>& source) {
+  weight_amax_ = weight_amax;
   for (int layer = 0; layer < config_.L; ++layer)
     for (const Product product : kEachProduct) {
       const bool here = settings_.quantizes(layer, product);
@@ -101,15 +101,15 @@ void QuantizedWeights::make(Stream& stream, int layer, bool found, const AllRedu
   if (count == 0) return;
   const WeightMatrices block =
       table_.part(*std::find_if(begin, begin + kProducts, [](int i) { return i >= 0; }), count);
-  const Fp8ScaleRefs words = scales_.weight_words();
-  const WeightWords common{
-      words.scale, words.seen, words.statistics, scales_.not_finite(), settings_.power_of_two, words.may_lack_scale};
+  const Fp8ScaleRefs refs = scales_.weight_refs();
+  const WeightScaleRefs common{
+      refs.scale, refs.seen, refs.statistics, scales_.not_finite(), settings_.power_of_two, refs.may_lack_scale};
   if (block.on_host[0].q) return transpose_gathered_weights(stream, block, common);
   if (!found && needs_amax(block, common)) {
-    const Tensor maxima = largest_ ? largest_.at(layer) : *maxima_;
+    const Tensor maxima = weight_amax_ ? weight_amax_.at(layer) : *maxima_;
     clear(stream, maxima);
     quantize_amax(stream, block);
-    if (largest_) all_reduce_max(maxima);
+    if (weight_amax_) all_reduce_max(maxima);
   }
   ::quantize(stream, block, common);
 }

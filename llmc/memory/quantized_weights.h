@@ -17,12 +17,12 @@ class QuantizedWeights {
   QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
                    const ParameterLayout& layout, Fp8Scales& scales, int slots,
                    const std::function<bool(int layer)>& gathered);
-  // Call this once the plan has memory: it makes the tables. `largest` (L, kProducts): the amax of each product of all
-  // blocks; absent unless a tensor has one scale. `source` returns the memory in which a block is found: its whole unit
-  // in bf16, or its FP8 bytes (uint8) in the layout of the unit.
-  void prepare(Stream& stream, const Tensor& largest, const std::function<Tensor(int layer)>& source);
+  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProducts): the amax of each product of
+  // all blocks; absent unless a tensor has one scale. `source` returns the memory in which a block is found: its whole
+  // unit in bf16, or its FP8 bytes (uint8) in the layout of the unit.
+  void prepare(Stream& stream, const Tensor& weight_amax, const std::function<Tensor(int layer)>& source);
 
-  // Makes the operands of a block in its slot from what its source now holds. `found`: `largest` holds the amaxes,
+  // Makes the operands of a block in its slot from what its source now holds. `found`: `weight_amax` holds the amaxes,
   // also of a block whose source is in bf16. Otherwise this function computes those of such a block, and
   // `all_reduce_max` must set numbers to the maximum over all ranks that share a weight.
   using AllReduceMax = std::function<void(const Tensor& numbers)>;
@@ -41,13 +41,13 @@ class QuantizedWeights {
   const ParameterLayout& layout_;
   Fp8Scales& scales_;
   std::vector<Slot> slots_;
-  // Offsets of the amaxes of the block that is being quantized: of its products, if `largest` does not keep them, of
-  // their rows, and of their columns. Only amaxes from which scales follow are planned.
+  // Offsets of the amaxes of the block that is being quantized: of its products, if `weight_amax` does not keep them,
+  // of their rows, and of their columns. Only amaxes from which scales follow are planned.
   size_t maxima_at_[3][kProducts] = {};
   PlannedTensor maxima_;
   PlannedArray<WeightMatrix> matrices_on_device_;
   std::vector<WeightMatrix> matrices_;  // those of all blocks, in order
   std::vector<int> matrix_of_;          // (L, kProducts): index into matrices_; -1: not in FP8
   WeightMatrices table_{};
-  Tensor largest_;
+  Tensor weight_amax_;
 };

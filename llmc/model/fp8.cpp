@@ -83,8 +83,8 @@ bool Fp8Settings::quantizes_block(int layer) const {
   return std::all_of(std::begin(kEachProduct), std::end(kEachProduct), [&](Product p) { return quantizes(layer, p); });
 }
 
-int Fp8Settings::word_of_largest(int layer, const char* product) const {
-  if (!finds_largest_weights() || layer < 0) return -1;
+int Fp8Settings::weight_amax_index(int layer, const char* product) const {
+  if (!finds_weight_amax() || layer < 0) return -1;
   for (const Product p : kEachProduct)
     if (strcmp(product_name(p), product) == 0) return quantizes(layer, p) ? layer * kProducts + int(p) : -1;
   return -1;

@@ -83,10 +83,10 @@ struct Fp8Settings {
   // True if each tensor has one scale, and the same in both orientations.
   bool per_tensor_scale() const { return recipe == Fp8Recipe::tensorwise || delayed(); }
   // True if an update must leave the amax of each product's weight, from which its scale follows.
-  bool finds_largest_weights() const { return recipe == Fp8Recipe::tensorwise; }
+  bool finds_weight_amax() const { return recipe == Fp8Recipe::tensorwise; }
   // Returns the index of a product's amax among all products of all blocks; -1: it has none. `product` is its name in
   // the table of tensors.
-  int word_of_largest(int layer, const char* product) const;
+  int weight_amax_index(int layer, const char* product) const;
   bool fast(bool forward) const { return forward && recipe != Fp8Recipe::blockwise; }
   Fp8Format format(Role role) const { return role == Role::output_gradient ? gradient : Fp8Format::e4m3; }
   // Returns the operand that a matrix (rows, columns) becomes, without memory: by rows, or by columns (its transpose).

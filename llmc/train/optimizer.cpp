@@ -55,7 +55,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
     for (const ParameterSlice& piece :
          layout_.slices(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
-      const int amax = fp8.word_of_largest(layout_.units[size_t(unit)].layer, piece.tensor->row->operand);
+      const int amax = fp8.weight_amax_index(layout_.units[size_t(unit)].layer, piece.tensor->row->operand);
       const size_t begin = span.count + piece.at;
       if (store_.rounds())
         ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.window(), amax});
@@ -109,11 +109,11 @@ void Optimizer::update(const Span& span, const Tensor& gradients, const Tensor& 
 void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   square_sum(state);
   global_norm_finish(compute_, state, Tensor(&state->square_sum, {1}));
-  const Tensor largest = parameters.largest_weights();
-  if (largest) clear(compute_, largest);
+  const Tensor amax = parameters.weight_amax();
+  if (amax) clear(compute_, amax);
   store_.begin_update();
   for (const Span& span : spans_)
     update(span, gradients.reduced_shard(span.first_unit, span.units),
-           parameters.local_shard(span.first_unit, span.units), state, {largest.as<float>(), size_t(largest.size())});
-  parameters.updated(bool(largest));
+           parameters.local_shard(span.first_unit, span.units), state, {amax.as<float>(), size_t(amax.size())});
+  parameters.updated(bool(amax));
 }

@@ -116,7 +116,7 @@ std::optional<Fp8Pass> Transformer::fp8_pass() const {
   if (!scales_) return {};
   Fp8Pass fp8{fp8_};
   fp8_scratch_->give(fp8);
-  fp8.scales = scales_->words();
+  fp8.scales = scales_->refs();
   fp8.not_finite = scales_->not_finite();
   fp8.share_amax = scales_->share_amax();
   fp8.observer = observer_ ? &observer_ : nullptr;
