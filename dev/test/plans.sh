@@ -30,6 +30,18 @@ for n in 1 2; do
   refused "$n: nothing that fits" "nothing of this fits" ranks $n "$train" "${short[@]}" --plan auto --memory-limit 1MiB
 done
 check "no run's folder is left by what was refused" eval '[ ! -e runs ]'
+echo "-- what sharding would save"
+unfit=(--dry-run --nodes 1 --model llama3-8b --seq-len 8192 --global-batch 8 --context-parallel-degree)
+for degree in 1 2 8; do
+  "$train" "${unfit[@]}" $degree >unfit.txt || [ $? = 2 ]
+  check "8 ranks, of which $degree split each sequence, would shard the state" grep -q -- "--zero-stage 3 shards .* over 8 ranks" unfit.txt
+done
+"$train" "${unfit[@]}" 1 --hybrid-shard-degree 1 >unfit.txt || [ $? = 2 ]
+check "replicas would not" eval '! grep -q -- "--zero-stage 3 shards" unfit.txt'
+refused "replicas, of which none shards" "it does not fit: " ranks 2 "$train" "${short[@]}" --memory-limit 10MiB --hybrid-shard-degree 1
+check "  are not told to" eval '! grep -q -- "--zero-stage 3" refused'
+ranks 2 "$train" --dry-run "${short[@]}" --zero-stage 3 --hybrid-shard-degree 1 >whole.txt
+check "  and the banner says why" grep -q "every rank keeps the whole state (--hybrid-shard-degree 1)" whole.txt
 host=(--dry-run "${short[@]}" --micro-batch 4 --activation-offload all --activation-loading-horizon 1 --host-memory-limit 40MiB)
 ranks 1 "$train" "${host[@]}" >one.txt
 ranks 2 "$train" "${host[@]}" >two.txt || [ $? = 2 ]

@@ -94,7 +94,7 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
            {"--reduce-dtype bf16", "--reduce-dtype changes nothing: there is one rank"},
            {"--reduce-dtype bf16", "", 2},
            {"--reduce-dtype bf16 --hybrid-shard-degree 1",
-            "--reduce-dtype changes nothing: no two ranks share a copy of the state", 2},
+            "--reduce-dtype changes nothing: each rank keeps a whole copy of the state", 2},
            {"--prefetch 2 --zero-stage 2", "--prefetch changes nothing: --zero-stage is not 3", 2},
            {"--prefetch 2 --zero-stage 3", "", 2},
            {"--tensor-parallel-overlap 1", "--tensor-parallel-overlap changes nothing: --tensor-parallel-degree is 1",

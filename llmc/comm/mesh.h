@@ -24,6 +24,9 @@ struct Mesh {
                      int hybrid_shard_degree = 0);
 
   int data_ranks() const { return replicate_degree * shard_degree; }
+  // Returns the number of ranks over which ZeRO shards one copy of the state. The ranks that split a sequence shard it
+  // too.
+  int state_shards() const { return shard_degree * context_degree; }
   int data_rank() const { return replicate_rank * shard_degree + shard_rank; }
 
   int degree(Axis axis) const;

@@ -8,13 +8,13 @@
 
 Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
                      const ParameterLayout& layout, const Sharding& sharding, Fp8Scales& scales, int slots,
-                     Stream& communication)
+                     Stream& gather_stream)
     : settings_(settings),
       config_(config),
       layout_(layout),
       sharding_(sharding),
       scales_(scales),
-      communication_(communication),
+      gather_stream_(gather_stream),
       slots_(slots),
       part_size_(layout.part_size(layout.block_unit(0))),
       quantized_(size_t(config.L), false) {
@@ -60,14 +60,14 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
   first_stretch_.push_back(int(stretches_.size()));
   place(stretches_);
   row_table_ = {rows_.data(), rows_on_device_, int(rows_.size())};
-  copy(communication_, rows_on_device_.get(), rows_.data(), rows_.size());
+  copy(gather_stream_, rows_on_device_.get(), rows_.data(), rows_.size());
   if (!stretches_.empty()) {  // else this rank's parts hold only norms and padding
     table_ = {stretches_.data(), stretches_on_device_, int(stretches_.size())};
-    copy(communication_, stretches_on_device_.get(), stretches_.data(), stretches_.size());
+    copy(gather_stream_, stretches_on_device_.get(), stretches_.data(), stretches_.size());
   }
   // Norms and padding are not quantized, but their bytes travel too.
-  clear(communication_, bytes_);
-  if (own_) clear(communication_, own_);
+  clear(gather_stream_, bytes_);
+  if (own_) clear(gather_stream_, own_);
 }
 
 // Returns where this rank's part of a block lies before it is gathered. Stage 3 has a buffer for the parts; stages 1
@@ -103,16 +103,16 @@ void Fp8Gather::find_scales(int first, int count) {
   if (!scales_.weight_refs().needs_amax()) return;
   const Tensor amax = weight_amax_.rows(first, count);
   if (!found_) {
-    clear(communication_, amax);
-    if (stretches(first, count).count) weight_amax(communication_, stretches(first, count));
+    clear(gather_stream_, amax);
+    if (stretches(first, count).count) weight_amax(gather_stream_, stretches(first, count));
   }
-  sharding_.all_reduce_max(communication_, amax);
+  sharding_.all_reduce_max(gather_stream_, amax);
 }
 
 void Fp8Gather::quantize(int first, int count) {
   const Fp8ScaleRefs refs = scales_.weight_refs();
   if (stretches(first, count).count)
-    ::quantize(communication_, stretches(first, count),
+    ::quantize(gather_stream_, stretches(first, count),
                {refs.scale, refs.seen, refs.statistics, scales_.weights_not_finite(), settings_.power_of_two,
                 refs.may_lack_scale});
   std::fill_n(quantized_.begin() + first, count, true);
@@ -137,12 +137,12 @@ void Fp8Gather::gather(int layer) {
     quantize(layer, 1);
   }
   if (!vectors_gathered_) gather_vectors();
-  sharding_.gather.all_gather(communication_, gathered(layer), own_bytes(layer));
+  sharding_.gather.all_gather(gather_stream_, gathered(layer), own_bytes(layer));
 }
 
 void Fp8Gather::gather_vectors() {
-  scatter_rows(communication_, spread_->first({row_table_.count, spread_->columns()}), row_table_);
-  sharding_.gather.all_reduce_sum(communication_, spread_);
-  cast(communication_, vectors_, spread_);
+  scatter_rows(gather_stream_, spread_->first({row_table_.count, spread_->columns()}), row_table_);
+  sharding_.gather.all_reduce_sum(gather_stream_, spread_);
+  cast(gather_stream_, vectors_, spread_);
   vectors_gathered_ = true;
 }

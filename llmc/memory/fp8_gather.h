@@ -8,7 +8,7 @@
 // that to find the amax, unless the update has left it (ParameterStore) or the scale is known beforehand. A gathered
 // parameter costs 2 more, for the transpose.
 //
-// All work of this class runs on the communication stream.
+// All work of this class runs on the gather stream.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ class Fp8Gather {
  public:
   // Gathered blocks use slots 0 .. slots-1 in turn.
   Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, const ParameterLayout& layout,
-            const Sharding& sharding, Fp8Scales& scales, int slots, Stream& communication);
+            const Sharding& sharding, Fp8Scales& scales, int slots, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProducts), in symmetric memory, holds
   // the amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
   void prepare(const Tensor& weight_amax, const std::function<Tensor(int layer)>& own);
@@ -62,7 +62,7 @@ class Fp8Gather {
   const ParameterLayout& layout_;
   const Sharding sharding_;
   Fp8Scales& scales_;
-  Stream& communication_;
+  Stream& gather_stream_;
   const int slots_;
   const size_t part_size_;
   PlannedTensor bytes_, own_;  // (slots, unit); own: stage 3, (L, part) of all blocks; else parts lie in `bytes`

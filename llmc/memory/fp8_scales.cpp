@@ -7,14 +7,14 @@
 #include "llmc/kernels/quantize.h"
 
 Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-                     Communicator& all_ranks, Device& device, Stream& compute, Stream& communication)
+                     Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream)
     : settings_(settings),
       tensors_(config.L * kProducts * kRoles),
       count_every_(count_every),
       device_(device),
       all_ranks_(all_ranks),
       compute_(compute),
-      communication_(communication),
+      reduce_stream_(reduce_stream),
       computed_(device),
       compared_(device) {
   const size_t tensors = size_t(tensors_);
@@ -36,9 +36,9 @@ Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaC
   }
   share_amax_ = [this](int number) {
     computed_.record(compute_);
-    communication_.wait(computed_);
-    all_ranks_.all_reduce_max(communication_, amax_->elements(number, 1));
-    compared_.record(communication_);
+    reduce_stream_.wait(computed_);
+    all_ranks_.all_reduce_max(reduce_stream_, amax_->elements(number, 1));
+    compared_.record(reduce_stream_);
     compute_.wait(compared_);
   };
 }
@@ -136,7 +136,7 @@ void Fp8Scales::begin_pass(bool training) {
 
 void Fp8Scales::start_all_reduce() {
   if (!settings_.delayed() || all_ranks_.size() == 1) return;
-  all_ranks_.all_reduce_max(communication_, seen_);
+  all_ranks_.all_reduce_max(reduce_stream_, seen_);
 }
 
 void Fp8Scales::finish_step() {

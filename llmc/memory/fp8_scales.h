@@ -25,7 +25,7 @@ class Fp8Scales {
  public:
   // Each `count_every`th step is counted; 0: no step is.
   Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
-            Communicator& all_ranks, Device& device, Stream& compute, Stream& communication);
+            Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream);
   Fp8Scales(const Fp8Scales&) = delete;
   // Call this once the plan has memory. `state`, on the device, receives the reports of overflows and of tensors with
   // an infinity or NaN.
@@ -37,7 +37,7 @@ class Fp8Scales {
   // such a pass do the ranks agree on amaxes for scales that are missing.
   void begin_step(int64_t step);
   void begin_pass(bool training);
-  // Call start_all_reduce() when the step's last backward is enqueued and `communication` waits for it: the amaxes are
+  // Call start_all_reduce() when the step's last backward is enqueued and `reduce_stream` waits for it: the amaxes are
   // all-reduced. Call finish_step() when `compute` waits for that: it computes the scales of the next step.
   void start_all_reduce();
   void finish_step();
@@ -100,7 +100,7 @@ class Fp8Scales {
   const int64_t count_every_;
   Device& device_;
   Communicator& all_ranks_;
-  Stream &compute_, &communication_;
+  Stream &compute_, &reduce_stream_;
   StepState* step_state_ = nullptr;
   PlannedTensor amax_, seen_;  // (tensors); the ranks all-reduce both
   PlannedTensor state_;        // the scales (tensors), then the amaxes of earlier steps (history, tensors)

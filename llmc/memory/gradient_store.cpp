@@ -7,13 +7,13 @@
 #include "llmc/kernels/initialize.h"
 
 GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, bool tied,
-                             DType travels_as, Device& device, Stream& compute, Stream& communication,
+                             DType travels_as, Device& device, Stream& compute, Stream& reduce_stream,
                              HostStreams* host)
     : layout_(layout),
       sharding_(sharding),
       tied_(tied),
       compute_(compute),
-      communication_(communication),
+      reduce_stream_(reduce_stream),
       host_(host),
       gradients_(plan.add(host ? Segment::pinned : Segment::symmetric, "gradients",
                           sharded() ? "gradients, a part" : "gradients", DType::fp32,
@@ -128,11 +128,11 @@ void GradientStore::clear_added(int unit) {
 }
 
 void GradientStore::sum_whole(const Tensor& whole) {
-  if (!rounded_) return sharding_.reduce.all_reduce_sum(communication_, whole);
+  if (!rounded_) return sharding_.reduce.all_reduce_sum(reduce_stream_, whole);
   const Tensor rounded = rounded_->elements(0, whole.size());
-  cast(communication_, rounded, whole);
-  sharding_.reduce.all_reduce_sum(communication_, rounded);
-  accumulate(communication_, whole, rounded, false);
+  cast(reduce_stream_, rounded, whole);
+  sharding_.reduce.all_reduce_sum(reduce_stream_, rounded);
+  accumulate(reduce_stream_, whole, rounded, false);
 }
 
 void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
@@ -140,22 +140,22 @@ void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
   if (rounded_) {
     const Tensor rounded = rounded_->elements(0, all.size());
     const Tensor own_rounded = rounded.elements(sharding_.part(layout_, unit), own.size());
-    cast(communication_, rounded, all);
-    sharding_.reduce.reduce_scatter_sum(communication_, own_rounded, rounded);
-    accumulate(communication_, sums, own_rounded, add);
+    cast(reduce_stream_, rounded, all);
+    sharding_.reduce.reduce_scatter_sum(reduce_stream_, own_rounded, rounded);
+    accumulate(reduce_stream_, sums, own_rounded, add);
   } else if (add) {
-    sharding_.reduce.reduce_scatter_sum(communication_, own, all);
-    accumulate(communication_, sums, own);
+    sharding_.reduce.reduce_scatter_sum(reduce_stream_, own, all);
+    accumulate(reduce_stream_, sums, own);
   } else {
-    sharding_.reduce.reduce_scatter_sum(communication_, sums, all);
+    sharding_.reduce.reduce_scatter_sum(reduce_stream_, sums, all);
   }
 }
 
 void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
-  if (!sharding_.tensor) return;
+  if (!sharding_.tensor_group) return;
   for (const ParameterSlice& piece : layout_.slices(unit, first, size_t(sums.size())))
     if (Communicator* copies = sharding_.copies(*piece.tensor))
-      copies->all_reduce_sum(communication_, sums.elements(piece.at, piece.count));
+      copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
 }
 
 void GradientStore::reduce(int unit) {
@@ -176,17 +176,17 @@ void GradientStore::reduce_whole(int unit) {
   const Tensor all = whole(unit), own = part(unit);
   const size_t first = sharding_.part(layout_, unit);
   const bool over_ranks = last_ && sums_over_ranks();
-  Stream& stream = over_ranks ? communication_ : compute_;
+  Stream& stream = over_ranks ? reduce_stream_ : compute_;
   if (over_ranks) {
     computed_[size_t(unit)].record(compute_);
-    communication_.wait(computed_[size_t(unit)]);
+    reduce_stream_.wait(computed_[size_t(unit)]);
     if (sharding_.stage.shards_state()) {
       sum_part(unit, own, false);
-      sharding_.replicate.all_reduce_sum(communication_, own);
+      sharding_.replicate.all_reduce_sum(reduce_stream_, own);
       sum_copies(unit, own, first);
     } else {
       sum_whole(all);
-      sharding_.replicate.all_reduce_sum(communication_, all);
+      sharding_.replicate.all_reduce_sum(reduce_stream_, all);
       sum_copies(unit, all, 0);
     }
   }
@@ -201,15 +201,15 @@ void GradientStore::reduce_part(int unit) {
   const Tensor sums = !host_ ? kept(unit) : first_ ? part(unit) : sums_->elements(0, layout_.part_size(unit));
   if (host_ && !first_) fetch_sums(unit);
   computed_[size_t(unit)].record(compute_);
-  communication_.wait(computed_[size_t(unit)]);
-  if (host_ && !first_) communication_.wait(sums_came_);
+  reduce_stream_.wait(computed_[size_t(unit)]);
+  if (host_ && !first_) reduce_stream_.wait(sums_came_);
   sum_part(unit, sums, !first_);
-  if (!host_) slot_free_[size_t(slot_of(unit))].record(communication_);
-  if (last_) sharding_.replicate.all_reduce_sum(communication_, sums);
+  if (!host_) slot_free_[size_t(slot_of(unit))].record(reduce_stream_);
+  if (last_) sharding_.replicate.all_reduce_sum(reduce_stream_, sums);
   if (last_) sum_copies(unit, sums, sharding_.part(layout_, unit));
-  if (last_ && on_reduced_) on_reduced_(communication_, unit, sums);
+  if (last_ && on_reduced_) on_reduced_(reduce_stream_, unit, sums);
   if (!host_) return;
-  send(unit, communication_, kept(unit), sums);
+  send(unit, reduce_stream_, kept(unit), sums);
   sums_free_.record(host_->out);
 }
 
@@ -225,6 +225,6 @@ void GradientStore::finish_step() {
   // a slot comes after all earlier ones.
   for (size_t slot = 0; host_ && slot < slot_free_.size(); ++slot) host_->in.wait(slot_free_[slot]);
   if (!sums_over_ranks()) return;
-  reduced_.record(communication_);
+  reduced_.record(reduce_stream_);
   compute_.wait(reduced_);
 }

@@ -1,5 +1,5 @@
 // The gradients in fp32, unit by unit. The gradients of a unit are summed over the ranks as soon as its backward is
-// done, on the communication stream, while the backward of the next unit computes.
+// done, on the reduce stream, while the backward of the next unit computes.
 //
 // Stages 0 and 1 keep whole gradients. The micro-batches of a step add to them, and after the last one they are summed
 // over the ranks. Stages 2 and 3 sum the gradients of each micro-batch over the ranks and keep this rank's part of the
@@ -25,7 +25,7 @@ class GradientStore {
  public:
   // `host`: null if gradients stay on the device.
   GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, bool tied, DType travels_as,
-                Device& device, Stream& compute, Stream& communication, HostStreams* host);
+                Device& device, Stream& compute, Stream& reduce_stream, HostStreams* host);
   // Called once per unit and step, when this rank's shard of the reduced gradients is final. Work that the callback
   // enqueues on `stream` sees these sums.
   using Reduced = std::function<void(Stream& stream, int unit, const Tensor& part)>;
@@ -42,7 +42,7 @@ class GradientStore {
   // Call this after the unit's backward is enqueued. Sums the unit over the ranks: in stages 0 and 1 after the last
   // micro-batch, in stages 2 and 3 after each.
   void reduce(int unit);
-  // The compute stream waits for all that was enqueued on the communication stream: these sums, and the loss and the
+  // The compute stream waits for all that was enqueued on the reduce stream: these sums, and the loss and the
   // amaxes, which travel there too.
   void finish_step();
 
@@ -68,7 +68,9 @@ class GradientStore {
   // The memory in which the unit's gradients, or this rank's part of them, are kept.
   Tensor kept(int unit) const;
   bool has_slots() const { return sharded() || host_; }
-  bool sums_over_ranks() const { return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tensor; }
+  bool sums_over_ranks() const {
+    return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tensor_group;
+  }
   void clear_added(int unit);
   void reduce_whole(int unit);
   void reduce_part(int unit);
@@ -80,7 +82,7 @@ class GradientStore {
   const ParameterLayout& layout_;
   const Sharding sharding_;
   const bool tied_;
-  Stream &compute_, &communication_;
+  Stream &compute_, &reduce_stream_;
   HostStreams* host_;
   Reduced on_reduced_;
   PlannedTensor gradients_;           // of all units: whole, or this rank's parts

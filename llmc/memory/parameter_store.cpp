@@ -7,13 +7,13 @@
 
 ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
                                const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
-                               Device& device, Stream& compute, Stream& communication)
+                               Device& device, Stream& compute, Stream& gather_stream)
     : layout_(layout),
       sharding_(sharding),
       tied_(config.tied),
       blocks_at_once_(blocks_at_once),
       compute_(compute),
-      communication_(communication),
+      gather_stream_(gather_stream),
       in_use_(layout.units.size(), false),
       awaited_(layout.units.size(), false),
       updated_(device),
@@ -33,7 +33,7 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& 
   finds_weight_amax_ = scales && fp8.finds_weight_amax();
   if (scales && fp8.per_tensor_scale())
     weight_amax_ = plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProducts});
-  if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, communication);
+  if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, gather_stream);
   size_t size = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     weights_at_.push_back(size);
@@ -90,7 +90,7 @@ Tensor ParameterStore::whole(int unit) const {
 void ParameterStore::changed() {
   quantized_now_.assign(quantized_now_.size(), false);
   if (fp8_gather_) fp8_gather_->changed();
-  moved_since_update_ = false;
+  awaited_update_ = false;
   for (Slot& slot : slots_) slot.unit = -1;
   awaited_.assign(awaited_.size(), false);
 }
@@ -103,9 +103,9 @@ void ParameterStore::updated(bool has_weight_amax) {
   updated_.record(compute_);
   const bool compare = has_weight_amax && any_in_bf16_;
   if (!compare && !fp8_gather_) return;
-  communication_.wait(updated_);
-  moved_since_update_ = true;
-  if (compare) sharding_.all_reduce_max(communication_, weight_amax_);
+  gather_stream_.wait(updated_);
+  awaited_update_ = true;
+  if (compare) sharding_.all_reduce_max(gather_stream_, weight_amax_);
   if (fp8_gather_) fp8_gather_->updated(has_weight_amax);
 }
 
@@ -118,24 +118,24 @@ void ParameterStore::gather(int unit) {
     if (slot.unit == unit) return;
     REQUIRE(slot.unit < 0 || !in_use_[size_t(slot.unit)],
             "unit %d of the model is gathered where unit %d is still in use", unit, slot.unit);
-    communication_.wait(slot.released);
+    gather_stream_.wait(slot.released);
     slot.unit = unit;
     quantized_now_[size_t(unit)] = false;
   }
-  if (!moved_since_update_) communication_.wait(updated_);
-  moved_since_update_ = true;
+  if (!awaited_update_) gather_stream_.wait(updated_);
+  awaited_update_ = true;
   if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
-  else sharding_.gather.all_gather(communication_, whole(unit), local_shard(unit));
-  gathered_[size_t(unit)].record(communication_);
+  else sharding_.gather.all_gather(gather_stream_, whole(unit), local_shard(unit));
+  gathered_[size_t(unit)].record(gather_stream_);
   awaited_[size_t(unit)] = false;
 }
 
 void ParameterStore::all_reduce_max(const Tensor& numbers) {
   if (!sharding_.tensor_gather) return;
   computed_.record(compute_);
-  communication_.wait(computed_);
-  sharding_.tensor_gather->all_reduce_max(communication_, numbers);
-  agreed_.record(communication_);
+  gather_stream_.wait(computed_);
+  sharding_.tensor_gather->all_reduce_max(gather_stream_, numbers);
+  agreed_.record(gather_stream_);
   compute_.wait(agreed_);
 }
 

@@ -25,7 +25,7 @@ class ParameterStore {
   // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none.
   ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
                  const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
-                 Device& device, Stream& compute, Stream& communication);
+                 Device& device, Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables of FP8 products.
   void prepare();
 
@@ -72,7 +72,7 @@ class ParameterStore {
   const Sharding sharding_;
   const bool tied_;
   const int blocks_at_once_;
-  Stream &compute_, &communication_;
+  Stream &compute_, &gather_stream_;
   PlannedTensor weights_;           // whole units in stages 0 to 2, unless they travel in FP8; else parts
   std::vector<size_t> weights_at_;  // for each unit: where it lies in weights_
   std::vector<Slot> slots_;
@@ -80,8 +80,8 @@ class ParameterStore {
   std::vector<Event> gathered_;  // one per unit
   std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it
   Event updated_, computed_, agreed_;
-  bool moved_since_update_ = true;  // the communication stream has waited for the last update
-  PlannedTensor weight_amax_;       // (L, kProducts), if a tensor has one scale
+  bool awaited_update_ = true;  // the gather stream has waited for the last update
+  PlannedTensor weight_amax_;   // (L, kProducts), if a tensor has one scale
   bool finds_weight_amax_ = false, has_weight_amax_ = false;
   bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
   std::optional<Fp8Gather> fp8_gather_;

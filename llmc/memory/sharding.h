@@ -26,12 +26,13 @@ struct ZeroStage {
 
 struct Sharding {
   ZeroStage stage;  // 0 if the group that shards has one rank
-  // `gather` and `reduce` span the ranks that share one copy of the state. `gather` sends weights and `reduce`
-  // gradients, so that both can travel at the same time. `replicate` spans the ranks that keep the same part.
+  // `gather` and `reduce` span the ranks over which the state is sharded. `gather` is for the all-gathers of weights in
+  // a step, `reduce` for all else, so that weights and gradients can travel at the same time. `replicate` spans the
+  // ranks that keep the same part.
   Communicator &gather, &reduce, &replicate;
-  // The ranks of a tensor-parallel group: `tensor` is used beside `reduce`, `tensor_gather` beside `gather`. `heads`
-  // spans those of the group that have the same key and value heads. Null: there is no such group.
-  Communicator *tensor = nullptr, *heads = nullptr, *tensor_gather = nullptr;
+  // The ranks of a tensor-parallel group: `tensor_group` is used beside `reduce`, `tensor_gather` beside `gather`.
+  // `heads` spans those of the group that have the same key and value heads. Null: there is no such group.
+  Communicator *tensor_group = nullptr, *heads = nullptr, *tensor_gather = nullptr;
 
   // numbers = the maximum over all ranks that share the model's weights. It travels beside the weights.
   void all_reduce_max(Stream& stream, const Tensor& numbers) const {
@@ -42,7 +43,7 @@ struct Sharding {
   // Returns the ranks that have the same elements of a tensor, over which its gradient must be summed; null: there are
   // no others.
   Communicator* copies(const ParameterInfo& tensor) const {
-    return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? this->tensor : heads;
+    return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? tensor_group : heads;
   }
 
   int degree() const { return gather.size(); }

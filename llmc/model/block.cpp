@@ -118,7 +118,7 @@ void Block::backward(const Tensor& dresidual, const float* amax, float* amax_bef
   Stream& stream = pass_.stream;
   down_.backward(pass_, s_.dswiglu, {dresidual, amax}, swiglu_);  // (N, FF)
   gate_up_.prefetch_input(pass_, norm2_out_);
-  const Tensor dgate_up = gate_up_.needs_wide(pass_) ? s_.dgate_up : Tensor();
+  const Tensor dgate_up = gate_up_.wgrad_in_model_type(pass_) ? s_.dgate_up : Tensor();
   if (dgate_up) swiglu_backward(stream, dgate_up, s_.dswiglu, gate_up_out_);  // (N, 2 FF)
   gate_up_.backward(pass_, s_.dnorm, input_of(dgate_up, SwigluBackwardOutput{s_.dswiglu, gate_up_out_}), norm2_out_);
   float* amax_o = o_.wanted_amax(pass_, Role::output_gradient);
@@ -129,7 +129,7 @@ void Block::backward(const Tensor& dresidual, const float* amax, float* amax_bef
   o_.backward(pass_, s_.dattention, {dresidual, amax_o}, attention_);  // (N, NH HD)
   qkv_.prefetch_input(pass_, norm1_out_);
   attention_backward(pass_, s_.dqkv, s_.attention_delta, s_.dattention, attention_, lse_, qkv_out_);  // (N, QKV)
-  const Tensor dqkv = qkv_.needs_wide(pass_) ? s_.dqkv : Tensor();
+  const Tensor dqkv = qkv_.wgrad_in_model_type(pass_) ? s_.dqkv : Tensor();
   if (dqkv) rope_backward(stream, dqkv, pass_.rope);
   qkv_.backward(pass_, s_.dnorm, input_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope}), norm1_out_);  // (R, C)
   rmsnorm_backward(stream, dresidual, norm1_.grad, s_.norm_partials, s_.dnorm, x_, norm1_.value, rstd1_,

@@ -107,9 +107,9 @@ Linear::Operand Linear::Operand::rows(int first, int count) const {
 Linear::Operands Linear::local(const Pass& pass, Role role, const LinearInput& x) const {
   if (!quantized(pass)) return {{in_memory(x), {}}, {in_memory(x), {}}};
   OperandMemory by_columns = saved_late_ && !pass.recomputing ? OperandMemory{} : saved_;
-  if (role == Role::output_gradient) by_columns = needs_wide(pass) ? OperandMemory{} : pass.fp8->by_columns;
+  if (role == Role::output_gradient) by_columns = wgrad_in_model_type(pass) ? OperandMemory{} : pass.fp8->by_columns;
   Operands made = quantize(pass, role, x, pass.fp8->by_rows, by_columns);
-  if (needs_wide(pass)) made.by_columns = {in_memory(x), {}};
+  if (wgrad_in_model_type(pass)) made.by_columns = {in_memory(x), {}};
   return made;
 }
 
@@ -127,9 +127,10 @@ Linear::Operands Linear::gathered(const Pass& pass, Role role, const LinearInput
   const Tensor tokens = all.rows(0, pass.N);
   if (!quantized(pass)) return {{tokens, {}}, {tokens, {}}};
   pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
-  const OperandMemory by_columns = role == Role::input || needs_wide(pass) ? OperandMemory{} : pass.fp8->by_columns;
+  const OperandMemory by_columns =
+      role == Role::input || wgrad_in_model_type(pass) ? OperandMemory{} : pass.fp8->by_columns;
   Operands made = quantize(pass, role, {tokens}, pass.fp8->by_rows, by_columns);
-  if (needs_wide(pass)) made.by_columns = {tokens, {}};
+  if (wgrad_in_model_type(pass)) made.by_columns = {tokens, {}};
   return made;
 }
 
@@ -147,7 +148,7 @@ Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const
     }
     tokens = pass.gathered.first({pass.N, IC});
   }
-  if (needs_wide(pass)) return {tokens, {}};
+  if (wgrad_in_model_type(pass)) return {tokens, {}};
   if (parallel(pass) != Parallel::column && saved_.data)
     return {{}, with_memory(pass.fp8->settings.operand(Role::input, true, pass.N, width(pass, Role::input)), saved_)};
   return quantize(pass, Role::input, {tokens}, {}, pass.fp8->input_by_columns).by_columns;
@@ -186,7 +187,7 @@ float* Linear::wanted_amax(const Pass& pass, Role role) const {
 Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory by_rows,
                                   OperandMemory by_columns, bool travels) const {
   const Fp8Pass& f = *pass.fp8;
-  const int number = fp8_tensor_id(layer_, product_, role);
+  const int tensor_id = fp8_tensor_id(layer_, product_, role);
   const auto [rows, columns] = shape_of(x.x);
   // True for an input that was quantized before: its amax is known, and history and statistics have been updated.
   const bool again = role == Role::input && (pass.recomputing || !by_rows.data);
@@ -194,18 +195,18 @@ Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput
   if (by_rows.data) q.by_rows = with_memory(f.settings.operand(role, false, rows, columns), by_rows);
   if (by_columns.data) q.by_columns = with_memory(f.settings.operand(role, true, rows, columns), by_columns);
   q.power_of_two = f.settings.power_of_two;
-  q.amax = f.scales.amax + number;
+  q.amax = f.scales.amax + tensor_id;
   q.row_amax = f.row_amax, q.column_amax = f.column_amax;
-  if (f.scales.scale) q.scale = f.scales.scale + number;
+  if (f.scales.scale) q.scale = f.scales.scale + tensor_id;
   q.may_lack_scale = f.scales.may_lack_scale;
-  if (f.scales.seen && !again) q.seen = f.scales.seen + number;
-  if (f.scales.statistics && !again) q.statistics = f.scales.statistics + number;
+  if (f.scales.seen && !again) q.seen = f.scales.seen + tensor_id;
+  if (f.scales.statistics && !again) q.statistics = f.scales.statistics + tensor_id;
   q.not_finite = f.not_finite;
-  q.number = nonfinite_code(number);
+  q.number = nonfinite_code(tensor_id);
   if (q.needs_amax()) {
     const bool known = again ? f.settings.per_tensor_scale() : x.amax != nullptr;
     if (!known) quantize_amax(pass.stream, x.x, q);
-    if (f.share_amax && !again) (*f.share_amax)(number);
+    if (f.share_amax && !again) (*f.share_amax)(tensor_id);
     else if (travels && !again) pass.tensor_parallel->all_reduce_max(pass.stream, q.amax, 1);
   }
   ::quantize(pass.stream, x.x, q);

@@ -68,8 +68,9 @@ class Linear {
 
   // wanted_amax() of this layer's x or dy. It is also null for an x that is recomputed, since its amax is known.
   float* wanted_amax(const Pass& pass, Role role) const;
-  // True if dy must lie in memory; otherwise it may be quantized as it is computed.
-  bool needs_wide(const Pass& pass) const { return !quantized(pass) || pass.fp8->settings.bf16_wgrad(); }
+  // True if the weight gradient takes its operands in the model's type. Then dy must lie in memory; otherwise it may be
+  // quantized as it is computed.
+  bool wgrad_in_model_type(const Pass& pass) const { return !quantized(pass) || pass.fp8->settings.bf16_wgrad(); }
 
   // out (N, OC) = x Wᵀ. A column-parallel layer takes R rows of x instead of N, a row-parallel one writes R rows of
   // out; so do their gradients.

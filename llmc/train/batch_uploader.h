@@ -32,7 +32,6 @@ class BatchUploader {
 
   // A micro-batch of the last send(), and whether its rows are packed.
   DeviceBatch device_batch(int micro_batch = 0) const;
-  bool packed() const { return packed_; }
 
  private:
   static constexpr int kSlots = 2, kParts = 5;

@@ -55,13 +55,14 @@ std::string describe_model(const ModelSource& model, bool trains) {
 }
 
 static bool shards(const Mesh& mesh, const Options& options) {
-  return ZeroStage{options.zero_stage}.shards_state() && mesh.shard_degree * mesh.context_degree > 1;
+  return ZeroStage{options.zero_stage}.shards_state() && mesh.state_shards() > 1;
 }
 
 std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
   const bool computes_alone = mesh.tensor_degree * mesh.context_degree == 1;
   if (computes_alone && !shards(mesh, options))
-    return "every rank keeps the whole state (--zero-stage 1, 2, 3 share it out)";
+    return mesh.state_shards() > 1 ? "every rank keeps the whole state (--zero-stage 1, 2, 3 shard it)"
+                                   : "every rank keeps the whole state (--hybrid-shard-degree 1)";
   return describe_mesh(mesh, options, config);
 }
 

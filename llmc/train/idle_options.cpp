@@ -6,11 +6,11 @@
 std::string unmet_need(const std::string& need, const RunFacts& run) {
   const Options& o = run.options;
   const RunSettings& s = run.settings;
-  const int sharing = run.mesh.shard_degree * run.mesh.context_degree;  // ranks that share a copy of the state
+  const bool shards = run.mesh.state_shards() > 1;
   const bool stage_3 = ZeroStage{o.zero_stage}.shards_weights(), trains = !o.sample_only && !o.eval_only;
   const std::string no_training = o.sample_only ? "--sample-only trains nothing" : "--eval-only trains nothing";
   const std::string one_rank =
-      run.mesh.world_size == 1 ? "there is one rank" : "no two ranks share a copy of the state";
+      run.mesh.world_size == 1 ? "there is one rank" : "each rank keeps a whole copy of the state";
   struct Condition {
     const char* need;
     bool holds;
@@ -38,8 +38,8 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
        format("all %d blocks are within the horizon of %d", run.config.L, s.activations.horizon)},
       {"ranks", run.mesh.world_size > 1, "there is one rank"},
       {"data-ranks", run.mesh.data_ranks() > 1, "no two ranks train on sequences of their own"},
-      {"sharing", sharing > 1, one_rank},
-      {"stage-3", stage_3 && sharing > 1, stage_3 ? one_rank : "--zero-stage is not 3"},
+      {"sharing", shards, one_rank},
+      {"stage-3", stage_3 && shards, stage_3 ? one_rank : "--zero-stage is not 3"},
       {"tensor", run.mesh.tensor_degree > 1, "--tensor-parallel-degree is 1"},
   };
   for (const Condition& condition : conditions)

@@ -104,17 +104,17 @@ inline std::vector<float> compute_logits(Transformer& transformer, BatchUploader
   return all;
 }
 
-// Returns the losses (B, seq_len) of the last forward_loss(). `computing` spans the ranks that compute the same
+// Returns the losses (B, seq_len) of the last forward_loss(). `sequence_group` spans the ranks that compute the same
 // sequences, which all call; null: this rank alone.
-inline std::vector<float> read_losses(const Transformer& transformer, Stream& compute, Communicator* computing, int B,
-                                      int seq_len) {
+inline std::vector<float> read_losses(const Transformer& transformer, Stream& compute, Communicator* sequence_group,
+                                      int B, int seq_len) {
   const ContextPart own = transformer.part();
-  const size_t mine = size_t(transformer.tokens()), ranks = computing ? size_t(computing->size()) : 1;
+  const size_t mine = size_t(transformer.tokens()), ranks = sequence_group ? size_t(sequence_group->size()) : 1;
   std::vector<float> numbers(ranks * mine), losses(size_t(B) * size_t(seq_len));
-  if (computing) {
+  if (sequence_group) {
     const DeviceMemory all(compute.device(), numbers.size() * sizeof(float));
-    computing->all_gather(compute, all.data(), transformer.losses().data, mine * sizeof(float));
-    computing->wait_for(compute);
+    sequence_group->all_gather(compute, all.data(), transformer.losses().data, mine * sizeof(float));
+    sequence_group->wait_for(compute);
     copy(compute, numbers.data(), reinterpret_cast<const float*>(all.data()), numbers.size());
     compute.synchronize();
   } else {

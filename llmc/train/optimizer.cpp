@@ -5,14 +5,14 @@
 
 Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
                      AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8,
-                     Device& device, Stream& compute, Stream& communication)
+                     Device& device, Stream& compute, Stream& reduce_stream)
     : layout_(layout),
       sharding_(sharding),
       store_(state),
       constants_(constants),
       seed_(seed),
       compute_(compute),
-      communication_(communication),
+      reduce_stream_(reduce_stream),
       squared_(device),
       summed_(device) {
   const int units = int(layout.units.size());
@@ -80,7 +80,7 @@ void Optimizer::reset() {
 }
 
 // Each rank squares its own part of the units in every ZeRO stage, so that all stages give the same bits.
-void Optimizer::add_squares(Stream& stream, int unit, const Tensor& part) {
+void Optimizer::square_gradients(Stream& stream, int unit, const Tensor& part) {
   for (const Squared& s : squared_stretches_[size_t(unit)])
     global_norm_squares(stream, partials_->elements(s.partials, global_norm_partials(s.count)),
                         part.elements(s.at, s.count));
@@ -88,12 +88,12 @@ void Optimizer::add_squares(Stream& stream, int unit, const Tensor& part) {
 
 void Optimizer::square_sum(StepState* state) {
   global_norm_sum(compute_, Tensor(&state->square_sum, {1}), partials_);
-  if (sharding_.degree() == 1 && !sharding_.tensor) return;
+  if (sharding_.degree() == 1 && !sharding_.tensor_group) return;
   squared_.record(compute_);
-  communication_.wait(squared_);
-  if (sharding_.degree() > 1) sharding_.reduce.all_reduce_sum(communication_, &state->square_sum, 1);
-  if (sharding_.tensor) sharding_.tensor->all_reduce_sum(communication_, &state->square_sum, 1);
-  summed_.record(communication_);
+  reduce_stream_.wait(squared_);
+  if (sharding_.degree() > 1) sharding_.reduce.all_reduce_sum(reduce_stream_, &state->square_sum, 1);
+  if (sharding_.tensor_group) sharding_.tensor_group->all_reduce_sum(reduce_stream_, &state->square_sum, 1);
+  summed_.record(reduce_stream_);
   compute_.wait(summed_);
 }
 

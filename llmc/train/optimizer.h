@@ -17,13 +17,13 @@ class Optimizer {
   // weights an update records the amax.
   Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
             AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
-            Stream& compute, Stream& communication);
+            Stream& compute, Stream& reduce_stream);
 
   // Clears the moments and uploads the table of ranges. Must be called before the first step.
   void reset();
-  // Squares this rank's part of a unit. Must be called once per unit before step(), when the unit's gradients are
-  // summed.
-  void add_squares(Stream& stream, int unit, const Tensor& part);
+  // Writes the partial sums of squares of this rank's part of a unit's gradients. Must be called once per unit before
+  // step(), when the unit's gradients are summed.
+  void square_gradients(Stream& stream, int unit, const Tensor& part);
   // Writes norm and clip factor to `state`, then updates. The gradients must already be summed over the ranks.
   void step(const GradientStore& gradients, ParameterStore& parameters, StepState* state);
 
@@ -44,7 +44,7 @@ class Optimizer {
   OptimizerState& store_;
   AdamWConstants constants_;
   uint64_t seed_;
-  Stream &compute_, &communication_;
+  Stream &compute_, &reduce_stream_;
   std::vector<Span> spans_;
   std::vector<AdamWRange> ranges_;
   PlannedArray<AdamWRange> ranges_on_device_;

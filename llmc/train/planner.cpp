@@ -225,7 +225,7 @@ std::vector<Planner::PlanCandidate> Planner::savings() const {
   add(true, [](Options& o) { o.offload_optimizer = true; });
   add(true, [](Options& o) { o.offload_gradients = true; });
   add(true, [](Options& o) { o.micro_batch = 1; });
-  if (mesh_.data_ranks() * mesh_.context_degree > 1) add(true, [](Options& o) { o.zero_stage = 3; });
+  if (mesh_.state_shards() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
   add(false, [](Options& o) { o.moment_dtype = "bf16"; });
   add(false, [](Options& o) { o.activation_offload = "none"; });
   add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = false; });

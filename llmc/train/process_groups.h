@@ -30,7 +30,7 @@ struct ProcessGroups {
   Group gather, reduce, replicate;               // ranks that shard together (twice); ranks that keep the same part
   Group products, tensor, heads, tensor_gather;  // of a tensor-parallel group (heads: a part of it); null without it
   Group ascending, descending;                   // ranks that share sequences; null without them
-  Group computing;                               // ranks that compute the same sequences; null: this rank alone
+  Group sequence_group;                          // ranks that compute the same sequences; null: this rank alone
 
   // All ranks call.
   ProcessGroups(Communicator& all, const Mesh& mesh, const LlamaConfig& config) {
@@ -50,14 +50,15 @@ struct ProcessGroups {
       std::reverse(group.begin(), group.end());
       descending = all.split(group);
     }
-    if (mesh.tensor_degree * mesh.context_degree > 1) computing = all.split(mesh.group({Axis::context, Axis::tensor}));
+    if (mesh.tensor_degree * mesh.context_degree > 1)
+      sequence_group = all.split(mesh.group({Axis::context, Axis::tensor}));
   }
 
   // Counts the communicators of several ranks, `all` included: NCCL allocates buffers for each.
   int communicators(const Communicator& all) const {
     int count = all.size() > 1;
     for (const Group* group : {&gather, &reduce, &replicate, &products, &tensor, &heads, &tensor_gather, &ascending,
-                               &descending, &computing})
+                               &descending, &sequence_group})
       count += *group && (*group)->size() > 1;
     return count;
   }

@@ -130,9 +130,8 @@ bool simulate(const Options& asked, Console& console) {
   console.item("activations", describe_activations(settings.activations, config, settings.fp8, mesh.tensor_degree));
   console.item("memory", plan.table());
   console.item("", planner.verdict(plan));
-  if (!planner.fits(plan) && !ZeroStage{options.zero_stage}.shards_weights() && mesh.shard_degree > 1)
-    console.item("",
-                 format("--zero-stage 3 shares weights, gradients and moments out among %d ranks", mesh.shard_degree));
+  if (!planner.fits(plan) && !ZeroStage{options.zero_stage}.shards_weights() && mesh.state_shards() > 1)
+    console.item("", format("--zero-stage 3 shards weights, gradients and moments over %d ranks", mesh.state_shards()));
   if (!planner.fits(plan) && options.plan != "auto")
     console.item("", "--plan auto chooses of recompute, offload and micro-batch the fastest that fits");
   console.item("sent", traffic_of(replayed));

@@ -69,7 +69,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       states_(plan_, device),
       workspace_(
           plan_.add(Segment::device, "workspace", "products", DType::uint8, {Matmul::workspace_bytes(device.info())})),
-      to_communication_(device),
+      to_reduce_(device),
       to_compute_(device),
       forked_(device) {
   add_reserve(plan_, device.info(), groups_.communicators(communicator),
@@ -93,7 +93,7 @@ TransformerSettings Trainer::transformer_settings() const {
   const int each = whole_config_.vocabulary_part(split_.degree);
   s.vocabulary = {split_.rank * each, config_.V, whole_config_.V, each};
   if (context_) s.context_parallel = &context_->parallel;
-  s.computing = groups_.computing.get();
+  s.sequence_group = groups_.sequence_group.get();
   return s;
 }
 
@@ -103,7 +103,7 @@ void Trainer::allocate() {
   parameters_.prepare();
   if (gradients_)
     gradients_->on_reduced(
-        [this](Stream& stream, int unit, const Tensor& part) { optimizer_->add_squares(stream, unit, part); });
+        [this](Stream& stream, int unit, const Tensor& part) { optimizer_->square_gradients(stream, unit, part); });
   if (scales_) {
     scales_->prepare(states_.on_device());
     require_recipe_runs(settings_.fp8, device_.info(),
@@ -182,8 +182,8 @@ bool Trainer::is_regular(int64_t step) const {
 template <class Number>
 void Trainer::start_sum_over_ranks(Number* numbers, size_t count) {
   if (communicator_.size() == 1) return;
-  to_communication_.record(compute_);
-  reduce_.wait(to_communication_);
+  to_reduce_.record(compute_);
+  reduce_.wait(to_reduce_);
   communicator_.all_reduce_sum(reduce_, numbers, count);
 }
 
@@ -301,7 +301,8 @@ LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<
 
 std::vector<float> Trainer::losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels) {
   evaluate(inputs, labels, {}, 0);
-  return read_losses(transformer_, compute_, groups_.computing.get(), int(inputs.size()) / settings_.T, settings_.T);
+  return read_losses(transformer_, compute_, groups_.sequence_group.get(), int(inputs.size()) / settings_.T,
+                     settings_.T);
 }
 
 LossSum Trainer::sum_over_ranks(LossSum sum) {

@@ -123,7 +123,7 @@ class Trainer {
   std::vector<float> losses(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels);
   LossSum sum_over_ranks(LossSum sum);
   // True on exactly one of the ranks that process the same sequences. Only that rank counts labels and scores.
-  bool is_leader() const { return !groups_.computing || groups_.computing->rank() == 0; }
+  bool is_leader() const { return !groups_.sequence_group || groups_.sequence_group->rank() == 0; }
   // Returns the logits (B * seq_len, V) in fp32 of sequences inputs (B, seq_len), seq_len <= T; with `only_row`, those
   // of that row alone.
   std::vector<float> logits(const std::vector<int32_t>& inputs, int B, int seq_len, std::optional<int> only_row = {},
@@ -211,7 +211,7 @@ class Trainer {
   BatchUploader batches_;
   StepStateQueue states_;
   PlannedTensor workspace_;
-  Event to_communication_, to_compute_, forked_;
+  Event to_reduce_, to_compute_, forked_;
   std::vector<Event> joined_;  // one per side stream
   Arena arena_;
   std::optional<Matmul> matmul_;

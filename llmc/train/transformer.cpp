@@ -35,9 +35,9 @@ Transformer::Transformer(MemoryPlan& plan, const LlamaConfig& config, const Para
   plan_head(plan);
   if (settings.tensor_parallel) plan_tensor_parallel(plan);
   if (settings.context_parallel) plan_context_parallel(plan);
-  if (settings.computing)
+  if (settings.sequence_group)
     logits_by_rank_ = plan.add(Segment::symmetric, "logits", "logits of a row by rank", settings.type,
-                               {settings.computing->size(), head_buffers_.logits[0]->columns()});
+                               {settings.sequence_group->size(), head_buffers_.logits[0]->columns()});
 }
 
 void Transformer::plan_scratch(MemoryPlan& plan) {
@@ -278,12 +278,12 @@ Tensor Transformer::logits(int first) {
 Transformer::RowParts Transformer::row_parts(const Tensor& logits, int row) {
   const Tensor own = logits.rows(row, 1);
   const int ld = int(logits.columns());
-  if (!settings_.computing) return {own, 1, config_.V, ld};
-  const Tensor here = logits_by_rank_->rows(settings_.computing->rank(), 1);
+  if (!settings_.sequence_group) return {own, 1, config_.V, ld};
+  const Tensor here = logits_by_rank_->rows(settings_.sequence_group->rank(), 1);
   copy(stream_, here, own);
-  settings_.computing->all_gather(stream_, *logits_by_rank_, here);
-  settings_.computing->wait_for(stream_);
-  return {logits_by_rank_, settings_.computing->size() / settings_.part().degree, settings_.vocabulary.most, ld};
+  settings_.sequence_group->all_gather(stream_, *logits_by_rank_, here);
+  settings_.sequence_group->wait_for(stream_);
+  return {logits_by_rank_, settings_.sequence_group->size() / settings_.part().degree, settings_.vocabulary.most, ld};
 }
 
 void Transformer::forward_loss(const Batch& batch, int B, int seq_len, StepState* state) {

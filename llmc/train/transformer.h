@@ -24,7 +24,7 @@ struct TransformerSettings {
   TensorParallel* tensor_parallel = nullptr;    // null: this rank computes all of each product
   VocabularyPart vocabulary = {};               // this rank's part
   ContextParallel* context_parallel = nullptr;  // null: this rank has all of each sequence
-  Communicator* computing = nullptr;            // ranks that compute the same sequences; null: this rank alone
+  Communicator* sequence_group = nullptr;       // ranks that compute the same sequences; null: this rank alone
 
   ContextPart part() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
   size_t tokens() const { return size_t(B) * size_t(T) / size_t(part().degree); }  // of this rank
