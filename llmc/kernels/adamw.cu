@@ -1,8 +1,8 @@
 // AdamW over flat buffers, all tensors in one launch (contract: adamw.h).
 //
-// A thread processes units of 8 elements. It finds the range of its first unit by binary search and walks on from
-// there. A unit that lies in one range uses vector loads and stores; any other unit is processed element by element.
-// Both paths share one update(), so an element has the same bits on either path.
+// A thread processes vectors of 8 elements. It finds the range of its first vector by binary search and walks on from
+// there. A vector that lies in one range uses vector loads and stores; any other vector is processed element by
+// element. Both paths share one update(), so an element has the same bits on either path.
 #include "llmc/kernels/adamw.h"
 
 #include "llmc/base/error.h"
@@ -15,9 +15,9 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnit = 8;                                      // elements that a thread processes at once
-constexpr int kUnits = 4;                                     // units per thread
-constexpr size_t kBlock = size_t(kThreads) * kUnit * kUnits;  // elements per block
+constexpr int kVectorSize = 8;  // elements that a thread processes at once
+constexpr int kVectorsPerThread = 4;
+constexpr size_t kBlock = size_t(kThreads) * kVectorSize * kVectorsPerThread;  // elements per block
 
 __device__ __forceinline__ size_t end_of(const AdamWRange& range) { return range.begin + range.count; }
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ PhiloxBlock draws_of_pair(uint64_t key, uint64_t i, i
   return philox(key, i / 2, kRoundingStream | uint64_t(step));
 }
 
-// Pointers to the first element of a unit in each buffer.
+// Pointers to the first element of a vector in each buffer.
 template <class Master, class Moment>
 struct Place {
   Master* master;
@@ -61,109 +61,111 @@ struct Place {
   const float* gradients;
 };
 
-struct Unit {
-  float p[kUnit], m[kUnit], v[kUnit], g[kUnit], decay[kUnit];
-  uint32_t mine;                       // bit i is set if element i lies in a range
-  uint64_t key[kUnit], number[kUnit];  // for Philox: the key of its tensor, and its index in the tensor
+struct LoadedVector {
+  float p[kVectorSize], m[kVectorSize], v[kVectorSize], g[kVectorSize], decay[kVectorSize];
+  uint32_t mine;                                   // bit i is set if element i lies in a range
+  uint64_t key[kVectorSize], number[kVectorSize];  // for Philox: the key of its tensor, and its index in the tensor
 };
 
-// Loads a unit that lies in one range.
+// Loads a vector that lies in one range.
 template <class Master, class Moment>
-__device__ __forceinline__ void load_whole(Unit& unit, const Place<Master, Moment>& at, const AdamWRange& range) {
-  load_vector(unit.p, at.master);
-  load_vector(unit.m, at.m);
-  load_vector(unit.v, at.v);
-  load_vector(unit.g, at.gradients);
-  for (int i = 0; i < kUnit; ++i) unit.decay[i] = range.weight_decay;
+__device__ __forceinline__ void load_whole(LoadedVector& vector, const Place<Master, Moment>& at,
+                                           const AdamWRange& range) {
+  load_vector(vector.p, at.master);
+  load_vector(vector.m, at.m);
+  load_vector(vector.v, at.v);
+  load_vector(vector.g, at.gradients);
+  for (int i = 0; i < kVectorSize; ++i) vector.decay[i] = range.weight_decay;
 }
 
-// Loads a unit element by element and skips elements outside of all ranges. `first` is the index of the unit's first
-// element, as ranges count; `count` is how many of its elements the buffers hold.
+// Loads a vector element by element and skips elements outside of all ranges. `first` is the index of the vector's
+// first element, as ranges count; `count` is how many of its elements the buffers hold.
 template <class Master, class Moment>
-__device__ __forceinline__ void load_elements(Unit& unit, const Place<Master, Moment>& at, const AdamWRange* ranges,
-                                              int range, int range_count, size_t first, int count) {
+__device__ __forceinline__ void load_elements(LoadedVector& vector, const Place<Master, Moment>& at,
+                                              const AdamWRange* ranges, int range, int range_count, size_t first,
+                                              int count) {
   for (int i = 0; i < count; ++i) {
     while (range < range_count && end_of(ranges[range]) <= first + i) ++range;
     if (range == range_count) return;
     const AdamWRange& r = ranges[range];
     if (first + i < r.begin) continue;
-    unit.mine |= 1u << i;
-    unit.p[i] = to_float(at.master[i]);
-    unit.m[i] = to_float(at.m[i]);
-    unit.v[i] = to_float(at.v[i]);
-    unit.g[i] = at.gradients[i];
-    unit.decay[i] = r.weight_decay;
-    unit.key[i] = r.key, unit.number[i] = r.place[first + i - r.begin];
+    vector.mine |= 1u << i;
+    vector.p[i] = to_float(at.master[i]);
+    vector.m[i] = to_float(at.m[i]);
+    vector.v[i] = to_float(at.v[i]);
+    vector.g[i] = at.gradients[i];
+    vector.decay[i] = r.weight_decay;
+    vector.key[i] = r.key, vector.number[i] = r.place[first + i - r.begin];
   }
 }
 
-__device__ __forceinline__ void update(Unit& unit, const StepState& state, const AdamWConstants& constants) {
+__device__ __forceinline__ void update(LoadedVector& vector, const StepState& state, const AdamWConstants& constants) {
   const float beta1 = constants.beta1, beta2 = constants.beta2, eps = constants.eps;
   const float clip = state.clip_factor, rate = state.learning_rate;
   const float step = rate / state.bias_correction1, root_correction = 1.0f / sqrtf(state.bias_correction2);
   VECTOR_LOOP
-  for (int i = 0; i < kUnit; ++i) {
-    const float g = unit.g[i] * clip;
-    const float p = unit.p[i] - rate * unit.decay[i] * unit.p[i];
-    const float mean = beta1 * unit.m[i] + (1.0f - beta1) * g;
-    const float square = beta2 * unit.v[i] + (1.0f - beta2) * g * g;
-    unit.p[i] = p - step * mean / (sqrtf(square) * root_correction + eps);
-    unit.m[i] = mean;
-    unit.v[i] = square;
+  for (int i = 0; i < kVectorSize; ++i) {
+    const float g = vector.g[i] * clip;
+    const float p = vector.p[i] - rate * vector.decay[i] * vector.p[i];
+    const float mean = beta1 * vector.m[i] + (1.0f - beta1) * g;
+    const float square = beta2 * vector.v[i] + (1.0f - beta2) * g * g;
+    vector.p[i] = p - step * mean / (sqrtf(square) * root_correction + eps);
+    vector.m[i] = mean;
+    vector.v[i] = square;
   }
 }
 
 template <class Master, class Moment>
-__device__ __forceinline__ void round_element(Unit& unit, int i, const PhiloxBlock& pair, uint64_t number) {
+__device__ __forceinline__ void round_element(LoadedVector& vector, int i, const PhiloxBlock& pair, uint64_t number) {
   const AdamWDraws draws = draws_of(pair, number);
-  if constexpr (std::is_same_v<Master, bf16>) unit.p[i] = stochastically_rounded(unit.p[i], draws.master);
+  if constexpr (std::is_same_v<Master, bf16>) vector.p[i] = stochastically_rounded(vector.p[i], draws.master);
   if constexpr (std::is_same_v<Moment, bf16>) {
-    unit.m[i] = stochastically_rounded(unit.m[i], draws.m);
-    unit.v[i] = stochastically_rounded(unit.v[i], draws.v);
+    vector.m[i] = stochastically_rounded(vector.m[i], draws.m);
+    vector.v[i] = stochastically_rounded(vector.v[i], draws.v);
   }
 }
 
 template <class Master, class Moment>
-__device__ __forceinline__ void round_whole(Unit& unit, const AdamWRange& range, size_t first, int64_t step) {
+__device__ __forceinline__ void round_whole(LoadedVector& vector, const AdamWRange& range, size_t first, int64_t step) {
   const bool cut = range.place.is_cut();
   uint64_t number = range.place[first - range.begin];
   PhiloxBlock pair;
-  for (int i = 0; i < kUnit; ++i) {
+  for (int i = 0; i < kVectorSize; ++i) {
     if (cut) number = range.place[first - range.begin + i];
     if (i == 0 || cut || number % 2 == 0) pair = draws_of_pair(range.key, number, step);
-    round_element<Master, Moment>(unit, i, pair, number++);
+    round_element<Master, Moment>(vector, i, pair, number++);
   }
 }
 
 template <class Master, class Moment>
-__device__ __forceinline__ void round_elements(Unit& unit, int64_t step) {
-  for (int i = 0; i < kUnit; ++i)
-    round_element<Master, Moment>(unit, i, draws_of_pair(unit.key[i], unit.number[i], step), unit.number[i]);
+__device__ __forceinline__ void round_elements(LoadedVector& vector, int64_t step) {
+  for (int i = 0; i < kVectorSize; ++i)
+    round_element<Master, Moment>(vector, i, draws_of_pair(vector.key[i], vector.number[i], step), vector.number[i]);
 }
 
 template <class Master, class Moment>
-__device__ __forceinline__ void store_whole(const Unit& unit, const Place<Master, Moment>& at) {
-  store_vector(at.master, unit.p);
-  store_vector(at.m, unit.m);
-  store_vector(at.v, unit.v);
-  if (at.weights) store_vector(at.weights, unit.p);
+__device__ __forceinline__ void store_whole(const LoadedVector& vector, const Place<Master, Moment>& at) {
+  store_vector(at.master, vector.p);
+  store_vector(at.m, vector.m);
+  store_vector(at.v, vector.v);
+  if (at.weights) store_vector(at.weights, vector.p);
 }
 
 template <class Master, class Moment>
-__device__ __forceinline__ void store_elements(const Unit& unit, const Place<Master, Moment>& at) {
-  for (int i = 0; i < kUnit; ++i) {
-    if (!(unit.mine >> i & 1)) continue;
-    at.master[i] = from_float<Master>(unit.p[i]);
-    at.m[i] = from_float<Moment>(unit.m[i]);
-    at.v[i] = from_float<Moment>(unit.v[i]);
-    if (at.weights) at.weights[i] = from_float<bf16>(unit.p[i]);
+__device__ __forceinline__ void store_elements(const LoadedVector& vector, const Place<Master, Moment>& at) {
+  for (int i = 0; i < kVectorSize; ++i) {
+    if (!(vector.mine >> i & 1)) continue;
+    at.master[i] = from_float<Master>(vector.p[i]);
+    at.m[i] = from_float<Moment>(vector.m[i]);
+    at.v[i] = from_float<Moment>(vector.v[i]);
+    if (at.weights) at.weights[i] = from_float<bf16>(vector.p[i]);
   }
 }
 
-// Returns the largest |weight|, rounded to bf16, of a unit that lies in one range, as the bits of an fp32 value.
-__device__ __forceinline__ uint32_t largest_weight(const Unit& unit) {
-  Vector<bf16, kUnit> magnitudes = {};
-  max_abs_into(magnitudes, rounded<bf16>(unit.p));
+// Returns the largest |weight|, rounded to bf16, of a vector that lies in one range, as the bits of an fp32 value.
+__device__ __forceinline__ uint32_t largest_weight(const LoadedVector& vector) {
+  Vector<bf16, kVectorSize> magnitudes = {};
+  max_abs_into(magnitudes, rounded<bf16>(vector.p));
   return max_value(magnitudes);
 }
 
@@ -171,20 +173,20 @@ __device__ __forceinline__ void raise(float* words, int word, uint32_t value) {
   if (word >= 0) atomic_max(reinterpret_cast<uint32_t*>(words + word), value);
 }
 
-// Raises the amax words for a unit that was loaded element by element.
-__device__ __forceinline__ void raise_elements(float* words, const Unit& unit, const AdamWRange* ranges, int range,
-                                               int range_count, size_t first) {
-  for (int i = 0; i < kUnit; ++i) {
+// Raises the amax words for a vector that was loaded element by element.
+__device__ __forceinline__ void raise_elements(float* words, const LoadedVector& vector, const AdamWRange* ranges,
+                                               int range, int range_count, size_t first) {
+  for (int i = 0; i < kVectorSize; ++i) {
     while (range < range_count && end_of(ranges[range]) <= first + i) ++range;
     if (range == range_count) return;
-    if (unit.mine >> i & 1)
-      raise(words, ranges[range].amax, float_to_bits(to_float(from_float<bf16>(unit.p[i]))) & 0x7fffffffu);
+    if (vector.mine >> i & 1)
+      raise(words, ranges[range].amax, float_to_bits(to_float(from_float<bf16>(vector.p[i]))) & 0x7fffffffu);
   }
 }
 
 // With finds_amax the kernel also raises the amax words. If all elements of a block lie in one range, each thread
 // raises the word of that range once, at the end: nvcc turns this into one atomic per warp, and no thread waits. The
-// other blocks, of which there are few, raise words unit by unit.
+// other blocks, of which there are few, raise words vector by vector.
 template <class Master, class Moment, bool finds_amax>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(Master* __restrict__ master, Moment* __restrict__ m, Moment* __restrict__ v,
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(kThreads)
                  AdamWConstants constants, float* amax) {
   constexpr bool kRounds = std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>;
   const StepState now = *state;
-  size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kUnit;  // index in the buffers
+  size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kVectorSize;  // index in the buffers
   int range = range_of(ranges, range_count, offset + at);
   int range_of_block = 0;
   bool one_range = false;
@@ -204,28 +206,29 @@ __global__ void __launch_bounds__(kThreads)
     one_range = range_of_block < range_count && end_of(ranges[range_of_block]) >= offset + end;
   }
 
-  for (int k = 0; k < kUnits && at < n; ++k, at += size_t(kThreads) * kUnit) {
+  for (int k = 0; k < kVectorsPerThread && at < n; ++k, at += size_t(kThreads) * kVectorSize) {
     const size_t first = offset + at;
     while (range < range_count && end_of(ranges[range]) <= first) ++range;
     if (range == range_count) break;
     const AdamWRange& r = ranges[range];
     const Place<Master, Moment> place{master + at, m + at, v + at, weights ? weights + at : nullptr, gradients + at};
-    Unit unit = {};
-    const bool whole = r.begin <= first && first + kUnit <= end_of(r) && at + kUnit <= n;
-    if (whole) load_whole(unit, place, r);
-    else load_elements(unit, place, ranges, range, range_count, first, n - at < kUnit ? int(n - at) : kUnit);
-    update(unit, now, constants);
+    LoadedVector vector = {};
+    const bool whole = r.begin <= first && first + kVectorSize <= end_of(r) && at + kVectorSize <= n;
+    if (whole) load_whole(vector, place, r);
+    else
+      load_elements(vector, place, ranges, range, range_count, first, n - at < kVectorSize ? int(n - at) : kVectorSize);
+    update(vector, now, constants);
     if constexpr (kRounds) {
-      if (whole) round_whole<Master, Moment>(unit, r, first, now.step);
-      else round_elements<Master, Moment>(unit, now.step);
+      if (whole) round_whole<Master, Moment>(vector, r, first, now.step);
+      else round_elements<Master, Moment>(vector, now.step);
     }
-    if (whole) store_whole(unit, place);
-    else store_elements(unit, place);
+    if (whole) store_whole(vector, place);
+    else store_elements(vector, place);
     if constexpr (finds_amax) {
-      const uint32_t of_unit = whole ? largest_weight(unit) : 0;
+      const uint32_t of_unit = whole ? largest_weight(vector) : 0;
       if (whole && one_range) largest = of_unit > largest ? of_unit : largest;
       else if (whole) raise(amax, r.amax, of_unit);
-      else raise_elements(amax, unit, ranges, range, range_count, first);
+      else raise_elements(amax, vector, ranges, range, range_count, first);
     }
   }
   if constexpr (finds_amax) {

@@ -1,9 +1,9 @@
 // Fused softmax and cross-entropy; logits become dlogits in place (contract: classifier.h).
 //
-// One warp processes a row, or one block if rows are long. A thread processes units of 8 columns. It reads its units
-// once for the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018). Backward reads
-// them once more, from cache, to turn them into gradients. Only the thread that owns a column ever touches it, so no
-// barrier is needed between reading a row's logits and overwriting them.
+// One warp processes a row, or one block if rows are long. A thread processes vectors of 8 columns. It reads its
+// vectors once for the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018). Backward
+// reads them once more, from cache, to turn them into gradients. Only the thread that owns a column ever touches it, so
+// no barrier is needed between reading a row's logits and overwriting them.
 //
 // Expected limit on a GPU: device memory, if the second read hits the L2 cache. A row of 128256 bf16 has 251 KiB, too
 // much for a multiprocessor's shared memory. A block of 1024 threads that needs more than 32 registers per thread has
@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr int kUnit = 8;            // columns that a thread processes at once
+constexpr int kVectorSize = 8;      // columns that a thread processes at once
 constexpr int kLongRow = 4096;      // a row of at least this many columns has a block of its own
 constexpr int kLongThreads = 512;   // threads of such a block
 constexpr int kWideThreads = 1024;  // the same on a GPU
@@ -29,25 +29,25 @@ constexpr int kSumThreads = 256;
 
 // Loads columns first .. first+7 of a row as fp32. Columns from V on must not be read; they count as -infinity.
 template <class T>
-__device__ __forceinline__ void load_unit(float (&x)[kUnit], const T* row, int first, int V, bool aligned) {
-  if (aligned && first + kUnit <= V) {
+__device__ __forceinline__ void load_columns(float (&x)[kVectorSize], const T* row, int first, int V, bool aligned) {
+  if (aligned && first + kVectorSize <= V) {
     load_vector(x, row + first);
   } else {
-    for (int i = 0; i < kUnit; ++i) x[i] = first + i < V ? to_float(row[first + i]) : -INFINITY;
+    for (int i = 0; i < kVectorSize; ++i) x[i] = first + i < V ? to_float(row[first + i]) : -INFINITY;
   }
 }
 
 // Stores columns first .. first+7 of a row of ld columns.
 template <class T>
-__device__ __forceinline__ void store_unit(T* row, const float (&x)[kUnit], int first, int ld, bool aligned) {
-  if (aligned && first + kUnit <= ld) {
+__device__ __forceinline__ void store_columns(T* row, const float (&x)[kVectorSize], int first, int ld, bool aligned) {
+  if (aligned && first + kVectorSize <= ld) {
     store_vector(row + first, x);
   } else {
-    for (int i = 0; i < kUnit && first + i < ld; ++i) row[first + i] = from_float<T>(x[i]);
+    for (int i = 0; i < kVectorSize && first + i < ld; ++i) row[first + i] = from_float<T>(x[i]);
   }
 }
 
-__device__ __forceinline__ float max_of(const float (&x)[kUnit]) {
+__device__ __forceinline__ float max_of(const float (&x)[kVectorSize]) {
   float a[4];
   for (int i = 0; i < 4; ++i) a[i] = max_f32(x[i], x[i + 4]);
   for (int i = 0; i < 2; ++i) a[i] = max_f32(a[i], a[i + 2]);
@@ -84,34 +84,34 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
   return row;
 }
 
-// Returns the maximum and the sum over a row's V columns. A thread reads the units threadIdx.x, threadIdx.x + kThreads,
-// …
+// Returns the maximum and the sum over a row's V columns. A thread reads the vectors threadIdx.x, threadIdx.x +
+// kThreads, …
 template <class T, int kThreads>
 __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned) {
-  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;  // units whose loads are in flight together
-  const int units = (V + kUnit - 1) / kUnit;
+  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;  // vectors whose loads are in flight together
+  const int vectors = (V + kVectorSize - 1) / kVectorSize;
   Softmax mine{-FLT_MAX, 0};
-  float sums[kUnit] = {};
-  for (int u = int(threadIdx.x); u < units; u += kThreads * kAtOnce) {
-    float x[kAtOnce][kUnit];
+  float sums[kVectorSize] = {};
+  for (int u = int(threadIdx.x); u < vectors; u += kThreads * kAtOnce) {
+    float x[kAtOnce][kVectorSize];
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) load_unit<T>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
+    for (int a = 0; a < kAtOnce; ++a) load_columns<T>(x[a], row, (u + a * kThreads) * kVectorSize, V, aligned);
     float max = mine.max;
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) max = max_f32(max, max_of(x[a]));
     if (max > mine.max) {
       const float rescale = exp_f32(mine.max - max);
       VECTOR_LOOP
-      for (int i = 0; i < kUnit; ++i) sums[i] *= rescale;
+      for (int i = 0; i < kVectorSize; ++i) sums[i] *= rescale;
       mine.max = max;
     }
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) {
       VECTOR_LOOP
-      for (int i = 0; i < kUnit; ++i) sums[i] += exp_f32(x[a][i] - max);
+      for (int i = 0; i < kVectorSize; ++i) sums[i] += exp_f32(x[a][i] - max);
     }
   }
-  for (int i = 0; i < kUnit; ++i) mine.sum += sums[i];
+  for (int i = 0; i < kVectorSize; ++i) mine.sum += sums[i];
   return combine<kThreads>(mine);
 }
 
@@ -121,32 +121,32 @@ template <class T, int kThreads>
 __device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, int V, int ld,
                                                 bool aligned) {
   constexpr int kAtOnce = kThreads > 32 ? 4 : 1;
-  const int units_written = (ld + kUnit - 1) / kUnit;
+  const int vectors_written = (ld + kVectorSize - 1) / kVectorSize;
   const float inverse_sum = 1.0f / all.sum;
-  for (int u = int(threadIdx.x); u < units_written; u += kThreads * kAtOnce) {
-    float x[kAtOnce][kUnit];
+  for (int u = int(threadIdx.x); u < vectors_written; u += kThreads * kAtOnce) {
+    float x[kAtOnce][kVectorSize];
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) load_unit<T>(x[a], row, (u + a * kThreads) * kUnit, V, aligned);
+    for (int a = 0; a < kAtOnce; ++a) load_columns<T>(x[a], row, (u + a * kThreads) * kVectorSize, V, aligned);
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) {
-      const int first = (u + a * kThreads) * kUnit;
+      const int first = (u + a * kThreads) * kVectorSize;
       VECTOR_LOOP
-      for (int i = 0; i < kUnit; ++i) {
+      for (int i = 0; i < kVectorSize; ++i) {
         const float p = exp_f32(x[a][i] - all.max) * inverse_sum;
         x[a][i] = (p - (first + i == label ? 1.0f : 0.0f)) * scale;
       }
-      if (first + kUnit > V)
-        for (int i = 0; i < kUnit; ++i) x[a][i] = first + i < V ? x[a][i] : 0.0f;
-      store_unit<T>(row, x[a], first, ld, aligned);
+      if (first + kVectorSize > V)
+        for (int i = 0; i < kVectorSize; ++i) x[a][i] = first + i < V ? x[a][i] : 0.0f;
+      store_columns<T>(row, x[a], first, ld, aligned);
     }
   }
 }
 
 template <class T, int kThreads>
 __device__ __forceinline__ void write_zeros(T* row, int ld, bool aligned) {
-  const float zeros[kUnit] = {};
-  for (int u = int(threadIdx.x); u < (ld + kUnit - 1) / kUnit; u += kThreads)
-    store_unit(row, zeros, u * kUnit, ld, aligned);
+  const float zeros[kVectorSize] = {};
+  for (int u = int(threadIdx.x); u < (ld + kVectorSize - 1) / kVectorSize; u += kThreads)
+    store_columns(row, zeros, u * kVectorSize, ld, aligned);
 }
 
 // One block per row. T is const only in the forward pass, which writes no gradients.
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr bool kBackward = !std::is_const_v<T>;
   T* row = logits + size_t(blockIdx.x) * size_t(ld);
   const int label = labels[blockIdx.x];
-  const bool aligned = ld % kUnit == 0;  // the launcher has checked the base address
+  const bool aligned = ld % kVectorSize == 0;  // the launcher has checked the base address
   const bool valid = label >= 0 && label < V;
   if (label == kIgnoredLabel) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const Softmax all = softmax_of<Number, kThreads>(row, V, aligned);
   // The thread that owns the label's column writes the loss.
-  const int owner = valid ? label / kUnit % kThreads : 0;
+  const int owner = valid ? label / kVectorSize % kThreads : 0;
   if (int(threadIdx.x) == owner) losses[blockIdx.x] = valid ? (all.max - to_float(row[label])) + logf(all.sum) : NAN;
   if constexpr (kBackward)
     write_gradients<Number, kThreads>(row, all, label, valid ? 1.0f / float(state->label_count) : NAN, V, ld, aligned);
@@ -177,7 +177,7 @@ template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     classifier_part_kernel(SoftmaxPart* parts, const T* logits, const int* labels, VocabularyPart part, int ld) {
   const T* row = logits + size_t(blockIdx.x) * size_t(ld);
-  const Softmax all = softmax_of<T, kThreads>(row, part.V, ld % kUnit == 0);
+  const Softmax all = softmax_of<T, kThreads>(row, part.V, ld % kVectorSize == 0);
   if (threadIdx.x != 0) return;
   const int label = labels[blockIdx.x] - part.first;
   parts[blockIdx.x] = {all.max, all.sum, label >= 0 && label < part.V ? to_float(row[label]) : 0.0f};
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
                            VocabularyPart part, int N, int ld) {
   T* row = logits + size_t(blockIdx.x) * size_t(ld);
   const int label = labels[blockIdx.x];
-  const bool aligned = ld % kUnit == 0, valid = label >= 0 && label < part.whole;
+  const bool aligned = ld % kVectorSize == 0, valid = label >= 0 && label < part.whole;
   if (label == kIgnoredLabel) return write_zeros<T, kThreads>(row, ld, aligned);
   const SoftmaxPart all = join(parts, ranks, N, int(blockIdx.x));
   write_gradients<T, kThreads>(row, {all.max, all.sum}, label - part.first,
@@ -244,9 +244,9 @@ Sizes require_rows(const char* who, const Tensor& logits, const Tensor& labels, 
           who, logits.text().c_str(), V);
   require_tensor(who, "logits", logits, logits.type, {N, ld});
   require_tensor(who, "labels", labels, DType::int32, {N});
-  REQUIRE(ld % kUnit || reinterpret_cast<uintptr_t>(logits.data) % 16 == 0,
+  REQUIRE(ld % kVectorSize || reinterpret_cast<uintptr_t>(logits.data) % 16 == 0,
           "%s: the logits at %p are not 16-byte aligned, though their stride %d is a multiple of %d", who, logits.data,
-          int(ld), kUnit);
+          int(ld), kVectorSize);
   return {int(N), int(ld)};
 }
 

@@ -17,8 +17,8 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnit = 8;      // elements that a thread processes at once
-constexpr int kCounters = 8;  // Philox blocks per thread, four normal values each
+constexpr int kVectorSize = 8;  // elements that a thread processes at once
+constexpr int kCounters = 8;    // Philox blocks per thread, four normal values each
 
 // Returns ln x for a normal positive x.
 __device__ __forceinline__ float log_f32(float x) {
@@ -105,16 +105,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads) constant_kernel(float* data, size_t n, float value) {
-  const size_t first = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kUnit;
-  for (size_t i = first; i < first + kUnit && i < n; ++i) data[i] = value;
+  const size_t first = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kVectorSize;
+  for (size_t i = first; i < first + kVectorSize && i < n; ++i) data[i] = value;
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) cast_kernel(T* __restrict__ out, const float* __restrict__ in, size_t n) {
-  const size_t first = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kUnit;
-  if (first + kUnit <= n) {
+  const size_t first = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kVectorSize;
+  if (first + kVectorSize <= n) {
     VECTOR_LOOP
-    for (int i = 0; i < kUnit; ++i) out[first + i] = from_float<T>(in[first + i]);
+    for (int i = 0; i < kVectorSize; ++i) out[first + i] = from_float<T>(in[first + i]);
   } else {
     for (size_t i = first; i < n; ++i) out[i] = from_float<T>(in[i]);
   }
@@ -148,8 +148,8 @@ void initialize_normal(Stream& stream, const Tensor& data, uint64_t key, ShardWi
 void initialize_constant(Stream& stream, const Tensor& data, float value) {
   const char* who = "initialize_constant";
   const size_t n = elements_of(who, "data", data);
-  launch<constant_kernel>({stream, who, {writes(data)}}, blocks_for(n, kThreads * kUnit), kThreads, 0, data.as<float>(),
-                          n, value);
+  launch<constant_kernel>({stream, who, {writes(data)}}, blocks_for(n, kThreads * kVectorSize), kThreads, 0,
+                          data.as<float>(), n, value);
 }
 
 void cast(Stream& stream, const Tensor& out, const Tensor& in) {
@@ -158,7 +158,7 @@ void cast(Stream& stream, const Tensor& out, const Tensor& in) {
   require_elements(who, "out", out, out.type, in.size());
   with_type(who, out.type, [&](auto number) {
     using T = decltype(number);
-    launch<cast_kernel<T>>({stream, who, {reads(in), writes(out)}}, blocks_for(n, kThreads * kUnit), kThreads, 0,
+    launch<cast_kernel<T>>({stream, who, {reads(in), writes(out)}}, blocks_for(n, kThreads * kVectorSize), kThreads, 0,
                            out.as<T>(), in.as<float>(), n);
   });
 }
