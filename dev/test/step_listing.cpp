@@ -22,8 +22,9 @@ struct Configuration {
   bool on_cpu = false;  // launch shapes of the CPU backend
 };
 
-// "weights, block 0 + 128" instead of an address: buffers of the plan by name, other memory by a number in the order in
-// which it appears.
+// "weights, block 0 + 128" instead of an address: buffers of the plan by name, and communicators, of which each
+// collective updates a byte, by a number in the order in which they appear. Other memory is the host's. It has no
+// number, because an allocation may have the address of an earlier one, or not.
 class Names {
  public:
   Names(const MemoryPlan& plan, const Arena& arena) : plan_(plan), arena_(arena) {}
@@ -35,13 +36,14 @@ class Names {
       if (begin >= buffer && begin < buffer + b.bytes)
         return format("%s, %s + %zu", b.category.c_str(), b.name.c_str(), size_t(begin - buffer));
     }
-    return format("other %zu", others_.try_emplace(begin, others_.size()).first->second);
+    if (access.bytes > 1) return "host memory";
+    return format("communicator %zu", communicators_.try_emplace(begin, communicators_.size()).first->second);
   }
 
  private:
   const MemoryPlan& plan_;
   const Arena& arena_;
-  std::map<const std::byte*, size_t> others_;
+  std::map<const std::byte*, size_t> communicators_;
 };
 
 // "rope_kernel<float, 8>" of "… [with auto kernel = {anonymous}::rope_kernel<float, 8>]".
