@@ -30,7 +30,7 @@ namespace {
 
 int follow_options(int argc, char** argv, Ranks& ranks);
 std::string help();
-int run(const Options& given, const Options& asked, Ranks& ranks, const ResumePoint* resume);
+int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume);
 std::unique_ptr<Trainer> create_trainer(Setup& setup);
 int report_plan(Setup& setup, const MemoryPlan& plan);
 void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder);
@@ -59,13 +59,14 @@ namespace {
 
 // Does what the options ask for, and returns the program's exit code.
 int follow_options(int argc, char** argv, Ranks& ranks) {
-  const Options given = parse_options(argc, argv);
-  if (given.help || given.version) {
-    if (ranks.rank == 0) printf("%s", given.help ? help().c_str() : format("train_llama %s\n", kVersion).c_str());
+  const Options command_line = parse_options(argc, argv);
+  if (command_line.help || command_line.version) {
+    if (ranks.rank == 0)
+      printf("%s", command_line.help ? help().c_str() : format("train_llama %s\n", kVersion).c_str());
     return 0;
   }
-  const std::optional<ResumePoint> resume = ResumePoint::find(given);
-  const Options options = resume ? parse_options(argc, argv, resume->saved_options(ranks.size)) : given;
+  const std::optional<ResumePoint> resume = ResumePoint::find(command_line);
+  const Options options = resume ? parse_options(argc, argv, resume->saved_options(ranks.size)) : command_line;
   if (!options.consolidate.empty()) {
     REQUIRE(resume && ranks.size == 1,
             "--consolidate %s: name a run or a checkpoint with --resume, and start one process",
@@ -79,7 +80,7 @@ int follow_options(int argc, char** argv, Ranks& ranks) {
     Console console(true);
     return simulate(options, console) ? 0 : DoesNotFit::kExitCode;
   }
-  return run(given, options, ranks, resume ? &*resume : nullptr);
+  return run(command_line, options, ranks, resume ? &*resume : nullptr);
 }
 
 std::string help() {
@@ -92,8 +93,8 @@ std::string help() {
 }
 
 // Trains, measures or samples, and returns the program's exit code.
-int run(const Options& given, const Options& asked, Ranks& ranks, const ResumePoint* resume) {
-  Setup setup(given, asked, ranks, resume);
+int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume) {
+  Setup setup(command_line, requested, ranks, resume);
   const Options& options = setup.options;
   const std::unique_ptr<Trainer> trainer = create_trainer(setup);
   TrainingLoop loop(setup, *trainer);

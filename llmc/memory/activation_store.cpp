@@ -21,7 +21,7 @@ ActivationStore::ActivationStore(MemoryPlan& plan, const SavedSizes& sizes,
   plan_tensors(plan);
   if (!travels()) return;
   computed_.emplace(device), released_.emplace(device);
-  for (int slot = 0; slot < policy_->horizon; ++slot) left_.emplace_back(device), back_.emplace_back(device);
+  for (int slot = 0; slot < policy_->horizon; ++slot) offloaded_.emplace_back(device), prefetched_.emplace_back(device);
 }
 
 void ActivationStore::plan_tensors(MemoryPlan& plan) {
@@ -90,7 +90,7 @@ bool ActivationStore::keeps_keys() const {
 }
 
 void ActivationStore::begin_forward(int layer, bool training) {
-  if (training && travels() && layer >= policy_->horizon) compute_.wait(left_[slot_of(layer)]);
+  if (training && travels() && layer >= policy_->horizon) compute_.wait(offloaded_[slot_of(layer)]);
 }
 
 void ActivationStore::end_forward(int layer, bool training) {
@@ -108,11 +108,11 @@ void ActivationStore::send(int layer) {
   for (size_t i = 0; policy_->poison && i < rows.size(); ++i)
     if (block.host[i] && strcmp(rows[i].name, "middle") != 0)
       fill_bytes(host_->out, block.device[i]->data, kPoison, block.device[i]->span_bytes());
-  left_[slot_of(layer)].record(host_->out);
+  offloaded_[slot_of(layer)].record(host_->out);
 }
 
 void ActivationStore::begin_backward(int layer) {
-  if (leaves(layer)) compute_.wait(back_[slot_of(layer)]);
+  if (leaves(layer)) compute_.wait(prefetched_[slot_of(layer)]);
 }
 
 void ActivationStore::end_backward(int layer) {
@@ -126,5 +126,5 @@ void ActivationStore::fetch(int layer) {
   host_->in.wait(*released_);
   for (size_t i = 0; i < block.host.size(); ++i)
     if (block.host[i]) copy(host_->in, block.device[i], block.host[i]);
-  back_[slot_of(layer)].record(host_->in);
+  prefetched_[slot_of(layer)].record(host_->in);
 }

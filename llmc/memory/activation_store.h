@@ -62,5 +62,5 @@ class ActivationStore {
   Stream& compute_;
   HostStreams* host_;
   std::optional<Event> computed_, released_;
-  std::vector<Event> left_, back_;  // one per slot
+  std::vector<Event> offloaded_, prefetched_;  // one per slot
 };

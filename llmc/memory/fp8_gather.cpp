@@ -52,7 +52,7 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
                             nonfinite_code(number)});
     });
     const int unit = layout_.block_unit(layer);
-    for (const ParameterSlice& piece : layout_.slices(unit, sharding_.part(layout_, unit), part_size_))
+    for (const ParameterSlice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_))
       if (piece.tensor->other >= 0)
         rows_[size_t(layer) * size_t(vectors_->shape[2]) + size_t(piece.tensor->other)] = {weights + piece.at,
                                                                                            piece.first, piece.count};
@@ -74,14 +74,14 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
 // and 2 keep whole blocks, so the part lies in its place there.
 Tensor Fp8Gather::own_bytes(int layer) const {
   if (own_) return own_->at(layer);
-  return gathered(layer).elements(sharding_.part(layout_, layout_.block_unit(layer)), part_size_);
+  return gathered(layer).elements(sharding_.shard_begin(layout_, layout_.block_unit(layer)), part_size_);
 }
 
 // Tensors of one product lie one behind the other, and only the first is sure to be aligned. So they form one range.
 template <class F>
 void Fp8Gather::for_product_stretches(int layer, F&& f) const {
   const int unit = layout_.block_unit(layer);
-  const std::vector<ParameterSlice> pieces = layout_.slices(unit, sharding_.part(layout_, unit), part_size_);
+  const std::vector<ParameterSlice> pieces = layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_);
   for (const Product product : kEachProduct) {
     size_t begin = 0, end = 0;
     for (const ParameterSlice& piece : pieces) {

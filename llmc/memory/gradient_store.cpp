@@ -17,9 +17,9 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
       host_(host),
       gradients_(plan.add(host ? Segment::pinned : Segment::symmetric, "gradients",
                           sharded() ? "gradients, a part" : "gradients", DType::fp32,
-                          {sharded() ? sharding.total(layout) : layout.size})),
+                          {sharded() ? sharding.size(layout) : layout.size})),
       reduced_(device),
-      sums_came_(device),
+      sums_loaded_(device),
       sums_free_(device),
       summed_on_device_(device) {
   size_t largest = 0, largest_part = 0;
@@ -38,7 +38,7 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
     sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
   for (size_t size : sizes) {
     slots_.push_back(plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
-    slot_free_.emplace_back(device), came_.emplace_back(device);
+    slot_free_.emplace_back(device), loaded_.emplace_back(device);
   }
 }
 
@@ -54,19 +54,19 @@ Tensor GradientStore::whole(int unit) const {
 }
 
 Tensor GradientStore::part(int unit) const {
-  return whole(unit).elements(sharding_.part(layout_, unit), layout_.part_size(unit));
+  return whole(unit).elements(sharding_.shard_begin(layout_, unit), layout_.part_size(unit));
 }
 
 Tensor GradientStore::kept(int unit) const {
   const Unit& u = layout_.units[size_t(unit)];
-  return sharded() ? gradients_->elements(sharding_.at(layout_, unit), layout_.part_size(unit))
+  return sharded() ? gradients_->elements(sharding_.offset(layout_, unit), layout_.part_size(unit))
                    : gradients_->elements(u.offset, u.size);
 }
 
 Tensor GradientStore::reduced_shard(int first_unit, int units) const {
   size_t count = 0;
   for (int unit = first_unit; unit < first_unit + units; ++unit) count += sharding_.count(layout_, unit);
-  const size_t at = sharded() ? sharding_.at(layout_, first_unit)
+  const size_t at = sharded() ? sharding_.offset(layout_, first_unit)
                               : layout_.units[size_t(first_unit)].offset + sharding_.first(layout_, first_unit);
   return gradients_->elements(at, count);
 }
@@ -94,7 +94,7 @@ void GradientStore::fetch(int unit) {
   const size_t slot = size_t(slot_of(unit));
   host_->in.wait(slot_free_[slot]);
   copy(host_->in, whole(unit), kept(unit));
-  came_[slot].record(host_->in);
+  loaded_[slot].record(host_->in);
   fetched_ = unit;
 }
 
@@ -106,7 +106,7 @@ Tensor GradientStore::begin(int unit) {
     if (fetched_ < 0) fetch(unit);
     REQUIRE(fetched_ == unit, "the gradients of unit %d come from the host, and backward is at unit %d", fetched_,
             unit);
-    compute_.wait(came_[size_t(slot_of(unit))]);
+    compute_.wait(loaded_[size_t(slot_of(unit))]);
     // The next unit's sums are copied meanwhile, once the former ones have left its slot.
     if (const int next = next_unit(unit); next >= 0) fetch(next);
   }
@@ -139,7 +139,7 @@ void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
   const Tensor all = whole(unit), own = part(unit);
   if (rounded_) {
     const Tensor rounded = rounded_->elements(0, all.size());
-    const Tensor own_rounded = rounded.elements(sharding_.part(layout_, unit), own.size());
+    const Tensor own_rounded = rounded.elements(sharding_.shard_begin(layout_, unit), own.size());
     cast(reduce_stream_, rounded, all);
     sharding_.reduce.reduce_scatter_sum(reduce_stream_, own_rounded, rounded);
     accumulate(reduce_stream_, sums, own_rounded, add);
@@ -174,7 +174,7 @@ void GradientStore::send(int unit, Stream& after, const Tensor& to, const Tensor
 // Stages 0 and 1: micro-batches add up on this rank. After the last one the sums are reduced over the ranks.
 void GradientStore::reduce_whole(int unit) {
   const Tensor all = whole(unit), own = part(unit);
-  const size_t first = sharding_.part(layout_, unit);
+  const size_t first = sharding_.shard_begin(layout_, unit);
   const bool over_ranks = last_ && sums_over_ranks();
   Stream& stream = over_ranks ? reduce_stream_ : compute_;
   if (over_ranks) {
@@ -202,11 +202,11 @@ void GradientStore::reduce_part(int unit) {
   if (host_ && !first_) fetch_sums(unit);
   computed_[size_t(unit)].record(compute_);
   reduce_stream_.wait(computed_[size_t(unit)]);
-  if (host_ && !first_) reduce_stream_.wait(sums_came_);
+  if (host_ && !first_) reduce_stream_.wait(sums_loaded_);
   sum_part(unit, sums, !first_);
   if (!host_) slot_free_[size_t(slot_of(unit))].record(reduce_stream_);
   if (last_) sharding_.replicate.all_reduce_sum(reduce_stream_, sums);
-  if (last_) sum_copies(unit, sums, sharding_.part(layout_, unit));
+  if (last_) sum_copies(unit, sums, sharding_.shard_begin(layout_, unit));
   if (last_ && on_reduced_) on_reduced_(reduce_stream_, unit, sums);
   if (!host_) return;
   send(unit, reduce_stream_, kept(unit), sums);
@@ -217,7 +217,7 @@ void GradientStore::reduce_part(int unit) {
 void GradientStore::fetch_sums(int unit) {
   host_->in.wait(sums_free_);
   copy(host_->in, sums_->elements(0, layout_.part_size(unit)), kept(unit));
-  sums_came_.record(host_->in);
+  sums_loaded_.record(host_->in);
 }
 
 void GradientStore::finish_step() {

@@ -91,8 +91,8 @@ class GradientStore {
   PlannedTensor rounded_;             // a unit that travels in bf16; absent: fp32 travels
   std::vector<Event> slot_free_;
   std::vector<Event> computed_;  // one per unit
-  Event reduced_, sums_came_, sums_free_, summed_on_device_;
-  std::vector<Event> came_;  // one per slot
-  int fetched_ = -1;         // the last unit that was copied from the host; -1: none
+  Event reduced_, sums_loaded_, sums_free_, summed_on_device_;
+  std::vector<Event> loaded_;  // one per slot
+  int fetched_ = -1;           // the last unit that was copied from the host; -1: none
   bool first_ = true, last_ = true;
 };

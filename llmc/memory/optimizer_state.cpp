@@ -30,7 +30,7 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   REQUIRE(!settings.in_pieces() || host, "an offloaded state needs streams on which it travels");
   REQUIRE(settings.piece > 0 && settings.piece % 128 == 0, "pieces of %zu elements: expected a multiple of 128",
           settings.piece);
-  const size_t total = sharding.total(layout);
+  const size_t total = sharding.size(layout);
   size_t largest_unit = 0, largest_piece = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     largest_unit = std::max(largest_unit, sharding.count(layout, unit));
@@ -38,7 +38,7 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
       largest_piece = std::max(largest_piece, piece.count);
   }
   // A call of update() covers all of the state, or one unit: see Optimizer.
-  piece_ = std::min(settings.piece, sharding.units_adjoin() ? total : largest_unit);
+  piece_ = std::min(settings.piece, sharding.units_contiguous() ? total : largest_unit);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
     const bool is_kept =
@@ -56,7 +56,7 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
     gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, piece_});
   if (settings.in_pieces())
     for (int slot = 0; slot < 2; ++slot)
-      came_.emplace_back(device), computed_.emplace_back(device), left_.emplace_back(device);
+      loaded_.emplace_back(device), computed_.emplace_back(device), stored_.emplace_back(device);
   if (!stages) return;
   const int64_t staged = std::max<int64_t>(128, int64_t(std::min(kStaged, largest_piece) / 128 * 128));
   staged_ = plan.add(Segment::device, "scratch", "optimizer state as fp32", DType::fp32, {staged});
@@ -65,7 +65,7 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
 
 Tensor OptimizerState::view(StateKind kind, int unit) const {
   if (kind == StateKind::weights && !has_master()) return parameters_.local_shard(unit);
-  return kept(kind).elements(sharding_.at(layout_, unit), sharding_.count(layout_, unit));
+  return kept(kind).elements(sharding_.offset(layout_, unit), sharding_.count(layout_, unit));
 }
 
 void OptimizerState::widen(const Tensor& to, const Tensor& from, bool from_host) {
@@ -114,7 +114,7 @@ void OptimizerState::read(StateKind kind, int unit, size_t at, size_t count, flo
 
 // The first pieces that an update fetches may be the last that the former update sent.
 void OptimizerState::begin_update() {
-  for (const Event& left : left_) host_->in.wait(left);
+  for (const Event& left : stored_) host_->in.wait(left);
 }
 
 void OptimizerState::update(size_t at, const Tensor& gradients, const Update& f) {
@@ -133,20 +133,20 @@ void OptimizerState::update_in_pieces(size_t at, const Tensor& gradients, const 
       here[kind] = slots_[kind] ? slots_[kind]->at(slot_).elements(0, n) : there[kind];
     }
     Tensor gradients_here = gradients.elements(done, n);
-    host_->in.wait(left_[slot]);
+    host_->in.wait(stored_[slot]);
     for (int kind = 0; kind < 3; ++kind)
       if (slots_[kind]) copy(host_->in, here[kind], there[kind]);
     if (gradient_slots_) {
       copy(host_->in, gradient_slots_->at(slot_).elements(0, n), gradients_here);
       gradients_here = gradient_slots_->at(slot_).elements(0, n);
     }
-    came_[slot].record(host_->in);
-    compute_.wait(came_[slot]);
+    loaded_[slot].record(host_->in);
+    compute_.wait(loaded_[slot]);
     f({here[0], here[1], here[2], gradients_here, size_t(done)});
     computed_[slot].record(compute_);
     host_->out.wait(computed_[slot]);
     for (int kind = 0; kind < 3; ++kind)
       if (slots_[kind]) copy(host_->out, there[kind], here[kind]);
-    left_[slot].record(host_->out);
+    stored_[slot].record(host_->out);
   }
 }

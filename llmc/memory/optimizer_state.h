@@ -87,6 +87,6 @@ class OptimizerState {
   PlannedTensor gradient_slots_;      // two slots for gradients from the host
   PlannedTensor staged_, narrow_;     // numbers on their way: as fp32, and as bf16
   size_t piece_ = 0;                  // elements of a slot
-  std::vector<Event> came_, computed_, left_;  // one per slot
+  std::vector<Event> loaded_, computed_, stored_;  // one per slot
   int slot_ = 0;
 };

@@ -50,25 +50,27 @@ struct Sharding {
   int rank() const { return gather.rank(); }
 
   // This rank updates elements first() .. first()+count()-1 of a unit.
-  size_t first(const ParameterLayout& layout, int unit) const { return stage.shards_state() ? part(layout, unit) : 0; }
+  size_t first(const ParameterLayout& layout, int unit) const {
+    return stage.shards_state() ? shard_begin(layout, unit) : 0;
+  }
   size_t count(const ParameterLayout& layout, int unit) const {
     return stage.shards_state() ? layout.part_size(unit) : layout.units[size_t(unit)].size;
   }
-  // at() is where these lie in a buffer that holds only them, for all units; total() is the size of that buffer.
-  size_t at(const ParameterLayout& layout, int unit) const {
+  // offset() is where these lie in a buffer that holds only them, for all units; size() is the size of that buffer.
+  size_t offset(const ParameterLayout& layout, int unit) const {
     return layout.units[size_t(unit)].offset / shares(layout);
   }
-  size_t total(const ParameterLayout& layout) const { return layout.size / shares(layout); }
+  size_t size(const ParameterLayout& layout) const { return layout.size / shares(layout); }
   // True if the elements of all units that this rank updates lie one unit behind the other, not only in the state but
   // among the gradients and the weights too: everything there is whole, or everything is this rank's part.
-  bool units_adjoin() const { return !stage.shards_state() || stage.shards_weights(); }
+  bool units_contiguous() const { return !stage.shards_state() || stage.shards_weights(); }
   // Returns where this rank's part of a unit begins in the whole unit, in any stage.
-  size_t part(const ParameterLayout& layout, int unit) const { return size_t(rank()) * layout.part_size(unit); }
+  size_t shard_begin(const ParameterLayout& layout, int unit) const { return size_t(rank()) * layout.part_size(unit); }
   // Returns the elements of a unit that this rank saves, in any stage. The ranks that keep the same part each save a
   // share of it.
   UnitShare saved(const ParameterLayout& layout, int unit) const {
     const size_t size = layout.part_size(unit), ranks = size_t(replicate.size()), r = size_t(replicate.rank());
-    return {part(layout, unit) + size * r / ranks, size * (r + 1) / ranks - size * r / ranks};
+    return {shard_begin(layout, unit) + size * r / ranks, size * (r + 1) / ranks - size * r / ranks};
   }
 
  private:

@@ -72,7 +72,7 @@ void print_step(Setup& setup) {
 }
 
 void print_options(Setup& setup) {
-  const Options& changed = setup.trains() ? setup.options : setup.given;
+  const Options& changed = setup.trains() ? setup.options : setup.command_line;
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
   const RunFacts facts{setup.options,
@@ -82,7 +82,7 @@ void print_options(Setup& setup) {
                        setup.mesh,
                        setup.model.weights.has_value(),
                        measures};
-  for (const std::string& remark : idle_options(setup.given, facts)) setup.console.item("", remark);
+  for (const std::string& remark : idle_options(setup.command_line, facts)) setup.console.item("", remark);
 }
 
 }  // namespace

@@ -27,8 +27,9 @@ RunSettings with_context(const RunSettings& settings, int64_t tokens, const Opti
   const auto units = [unit](int64_t count) { return (count + unit - 1) / unit; };
   const auto with = [&](int64_t count) {
     RunSettings s = settings;
-    s.context = int(count * unit);
-    if (is_auto(options.micro_batch)) s.B = int(std::max<int64_t>(1, int64_t(s.B) * s.T / std::max(s.T, s.context)));
+    s.context_length = int(count * unit);
+    if (is_auto(options.micro_batch))
+      s.B = int(std::max<int64_t>(1, int64_t(s.B) * s.T / std::max(s.T, s.context_length)));
     return s;
   };
   Stream stream(device, "context");
@@ -55,7 +56,7 @@ std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t
   const bool chosen = (options.sample_only || options.eval_only) && !asked;
   if (chosen) settings = with_context(settings, wanted, options, config, mesh, planner, communicator, device);
 
-  const int window = std::min(settings.context, config.max_positions);
+  const int window = std::min(settings.context_length, config.max_positions);
   std::string limit = format("--seq-len %d; the model has %d positions", window, config.max_positions);
   if (window == config.max_positions) limit = format("the model's %d positions", window);
   else if (chosen)

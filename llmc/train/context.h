@@ -14,9 +14,9 @@
 #include "llmc/train/settings.h"
 #include "llmc/train/text_codec.h"
 
-// Sets settings.context, and the micro-batch of an evaluation to suit it, unless --seq-len was `asked` for. Returns the
-// questions of --eval-choices. Warns about questions that lose their beginning, and about a prompt (of `prompt` tokens)
-// that does. All ranks call and get the same result.
+// Sets settings.context_length, and the micro-batch of an evaluation to suit it, unless --seq-len was `asked` for.
+// Returns the questions of --eval-choices. Warns about questions that lose their beginning, and about a prompt (of
+// `prompt` tokens) that does. All ranks call and get the same result.
 std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t prompt, const Options& options,
                                        const LlamaConfig& config, const TextCodec& codec, const Mesh& mesh,
                                        const Planner& planner, Communicator& communicator, Device& device,

@@ -16,7 +16,7 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
       squared_(device),
       summed_(device) {
   const int units = int(layout.units.size());
-  if (sharding.units_adjoin()) add_span(0, units, weight_decay, fp8);
+  if (sharding.units_contiguous()) add_span(0, units, weight_decay, fp8);
   else
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay, fp8);
   for (int unit = 0; unit < units; ++unit) plan_squares(unit);
@@ -36,7 +36,7 @@ void Optimizer::plan_squares(int unit) {
     partials_count_ += global_norm_partials(end - begin);
   };
   size_t begin = 0;
-  for (const ParameterSlice& piece : layout_.slices(unit, sharding_.part(layout_, unit), size)) {
+  for (const ParameterSlice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), size)) {
     if (piece.tensor->copy == 0) continue;
     add(begin, piece.at);
     // Such a tensor is followed by another one or by padding of zeros, so the next stretch can begin 16-byte aligned.
@@ -49,7 +49,7 @@ void Optimizer::plan_squares(int unit) {
 // between them. With stochastic rounding each piece of a tensor is a range of its own, because each tensor has its own
 // random numbers.
 void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8) {
-  Span span{first_unit, end_unit - first_unit, sharding_.at(layout_, first_unit), 0, int(ranges_.size()), 0};
+  Span span{first_unit, end_unit - first_unit, sharding_.offset(layout_, first_unit), 0, int(ranges_.size()), 0};
   std::vector<AdamWRange> ranges;
   for (int unit = first_unit; unit < end_unit; ++unit) {
     for (const ParameterSlice& piece :

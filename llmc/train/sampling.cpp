@@ -78,7 +78,7 @@ std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when
   };
   for (const int32_t token : setup.prompt) add(writer.take(token));
   SamplingSettings settings{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
-                            std::min(setup.settings.context, config.max_positions)};
+                            std::min(setup.settings.context_length, config.max_positions)};
   Stream stream(setup.device, "sample");
   if (setup.mesh.tensor_degree * setup.mesh.context_degree > 1)
     settings.broadcast_token = [&](int32_t token) {

@@ -56,7 +56,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
   const int64_t T = is_auto(o.seq_len) ? defaults.T : o.seq_len;
   REQUIRE(T <= config.max_positions, "--seq-len %lld: model %s has at most %d positions", (long long)T,
           config.name.c_str(), config.max_positions);
-  s.T = s.context = int(T);
+  s.T = s.context_length = int(T);
   if (is_auto(o.global_batch)) {
     const int64_t unit = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
     s.G = (std::max(defaults.G, unit) + unit - 1) / unit * unit;
@@ -224,7 +224,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   TrainerSettings t;
   t.dtype = s.dtype;
   t.B = o.sample_only ? 1 : s.B;
-  t.T = s.context;
+  t.T = s.context_length;
   t.head_chunk = s.head_chunk;
   t.tf32 = o.tf32;
   t.attention = s.attention;

@@ -15,10 +15,10 @@
 
 struct RunSettings {
   DType dtype;
-  int T;        // tokens per sequence
-  int context;  // tokens that the model can see at once: T, or what a run without training needs
-  int B;        // sequences per micro-batch
-  int64_t G;    // sequences per step, over all data ranks
+  int T;               // tokens per sequence
+  int context_length;  // tokens that the model can see at once: T, or what a run without training needs
+  int B;               // sequences per micro-batch
+  int64_t G;           // sequences per step, over all data ranks
   int64_t micro_steps;
   int64_t steps;
   double lr, min_lr;

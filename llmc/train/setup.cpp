@@ -10,13 +10,13 @@
 #include "llmc/train/description.h"
 #include "llmc/train/tuner.h"
 
-Setup::Setup(const Options& given, const Options& asked, const Ranks& ranks, const ResumePoint* resume)
-    : given(given),
-      asked(asked),
-      options(asked),
+Setup::Setup(const Options& command_line, const Options& requested, const Ranks& ranks, const ResumePoint* resume)
+    : command_line(command_line),
+      requested(requested),
+      options(requested),
       ranks(ranks),
       resume(resume),
-      console(ranks.rank == 0, asked.quiet),
+      console(ranks.rank == 0, requested.quiet),
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
                         int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
       device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
@@ -71,7 +71,7 @@ void Setup::open_sampler(WindowRule rule) {
   REQUIRE(start->step() <= settings.steps,
           "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
           counted(start->step(), "step").c_str(), (long long)settings.steps);
-  changes = require_same_run(*start, asked, data.train->size());
+  changes = require_same_run(*start, requested, data.train->size());
   Stream stream(device, "resume");
   require_same_data(*start, *identity, *communicator, stream, changes);
 }
@@ -82,7 +82,7 @@ void Setup::prepare_evaluation(WindowRule rule) {
   const bool asked_length = resume ? resume->own_length : !is_auto(options.seq_len);
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
-  evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context);
+  evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);
   if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out(rule);
   evaluation->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation->empty(),

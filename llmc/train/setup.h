@@ -29,9 +29,9 @@
 
 // The members stand in the order in which they are decided.
 struct Setup {
-  const Options given;  // those of the command line and its --config
-  const Options asked;  // the same, completed by the checkpoint's options
-  Options options;      // the same, with the choices of --plan
+  const Options command_line;  // those of the command line and its --config
+  const Options requested;     // the same, completed by the checkpoint's options
+  Options options;             // the same, with the choices of --plan
   const Ranks& ranks;
   const ResumePoint* const resume;  // null: the run starts anew
   Console console;
@@ -56,7 +56,7 @@ struct Setup {
   // Opens and decides all of it. All ranks call. Throws, with what to do about it, on options that contradict each
   // other, the model or the data, and on a checkpoint that the run cannot go on from. `ranks` and `resume` must outlive
   // this object.
-  Setup(const Options& given, const Options& asked, const Ranks& ranks, const ResumePoint* resume);
+  Setup(const Options& command_line, const Options& requested, const Ranks& ranks, const ResumePoint* resume);
   Setup(const Setup&) = delete;
 
   bool trains() const { return !options.sample_only && !options.eval_only; }

@@ -37,7 +37,7 @@ void TrainingLoop::open_folder() {
     if (reopens) folder_ = RunFolder::reopen(setup_.resume->run_folder, setup_.first_step());
     else folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
     for (const std::string& what : folder_->moved()) console_.line(what);
-    folder_->write_about(options_json(setup_.asked),
+    folder_->write_about(options_json(setup_.requested),
                          run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
                                    options_.fp8, config, setup_.codec, *setup_.data.train),
                          trainer_.plan().table());
@@ -220,7 +220,7 @@ void TrainingLoop::report_checkpoints() {
 
 // Returns what a checkpoint stores beside weights and moments, after the steps that have ended.
 Json TrainingLoop::state() const {
-  Json saved = resume_state(finished_, setup_.ranks.size, setup_.asked, settings_, setup_.model.config,
+  Json saved = resume_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
                             setup_.data.train->size());
   return saved.set("data", setup_.data_description())
       .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
