@@ -109,14 +109,14 @@
   X("Memory", Choice, moment_dtype, "fp32", "fp32|bf16", "of AdamW's moments (bf16: rounded stochastically)", "trains") \
   X("Memory", Choice, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)") \
   \
-  X("Ranks", Count, zero_stage, 0, "[0, 3]", "what data ranks shard: 1 master weights and moments, 2 also gradients, 3 also weights (ZeRO; 3: FSDP)", "sharing") \
+  X("Ranks", Count, zero_stage, 0, "[0, 3]", "what ranks shard: 1 master weights and moments, 2 also gradients, 3 also weights (ZeRO; 3: FSDP)", "sharing") \
   X("Ranks", Count, hybrid_shard_degree, 0, "[0, 1e6]", "data ranks over which one copy is sharded; the others are replicas (0: all data ranks)", "data-ranks") \
   X("Ranks", Count, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3)", "stage-3") \
   X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that split heads, FFN and vocabulary, and the tokens between products (sequence parallelism)") \
   X("Ranks", Count, tensor_parallel_overlap, 4, "[1, 64]", "chunks of each all-gather and reduce-scatter of tensor parallelism, which overlap with products", "tensor") \
   X("Ranks", Choice, tensor_parallel_reduce_dtype, "fp32", "fp32|bf16", "type in which tensor parallelism's partial sums are sent and added", "tensor") \
   X("Ranks", Count, context_parallel_degree, 1, "[1, 1e6]", "ranks that split each sequence") \
-  X("Ranks", Choice, reduce_dtype, "fp32", "fp32|bf16", "type in which gradients are reduce-scattered (NCCL adds in it, too)", "trains sharing") \
+  X("Ranks", Choice, reduce_dtype, "fp32", "fp32|bf16", "type in which gradients are summed within a shard group (NCCL adds in it, too)", "trains sharing") \
   X("Ranks", Real, comm_timeout, 600, "(0, inf)", "seconds after which a collective that some rank does not come to ends the run", "ranks") \
   X("Ranks", Text, rendezvous, "", "FILE", "through which ranks that started without MPI find each other")
 // clang-format on

@@ -1,6 +1,6 @@
 // The place in the source that called a function. Reports name it: two accesses that nothing orders, a collective that
-// hangs. A function declares it as its last parameter, `CallSite site = CallSite::here()`, and its callers never pass
-// it.
+// hangs. A function declares it as its last parameter, `CallSite site = CallSite::here()`. Callers leave it out, unless
+// they pass on the place of their own caller.
 #pragma once
 
 struct CallSite {

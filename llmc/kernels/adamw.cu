@@ -225,9 +225,9 @@ __global__ void __launch_bounds__(kThreads)
     if (whole) store_whole(vector, place);
     else store_elements(vector, place);
     if constexpr (finds_amax) {
-      const uint32_t of_unit = whole ? largest_weight(vector) : 0;
-      if (whole && one_range) largest = of_unit > largest ? of_unit : largest;
-      else if (whole) raise(amax, r.amax, of_unit);
+      const uint32_t of_vector = whole ? largest_weight(vector) : 0;
+      if (whole && one_range) largest = of_vector > largest ? of_vector : largest;
+      else if (whole) raise(amax, r.amax, of_vector);
       else raise_elements(amax, vector, ranges, range, range_count, first);
     }
   }
