@@ -97,7 +97,34 @@ inline void check_many_tiles(Checker& checker, AttentionKernel kernel, int HD) {
                 want.limit.out);
 }
 
+// A NaN in one query shows in its output and in its log-sum-exp, and in no other query's.
+inline void check_nan(Checker& checker, AttentionKernel kernel, int HD) {
+  const Case c{1, 70, 70, 2, 1, HD, 0, 0, Documents::none, Layout::packed};
+  constexpr int t = 37, head = 1;
+  Inputs<bf16> in(c, 9);
+  const Placement& place = in.place;
+  in.qkv[place.q.at(0, t, head, 5)] = from_float<bf16>(NAN);
+  Stream& stream = checker.stream;
+  const Array<bf16> qkv(stream, in.qkv);
+  Array<bf16> result(stream, place.out_size);
+  Array<float> lse_of_rows(stream, size_t(c.NH) * c.Tq);
+  attention_forward(stream, place.out.of(result), place.lse(lse_of_rows), place.q.of(qkv), place.k.of(qkv),
+                    place.v.of(qkv), place.options(kernel));
+  const std::vector<bf16> out = result.download();
+  const std::vector<float> lse = lse_of_rows.download();
+  int wrong = 0;
+  for (int h = 0; h < c.NH; ++h)
+    for (int i = 0; i < c.Tq; ++i) {
+      const bool expected = h == head && i == t;
+      wrong += std::isnan(lse[size_t(h * c.Tq + i)]) != expected;
+      for (int d = 0; d < HD; ++d) wrong += std::isnan(to_float(out[place.out.at(0, i, h, d)])) != expected;
+    }
+  checker.that(name_of(c, DType::bf16) + " a NaN in one query", wrong == 0,
+               format("%d numbers of out and lse are NaN, or not, where they should not be", wrong));
+}
+
 inline void check_beside_others(Checker& checker, AttentionKernel kernel) {
+  for (const int HD : {64, 128}) check_nan(checker, kernel, HD);
   for (const int HD : {64, 128}) check_many_tiles(checker, kernel, HD);
   for (const int HD : {64, 128}) check_one_by_one<bf16>(checker, kernel, HD);
   check_against_plain(checker, {1, 257, 257, 8, 2, 128, 0, 0, Documents::packed, Layout::packed}, kernel);
