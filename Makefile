@@ -64,7 +64,7 @@ SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_%
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
 DOCS_SOURCES := $(wildcard dev/docs/*.cpp)
 DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES) $(DOCS_SOURCES)
-FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp dev/test/descriptors/*.cpp)
+FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp dev/test/descriptors/*.cpp dev/softgpu/*.h dev/softgpu/*.cpp dev/softgpu/*/*.h dev/softgpu/*/*.cpp dev/softgpu/*/*.cu)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
@@ -234,11 +234,15 @@ DEBUG := $(if $(filter -O0,$(OPTIMIZE)),-g,-g1)
 DEFINES += $(if $(filter -O0,$(OPTIMIZE)),-DLLMC_BOUNDED_WAITS=1)
 HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
+code_of = sm_$1
+ifneq ($(SOFTGPU),)
+include dev/softgpu/rules.mk
+endif
 ifeq ($(DEVICE),cuda)
 # nvcc optimizes device code all the same.
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST)
 COMPILE_cu = $(NVCC) -ccbin $(CXX) $(COMMON) --expt-relaxed-constexpr -lineinfo \
-  $(addprefix -Xcompiler ,$(OPTIMIZE) $(WARNINGS) -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=sm_$a)
+  $(addprefix -Xcompiler ,$(OPTIMIZE) $(WARNINGS) -pthread) $(foreach a,$(ARCH),-gencode arch=compute_$a,code=$(call code_of,$a))
 else
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
   -Wno-unknown-pragmas
@@ -312,6 +316,8 @@ BELOW_MODEL := $(KERNEL_SOURCES) dev/test/kernel_reports.cu
 $(foreach s,$(BELOW_MODEL),$(eval $(call program,$(call program_of,$s),$s,$(KERNEL_LIBRARY))))
 $(foreach s,$(PROGRAM_SOURCES) $(filter-out $(BELOW_MODEL),$(DEV_SOURCES)),$(eval $(call program,$(call program_of,$s),$s,$(LIBRARY))))
 
+$(call program_of,$(PROGRAM_SOURCES) $(DEV_SOURCES)): $(STAND_INS)
+
 $B/headers/%.ok: % $B/flags
 	@mkdir -p $(@D)
 	$Qprintf '#include "%s"\n' $< $< | $(COMPILE_cpp) -fsyntax-only -x c++ - -MT $@ -MF $@.d
@@ -327,7 +333,7 @@ $(COMPUTES:%=$B/obj/%/%.o): OPTIMIZE := -O3
 endif
 # To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
 ifeq ($(SANITIZE),thread)
-$(foreach f,block flags rendezvous hopper mbarriers async_proxy warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
+$(foreach f,block flags rendezvous hopper mbarriers async_proxy box warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
 endif
 
 -include $(shell find $B -name '*.d' 2>/dev/null)

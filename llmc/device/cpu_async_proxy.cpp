@@ -10,8 +10,6 @@
 namespace cpu_backend {
 namespace {
 
-constexpr int kChunkBytes = 16, kChunkElements = 8;
-
 // The size is a constant, so the compiler expands the copy inline. No sanitizer then attributes it to the running
 // thread: TMA makes this access.
 void copy_chunk(std::byte* to, const std::byte* from) { __builtin_memcpy(to, from, kChunkBytes); }
@@ -99,33 +97,16 @@ AsyncProxy::Box AsyncProxy::make_box(const TensorMap& packed, const void* shared
   return box;
 }
 
-// Calls f(offset, row, first) for every 16 bytes of the box. `offset`: their byte offset in shared memory. `row`: the
-// tensor's row, null outside the tensor. `first`: the index in that row of the first of the 8 elements.
-template <class F>
-void AsyncProxy::each_chunk(const Box& box, F&& f) const {
-  const CpuTensorMap& map = box.map;
-  const int64_t chunks = map.box[0] / kChunkElements;
-  uint32_t address = uint32_t(box.offset);
-  for (int64_t i3 = 0; i3 < map.box[3]; ++i3)
-    for (int64_t i2 = 0; i2 < map.box[2]; ++i2)
-      for (int64_t i1 = 0; i1 < map.box[1]; ++i1) {
-        const int64_t at[3] = {box.place[1] + i1, box.place[2] + i2, box.place[3] + i3};
-        const std::byte* row = map.data;
-        for (int d = 0; d < 3; ++d) {
-          if (at[d] < 0 || at[d] >= map.sizes[d + 1]) row = nullptr;
-          if (row) row += at[d] * map.strides[d];
-        }
-        for (int64_t c = 0; c < chunks; ++c, address += kChunkBytes) {
-          const int64_t first = box.place[0] + c * kChunkElements;
-          f(size_t(swizzled_byte(address, map.swizzle)), row, first);
-        }
-      }
+const std::vector<BoxChunk>& AsyncProxy::chunks_of(const Box& box) {
+  chunks_.clear();
+  append_chunks(box.map, box.place, uint32_t(box.offset), chunks_);
+  return chunks_;
 }
 
 void AsyncProxy::land(const Box& box) {
   ++version_;
   std::byte *const shared = block_.shared(), *const view = this->view();
-  each_chunk(box, [&](size_t to, const std::byte* row, int64_t first) {
+  for (const auto& [to, row, first] : chunks_of(box)) {
     alignas(kChunkBytes) std::byte chunk[kChunkBytes] = {};
     if (row && first >= 0 && first + kChunkElements <= box.map.sizes[0]) {
       copy_chunk(chunk, row + first * 2);
@@ -135,14 +116,14 @@ void AsyncProxy::land(const Box& box) {
     }
     copy_chunk(shared + to, chunk);
     copy_chunk(view + to, chunk);
-  });
+  }
   barriers_.bytes_came(box.barrier, box.bytes, box.call);
 }
 
 void AsyncProxy::read(Box& box) {
   const std::byte* const view = this->view();
-  each_chunk(box, [&](size_t from, const std::byte* row, int64_t first) {
-    if (!row) return;
+  for (const auto& [from, row, first] : chunks_of(box)) {
+    if (!row) continue;
     if (LLMC_TSAN && block_.current() == box.thread) block_.reads(block_.shared() + from, kChunkBytes);
     for (int e = 0; e < kChunkElements; ++e)
       if (first + e >= 0 && first + e < box.map.sizes[0]) {
@@ -150,7 +131,7 @@ void AsyncProxy::read(Box& box) {
         if (LLMC_TSAN && block_.current() == box.thread) block_.writes(to, 2);
         __builtin_memcpy(to, view + from + e * 2, 2);
       }
-  });
+  }
   box.read = true;
 }
 
@@ -169,10 +150,10 @@ void AsyncProxy::load(void* to, const TensorMap& map, uint64_t* barrier, const B
   std::byte *const shared = block_.shared(), *const view = this->view();
   alignas(kChunkBytes) std::byte chunk[kChunkBytes];
   std::fill_n(chunk, kChunkBytes, std::byte{0xff});
-  each_chunk(box, [&](size_t at, const std::byte*, int64_t) {
-    copy_chunk(shared + at, chunk);
-    copy_chunk(view + at, chunk);
-  });
+  for (const BoxChunk& c : chunks_of(box)) {
+    copy_chunk(shared + c.offset, chunk);
+    copy_chunk(view + c.offset, chunk);
+  }
   box.late = block_.random().below(4) == 0;
   loads_.push_back(box);
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "llmc/device/cpu_box.h"
 #include "llmc/device/cpu_hopper.h"
 #include "llmc/device/cpu_mbarriers.h"
 #include "llmc/device/cpu_tensor_map.h"
@@ -70,8 +71,7 @@ class AsyncProxy {
 
   void poison();
   Box make_box(const TensorMap& map, const void* shared, const BoxPlace& place, const Place& call) const;
-  template <class F>
-  void each_chunk(const Box& box, F&& f) const;
+  const std::vector<BoxChunk>& chunks_of(const Box& box);
   void land(const Box& box);
   void land_number(size_t i);  // lands loads_[i]
   void read(Box& box);
@@ -83,6 +83,7 @@ class AsyncProxy {
   bool poisoned_ = false;  // view_ has been filled with poison since the block began
   uint64_t version_ = 0;
   std::vector<Box> loads_, stores_;
+  std::vector<BoxChunk> chunks_;  // of the box in hand
   std::vector<Actor> actors_;
 };
 

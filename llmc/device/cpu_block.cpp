@@ -3,12 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <numeric>
 
 #include "llmc/base/error.h"
@@ -304,25 +302,12 @@ void Block::describe() const {
   fprintf(stderr, "  %d of %d thread(s) have returned\n", done_, count_);
 }
 
-void stop_kernel(const char* pattern, ...) {
-  // This mutex is never unlocked. One report is enough: another OS thread with an error waits here until the process
-  // ends.
-  static std::mutex one_report;
-  one_report.lock();
-  va_list args;
-  va_start(args, pattern);
-  fprintf(stderr, "error in a kernel: %s\n", format_list(pattern, args).c_str());
-  va_end(args);
-  if (current_block) current_block->describe();
-  fflush(stderr);
-  abort();
-}
-
 // Adds the kernel, block and thread to a sanitizer's report of an error in a kernel.
-static void describe_for_sanitizer() {
+extern "C" void __ubsan_on_report() { describe_block(); }
+
+void describe_block() {
   if (current_block) current_block->describe();
 }
-extern "C" void __ubsan_on_report() { describe_for_sanitizer(); }
 
 void stop_if_kernel_faulted(const void* address) {
   if (!current_block) return;
@@ -334,7 +319,7 @@ void stop_if_kernel_faulted(const void* address) {
 // ---------------------------------------------------------------------------------------------- the public face
 
 BlockRunner::BlockRunner(const CpuBackend& backend, int number) : block_(std::make_unique<Block>(backend, number)) {
-  if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(describe_for_sanitizer);
+  if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(describe_block);
 }
 BlockRunner::~BlockRunner() = default;
 void BlockRunner::run(const KernelLaunch& launch, size_t block_number) {

@@ -111,6 +111,9 @@ void async_copy_wait(int groups_in_flight);
 
 // Ends the process. Prints the message, then the kernel, the block, the thread and where the other threads wait.
 [[noreturn, gnu::format(printf, 1, 2)]] void stop_kernel(const char* pattern, ...);
+// Prints the kernel, block and thread that this OS thread executes, and where the block's other threads wait. Prints
+// nothing if it executes none.
+void describe_block();
 // Called when this OS thread accessed `address`, where no memory is mapped. Ends the process with a report if the OS
 // thread executes a kernel; otherwise returns.
 void stop_if_kernel_faulted(const void* address);

@@ -1,0 +1,93 @@
+// What a translated kernel includes: arithmetic, memory, and the calls by which its threads do things together. They
+// are implemented by the executor (executor.cpp, units.cpp), with the CPU backend's fibers, barriers and Hopper units.
+//
+// Translated code has #line directives, so file and line in every report are those of the .cu file or its headers.
+#pragma once
+
+#include "dev/softgpu/arithmetic.h"
+#include "dev/softgpu/memory.h"
+
+#pragma GCC visibility push(default)
+namespace softgpu {
+
+struct Parameter {
+  u32 offset, bytes;
+};
+
+// What `translate` writes beside the code: the symbol softgpu_kernel of a translated kernel.
+struct KernelInfo {
+  const char* name;
+  void (*run)(Thread& thread);
+  const Parameter* parameters;
+  u32 parameter_count, parameter_bytes;
+  u32 static_shared, dynamic_shared_begin;  // bytes of static shared memory; where the dynamic part begins
+  u32 max_threads;                          // of a block: __launch_bounds__
+};
+
+// An instruction in the source, as cpu_backend::Place. It must live until the call returns.
+struct Place {
+  const char* what;
+  const char* file;
+  int line;
+};
+
+#define SOFTGPU_PLACE(what)                             \
+  []() -> const Place& {                                \
+    static const Place place{what, __FILE__, __LINE__}; \
+    return place;                                       \
+  }()
+
+[[noreturn]] void trap(const Place& place);
+
+// Of a block. A barrier's number is 0 to 15.
+void bar_sync(u32 barrier, const Place& place);
+void bar_sync(u32 barrier, u32 threads, const Place& place);
+void bar_arrive(u32 barrier, u32 threads, const Place& place);
+void yield(const Place& place);  // lets other threads and blocks go on: called before a load that acquires
+
+// Of a warp.
+enum class Shuffle { up, down, bfly, idx };
+void bar_warp_sync(u32 mask, const Place& place);
+u32 shfl(Shuffle how, u32 value, u32 lane, u32 clamp_and_segment, u32 mask, bool& in_range, const Place& place);
+u32 vote_ballot(u32 mask, bool predicate, const Place& place);
+enum class Redux { add, max, min };
+u32 redux(Redux how, u32 value, u32 mask, const Place& place);
+void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const f32 (&c)[4], const Place& place);
+void ldmatrix_x4(u32 (&r)[4], const u8* row, bool transposed, const Place& place);
+
+// Copies of one thread that land later.
+void cp_async(u8* to, u64 from, u32 bytes, u32 source_bytes, const Place& place);
+void cp_async_commit_group();
+void cp_async_wait_group(u32 under_way);
+
+// Hopper.
+void mbarrier_init(u8* barrier, u32 arrivals, const Place& place);
+void mbarrier_arrive(u8* barrier, u32 expected_bytes, const Place& place);
+bool mbarrier_try_wait(u8* barrier, u32 parity, const Place& place);
+void fence_mbarrier_init(const Place& place);
+void fence_proxy_async(const Place& place);
+// An ordinary store to shared memory, which TMA and wgmma see only after the thread's fence.
+void store_shared(u8* to, const void* value, u32 bytes, const Place& place);
+struct BoxPlace {
+  s32 at[4];  // in elements, the contiguous dimension first
+};
+void tma_load(u8* to, u8* barrier, const u8* map, BoxPlace from, const Place& place);
+void tma_store(const u8* from, const u8* map, BoxPlace to, const Place& place);
+void tma_commit_group(const Place& place);
+void tma_wait_group_read(const Place& place);
+void wgmma_fence(const Place& place);
+struct Wgmma {
+  f32* d;  // 64 rows of `columns`, in the registers of 128 threads
+  u32 columns;
+  const u32* fragments;  // A in registers; null: `a` describes it in shared memory
+  u64 a, b;
+  bool accumulate;
+  u32 major_a, major_b;  // 0: k is the contiguous dimension, 1: m or n
+};
+void wgmma(const Wgmma& product, const Place& place);
+void wgmma_commit_group(const Place& place);
+void wgmma_wait_group(u32 under_way, const Place& place);
+void setmaxnreg(u32 registers, bool more, const Place& place);
+
+}  // namespace softgpu
+#pragma GCC visibility pop

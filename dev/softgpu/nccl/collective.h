@@ -1,0 +1,59 @@
+// A collective as NCCL executes it: a kernel on each GPU of the communicator that waits for the others'.
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "dev/softgpu/nccl/segment.h"
+#include "dev/softgpu/runtime/engine.h"
+
+struct ncclComm {
+  std::string name;
+  int rank, size;
+  bool blocking;
+  std::unique_ptr<softgpu::Segment> segment;
+  uint64_t begun = 0, executed = 0;  // collectives, counted by the engine
+  uint64_t meetings = 0;             // of the hosts: splits, windows
+  std::atomic<bool> aborted{false};
+  // NCCL keeps a communicator's collectives in the order of the calls, whatever their streams are.
+  cudaEvent_t last = nullptr;  // after the last one
+  cudaStream_t last_stream = nullptr;
+  bool last_captured = false;
+  // The calls of a communicator that does not block are completed by a thread of its own, later.
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> calls;
+  bool calling = false;
+};
+
+namespace softgpu {
+
+enum class CollectiveKind { all_reduce, all_gather, reduce_scatter, broadcast };
+
+struct CollectiveCall {
+  CollectiveKind kind;
+  const void* in;
+  void* out;
+  size_t count;
+  ncclDataType_t type;
+  int detail;  // the ncclRedOp_t of a reduction, the root of a broadcast
+
+  size_t sent_bytes(int size) const;
+  size_t received_bytes(int size) const;
+};
+
+// Returns why NCCL's documentation forbids the call; "" if it does not.
+std::string wrong_buffers(const CollectiveCall& call, const ncclComm& comm);
+
+// The piece of work. LLMC_SOFTGPU_RESIDENT collectives at most (4: a quarter of an H100 each) are executed at the same
+// time: a rank that has begun others may never get to the one that its peers wait for.
+Task collective_task(const CollectiveCall& call, ncclComm_t comm);
+
+}  // namespace softgpu

@@ -1,0 +1,255 @@
+// NCCL's functions. What waits for other ranks waits on the host for a blocking communicator; for any other the call
+// returns ncclInProgress, and a helper thread completes it, as the documentation of ncclConfig_t::blocking says.
+#include <nccl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "dev/softgpu/nccl/collective.h"
+#include "dev/softgpu/runtime/api.h"
+#include "dev/softgpu/runtime/graph.h"
+#include "dev/softgpu/runtime/memory.h"
+
+using namespace softgpu;
+
+namespace {
+
+// What a communicator takes of the GPU's memory for buffers and channels.
+constexpr size_t kBytesPerCommunicator = 32 << 20;
+
+thread_local std::string last_error;
+ncclResult_t fail(ncclResult_t result, const std::string& why) {
+  last_error = why;
+  return result;
+}
+
+// Runs the calls of a communicator that does not block, in their order.
+void run_calls(ncclComm_t comm) {
+  std::unique_lock lock(comm->mutex);
+  for (;;) {
+    comm->changed.wait(lock, [&] { return !comm->calls.empty(); });
+    const auto call = std::move(comm->calls.front());
+    lock.unlock();
+    call();
+    lock.lock();
+    comm->calls.pop_front();
+    comm->changed.notify_all();
+  }
+}
+
+ncclResult_t complete(ncclComm_t comm, std::function<void()> call) {
+  if (comm->blocking) {
+    call();
+    return ncclSuccess;
+  }
+  const std::lock_guard lock(comm->mutex);
+  if (!comm->calling) std::thread(run_calls, comm).detach();
+  comm->calling = true;
+  comm->calls.push_back(std::move(call));
+  comm->changed.notify_all();
+  return ncclInProgress;
+}
+
+// The host waits for the other ranks: for ever, if one does not come.
+template <class Come>
+void wait_for_ranks(ncclComm_t comm, const Come& come) {
+  while (!comm->aborted && !come()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+ncclComm_t new_communicator(const ncclConfig_t* config) {
+  auto* const comm = new ncclComm;
+  comm->blocking = !config || config->blocking != 0;
+  return comm;
+}
+// Its name and place are known: it joins the others.
+void join(ncclComm_t comm) {
+  comm->segment = std::make_unique<Segment>(comm->name, comm->rank, comm->size);
+  take_bytes(kBytesPerCommunicator);
+  wait_for_ranks(comm, [&] { return comm->segment->all_joined(); });
+}
+
+// A call between ncclGroupStart and ncclGroupEnd waits for the latter.
+thread_local int group_depth = 0;
+thread_local std::vector<std::function<ncclResult_t()>> grouped;
+
+ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
+  if (call.count == 0) return ncclSuccess;
+  if (const std::string wrong = wrong_buffers(call, *comm); !wrong.empty()) {
+    warn("NCCL: %s", wrong.c_str());
+    return fail(ncclInvalidArgument, wrong);
+  }
+  const auto launch = [=] {
+    return complete(comm, [=] {
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      cudaStreamIsCapturing(stream, &status);
+      const bool captured = status == cudaStreamCaptureStatusActive;
+      if (!comm->last) cudaEventCreateWithFlags(&comm->last, cudaEventDisableTiming);
+      if (comm->last_stream && comm->last_stream != stream && comm->last_captured == captured)
+        cudaStreamWaitEvent(stream, comm->last, 0);
+      submit(stream, collective_task(call, comm));
+      cudaEventRecord(comm->last, stream);
+      comm->last_stream = stream, comm->last_captured = captured;
+    });
+  };
+  if (!group_depth) return launch();
+  grouped.push_back(launch);
+  return ncclSuccess;
+}
+
+}  // namespace
+
+SOFTGPU_API ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+SOFTGPU_API const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+    default:
+      return "internal error";
+  }
+}
+SOFTGPU_API const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
+
+// ---------------------------------------------------------------------------------------------- communicators
+
+SOFTGPU_API ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  memset(id, 0, sizeof *id);
+  snprintf(id->internal, sizeof id->internal, "/softgpu-%d-%08x", int(getpid()), std::random_device{}());
+  return ncclSuccess;
+}
+SOFTGPU_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* to, int size, ncclUniqueId id, int rank,
+                                                ncclConfig_t* config) {
+  if (size < 1 || size > kMostRanks || rank < 0 || rank >= size)
+    return fail(ncclInvalidArgument, "1 to 64 ranks are executed");
+  ncclComm_t const comm = *to = new_communicator(config);
+  comm->name = id.internal, comm->rank = rank, comm->size = size;
+  return complete(comm, [=] { join(comm); });
+}
+SOFTGPU_API ncclResult_t ncclCommInitRank(ncclComm_t* to, int size, ncclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(to, size, id, rank, nullptr);
+}
+
+// The new communicator's ranks are those of one color, by their keys and then by their old ranks.
+SOFTGPU_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* to, ncclConfig_t* config) {
+  ncclComm_t const group = color == NCCL_SPLIT_NOCOLOR ? nullptr : new_communicator(config);
+  if (group) group->blocking = group->blocking && comm->blocking;
+  *to = group;
+  return complete(comm, [=] {
+    const uint64_t meeting = ++comm->meetings;
+    comm->segment->meet(2 * meeting - 1, color, key);
+    wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting - 1); });
+    std::vector<std::pair<int64_t, int>> members;  // key, old rank
+    for (int r = 0; r < comm->size; ++r)
+      if (const auto [its_color, its_key] = comm->segment->words_of(r); its_color == color)
+        members.push_back({its_key, r});
+    comm->segment->meet(2 * meeting, color, key);  // the words may be overwritten after this
+    wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting); });
+    if (!group) return;
+    std::sort(members.begin(), members.end());
+    group->name = comm->name + "-" + std::to_string(meeting) + "-" + std::to_string(color);
+    group->size = int(members.size());
+    for (int r = 0; r < group->size; ++r)
+      if (members[size_t(r)].second == comm->rank) group->rank = r;
+    join(group);
+  });
+}
+
+SOFTGPU_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  const std::lock_guard lock(comm->mutex);
+  *result = comm->calls.empty() ? ncclSuccess : ncclInProgress;
+  return ncclSuccess;
+}
+// Waits for the communicator's collectives.
+SOFTGPU_API ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return complete(comm, [=] {
+    if (comm->last && !comm->last_captured) cudaEventSynchronize(comm->last);
+  });
+}
+SOFTGPU_API ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->last && !comm->last_captured && cudaEventSynchronize(comm->last) != cudaSuccess)
+    return ncclUnhandledCudaError;
+  if (comm->segment) give_back_bytes(kBytesPerCommunicator);
+  comm->segment = nullptr;  // the object stays: its helper thread may look at it
+  return ncclSuccess;
+}
+// Ends the communicator's kernels, and then waits, as NCCL does when it frees its memory, until the GPU is idle: also
+// for kernels of other communicators.
+SOFTGPU_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->aborted = true;
+  return cudaDeviceSynchronize() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+// ---------------------------------------------------------------------------------------------- memory
+
+SOFTGPU_API ncclResult_t ncclMemAlloc(void** p, size_t bytes) {
+  return cudaMalloc(p, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+SOFTGPU_API ncclResult_t ncclMemFree(void* p) {
+  return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+// All ranks register together. The window is there when the call is complete, not when it returns.
+SOFTGPU_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* p, size_t bytes, ncclWindow_t* to, int) {
+  if (is_pageable(p) || !accessible(p, bytes))
+    return fail(ncclInvalidArgument, "the window is not the device's memory");
+  return complete(comm, [=] {
+    const uint64_t meeting = ++comm->meetings;
+    comm->segment->meet(2 * meeting - 1, int64_t(bytes), 0);
+    wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting - 1); });
+    for (int r = 0; r < comm->size; ++r)
+      if (comm->segment->words_of(r).first != int64_t(bytes))
+        warn("NCCL: rank %d registers a window of %lld bytes, rank %d one of %zu", r,
+             (long long)comm->segment->words_of(r).first, comm->rank, bytes);
+    comm->segment->meet(2 * meeting, 0, 0);
+    wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting); });
+    *to = reinterpret_cast<ncclWindow_t>(p);
+  });
+}
+SOFTGPU_API ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return ncclSuccess; }
+
+// ---------------------------------------------------------------------------------------------- collectives
+
+SOFTGPU_API ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+SOFTGPU_API ncclResult_t ncclGroupEnd() {
+  if (--group_depth) return ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  for (const auto& launch : std::exchange(grouped, {}))
+    if (const ncclResult_t r = launch(); r != ncclSuccess) result = r;
+  return result;
+}
+SOFTGPU_API ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
+                                       ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  return collective({CollectiveKind::all_reduce, in, out, count, type, operation}, comm, stream);
+}
+SOFTGPU_API ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root,
+                                       ncclComm_t comm, cudaStream_t stream) {
+  return collective({CollectiveKind::broadcast, in, out, count, type, root}, comm, stream);
+}
+SOFTGPU_API ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                                       cudaStream_t stream) {
+  return collective({CollectiveKind::all_gather, in, out, count, type, 0}, comm, stream);
+}
+SOFTGPU_API ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type,
+                                           ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  return collective({CollectiveKind::reduce_scatter, in, out, count, type, operation}, comm, stream);
+}

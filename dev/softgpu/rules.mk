@@ -1,0 +1,55 @@
+# How the CUDA build is made for the software GPU: its objects hold PTX, and its programs link with the stand-ins for
+# CUDA's libraries. SOFTGPU=ptx is all that the software GPU needs; SOFTGPU=machine-code compiles the PTX further, too,
+# as ptxas does for a GPU: it must accept it.
+
+code_of = $(if $(filter machine-code,$(SOFTGPU)),[sm_$1$(comma)compute_$1],compute_$1)
+NVCC += --no-compress
+
+S := dev/softgpu
+SOFTGPU_LIB := $B/lib
+SOFTGPU_CACHE := $(abspath build/softgpu-kernels)
+# The CPU backend's libraries are those that DEVICE=cpu was configured with.
+cpu_setting = $(shell sed -n 's/^$1 := //p' build/cpu/config.mk)
+STAND_IN_FLAGS := -std=c++20 -g1 -fPIC -fvisibility=hidden -march=native -pthread $(WARNINGS) -Wno-unknown-pragmas \
+  -Wno-missing-field-initializers -I. $(call cpu_setting,INCLUDES) $(filter-out -DLLMC_DEVICE%,$(INCLUDES)) \
+  -DLLMC_DEVICE_CPU=1 -DSOFTGPU_ROOT='"$(CURDIR)"' -DSOFTGPU_CACHE='"$(SOFTGPU_CACHE)"'
+# What the software GPU shares with the CPU backend: fibers, barriers, warps, mbarriers, wgmma.
+SHARED_SOURCES := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,backend block rendezvous flags memory_fault hopper async_proxy mbarriers warpgroups product)) \
+  llmc/device/thread_pool.cpp llmc/base/text.cpp llmc/base/utf8.cpp
+CUDART_SOURCES := $(wildcard $S/*.cpp $S/runtime/*.cpp) $(SHARED_SOURCES)
+link_stand_in = @mkdir -p $(@D) && $(CXX) -shared -pthread -Wl,-Bsymbolic,--no-undefined,--as-needed,-soname,$(@F) $^ \
+  $(call cpu_setting,LIBS) -ldl -Wl,-rpath,'$$ORIGIN' -o $@
+stand_in_objects = $(1:%=$B/stand-in/%.o)
+
+# A kernel that another translator wrote is not taken from the cache.
+TRANSLATOR := $(addprefix $S/,translate ptx.py opcodes.py emit.py arithmetic.h memory.h kernel.h)
+$B/stand-in/$S/runtime/modules.cpp.o: $(TRANSLATOR)
+$B/stand-in/$S/runtime/modules.cpp.o: STAND_IN_FLAGS += -DSOFTGPU_TOOLS='"$(shell cat $(TRANSLATOR) | cksum)"'
+
+$B/stand-in/%.cpp.o: %.cpp $S/rules.mk
+	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))
+	$Q$(CXX) $(STAND_IN_FLAGS) $(if $(filter llmc/%,$<),-O3 -fno-math-errno -fno-trapping-math,-O1) -MMD -MP -c $< -o $@
+
+CUBLASLT_SOURCES := $(wildcard $S/cublaslt/*.cpp) llmc/base/text.cpp llmc/base/utf8.cpp
+NCCL_SOURCES := $(wildcard $S/nccl/*.cpp)
+
+$(SOFTGPU_LIB)/libcudart.so: $(call stand_in_objects,$(CUDART_SOURCES))
+	@mkdir -p $(@D)
+	$(link_stand_in)
+$(SOFTGPU_LIB)/libcublasLt.so: $(call stand_in_objects,$(CUBLASLT_SOURCES)) $(SOFTGPU_LIB)/libcudart.so
+	$(link_stand_in)
+$(SOFTGPU_LIB)/libnccl.so: $(call stand_in_objects,$(NCCL_SOURCES)) $(SOFTGPU_LIB)/libcudart.so
+	$(link_stand_in)
+
+# Programs of the CUDA build, with these in the place of CUDA's libraries.
+STAND_INS := $(addprefix $(SOFTGPU_LIB)/lib,$(addsuffix .so,cudart cublasLt nccl))
+LIBS := $(filter-out %libcublasLt.so %libcudart_static.a %libcudart.so %libnccl.so -Wl$(comma)-rpath$(comma)%,$(LIBS)) \
+  $(STAND_INS) -Wl,-rpath,$(abspath $(SOFTGPU_LIB))
+
+# Its own tests: programs that need no library of this project.
+SOFTGPU_TESTS := $(addprefix $B/softgpu/,run_kernel mistakes)
+$B/softgpu/run_kernel: $B/stand-in/$S/test/run_kernel.cpp.o $(STAND_INS)
+$B/softgpu/mistakes: $B/obj/$S/test/mistakes.cu.o $(STAND_INS)
+$(SOFTGPU_TESTS):
+	@mkdir -p $(@D)
+	$Q$(CXX) -g -pthread -rdynamic $(filter %.o,$^) $(SOFTGPU_LIB)/libcudart.so -Wl,-rpath,$(abspath $(SOFTGPU_LIB)) -o $@

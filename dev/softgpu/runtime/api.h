@@ -1,0 +1,20 @@
+// What the files that implement CUDA's functions share.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#define SOFTGPU_API extern "C" __attribute__((visibility("default")))
+
+namespace softgpu {
+
+// Remembers an error as the calling thread's last one (cudaGetLastError) and returns it.
+cudaError_t give(cudaError_t error);
+
+// Prints, once for each text: what the documentation forbids and drivers do not notice.
+[[gnu::format(printf, 1, 2), gnu::visibility("default")]] void warn(const char* pattern, ...);
+
+// A call that a capture forbids to its thread ("unsafe" in the documentation of cudaStreamBeginCapture) returns an
+// error and spoils the capture. cudaSuccess: the thread captures nothing.
+cudaError_t unsafe_during_capture(const char* call);
+
+}  // namespace softgpu

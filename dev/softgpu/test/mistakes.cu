@@ -1,0 +1,212 @@
+// Does one thing wrong, and prints what CUDA says:  mistakes NAME  (without NAME: the names)
+//
+// Each mistake prints the name of the error that it ends with. mistakes.sh compares that with what a GPU gives.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+__global__ void read_one(const float* from, float* to) { *to = *from; }
+__global__ void write_one(float* to, int at) { to[at] = 1; }
+__global__ void read_vector(const float* from, float4* to) { *to = *reinterpret_cast<const float4*>(from + 1); }
+__global__ void __launch_bounds__(128) bounded(float* to) { to[threadIdx.x] = 1; }
+__global__ void two_barriers(float* to) {
+  __shared__ volatile int sum;
+  if (threadIdx.x < 32) {
+    sum = 1;
+    __syncthreads();
+  } else {
+    sum = 2;
+    __syncthreads();
+    sum = 3;
+  }
+  to[threadIdx.x] = float(sum);
+}
+__global__ void lost_thread(float* to) {
+  if (threadIdx.x == 5) return;
+  asm volatile("bar.sync 1, 64;");
+  to[threadIdx.x] = 1;
+}
+__global__ void outside_shared(float* to, int at) {
+  extern __shared__ float shared[];
+  shared[at] = 1;
+  __syncthreads();
+  *to = shared[at];
+}
+__global__ void local_array(float* to, int at) {
+  float values[8];
+  for (int i = 0; i < 8; ++i) values[i] = float(i) * to[i];
+  values[at] = 1;
+  for (int i = 0; i < 8; ++i) to[i] = values[i] + values[(i + at) & 7];
+}
+__global__ void stop() { __trap(); }
+
+float* device(size_t floats, bool written = true) {
+  float* p = nullptr;
+  cudaMalloc(reinterpret_cast<void**>(&p), floats * sizeof(float));
+  if (written) cudaMemsetAsync(p, 0, floats * sizeof(float), nullptr);
+  return p;
+}
+cudaError_t done() {
+  const cudaError_t launched = cudaGetLastError();
+  return launched != cudaSuccess ? launched : cudaDeviceSynchronize();
+}
+cudaStream_t stream() {
+  cudaStream_t s;
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  return s;
+}
+cudaStream_t capturing() {
+  const cudaStream_t s = stream();
+  cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+  return s;
+}
+cudaError_t end(cudaStream_t s) {
+  cudaGraph_t graph;
+  return cudaStreamEndCapture(s, &graph);
+}
+cudaEvent_t event() {
+  cudaEvent_t e;
+  cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+  return e;
+}
+
+const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
+    {"none", [] { return read_one<<<1, 1>>>(device(1), device(1)), done(); }},
+    {"host_memory_in_a_kernel", [] { return read_one<<<1, 1>>>(new float(1), device(1)), done(); }},
+    {"device_memory_on_the_host", [] { return printf("%f\n", double(*device(1))), cudaSuccess; }},
+    {"read_beyond_an_allocation", [] { return read_one<<<1, 1>>>(device(64) + 64, device(1)), done(); }},
+    {"write_beyond_an_allocation", [] { return write_one<<<1, 1>>>(device(64), 64), done(); }},
+    {"write_before_an_allocation", [] { return write_one<<<1, 1>>>(device(64), -1), done(); }},
+    {"memory_never_written", [] { return read_one<<<1, 1>>>(device(64, false), device(1)), done(); }},
+    {"copied_memory_never_written",
+     [] {
+       float *from = device(64, false), *to = device(64);
+       cudaMemcpyAsync(to, from, 256, cudaMemcpyDefault, nullptr);
+       return read_one<<<1, 1>>>(to, device(1)), done();
+     }},
+    {"misaligned_vector",
+     [] { return read_vector<<<1, 1>>>(device(8), reinterpret_cast<float4*>(device(4))), done(); }},
+    {"memory_that_was_freed",
+     [] {
+       float* p = device(64);
+       cudaFree(p);
+       return write_one<<<1, 1>>>(p, 0), done();
+     }},
+    {"two_barriers", [] { return two_barriers<<<1, 64>>>(device(64)), done(); }},
+    {"lost_thread", [] { return lost_thread<<<1, 64>>>(device(64)), done(); }},
+    {"outside_shared_memory", [] { return outside_shared<<<1, 1, 1024>>>(device(1), 256), done(); }},
+    {"outside_a_local_array", [] { return local_array<<<1, 1>>>(device(8), 1000), done(); }},
+    {"trap", [] { return stop<<<1, 1>>>(), done(); }},
+    {"every_call_after_an_error",
+     [] {
+       stop<<<1, 1>>>();
+       cudaDeviceSynchronize();
+       cudaGetLastError();
+       void* p;
+       return cudaMalloc(&p, 4);
+     }},
+    {"shared_memory_without_an_attribute", [] { return outside_shared<<<1, 1, 64 << 10>>>(device(1), 0), done(); }},
+    {"shared_memory_beyond_the_gpu",
+     [] { return cudaFuncSetAttribute(outside_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10); }},
+    {"threads_beyond_the_launch_bounds", [] { return bounded<<<1, 256>>>(device(256)), done(); }},
+    {"empty_grid", [] { return bounded<<<0, 128>>>(device(256)), done(); }},
+    {"grid_too_high", [] { return bounded<<<dim3(1, 65536), 128>>>(device(256)), done(); }},
+    {"too_many_threads", [] { return write_one<<<1, 2048>>>(device(1), 0), done(); }},
+    {"copy_beyond_an_allocation",
+     [] {
+       std::vector<float> host(128);
+       return cudaMemcpyAsync(device(64), host.data(), 512, cudaMemcpyDefault, nullptr);
+     }},
+    {"more_memory_than_there_is",
+     [] {
+       void* p;
+       return cudaMalloc(&p, size_t(1) << 40);
+     }},
+    {"allocation_in_a_capture",
+     [] {
+       capturing();
+       void* p;
+       return cudaMalloc(&p, 4);
+     }},
+    {"spoiled_capture",
+     [] {
+       const cudaStream_t s = capturing();
+       cudaDeviceSynchronize();
+       return end(s);
+     }},
+    {"wait_in_a_capture", [] { return cudaStreamSynchronize(capturing()); }},
+    {"query_in_a_capture",
+     [] {
+       const cudaEvent_t e = event();
+       cudaEventRecord(e, stream());
+       capturing();
+       return cudaEventQuery(e);
+     }},
+    {"query_beside_a_capture",  // by another thread: no mistake
+     [] {
+       const cudaEvent_t e = event();
+       cudaEventRecord(e, stream());
+       cudaEventSynchronize(e);
+       capturing();
+       cudaError_t result;
+       std::thread([&] { result = cudaEventQuery(e); }).join();
+       return result;
+     }},
+    {"query_of_a_captured_event",
+     [] {
+       const cudaEvent_t e = event();
+       cudaEventRecord(e, capturing());
+       cudaError_t result;
+       std::thread([&] { result = cudaEventQuery(e); }).join();
+       return result;
+     }},
+    {"capture_not_joined",
+     [] {
+       const cudaStream_t s = capturing(), other = stream();
+       const cudaEvent_t e = event();
+       cudaEventRecord(e, s);
+       cudaStreamWaitEvent(other, e, 0);
+       write_one<<<1, 1, 0, other>>>(nullptr, 0);
+       return end(s);
+     }},
+    {"capture_waits_for_other_work",
+     [] {
+       const cudaEvent_t e = event();
+       cudaEventRecord(e, stream());
+       return cudaStreamWaitEvent(capturing(), e, 0);
+     }},
+    {"capture_ended_by_another_thread",
+     [] {
+       const cudaStream_t s = capturing();
+       cudaError_t result;
+       std::thread([&] { result = end(s); }).join();
+       return result;
+     }},
+    {"work_time_before_it_is_done",
+     [] {
+       cudaEvent_t a, b;
+       cudaEventCreate(&a), cudaEventCreate(&b);
+       cudaEventRecord(a, nullptr);
+       float milliseconds;
+       return cudaEventElapsedTime(&milliseconds, a, b);
+     }},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    for (const auto& [name, mistake] : kMistakes) puts(name.c_str());
+    return 0;
+  }
+  puts(cudaGetErrorName(kMistakes.at(argv[1])()));
+}
