@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "dev/softgpu/kernel.h"
 #include "llmc/device/cpu_block_state.h"
@@ -252,6 +253,23 @@ namespace {
 uint64_t* words(u8* p) { return reinterpret_cast<uint64_t*>(p); }
 const TensorMap& tensor_map(const u8* p) { return *reinterpret_cast<const TensorMap*>(p); }
 cpu_backend::BoxPlace box_place(BoxPlace place) { return {place.at[0], place.at[1], place.at[2], place.at[3]}; }
+
+// The checks of global memory that an ordinary access has, for the part of a box that lies inside its tensor.
+template <Access access>
+void check_box(const CpuTensorMap& map, BoxPlace at, const Place& place) {
+  thread_local std::vector<cpu_backend::BoxChunk> chunks;
+  chunks.clear();
+  cpu_backend::append_chunks(map, box_place(at), 0, chunks);
+  for (const auto& [offset, row, first] : chunks) {
+    if (!row) continue;
+    const u64 address = reinterpret_cast<u64>(row) - kMemory;
+    const s64 begin = std::max<s64>(first, 0), end = std::min<s64>(first + 8, map.sizes[0]);
+    if (end - begin == 8 && (address + u64(begin) * 2) % 16 == 0)
+      global_memory<access, 16>(address + u64(begin) * 2, place.file, place.line);
+    else
+      for (s64 i = begin; i < end; ++i) global_memory<access, 2>(address + u64(i) * 2, place.file, place.line);
+  }
+}
 }  // namespace
 
 void mbarrier_init(u8* barrier, u32 arrivals, const Place& place) {
@@ -276,9 +294,11 @@ void store_shared(u8* to, const void* value, u32 bytes, const Place& place) {
   cpu_backend::store_for_async_proxy(to, value, int(bytes), place_of(place));
 }
 void tma_load(u8* to, u8* barrier, const u8* map, BoxPlace from, const Place& place) {
+  check_box<Access::read>(unpack(tensor_map(map)), from, place);
   cpu_backend::tma_load(to, tensor_map(map), words(barrier), box_place(from), place_of(place));
 }
 void tma_store(const u8* from, const u8* map, BoxPlace to, const Place& place) {
+  check_box<Access::write>(unpack(tensor_map(map)), to, place);
   cpu_backend::tma_store(tensor_map(map), from, box_place(to), place_of(place));
 }
 void tma_commit_group(const Place& place) { cpu_backend::tma_store_commit_group(place_of(place)); }

@@ -217,7 +217,7 @@ SOFTGPU_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* p, size_t
       if (comm->segment->words_of(r).first != int64_t(bytes))
         warn("NCCL: rank %d registers a window of %lld bytes, rank %d one of %zu", r,
              (long long)comm->segment->words_of(r).first, comm->rank, bytes);
-    comm->segment->meet(2 * meeting, 0, 0);
+    comm->segment->meet(2 * meeting, int64_t(bytes), 0);
     wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting); });
     *to = reinterpret_cast<ncclWindow_t>(p);
   });
