@@ -14,6 +14,8 @@
 ## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
 ## make test-options    bad options on 2 ranks; random combinations on 1 to 6, each beside one  [T="3 7": those numbers]
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
+## make softgpu         the CUDA build on a software GPU: its PTX and its calls, executed on the CPU (needs nvcc, no GPU)
+## make test-softgpu [T=rope]  kernels, PyTorch's dumps and trainings of that build
 ## make mutants         make the program wrong in 400 ways, one at a time: which check notices?  [T=word: some of them]
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
@@ -42,7 +44,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -64,11 +66,11 @@ SCRIPTED_SOURCES := $(filter-out $(TEST_SOURCES) $(DOCTEST_MAIN) dev/test/cuda_%
 BENCH_SOURCES := $(wildcard dev/bench/*.cpp dev/bench/*.cu)
 DOCS_SOURCES := $(wildcard dev/docs/*.cpp)
 DEV_SOURCES := $(KERNEL_SOURCES) $(TEST_SOURCES) $(SCRIPTED_SOURCES) $(BENCH_SOURCES) $(DOCS_SOURCES)
-FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp dev/test/descriptors/*.cpp dev/softgpu/*.h dev/softgpu/*.cpp dev/softgpu/*/*.h dev/softgpu/*/*.cpp dev/softgpu/*/*.cu)
+FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(DOCTEST_MAIN) $(wildcard dev/test/cuda_*.cpp dev/test/descriptors/*.cpp dev/softgpu/*.h dev/softgpu/*.cpp dev/softgpu/*/*.h dev/softgpu/*/*.cpp dev/test/softgpu/*.cpp dev/test/softgpu/*.cu)
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -171,6 +173,14 @@ test-dependencies:
 	@dev/test/dependencies
 check-cuda:
 	@dev/test/check_cuda
+# SOFTGPU=machine-code compiles for a GPU, too (dev/softgpu/rules.mk).
+softgpu:
+	@$(PROBE) install test
+	@DEVICE=cpu scripts/doctor configure >/dev/null
+	@$(MAKE) DEVICE=cuda ARCH='$(or $(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu softgpu-programs
+test-softgpu: softgpu
+	@$(MAKE) DEVICE=cpu SOFTGPU= programs
+	@$(few) dev/test/run --with softgpu --only "softgpu/* kernels/* parity" build/softgpu $(T)
 mutants:
 	@$(PROBE) install test
 	@T='$(T)' dev/test/mutants/run
@@ -281,6 +291,7 @@ all: programs
 	@$(if $(SANITIZE)$(EMULATOR),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
 kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
 tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))
+softgpu-programs: programs $(call program_of,$(KERNEL_SOURCES)) $(SOFTGPU_TESTS)
 check-headers: $(HEADERS:%=$B/headers/%.ok)
 
 # The programs are .cu files by name, but hold no kernels: no need to go through nvcc.

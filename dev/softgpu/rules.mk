@@ -46,10 +46,10 @@ STAND_INS := $(addprefix $(SOFTGPU_LIB)/lib,$(addsuffix .so,cudart cublasLt nccl
 LIBS := $(filter-out %libcublasLt.so %libcudart_static.a %libcudart.so %libnccl.so -Wl$(comma)-rpath$(comma)%,$(LIBS)) \
   $(STAND_INS) -Wl,-rpath,$(abspath $(SOFTGPU_LIB))
 
-# Its own tests: programs that need no library of this project.
+# Programs of its own tests (dev/test/softgpu), which need nothing else of this project.
 SOFTGPU_TESTS := $(addprefix $B/softgpu/,run_kernel mistakes)
-$B/softgpu/run_kernel: $B/stand-in/$S/test/run_kernel.cpp.o $(STAND_INS)
-$B/softgpu/mistakes: $B/obj/$S/test/mistakes.cu.o $(STAND_INS)
+$B/softgpu/run_kernel: $B/stand-in/dev/test/softgpu/run_kernel.cpp.o $(STAND_INS)
+$B/softgpu/mistakes: $B/obj/dev/test/softgpu/mistakes.cu.o $(STAND_INS)
 $(SOFTGPU_TESTS):
 	@mkdir -p $(@D)
 	$Q$(CXX) -g -pthread -rdynamic $(filter %.o,$^) $(SOFTGPU_LIB)/libcudart.so -Wl,-rpath,$(abspath $(SOFTGPU_LIB)) -o $@

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Executes the instructions of opcodes.txt and compares:  opcodes.py RUN_KERNEL FOLDER
+"""Executes the instructions of opcodes.txt, or of another file, and compares:  opcodes.py RUN_KERNEL FOLDER [FILE]
 
 All of them are one kernel of 32 threads, which is translated, compiled and executed as any other. Each has 6 words of 8
 bytes per lane: its inputs and, in what comes out, its result."""
@@ -15,9 +15,9 @@ BYTES = {"h": 2, "r": 4, "x": 8, "f": 4, "d": 8, "p": 4}
 LANES, WORDS = 32, 6
 
 
-def read_cases():
+def read_cases(file):
     cases = []
-    for line in (HERE / "opcodes.txt").read_text().splitlines():
+    for line in file.read_text().splitlines():
         if not line or line[0] == "#":
             continue
         instruction, rest = line.split(" : ")
@@ -66,7 +66,7 @@ def ptx(cases):
 def main():
     run_kernel, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    cases = read_cases()
+    cases = read_cases(Path(sys.argv[3]) if len(sys.argv) > 3 else HERE / "opcodes.txt")
     (folder / "opcodes.ptx").write_text(ptx(cases))
     data = bytearray(len(cases) * LANES * WORDS * 8)
     for number, (_, inputs, _, _) in enumerate(cases):
@@ -77,7 +77,9 @@ def main():
     (folder / "in").write_bytes(data)
     library = folder / "opcodes.so"
     library.unlink(missing_ok=True)
-    subprocess.run([HERE.parent / "translate", folder / "opcodes.ptx", "opcodes", library], check=True)
+    translated = subprocess.run([HERE.parents[1] / "softgpu/translate", folder / "opcodes.ptx", "opcodes", library])
+    if translated.returncode:
+        sys.exit(1)
     out_bytes = len(cases) * LANES * 8
     subprocess.run([run_kernel, library, str(LANES), folder / "in", folder / "out", str(out_bytes)], check=True)
     out = (folder / "out").read_bytes()

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Each mistake of mistakes.cu ends with the error of CUDA that a GPU gives, or with a report.
-#   mistakes.sh PROGRAM
-set -uo pipefail
-program=$1 passed=0 failed=0
-# An expectation names a kernel for the line in which it is defined.
-line_of() { grep -n "void $1(" "${BASH_SOURCE[0]%.sh}.cu" | cut -d: -f1; }
+# Covers: the software GPU: mistakes in kernels, launches, copies and captures end with the error that CUDA gives
+#
+# Each mistake of mistakes.cu prints the name of its error. An expectation is what must be said, parts separated by |.
+set -euo pipefail
+# shellcheck source=dev/test/lib.bash
+source "$(dirname "$0")/../lib.bash"
+source_file=$root/dev/test/softgpu/mistakes.cu
+line_of() { grep -n "void $1(" "$source_file" | cut -d: -f1; } # in which a kernel is defined
 declare -A expected=(
   [none]=cudaSuccess
   [host_memory_in_a_kernel]='a read of 4 bytes of global memory.*there is no such memory|cudaErrorIllegalAddress'
@@ -41,17 +43,16 @@ declare -A expected=(
   [capture_ended_by_another_thread]=cudaErrorStreamCaptureWrongThread
   [work_time_before_it_is_done]=cudaErrorInvalidResourceHandle
 )
-while read -r name; do
-  said=$(timeout 60 "$program" "$name" 2>&1; echo "exit code $?")
-  good=1
-  IFS='|' read -ra patterns <<<"${expected[$name]:-no expectation}"
-  for pattern in "${patterns[@]}"; do grep -qE "$pattern" <<<"$said" || good=0; done
-  if [ $good = 1 ]; then
-    passed=$((passed + 1))
-  else
-    failed=$((failed + 1))
-    echo "FAIL  $name: expected ${expected[$name]:-nothing}, got:" && head -5 <<<"$said"
-  fi
-done < <("$program")
-echo "$passed passed, $failed failed"
-[ $failed = 0 ] && [ $passed -gt 0 ]
+says() { # NAME
+  local said patterns pattern
+  said=$(timeout 60 "$build/softgpu/mistakes" "$1" 2>&1 || echo "exit code $?")
+  IFS='|' read -ra patterns <<<"${expected[$1]:-an expectation}"
+  for pattern in "${patterns[@]}"; do
+    grep -qE -- "$pattern" <<<"$said" || { echo "expected: $pattern, said: $said" && return 1; }
+  done
+}
+for name in $("$build/softgpu/mistakes"); do check "$name" says "$name"; done
+check "as many as expected" [ "$checks" = "${#expected[@]}" ]
+expected[none]=cudaErrorIllegalAddress
+check "seen failing: no error where one is expected" [ "$(says none)" = "expected: cudaErrorIllegalAddress, said: cudaSuccess" ]
+echo "$checks checks passed"
