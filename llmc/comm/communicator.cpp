@@ -194,10 +194,6 @@ void Communicator::reduce_scatter_sum(Stream& stream, const Tensor& out, const T
   });
 }
 
-void Communicator::wait_for(Event& event) {
-  watch(event);
-  event.synchronize();
-}
 void Communicator::wait_for(Stream& stream) {
   Event done(stream.device());
   done.record(stream);

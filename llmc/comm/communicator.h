@@ -86,10 +86,12 @@ class Communicator {
   // The same for tensors of one type, fp32 or bf16; `in` has size() times the elements of `out`.
   void reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, CallSite site = CallSite::here());
 
-  // The host waits for the event, or for all work enqueued in the stream. Throws if a rank was lost or if the wait
-  // exceeds the timeout. The host must use these functions whenever collectives may be in flight.
-  void wait_for(Event& event);
+  // The host waits for the event, or for all work enqueued in the stream. Throws, or ends the process, if a rank was
+  // lost or if the wait exceeds the timeout. The host must use these functions whenever collectives may be in flight.
+  void wait_for(Event& event) { wait(event); }
   void wait_for(Stream& stream);
+  // A graph with collectives of this communicator was launched in the stream.
+  virtual void graph_launched(Stream&, CallSite = CallSite::here()) {}
 
  protected:
   // This rank is number `rank` in the list.
@@ -99,9 +101,8 @@ class Communicator {
   // Makes the communicator of a group in which this rank is number `rank`. All ranks call it, including those whose
   // group has only one rank; for such a group the result is not used.
   virtual std::unique_ptr<Communicator> make_group(const std::vector<int>& world_ranks, int rank) = 0;
-  // Throws if a rank was lost or if the event takes too long. May return before the event is reached: the caller then
-  // waits for the event itself.
-  virtual void watch(Event&) {}
+  // The host waits for the event. Does not return if a rank was lost or if the event takes too long.
+  virtual void wait(Event& event) { event.synchronize(); }
   // Enqueues the collective. Its arguments have been checked, and its count is not 0.
   virtual void enqueue(const Work& work, const Collective& collective) = 0;
   void start(Work work, const Collective& collective);

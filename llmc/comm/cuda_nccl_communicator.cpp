@@ -4,17 +4,18 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <thread>
+#include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
-#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/comm/backends.h"
 #include "llmc/comm/rendezvous.h"
+#include "llmc/comm/watchdog.h"
 #include "llmc/device/cuda_error.h"
 #include "llmc/device/cuda_stream.h"
 #include "llmc/device/gpu_choice.h"
@@ -35,10 +36,10 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
             nccl_error_text(result_, comm).c_str());                                                            \
   } while (0)
 
-// Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0, and learns which GPU every rank took. If
-// two ranks took the same GPU, all ranks throw.
-ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& rendezvous_file,
-                  double timeout_seconds) {
+// Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0 and the way to its roll call, and learns
+// which GPU every rank took. If two ranks took the same GPU, all ranks throw.
+ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& rendezvous_file, double timeout_seconds,
+                  Watchdog& watchdog) {
   REQUIRE(ranks.mpi || !rendezvous_file.empty(),
           "%d ranks, %s: they need a way to find each other\n"
           "  name a file that all of them can reach: --rendezvous FILE, or start them with mpirun in a build with MPI",
@@ -46,16 +47,19 @@ ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& r
   ncclUniqueId id;
   memset(&id, 0, sizeof id);
   if (ranks.rank == 0) NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
-  const std::string own =
-      std::string(reinterpret_cast<const char*>(&id), sizeof id) + host_of_this_rank() + "\n" + device.info().uuid;
+  const std::string own = std::string(reinterpret_cast<const char*>(&id), sizeof id) + host_of_this_rank() + "\n" +
+                          device.info().uuid + "\n" + watchdog.address();
+  // First the way to the roll call, so that whoever is missing in what follows has a name.
+  if (ranks.mpi) watchdog.connect(ranks.from_rank_0(watchdog.address()));
   const std::vector<std::string> words =
       ranks.mpi ? ranks.all_gather(own) : rendezvous(rendezvous_file, ranks.rank, ranks.size, own, timeout_seconds);
   std::vector<GpuPlace> places;
   for (const std::string& said : words) {
-    const size_t end = said.rfind('\n');
-    REQUIRE(end != std::string::npos && end >= sizeof id,
+    const size_t host = sizeof id, uuid = said.find('\n', host) + 1, address = said.find('\n', uuid) + 1;
+    REQUIRE(said.size() > host && uuid > host && address > uuid,
             "rank %zu said %zu bytes of itself\n  all ranks must run the same build", places.size(), said.size());
-    places.push_back({said.substr(sizeof id, end - sizeof id), said.substr(end + 1)});
+    places.push_back({said.substr(host, uuid - 1 - host), said.substr(uuid, address - 1 - uuid)});
+    if (!ranks.mpi && places.size() == 1) watchdog.connect(said.substr(address));
   }
   const std::string shared = shared_gpus(places);
   REQUIRE(shared.empty(), "%s", shared.c_str());
@@ -79,58 +83,100 @@ ncclDataType_t nccl_type(Collective::Number number) {
   return ncclUint8;
 }
 
-// A communicator and the groups split from it. A lost rank may show in any of them, and then all of them are aborted.
-struct Family {
-  std::string whose;  // "rank 2 of 4"
-  std::vector<ncclComm_t> comms;
-  const char* name = "none";  // of the collective that was started last
-  CallSite site;
-
-  void leave(ncclComm_t comm) { std::erase(comms, comm); }
-  // Called after an error. Aborts the collectives that wait for a lost rank, because freeing their buffers would wait
-  // for them. If an abort hangs, the process ends with that error after kAbortSeconds.
-  void abandon(const std::string& error) {
-    if (comms.empty()) return;
-    end_within(kAbortSeconds,
-               "error on " + whose + ": " + error + "\n  and the process did not end within 20 s after it");
-    for (ncclComm_t comm : comms) ncclCommAbort(comm);
-    comms.clear();
+// What a communicator and the groups split from it share.
+struct Connection {
+  Connection(const Ranks& ranks, double timeout_seconds) : watchdog(std::in_place, ranks, timeout_seconds) {
+    CUDA_CHECK(cudaGetDevice(&device));
   }
-  static constexpr double kAbortSeconds = 20;
+  ~Connection() {
+    watchdog.reset();  // its thread uses the other members
+    for (cudaEvent_t event : free_events) cudaEventDestroy(event);
+  }
+
+  // Tells the watchdog of a collective, or of a graph with some, that was just enqueued.
+  void enqueued(const char* name, CallSite site, cudaStream_t stream) {
+    cudaEvent_t event = nullptr;
+    {
+      const std::lock_guard lock(mutex);
+      if (!free_events.empty()) event = free_events.back(), free_events.pop_back();
+    }
+    if (!event) CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    CUDA_CHECK(cudaEventRecord(event, stream));
+    watchdog->begun(name, site, stream, [this, event] { return is_reached(event); });
+  }
+  // For the watchdog's thread. An error of the GPU is the calling thread's to report.
+  bool is_reached(cudaEvent_t event) {
+    // A thread that has chosen no GPU takes memory of the first one.
+    thread_local const cudaError_t chosen = cudaSetDevice(device);
+    const cudaError_t status = cudaEventQuery(event);
+    if (chosen != cudaSuccess || status != cudaSuccess) cudaGetLastError();
+    if (status == cudaErrorNotReady) return false;
+    const std::lock_guard lock(mutex);
+    free_events.push_back(event);
+    return true;
+  }
+  // For the watchdog's thread. A lost rank may show in any communicator.
+  std::string error() {
+    const std::lock_guard lock(mutex);
+    for (ncclComm_t comm : comms) {
+      ncclResult_t state = ncclSuccess;
+      if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) continue;
+      if (state != ncclSuccess && state != ncclInProgress)
+        return "NCCL failed, perhaps because another rank was lost: " + nccl_error_text(state, comm);
+    }
+    return "";
+  }
+  void add(ncclComm_t comm) {
+    const std::lock_guard lock(mutex);
+    comms.push_back(comm);
+  }
+  void remove(ncclComm_t comm) {
+    const std::lock_guard lock(mutex);
+    std::erase(comms, comm);
+  }
+
+  int device = 0;
+  std::mutex mutex;  // guards the next two, which the watchdog's thread uses, too
+  std::vector<ncclComm_t> comms;
+  std::vector<cudaEvent_t> free_events;
+  std::optional<Watchdog> watchdog;
 };
 
+// Its calls block until all ranks have come, under the eyes of the watchdog. NCCL would otherwise make a thread for
+// each call.
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(const Ranks& ranks, const ncclUniqueId& id, double timeout_seconds, std::string order)
+  NcclCommunicator(const Ranks& ranks, const std::string& rendezvous_file, const Device& device, double timeout_seconds,
+                   std::string order)
       : Communicator(ranks.rank, first_ranks(ranks.size)),
-        timeout_seconds_(timeout_seconds),
         order_of_sums_(std::move(order)),
-        family_(std::make_shared<Family>()) {
-    family_->whose = ranks.name();
-    ncclConfig_t config = polled();
-    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config);
-    family_->comms.push_back(comm_);
-    or_abandon([&] { settle(comm_, begun, "the start of NCCL"); });
+        connection_(std::make_shared<Connection>(ranks, timeout_seconds)) {
+    const Watchdog::Call call(*connection_->watchdog, "the start of NCCL");
+    const ncclUniqueId id = meet(device, ranks, rendezvous_file, timeout_seconds, *connection_->watchdog);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    NCCL_CHECK(nullptr, ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config));
+    connection_->add(comm_);
+    connection_->watchdog->look_at([connection = connection_.get()] { return connection->error(); });
   }
-  // Takes ownership of `comm`, which is initialized and belongs to the family.
-  NcclCommunicator(ncclComm_t comm, int rank, const std::vector<int>& world_ranks, double timeout_seconds,
-                   std::string order, std::shared_ptr<Family> family)
+  // Takes ownership of `comm`.
+  NcclCommunicator(ncclComm_t comm, int rank, const std::vector<int>& world_ranks, std::string order,
+                   std::shared_ptr<Connection> connection)
       : Communicator(rank, world_ranks),
-        timeout_seconds_(timeout_seconds),
         order_of_sums_(std::move(order)),
-        family_(std::move(family)),
-        comm_(comm) {}
+        connection_(std::move(connection)),
+        comm_(comm) {
+    connection_->add(comm_);
+  }
   ~NcclCommunicator() override {
-    // After an error, the other ranks may never reach this point.
-    if (std::uncaught_exceptions() > 0) family_->abandon("an error is under way");
-    if (family_->comms.empty()) return;
-    try {
-      settle(comm_, ncclCommFinalize(comm_), "the end of NCCL");
-      family_->leave(comm_);
-      ncclCommDestroy(comm_);
-    } catch (const Error& error) {
-      family_->abandon(error.what());
+    // After an error the other ranks may never reach this point. The watchdog stays, should the end of this one hang.
+    if (std::uncaught_exceptions() > 0) {
+      new auto(connection_);
+      return;
     }
+    const Watchdog::Call call(*connection_->watchdog, "the end of NCCL");
+    connection_->remove(comm_);
+    ncclCommFinalize(comm_);
+    ncclCommDestroy(comm_);
   }
 
   // Allocates windows of NCCL's own memory at equal offsets on all ranks. If windows are not available (an older NCCL,
@@ -148,6 +194,10 @@ class NcclCommunicator : public Communicator {
     int version = 0;
     ncclGetVersion(&version);
     return format("NCCL %d.%d.%d, %s", version / 10000, version / 100 % 100, version % 100, order_of_sums_.c_str());
+  }
+
+  void graph_launched(Stream& stream, CallSite site) override {
+    connection_->enqueued("a graph", site, cuda_stream(stream));
   }
 
  private:
@@ -176,21 +226,22 @@ class NcclCommunicator : public Communicator {
   }
 
   DeviceMemory register_windows(Device& device, void* data, size_t bytes) {
-    // The vector is shared and never resized, because a thread of NCCL writes the windows.
-    const auto windows = std::make_shared<std::vector<std::pair<ncclComm_t, ncclWindow_t>>>();
-    for (ncclComm_t comm : family_->comms) windows->push_back({comm, nullptr});
-    or_abandon([&] {
-      for (auto& [comm, window] : *windows) {
-        const ncclResult_t begun = ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
-        // NCCL 2.28 returns success here although the registration is still in progress.
-        settle(comm, begun == ncclSuccess ? ncclInProgress : begun,
-               format("ncclCommWindowRegister of %zu bytes", bytes).c_str(), kWithoutWindows);
+    std::vector<std::pair<ncclComm_t, ncclWindow_t>> windows;
+    {
+      const Watchdog::Call call(*connection_->watchdog, format("ncclCommWindowRegister of %zu bytes", bytes));
+      for (ncclComm_t comm : connection_->comms) {
+        ncclWindow_t window = nullptr;
+        const ncclResult_t result = ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+        REQUIRE(result == ncclSuccess, "ncclCommWindowRegister of %zu bytes on rank %d of %d: %s\n%s", bytes, rank(),
+                size(), nccl_error_text(result, comm).c_str(), kWithoutWindows);
+        windows.push_back({comm, window});
       }
-    });
-    return DeviceMemory(device, static_cast<std::byte*>(data), bytes, [family = family_, data, windows] {
-      for (const auto& [comm, window] : *windows)
-        if (window && std::count(family->comms.begin(), family->comms.end(), comm))
-          ncclCommWindowDeregister(comm, window);
+    }
+    return DeviceMemory(device, static_cast<std::byte*>(data), bytes, [connection = connection_, data, windows] {
+      if (std::uncaught_exceptions() > 0) return;
+      const std::vector<ncclComm_t>& open = connection->comms;
+      for (const auto& [comm, window] : windows)
+        if (window && std::count(open.begin(), open.end(), comm)) ncclCommWindowDeregister(comm, window);
       ncclMemFree(data);
     });
   }
@@ -200,61 +251,30 @@ class NcclCommunicator : public Communicator {
 #endif
 
   std::unique_ptr<Communicator> make_group(const std::vector<int>& ranks, int rank) override {
+    const Watchdog::Call call(*connection_->watchdog, "a split of NCCL's communicator");
     ncclComm_t group = nullptr;
-    ncclConfig_t config = polled();
-    or_abandon([&] {
-      settle(comm_, ncclCommSplit(comm_, ranks[0], rank, &group, &config), "a split of NCCL's communicator");
-      REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", this->rank(), size());
-      family_->comms.push_back(group);
-      settle(group, ncclInProgress, "the start of a group of NCCL's ranks");
-    });
-    return std::make_unique<NcclCommunicator>(group, rank, ranks, timeout_seconds_, order_of_sums_, family_);
-  }
-
-  // NCCL's calls return at once and are polled, so that a rank that never joins causes an error instead of a hang.
-  static ncclConfig_t polled() {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    return config;
+    NCCL_CHECK(comm_, ncclCommSplit(comm_, ranks[0], rank, &group, &config));
+    REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", this->rank(), size());
+    return std::make_unique<NcclCommunicator>(group, rank, ranks, order_of_sums_, connection_);
   }
 
-  void watch(Event& event) override {
-    or_abandon([&] { poll(event); });
+  // A wait for work without collectives is in time, too, or ends the process.
+  void wait(Event& event) override {
+    const Watchdog::Call call(*connection_->watchdog, "the work enqueued");
+    event.synchronize();
   }
 
   void enqueue(const Work& work, const Collective& c) override {
-    family_->name = work.name, family_->site = work.site;
-    // settle() below returns when the collective is in the stream, so that later work is enqueued after it.
     const RecordedWork recorded(work);
-    or_abandon([&] {
-      settle(comm_, launch(c, cuda_stream(work.stream)),
-             format("%s (%s:%d) of %zu bytes", work.name, work.site.file, work.site.line, c.bytes()).c_str());
-    });
-  }
-
-  template <class Call>
-  void or_abandon(const Call& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      family_->abandon(error.what());
-      throw;
-    }
-  }
-
-  // Waits until a nonblocking call of NCCL is complete.
-  void settle(ncclComm_t comm, ncclResult_t result, const char* what,
-              const char* remedy = "  NCCL_DEBUG=INFO tells more") {
-    const double start = seconds();
-    while (result == ncclInProgress) {
-      REQUIRE(seconds() - start < timeout_seconds_,
-              "%s on rank %d of %d was not done within %g s: some rank did not come to it\n%s", what, rank(), size(),
-              timeout_seconds_, remedy);
-      std::this_thread::yield();  // usually done within microseconds
-      NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &result));
-    }
-    REQUIRE(result == ncclSuccess, "%s on rank %d of %d: %s\n%s", what, rank(), size(),
-            nccl_error_text(result, comm).c_str(), remedy);
+    const cudaStream_t stream = cuda_stream(work.stream);
+    const ncclResult_t result = launch(c, stream);
+    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more",
+            work.name, work.site.file, work.site.line, c.bytes(), rank(), size(),
+            nccl_error_text(result, comm_).c_str());
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
+    if (capture == cudaStreamCaptureStatusNone) connection_->enqueued(work.name, work.site, stream);
   }
 
   ncclResult_t launch(const Collective& c, cudaStream_t stream) {
@@ -273,32 +293,8 @@ class NcclCommunicator : public Communicator {
     return ncclReduceScatter(c.in, c.out, c.count, type, operation, comm_, stream);
   }
 
-  void poll(Event& event) {
-    const double start = seconds();
-    for (;;) {
-      const cudaError_t status = cudaEventQuery(cuda_event(event));
-      // The error must be cleared, or the next launch could report cudaErrorNotReady as its own.
-      if (status == cudaErrorNotReady) cudaGetLastError();
-      else CUDA_CHECK(status);
-      for (ncclComm_t comm : family_->comms) {
-        ncclResult_t state = ncclSuccess;
-        NCCL_CHECK(comm, ncclCommGetAsyncError(comm, &state));
-        REQUIRE(state == ncclSuccess || state == ncclInProgress,
-                "NCCL failed, perhaps because another rank was lost; the last collective begun was %s (%s:%d): %s",
-                family_->name, family_->site.file, family_->site.line, nccl_error_text(state, comm).c_str());
-      }
-      if (status == cudaSuccess) return;
-      REQUIRE(seconds() - start < timeout_seconds_,
-              "the work enqueued was not done within %g s\n"
-              "  the last collective begun was %s (%s:%d): some rank did not come to it, or a kernel hangs",
-              timeout_seconds_, family_->name, family_->site.file, family_->site.line);
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
-
-  const double timeout_seconds_;
   const std::string order_of_sums_;
-  const std::shared_ptr<Family> family_;
+  const std::shared_ptr<Connection> connection_;
   ncclComm_t comm_ = nullptr;
 };
 
@@ -307,8 +303,7 @@ class NcclCommunicator : public Communicator {
 std::unique_ptr<Communicator> make_nccl_communicator(Device& device, const Ranks& ranks,
                                                      const std::string& rendezvous_file, double timeout_seconds) {
   std::string order = settle_order_of_sums();
-  return std::make_unique<NcclCommunicator>(ranks, meet(device, ranks, rendezvous_file, timeout_seconds),
-                                            timeout_seconds, std::move(order));
+  return std::make_unique<NcclCommunicator>(ranks, rendezvous_file, device, timeout_seconds, std::move(order));
 }
 
 #endif

@@ -91,7 +91,6 @@ void read_environment(Ranks& ranks, const Launcher& launcher) {
 }
 
 void print_error(const std::string& text) {
-  fflush(stdout);
   const std::string whole = text + "\n";
   // A single write keeps other ranks' text from coming between.
   for (size_t done = 0; done < whole.size();) {
@@ -239,6 +238,27 @@ class Ranks::Session {
   MPI_Comm words_ = MPI_COMM_NULL;
 };
 
+std::string Ranks::from_rank_0(const std::string& words) const {
+  if (size == 1) return words;
+  REQUIRE(mpi, "Ranks::from_rank_0 of %zu bytes: no MPI connects these %d ranks", words.size(), size);
+  constexpr int kFromRank0 = 7;
+  if (rank == 0) {
+    std::vector<MPI_Request> requests(static_cast<size_t>(size), MPI_REQUEST_NULL);
+    for (int r = 1; r < size; ++r)
+      MPI_CHECK(
+          MPI_Isend(words.data(), int(words.size()), MPI_CHAR, r, kFromRank0, MPI_COMM_WORLD, &requests[size_t(r)]));
+    MPI_CHECK(MPI_Waitall(size, requests.data(), MPI_STATUSES_IGNORE));
+    return words;
+  }
+  MPI_Status status;
+  int bytes = 0;
+  MPI_CHECK(MPI_Probe(0, kFromRank0, MPI_COMM_WORLD, &status));
+  MPI_CHECK(MPI_Get_count(&status, MPI_CHAR, &bytes));
+  std::string heard(size_t(bytes), '\0');
+  MPI_CHECK(MPI_Recv(heard.data(), bytes, MPI_CHAR, 0, kFromRank0, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+  return heard;
+}
+
 std::vector<std::string> Ranks::all_gather(const std::string& words) const {
   if (size == 1) return {words};
   REQUIRE(mpi, "Ranks::all_gather of %zu bytes: no MPI connects these %d ranks\n  use the communicator's", words.size(),
@@ -260,6 +280,11 @@ std::vector<std::string> Ranks::all_gather(const std::string& words) const {
 #else
 
 class Ranks::Session {};
+
+std::string Ranks::from_rank_0(const std::string& words) const {
+  REQUIRE(size == 1, "Ranks::from_rank_0 of %zu bytes: no MPI connects these %d ranks", words.size(), size);
+  return words;
+}
 
 std::vector<std::string> Ranks::all_gather(const std::string& words) const {
   REQUIRE(size == 1, "Ranks::all_gather of %zu bytes: no MPI connects these %d ranks", words.size(), size);
@@ -313,17 +338,21 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
 void Ranks::finish() noexcept { session_.reset(); }
 
 void end_all_ranks(Ranks& ranks, const std::exception& error, int code) {
+  fflush(stdout);
 #if LLMC_MPI
   if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what(), code);
 #endif
-  print_error((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what());
+  end_now((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what(), code);
+}
+
+void end_now(const std::string& error, int code) {
+  if (!error.empty()) print_error(error);
   _exit(code);
 }
 
 void end_within(double seconds, const std::string& error, int code) {
   std::thread([=] {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    if (!error.empty()) print_error(error);
-    _exit(code);
+    end_now(error, code);
   }).detach();
 }

@@ -30,6 +30,10 @@ struct Ranks;
 // No destructor and no exit handler runs after this, because those of a failed CUDA, NCCL or MPI may wait forever.
 [[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error, int code = 1);
 
+// Prints the error with one write and ends this process at once, whatever its other threads do. The launcher ends the
+// other ranks.
+[[noreturn]] void end_now(const std::string& error, int code = 1);
+
 // For an error that is passed to end_all_ranks through calls that may hang. Unless the process ends before, this prints
 // `error` (if it is not empty) after `seconds` and ends the process with this exit code.
 void end_within(double seconds, const std::string& error, int code = 1);
@@ -59,6 +63,10 @@ struct Ranks {
 
   // Returns "rank 2 of 4"
   std::string name() const;
+
+  // Returns the words of rank 0 on every rank. They come from rank 0 directly: a lost rank keeps no other one waiting.
+  // Throws unless MPI connects the ranks or there is only one.
+  std::string from_rank_0(const std::string& words) const;
 
   // Returns the `words` of every rank, in rank order, on every rank. Throws unless MPI connects the ranks or there is
   // only one.

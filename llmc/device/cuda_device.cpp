@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <utility>
 
@@ -180,9 +181,11 @@ DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), siz
           "  use a smaller --micro-batch or --seq-len, or end what else runs on this GPU",
           bytes, device.info().name.c_str(), cudaGetErrorString(status), free_bytes, total_bytes);
 }
+// While an error is under way, nothing is freed: CUDA would wait for all work, also for collectives that this rank will
+// never come to, and the process ends soon.
 DeviceMemory::~DeviceMemory() {
   if (take_back_) take_back_();
-  else cudaFree(data_);
+  else if (std::uncaught_exceptions() == 0) cudaFree(data_);
 }
 
 PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), size_(bytes) {
@@ -199,8 +202,8 @@ PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), siz
 PinnedMemory::~PinnedMemory() {
   if (!data_) return;
   device_->set_pinned(data_, size_, false);
-  if (device_->state().executes) cudaFreeHost(data_);
-  else release_addresses(data_, size_);
+  if (!device_->state().executes) release_addresses(data_, size_);
+  else if (std::uncaught_exceptions() == 0) cudaFreeHost(data_);
 }
 
 namespace {

@@ -259,6 +259,7 @@ void Trainer::capture_work(StepForm form) {
 void Trainer::launch_work(StepForm form) {
   if (graph_->empty() || captured_ != form) capture_work(form);
   graph_->launch(compute_);
+  communicator_.graph_launched(compute_);
   parameters_.changed();
   if (scales_) scales_->end_step();
 }

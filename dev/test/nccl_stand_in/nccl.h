@@ -32,7 +32,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* group, ncclConfig_t* config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result);
 ncclResult_t ncclMemAlloc(void** data, size_t bytes);
 ncclResult_t ncclMemFree(void* data);

@@ -1,0 +1,163 @@
+// Covers: promise 2: ranks hear of each other beside their collectives; who waits in vain ends, and names the
+// collective and the rank that is behind, silent or gone
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+
+#include "dev/test/test.h"
+#include "llmc/base/clock.h"
+#include "llmc/comm/watchdog.h"
+
+namespace {
+
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// Ranks of one process, each with the roll call that it would have in its own.
+struct Calls {
+  explicit Calls(int size) {
+    for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<RollCall>(r, size));
+    for (int r = 1; r < size; ++r) ranks[size_t(r)]->connect(ranks[0]->address());
+  }
+  // All that are still there tell what they have begun, some times.
+  void exchange() {
+    for (int i = 0; i < 5; ++i) {
+      for (size_t r = 0; r < ranks.size(); ++r)
+        if (ranks[r]) ranks[r]->exchange(int64_t(10 + r), int64_t(r));
+      sleep_for(0.01);
+    }
+  }
+  const RollCall::Sign& heard(int by, int of) { return ranks[size_t(by)]->exchange(10 + by, by)[size_t(of)]; }
+  std::vector<std::unique_ptr<RollCall>> ranks;
+};
+
+Ranks rank_of(int rank, int size) {
+  Ranks ranks;
+  ranks.rank = rank, ranks.size = size;
+  return ranks;
+}
+
+// Runs `body` in a process of its own for `seconds` at most. Returns what it wrote to stderr, and its exit code.
+std::string ended(const std::function<void()>& body, int& code) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0, "no pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    body();
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string said;
+  char buffer[1000];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, size_t(n));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  code = WEXITSTATUS(status);
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("every rank hears of every other through rank 0") {
+  Calls calls(3);
+  calls.exchange();
+  for (int by = 0; by < 3; ++by)
+    for (int of = 0; of < 3; ++of) {
+      CHECK(calls.heard(by, of).begun == 10 + of);
+      CHECK(calls.heard(by, of).done == of);
+      CHECK(calls.heard(by, of).age < 1);
+      CHECK(!calls.heard(by, of).gone);
+    }
+}
+
+TEST_CASE("a rank that ends is gone, unless it takes leave") {
+  Calls calls(3);
+  calls.exchange();
+  calls.ranks[2] = nullptr;  // takes leave
+  calls.exchange();
+  CHECK(!calls.heard(1, 2).gone);
+  int code = 0;
+  const std::string address = calls.ranks[0]->address();
+  ended(
+      [&] {
+        RollCall other(2, 3);
+        other.connect(address);
+        other.exchange(7, 7);
+        sleep_for(0.2);
+        _exit(0);  // without leave
+      },
+      code);
+  calls.exchange();
+  CHECK(calls.heard(1, 2).gone);
+  CHECK(calls.heard(0, 2).gone);
+}
+
+TEST_CASE("a rank that says nothing grows old") {
+  Calls calls(2);
+  calls.exchange();
+  calls.heard(0, 1);  // the last of what was sent
+  sleep_for(0.3);
+  CHECK(calls.heard(0, 1).age >= 0.3);
+}
+
+TEST_CASE("a stranger is not heard") {
+  Calls calls(2);
+  RollCall stranger(1, 2);
+  const std::string address = calls.ranks[0]->address();
+  stranger.connect("1" + address);
+  for (int i = 0; i < 5; ++i) stranger.exchange(99, 99), calls.ranks[0]->exchange(1, 1), sleep_for(0.01);
+  CHECK(calls.heard(0, 1).begun != 99);
+}
+
+TEST_CASE("a collective that is late ends the process, by its name and that of the rank which is behind") {
+  int code = 0;
+  const std::string said = ended(
+      [] {
+        Watchdog watchdog(rank_of(0, 2), 0.5);
+        RollCall other(1, 2);
+        other.connect(watchdog.address());
+        watchdog.begun("all_gather", {"here.cpp", 7}, nullptr, [] { return true; });
+        watchdog.begun("reduce_scatter_sum", {"here.cpp", 8}, nullptr, [] { return false; });
+        for (const double start = seconds(); seconds() - start < 10;) other.exchange(1, 1), sleep_for(0.02);
+      },
+      code);
+  CHECK(code == 1);
+  CHECK(said ==
+        "error on rank 0 of 2: reduce_scatter_sum (here.cpp:8), collective 2 of this run: waited 0.5 s for rank 1\n"
+        "  which has come to collective 1, and does something else now\n");
+}
+
+TEST_CASE("a call that waits for ranks ends the process, and names a silent one") {
+  int code = 0;
+  const std::string said = ended(
+      [] {
+        Watchdog watchdog(rank_of(0, 2), 1.8);
+        const Watchdog::Call call(watchdog, "the start of NCCL");
+        sleep_for(10);
+      },
+      code);
+  CHECK(code == 1);
+  CHECK(said.find("error on rank 0 of 2: the start of NCCL: waited 1.8 s for rank 1\n  which is silent") == 0);
+}
+
+TEST_CASE("an error of a library ends the process; work that goes on does not") {
+  int code = 0;
+  const auto body = [](const char* error) {
+    return [error] {
+      Watchdog watchdog(rank_of(0, 2), 0.5);
+      watchdog.look_at([error] { return std::string(error); });
+      // Each is done 0.3 s after the one before: the clock starts again with each.
+      const double start = seconds();
+      for (int i = 1; i <= 6; ++i)
+        watchdog.begun("all_gather", {"here.cpp", i}, nullptr, [=] { return seconds() - start > 0.3 * i; });
+      sleep_for(2.2);
+    };
+  };
+  CHECK(ended(body("NCCL failed"), code).find("error on rank 0 of 2: NCCL failed") == 0);
+  CHECK(code == 1);
+  CHECK(ended(body(""), code) == "");
+  CHECK(code == 0);
+}

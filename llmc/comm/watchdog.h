@@ -1,0 +1,83 @@
+// Ends this process when it waits in vain for other ranks, from a thread of its own. The thread that trains may be
+// inside a launch, a copy or a free that waits for a collective that will never be done, so it cannot look itself.
+//
+// The watchdog calls neither MPI, nor anything of CUDA that may wait, nor a destructor. It prints which collective is
+// late and which rank it waits for (roll_call.h), with one write, and ends the process with _exit.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "llmc/comm/ranks.h"
+#include "llmc/comm/roll_call.h"
+#include "llmc/device/call_site.h"
+
+class Watchdog {
+ public:
+  // Nothing may wait for other ranks for more than `timeout_seconds`.
+  Watchdog(const Ranks& ranks, double timeout_seconds);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+
+  // Rank 0's address for the others (RollCall::address), and its way to them.
+  const std::string& address() const { return roll_call_.address(); }
+  void connect(const std::string& address_of_rank_0);
+
+  // A collective was enqueued in a stream; all ranks call this in the same order. `done` says whether it is executed.
+  // The watchdog's thread calls it until it is; it must not wait. `stream` tells streams apart.
+  void begun(const char* name, CallSite site, const void* stream, std::function<bool()> done);
+
+  // Adds a look at a library: it returns "", or the error with which the run ends. It must not wait.
+  void look_at(std::function<std::string()> error);
+
+  // While it lives, the calling thread is in a call that waits for other ranks.
+  class Call {
+   public:
+    Call(Watchdog& watchdog, std::string what);
+    ~Call();
+    Call(const Call&) = delete;
+
+   private:
+    Watchdog& watchdog_;
+    std::list<std::pair<std::string, double>>::iterator place_;
+  };
+
+ private:
+  struct Pending {
+    int64_t number;
+    const char* name;
+    CallSite site;
+    double begin;
+    std::function<bool()> done;
+  };
+  void run();
+  void remove_done();
+  void require_no_error() const;
+  void require_in_time() const;
+  void require_no_rank_gone();
+  std::string late_ranks() const;
+
+  const std::string whose_;  // "rank 1 of 4"
+  const int rank_;
+  const double timeout_seconds_;
+  RollCall roll_call_;
+  std::mutex mutex_;  // guards all that follows
+  std::condition_variable ends_;
+  bool ending_ = false;
+  int64_t begun_ = 0, done_ = 0;
+  double last_progress_ = 0;
+  std::map<const void*, std::deque<Pending>> pending_;  // by stream, in its order
+  std::list<std::pair<std::string, double>> calls_;     // what, and since when
+  std::vector<std::function<std::string()>> errors_;
+  std::vector<RollCall::Sign> signs_;
+  double gone_since_ = 0;  // when a rank was first seen gone; 0: none is
+  std::thread thread_;
+};
