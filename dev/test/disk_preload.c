@@ -2,6 +2,7 @@
 // named checkpoints, and at call number DISK_CALL of rank DISK_RANK does what DISK_DOES says:
 //   kill         the rank ends by SIGKILL, before the call
 //   kill-mpirun  its parent does, and it waits to follow
+//   stop, late   the rank ends no more, by SIGSTOP, or waits for a minute
 //   full         this call and all behind it fail, ENOSPC
 //   slow         needs no number: each rank writes DISK_RATE bytes a second, at most
 // The call is written to DISK_LOG first. With DISK_DOES=count each call is.
@@ -47,6 +48,8 @@ static int at(const char* name, const char* path) {
   if (number != atoi(call)) return 0;
   if (!strncmp(does, "kill", 4)) note(name, path);
   if (!strcmp(does, "kill")) kill(getpid(), SIGKILL);
+  if (!strcmp(does, "stop")) kill(getpid(), SIGSTOP);
+  if (!strcmp(does, "late")) sleep(60);
   if (!strcmp(does, "kill-mpirun")) kill(getppid(), SIGKILL), sleep(20);
   return 0;
 }

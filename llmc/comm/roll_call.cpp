@@ -18,7 +18,7 @@
 
 namespace {
 
-// What another rank sends first, and what it sends then, again and again. A rank that leaves says so.
+// What another rank sends first, and what it sends then, again and again.
 struct Hello {
   uint64_t token;
   int64_t rank;
@@ -26,7 +26,6 @@ struct Hello {
 struct Report {
   int64_t begun, done;
 };
-constexpr int64_t kLeaves = -1;
 // What rank 0 answers: one for each rank.
 struct Line {
   int64_t begun, done;
@@ -75,15 +74,16 @@ RollCall::RollCall(int rank, int size)
   if (rank_ == 0) listen();
 }
 
-RollCall::~RollCall() {
+void RollCall::leave() {
+  signs_[size_t(rank_)].begun = kLeft;
   for (Connection& c : connections_) {
-    if (rank_ == 0)
-      for (int r = 0; r < size_; ++r) append(c.out, Line{r == 0 ? kLeaves : 0, 0, 0, 0});
-    else append(c.out, Report{kLeaves, 0});
+    if (rank_ == 0) append_lines(c);
+    else append(c.out, Report{kLeft, 0});
     send(c);
     close(c);
   }
   if (listener_ >= 0) ::close(listener_);
+  listener_ = -1;
 }
 
 // ---------------------------------------------------------------------------------------------- connections
@@ -166,11 +166,15 @@ void RollCall::close(Connection& c) {
 
 // The other side has closed the connection, or its process has ended.
 void RollCall::end(Connection& c) {
-  if (c.rank >= 0 && signs_[size_t(c.rank)].begun != kLeaves) signs_[size_t(c.rank)].gone = true;
+  if (c.rank >= 0 && signs_[size_t(c.rank)].begun != kLeft) signs_[size_t(c.rank)].gone = true;
   close(c);
 }
 
 // ---------------------------------------------------------------------------------------------- what is said
+
+void RollCall::append_lines(Connection& c) const {
+  for (const Sign& sign : signs_) append(c.out, Line{sign.begun, sign.done, sign.age, sign.gone});
+}
 
 // Rank 0 answers every report with a line for each rank. What a rank does not fetch is not piled up.
 void RollCall::hear_ranks() {
@@ -194,8 +198,7 @@ void RollCall::hear_ranks() {
       c.in.erase(0, reports * sizeof(Report));
       signs_[size_t(c.rank)].begun = report.begun, signs_[size_t(c.rank)].done = report.done;
       heard_[size_t(c.rank)] = seconds();
-      if (c.out.empty())
-        for (const Sign& sign : signs_) append(c.out, Line{sign.begun, sign.done, sign.age, sign.gone});
+      if (c.out.empty()) append_lines(c);
     }
     send(c);
     if (!open) end(c);

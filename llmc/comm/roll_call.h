@@ -11,20 +11,25 @@
 
 class RollCall {
  public:
+  static constexpr int64_t kLeft = -1;
   struct Sign {
-    int64_t begun = 0, done = 0;  // collectives that the rank has begun, and that are done
-    double age = 0;               // seconds since the rank was heard of
-    bool gone = false;            // its connection ended, and it had not taken leave
+    int64_t begun = 0,
+            done = 0;   // collectives that the rank has begun, and that are done; begun is kLeft if it took leave
+    double age = 0;     // seconds since the rank was heard of
+    bool gone = false;  // its connection ended, and it had not taken leave
   };
 
   // Rank 0 listens at a port that the system chooses. If it cannot, nobody will be heard of.
   RollCall(int rank, int size);
-  ~RollCall();  // takes leave
+  ~RollCall() { leave(); }
   RollCall(const RollCall&) = delete;
 
   // Returns where rank 0 listens, in a form for connect() on the other ranks; "" on these.
   const std::string& address() const { return address_; }
   void connect(const std::string& address_of_rank_0) { address_ = address_of_rank_0; }
+
+  // Takes leave: the others will not take this rank for lost when its process ends.
+  void leave();
 
   // Tells the others how far this rank is. Returns what was heard of every rank; of this rank, its own figures.
   const std::vector<Sign>& exchange(int64_t begun, int64_t done);
@@ -40,6 +45,7 @@ class RollCall {
   // Returns false if the connection has ended.
   bool receive(Connection& connection);
   void send(Connection& connection);
+  void append_lines(Connection& connection) const;
   void hear_ranks();
   void hear_rank_0();
   void close(Connection& connection);

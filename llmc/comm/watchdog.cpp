@@ -79,32 +79,37 @@ void Watchdog::remove_done() {
     }
 }
 
-void Watchdog::require_no_error() const {
+// Those that end because of another rank take leave, so that nobody takes them for the lost one.
+void Watchdog::end(const std::string& what) {
+  const std::string late = late_ranks();
+  roll_call_.leave();
+  end_now("error on " + whose_ + ": " + what + late);
+}
+
+void Watchdog::require_no_error() {
   for (const auto& error : errors_)
-    if (const std::string text = error(); !text.empty()) end_now("error on " + whose_ + ": " + text + late_ranks());
+    if (const std::string text = error(); !text.empty()) end(text);
 }
 
 // The clock of what waits starts again with each collective that is done: the GPU may have much to do before it.
-void Watchdog::require_in_time() const {
+void Watchdog::require_in_time() {
   const double now = seconds();
   const Pending* oldest = nullptr;
   for (const auto& [stream, queue] : pending_)
     if (!queue.empty() && (!oldest || queue.front().number < oldest->number)) oldest = &queue.front();
   if (oldest && now - std::max(oldest->begin, last_progress_) > timeout_seconds_)
-    end_now(format("error on %s: %s (%s:%d), collective %lld of this run: waited %g s%s", whose_.c_str(), oldest->name,
-                   oldest->site.file, oldest->site.line, (long long)oldest->number, timeout_seconds_,
-                   late_ranks().c_str()));
+    end(format("%s (%s:%d), collective %lld of this run: waited %g s", oldest->name, oldest->site.file,
+               oldest->site.line, (long long)oldest->number, timeout_seconds_));
   for (const auto& [what, begin] : calls_)
     if (now - std::max(begin, last_progress_) > timeout_seconds_)
-      end_now(format("error on %s: %s: waited %g s%s", whose_.c_str(), what.c_str(), timeout_seconds_,
-                     late_ranks().c_str()));
+      end(format("%s: waited %g s", what.c_str(), timeout_seconds_));
 }
 
 void Watchdog::require_no_rank_gone() {
   const bool gone = std::any_of(signs_.begin(), signs_.end(), [](const RollCall::Sign& s) { return s.gone; });
   if (!gone) return;
   if (gone_since_ == 0) gone_since_ = seconds();
-  if (seconds() - gone_since_ > kLastWordsSeconds) end_now("error on " + whose_ + ": waits in vain" + late_ranks());
+  if (seconds() - gone_since_ > kLastWordsSeconds) end("waits in vain");
 }
 
 // Returns " for rank 2\n  why": ranks whose process has ended, else silent ones, else those that are furthest behind.
@@ -112,7 +117,8 @@ std::string Watchdog::late_ranks() const {
   const auto those = [&](auto&& late) {
     std::string names;
     for (size_t r = 0; r < signs_.size(); ++r)
-      if (int(r) != rank_ && late(signs_[r])) names += (names.empty() ? "" : ", ") + std::to_string(r);
+      if (int(r) != rank_ && signs_[r].begun != RollCall::kLeft && late(signs_[r]))
+        names += (names.empty() ? "" : ", ") + std::to_string(r);
     return names.empty() ? names : (names.find(',') == names.npos ? " for rank " : " for ranks ") + names;
   };
   if (const std::string names = those([](const auto& s) { return s.gone; }); !names.empty())
@@ -120,7 +126,8 @@ std::string Watchdog::late_ranks() const {
   if (const std::string names = those([](const auto& s) { return s.age > kSilentSeconds; }); !names.empty())
     return names + "\n  which is silent: its process is stopped, or its machine cannot be reached";
   int64_t last = begun_;
-  for (const RollCall::Sign& s : signs_) last = std::min(last, s.begun);
+  for (const RollCall::Sign& s : signs_)
+    if (s.begun != RollCall::kLeft) last = std::min(last, s.begun);
   if (const std::string names = those([&](const auto& s) { return s.begun == last && last < begun_; }); !names.empty())
     return names + format("\n  which has come to collective %lld, and does something else now", (long long)last);
   return "\n  no rank is behind: a kernel hangs on one of them, or the connection of their GPUs";

@@ -60,9 +60,10 @@ class Watchdog {
   };
   void run();
   void remove_done();
-  void require_no_error() const;
-  void require_in_time() const;
+  void require_no_error();
+  void require_in_time();
   void require_no_rank_gone();
+  [[noreturn]] void end(const std::string& what);
   std::string late_ranks() const;
 
   const std::string whose_;  // "rank 1 of 4"
