@@ -1,13 +1,11 @@
 // NCCL's functions. What waits for other ranks waits on the host for a blocking communicator; for any other the call
 // returns ncclInProgress, and a helper thread completes it, as the documentation of ncclConfig_t::blocking says.
 #include <nccl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -25,7 +23,6 @@ namespace {
 // What a communicator takes of the GPU's memory for buffers and channels.
 constexpr size_t kBytesPerCommunicator = 32 << 20;
 
-int world_rank = -1;
 thread_local std::string last_error;
 ncclResult_t fail(ncclResult_t result, const std::string& why) {
   last_error = why;
@@ -63,21 +60,6 @@ ncclResult_t complete(ncclComm_t comm, std::function<void()> call) {
 template <class Come>
 void wait_for_ranks(ncclComm_t comm, const Come& come) {
   while (!comm->aborted && !come()) std::this_thread::sleep_for(std::chrono::microseconds(100));
-}
-
-// LLMC_SOFTGPU_LOSE="RANK WHERE NUMBER HOW": this rank is lost at call NUMBER (from 1) of the kind WHERE: start,
-// all_reduce, all_gather, reduce_scatter or broadcast, or capture for any of them inside one. HOW: kill, stop (SIGSTOP)
-// or late (it sleeps for a minute). For tests of those that wait.
-void lose(const char* where) {
-  static const char* const text = getenv("LLMC_SOFTGPU_LOSE");
-  static int calls = 0;
-  int rank = -1, number = 0;
-  char wanted[20] = "", how[8] = "";
-  if (!text || sscanf(text, "%d %19s %d %7s", &rank, wanted, &number, how) != 4) return;
-  if (rank != world_rank || strcmp(wanted, where) != 0 || ++calls != number) return;
-  fprintf(stderr, "software GPU: rank %d is lost in %s %d: %s\n", rank, where, number, how);
-  if (!strcmp(how, "late")) sleep(60);
-  else kill(getpid(), !strcmp(how, "kill") ? SIGKILL : SIGSTOP);
 }
 
 ncclComm_t new_communicator(const ncclConfig_t* config) {
@@ -164,8 +146,7 @@ SOFTGPU_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* to, int size, ncclUn
   if (size < 1 || size > kMostRanks || rank < 0 || rank >= size)
     return fail(ncclInvalidArgument, "1 to 64 ranks are executed");
   ncclComm_t const comm = *to = new_communicator(config);
-  comm->name = id.internal, comm->rank = world_rank = rank, comm->size = size;
-  lose("start");
+  comm->name = id.internal, comm->rank = rank, comm->size = size;
   return complete(comm, [=] { join(comm); });
 }
 SOFTGPU_API ncclResult_t ncclCommInitRank(ncclComm_t* to, int size, ncclUniqueId id, int rank) {

@@ -1,5 +1,8 @@
 #include "dev/softgpu/runtime/device.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -91,6 +94,18 @@ void warn(const char* pattern, ...) {
   if (said.insert(text).second) fprintf(stderr, "software GPU: warning: %s\n", text);
 }
 
+void lose(const char* where) {
+  static const char* const text = getenv("LLMC_SOFTGPU_LOSE");
+  static int calls = 0;
+  int number = 0;
+  char wanted[20] = "", how[8] = "";
+  if (!text || sscanf(text, "%19s %d %7s", wanted, &number, how) != 3) return;
+  if (strcmp(wanted, where) != 0 || ++calls != number) return;
+  fprintf(stderr, "software GPU: lost in %s %d: %s\n", where, number, how);
+  if (!strcmp(how, "late")) sleep(60);
+  else kill(getpid(), !strcmp(how, "kill") ? SIGKILL : SIGSTOP);
+}
+
 }  // namespace softgpu
 
 using namespace softgpu;
@@ -101,6 +116,7 @@ SOFTGPU_API cudaError_t cudaGetDeviceCount(int* count) {
 }
 SOFTGPU_API cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= device_count()) return give(cudaErrorInvalidDevice);
+  lose("start");
   current_device = device;
   return give(Engine::get().error());
 }
