@@ -17,6 +17,7 @@
 #include "llmc/train/banner.h"
 #include "llmc/train/consolidate.h"
 #include "llmc/train/export_folder.h"
+#include "llmc/train/kernel_check.h"
 #include "llmc/train/resume.h"
 #include "llmc/train/sampling.h"
 #include "llmc/train/setup.h"
@@ -33,6 +34,7 @@ std::string help();
 int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume);
 std::unique_ptr<Trainer> create_trainer(Setup& setup);
 int report_plan(Setup& setup, const MemoryPlan& plan);
+void check_kernels(Setup& setup);
 void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder);
 void set_weights(const Setup& setup, Trainer& trainer);
 void measure(Setup& setup, Trainer& trainer);
@@ -101,6 +103,7 @@ int run(const Options& command_line, const Options& requested, Ranks& ranks, con
   try {
     if (options.dry_run) return report_plan(setup, trainer->plan());
     setup.planner->require_fits(trainer->plan());
+    check_kernels(setup);
     trainer->allocate();
     std::optional<TokenizerFiles> tokenizer_files;
     if (setup.trains()) {
@@ -146,6 +149,14 @@ int report_plan(Setup& setup, const MemoryPlan& plan) {
   Stream stream(setup.device, "verdict");
   const bool fits = sum_number(*setup.communicator, stream, !setup.planner->fits(plan)) == 0;
   return fits ? 0 : DoesNotFit::kExitCode;
+}
+
+// The CPU's kernels are tested where they are built; on a GPU the driver and the libraries are this machine's.
+void check_kernels(Setup& setup) {
+  if (!setup.device.info().gpu) return;
+  const TrainerSettings settings = trainer_settings(setup.options, setup.settings);
+  require_right_kernels({settings.attention, settings.dtype, setup.model.config.HD, settings.fp8}, setup.device,
+                        *setup.communicator, setup.ranks);
 }
 
 // Makes the products use the algorithms of setup.tuning; --tune-products finds them first. Only the first rank of a

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -226,7 +228,7 @@ class Ranks::Session {
       if (const std::vector<int>& from = by_text[message]; from[0] == rank)
         all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, ranks.size)) + ": " + message;
     print_error(all);
-    end_within(kPatience, "", code);  // the abort of some MPIs runs the exit handlers, which may hang
+    const Deadline in_any_case(kPatience, "", code);  // the abort of some MPIs runs the exit handlers, which may hang
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
   }
@@ -350,9 +352,21 @@ void end_now(const std::string& error, int code) {
   _exit(code);
 }
 
-void end_within(double seconds, const std::string& error, int code) {
-  std::thread([=] {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    end_now(error, code);
+struct Deadline::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool met = false;
+};
+
+Deadline::Deadline(double seconds, std::string error, int code) : state_(std::make_shared<State>()) {
+  std::thread([state = state_, seconds, error = std::move(error), code] {
+    std::unique_lock lock(state->mutex);
+    if (!state->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state->met; }))
+      end_now(error, code);
   }).detach();
+}
+Deadline::~Deadline() {
+  const std::lock_guard lock(state_->mutex);
+  state_->met = true;
+  state_->changed.notify_all();
 }

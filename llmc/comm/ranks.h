@@ -34,9 +34,18 @@ struct Ranks;
 // other ranks.
 [[noreturn]] void end_now(const std::string& error, int code = 1);
 
-// For an error that is passed to end_all_ranks through calls that may hang. Unless the process ends before, this prints
-// `error` (if it is not empty) after `seconds` and ends the process with this exit code.
-void end_within(double seconds, const std::string& error, int code = 1);
+// Unless it is destroyed before, prints `error` (if it is not empty) after `seconds` and ends this process. For calls
+// that may hang.
+class Deadline {
+ public:
+  Deadline(double seconds, std::string error, int code = 1);
+  ~Deadline();
+  Deadline(const Deadline&) = delete;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 // Slurm gives the number of tasks on each node as a list: 4(x2),3 means 4, 4 and 3. Returns the tasks of node number
 // `node`, which counts from 0. Throws, with the name of the variable that held the list, if the list is malformed or
