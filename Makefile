@@ -291,7 +291,7 @@ all: programs
 	@$(if $(SANITIZE)$(EMULATOR),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
 kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
 tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))
-softgpu-programs: programs $(call program_of,$(KERNEL_SOURCES)) $(SOFTGPU_TESTS)
+softgpu-programs: programs $(KERNELS:%=$B/kernels/%) $(SOFTGPU_TESTS)
 check-headers: $(HEADERS:%=$B/headers/%.ok)
 
 # The programs are .cu files by name, but hold no kernels: no need to go through nvcc.

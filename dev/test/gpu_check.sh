@@ -34,7 +34,7 @@ program "$stand_in/make" "exit 0"
 program scripts/doctor "echo cuda"
 for kernel in dev/kernels/*.cu; do program "build/cuda/kernels/$(basename "$kernel" .cu)" "echo 'ok   all'; echo '1 passed, 0 failed'"; done
 program build/cuda/test_llama "echo '1 passed, 0 failed'"
-program build/cuda/test/comm 'case ${1:-} in stay-away) echo "not done within 20 s"; exit 1 ;; fail-one) echo "trouble of one rank"; exit 1 ;; esac'
+program build/cuda/test/comm 'case ${1:-} in stay-away) echo "waited 20 s"; exit 1 ;; fail-one) echo "trouble of one rank"; exit 1 ;; esac'
 copies="for way in 'to the host' 'from the host' 'both at once'; do echo \"\$way  50.0 GB/s each way\"; done"
 program build/cuda/bench/host_copies "$copies"
 program build/cuda/bench/train 'if [[ $* == *--predict* ]]; then

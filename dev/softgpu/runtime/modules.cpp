@@ -97,6 +97,12 @@ std::string edited(const std::string& ptx) {
   for (size_t n; sed && (n = fread(buffer, 1, sizeof buffer, sed)) > 0;) result.append(buffer, n);
   if (!sed || pclose(sed)) stop("LLMC_SOFTGPU_PTX is no expression of sed: " + std::string(expression));
   unlink(file.c_str());
+  static bool changed = false;
+  if (!changed)
+    atexit([] {
+      if (!changed) fprintf(stderr, "software GPU: LLMC_SOFTGPU_PTX changed nothing\n");
+    });
+  changed = changed || result != ptx;
   return result;
 }
 
