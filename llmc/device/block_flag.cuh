@@ -17,15 +17,8 @@
 // The caller sets flags and tickets to 0 before it launches the kernel.
 #pragma once
 
-#include <cstdio>
-
+#include "llmc/device/bounded_wait.cuh"
 #include "llmc/device/kernel.cuh"
-
-// In a debug build (make OPTIMIZE=-O0) a thread that has waited for 2^34 clock cycles (about 9 s) prints which flag and
-// which value it waits for, and stops the kernel.
-#ifndef LLMC_BOUNDED_WAITS
-#define LLMC_BOUNDED_WAITS 0
-#endif
 
 #if LLMC_CUDA
 
@@ -38,20 +31,10 @@ __device__ __forceinline__ void flag_set(uint32_t& flag, uint32_t value) {
 // Returns when the flag is at least `value`.
 __device__ __forceinline__ void flag_wait(const uint32_t& flag, uint32_t value) {
   uint32_t seen;
-#if LLMC_BOUNDED_WAITS
-  const long long begin = clock64();
-#endif
-  for (;;) {
+  const BoundedWait wait = bounded_wait();
+  do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(__cvta_generic_to_global(&flag)) : "memory");
-    if (seen >= value) return;
-#if LLMC_BOUNDED_WAITS
-    if (clock64() - begin > (1ll << 34)) {
-      printf("block %d, thread %d: waits in vain for %u of the flag at %p, which is %u\n", int(blockIdx.x),
-             int(threadIdx.x), value, static_cast<const void*>(&flag), seen);
-      __trap();
-    }
-#endif
-  }
+  } while (seen < value && !in_vain(wait, VainWait::flag, seen, value));
 }
 
 #else

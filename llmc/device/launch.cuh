@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "llmc/base/error.h"
+#include "llmc/device/bounded_wait.cuh"
 #include "llmc/device/device.h"
 #include "llmc/device/kernel.cuh"
 
@@ -35,6 +36,28 @@ const char* kernel_name() {
   return __PRETTY_FUNCTION__;
 }
 
+#if LLMC_CUDA && LLMC_BOUNDED_WAITS
+namespace {
+// Waits for the kernel, and throws if a thread of it waited in vain. Work that is captured is not looked at.
+[[maybe_unused]] void require_no_vain_wait(const Work& work) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(work.stream), &capture));
+  if (capture != cudaStreamCaptureStatusNone) return;
+  CUDA_CHECK(cudaStreamSynchronize(cuda_stream(work.stream)));
+  VainWait seen;
+  CUDA_CHECK(cudaMemcpyFromSymbol(&seen, vain_wait, sizeof seen));
+  if (seen.what == VainWait::none) return;
+  const VainWait nothing{};
+  CUDA_CHECK(cudaMemcpyToSymbol(vain_wait, &nothing, sizeof nothing));
+  const std::string place = format("%s (%s:%d): thread %u of block %u waited in vain", work.name, work.site.file,
+                                   work.site.line, seen.thread, seen.block);
+  REQUIRE(seen.what != VainWait::mbarrier, "%s for parity %u of the mbarrier at %u of shared memory", place.c_str(),
+          seen.second, seen.first);
+  fail("%s for the value %u of a flag, which is %u", place.c_str(), seen.second, seen.first);
+}
+}  // namespace
+#endif
+
 template <auto kernel, class... Arguments>
 void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... arguments) {
   require_launchable(work, grid, block, shared_bytes);
@@ -53,6 +76,9 @@ void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... 
   const cudaError_t status = cudaGetLastError();
   REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.site.file, work.site.line,
           cudaGetErrorString(status));
+#if LLMC_BOUNDED_WAITS
+  require_no_vain_wait(work);
+#endif
 #else
   using Kernel = cpu_backend::Signature<kernel>;
   auto values = Kernel::pack(arguments...);

@@ -11,15 +11,8 @@
 //   producer: mbarrier_arrive_expect_tx(full, bytes); tma_load(…, full, …);      consumers: mbarrier_wait(full, 0);
 #pragma once
 
-#include <cstdio>
-
+#include "llmc/device/bounded_wait.cuh"
 #include "llmc/device/sm90_asm.cuh"
-
-// In a debug build (make OPTIMIZE=-O0) a thread that has waited for 2^34 clock cycles (about 9 s) prints the block, the
-// barrier and the parity, and stops the kernel. In the CPU backend the report of a hang states all of that.
-#ifndef LLMC_BOUNDED_WAITS
-#define LLMC_BOUNDED_WAITS 0
-#endif
 
 struct alignas(8) Mbarrier {
   uint64_t bits;
@@ -48,9 +41,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(Mbarrier& barrier, int
 // arrived, and the bytes that came.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier& barrier, int parity) {
   uint32_t done = 0;
-#if LLMC_BOUNDED_WAITS
-  const long long begin = clock64();
-#endif
+  const BoundedWait wait = bounded_wait();
   do {
     SM90_ASM(
         "{\n.reg .pred p;\n"
@@ -59,14 +50,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier& barrier, int parity) {
         : "=r"(done)
         : "r"(smem_address(&barrier)), "r"(parity)
         : "memory");
-#if LLMC_BOUNDED_WAITS
-    if (!done && clock64() - begin > (1ll << 34)) {
-      printf("block %d, thread %d: waits in vain for parity %d of the barrier at %u\n", int(blockIdx.x),
-             int(threadIdx.x), parity, smem_address(&barrier));
-      __trap();
-    }
-#endif
-  } while (!done);
+  } while (!done && !in_vain(wait, VainWait::mbarrier, smem_address(&barrier), uint32_t(parity)));
 }
 
 // Arrives at a named barrier without waiting there. `threads` counts the threads that wait and those that only arrive.
@@ -80,16 +64,12 @@ __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_dec() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
-#if !LLMC_BOUNDED_WAITS  // whose reports call a function that takes what it needs
   SM90_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-#endif
 }
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_inc() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
-#if !LLMC_BOUNDED_WAITS  // whose reports call a function that takes what it needs
   SM90_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-#endif
 }
 
 #else
