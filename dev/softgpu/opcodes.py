@@ -166,12 +166,10 @@ def _(e, i):
     return e.assign(to, "u64", f"{e.value(source, 'u64')} {'-' if to_space else '+'} {window}")
 
 
-@opcode("prefetch", "prefetchu")
+@opcode("prefetch")
 def _(e, i):
-    i.take("tensormap", default="no")
-    take_space(i)
-    i.take("L1", "L2", default="no")
-    return ";"
+    i.take("tensormap")
+    return f"(void){e.memory('generic', 'read', 128, i.operands[0])};"
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------

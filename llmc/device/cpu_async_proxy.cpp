@@ -82,11 +82,15 @@ void AsyncProxy::fence() {
 
 // ---------------------------------------------------------------------------------------------- boxes
 
+void require_tensor_map(const TensorMap& map, const Place& place) {
+  if (unpack(map).magic != kTensorMapMagic)
+    stop_kernel("%s:%d: %s: the map is not one that tensor_map() made", place.file, place.line, place.what);
+}
+
 AsyncProxy::Box AsyncProxy::make_box(const TensorMap& packed, const void* shared, const BoxPlace& place,
                                      const Place& call) const {
   Box box{unpack(packed), place, 0, block_.current(), 2, -1, 0, false, false, call};
-  if (box.map.magic != kTensorMapMagic)
-    stop_kernel("%s:%d: %s: the map is not one that tensor_map() made", call.file, call.line, call.what);
+  require_tensor_map(packed, call);
   for (const int size : box.map.box) box.bytes *= size;
   const uint32_t line = line_bytes(box.map.swizzle);
   box.offset = block_.shared_offset(shared, size_t(box.bytes), box.map.swizzle == Swizzle::none ? 128 : line * 8,

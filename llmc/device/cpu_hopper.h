@@ -23,6 +23,8 @@ void mbarrier_wait(uint64_t* barrier, int parity, const Place& place);
 void arrive_named(int barrier, int threads, const Place& place);
 void change_registers(int registers, bool more, const Place& place);
 
+// Stops the kernel unless tensor_map() made the map.
+void require_tensor_map(const TensorMap& map, const Place& place);
 // Coordinates of a box in elements, dimension 0 (the contiguous one) first.
 using BoxPlace = std::array<int, 4>;
 void tma_load(void* to, const TensorMap& map, uint64_t* barrier, const BoxPlace& from, const Place& place);

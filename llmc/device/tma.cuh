@@ -11,6 +11,10 @@
 
 #if LLMC_CUDA
 
+// Fetches a tensor map, which is a parameter of the kernel, before the first copy needs it.
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
+  SM90_ASM("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // Starts to load the box at these coordinates (dimension 0 first; the box may lie outside the tensor) to `to`, which is
 // 1024-byte aligned. `barrier` counts the bytes, always those of the whole box.
 __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Mbarrier& barrier, int c0, int c1, int c2,
@@ -45,6 +49,9 @@ __device__ __forceinline__ void store_for_async_proxy(T* to, const T& value) {
 
 #define __grid_constant__
 
+inline void prefetch_tensor_map(const TensorMap& map, LLMC_PLACE) {
+  cpu_backend::require_tensor_map(map, {"prefetch_tensor_map", file, line});
+}
 inline void tma_load(void* to, const TensorMap& map, Mbarrier& barrier, int c0, int c1, int c2, int c3, LLMC_PLACE) {
   cpu_backend::tma_load(to, map, &barrier.bits, {c0, c1, c2, c3}, {"tma_load", file, line});
 }

@@ -31,6 +31,11 @@ __device__ static __forceinline__ int row_of_group(int half) {
 }
 __device__ static __forceinline__ int column_of(int j, int odd) { return j * 8 + lane_of_warp() % 4 * 2 + odd; }
 
+template <class... Maps>
+__device__ __forceinline__ void prefetch_tensor_maps(const Maps&... maps) {
+  (prefetch_tensor_map(maps), ...);
+}
+
 // A stage of a ring: a tile, the barrier that counts its bytes (`full`), and the barrier that counts the warps that are
 // done with it (`free`).
 template <class Tile>

@@ -277,6 +277,7 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
   const int of_head = first < end ? (end - first + kQueries - 1) / kQueries : 0;
   const QueryTiles tiles = {first, end, of_head, heads * of_head};
   if (threadIdx.x == 0) {
+    prefetch_tensor_maps(k, v, q, dout, dk_map, dv_map);
     mbarrier_init(shared.keys_full, 1);
     initialize_ring(shared.q, 4 * Shared::kGroups);
     initialize_ring(shared.dout, 4 * Shared::kGroups);

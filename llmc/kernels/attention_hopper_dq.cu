@@ -213,6 +213,7 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
   const KeyTiles tiles = KeyTiles::of<Shared::kKeys>(shape, place, Shared::kQueries);
   const int group = warpgroup_number();
   if (threadIdx.x == 0) {
+    prefetch_tensor_maps(q, dout_map, k, v, dq_map);
     mbarrier_init(shared.rows_full, 1);
     initialize_ring(shared.k, 4 * Shared::kGroups);
     initialize_ring(shared.v, 4 * Shared::kGroups);
