@@ -3,6 +3,8 @@
 // Each mistake prints the name of the error that it ends with. mistakes.sh compares that with what a GPU gives.
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -77,6 +79,23 @@ cudaEvent_t event() {
   cudaEvent_t e;
   cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
   return e;
+}
+
+// Calls `call` while a stream waits for the host. Returns cudaSuccess if the call waits until the stream goes on.
+cudaError_t waits(const std::function<void(cudaStream_t)>& call) {
+  static std::atomic<bool> goes_on{false};
+  const cudaStream_t s = stream();
+  const auto wait = [](void*) {
+    while (!goes_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  cudaLaunchHostFunc(s, wait, nullptr);
+  std::atomic<bool> returned{false};
+  std::thread caller([&] { call(s), returned = true; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const bool waited = !returned;
+  goes_on = true;
+  caller.join();
+  return waited ? cudaDeviceSynchronize() : cudaErrorNotReady;
 }
 
 const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
@@ -190,6 +209,27 @@ const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
        cudaError_t result;
        std::thread([&] { result = end(s); }).join();
        return result;
+     }},
+    // What a call waits for: no mistakes, but what a program may hang in.
+    {"wait_for_room_in_a_stream",
+     [] {
+       float* p = device(1);
+       return waits([=](cudaStream_t s) {
+         for (int i = 0; i < 1100; ++i) cudaMemsetAsync(p, 0, 4, s);
+       });
+     }},
+    {"room_for_a_thousand",
+     [] {
+       float* p = device(1);
+       return waits([=](cudaStream_t s) {
+         for (int i = 0; i < 1000; ++i) cudaMemsetAsync(p, 0, 4, s);
+       });
+     }},
+    {"wait_of_free", [] { return waits([](cudaStream_t) { cudaFree(device(1)); }); }},
+    {"wait_of_a_pageable_copy",
+     [] {
+       float *p = device(1), host;
+       return waits([&](cudaStream_t s) { cudaMemcpyAsync(&host, p, 4, cudaMemcpyDefault, s); });
      }},
     {"work_time_before_it_is_done",
      [] {

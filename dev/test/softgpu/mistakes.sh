@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: the software GPU: mistakes in kernels, launches, copies and captures end with the error that CUDA gives
+# Covers: the software GPU: mistakes in kernels, launches, copies and captures end with the error that CUDA gives;
+# a full stream, a free and a pageable copy wait
 #
 # Each mistake of mistakes.cu prints the name of its error. An expectation is what must be said, parts separated by |.
 set -euo pipefail
@@ -41,6 +42,10 @@ declare -A expected=(
   [capture_not_joined]=cudaErrorStreamCaptureUnjoined
   [capture_waits_for_other_work]=cudaErrorStreamCaptureIsolation
   [capture_ended_by_another_thread]=cudaErrorStreamCaptureWrongThread
+  [wait_for_room_in_a_stream]=cudaSuccess
+  [room_for_a_thousand]=cudaErrorNotReady # it did not wait
+  [wait_of_free]=cudaSuccess
+  [wait_of_a_pageable_copy]=cudaSuccess
   [work_time_before_it_is_done]=cudaErrorInvalidResourceHandle
 )
 says() { # NAME
