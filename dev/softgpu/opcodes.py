@@ -554,8 +554,8 @@ def _(e, i):
     if what == "try_wait":
         wait = e.expression("mbarrier.try_wait", "mbarrier_try_wait", barrier, e.value(i.operands[2], "u32"))
         return e.assign(to, "pred", wait)
-    if to != "_":
-        raise PtxError("the state of an mbarrier is not executed")
+    if to != "_" or len(i.operands) != 2 + expects:
+        raise PtxError("the state of an mbarrier, or several arrivals at once, are not executed")
     name = "mbarrier.arrive" + ".expect_tx" * expects
     return e.call(name, "mbarrier_arrive", barrier, e.value(i.operands[2], "u32") if expects else "0")
 

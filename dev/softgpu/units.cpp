@@ -144,7 +144,7 @@ void require_whole_warp(bool whole, const char* what) {
 f64 bf16_of(u32 pair, int which) { return std::bit_cast<f32>(which ? pair & 0xffff0000u : pair << 16); }
 
 // Fragments of mma.m16n8k16 with bf16 ("Matrix Fragments for mma.m16n8k16 with floating point type"): element i of a
-// lane's fragment of A (8 elements), B (4) and C or D (4). The sum of the 16 exact products and c is rounded once; a
+// lane's fragment of A (8 elements), B (4) and C or D (4). The 16 exact products and c are added in double precision; a
 // tensor core's sum has an order and roundings of its own.
 struct MmaArguments {
   f32* d;

@@ -18,10 +18,11 @@ struct KernelCheck {
   Fp8Settings fp8;
 
   // Returns what is wrong on this device, with the option that goes round it and the command that shows more; "" if
-  // nothing is. Takes a second, and some 10 MB of the device, which are free again afterwards.
+  // nothing is. Takes a second, and some 40 MB of the device, which are free again afterwards.
   std::string run(Device& device) const;
 };
 
-// Runs the check on every rank. Throws on all of them if something is wrong on one: `ranks` tells them by MPI, which
-// needs no GPU. If a kernel does not end within 10 s, its rank prints that and ends the process.
+// Runs the check on every rank. Throws if something is wrong: on all of them if MPI connects them, for that needs no
+// GPU; else on that rank, and the others then find it gone. If a kernel does not end within 10 s, its rank prints that
+// and ends the process.
 void require_right_kernels(const KernelCheck& check, Device& device, Communicator& communicator, const Ranks& ranks);

@@ -44,7 +44,7 @@ cublasStatus_t checked(cublasLtMatmulDesc_t o, cublasLtMatrixLayout_t a, cublasL
 }
 
 // Number 0 is the default. The others sum in other parts, so they give other bits; one takes twice the time, one wants
-// 64 MiB of workspace, one adds its parts in the type of the output.
+// 64 MiB of workspace, one says that it adds its parts in the type of the output.
 std::vector<Algorithm> algorithms(const Preference& preference) {
   std::vector<Algorithm> all;
   for (uint64_t i = 0; i < 24; ++i) {

@@ -88,6 +88,9 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
   if (call.count == 0) return ncclSuccess;
   static constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
   lose(captures(stream) ? "capture" : kNames[int(call.kind)]);
+  const bool reduces = call.kind == CollectiveKind::all_reduce || call.kind == CollectiveKind::reduce_scatter;
+  if (reduces && call.detail != ncclSum && call.detail != ncclMax)
+    return fail(ncclInvalidArgument, "reductions other than sum and max are not executed");
   if (const std::string wrong = wrong_buffers(call, *comm); !wrong.empty()) {
     warn("NCCL: %s", wrong.c_str());
     return fail(ncclInvalidArgument, wrong);

@@ -126,13 +126,13 @@ const KernelInfo* kernel_of(Function& function) {
     function.error = cudaErrorNoKernelImageForDevice;
     return nullptr;
   }
+  mkdir(SOFTGPU_CACHE, 0777);
   const std::string ptx = edited(*embedded);
   char stem[40];
   snprintf(stem, sizeof stem, "/%016llx-%016llx", (unsigned long long)hash_of(ptx + SOFTGPU_TOOLS),
            (unsigned long long)hash_of(function.name));
   const std::string library = SOFTGPU_CACHE + std::string(stem) + ".so",
                     ptx_file = SOFTGPU_CACHE + std::string(stem) + "." + std::to_string(getpid()) + ".ptx";
-  mkdir(SOFTGPU_CACHE, 0777);
   if (access(library.c_str(), R_OK)) {
     write_file(ptx_file, ptx);
     translate(ptx_file, function.name, library);
