@@ -49,10 +49,15 @@ ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& r
   if (ranks.rank == 0) NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
   const std::string own = std::string(reinterpret_cast<const char*>(&id), sizeof id) + host_of_this_rank() + "\n" +
                           device.info().uuid + "\n" + watchdog.address();
-  // First the way to the roll call, so that whoever is missing in what follows has a name.
-  if (ranks.mpi) watchdog.connect(ranks.from_rank_0(watchdog.address()));
-  const std::vector<std::string> words =
-      ranks.mpi ? ranks.all_gather(own) : rendezvous(rendezvous_file, ranks.rank, ranks.size, own, timeout_seconds);
+  std::vector<std::string> words;
+  if (ranks.mpi) {
+    const Watchdog::Call call(watchdog, "the start of NCCL");
+    // First the way to the roll call, so that whoever is missing in what follows has a name.
+    watchdog.connect(ranks.from_rank_0(watchdog.address()));
+    words = ranks.all_gather(own);
+  } else {
+    words = rendezvous(rendezvous_file, ranks.rank, ranks.size, own, timeout_seconds);  // names the missing itself
+  }
   std::vector<GpuPlace> places;
   for (const std::string& said : words) {
     const size_t host = sizeof id, uuid = said.find('\n', host) + 1, address = said.find('\n', uuid) + 1;
@@ -151,8 +156,8 @@ class NcclCommunicator : public Communicator {
       : Communicator(ranks.rank, first_ranks(ranks.size)),
         order_of_sums_(std::move(order)),
         connection_(std::make_shared<Connection>(ranks, timeout_seconds)) {
-    const Watchdog::Call call(*connection_->watchdog, "the start of NCCL");
     const ncclUniqueId id = meet(device, ranks, rendezvous_file, timeout_seconds, *connection_->watchdog);
+    const Watchdog::Call call(*connection_->watchdog, "the start of NCCL");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     NCCL_CHECK(nullptr, ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config));
     connection_->add(comm_);
@@ -268,7 +273,11 @@ class NcclCommunicator : public Communicator {
   void enqueue(const Work& work, const Collective& c) override {
     const RecordedWork recorded(work);
     const cudaStream_t stream = cuda_stream(work.stream);
-    const ncclResult_t result = launch(c, stream);
+    // The first collective of a kind connects the ranks, which takes all of them.
+    const ncclResult_t result = [&] {
+      const Watchdog::Call call(*connection_->watchdog, work.name);
+      return launch(c, stream);
+    }();
     REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more",
             work.name, work.site.file, work.site.line, c.bytes(), rank(), size(),
             nccl_error_text(result, comm_).c_str());

@@ -1,7 +1,6 @@
 #include "llmc/comm/roll_call.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,7 +29,7 @@ struct Report {
 struct Line {
   int64_t begun, done;
   double age;
-  int64_t gone;
+  int32_t heard, gone;
 };
 
 template <class T>
@@ -44,9 +43,8 @@ T value_at(const std::string& in, size_t offset) {
   return value;
 }
 
-void make_quick(int socket) {
-  fcntl(socket, F_SETFL, O_NONBLOCK);
-  fcntl(socket, F_SETFD, FD_CLOEXEC);
+constexpr int kQuick = SOCK_NONBLOCK | SOCK_CLOEXEC;
+void send_at_once(int socket) {
   const int yes = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
@@ -74,14 +72,26 @@ RollCall::RollCall(int rank, int size)
   if (rank_ == 0) listen();
 }
 
-void RollCall::leave() {
-  signs_[size_t(rank_)].begun = kLeft;
+// What arrives after a close makes TCP drop what was sent before. So each side is told first, and then given a moment.
+void RollCall::leave(int64_t how) {
+  signs_[size_t(rank_)] = {how, 0, 0, true, false};
   for (Connection& c : connections_) {
+    if (c.socket < 0) continue;
     if (rank_ == 0) append_lines(c);
-    else append(c.out, Report{kLeft, 0});
+    else append(c.out, Report{how, 0});
     send(c);
-    close(c);
+    shutdown(c.socket, SHUT_WR);
   }
+  constexpr double kMoment = 0.3;
+  for (const double start = seconds(); seconds() - start < kMoment;) {
+    bool open = false;
+    for (Connection& c : connections_)
+      if (c.socket >= 0 && receive(c)) open = true;
+    if (!open) break;
+    poll(nullptr, 0, 10);
+  }
+  for (Connection& c : connections_) close(c);
+  connections_.clear();
   if (listener_ >= 0) ::close(listener_);
   listener_ = -1;
 }
@@ -89,7 +99,7 @@ void RollCall::leave() {
 // ---------------------------------------------------------------------------------------------- connections
 
 void RollCall::listen() {
-  listener_ = socket(AF_INET, SOCK_STREAM, 0);
+  listener_ = socket(AF_INET, SOCK_STREAM | kQuick, 0);
   sockaddr_in any{};
   any.sin_family = AF_INET;
   socklen_t length = sizeof any;
@@ -100,45 +110,35 @@ void RollCall::listen() {
     listener_ = -1;
     return;
   }
-  make_quick(listener_);
   token_ = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
   address_ = std::to_string(token_) + " " + std::to_string(ntohs(any.sin_port)) + own_addresses();
 }
 
-// Tries the next of rank 0's addresses, for a second at most.
-bool RollCall::try_address() {
+// Begins to connect to the next of rank 0's addresses. Whether somebody answers shows later.
+void RollCall::try_address() {
   std::istringstream words(address_);
   int port = 0;
   words >> token_ >> port;
   std::vector<std::string> hosts;
   for (std::string host; words >> host;) hosts.push_back(host);
-  if (hosts.empty()) return false;
+  if (hosts.empty()) return;
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(uint16_t(port));
   inet_pton(AF_INET, hosts[next_address_++ % hosts.size()].c_str(), &to.sin_addr);
-  Connection c{socket(AF_INET, SOCK_STREAM, 0), 0, "", ""};
-  if (c.socket < 0) return false;
-  make_quick(c.socket);
+  Connection c{socket(AF_INET, SOCK_STREAM | kQuick, 0), 0, false, ""};
+  if (c.socket < 0) return;
+  send_at_once(c.socket);
   ::connect(c.socket, reinterpret_cast<const sockaddr*>(&to), sizeof to);
-  pollfd ready{c.socket, POLLOUT, 0};
-  int error = 0;
-  socklen_t length = sizeof error;
-  if (poll(&ready, 1, 1000) != 1 || getsockopt(c.socket, SOL_SOCKET, SO_ERROR, &error, &length) || error) {
-    close(c);
-    return false;
-  }
   append(c.out, Hello{token_, rank_});
-  connections_.push_back(c);
-  signs_[0].age = 0;
-  heard_[0] = seconds();
-  return true;
+  connections_ = {c};
+  connecting_since_ = seconds();
 }
 
 void RollCall::accept_all() {
-  for (int socket; listener_ >= 0 && (socket = accept(listener_, nullptr, nullptr)) >= 0;) {
-    make_quick(socket);
-    connections_.push_back({socket, -1, "", ""});
+  for (int socket; listener_ >= 0 && (socket = accept4(listener_, nullptr, nullptr, kQuick)) >= 0;) {
+    send_at_once(socket);
+    connections_.push_back({socket, -1, false, ""});
   }
 }
 
@@ -147,7 +147,7 @@ bool RollCall::receive(Connection& c) {
   for (;;) {
     const ssize_t n = recv(c.socket, buffer, sizeof buffer, 0);
     if (n > 0) c.in.append(buffer, size_t(n));
-    else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOTCONN);
   }
 }
 
@@ -164,74 +164,90 @@ void RollCall::close(Connection& c) {
   c.socket = -1;
 }
 
-// The other side has closed the connection, or its process has ended.
+// The other side has closed the connection, or its process has ended. If only the connection was lost, it comes again.
 void RollCall::end(Connection& c) {
-  if (c.rank >= 0 && signs_[size_t(c.rank)].begun != kLeft) signs_[size_t(c.rank)].gone = true;
+  if (c.known && signs_[size_t(c.rank)].begun >= 0) signs_[size_t(c.rank)].gone = true;
   close(c);
 }
 
 // ---------------------------------------------------------------------------------------------- what is said
 
 void RollCall::append_lines(Connection& c) const {
-  for (const Sign& sign : signs_) append(c.out, Line{sign.begun, sign.done, sign.age, sign.gone});
+  for (const Sign& sign : signs_) append(c.out, Line{sign.begun, sign.done, sign.age, sign.heard, sign.gone});
 }
 
-// Rank 0 answers every report with a line for each rank. What a rank does not fetch is not piled up.
+// Rank 0 answers a hello with the token, and every report with a line for each rank. What a rank does not fetch is not
+// piled up.
 void RollCall::hear_ranks() {
   accept_all();
   for (Connection& c : connections_) {
-    if (c.socket < 0) continue;
     const bool open = receive(c);
-    if (c.rank < 0 && c.in.size() >= sizeof(Hello)) {
+    if (!c.known && c.in.size() >= sizeof(Hello)) {
       const auto hello = value_at<Hello>(c.in, 0);
       c.in.erase(0, sizeof hello);
       if (hello.token != token_ || hello.rank < 1 || hello.rank >= size_) {
         close(c);
         continue;
       }
-      c.rank = int(hello.rank);
-      heard_[size_t(c.rank)] = seconds();
+      c.rank = int(hello.rank), c.known = true;
+      signs_[size_t(c.rank)].gone = false;
+      append(c.out, token_);
     }
-    const size_t reports = c.rank < 0 ? 0 : c.in.size() / sizeof(Report);
-    if (reports) {
+    if (c.known && c.in.size() >= sizeof(Report)) {
+      const size_t reports = c.in.size() / sizeof(Report);
       const auto report = value_at<Report>(c.in, (reports - 1) * sizeof(Report));
       c.in.erase(0, reports * sizeof(Report));
-      signs_[size_t(c.rank)].begun = report.begun, signs_[size_t(c.rank)].done = report.done;
+      Sign& sign = signs_[size_t(c.rank)];
+      sign.begun = report.begun, sign.done = report.done, sign.heard = true;
       heard_[size_t(c.rank)] = seconds();
-      if (c.out.empty()) append_lines(c);
+      if (c.out.size() <= sizeof token_) append_lines(c);
     }
     send(c);
     if (!open) end(c);
   }
+  std::erase_if(connections_, [](const Connection& c) { return c.socket < 0; });
   for (int r = 1; r < size_; ++r) signs_[size_t(r)].age = seconds() - heard_[size_t(r)];
 }
 
 void RollCall::hear_rank_0() {
   Connection& c = connections_[0];
-  if (c.socket < 0) return;
   const bool open = receive(c);
-  const size_t whole = size_t(size_) * sizeof(Line), answers = c.in.size() / whole;
+  if (!c.known && c.in.size() >= sizeof token_) {
+    c.known = value_at<uint64_t>(c.in, 0) == token_;
+    if (c.known) c.in.erase(0, sizeof token_);
+  }
+  const size_t whole = size_t(size_) * sizeof(Line), answers = c.known ? c.in.size() / whole : 0;
   if (answers) {
     for (int r = 0; r < size_; ++r) {
       const auto line = value_at<Line>(c.in, (answers - 1) * whole + size_t(r) * sizeof(Line));
-      if (r != rank_) signs_[size_t(r)] = {line.begun, line.done, line.age, line.gone != 0};
+      if (r != rank_) signs_[size_t(r)] = {line.begun, line.done, line.age, line.heard != 0, line.gone != 0};
     }
     c.in.erase(0, answers * whole);
     heard_[0] = seconds();
+    signs_[0].heard = true;
   }
   signs_[0].age = seconds() - heard_[0];
-  if (!open) end(c);
+  constexpr double kPatience = 2;  // for somebody at an address to answer
+  if (!open || (!c.known && seconds() - connecting_since_ > kPatience)) {
+    end(c);
+    connections_.clear();  // the next exchange tries again
+  }
 }
 
 const std::vector<RollCall::Sign>& RollCall::exchange(int64_t begun, int64_t done) {
-  signs_[size_t(rank_)] = {begun, done, 0, false};
+  signs_[size_t(rank_)] = {begun, done, 0, true, false};
   if (rank_ == 0) {
     hear_ranks();
-  } else if (!connections_.empty() || (!address_.empty() && try_address())) {
+    return signs_;
+  }
+  if (connections_.empty() && !address_.empty() && signs_[0].begun >= 0) try_address();
+  if (!connections_.empty()) {
     Connection& c = connections_[0];
     if (c.out.size() < sizeof(Hello) + sizeof(Report)) append(c.out, Report{begun, done});
-    if (c.socket >= 0) send(c);
+    send(c);
     hear_rank_0();
+  } else {
+    signs_[0].age = seconds() - heard_[0];
   }
   return signs_;
 }

@@ -2,7 +2,7 @@
 // here which other rank is behind, or silent, or gone. Every rank has one TCP connection to rank 0, which passes on
 // what it hears.
 //
-// All functions but the first three are for one thread, and none of them waits for other ranks.
+// One thread at a time may call. exchange() waits for nobody.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,14 @@
 
 class RollCall {
  public:
-  static constexpr int64_t kLeft = -1;
+  static constexpr int64_t kLeft = -1, kEnds = -2;
   struct Sign {
-    int64_t begun = 0,
-            done = 0;   // collectives that the rank has begun, and that are done; begun is kLeft if it took leave
-    double age = 0;     // seconds since the rank was heard of
-    bool gone = false;  // its connection ended, and it had not taken leave
+    // Collectives that the rank has begun, and that are done. `begun` is kLeft if the rank took leave at its end, and
+    // kEnds if it did because it ends the run.
+    int64_t begun = 0, done = 0;
+    double age = 0;      // seconds since the rank was heard of, or since the start
+    bool heard = false;  // at all
+    bool gone = false;   // its connection ended, and it had not taken leave
   };
 
   // Rank 0 listens at a port that the system chooses. If it cannot, nobody will be heard of.
@@ -28,8 +30,8 @@ class RollCall {
   const std::string& address() const { return address_; }
   void connect(const std::string& address_of_rank_0) { address_ = address_of_rank_0; }
 
-  // Takes leave: the others will not take this rank for lost when its process ends.
-  void leave();
+  // Takes leave, by kLeft or kEnds: the others will not take this rank for lost when its process ends.
+  void leave(int64_t how = kLeft);
 
   // Tells the others how far this rank is. Returns what was heard of every rank; of this rank, its own figures.
   const std::vector<Sign>& exchange(int64_t begun, int64_t done);
@@ -37,10 +39,11 @@ class RollCall {
  private:
   struct Connection {
     int socket = -1, rank = -1;
-    std::string in, out;  // received and not yet understood; to be sent
+    bool known = false;        // the other side has proved that it belongs to this run
+    std::string in, out = {};  // received and not yet understood; to be sent
   };
   void listen();
-  bool try_address();
+  void try_address();
   void accept_all();
   // Returns false if the connection has ended.
   bool receive(Connection& connection);
@@ -56,6 +59,7 @@ class RollCall {
   uint64_t token_ = 0;  // of this run: strangers do not know it
   int listener_ = -1;
   size_t next_address_ = 0;
+  double connecting_since_ = 0;
   std::vector<Connection> connections_;  // of rank 0 to all; of another rank, the one to rank 0
   std::vector<Sign> signs_;
   std::vector<double> heard_;  // rank 0: when

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
@@ -21,8 +22,8 @@ Watchdog::Watchdog(const Ranks& ranks, double timeout_seconds)
       rank_(ranks.rank),
       timeout_seconds_(timeout_seconds),
       roll_call_(ranks.rank, ranks.size),
-      last_progress_(seconds()),
-      thread_([this] { run(); }) {}
+      time_([this] { keep_time(); }),
+      looks_([this] { look(); }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -30,17 +31,18 @@ Watchdog::~Watchdog() {
     ending_ = true;
   }
   ends_.notify_all();
-  thread_.join();
+  time_.join();
+  looks_.join();
 }
 
 void Watchdog::connect(const std::string& address) {
   const std::lock_guard lock(mutex_);
-  roll_call_.connect(address);
+  address_of_rank_0_ = address;
 }
 
 void Watchdog::begun(const char* name, CallSite site, const void* stream, std::function<bool()> done) {
   const std::lock_guard lock(mutex_);
-  pending_[stream].push_back({++begun_, name, site, seconds(), std::move(done)});
+  pending_[stream].push_back({++begun_, name, site, clock_, std::move(done)});
 }
 
 void Watchdog::look_at(std::function<std::string()> error) {
@@ -50,85 +52,130 @@ void Watchdog::look_at(std::function<std::string()> error) {
 
 Watchdog::Call::Call(Watchdog& watchdog, std::string what) : watchdog_(watchdog) {
   const std::lock_guard lock(watchdog.mutex_);
-  place_ = watchdog.calls_.insert(watchdog.calls_.end(), {std::move(what), seconds()});
+  place_ = watchdog.calls_.insert(watchdog.calls_.end(), {std::move(what), watchdog.clock_});
 }
 Watchdog::Call::~Call() {
   const std::lock_guard lock(watchdog_.mutex_);
   watchdog_.calls_.erase(place_);
 }
 
-// ---------------------------------------------------------------------------------------------- the thread
+// ---------------------------------------------------------------------------------------------- the threads
 
-void Watchdog::run() {
+void Watchdog::keep_time() {
+  double before = seconds();
   std::unique_lock lock(mutex_);
   while (!ends_.wait_for(lock, kBetweenLooks, [&] { return ending_; })) {
-    remove_done();
-    signs_ = roll_call_.exchange(begun_, done_);
-    require_no_error();
+    const double now = seconds();
+    clock_ += std::min(now - before, 1.0);
+    before = now;
+    const int64_t begun = begun_, done = done_;
+    const std::string address = std::exchange(address_of_rank_0_, "");
+    lock.unlock();
+    if (!address.empty() && rank_ != 0) roll_call_.connect(address);
+    std::vector<RollCall::Sign> signs = roll_call_.exchange(begun, done);
+    lock.lock();
+    signs_ = std::move(signs);
+    if (!error_.empty()) end(error_);
     require_in_time();
-    require_no_rank_gone();
+    require_no_rank_lost();
   }
 }
 
-void Watchdog::remove_done() {
+void Watchdog::look() {
+  std::unique_lock lock(mutex_);
+  while (!ends_.wait_for(lock, kBetweenLooks, [&] { return ending_; })) {
+    remove_done(lock);
+    find_error(lock);
+  }
+}
+
+// Only this thread removes, and what is added meanwhile moves nothing: the first of a queue stays where it is while it
+// is asked without the lock.
+void Watchdog::remove_done(std::unique_lock<std::mutex>& lock) {
   for (auto& [stream, queue] : pending_)
-    while (!queue.empty() && queue.front().done()) {
+    while (!queue.empty()) {
+      const std::function<bool()>& is_done = queue.front().done;
+      lock.unlock();
+      const bool done = is_done();
+      lock.lock();
+      if (!done) break;
       queue.pop_front();
       ++done_;
-      last_progress_ = seconds();
+      last_progress_ = clock_;
     }
 }
 
-// Those that end because of another rank take leave, so that nobody takes them for the lost one.
-void Watchdog::end(const std::string& what) {
-  const std::string late = late_ranks();
-  roll_call_.leave();
-  end_now("error on " + whose_ + ": " + what + late);
+void Watchdog::find_error(std::unique_lock<std::mutex>& lock) {
+  for (size_t i = 0; i < errors_.size(); ++i) {
+    const std::function<std::string()> error = errors_[i];
+    lock.unlock();
+    std::string text = error();
+    lock.lock();
+    if (!text.empty()) error_ = std::move(text);
+  }
 }
 
-void Watchdog::require_no_error() {
-  for (const auto& error : errors_)
-    if (const std::string text = error(); !text.empty()) end(text);
+// The others learn that this rank ends the run, so that they neither wait for it nor take it for the lost one.
+void Watchdog::end(const std::string& what) {
+  const std::string late = late_ranks();
+  roll_call_.leave(RollCall::kEnds);
+  end_now("error on " + whose_ + ": " + what + late);
 }
 
 // The clock of what waits starts again with each collective that is done: the GPU may have much to do before it.
 void Watchdog::require_in_time() {
-  const double now = seconds();
   const Pending* oldest = nullptr;
   for (const auto& [stream, queue] : pending_)
     if (!queue.empty() && (!oldest || queue.front().number < oldest->number)) oldest = &queue.front();
-  if (oldest && now - std::max(oldest->begin, last_progress_) > timeout_seconds_)
+  if (oldest && clock_ - std::max(oldest->begin, last_progress_) > timeout_seconds_)
     end(format("%s (%s:%d), collective %lld of this run: waited %g s", oldest->name, oldest->site.file,
                oldest->site.line, (long long)oldest->number, timeout_seconds_));
   for (const auto& [what, begin] : calls_)
-    if (now - std::max(begin, last_progress_) > timeout_seconds_)
+    if (clock_ - std::max(begin, last_progress_) > timeout_seconds_)
       end(format("%s: waited %g s", what.c_str(), timeout_seconds_));
 }
 
-void Watchdog::require_no_rank_gone() {
-  const bool gone = std::any_of(signs_.begin(), signs_.end(), [](const RollCall::Sign& s) { return s.gone; });
-  if (!gone) return;
-  if (gone_since_ == 0) gone_since_ = seconds();
-  if (seconds() - gone_since_ > kLastWordsSeconds) end("waits in vain");
+// A rank that ends tells why itself; the others wait a little, and end too.
+void Watchdog::require_no_rank_lost() {
+  const bool lost = std::any_of(signs_.begin(), signs_.end(), [&](const RollCall::Sign& s) {
+    return s.gone || s.begun == RollCall::kEnds ||
+           (s.heard && s.begun >= 0 && s.age > timeout_seconds_ + kLastWordsSeconds);
+  });
+  if (!lost) lost_since_ = -1;
+  else if (lost_since_ < 0) lost_since_ = clock_;
+  else if (clock_ - lost_since_ > kLastWordsSeconds) end("waits in vain");
 }
 
-// Returns " for rank 2\n  why": ranks whose process has ended, else silent ones, else those that are furthest behind.
+// Returns " for rank 2\n  why": ranks whose process has ended, else silent ones, those that were never heard of, or
+// those that are furthest behind.
 std::string Watchdog::late_ranks() const {
   const auto those = [&](auto&& late) {
     std::string names;
     for (size_t r = 0; r < signs_.size(); ++r)
-      if (int(r) != rank_ && signs_[r].begun != RollCall::kLeft && late(signs_[r]))
+      if (int(r) != rank_ && signs_[r].begun >= 0 && late(signs_[r]))
         names += (names.empty() ? "" : ", ") + std::to_string(r);
     return names.empty() ? names : (names.find(',') == names.npos ? " for rank " : " for ranks ") + names;
   };
-  if (const std::string names = those([](const auto& s) { return s.gone; }); !names.empty())
-    return names + "\n  whose process has ended; the reason is in its own output";
-  if (const std::string names = those([](const auto& s) { return s.age > kSilentSeconds; }); !names.empty())
-    return names + "\n  which is silent: its process is stopped, or its machine cannot be reached";
-  int64_t last = begun_;
+  int64_t begun = begun_, done = done_, most = done_;
+  for (size_t r = 0; r < signs_.size(); ++r) {
+    if (int(r) == rank_ || !signs_[r].heard || signs_[r].begun < 0) continue;
+    begun = std::min(begun, signs_[r].begun);
+    done = std::min(done, signs_[r].done), most = std::max(most, signs_[r].done);
+  }
+  const std::pair<std::string, std::string> reasons[] = {
+      {those([](const auto& s) { return s.gone; }), "whose process has ended; the reason is in its own output"},
+      {those([](const auto& s) { return s.heard && s.age > kSilentSeconds; }),
+       "which is silent: its process is stopped, or its machine cannot be reached"},
+      {those([](const auto& s) { return !s.heard; }),
+       "which was never heard of: it has not come so far, or no TCP connection to rank 0 is possible"},
+      {those([&](const auto& s) { return s.begun == begun && begun < begun_; }),
+       format("which has come to collective %lld, and does something else now", (long long)begun)},
+      {those([&](const auto& s) { return s.done == done && done < most; }),
+       format("whose GPU is still at collective %lld", (long long)done + 1)},
+  };
+  for (const auto& [names, why] : reasons)
+    if (!names.empty()) return names + "\n  " + why;
   for (const RollCall::Sign& s : signs_)
-    if (s.begun != RollCall::kLeft) last = std::min(last, s.begun);
-  if (const std::string names = those([&](const auto& s) { return s.begun == last && last < begun_; }); !names.empty())
-    return names + format("\n  which has come to collective %lld, and does something else now", (long long)last);
-  return "\n  no rank is behind: a kernel hangs on one of them, or the connection of their GPUs";
+    if (s.begun == RollCall::kEnds) return "\n  another rank has ended the run; the reason is in its output";
+  return "\n  no rank is behind: a kernel hangs, or the connection of the GPUs";
 }

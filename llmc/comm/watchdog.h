@@ -1,8 +1,9 @@
 // Ends this process when it waits in vain for other ranks, from a thread of its own. The thread that trains may be
 // inside a launch, a copy or a free that waits for a collective that will never be done, so it cannot look itself.
 //
-// The watchdog calls neither MPI, nor anything of CUDA that may wait, nor a destructor. It prints which collective is
-// late and which rank it waits for (roll_call.h), with one write, and ends the process with _exit.
+// The watchdog calls neither MPI nor a destructor. It prints which collective is late and which rank it waits for
+// (roll_call.h), with one write, and ends the process with _exit. It has two threads: one asks CUDA and NCCL how far
+// they are, and may be held up in a driver; the other alone looks at the clock and talks to the other ranks.
 #pragma once
 
 #include <condition_variable>
@@ -58,27 +59,32 @@ class Watchdog {
     double begin;
     std::function<bool()> done;
   };
-  void run();
-  void remove_done();
-  void require_no_error();
+  void keep_time();
+  void look();
+  void remove_done(std::unique_lock<std::mutex>& lock);
+  void find_error(std::unique_lock<std::mutex>& lock);
   void require_in_time();
-  void require_no_rank_gone();
+  void require_no_rank_lost();
   [[noreturn]] void end(const std::string& what);
   std::string late_ranks() const;
 
   const std::string whose_;  // "rank 1 of 4"
   const int rank_;
   const double timeout_seconds_;
-  RollCall roll_call_;
-  std::mutex mutex_;  // guards all that follows
+  RollCall roll_call_;  // of keep_time()
+  std::mutex mutex_;    // guards all that follows
   std::condition_variable ends_;
   bool ending_ = false;
+  std::string address_of_rank_0_;  // not yet given to the roll call
   int64_t begun_ = 0, done_ = 0;
-  double last_progress_ = 0;
+  // Seconds for which the watchdog has watched. A machine that is suspended meanwhile does not make it impatient.
+  double clock_ = 0;
+  double last_progress_ = 0;                            // on that clock, as are all times below
   std::map<const void*, std::deque<Pending>> pending_;  // by stream, in its order
   std::list<std::pair<std::string, double>> calls_;     // what, and since when
   std::vector<std::function<std::string()>> errors_;
+  std::string error_;  // that one of them returned
   std::vector<RollCall::Sign> signs_;
-  double gone_since_ = 0;  // when a rank was first seen gone; 0: none is
-  std::thread thread_;
+  double lost_since_ = -1;  // when a rank was first seen gone; below 0: none is
+  std::thread time_, looks_;
 };

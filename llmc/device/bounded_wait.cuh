@@ -34,9 +34,12 @@ __device__ __forceinline__ BoundedWait bounded_wait() { return {clock64()}; }
 
 // Called after a look that found nothing. Returns true if the thread must go on without what it waited for.
 __device__ __forceinline__ bool in_vain(const BoundedWait& wait, uint32_t what, uint32_t first, uint32_t second) {
-  if (clock64() - wait.begin <= (1ll << 34)) return false;
-  // Two threads may write at the same time: either report helps.
-  if (vain_wait.what == VainWait::none) vain_wait = {what, blockIdx.x, threadIdx.x, first, second};
+  const uint32_t before = *const_cast<volatile uint32_t*>(&vain_wait.what);
+  if (before == VainWait::none && clock64() - wait.begin <= (1ll << 34)) return false;
+  if (before == VainWait::none && atomicCAS(&vain_wait.what, uint32_t(VainWait::none), what) == VainWait::none) {
+    vain_wait.block = blockIdx.x, vain_wait.thread = threadIdx.x;
+    vain_wait.first = first, vain_wait.second = second;
+  }
   return true;
 }
 
