@@ -15,8 +15,10 @@ cudaError_t give(cudaError_t error);
 
 // LLMC_SOFTGPU_LOSE="WHERE NUMBER HOW": this process is lost at call NUMBER (from 1) of the kind WHERE: start (it
 // chooses its GPU), all_reduce, all_gather, reduce_scatter or broadcast, or capture for any of them inside one. HOW:
-// kill, stop (SIGSTOP) or late (it sleeps for a minute). For tests of the ranks that wait.
+// kill, stop (SIGSTOP) or late (it sleeps for a minute, in its next launch: not inside NCCL). For tests of the ranks
+// that wait.
 [[gnu::visibility("default")]] void lose(const char* where);
+void be_late();  // called by every launch
 
 // A call that a capture forbids to its thread ("unsafe" in the documentation of cudaStreamBeginCapture) returns an
 // error and spoils the capture. cudaSuccess: the thread captures nothing.

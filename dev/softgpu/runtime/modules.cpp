@@ -174,6 +174,7 @@ cudaError_t refused(const Function& function, dim3 grid, dim3 block, size_t dyna
 
 cudaError_t launch(Function& function, dim3 grid, dim3 block, void** arguments, size_t dynamic_shared,
                    cudaStream_t stream) {
+  be_late();
   const auto parameters = std::make_shared<Parameters>();
   const KernelInfo* kernel;
   {
