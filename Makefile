@@ -202,7 +202,7 @@ format:
 format-check:
 	$Qclang-format --dry-run -Werror $(FORMATTED)
 clean:
-	rm -rf build/cpu* build/cuda* build/.configured build/test-logs build/gpu_check build/mutants build/same_program build/beside build/rebuild* train_llama test_llama
+	rm -rf build/cpu* build/cuda* build/softgpu* build/.configured build/test-logs build/gpu_check build/mutants build/same_program build/beside build/rebuild* train_llama test_llama
 
 # ---- what is built --------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ SOFTGPU_INLINE f32 directed_fma(f32 a, f32 b, f32 c) {
   if (r == 0 && product + c == 0 && !(product == 0 && c == 0)) return up ? 0.0f : -0.0f;  // x - x
   return r;
 }
-// Of two operands the smaller; of a NaN and a number the number; -0 is below +0.
+// These return the smaller or the larger of two operands. Of a NaN and a number they return the number; -0 is below +0.
 template <class T>
 SOFTGPU_INLINE T min_number(T a, T b) {
   if (a != a) return canonical(b);

@@ -3,7 +3,7 @@ declared width, an instruction a statement, a branch a goto, so the code is as l
 """
 import re
 
-from opcodes import c_type, translate, unsigned, vector
+from opcodes import c_type, translate, vector
 from ptx import BYTES, Instruction, Label, PtxError, Registers, Scope, Variable
 
 ASYNC_PROXY = ("wgmma", "mbarrier")  # a kernel with these has shared memory that more than its threads read

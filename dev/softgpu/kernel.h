@@ -1,5 +1,6 @@
-// What a translated kernel includes: arithmetic, memory, and the calls by which its threads do things together. They
-// are implemented by the executor (executor.cpp, units.cpp), with the CPU backend's fibers, barriers and Hopper units.
+// A translated kernel includes this file: arithmetic, memory, and the calls by which its threads do things together.
+// The calls are implemented by the executor (executor.cpp, units.cpp), with the CPU backend's fibers, barriers and
+// Hopper units.
 //
 // Translated code has #line directives, so file and line in every report are those of the .cu file or its headers.
 #pragma once
@@ -39,13 +40,13 @@ struct Place {
 
 [[noreturn]] void trap(const Place& place);
 
-// Of a block. A barrier's number is 0 to 15.
+// The threads of a block call these. A barrier's number is 0 to 15.
 void bar_sync(u32 barrier, const Place& place);
 void bar_sync(u32 barrier, u32 threads, const Place& place);
 void bar_arrive(u32 barrier, u32 threads, const Place& place);
 void yield(const Place& place);  // lets other threads and blocks go on: called before a load that acquires
 
-// Of a warp.
+// The threads of a warp call these.
 enum class Shuffle { up, down, bfly, idx };
 void bar_warp_sync(u32 mask, const Place& place);
 u32 shfl(Shuffle how, u32 value, u32 lane, u32 clamp_and_segment, u32 mask, bool& in_range, const Place& place);

@@ -28,7 +28,7 @@ enum class Granule : u8 { free, whole, part };  // of it, a part or the whole is
 inline constexpr u64 kSharedWindow = 0x7000000000, kLocalWindow = 0x7100000000, kParameterWindow = 0x7200000000;
 inline constexpr u32 kReservedShared = 1024;
 
-// What one thread knows of itself. `local` is set by the kernel's own code.
+// One thread knows this of itself. The kernel's own code sets `local`.
 struct Thread {
   u32 tid[3], ntid[3], ctaid[3], nctaid[3];
   u8* shared;

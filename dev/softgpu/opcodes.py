@@ -176,7 +176,7 @@ def _(e, i):
 
 
 def float_result(e, i, t, to, expression):
-    """Assigns a floating-point result, with .sat and .ftz (which i has not given up yet) applied."""
+    """Assigns a floating-point result, with .sat applied."""
     if i.flag("sat"):
         expression = f"saturate({expression})"
     return e.assign(to, t, expression)

@@ -1,5 +1,7 @@
 // Covers: promise 7: the check of a run's kernels before its first step passes for every attention kernel and FP8
-// recipe, and sees another kernel's scale or a wrong factor
+// recipe
+//
+// softgpu/kernel_check.sh shows that it sees wrong kernels, those that hang and those that crash.
 #include "dev/test/test.h"
 #include "llmc/train/kernel_check.h"
 

@@ -8,7 +8,7 @@
 
 namespace softgpu {
 
-// What cublasLtMatmulDesc_t points to.
+// A cublasLtMatmulDesc_t points to this.
 struct Operation {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
@@ -17,7 +17,7 @@ struct Operation {
   const float *scale_a = nullptr, *scale_b = nullptr;
 };
 
-// What cublasLtMatrixLayout_t points to: element (r, c) is number r + c * leading.
+// A cublasLtMatrixLayout_t points to this. Element (r, c) is number r + c * leading.
 struct Layout {
   cudaDataType type;
   uint64_t rows, columns;

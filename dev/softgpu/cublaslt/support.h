@@ -1,4 +1,4 @@
-// What cuBLASLt supports, as NVIDIA documents it. The library itself refuses everything else.
+// These rules say what cuBLASLt supports, as NVIDIA documents it. The library refuses everything else, and so do they.
 #pragma once
 
 #include <string>
