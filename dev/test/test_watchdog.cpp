@@ -21,14 +21,14 @@ struct Calls {
     for (int r = 1; r < size; ++r) ranks[size_t(r)]->connect(ranks[0]->address());
   }
   // All that are still there tell what they have begun, some times.
-  void exchange() {
+  void exchange(bool asks = true) {
     for (int i = 0; i < 5; ++i) {
       for (size_t r = 0; r < ranks.size(); ++r)
-        if (ranks[r]) ranks[r]->exchange(int64_t(10 + r), int64_t(r));
+        if (ranks[r]) ranks[r]->exchange(int64_t(10 + r), int64_t(r), asks);
       sleep_for(0.01);
     }
   }
-  const RollCall::Sign& heard(int by, int of) { return ranks[size_t(by)]->exchange(10 + by, by)[size_t(of)]; }
+  const RollCall::Sign& heard(int by, int of) { return ranks[size_t(by)]->exchange(10 + by, by, true)[size_t(of)]; }
   std::vector<std::unique_ptr<RollCall>> ranks;
 };
 
@@ -73,6 +73,29 @@ TEST_CASE("every rank hears of every other through rank 0") {
     }
 }
 
+TEST_CASE("a rank that does not ask hears that all are well, and of one that is not") {
+  Calls calls(3);
+  calls.exchange();
+  for (int i = 0; i < 3; ++i) {
+    for (int r = 0; r < 3; ++r) calls.ranks[size_t(r)]->exchange(20 + r, r, r == 2);
+    sleep_for(0.01);
+  }
+  const RollCall::Sign of_1_to_2 = calls.ranks[2]->exchange(22, 2, true)[1];
+  CHECK(of_1_to_2.begun == 21);
+  const RollCall::Sign of_2_to_1 = calls.ranks[1]->exchange(21, 1, false)[2];
+  CHECK(of_2_to_1.begun == 12);  // as it was when rank 1 last asked
+  CHECK(of_2_to_1.age == 0);
+  calls.ranks[0]->exchange(20, 0, false);  // hears the last of what was sent
+  sleep_for(1.1);                          // rank 2 is silent
+  for (int i = 0; i < 3; ++i) {
+    for (int r = 0; r < 2; ++r) calls.ranks[size_t(r)]->exchange(30 + r, r, false);
+    sleep_for(0.01);
+  }
+  const RollCall::Sign silent = calls.ranks[1]->exchange(31, 1, false)[2];
+  CHECK(silent.begun == 22);
+  CHECK(silent.age > 1);
+}
+
 TEST_CASE("a rank that ends is gone, unless it takes leave") {
   Calls calls(3);
   calls.exchange();
@@ -85,7 +108,7 @@ TEST_CASE("a rank that ends is gone, unless it takes leave") {
       [&] {
         RollCall other(2, 3);
         other.connect(address);
-        other.exchange(7, 7);
+        other.exchange(7, 7, true);
         sleep_for(0.2);
         _exit(0);  // without leave
       },
@@ -108,7 +131,7 @@ TEST_CASE("a stranger is not heard") {
   RollCall stranger(1, 2);
   const std::string address = calls.ranks[0]->address();
   stranger.connect("1" + address);
-  for (int i = 0; i < 5; ++i) stranger.exchange(99, 99), calls.ranks[0]->exchange(1, 1), sleep_for(0.01);
+  for (int i = 0; i < 5; ++i) stranger.exchange(99, 99, true), calls.ranks[0]->exchange(1, 1, true), sleep_for(0.01);
   CHECK(calls.heard(0, 1).begun != 99);
 }
 
@@ -121,7 +144,7 @@ TEST_CASE("a collective that is late ends the process, by its name and that of t
         other.connect(watchdog.address());
         watchdog.begun("all_gather", {"here.cpp", 7}, nullptr, [] { return true; });
         watchdog.begun("reduce_scatter_sum", {"here.cpp", 8}, nullptr, [] { return false; });
-        for (const double start = seconds(); seconds() - start < 10;) other.exchange(1, 1), sleep_for(0.02);
+        for (const double start = seconds(); seconds() - start < 10;) other.exchange(1, 1, true), sleep_for(0.02);
       },
       code);
   CHECK(code == 1);

@@ -23,9 +23,12 @@ struct Hello {
   int64_t rank;
 };
 struct Report {
-  int64_t begun, done;
+  int64_t begun, done, asks;
 };
-// What rank 0 answers: one for each rank.
+// What rank 0 answers: a line for each rank, or none if it hears of all.
+struct Answer {
+  int64_t lines;
+};
 struct Line {
   int64_t begun, done;
   double age;
@@ -42,6 +45,8 @@ T value_at(const std::string& in, size_t offset) {
   memcpy(&value, in.data() + offset, sizeof value);
   return value;
 }
+
+constexpr double kWellSeconds = 1;  // since a rank was heard of
 
 constexpr int kQuick = SOCK_NONBLOCK | SOCK_CLOEXEC;
 void send_at_once(int socket) {
@@ -77,8 +82,8 @@ void RollCall::leave(int64_t how) {
   signs_[size_t(rank_)] = {how, 0, 0, true, false};
   for (Connection& c : connections_) {
     if (c.socket < 0) continue;
-    if (rank_ == 0) append_lines(c);
-    else append(c.out, Report{how, 0});
+    if (rank_ == 0) append_answer(c, true);
+    else append(c.out, Report{how, 0, 0});
     send(c);
     shutdown(c.socket, SHUT_WR);
   }
@@ -172,14 +177,22 @@ void RollCall::end(Connection& c) {
 
 // ---------------------------------------------------------------------------------------------- what is said
 
-void RollCall::append_lines(Connection& c) const {
+bool RollCall::all_are_well() const {
+  return std::all_of(signs_.begin(), signs_.end(), [](const Sign& sign) {
+    return sign.heard && !sign.gone && sign.begun >= 0 && sign.age < kWellSeconds;
+  });
+}
+
+void RollCall::append_answer(Connection& c, bool lines) const {
+  append(c.out, Answer{lines ? size_ : 0});
+  if (!lines) return;
   for (const Sign& sign : signs_) append(c.out, Line{sign.begun, sign.done, sign.age, sign.heard, sign.gone});
 }
 
-// Rank 0 answers a hello with the token, and every report with a line for each rank. What a rank does not fetch is not
-// piled up.
+// Rank 0 answers a hello with the token, and every report. What a rank does not fetch is not piled up.
 void RollCall::hear_ranks() {
   accept_all();
+  const bool well = all_are_well();
   for (Connection& c : connections_) {
     const bool open = receive(c);
     if (!c.known && c.in.size() >= sizeof(Hello)) {
@@ -200,13 +213,32 @@ void RollCall::hear_ranks() {
       Sign& sign = signs_[size_t(c.rank)];
       sign.begun = report.begun, sign.done = report.done, sign.heard = true;
       heard_[size_t(c.rank)] = seconds();
-      if (c.out.size() <= sizeof token_) append_lines(c);
+      if (c.out.size() <= sizeof token_) append_answer(c, report.asks != 0 || !well);
     }
     send(c);
     if (!open) end(c);
   }
   std::erase_if(connections_, [](const Connection& c) { return c.socket < 0; });
   for (int r = 1; r < size_; ++r) signs_[size_t(r)].age = seconds() - heard_[size_t(r)];
+}
+
+bool RollCall::take_answer(std::string& in) {
+  if (in.size() < sizeof(Answer)) return false;
+  const auto lines = size_t(value_at<Answer>(in, 0).lines);
+  if (in.size() < sizeof(Answer) + lines * sizeof(Line)) return false;
+  for (size_t r = 0; r < signs_.size(); ++r) {
+    if (int(r) == rank_) continue;
+    Sign& sign = signs_[r];
+    if (lines == 0) {
+      sign.heard = true, sign.gone = false, sign.age = 0;
+      continue;
+    }
+    const auto line = value_at<Line>(in, sizeof(Answer) + r * sizeof(Line));
+    sign = {line.begun, line.done, line.age, line.heard != 0, line.gone != 0};
+  }
+  signs_[0].heard = true;
+  in.erase(0, sizeof(Answer) + lines * sizeof(Line));
+  return true;
 }
 
 void RollCall::hear_rank_0() {
@@ -216,16 +248,7 @@ void RollCall::hear_rank_0() {
     c.known = value_at<uint64_t>(c.in, 0) == token_;
     if (c.known) c.in.erase(0, sizeof token_);
   }
-  const size_t whole = size_t(size_) * sizeof(Line), answers = c.known ? c.in.size() / whole : 0;
-  if (answers) {
-    for (int r = 0; r < size_; ++r) {
-      const auto line = value_at<Line>(c.in, (answers - 1) * whole + size_t(r) * sizeof(Line));
-      if (r != rank_) signs_[size_t(r)] = {line.begun, line.done, line.age, line.heard != 0, line.gone != 0};
-    }
-    c.in.erase(0, answers * whole);
-    heard_[0] = seconds();
-    signs_[0].heard = true;
-  }
+  while (c.known && take_answer(c.in)) heard_[0] = seconds();
   signs_[0].age = seconds() - heard_[0];
   constexpr double kPatience = 2;  // for somebody at an address to answer
   if (!open || (!c.known && seconds() - connecting_since_ > kPatience)) {
@@ -234,7 +257,7 @@ void RollCall::hear_rank_0() {
   }
 }
 
-const std::vector<RollCall::Sign>& RollCall::exchange(int64_t begun, int64_t done) {
+const std::vector<RollCall::Sign>& RollCall::exchange(int64_t begun, int64_t done, bool asks) {
   signs_[size_t(rank_)] = {begun, done, 0, true, false};
   if (rank_ == 0) {
     hear_ranks();
@@ -243,7 +266,7 @@ const std::vector<RollCall::Sign>& RollCall::exchange(int64_t begun, int64_t don
   if (connections_.empty() && !address_.empty() && signs_[0].begun >= 0) try_address();
   if (!connections_.empty()) {
     Connection& c = connections_[0];
-    if (c.out.size() < sizeof(Hello) + sizeof(Report)) append(c.out, Report{begun, done});
+    if (c.out.size() < sizeof(Hello) + sizeof(Report)) append(c.out, Report{begun, done, asks});
     send(c);
     hear_rank_0();
   } else {

@@ -1,6 +1,6 @@
 // Signs of life between the ranks of a run, beside what connects them for collectives: a rank that waits in vain learns
-// here which other rank is behind, or silent, or gone. Every rank has one TCP connection to rank 0, which passes on
-// what it hears.
+// here which other rank is behind, or silent, or gone. Every rank has one TCP connection to rank 0. As long as rank 0
+// hears of all of them, and nobody asks for more, it answers with a few bytes: a thousand ranks cost it little.
 //
 // One thread at a time may call. exchange() waits for nobody.
 #pragma once
@@ -33,8 +33,9 @@ class RollCall {
   // Takes leave, by kLeft or kEnds: the others will not take this rank for lost when its process ends.
   void leave(int64_t how = kLeft);
 
-  // Tells the others how far this rank is. Returns what was heard of every rank; of this rank, its own figures.
-  const std::vector<Sign>& exchange(int64_t begun, int64_t done);
+  // Tells the others how far this rank is. Returns what was heard of every rank; of this rank, its own figures. `asks`:
+  // it wants to know how far the others are. Without it, `begun` and `done` of the others may be old.
+  const std::vector<Sign>& exchange(int64_t begun, int64_t done, bool asks);
 
  private:
   struct Connection {
@@ -48,7 +49,10 @@ class RollCall {
   // Returns false if the connection has ended.
   bool receive(Connection& connection);
   void send(Connection& connection);
-  void append_lines(Connection& connection) const;
+  bool all_are_well() const;
+  void append_answer(Connection& connection, bool lines) const;
+  // Takes one answer from what was received. Returns false if there is no whole one.
+  bool take_answer(std::string& in);
   void hear_ranks();
   void hear_rank_0();
   void close(Connection& connection);

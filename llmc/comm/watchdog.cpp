@@ -69,10 +69,11 @@ void Watchdog::keep_time() {
     clock_ += std::min(now - before, 1.0);
     before = now;
     const int64_t begun = begun_, done = done_;
+    const bool asks = longest_wait() > timeout_seconds_ / 2;
     const std::string address = std::exchange(address_of_rank_0_, "");
     lock.unlock();
     if (!address.empty() && rank_ != 0) roll_call_.connect(address);
-    std::vector<RollCall::Sign> signs = roll_call_.exchange(begun, done);
+    std::vector<RollCall::Sign> signs = roll_call_.exchange(begun, done, asks);
     lock.lock();
     signs_ = std::move(signs);
     if (!error_.empty()) end(error_);
@@ -122,17 +123,30 @@ void Watchdog::end(const std::string& what) {
   end_now("error on " + whose_ + ": " + what + late);
 }
 
-// The clock of what waits starts again with each collective that is done: the GPU may have much to do before it.
-void Watchdog::require_in_time() {
+const Watchdog::Pending* Watchdog::oldest() const {
   const Pending* oldest = nullptr;
   for (const auto& [stream, queue] : pending_)
     if (!queue.empty() && (!oldest || queue.front().number < oldest->number)) oldest = &queue.front();
-  if (oldest && clock_ - std::max(oldest->begin, last_progress_) > timeout_seconds_)
-    end(format("%s (%s:%d), collective %lld of this run: waited %g s", oldest->name, oldest->site.file,
-               oldest->site.line, (long long)oldest->number, timeout_seconds_));
+  return oldest;
+}
+
+// The clock of what waits starts again with each collective that is done: the GPU may have much to do before it.
+double Watchdog::waited(double begin) const { return clock_ - std::max(begin, last_progress_); }
+
+double Watchdog::longest_wait() const {
+  const Pending* const first = oldest();
+  double longest = first ? waited(first->begin) : 0;
+  for (const auto& [what, begin] : calls_) longest = std::max(longest, waited(begin));
+  return longest;
+}
+
+void Watchdog::require_in_time() {
+  const Pending* const first = oldest();
+  if (first && waited(first->begin) > timeout_seconds_)
+    end(format("%s (%s:%d), collective %lld of this run: waited %g s", first->name, first->site.file, first->site.line,
+               (long long)first->number, timeout_seconds_));
   for (const auto& [what, begin] : calls_)
-    if (clock_ - std::max(begin, last_progress_) > timeout_seconds_)
-      end(format("%s: waited %g s", what.c_str(), timeout_seconds_));
+    if (waited(begin) > timeout_seconds_) end(format("%s: waited %g s", what.c_str(), timeout_seconds_));
 }
 
 // A rank that ends tells why itself; the others wait a little, and end too.

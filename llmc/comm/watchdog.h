@@ -63,6 +63,9 @@ class Watchdog {
   void look();
   void remove_done(std::unique_lock<std::mutex>& lock);
   void find_error(std::unique_lock<std::mutex>& lock);
+  const Pending* oldest() const;
+  double waited(double begin) const;
+  double longest_wait() const;
   void require_in_time();
   void require_no_rank_lost();
   [[noreturn]] void end(const std::string& what);
