@@ -62,7 +62,7 @@ struct Kernel {
   double l2;       // bytes a tile
   double kept;     // bytes that a block loads at its start and writes at its end
   bool mma_sync = false;
-  int group = 1;  // query heads that a block walks
+  int group = 1;    // query heads that a block walks
   double play = 0;  // clocks of a tile as its machine code plays them (kernel_budget.tsv); 0: not asked for
 };
 
@@ -377,7 +377,8 @@ int main() try {
       "token and channel,\n0.16 ms at 3 TB/s, 23%% of what the public rate at T = 2048 takes. Our two kernels have "
       "none.\n\n"
       "Ours, %d query heads a key and value head; each kernel's rate counts its own products. In turn: were exp and "
-      "fp32 never hidden.\nIts code played: a tile takes the clocks that dev/bench/kernel_budget plays from the machine "
+      "fp32 never hidden.\nIts code played: a tile takes the clocks that dev/bench/kernel_budget plays from the "
+      "machine "
       "code. There a product begins as soon as\nthe one before it ends, so this is the most that the code can reach.\n",
       kGroup);
   for (const Aim& aim : kAims) print_ours(aim);

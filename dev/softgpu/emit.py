@@ -11,8 +11,9 @@ SPECIAL = {"%laneid": "(thread.linear() % 32)", "%warpid": "(thread.linear() / 3
 
 
 class Emitter:
-    def __init__(self, kernel):
-        self.kernel = kernel
+    def __init__(self, kernel, marks=False):
+        """`marks`: the code notes which of its instructions were executed."""
+        self.kernel, self.marks = kernel, [] if marks else None
         self.lines, self.declarations = [], []
         self.scopes = [{}]  # of registers: the PTX name to (the C++ name, its type); the innermost scope is the last
         self.scope_numbers = [0]
@@ -179,7 +180,12 @@ class Emitter:
         file, line = i.place
         try:
             guard = f"if ({self.value(i.guard, 'pred')}) " if i.guard else ""
-            self.lines.append(f'#line {line} "{file}"\n{guard}{{ {translate(self, i)} }}')
+            text = i.text.split()[1 if i.guard else 0].rstrip(";")
+            mark = ""
+            if self.marks is not None:
+                mark = f"executed[{len(self.marks)}] = 1; "
+                self.marks.append(f'"{text}\\t{file}:{line}"')
+            self.lines.append(f'#line {line} "{file}"\n{guard}{{ {mark}{translate(self, i)} }}')
         except PtxError as error:
             raise PtxError(f"{file}:{line}: {i.text}: {error}") from None
 
@@ -188,10 +194,13 @@ class Emitter:
         size = max((p.offset + p.bytes for p in parameters), default=0)
         local = f"alignas(64) u8 local[{self.local_bytes}];\nthread.local = local, thread.local_bytes = sizeof local;"
         newline = "\n"
+        marks = f"""static const char* const instructions[] = {{{", ".join(self.marks)}}};
+static u8 executed[{len(self.marks)}];
+""" if self.marks else ""
         return f"""#include "dev/softgpu/kernel.h"
 // {self.kernel.name}
 using namespace softgpu;
-static void run(Thread& thread) {{
+{marks}static void run(Thread& thread) {{
 (void)thread;
 {local if self.local_bytes else "thread.local_bytes = 0;"}
 {newline.join(self.declarations)}
@@ -201,7 +210,7 @@ static void run(Thread& thread) {{
 static const Parameter parameters[] = {{{", ".join(f"{{{p.offset}, {p.bytes}}}" for p in parameters) or "{0, 0}"}}};
 extern "C" __attribute__((visibility("default"))) const KernelInfo softgpu_kernel{{
     "{self.kernel.name}", run, parameters, {len(parameters)}, {size}, {self.static_shared}, {self.dynamic_begin},
-    {self.kernel.max_threads}}};
+    {self.kernel.max_threads}, {f"{len(self.marks)}, instructions, executed" if self.marks else "0, nullptr, nullptr"}}};
 """
 
 

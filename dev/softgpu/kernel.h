@@ -23,6 +23,10 @@ struct KernelInfo {
   u32 parameter_count, parameter_bytes;
   u32 static_shared, dynamic_shared_begin;  // bytes of static shared memory; where the dynamic part begins
   u32 max_threads;                          // of a block: __launch_bounds__
+  // With LLMC_SOFTGPU_EXECUTED: each instruction's name and place in the source, and whether a thread has executed it.
+  u32 instruction_count;
+  const char* const* instructions;
+  const u8* executed;
 };
 
 // An instruction in the source, as cpu_backend::Place. It must live until the call returns.

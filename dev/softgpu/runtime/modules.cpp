@@ -13,7 +13,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dev/softgpu/executor.h"
@@ -38,6 +40,7 @@ struct Function {
   const KernelInfo* kernel = nullptr;
   cudaError_t error = cudaSuccess;
   size_t dynamic_limit = 48 << 10;
+  std::set<std::pair<u32, u32>> launched;  // threads of a block, bytes of dynamic shared memory
 };
 
 std::mutex mutex;  // guards the maps, and translates one kernel at a time
@@ -82,6 +85,13 @@ void write_file(const std::string& path, const std::string& text) {
   FILE* const file = fopen(own.c_str(), "w");
   if (!file || fwrite(text.data(), 1, text.size(), file) != text.size() || fclose(file)) stop("cannot write " + own);
   rename(own.c_str(), path.c_str());
+}
+
+// LLMC_SOFTGPU_EXECUTED=FOLDER: each process writes there, at its end, which kernels its program has, how they were
+// launched and which of their instructions were executed (dev/softgpu/executed.py reads it).
+const char* executed_folder() {
+  static const char* const folder = getenv("LLMC_SOFTGPU_EXECUTED");
+  return folder;
 }
 
 // LLMC_SOFTGPU_PTX='s/wgmma.fence/…/' (a sed expression) changes the PTX before it is translated: wrong kernels on
@@ -129,7 +139,8 @@ const KernelInfo* kernel_of(Function& function) {
   mkdir(SOFTGPU_CACHE, 0777);
   const std::string ptx = edited(*embedded);
   char stem[40];
-  snprintf(stem, sizeof stem, "/%016llx-%016llx", (unsigned long long)hash_of(ptx + SOFTGPU_TOOLS),
+  snprintf(stem, sizeof stem, "/%016llx-%016llx",
+           (unsigned long long)hash_of(ptx + SOFTGPU_TOOLS + (executed_folder() ? "marks" : "")),
            (unsigned long long)hash_of(function.name));
   const std::string library = SOFTGPU_CACHE + std::string(stem) + ".so",
                     ptx_file = SOFTGPU_CACHE + std::string(stem) + "." + std::to_string(getpid()) + ".ptx";
@@ -143,6 +154,20 @@ const KernelInfo* kernel_of(Function& function) {
   function.kernel = static_cast<const KernelInfo*>(dlsym(loaded, "softgpu_kernel"));
   if (!function.kernel || function.name != function.kernel->name) stop(library + " is not " + function.name);
   return function.kernel;
+}
+
+void write_executed() {
+  std::string text;
+  const std::lock_guard lock(mutex);
+  for (const auto& [_, f] : functions()) {
+    text += "kernel\t" + f.name + "\n";
+    for (const auto& [threads, shared] : f.launched)
+      text += "launch\t" + std::to_string(threads) + "\t" + std::to_string(shared) + "\n";
+    for (u32 i = 0; f.kernel && i < f.kernel->instruction_count; ++i)
+      text += (f.kernel->executed[i] ? "executed\t" : "not\t") + std::string(f.kernel->instructions[i]) + "\n";
+  }
+  mkdir(executed_folder(), 0777);
+  write_file(executed_folder() + ("/" + std::to_string(getpid())), text);
 }
 
 // ---------------------------------------------------------------------------------------------- launches
@@ -182,6 +207,10 @@ cudaError_t launch(Function& function, dim3 grid, dim3 block, void** arguments, 
     kernel = kernel_of(function);
     if (!kernel) return give(function.error);
     if (const cudaError_t e = refused(function, grid, block, dynamic_shared)) return give(e);
+    if (executed_folder()) {
+      [[maybe_unused]] static const int at_exit = atexit(write_executed);
+      function.launched.insert({block.x * block.y * block.z, u32(dynamic_shared)});
+    }
   }
   for (u32 i = 0; i < kernel->parameter_count; ++i)
     memcpy(parameters->bytes + kernel->parameters[i].offset, arguments[i], kernel->parameters[i].bytes);
