@@ -118,6 +118,22 @@ TEST_CASE("a rank that ends is gone, unless it takes leave") {
   CHECK(calls.heard(0, 2).gone);
 }
 
+TEST_CASE("a rank that ends soon after it has learned where rank 0 listens is gone, not unheard of") {
+  Calls calls(2);
+  int code = 0;
+  const std::string address = calls.ranks[0]->address();
+  ended(
+      [&] {
+        Watchdog other(rank_of(1, 2), 60);
+        other.connect(address);
+        sleep_for(0.1);
+        _exit(0);
+      },
+      code);
+  for (int i = 0; i < 5; ++i) calls.ranks[0]->exchange(1, 1, true), sleep_for(0.01);
+  CHECK(calls.heard(0, 1).gone);
+}
+
 TEST_CASE("a rank that says nothing grows old") {
   Calls calls(2);
   calls.exchange();

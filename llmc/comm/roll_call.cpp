@@ -119,7 +119,8 @@ void RollCall::listen() {
   address_ = std::to_string(token_) + " " + std::to_string(ntohs(any.sin_port)) + own_addresses();
 }
 
-// Begins to connect to the next of rank 0's addresses. Whether somebody answers shows later.
+// Connects to the next of rank 0's addresses, so that the hello is sent at once. If nobody has answered within 50 ms, a
+// later exchange sends it.
 void RollCall::try_address() {
   std::istringstream words(address_);
   int port = 0;
@@ -135,6 +136,8 @@ void RollCall::try_address() {
   if (c.socket < 0) return;
   send_at_once(c.socket);
   ::connect(c.socket, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+  pollfd connected{c.socket, POLLOUT, 0};
+  poll(&connected, 1, 50);
   append(c.out, Hello{token_, rank_});
   connections_ = {c};
   connecting_since_ = seconds();

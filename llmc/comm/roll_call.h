@@ -2,7 +2,7 @@
 // here which other rank is behind, or silent, or gone. Every rank has one TCP connection to rank 0. As long as rank 0
 // hears of all of them, and nobody asks for more, it answers with a few bytes: a thousand ranks cost it little.
 //
-// One thread at a time may call. exchange() waits for nobody.
+// One thread at a time may call. exchange() waits for nobody, except 50 ms for a new connection.
 #pragma once
 
 #include <cstdint>

@@ -30,14 +30,16 @@ Watchdog::~Watchdog() {
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }
-  ends_.notify_all();
+  wakes_.notify_all();
   time_.join();
   looks_.join();
 }
 
+// keep_time() connects at once: a rank that ends right behind this is known to rank 0 by then, and not missed for long.
 void Watchdog::connect(const std::string& address) {
   const std::lock_guard lock(mutex_);
   address_of_rank_0_ = address;
+  wakes_.notify_all();
 }
 
 void Watchdog::begun(const char* name, CallSite site, const void* stream, std::function<bool()> done) {
@@ -64,7 +66,9 @@ Watchdog::Call::~Call() {
 void Watchdog::keep_time() {
   double before = seconds();
   std::unique_lock lock(mutex_);
-  while (!ends_.wait_for(lock, kBetweenLooks, [&] { return ending_; })) {
+  for (;;) {
+    wakes_.wait_for(lock, kBetweenLooks, [&] { return ending_ || !address_of_rank_0_.empty(); });
+    if (ending_) return;
     const double now = seconds();
     clock_ += std::min(now - before, 1.0);
     before = now;
@@ -84,7 +88,7 @@ void Watchdog::keep_time() {
 
 void Watchdog::look() {
   std::unique_lock lock(mutex_);
-  while (!ends_.wait_for(lock, kBetweenLooks, [&] { return ending_; })) {
+  while (!wakes_.wait_for(lock, kBetweenLooks, [&] { return ending_; })) {
     remove_done(lock);
     find_error(lock);
   }

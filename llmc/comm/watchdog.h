@@ -76,7 +76,7 @@ class Watchdog {
   const double timeout_seconds_;
   RollCall roll_call_;  // of keep_time()
   std::mutex mutex_;    // guards all that follows
-  std::condition_variable ends_;
+  std::condition_variable wakes_;
   bool ending_ = false;
   std::string address_of_rank_0_;  // not yet given to the roll call
   int64_t begun_ = 0, done_ = 0;
