@@ -176,7 +176,6 @@ check-cuda:
 # SOFTGPU=machine-code compiles for a GPU, too (dev/softgpu/rules.mk).
 softgpu:
 	@$(PROBE) install test
-	@DEVICE=cpu scripts/doctor configure >/dev/null
 	@$(MAKE) DEVICE=cuda ARCH='$(or $(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu softgpu-programs
 test-softgpu: softgpu
 	@$(MAKE) DEVICE=cpu SOFTGPU= programs
@@ -321,7 +320,7 @@ $(LIBRARY) $(KERNEL_LIBRARY):
 define program # (the program, its source, the library)
 $1: $B/obj/$2.o $3
 	@mkdir -p $$(@D)
-	$Q$(LINK) $$(filter %.o,$$^) $3 $(LIBS) -o $$@
+	$Q$(LINK) $$(filter %.o,$$^) $3 $$(LIBS) -o $$@
 endef
 BELOW_MODEL := $(KERNEL_SOURCES) dev/test/kernel_reports.cu
 $(foreach s,$(BELOW_MODEL),$(eval $(call program,$(call program_of,$s),$s,$(KERNEL_LIBRARY))))

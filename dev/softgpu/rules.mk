@@ -7,12 +7,12 @@ NVCC += --no-compress
 
 S := dev/softgpu
 SOFTGPU_LIB := $B/lib
-SOFTGPU_CACHE := $(abspath build/softgpu-kernels)
-# The CPU backend's libraries are those that DEVICE=cpu was configured with.
-cpu_setting = $(shell sed -n 's/^$1 := //p' build/cpu/config.mk)
+# The CPU backend's libraries are those that DEVICE=cpu is configured with.
+CPU_CONFIGURATION := build/$(shell DEVICE=cpu scripts/doctor configure)/config.mk
+cpu_setting = $(shell sed -n 's/^$1 := //p' $(CPU_CONFIGURATION))
 STAND_IN_FLAGS := -std=c++20 -g1 -fPIC -fvisibility=hidden -march=native -pthread $(WARNINGS) -Wno-unknown-pragmas \
   -Wno-missing-field-initializers -I. $(call cpu_setting,INCLUDES) $(filter-out -DLLMC_DEVICE%,$(INCLUDES)) \
-  -DLLMC_DEVICE_CPU=1 -DSOFTGPU_ROOT='"$(CURDIR)"' -DSOFTGPU_CACHE='"$(SOFTGPU_CACHE)"'
+  -DLLMC_DEVICE_CPU=1 -DSOFTGPU_TREE='"$(shell realpath -m --relative-to=$(SOFTGPU_LIB) .)"'
 # What the software GPU shares with the CPU backend: fibers, barriers, warps, mbarriers, wgmma.
 SHARED_SOURCES := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,backend block rendezvous flags memory_fault hopper async_proxy mbarriers warpgroups product)) \
   llmc/device/thread_pool.cpp llmc/base/text.cpp llmc/base/utf8.cpp
@@ -41,10 +41,12 @@ $(SOFTGPU_LIB)/libcublasLt.so: $(call stand_in_objects,$(CUBLASLT_SOURCES)) $(SO
 $(SOFTGPU_LIB)/libnccl.so: $(call stand_in_objects,$(NCCL_SOURCES)) $(SOFTGPU_LIB)/libcudart.so
 	$(link_stand_in)
 
-# Programs of the CUDA build, with these in the place of CUDA's libraries.
+# Programs of the CUDA build, with these in the place of CUDA's libraries. They lie in $B or in a folder there. No path in
+# the build is absolute, so that a copy of the tree can go on with a copy of its build.
+SOFTGPU_RPATH := -Wl,-rpath,'$$ORIGIN/lib:$$ORIGIN/../lib'
 STAND_INS := $(addprefix $(SOFTGPU_LIB)/lib,$(addsuffix .so,cudart cublasLt nccl))
 LIBS := $(filter-out %libcublasLt.so %libcudart_static.a %libcudart.so %libnccl.so -Wl$(comma)-rpath$(comma)%,$(LIBS)) \
-  $(STAND_INS) -Wl,-rpath,$(abspath $(SOFTGPU_LIB))
+  $(STAND_INS) $(SOFTGPU_RPATH)
 
 # Programs of its own tests (dev/test/softgpu), which need nothing else of this project.
 SOFTGPU_TESTS := $(addprefix $B/softgpu/,run_kernel mistakes)
@@ -52,4 +54,4 @@ $B/softgpu/run_kernel: $B/stand-in/dev/test/softgpu/run_kernel.cpp.o $(STAND_INS
 $B/softgpu/mistakes: $B/obj/dev/test/softgpu/mistakes.cu.o $(STAND_INS)
 $(SOFTGPU_TESTS):
 	@mkdir -p $(@D)
-	$Q$(CXX) -g -pthread -rdynamic $(filter %.o,$^) $(SOFTGPU_LIB)/libcudart.so -Wl,-rpath,$(abspath $(SOFTGPU_LIB)) -o $@
+	$Q$(CXX) -g -pthread -rdynamic $(filter %.o,$^) $(SOFTGPU_LIB)/libcudart.so $(SOFTGPU_RPATH) -o $@

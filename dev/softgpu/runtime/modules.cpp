@@ -62,9 +62,25 @@ u64 hash_of(const std::string& text) {  // FNV-1a
   return hash;
 }
 
+// The tree that this library was built in: SOFTGPU_TREE is the way there from the library's folder, so that a tree may
+// be copied with its build.
+const std::string& tree() {
+  static const std::string path = [] {
+    Dl_info library;
+    if (!dladdr(reinterpret_cast<const void*>(&hash_of), &library)) stop("the folder of libcudart.so is not known");
+    const std::string file = library.dli_fname;
+    return file.substr(0, file.rfind('/') + 1) + SOFTGPU_TREE;
+  }();
+  return path;
+}
+const std::string& cache() {
+  static const std::string path = tree() + "/build/softgpu-kernels";
+  return path;
+}
+
 // Runs `translate`, which prints nothing unless it fails.
 void translate(const std::string& ptx_file, const std::string& kernel, const std::string& library) {
-  const std::string program = SOFTGPU_ROOT "/dev/softgpu/translate";
+  const std::string program = tree() + "/dev/softgpu/translate";
   const char* const arguments[] = {program.c_str(), ptx_file.c_str(), kernel.c_str(), library.c_str(), nullptr};
   pid_t child;
   // A variable that makes MPI's or a sanitizer's library part of every process is not for the compiler.
@@ -99,7 +115,7 @@ const char* executed_folder() {
 std::string edited(const std::string& ptx) {
   const char* const expression = getenv("LLMC_SOFTGPU_PTX");
   if (!expression || !*expression) return ptx;
-  const std::string file = std::string(SOFTGPU_CACHE) + "/edited." + std::to_string(getpid());
+  const std::string file = cache() + "/edited." + std::to_string(getpid());
   write_file(file, ptx);
   FILE* const sed = popen(("sed -E '" + std::string(expression) + "' " + file).c_str(), "r");
   std::string result;
@@ -136,14 +152,14 @@ const KernelInfo* kernel_of(Function& function) {
     function.error = cudaErrorNoKernelImageForDevice;
     return nullptr;
   }
-  mkdir(SOFTGPU_CACHE, 0777);
+  mkdir(cache().c_str(), 0777);
   const std::string ptx = edited(*embedded);
   char stem[40];
   snprintf(stem, sizeof stem, "/%016llx-%016llx",
            (unsigned long long)hash_of(ptx + SOFTGPU_TOOLS + (executed_folder() ? "marks" : "")),
            (unsigned long long)hash_of(function.name));
-  const std::string library = SOFTGPU_CACHE + std::string(stem) + ".so",
-                    ptx_file = SOFTGPU_CACHE + std::string(stem) + "." + std::to_string(getpid()) + ".ptx";
+  const std::string library = cache() + stem + ".so",
+                    ptx_file = cache() + stem + "." + std::to_string(getpid()) + ".ptx";
   if (access(library.c_str(), R_OK)) {
     write_file(ptx_file, ptx);
     translate(ptx_file, function.name, library);
