@@ -139,12 +139,16 @@ TEST_CASE("outside, an event of a graph stands for the end of its last launch") 
   w.two.synchronize();
   CHECK(w.result(2) == 1);
   // Recorded by the host since, then by another launch.
+  w.add(w.one, w.numbers[1], w.numbers[0], 10);
   middle.record(w.one);
+  w.two.wait(middle);
+  w.add(w.two, w.numbers[2], w.numbers[1], 0);
+  w.forked.record(w.two), w.one.wait(w.forked);
   w.graph.launch(w.one);
   w.two.wait(middle);
   w.add(w.two, w.numbers[2], w.numbers[1], 0);
   w.two.synchronize();
-  CHECK(w.result(2) == 1 + 2);
+  CHECK(w.result(2) == 1 + 11 + 12);
 }
 
 TEST_CASE("work that would not be part of the graph is refused") {
