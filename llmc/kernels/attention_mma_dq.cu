@@ -9,8 +9,9 @@
 // Expected limit: shared memory. At head size 128 a warp has 32 rows, as in forward. For 3 * 2 * n/8 * HD/16 m16n8k16
 // products, a tile of n keys needs right operands of 3 * n * HD * 2 bytes and left operands of 2 * 32 * HD * 2 bytes.
 // At n = 32 that is 213 bytes per product, and cp.async writes about 20 more: 1.8 cycles at 128 bytes per cycle. The
-// tensor cores need 1.6 cycles (mma.sync on Hopper). A multiprocessor has two blocks of 97 KiB. At head size 64 a warp
-// has 16 rows, and a product takes 2.5 cycles.
+// tensor cores need 1.6 cycles (mma.sync on Hopper). A multiprocessor of an H100 or B200 holds two blocks of 97 KiB, of
+// an A100, RTX 3090 or RTX 4090 one. At head size 64 a warp has 16 rows, and a product takes 2.5 cycles; an A100 holds
+// two of these blocks of 65 KiB.
 #include "llmc/kernels/attention_mma.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels

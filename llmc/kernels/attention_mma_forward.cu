@@ -10,9 +10,10 @@
 // bytes for each m16n8k16 product: 1.5 cycles at 128 bytes per cycle. The tensor cores need 1.6 cycles (mma.sync on
 // Hopper, the four of a multiprocessor together). The exponentials, 32 * n per tile at 16 per cycle and multiprocessor,
 // take a third of the products' time at head size 128 and two thirds at 64. They overlap with products if another warp
-// has products to issue. So a multiprocessor has 8 warps: two blocks of 98 KiB, with 255 registers per thread. Device
-// memory is no limit: a block of 128 queries reads each key once, which is 128 FLOPs per byte, times the heads of the
-// group that share the key.
+// has products to issue. So a multiprocessor of an H100 or B200 has 8 warps: two blocks of 98 KiB, with 255 registers
+// per thread. An A100 (164 KiB of shared memory), RTX 3090 or RTX 4090 (100 KiB) holds one block, and hides less.
+// Device memory is no limit: a block of 128 queries reads each key once, which is 128 FLOPs per byte, times the heads
+// of the group that share the key.
 #include "llmc/kernels/attention_mma.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
