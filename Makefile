@@ -16,6 +16,7 @@
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make softgpu         the CUDA build on a software GPU: its PTX and its calls, executed on the CPU (needs nvcc, no GPU)
 ## make test-softgpu [T=rope]  kernels, PyTorch's dumps and trainings of that build
+## make test-softgpu-tsan [T=rope]  kernels of that build under ThreadSanitizer: races between the threads of their PTX
 ## make mutants         make the program wrong in 400 ways, one at a time: which check notices?  [T=word: some of them]
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
@@ -44,7 +45,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -70,7 +71,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -174,12 +175,18 @@ test-dependencies:
 check-cuda:
 	@dev/test/check_cuda
 # SOFTGPU=machine-code compiles for a GPU, too (dev/softgpu/rules.mk).
+make_softgpu = $(MAKE) DEVICE=cuda ARCH='$(or $(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu
 softgpu:
 	@$(PROBE) install test
-	@$(MAKE) DEVICE=cuda ARCH='$(or $(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu softgpu-programs
+	+@$(make_softgpu) softgpu-programs
 test-softgpu: softgpu
 	@$(MAKE) DEVICE=cpu SOFTGPU= programs
 	@$(few) dev/test/run --with softgpu --only "softgpu/* kernels/* parity" build/softgpu $(T)
+of_softgpu_tsan := --with softgpu/thread --only 'softgpu/* $(or $(T:%=kernels/%),kernels/global_norm kernels/hopper kernels/tensor_core)'
+test-softgpu-tsan:
+	@$(PROBE) install test
+	+@goals="$$(dev/test/run $(of_softgpu_tsan) --programs build/softgpu/thread)" && $(make_softgpu) $$goals
+	@$(few) dev/test/run $(of_softgpu_tsan) build/softgpu/thread
 mutants:
 	@$(PROBE) install test
 	@T='$(T)' dev/test/mutants/run
@@ -244,6 +251,8 @@ DEFINES += $(if $(filter -O0,$(OPTIMIZE)),-DLLMC_BOUNDED_WAITS=1)
 HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 code_of = sm_$1
+# To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
+FIBERS := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,block flags rendezvous hopper mbarriers async_proxy box warpgroups product))
 ifneq ($(SOFTGPU),)
 include dev/softgpu/rules.mk
 endif
@@ -341,9 +350,8 @@ ifneq ($(DEVICE),cuda)
 COMPUTES := llmc/kernels llmc/device $(if $(filter address,$(SANITIZE)),,llmc/comm llmc/tokenizer dev/kernels dev/bench)
 $(COMPUTES:%=$B/obj/%/%.o): OPTIMIZE := -O3
 endif
-# To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
 ifeq ($(SANITIZE),thread)
-$(foreach f,block flags rendezvous hopper mbarriers async_proxy box warpgroups product,$B/obj/llmc/device/cpu_$f.cpp.o): SANITIZER := -DLLMC_TSAN=1
+$(FIBERS:%=$B/obj/%.o): SANITIZER := -DLLMC_TSAN=1
 endif
 
 -include $(shell find $B -name '*.d' 2>/dev/null)

@@ -36,11 +36,31 @@ struct Place {
   int line;
 };
 
-#define SOFTGPU_PLACE(what)                             \
+#define SOFTGPU_STATIC_PLACE(what)                      \
   []() -> const Place& {                                \
     static const Place place{what, __FILE__, __LINE__}; \
     return place;                                       \
   }()
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer does not see into the executor. As long as a call of it takes, the call's place is on the stack of
+// what ThreadSanitizer reports.
+extern "C" void __tsan_func_entry(void* caller);
+extern "C" void __tsan_func_exit();
+class Call {
+ public:
+  [[gnu::noinline]] explicit Call(const Place& place) : place_(place) {
+    __tsan_func_entry(__builtin_return_address(0));
+  }
+  ~Call() { __tsan_func_exit(); }
+  operator const Place&() const { return place_; }
+
+ private:
+  const Place& place_;
+};
+#define SOFTGPU_PLACE(what) Call(SOFTGPU_STATIC_PLACE(what))
+#else
+#define SOFTGPU_PLACE(what) SOFTGPU_STATIC_PLACE(what)
+#endif
 
 [[noreturn]] void trap(const Place& place);
 

@@ -62,14 +62,25 @@ SOFTGPU_INLINE bool in_arena(u64 address, u64 bytes) {
 SOFTGPU_INLINE Granule granule_of(u64 address) {
   return *reinterpret_cast<const Granule*>(kGranules + (address >> kGranuleBits));
 }
+
+// The marks of `bytes` bytes, 8 at most. They are read and written atomically: threads that are ordered by the memory
+// itself, as a flag's are, read and write its marks at the same time.
+template <u32 bytes>
+using Marks =
+    std::conditional_t<bytes == 1, u8, std::conditional_t<bytes == 2, u16, std::conditional_t<bytes == 4, u32, u64>>>;
+template <u32 bytes>
+SOFTGPU_INLINE Marks<bytes>* marks(u64 address) {
+  return reinterpret_cast<Marks<bytes>*>(address + kWritten);
+}
 template <u32 bytes>
 SOFTGPU_INLINE bool was_written(u64 address) {
-  const u8* const flags = reinterpret_cast<const u8*>(address + kWritten);
-  if constexpr (bytes == 1) return *flags == kIsWritten;
-  else if constexpr (bytes == 2) return load<u16>(flags) == 0xffff;
-  else if constexpr (bytes == 4) return load<u32>(flags) == ~0u;
-  else if constexpr (bytes == 8) return load<u64>(flags) == ~0ull;
-  else return was_written<bytes / 2>(address) && was_written<bytes / 2>(address + bytes / 2);
+  if constexpr (bytes > 8) return was_written<bytes / 2>(address) && was_written<bytes / 2>(address + bytes / 2);
+  else return __atomic_load_n(marks<bytes>(address), __ATOMIC_RELAXED) == Marks<bytes>(~0ull);
+}
+template <u32 bytes>
+SOFTGPU_INLINE void note_written(u64 address) {
+  if constexpr (bytes > 8) note_written<bytes / 2>(address), note_written<bytes / 2>(address + bytes / 2);
+  else __atomic_store_n(marks<bytes>(address), Marks<bytes>(~0ull), __ATOMIC_RELAXED);
 }
 
 // Returns where `bytes` bytes of global memory lie.
@@ -82,7 +93,7 @@ SOFTGPU_INLINE u8* global_memory(u64 address, SOFTGPU_WHERE) {
   } else {
     if (__builtin_expect(!inside || granule_of(address) != Granule::whole, 0))
       explain_global(access, address, bytes, file, line);
-    memset(reinterpret_cast<u8*>(address + kWritten), kIsWritten, bytes);
+    note_written<bytes>(address);
   }
   return bytes_at(address);
 }

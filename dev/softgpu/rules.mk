@@ -12,34 +12,34 @@ CPU_CONFIGURATION := build/$(shell DEVICE=cpu scripts/doctor configure)/config.m
 cpu_setting = $(shell sed -n 's/^$1 := //p' $(CPU_CONFIGURATION))
 STAND_IN_FLAGS := -std=c++20 -g1 -fPIC -fvisibility=hidden -march=native -pthread $(WARNINGS) -Wno-unknown-pragmas \
   -Wno-missing-field-initializers -I. $(call cpu_setting,INCLUDES) $(filter-out -DLLMC_DEVICE%,$(INCLUDES)) \
-  -DLLMC_DEVICE_CPU=1 -DSOFTGPU_TREE='"$(shell realpath -m --relative-to=$(SOFTGPU_LIB) .)"'
+  -DLLMC_DEVICE_CPU=1
 # What the software GPU shares with the CPU backend: fibers, barriers, warps, mbarriers, wgmma.
 SHARED_SOURCES := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,backend block rendezvous flags memory_fault hopper async_proxy mbarriers warpgroups product)) \
   llmc/device/thread_pool.cpp llmc/base/text.cpp llmc/base/utf8.cpp
 CUDART_SOURCES := $(wildcard $S/*.cpp $S/runtime/*.cpp) $(SHARED_SOURCES)
-link_stand_in = @mkdir -p $(@D) && $(CXX) -shared -pthread -Wl,-Bsymbolic,--no-undefined,--as-needed,-soname,$(@F) $^ \
+link_stand_in = @mkdir -p $(@D) && $(CXX) -shared -pthread $(STAND_IN_SANITIZER) -Wl,-Bsymbolic,--no-undefined,--as-needed,-soname,$(@F) $^ \
   $(call cpu_setting,LIBS) -ldl -Wl,-rpath,'$$ORIGIN' -o $@
-stand_in_objects = $(1:%=$B/stand-in/%.o)
-
 # A kernel that another translator wrote is not taken from the cache.
 TRANSLATOR := $(addprefix $S/,translate ptx.py opcodes.py emit.py arithmetic.h memory.h kernel.h)
-$B/stand-in/$S/runtime/modules.cpp.o: $(TRANSLATOR)
-$B/stand-in/$S/runtime/modules.cpp.o: STAND_IN_FLAGS += -DSOFTGPU_TOOLS='"$(shell cat $(TRANSLATOR) | cksum)"'
-
-$B/stand-in/%.cpp.o: %.cpp $S/rules.mk
-	$(if $Q,@echo "  compile $<" && mkdir -p $(@D),mkdir -p $(@D))
-	$Q$(CXX) $(STAND_IN_FLAGS) $(if $(filter llmc/%,$<),-O3 -fno-math-errno -fno-trapping-math,-O1) -MMD -MP -c $< -o $@
 
 CUBLASLT_SOURCES := $(wildcard $S/cublaslt/*.cpp) llmc/base/text.cpp llmc/base/utf8.cpp
 NCCL_SOURCES := $(wildcard $S/nccl/*.cpp)
 
-$(SOFTGPU_LIB)/libcudart.so: $(call stand_in_objects,$(CUDART_SOURCES))
-	@mkdir -p $(@D)
-	$(link_stand_in)
-$(SOFTGPU_LIB)/libcublasLt.so: $(call stand_in_objects,$(CUBLASLT_SOURCES)) $(SOFTGPU_LIB)/libcudart.so
-	$(link_stand_in)
-$(SOFTGPU_LIB)/libnccl.so: $(call stand_in_objects,$(NCCL_SOURCES)) $(SOFTGPU_LIB)/libcudart.so
-	$(link_stand_in)
+define stand_ins # (the folder, the sanitizer)
+$1/stand-in/%.cpp.o: %.cpp $S/rules.mk
+	$$(if $$Q,@echo "  compile $$<" && mkdir -p $$(@D),mkdir -p $$(@D))
+	$$Q$$(CXX) $$(STAND_IN_FLAGS) $$(STAND_IN_SANITIZER) $$(if $$(filter llmc/%,$$<),-O3 -fno-math-errno -fno-trapping-math,-O1) -MMD -MP -c $$< -o $$@
+$1/stand-in/$S/runtime/modules.cpp.o: $(TRANSLATOR)
+$1/stand-in/$S/runtime/modules.cpp.o: STAND_IN_FLAGS += -DSOFTGPU_SANITIZER='"$2"' -DSOFTGPU_TREE='"$(shell realpath -m --relative-to=$1/lib .)"' \
+  -DSOFTGPU_TOOLS='"$(shell cat $(TRANSLATOR) | cksum) $2"'
+$1/lib/libcudart.so: $(CUDART_SOURCES:%=$1/stand-in/%.o)
+	$$(link_stand_in)
+$1/lib/libcublasLt.so: $(CUBLASLT_SOURCES:%=$1/stand-in/%.o) $1/lib/libcudart.so
+	$$(link_stand_in)
+$1/lib/libnccl.so: $(NCCL_SOURCES:%=$1/stand-in/%.o) $1/lib/libcudart.so
+	$$(link_stand_in)
+endef
+$(eval $(call stand_ins,$B))
 
 # Programs of the CUDA build, with these in the place of CUDA's libraries. They lie in $B or in a folder there. No path in
 # the build is absolute, so that a copy of the tree can go on with a copy of its build.
@@ -55,3 +55,12 @@ $B/softgpu/mistakes: $B/obj/dev/test/softgpu/mistakes.cu.o $(STAND_INS)
 $(SOFTGPU_TESTS):
 	@mkdir -p $(@D)
 	$Q$(CXX) -g -pthread -rdynamic $(filter %.o,$^) $(SOFTGPU_LIB)/libcudart.so $(SOFTGPU_RPATH) -o $@
+
+# Under ThreadSanitizer: the checks of kernels, of the same objects, with stand-ins and translated kernels that it sees.
+UNDER_TSAN := $B/thread
+$(eval $(call stand_ins,$(UNDER_TSAN),-fsanitize=thread))
+$(UNDER_TSAN)/%: STAND_IN_SANITIZER := -fsanitize=thread
+$(patsubst %,$(UNDER_TSAN)/stand-in/%.o,$(FIBERS) $S/executor.cpp $S/units.cpp): STAND_IN_SANITIZER := -DLLMC_TSAN=1
+$(UNDER_TSAN)/kernels/%: $B/obj/dev/kernels/%.cu.o $B/libkernels.a $(STAND_INS:$B/%=$(UNDER_TSAN)/%)
+	@mkdir -p $(@D)
+	$Q$(LINK) $(STAND_IN_SANITIZER) $< $B/libkernels.a $(subst $(SOFTGPU_LIB),$(UNDER_TSAN)/lib,$(LIBS)) -o $@

@@ -226,6 +226,7 @@ void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], const f32 (
   meet(~0u, arguments, place);
 }
 void ldmatrix_x4(u32 (&r)[4], const u8* row, bool transposed, const Place& place) {
+  cpu_backend::current_block->reads(row, 16);
   LdmatrixArguments arguments{row, transposed};
   meet(~0u, arguments, place);
   memcpy(r, arguments.r, sizeof r);

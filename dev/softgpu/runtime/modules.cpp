@@ -81,7 +81,12 @@ const std::string& cache() {
 // Runs `translate`, which prints nothing unless it fails.
 void translate(const std::string& ptx_file, const std::string& kernel, const std::string& library) {
   const std::string program = tree() + "/dev/softgpu/translate";
-  const char* const arguments[] = {program.c_str(), ptx_file.c_str(), kernel.c_str(), library.c_str(), nullptr};
+  const char* const arguments[] = {program.c_str(),
+                                   ptx_file.c_str(),
+                                   kernel.c_str(),
+                                   library.c_str(),
+                                   *SOFTGPU_SANITIZER ? SOFTGPU_SANITIZER : nullptr,
+                                   nullptr};
   pid_t child;
   // A variable that makes MPI's or a sanitizer's library part of every process is not for the compiler.
   std::vector<char*> variables;
