@@ -70,6 +70,7 @@ void Engine::run() {
       if (piece.point) piece.point->done = true, piece.point->seconds = seconds();
       stream->pieces.pop_front();
       ++stream->done;
+      forget_if_done(stream);
       ++changes_;
       changed_.notify_all();
       break;  // the list of streams may have changed
@@ -171,10 +172,14 @@ void Engine::add(cudaStream_t stream) {
 }
 
 cudaError_t Engine::remove(cudaStream_t stream) {
-  const cudaError_t error = synchronize(stream);
   std::unique_lock lock(mutex_);
-  std::erase(streams_, stream);  // the object stays: points may name it
-  return error;
+  stream->removed = true;
+  forget_if_done(stream);
+  return error_;
+}
+
+void Engine::forget_if_done(cudaStream_t stream) {
+  if (stream->removed && stream->pieces.empty()) std::erase(streams_, stream);  // the object stays: points may name it
 }
 
 cudaError_t Engine::error() {

@@ -53,6 +53,7 @@ struct CUstream_st {
   std::deque<Piece> pieces;
   uint64_t enqueued = 0, done = 0, wanted = 0;
   CUgraph_st* capture = nullptr;
+  bool removed = false;
 };
 
 namespace softgpu {
@@ -73,7 +74,7 @@ class Engine {
   cudaError_t query(const std::shared_ptr<Point>& point);  // cudaErrorNotReady if it is not done
 
   void add(cudaStream_t stream);
-  cudaError_t remove(cudaStream_t stream);  // once its work is done
+  cudaError_t remove(cudaStream_t stream);  // once its work is done; the host goes on
 
   cudaError_t error();          // that ended the GPU, or cudaSuccess
   void end(cudaError_t error);  // a kernel or a stand-in ends the GPU
@@ -85,6 +86,7 @@ class Engine {
   void run();
   cudaStream_t choose(bool& waiting);
   bool may_go_on(const CUstream_st& stream) const;
+  void forget_if_done(cudaStream_t stream);
   void want(cudaStream_t stream, uint64_t position);
   cudaError_t wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
   void push(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Piece piece);

@@ -225,6 +225,20 @@ const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
          for (int i = 0; i < 1000; ++i) cudaMemsetAsync(p, 0, 4, s);
        });
      }},
+    {"destruction_of_a_stream", [] { return waits([](cudaStream_t s) { cudaStreamDestroy(s); }); }},
+    {"work_of_a_stream_that_was_destroyed",
+     [] {
+       float *p = device(1, false), *to = device(1);
+       const cudaStream_t s = stream();
+       const cudaEvent_t e = event();
+       cudaLaunchHostFunc(
+           s, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }, nullptr);
+       cudaMemsetAsync(p, 0, 4, s);
+       cudaEventRecord(e, s);
+       cudaStreamDestroy(s);
+       cudaEventSynchronize(e);
+       return read_one<<<1, 1>>>(p, to), done();
+     }},
     {"wait_of_free", [] { return waits([](cudaStream_t) { cudaFree(device(1)); }); }},
     {"wait_of_a_pageable_copy",
      [] {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: the software GPU: mistakes in kernels, launches, copies and captures end with the error that CUDA gives;
-# a full stream, a free and a pageable copy wait
+# a full stream, a free and a pageable copy wait, the destruction of a stream does not
 #
 # Each mistake of mistakes.cu prints the name of its error. An expectation is what must be said, parts separated by |.
 set -euo pipefail
@@ -44,6 +44,8 @@ declare -A expected=(
   [capture_ended_by_another_thread]=cudaErrorStreamCaptureWrongThread
   [wait_for_room_in_a_stream]=cudaSuccess
   [room_for_a_thousand]=cudaErrorNotReady # it did not wait
+  [destruction_of_a_stream]=cudaErrorNotReady
+  [work_of_a_stream_that_was_destroyed]=cudaSuccess
   [wait_of_free]=cudaSuccess
   [wait_of_a_pageable_copy]=cudaSuccess
   [work_time_before_it_is_done]=cudaErrorInvalidResourceHandle
