@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kVectorSize = 8;      // columns that a thread processes at once
 constexpr int kLongRow = 4096;      // a row of at least this many columns has a block of its own
-constexpr int kLongThreads = 512;   // threads of such a block
+constexpr int kLongThreads = 512;   // threads of such a block on a CPU
 constexpr int kWideThreads = 1024;  // the same on a GPU
 constexpr int kSumThreads = 256;
 
@@ -254,9 +254,10 @@ Sizes require_rows(const char* who, const Tensor& logits, const Tensor& labels, 
 template <class F>
 void with_rows(const Work& work, const Tensor& logits, int V, const F& start) {
   with_type(work.name, logits.type, [&](auto number) {
-    if (V < kLongRow) start(number, std::integral_constant<int, 32>{});
-    else if (!work.stream.device().info().wide_rows) start(number, std::integral_constant<int, kLongThreads>{});
-    else start(number, std::integral_constant<int, kWideThreads>{});
+    if (V < kLongRow) return start(number, std::integral_constant<int, 32>{});
+    if constexpr (!LLMC_CUDA)
+      if (!work.stream.device().info().wide_rows) return start(number, std::integral_constant<int, kLongThreads>{});
+    start(number, std::integral_constant<int, kWideThreads>{});
   });
 }
 constexpr size_t shared_bytes(int threads) { return threads > 32 ? sizeof(RowShared) : 0; }
