@@ -43,6 +43,13 @@ void run_calls(ncclComm_t comm) {
   }
 }
 
+// A call before the one before it is complete is refused. Collectives of a group are enqueued together.
+ncclResult_t ready(ncclComm_t comm) {
+  const std::lock_guard lock(comm->mutex);
+  if (comm->calls.empty()) return ncclSuccess;
+  return fail(ncclInvalidArgument, "the call before has not been completed: see ncclCommGetAsyncError");
+}
+
 ncclResult_t complete(ncclComm_t comm, std::function<void()> call) {
   if (comm->blocking) {
     call();
@@ -85,6 +92,7 @@ thread_local int group_depth = 0;
 thread_local std::vector<std::function<ncclResult_t()>> grouped;
 
 ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
+  if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
   if (call.count == 0) return ncclSuccess;
   static constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
   lose(captures(stream) ? "capture" : kNames[int(call.kind)]);
@@ -158,6 +166,7 @@ SOFTGPU_API ncclResult_t ncclCommInitRank(ncclComm_t* to, int size, ncclUniqueId
 
 // The new communicator's ranks are those of one color, by their keys and then by their old ranks.
 SOFTGPU_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* to, ncclConfig_t* config) {
+  if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
   ncclComm_t const group = color == NCCL_SPLIT_NOCOLOR ? nullptr : new_communicator(config);
   if (group) group->blocking = group->blocking && comm->blocking;
   *to = group;
@@ -188,6 +197,7 @@ SOFTGPU_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* re
 }
 // Waits for the communicator's collectives.
 SOFTGPU_API ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
   return complete(comm, [=] {
     if (comm->last && !comm->last_captured) cudaEventSynchronize(comm->last);
   });
@@ -216,6 +226,7 @@ SOFTGPU_API ncclResult_t ncclMemFree(void* p) {
 }
 // All ranks register together. The window is there when the call is complete, not when it returns.
 SOFTGPU_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* p, size_t bytes, ncclWindow_t* to, int) {
+  if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
   if (is_pageable(p) || !accessible(p, bytes))
     return fail(ncclInvalidArgument, "the window is not the device's memory");
   return complete(comm, [=] {
