@@ -129,16 +129,19 @@ def main():
     parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("--write", action="store_true", help="make the baseline anew")
     args = parser.parse_args()
-    table = {}
+    table, compiled = {}, set()
     for path in sorted(args.objects):
         found = functions(args.cuobjdump, path)
         names = readable([name for _, name, _ in found])
         for arch, name, code in found:
             kernel = f"{stem(path)}: {names[name]}"
+            compiled.add((arch, stem(path)))
             if kernel in HOT.get(arch, {}):
                 table[arch, kernel] = {"arch": arch, "kernel": kernel} | budget(code, arch, HOT[arch][kernel])
-    if not table:
-        sys.exit("FAIL: none of the hot kernels is in these objects")
+    gone = [(arch, kernel) for arch in HOT for kernel in HOT[arch]
+            if (arch, kernel.split(":")[0]) in compiled and (arch, kernel) not in table]
+    if gone or not table:
+        sys.exit(f"FAIL: {', '.join(kernel for _, kernel in gone) or 'no hot kernel'}: not in these objects; {Path(__file__).name} names it")
     rows = [table[key] for key in sorted(table)]
     print(f"{'arch':7} {'kernel':60} " + " ".join(f"{c:>12}" for c in COLUMNS[2:-1]) + "  limit    order")
     for row in rows:
