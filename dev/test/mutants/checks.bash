@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source dev/test/lib.bash
+# shellcheck disable=SC2034  # the checks of cuda.txt name it
+softgpu=$root/build/softgpu
 heads_model >"$scratch/heads.json"
 steps=(--steps 3 --micro-batch 8 --seq-len 64 --head-chunk 128 --val-every 0 --sample-every 0 --export off --comm-timeout 20)
 
@@ -14,11 +16,11 @@ same_as_right() {
   cmp -s "$FIGURES/$1" "$2" || { echo "differs: $(diff -a "$FIGURES/$1" "$2" | grep -am1 '^>')" && return 1; }
 }
 
-# same_figures RANKS OPTIONS…: losses and norms of gradients of a short training.
+# same_figures RANKS OPTIONS…: losses and norms of gradients of a short training by $train.
 same_figures() {
   local limit=200 name
   rm -rf "$scratch/run"
-  name=$(cksum <<<"${*//$scratch/}")
+  name=$(cksum <<<"${train#"$root"} ${*//$scratch/}")
   ranks "$1" "$train" "${steps[@]}" "${@:2}" --out "$scratch/run" || return 1
   sed -n 's/.*\("step":[0-9]*,"loss":[^,]*,\).*\("grad_norm":[^,]*\).*/\1\2/p' "$scratch/run/train.jsonl" >"$scratch/figures"
   same_as_right "${name%% *}" "$scratch/figures"
@@ -48,6 +50,14 @@ same_bits() {
   for file in export/model.safetensors $(cd "$out" && ls checkpoints/step-*/rank-*); do
     same_as_right "bits$1-${2:-0}/$file" "$out/$file" || return 1
   done
+}
+
+# same_snapshot: a checkpoint that $train writes while it goes on training, of a state in the memory of the host.
+same_snapshot() {
+  rm -rf "$scratch/run"
+  "$train" --layers 3 --steps 3 --global-batch 4 --micro-batch 1 --seq-len 32 --val-every 0 --sample-every 0 --export off \
+    --checkpoint-every 2 --offload-optimizer --out "$scratch/run" || return 1
+  same_as_right "snapshot/${train#"$root/"}" "$scratch/run/checkpoints/step-00000002/rank-00000-of-00001.safetensors"
 }
 
 # checks_of FILE: the checks that may notice that a synchronisation of the file is skipped, a line each.
