@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "dev/kernels/sizes.h"
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/base/philox.h"
@@ -120,10 +121,10 @@ inline CopyRates copy_rates(Stream& stream, Communicator& communicator, size_t b
 }
 
 inline MeasuredRates measure_rates(Device& device, Communicator& communicator, DType dtype, bool tf32, bool fp8) {
-  const bool gpu = device.info().gpu;
-  const double wanted = gpu ? 0.5 : 0.1;
-  const size_t copied = size_t(gpu ? 2048 : 128) << 20;
-  const int n = gpu ? 8192 : 2048, k = gpu ? 8192 : 256;
+  const bool large = device.info().gpu && !few_sizes();
+  const double wanted = large ? 0.5 : 0.1;
+  const size_t copied = size_t(large ? 2048 : 128) << 20;
+  const int n = large ? 8192 : 2048, k = large ? 8192 : 256;
   Stream stream(device, "rates");
   const CopyRates copies = copy_rates(stream, communicator, copied, wanted);
   const ProductRates products = product_rates(stream, dtype, tf32, fp8, n, k, wanted);

@@ -46,7 +46,7 @@ void check(Checker& checker) {
 
 template <class T>
 void bench_type(Bencher& bencher, bool add) {
-  const size_t n = bencher.gpu() ? size_t(1) << 28 : size_t(1) << 22;
+  const size_t n = bencher.gpu_sizes() ? size_t(1) << 28 : size_t(1) << 22;
   Array<float> sum(bencher.stream, repeated_normal<float>(n));
   Array<T> x(bencher.stream, repeated_normal<T>(n));
   bencher.time(format("accumulate %s%s n=%zu", dtype_name(kDType<T>), add ? "" : " set", n),

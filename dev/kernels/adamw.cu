@@ -365,8 +365,8 @@ void check(Checker& checker) {
 void bench(Bencher& bencher) {
   Stream& stream = bencher.stream;
   // Layers of matrices with norms between them.
-  const bool gpu = bencher.gpu();
-  const size_t matrix = gpu ? size_t(1) << 24 : size_t(1) << 18;
+  const bool large = bencher.gpu_sizes();
+  const size_t matrix = large ? size_t(1) << 24 : size_t(1) << 18;
   for (const int layers : {4, 32}) {
     size_t n = 0;
     const auto ranges = ranges_of(

@@ -284,7 +284,7 @@ void check(Checker& checker) {
 
 void bench(Bencher& bencher) {
   for (const auto& [model, N] : bencher.workloads())
-    for (const int T : bencher.gpu() ? std::vector<int>{1024, 4096} : std::vector<int>{std::min(N, 256)}) {
+    for (const int T : bencher.gpu_sizes() ? std::vector<int>{1024, 4096} : std::vector<int>{std::min(N, 256)}) {
       bench_shape<bf16>(bencher, AttentionKernel::plain, N / T, T, model.NH, model.NKV, model.HD);
       if (T <= 1024) bench_shape<float>(bencher, AttentionKernel::plain, N / T, T, model.NH, model.NKV, model.HD);
     }

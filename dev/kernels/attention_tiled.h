@@ -1,11 +1,11 @@
 // What is checked of attention on tensor cores, whichever kernel it is: lengths around the edges of tiles, offsets,
 // documents, groups, layouts, and the plain kernel beside it.
 //
-// LLMC_SIZES=every: at 24 lengths instead of 5; LLMC_SIZES=few: at 2, for ThreadSanitizer, to which each of the many
-// switches between threads is dear.
+// LLMC_SIZES=every: at 24 lengths instead of 5; LLMC_SIZES=few: at 2 (dev/kernels/sizes.h).
 #pragma once
 
 #include "dev/kernels/attention_cases.h"
+#include "dev/kernels/sizes.h"
 
 // Both round p and ds where the other does not: apart by what either may be from the reference.
 inline void check_against_plain(Checker& checker, const Case& c, AttentionKernel kernel) {
@@ -69,13 +69,12 @@ inline std::vector<Case> odd_cases() {
 
 // False: only a few sizes were asked for, and the rest is to be left out.
 inline bool check_sizes(Checker& checker, OtherSchedules& orders, AttentionKernel kernel) {
-  const char* which = getenv("LLMC_SIZES");
   int number = 0;
-  for (const int T : lengths(which ? which : "")) {
+  for (const int T : lengths(asked_sizes())) {
     for (const Case& c : cases_of(T, number)) check_case<bf16>(checker, orders, c, kernel);
     ++number;
   }
-  return !which || std::string(which) != "few";
+  return !few_sizes();
 }
 
 // So many tiles under great maxima that an error with which each of them multiplied the sums so far would be seen.
@@ -133,7 +132,7 @@ inline void check_beside_others(Checker& checker, AttentionKernel kernel) {
 
 inline void bench_sizes(Bencher& bencher, AttentionKernel kernel) {
   for (const auto& [model, N] : bencher.workloads())
-    for (const int T : bencher.gpu() ? std::vector<int>{1024, 4096, 8192} : std::vector<int>{std::min(N, 256)})
+    for (const int T : bencher.gpu_sizes() ? std::vector<int>{1024, 4096, 8192} : std::vector<int>{std::min(N, 256)})
       if (model.HD == 64 || model.HD == 128)
         bench_shape<bf16>(bencher, kernel, N / T, T, model.NH, model.NKV, model.HD);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dev/kernels/array.h"
+#include "dev/kernels/sizes.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/model/config.h"
 
@@ -33,6 +34,7 @@ class Bencher {
   Stream stream;
 
   bool gpu() const { return stream.device().info().gpu; }
+  bool gpu_sizes() const { return gpu() && !few_sizes(); }  // the sizes are those of a GPU
 
   // The models whose shapes are timed, each with as many tokens as this device takes in a reasonable time.
   struct Workload {
@@ -41,6 +43,7 @@ class Bencher {
   };
   std::vector<Workload> workloads() const {
     const LlamaConfig small = LlamaConfig::preset("llama3.2-1b"), large = LlamaConfig::preset("llama3-8b");
+    if (few_sizes()) return {{small, 64}};
     if (gpu()) return {{small, 8192}, {large, 8192}};
     return {{LlamaConfig::preset("tiny"), 2048}, {small, 128}, {large, 64}};
   }
@@ -65,6 +68,7 @@ class Bencher {
  private:
   double seconds_of(const std::function<void()>& enqueue) {
     const double first = seconds_of(1, enqueue);  // a kernel's first call may load it
+    if (few_sizes()) return first;
     const int calls = first > 0.1 ? 1 : std::max(1, int(5e-3 / std::max(1e-7, seconds_of(1, enqueue))));
     std::vector<double> rounds;
     for (int r = 0; r < (first > 0.1 ? 3 : 7); ++r) rounds.push_back(seconds_of(calls, enqueue) / calls);
@@ -83,7 +87,7 @@ class Bencher {
   double copy_rate() {
     double& rate = rates_["copy"];
     if (rate > 0) return rate;
-    const size_t bytes = gpu() ? size_t(2) << 30 : size_t(1) << 27;
+    const size_t bytes = gpu_sizes() ? size_t(2) << 30 : size_t(1) << 27;
     const DeviceMemory from(stream.device(), bytes), to(stream.device(), bytes);
     rate = 2 * double(bytes) / seconds_of([&] { copy(stream, to.data(), from.data(), bytes); });
     const double sheet = stream.device().info().memory_bytes_per_second;
@@ -97,7 +101,7 @@ class Bencher {
   double product_rate() {
     double& rate = rates_[dtype_name(kDType<T>)];
     if (rate > 0) return rate;
-    const int n = gpu() ? 8192 : 2048, k = gpu() ? 8192 : 256;
+    const int n = gpu_sizes() ? 8192 : 2048, k = gpu_sizes() ? 8192 : 256;
     const DeviceMemory workspace(stream.device(), Matmul::workspace_bytes(stream.device().info()));
     Matmul matmul(stream, workspace.data(), {});
     const size_t size = size_t(n) * size_t(k);

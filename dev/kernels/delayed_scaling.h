@@ -97,7 +97,7 @@ inline void check_delayed(Checker& checker) {
       for (const bool latest : {false, true})
         for (const bool power_of_two : {false, true})
           for (const int margin : {0, 1, -1, 9}) {
-            if ((margin != 0) + (tensors != 70) > 1 || (few() && (tensors != 31 || length != 7))) continue;
+            if ((margin != 0) + (tensors != 70) > 1 || (few_sizes() && (tensors != 31 || length != 7))) continue;
             const Delayed d{tensors, length, margin, latest, power_of_two};
             std::vector<std::vector<float>> steps(40);
             for (auto& step : steps)

@@ -268,7 +268,7 @@ void check(Checker& checker) {
 void bench(Bencher& bencher) {
   for (const auto& [model, N] : bencher.workloads()) {
     const int V =
-        bencher.gpu() ? model.V : std::min(model.V, 16384);  // of the table, only the tokens' rows are touched
+        bencher.gpu_sizes() ? model.V : std::min(model.V, 16384);  // of the table, only the tokens' rows are touched
     bench_shape<bf16>(bencher, N, model.C, V);
     bench_shape<float>(bencher, N, model.C, V);
   }

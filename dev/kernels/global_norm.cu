@@ -118,7 +118,7 @@ void check(Checker& checker) {
 
 void bench(Bencher& bencher) {
   Stream& stream = bencher.stream;
-  const size_t n = bencher.gpu() ? size_t(1) << 30 : size_t(1) << 20;
+  const size_t n = bencher.gpu_sizes() ? size_t(1) << 30 : size_t(1) << 20;
   Array<double> partials(stream, global_norm_partials(n));
   Array<StepState> state(stream, {state_with(1)});
   const Array<float> gradients(stream, std::vector<float>(n, 0.5f));

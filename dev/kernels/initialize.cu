@@ -167,7 +167,7 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  const size_t n = bencher.gpu() ? size_t(1) << 30 : size_t(1) << 20;
+  const size_t n = bencher.gpu_sizes() ? size_t(1) << 30 : size_t(1) << 20;
   Array<float> data(bencher.stream, n);
   Array<bf16> rounded(bencher.stream, n);
   bencher.time(format("initialize_normal, %zu elements", n), double(n) * 4, 0,

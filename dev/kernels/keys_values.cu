@@ -74,7 +74,7 @@ void check_refusals(Checker& checker) {
 
 template <class T>
 void bench_type(Bencher& bencher) {
-  const Shape s = bencher.gpu() ? Shape{65536, 32, 8, 128} : Shape{1024, 8, 2, 64};
+  const Shape s = bencher.gpu_sizes() ? Shape{65536, 32, 8, 128} : Shape{1024, 8, 2, 64};
   Array<T> rows(bencher.stream, repeated_normal<T>(size_t(s.N) * size_t(s.width())));
   Array<T> heads(bencher.stream, size_t(s.N) * size_t(2 * s.NKV * s.HD));
   const size_t size = size_t(s.N) * size_t(2 * s.NKV * s.HD);

@@ -227,7 +227,7 @@ void check(Checker& checker) {
 }
 
 void bench(Bencher& bencher) {
-  const size_t n = bencher.gpu() ? size_t(1) << 28 : size_t(1) << 20;
+  const size_t n = bencher.gpu_sizes() ? size_t(1) << 28 : size_t(1) << 20;
   const Array<float> in(bencher.stream, std::vector<float>(n, 0.75f));
   Array<float> out(bencher.stream, n);
   const auto time = [&]<auto function>(const char* name) {

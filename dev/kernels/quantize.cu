@@ -3,8 +3,7 @@
 // included; fused and unfused have the same; delayed scales over many steps
 // Timeout: 600
 //
-// LLMC_SIZES=few: a few shapes and no hostile numbers, for ThreadSanitizer, to which each of the many switches between
-// threads is dear.
+// LLMC_SIZES=few: a few shapes and no hostile numbers (dev/kernels/sizes.h).
 #include "llmc/kernels/quantize.h"
 
 #include <tuple>
@@ -37,7 +36,7 @@ void check_shapes(Checker& checker) {
     Generator generator(uint64_t(rows) * 10007 + uint64_t(columns));
     return uneven_numbers(generator, rows, columns);
   };
-  if (few()) return check_cases(checker, "129 x 260", values(129, 260), 129, 260, recipes());
+  if (few_sizes()) return check_cases(checker, "129 x 260", values(129, 260), 129, 260, recipes());
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{37, 40}, {130, 17}, {9, 264}})
     check_cases(checker, format("%d x %d, all that can be asked for", rows, columns), values(rows, columns), rows,
                 columns, everything());
@@ -249,7 +248,7 @@ void check_sources(Checker& checker) {
     check_source(checker, {Kind::rmsnorm, rows, columns});
     check_source(checker, {Kind::swiglu, rows, columns});
     check_source(checker, {Kind::swiglu_backward, rows, 2 * columns});
-    if (few()) break;
+    if (few_sizes()) break;
   }
   check_source(checker, {Kind::swiglu_backward, 20, 248});  // a half that ends within a tile, not of 8s
   for (const auto& [rows, HD, NH, NKV] : std::vector<std::tuple<int, int, int, int>>{
@@ -289,7 +288,7 @@ void check_wide_norm(Checker& checker) {
   Device device(0, wide);
   Checker inner(device);
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{3, 1024}, {17, 2056}, {2, 4104}})
-    if (!few() || columns == 1024) check_source(inner, {Kind::rmsnorm, rows, columns});
+    if (!few_sizes() || columns == 1024) check_source(inner, {Kind::rmsnorm, rows, columns});
   checker.all_of("norms of long rows with a block each", inner);
 }
 
@@ -464,7 +463,7 @@ void time_source(Bencher& bencher, const Shape& s, const Timed& timed, double re
 void check(Checker& checker) {
   check_scales(checker);
   check_shapes(checker);
-  if (!few()) check_hostile_numbers(checker), check_not_finite(checker);
+  if (!few_sizes()) check_hostile_numbers(checker), check_not_finite(checker);
   check_raises(checker);
   check_sources(checker);
   check_unknown_position(checker);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "dev/kernels/check.h"
+#include "dev/kernels/sizes.h"
 #include "llmc/kernels/quantize.h"
 
 // Numbers of many sizes, as a matrix has them whose rows and columns differ.
@@ -56,17 +57,12 @@ struct Case {
   }
 };
 
-inline bool few() {
-  const char* sizes = getenv("LLMC_SIZES");
-  return sizes && std::string(sizes) == "few";
-}
-
 // What the recipes ask for.
 inline std::vector<Case> recipes() {
   std::vector<Case> cases;
   for (const Fp8Format format : {e4, e5})
     for (const bool power_of_two : {false, true}) {
-      if (few() && (format == e5 || power_of_two)) continue;
+      if (few_sizes() && (format == e5 || power_of_two)) continue;
       const auto both = [&](Asked rows, Asked columns) { cases.push_back({rows, columns, power_of_two}); };
       const Asked tensor = asked(format, Scaling::tensor), row = asked(format, Scaling::row),
                   one = asked(format, Scaling::row, true), small = asked(format, Scaling::block_1x128),

@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(256) mma_rate_kernel(float* out, int rounds) {
 
 void bench(Bencher& bencher) {
   Array<float> out(bencher.stream, 256);
-  const int blocks = 4 * bencher.stream.device().info().multiprocessors, rounds = bencher.gpu() ? 4096 : 4;
+  const int blocks = 4 * bencher.stream.device().info().multiprocessors, rounds = bencher.gpu_sizes() ? 4096 : 4;
   bencher.time<bf16>("mma_m16n8k16 from registers", 0, 2.0 * 16 * 8 * 16 * 8 * rounds * 8 * blocks, [&] {
     launch<mma_rate_kernel>({bencher.stream, "mma_rate", {writes(out.data(), out.size())}}, unsigned(blocks), 256, 0,
                             out.data(), rounds);

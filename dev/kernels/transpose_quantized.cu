@@ -45,7 +45,7 @@ void check_transposed(Checker& checker) {
 void check(Checker& checker) { check_transposed(checker); }
 
 void bench(Bencher& bencher) {
-  const int rows = bencher.gpu() ? 16384 : 512, columns = bencher.gpu() ? 4096 : 1024;
+  const int rows = bencher.gpu_sizes() ? 16384 : 512, columns = bencher.gpu_sizes() ? 4096 : 1024;
   QuantizedTensor from{nullptr, nullptr, rows, columns, Fp8Format::e4m3},
       to{nullptr, nullptr, columns, rows, Fp8Format::e4m3};
   Array<uint8_t> bytes(bencher.stream, std::vector<uint8_t>(from.bytes(), 56)), turned(bencher.stream, to.bytes());
