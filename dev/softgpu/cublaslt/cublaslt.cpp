@@ -60,6 +60,15 @@ std::vector<Algorithm> algorithms(const Preference& preference) {
   return all;
 }
 
+// Parts is a layout or factors.
+template <class Parts>
+void require_written(const void* p, const Parts& parts) {
+  if (p)
+    parts.each_part([&](size_t begin, size_t bytes) {
+      softgpu::require_written(static_cast<const std::byte*>(p) + begin, bytes, "cublasLtMatmul");
+    });
+}
+
 Algorithm algorithm_of(const cublasLtMatmulAlgo_t* handle) { return std::bit_cast<Algorithm>(*handle); }
 
 template <class T>
@@ -249,10 +258,13 @@ SOFTGPU_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t
   }
   // The workspace is spoiled, whatever the algorithm needs of it.
   void* const spoiled = p.algorithm.workspace_bytes ? accessible(workspace, workspace_bytes) : nullptr;
-  const cudaError_t error = submit(stream, [p, d, spoiled]() -> Poll {
+  const cudaError_t error = submit(stream, [p, a, b, c, d, spoiled]() -> Poll {
+    require_written(a, p.a), require_written(b, p.b);
+    if (p.beta != 0) require_written(c, p.c);
+    require_written(p.operation.scale_a, p.factors_a), require_written(p.operation.scale_b, p.factors_b);
     if (spoiled) memset(spoiled, 0xff, p.algorithm.workspace_bytes);
     multiply(p);
-    mark_written(d, p.d.bytes());
+    p.d.each_part([&](size_t begin, size_t bytes) { mark_written(static_cast<std::byte*>(d) + begin, bytes); });
     return nullptr;
   });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -25,6 +25,12 @@ struct Layout {
 
   size_t element_bytes() const { return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1; }
   size_t bytes() const { return (size_t(leading) * (columns - 1) + rows) * element_bytes(); }
+  // Calls f(first byte, bytes) for the parts that are read or written: all, or each column, for padding lies between.
+  template <class F>
+  void each_part(const F& f) const {
+    if (uint64_t(leading) == rows) return f(0, bytes());
+    for (uint64_t c = 0; c < columns; ++c) f(c * uint64_t(leading) * element_bytes(), rows * element_bytes());
+  }
   bool fp8() const { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 };
 
@@ -47,6 +53,14 @@ struct Factors {
 
   size_t bytes() const;
   float at(size_t i, size_t block) const;
+  // Calls f(first byte, bytes) for the parts that are read: all, or each line of blocks.
+  template <class F>
+  void each_part(const F& f) const {
+    const bool lines = mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    if (!lines) return f(0, bytes());
+    const size_t stride = (blocks + 3) / 4 * 4 * sizeof(float);
+    for (size_t begin = 0; begin < bytes(); begin += stride) f(begin, blocks * sizeof(float));
+  }
   bool of_blocks() const {
     return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
   }

@@ -73,6 +73,7 @@ class Execution {
         return Progress::moved;
       case Stage::waits_for_areas:
         if (!segment.all_finished(number_ - 1)) return Progress::waits;
+        require_written(call_.in, sent(), name());
         memcpy(segment.own_area(std::max<size_t>(sent(), 1)), accessible(call_.in, sent()), sent());
         segment.post(number_, request());
         stage_ = Stage::waits_for_others;
@@ -91,6 +92,10 @@ class Execution {
  private:
   enum class Stage { waits_for_room, waits_for_areas, waits_for_others } stage_ = Stage::waits_for_room;
 
+  const char* name() const {
+    static constexpr const char* kNames[] = {"ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclBroadcast"};
+    return kNames[int(call_.kind)];
+  }
   size_t sent() const { return call_.sent_bytes(comm_->size); }
   Request request() const { return {int64_t(call_.kind), int64_t(call_.count), int64_t(call_.type), call_.detail}; }
 

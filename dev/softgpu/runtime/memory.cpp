@@ -150,6 +150,17 @@ void copy_marks(const void* to, const void* from, size_t bytes) {
   if (in_arena(to) && in_arena(from)) memmove(marks_of(to), marks_of(from), bytes);
   else mark_written(to, bytes);
 }
+void require_written(const void* p, size_t bytes, const char* reader) {
+  if (!in_arena(p) || bytes == 0) return;
+  const u8* const marks = marks_of(p);
+  if (marks[0] == kIsWritten && memcmp(marks, marks + 1, bytes - 1) == 0) return;
+  fprintf(
+      stderr,
+      "software GPU: error in %s: a read of %zu bytes of global memory at %p, of which byte %td was never written\n",
+      reader, bytes, p, std::find_if(marks, marks + bytes, [](u8 mark) { return mark != kIsWritten; }) - marks);
+  Engine::get().end(cudaErrorLaunchFailure);
+  for (;;) pause();
+}
 
 void explain_global(Access access, u64 address, u32 bytes, const char* file, int line) {
   if (!in_arena(address, bytes) || address & (std::min(bytes, 16u) - 1) || !Memory::get().allocated(address, bytes))

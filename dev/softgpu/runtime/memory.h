@@ -27,6 +27,9 @@ void* accessible(const void* p, size_t bytes);
 // Notes that they were written. Pageable memory is of no interest.
 void mark_written(const void* p, size_t bytes);
 void copy_marks(const void* to, const void* from, size_t bytes);  // a copy of unwritten memory is unwritten
+// Called by the engine's thread. If one of the bytes was never written, the GPU ends with an error as by a kernel that
+// reads it, and the call does not return.
+void require_written(const void* p, size_t bytes, const char* reader);
 
 }  // namespace softgpu
 #pragma GCC visibility pop

@@ -1,7 +1,9 @@
 // Does one thing wrong, and prints what CUDA says:  mistakes NAME  (without NAME: the names)
 //
 // Each mistake prints the name of the error that it ends with. mistakes.sh compares that with what a GPU gives.
+#include <cublasLt.h>
 #include <cuda_runtime.h>
+#include <nccl.h>
 
 #include <atomic>
 #include <chrono>
@@ -81,6 +83,34 @@ cudaEvent_t event() {
   return e;
 }
 
+// D = A B in fp32, 16 x 16 each, with leading dimension 16. A's columns lie `leading` apart.
+void multiply(const float* a, uint64_t leading, float* d, uint64_t leading_d = 16) {
+  cublasLtHandle_t handle;
+  cublasLtMatmulDesc_t product;
+  cublasLtMatrixLayout_t of_a, of_b, of_d;
+  cublasLtCreate(&handle);
+  cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  cublasLtMatrixLayoutCreate(&of_a, CUDA_R_32F, 16, 16, int64_t(leading));
+  cublasLtMatrixLayoutCreate(&of_b, CUDA_R_32F, 16, 16, 16);
+  cublasLtMatrixLayoutCreate(&of_d, CUDA_R_32F, 16, 16, int64_t(leading_d));
+  const float one = 1, zero = 0;
+  cublasLtMatmul(handle, product, &one, a, of_a, device(256), of_b, &zero, d, of_d, d, of_d, nullptr, nullptr, 0,
+                 nullptr);
+}
+// 16 columns of 16 numbers, and between them padding that nobody writes.
+float* padded() {
+  float* const p = device(16 * 32, false);
+  for (int column = 0; column < 16; ++column) cudaMemsetAsync(p + column * 32, 0, 64, nullptr);
+  return p;
+}
+void all_reduce(const float* from, float* to) {
+  ncclUniqueId id;
+  ncclComm_t communicator;
+  ncclGetUniqueId(&id);
+  ncclCommInitRank(&communicator, 1, id, 0);
+  ncclAllReduce(from, to, 64, ncclFloat32, ncclSum, communicator, nullptr);
+}
+
 // Calls `call` while a stream waits for the host. Returns cudaSuccess if the call waits until the stream goes on.
 cudaError_t waits(const std::function<void(cudaStream_t)>& call) {
   static std::atomic<bool> goes_on{false};
@@ -111,6 +141,23 @@ const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
        float *from = device(64, false), *to = device(64);
        cudaMemcpyAsync(to, from, 256, cudaMemcpyDefault, nullptr);
        return read_one<<<1, 1>>>(to, device(1)), done();
+     }},
+    {"product_of_memory_never_written", [] { return multiply(device(256, false), 16, device(256)), done(); }},
+    {"product_beside_padding",  // that is not read: no mistake
+     [] {
+       float* const d = device(256, false);
+       return multiply(padded(), 32, d), read_one<<<1, 1>>>(d + 255, device(1)), done();
+     }},
+    {"padding_of_a_product",
+     [] {
+       float* const d = device(16 * 32, false);
+       return multiply(padded(), 32, d, 32), read_one<<<1, 1>>>(d + 16, device(1)), done();
+     }},
+    {"collective_of_memory_never_written", [] { return all_reduce(device(64, false), device(64)), done(); }},
+    {"collective_that_writes",  // no mistake
+     [] {
+       float* const d = device(64, false);
+       return all_reduce(device(64), d), read_one<<<1, 1>>>(d + 63, device(1)), done();
      }},
     {"misaligned_vector",
      [] { return read_vector<<<1, 1>>>(device(8), reinterpret_cast<float4*>(device(4))), done(); }},

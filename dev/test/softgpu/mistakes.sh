@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: the software GPU: mistakes in kernels, launches, copies and captures end with the error that CUDA gives;
+# Covers: the software GPU: mistakes in kernels, launches, products, collectives, copies and captures end with the error
+# that CUDA gives;
 # a full stream, a free and a pageable copy wait, the destruction of a stream does not
 #
 # Each mistake of mistakes.cu prints the name of its error. An expectation is what must be said, parts separated by |.
@@ -17,6 +18,11 @@ declare -A expected=(
   [write_before_an_allocation]="cu:$(line_of write_one): a write of 4 bytes|cudaErrorIllegalAddress"
   [memory_never_written]="cu:$(line_of read_one): a read of 4 bytes of global memory.*never written|cudaErrorLaunchFailure"
   [copied_memory_never_written]='never written|cudaErrorLaunchFailure'
+  [product_of_memory_never_written]='cublasLtMatmul: a read of 1024 bytes.*byte 0 was never written|cudaErrorLaunchFailure'
+  [product_beside_padding]=cudaSuccess
+  [padding_of_a_product]="cu:$(line_of read_one): a read of 4 bytes of global memory.*never written|cudaErrorLaunchFailure"
+  [collective_of_memory_never_written]='ncclAllReduce: a read of 256 bytes.*byte 0 was never written|cudaErrorLaunchFailure'
+  [collective_that_writes]=cudaSuccess
   [misaligned_vector]="cu:$(line_of read_vector): a read of 16 bytes.*not aligned|cudaErrorMisalignedAddress"
   [memory_that_was_freed]="cu:$(line_of write_one): a write|cudaErrorIllegalAddress"
   [two_barriers]='divergence|cudaErrorLaunchFailure'
