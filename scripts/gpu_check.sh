@@ -8,8 +8,9 @@
 #
 # The page that it ends with tells what works, what does not, and how fast the program is beside what was predicted.
 # Page, figures and logs are in build/gpu_check/out after each check; state.json beside it is what the next call goes on
-# with, so bring build/gpu_check along where each call gets a fresh machine. Without a GPU this is a rehearsal: it builds the
-# programs for the GPU, and runs what a CPU can run in the CPU's build.
+# with, so bring build/gpu_check along where each call gets a fresh machine.
+# Without a GPU this is a rehearsal: the same checks at small sizes on the software GPU (dev/docs/gpu.md) if nvcc is here,
+# else what a CPU can run of them in the CPU's build. CUDA_VISIBLE_DEVICES= in front rehearses where a GPU is.
 # JSON_HOME, PCRE2_HOME and their like go through to make: a machine without a network needs them brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -42,8 +42,12 @@ class Bencher {
     int N;  // tokens
   };
   std::vector<Workload> workloads() const {
-    const LlamaConfig small = LlamaConfig::preset("llama3.2-1b"), large = LlamaConfig::preset("llama3-8b");
-    if (few_sizes()) return {{small, 64}};
+    LlamaConfig small = LlamaConfig::preset("llama3.2-1b");
+    const LlamaConfig large = LlamaConfig::preset("llama3-8b");
+    if (few_sizes()) {
+      small.C = 256, small.NH = 4, small.NKV = 1, small.FF = 512, small.V = 4096;
+      return {{small, 128}};
+    }
     if (gpu()) return {{small, 8192}, {large, 8192}};
     return {{LlamaConfig::preset("tiny"), 2048}, {small, 128}, {large, 64}};
   }

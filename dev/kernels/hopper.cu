@@ -469,7 +469,7 @@ void bench(Bencher& bencher) {
   const DeviceInfo& info = bencher.stream.device().info();
   if (info.gpu && (info.compute_capability != 90 || !kBuildHasHopper)) return;
   Generator generator(34);
-  const int M = info.gpu ? 8192 : 256, N = M, K = M;
+  const int M = bencher.gpu_sizes() ? 8192 : 256, N = M, K = M;
   Stream& stream = bencher.stream;
   const Array<bf16> A(stream, numbers(generator, size_t(M) * K, false)),
       B(stream, numbers(generator, size_t(N) * K, false));

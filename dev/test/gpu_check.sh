@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: scripts/gpu_check.sh: order, limits, what hangs, crashes or fails and what follows from it, resumption, its page
+# Covers: scripts/gpu_check.sh: order, limits, what hangs, crashes or fails and what follows from it, resumption, its page;
+# the rehearsals without a GPU, on the software GPU and in the CPU's build
 # Timeout: 240
 # shellcheck disable=SC2016  # the little programs expand their own variables
 #
@@ -12,6 +13,7 @@ tree=$scratch/tree stand_in=$scratch/bin
 mkdir -p "$tree/dev/bench" "$tree/dev/reference" "$tree/llmc" "$tree/scripts" "$stand_in"
 cp -r "$root/scripts/gpu_check.sh" "$root/scripts/gpu_check" "$tree/scripts"
 cp -r "$root/dev/reference/dumps" "$tree/dev/reference"
+cp "$root/dev/bench/llama3.2-1b.json" "$tree/dev/bench"
 mkdir "$tree/dev/kernels"
 for kernel in "$root"/dev/kernels/*.cu; do touch "$tree/dev/kernels/$(basename "$kernel")"; done
 touch "$tree/Makefile" "$tree/train_llama.cu" "$tree/test_llama.cu"
@@ -31,7 +33,7 @@ case \$* in
   *) echo 'Some other GPU, 7.5, 16000, 580.1' ;;
 esac"
 program "$stand_in/make" "exit 0"
-program scripts/doctor "echo cuda"
+program scripts/doctor 'echo "$DEVICE"'
 for kernel in dev/kernels/*.cu; do program "build/cuda/kernels/$(basename "$kernel" .cu)" "echo 'ok   all'; echo '1 passed, 0 failed'"; done
 program build/cuda/test_llama "echo '1 passed, 0 failed'"
 program build/cuda/test/comm 'case ${1:-} in stay-away) echo "waited 20 s"; exit 1 ;; fail-one) echo "trouble of one rank"; exit 1 ;; esac'
@@ -47,7 +49,7 @@ else
 fi'
 program build/cuda/train_llama 'while [ $# -gt 0 ]; do case $1 in --out) out=$2 ;; --trace) echo "{}" >"$2" ;; --cuda-graphs) graphs=$2 ;; esac; shift; done
 mkdir -p "$out"
-for step in 1 2 3 4 5 6; do echo "{\"step\":$step,\"loss\":5.$((9 - step))25}"; done >"$out/train.jsonl"; touch "$out/tuning.json"'
+for step in 1 2 3 4 5 6; do echo "{\"step\":$step,\"loss\":5.$((9 - step))2${other:-5}}"; done >"$out/train.jsonl"; touch "$out/tuning.json"'
 for peer in pytorch_ratio ladder; do program dev/bench/$peer "echo 'median: 0.950 times as fast as PyTorch'"; done
 program dev/bench/attention "for shape in 'forward, head size 128, T = 8192' 'backward, head size 128, T = 8192' \
   'forward, head size 64, T = 4096' 'backward, head size 64, T = 4096'; do
@@ -198,6 +200,43 @@ calls kernels
 check "after the GPU is gone nothing more is tried" said "The GPU no longer answers"
 is kernels/adamw crashed
 rm "$scratch/gone"
+
+echo "-- without a GPU, but with nvcc: a rehearsal on the software GPU"
+cp -r build/cuda build/softgpu
+for kernel in probe number hopper adamw; do program build/softgpu/kernels/$kernel "echo 'ok   all'"; done
+program build/softgpu/kernels/rope '[ "$LLMC_SOFTGPU $LLMC_SOFTGPU_COUNT $LLMC_SIZES" = "h100 1 few" ] && echo "ok   all"'
+program build/softgpu/kernels/swiglu 'kill -ABRT $$'
+program build/softgpu/kernels/attention_hopper "echo 'FAIL out'; exit 1"
+program build/softgpu/test/comm 'case ${1:-} in stay-away) echo "waited 20 s"; exit 1 ;; fail-one) echo "trouble of one rank"; exit 1 ;; esac'
+program build/softgpu/bench/host_copies "$copies"
+sed -i "3i echo 'on the software GPU' >>$scratch/called; [[ \$* == *--tensor-parallel-degree* ]] && other=7" build/softgpu/train_llama
+torch 'echo 2.11.0'
+program "$scratch/toolkit/bin/nvcc" "exit 1"
+CUDA_VISIBLE_DEVICES='' LLMC_SOFTGPU=a100 CUDA_HOME=$scratch/toolkit calls
+page "^train_llama on the software GPU, an H100 \(a rehearsal\): what it says of speed means nothing"
+called "^make DEVICE=cuda ARCH=90a SOFTGPU=ptx BUILD=build/softgpu .*build/softgpu/test/comm"
+called "^on the software GPU"
+for name in kernels/rope bench/rope graphs/heads64 1b/blockwise ranks/absent ranks/zero3 memory/policies ladder/1b; do is $name ok; done
+called "^train --model .*/narrow.json --seq-len 64 .*--attention mma" # as on a Hopper whose own attention is broken
+is ranks/tensor failed # two ranks with other losses than one
+page "in fp32 losses differ from one rank's by 2\.0e-03, more than 0\.0001"
+is ranks/graphs_tensor ok
+page "1B bf16, tokens/s +66000 +60000 +110%"
+check "  no limit counts" not grep -qE "the limit is|BELOW" $out/gpu_check.txt
+for name in pytorch/1b_bf16 pytorch/attention 8b/fp8; do is $name skipped; done
+page "it measures a rate, and waits for a GPU: pytorch/1b_bf16, "
+is kernels/swiglu crashed
+is ladder/1b ok # behind it: no GPU is gone
+
+echo "-- without nvcc: in the CPU's build"
+cp -r build/softgpu build/cpu
+CUDA_VISIBLE_DEVICES='' CUDA_HOME=$scratch/none calls
+page "^train_llama on a CPU \(a rehearsal\)"
+called "^make DEVICE=cpu .*build/cpu/test/comm"
+not_called "^make DEVICE=cuda"
+is graphs/heads64 ok
+is ranks/zero3 skipped
+page "it waits for a GPU, or for nvcc and the software GPU: ranks/collectives, "
 
 calls --list
 check "--list names each check" [ "$(grep -c '^  [a-z0-9]*/' "$scratch/out.txt")" -gt 100 ]

@@ -20,22 +20,25 @@ CLOSING = 5  # seconds to write the page
 
 
 class Machine:
-    """All checks share the GPU (None: a rehearsal), the build, PyTorch, and the ways round broken parts."""
+    """All checks share the GPU, the build, PyTorch, and the ways round broken parts.
+
+    Without a GPU this is a rehearsal, in which no speed means anything: on the software GPU if nvcc is here, else in the
+    CPU's build (gpu is None then).
+    """
 
     def __init__(self):
-        self.gpu = gpu.find()
-        self.arch = self.gpu.arch if self.gpu else "90a"
-        self.programs = ROOT / "build" / ("cuda" if self.gpu else "cpu")
-        self.state = self.gpu.state() if self.gpu else ""  # of the GPU, while it was last busy
-        own = ROOT / "build/pytorch/bin/python"
-        self.python = own if not self.gpu and own.exists() else "python3"
+        found = gpu.find()
+        self.rehearsal = found is None
+        self.gpu = found or gpu.software()
+        self.programs = ROOT / "build" / ("cuda" if found else "softgpu" if self.gpu else "cpu")
+        self.state = found.state() if found else ""  # of the GPU, while it was last busy
         asks = "from importlib.metadata import version; version('transformers'); print(version('torch'))"  # no import: 10 s
-        tried = subprocess.run([self.python, "-c", asks], capture_output=True, text=True)
+        tried = subprocess.run(["python3", "-c", asks], capture_output=True, text=True)
         self.torch = tried.stdout.strip() if tried.returncode == 0 else None
         self.detours = Detours(self.hopper())
 
     def name(self):
-        return self.gpu.name if self.gpu else "a CPU (a rehearsal)"
+        return (self.gpu.name if self.gpu else "a CPU") + " (a rehearsal)" * self.rehearsal
 
     def hopper(self):
         return self.gpu is not None and self.gpu.capability == "90"
@@ -80,8 +83,10 @@ def obstacle(check, records, machine):
             return f"{found[need]} found this broken: {need}"
         if records.failed(need):
             return f"{need} has failed"
+    if check.rate and machine.rehearsal:
+        return "it measures a rate, and waits for a GPU"
     if check.gpu and not machine.gpu:
-        return "it waits for a GPU"
+        return "it waits for a GPU, or for nvcc and the software GPU"
     return None
 
 
@@ -94,7 +99,7 @@ def attempt(check, machine, args, deadline):
     log = WORK / "logs" / (check.name.replace("/", ".") + ".txt")
     begin, result, why = time.monotonic(), "ok", ""
     with open(log, "w+b", buffering=0) as file:
-        limit = check.limit if machine.gpu else 5 * check.limit
+        limit = 5 * check.limit if machine.rehearsal else check.limit
         if args.limit and not check.name.startswith("machine/"):
             limit = min(limit, args.limit)
         job = Job(machine, limit, deadline, file, scratch, kept)
@@ -133,6 +138,7 @@ def main():
         "SANITIZE",
         "EMULATOR",
         "BUILD",
+        "SOFTGPU",
     ):  # the caller's would change the build or the number of ranks
         os.environ.pop(name, None)
     for name in [name for name in os.environ if name.startswith(("PMIX_", "PMI_", "OMPI_COMM_", "SLURM_"))]:
@@ -141,8 +147,8 @@ def main():
     start = time.monotonic()
     deadline = start + args.seconds - CLOSING if args.seconds else float("inf")
     machine = Machine()
-    if not machine.gpu:
-        os.environ["LLMC_ONE_ORDER"] = "1"  # a rehearsal looks at the checks, not at orders of threads
+    if machine.rehearsal:  # it looks at the checks, not at orders of threads
+        os.environ.update(LLMC_ONE_ORDER="1", LLMC_SIZES="few", LLMC_SOFTGPU="h100", LLMC_SOFTGPU_COUNT="1")
     records = Records(WORK, args.out, machine.name(), args.fresh)
     if args.list:
         page.print_list(CHECKS, records)
@@ -163,17 +169,17 @@ def main():
             records.add(check.name, {"result": "skipped", "why": why, "seconds": 0}, version)
             print(f"{clock}: skipped: {why}", flush=True)
             continue
-        if deadline - time.monotonic() < (check.expected if machine.gpu else 1):
+        if deadline - time.monotonic() < (1 if machine.rehearsal else check.expected):
             continue  # a shorter one may still fit
         print(f"{clock} … ", end="", flush=True)
         record = attempt(check, machine, args, deadline)
         records.add(check.name, record, version)
         print(f"{record['result']} ({record['seconds']:.1f} s){': ' + record['why'] if record['why'] else ''}", flush=True)
         machine.detours.broken = records.broken(CHECKS)
-        if record["figures"] and machine.gpu:
+        if record["figures"] and not machine.rehearsal:
             machine.state = machine.gpu.state()
         page.write(CHECKS, records, machine)
-        if record["result"] in ("crashed", "hung") and machine.gpu and gpu.find() is None:
+        if record["result"] in ("crashed", "hung") and not machine.rehearsal and gpu.find() is None:
             print("The GPU no longer answers (nvidia-smi): nothing more can be tried.", flush=True)
             break
     records.end_call(time.monotonic() - start)

@@ -19,32 +19,43 @@ QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off")
 
 def needs(job):
     """Names everything that is missing at once, not one thing per build."""
-    device = "cuda" if job.machine.gpu or shutil.which("nvcc") else "cpu"
-    said = job.run("scripts/doctor", "configure", code=None, DEVICE=device, ARCH=job.machine.arch)
-    missing = [said[said.find("Cannot build") :].strip()] if "Cannot build" in said else []
-    if not missing and device not in said.split():  # it prints the variant that it has configured
-        missing.append(f"scripts/doctor: {last_line(said)}")
+    missing = []
+    # The software GPU takes the libraries of both builds.
+    for device in ["cuda"] * (job.machine.gpu is not None) + ["cpu"] * job.machine.rehearsal:
+        arch = {"ARCH": job.machine.gpu.arch} if device == "cuda" else {}
+        said = job.run("scripts/doctor", "configure", code=None, DEVICE=device, **arch)
+        if "Cannot build" in said:
+            missing.append(said[said.find("Cannot build") :].strip())
+        elif device not in said.split():  # it prints the variant that it has configured
+            missing.append(f"scripts/doctor: {last_line(said)}")
     free = shutil.disk_usage(ROOT).free / 2**30
     if free < 4:
         missing.append(f"{free:.1f} GiB of disk are free under {ROOT}: the build takes 4")
-    if job.machine.gpu and job.machine.torch is None:
-        job.say(f"{job.machine.python} has no torch with transformers: nothing will be compared with PyTorch")
+    if not job.machine.rehearsal and job.machine.torch is None:
+        job.say("python3 has no torch with transformers: nothing will be compared with PyTorch")
     if missing:
         failed("; ".join(missing))
 
 
 def build(job):
-    kernels = [path.stem for path in sorted((ROOT / "dev/kernels").glob("*.cu"))]
-    cores = f"-j{os.cpu_count()}"
+    build = job.machine.programs.relative_to(ROOT)
+    way = ("DEVICE=cuda", f"ARCH={job.machine.gpu.arch}") if job.machine.gpu else ("DEVICE=cpu",)
+    if job.machine.gpu and job.machine.rehearsal:
+        way += ("SOFTGPU=ptx", f"BUILD={build}")
+    kernels = [f"kernels/{path.stem}" for path in sorted((ROOT / "dev/kernels").glob("*.cu"))]
+    goals = [build / name for name in (*kernels, "bench/train", "bench/host_copies", "test/comm")]
+    job.run("make", *way, f"-j{os.cpu_count()}", "programs", *goals)
 
-    def goals(build):
-        others = ("bench/train", "bench/host_copies", "test/comm")
-        return [f"{build}/kernels/{name}" for name in kernels] + [f"{build}/{name}" for name in others]
 
-    if job.machine.gpu or shutil.which("nvcc"):
-        job.run("make", "DEVICE=cuda", f"ARCH={job.machine.arch}", cores, "programs", *goals("build/cuda"))
-    if not job.machine.gpu:
-        job.run("make", "DEVICE=cpu", cores, "programs", *goals("build/cpu"))
+def llama_1b(job):
+    """Returns the config of Llama-3.2-1B. In a rehearsal it is much narrower; its heads have the same 64 elements."""
+    if not job.machine.rehearsal:
+        return ONE_B
+    narrow = dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    config = dict(json.loads(Path(ONE_B).read_text()), **narrow, intermediate_size=256, vocab_size=256)
+    path = job.folder("narrow.json")
+    path.write_text(json.dumps(config))
+    return path
 
 
 # ---- right numbers -----------------------------------------------------------------------------------------------------
@@ -75,7 +86,7 @@ def parity(dump):
 
 def quickstart(job):
     out = job.folder("quickstart")
-    job.run(job.machine.programs / "train_llama", "--steps", 200 if job.machine.gpu else 20, "--out", out)
+    job.run(job.machine.programs / "train_llama", "--steps", 20 if job.machine.rehearsal else 200, "--out", out)
     losses = figures.column(out, "loss")
     if not float(losses[-1]) < float(losses[0]):
         failed(f"the loss went from {losses[0]} to {losses[-1]}")
@@ -84,8 +95,8 @@ def quickstart(job):
 
 def small_training(job, name, *options, dtype="bf16"):
     """Trains the bundled model for a few steps and returns its losses, as texts with all their digits."""
-    out = job.folder(name)
-    command = (job.machine.programs / "train_llama", "--steps", 6, *QUIET, "--dtype", dtype, "--out", out, *options)
+    out, short = job.folder(name), ("--seq-len", 32) if job.machine.rehearsal else ()
+    command = (job.machine.programs / "train_llama", "--steps", 6, *QUIET, "--dtype", dtype, "--out", out, *short, *options)
     (job.run_ranks if "--rendezvous" in options else job.run)(*command)
     return figures.column(out, "loss")
 
@@ -101,6 +112,11 @@ def graphs(*options, ranks=1, head_size=32):
             failed(f"other losses with --cuda-graphs on: {on} instead of {off}")
 
     return does
+
+
+def graphs_on_tensor_cores(job):
+    length = () if job.machine.rehearsal else ("--seq-len", 512)
+    graphs("--model", llama_1b(job), "--layers", 2, *length, head_size=64)(job)
 
 
 def tuned(job):
@@ -150,7 +166,7 @@ def two_ranks(*way):
 
 def ours(job, head_size):
     """Returns the option by which a script hands the ways round broken parts on to each run of the trainer."""
-    return (f"--ours={' '.join(job.machine.detours.attention(head_size))}",) if job.machine.gpu else ()
+    return f"--ours={' '.join(job.machine.detours.attention(head_size))}"
 
 
 # ---- speed -------------------------------------------------------------------------------------------------------------
@@ -160,22 +176,13 @@ def one_b(*options, title):
     """Trains Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside the prediction."""
 
     def does(job):
-        program, gpu = job.machine.programs / "bench/train", job.machine.gpu
-        if not gpu:
-            figures.training(
-                job,
-                title,
-                job.run(
-                    program, "--seq-len", 64, "--micro-batch", 4, "--global-batch", 4, "--soak", 2, "--steps", 3, *options
-                ),
-                "",
-            )
-            return
-        whole = gpu.gib > 70  # GiB: 8 sequences of 4096 tokens take 61
+        program, gpu, small = job.machine.programs / "bench/train", job.machine.gpu, job.machine.rehearsal
+        whole = small or gpu.gib > 70  # GiB: 8 sequences of 4096 tokens take 61
         batch = ("--micro-batch", 8, "--global-batch", 8) if whole else ("--fit", "--micro-batch", 1, "--global-batch", 1)
-        shape = ("--model", ONE_B, "--seq-len", 4096, *batch, *job.machine.detours.attention(64), *options)
-        said = job.run(program, *shape, "--soak", 3, "--steps", 10)
-        known = [name for name in ("H100", "H200", "A100", "B200") if name in gpu.name]
+        length, steps = (64, ("--soak", 2, "--steps", 3)) if small else (4096, ("--soak", 3, "--steps", 10))
+        shape = ("--model", llama_1b(job), "--seq-len", length, *batch, *job.machine.detours.attention(64), *options)
+        said = job.run(program, *shape, *steps)
+        known = [name for name in ("H100", "H200", "A100", "B200") if gpu and name in gpu.name]
         predicts = whole and known and "--tune-products" not in options
         figures.training(job, title, said, job.run(program, "--predict", "--gpu", known[0], *shape) if predicts else "")
 
@@ -196,17 +203,9 @@ def beside_pytorch(title, least, *shape):
 
     def does(job):
         if job.machine.torch is None:
-            skipped(f"{job.machine.python} has no torch with transformers")
-        size = (*shape, "--compiled", "--steps", 25, "--rounds", 2) if job.machine.gpu else ("--steps", 10, "--rounds", 1)
-        said = job.run(
-            "dev/bench/pytorch_ratio",
-            "--program",
-            job.machine.programs / "train_llama",
-            "--python",
-            job.machine.python,
-            *ours(job, 64),
-            *size,
-        )
+            skipped("python3 has no torch with transformers")
+        size = (*shape, "--compiled", "--steps", 25, "--rounds", 2)
+        said = job.run("dev/bench/pytorch_ratio", "--program", job.machine.programs / "train_llama", ours(job, 64), *size)
         job.figure(title, figures.number(r"([\d.]+) times as fast as PyTorch", said), "times PyTorch's rate", least=least)
 
     return does
@@ -214,9 +213,9 @@ def beside_pytorch(title, least, *shape):
 
 def attention_rates(job):
     if job.machine.torch is None:
-        skipped(f"{job.machine.python} has no torch: no flash and no cuDNN to compare with")
+        skipped("python3 has no torch: no flash and no cuDNN to compare with")
     kernels = ("mma",) if job.machine.detours.attention(128) else ("mma", "hopper")
-    said = job.run("dev/bench/attention", job.machine.programs, *kernels, code=None, PYTHON=job.machine.python)
+    said = job.run("dev/bench/attention", job.machine.programs, *kernels, code=None)
     lines = [line for line in said.splitlines() if "TFLOP/s; limit" in line]
     if job.machine.hopper() and "hopper" in kernels and len(lines) != 4:
         failed(f"{len(lines)} of 4 rates: {last_line(said)}")
@@ -243,13 +242,15 @@ def kernel_bench(name):
 def trace(job):
     """Keeps a trace of the streams of a step, for ui.perfetto.dev."""
     file = job.folder("trace.json")
-    shape = ("--model", ONE_B, "--seq-len", 2048, "--micro-batch", 4, "--global-batch", 4) if job.machine.gpu else ()
+    shape = ("--model", llama_1b(job), "--seq-len", 64 if job.machine.rehearsal else 2048, "--micro-batch", 4)
     job.run(
         job.machine.programs / "train_llama",
         "--steps",
         4,
         *QUIET,
         *shape,
+        "--global-batch",
+        4,
         *job.machine.detours.attention(64),
         "--trace",
         file,
@@ -264,23 +265,26 @@ def host_copies(job):
     said = job.run(job.machine.programs / "bench/host_copies")
     for what in ("to the host", "from the host", "both at once"):
         job.figure(
-            f"copies {what}", figures.number(rf"^{what}\s+([\d.]+) GB/s", said), "GB/s", 55 if job.machine.gpu else None
+            f"copies {what}", figures.number(rf"^{what}\s+([\d.]+) GB/s", said), "GB/s", None if job.machine.rehearsal else 55
         )  # what the planner reckons with
 
 
 def memory_policies(job):
-    small = () if job.machine.gpu else ("--model", "tiny", "--layers", 4, "--seq-len", 64, "--steps", 4, "--dtype", "bf16")
+    small = ("--model", llama_1b(job), "--layers", 2, "--seq-len", 64, "--steps", 4, "--dtype", "bf16")
     job.run(
         "python3",
         "-u",
         "dev/bench/memory_policies",
         "--program",
         job.machine.programs / "train_llama",
-        *small,
-        *ours(job, 128),
+        *(small if job.machine.rehearsal else ()),
+        ours(job, 128),
     )
 
 
 def ladder(job):
-    shape = ("--model", ONE_B, "--seq-len", 4096, "--micro-batch", 2, "--steps", 60) if job.machine.gpu else ("--steps", 20)
-    job.run("dev/bench/ladder", "--program", job.machine.programs / "train_llama", *shape, *ours(job, 64))
+    shape = ("--seq-len", 64, "--micro-batch", 4, "--steps", 20)
+    if not job.machine.rehearsal:
+        shape = ("--seq-len", 4096, "--micro-batch", 2, "--steps", 60)
+    program = job.machine.programs / "train_llama"
+    job.run("dev/bench/ladder", "--program", program, "--model", llama_1b(job), *shape, ours(job, 64))

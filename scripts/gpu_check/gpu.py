@@ -1,6 +1,7 @@
-"""Asks nvidia-smi about the GPU that a program sees first."""
+"""Describes the GPU that a program sees first, as nvidia-smi does, or the software GPU."""
 
 import os
+import shutil
 import subprocess
 
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's order, so that both mean the same GPU by a number
@@ -50,6 +51,14 @@ class Gpu:
         return "clocks and power unknown" if values is None else "SM {} MHz, memory {} MHz, {} W, {} C".format(*values)
 
 
+def software():
+    """Returns the H100 that dev/softgpu executes on a CPU, or None where scripts/doctor finds no nvcc to build for it."""
+    home = os.environ.get("CUDA_HOME")
+    places = (f"{home}/bin/nvcc",) if home else ("nvcc", "/usr/local/cuda/bin/nvcc")
+    return Gpu(["the software GPU, an H100", "9.0", "8192", "none"]) if any(map(shutil.which, places)) else None
+
+
 def find():
+    """Returns the GPU that nvidia-smi names, or None."""
     values = query("name", "compute_cap", "memory.total", "driver_version")
     return None if values is None else Gpu(values)

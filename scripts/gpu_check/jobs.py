@@ -36,7 +36,7 @@ def last_line(text):
 class Job:
     """A running check: its function calls run() for commands and figure() for numbers.
 
-    machine: gpu (None in a rehearsal), programs (the build's folder), python, detours (see order.py)
+    machine: gpu, rehearsal, programs (the build's folder), torch, detours (see __main__.py, order.py)
     limit: seconds until the check counts as hung; deadline: when the whole call must end, on time.monotonic's clock
     """
 

@@ -41,8 +41,8 @@ def heading(checks, records, machine):
         count["bad" if result in BAD else result if result in count else "left"] += 1
     where = (
         f"{machine.gpu.name}, {machine.gpu.gib:.0f} GiB, driver {machine.gpu.driver}; {machine.state}"
-        if machine.gpu
-        else "a CPU (a rehearsal): what it says of speed means nothing"
+        if not machine.rehearsal
+        else f"{machine.name()}: what it says of speed means nothing"
     )
     commits = sorted({record["commit"] for record in records.of.values() if record["commit"]})
     lines = [
@@ -65,7 +65,7 @@ def figures_of(checks, records):
 
 
 def is_slow(figure, machine):
-    return machine.gpu is not None and figure["least"] is not None and figure["value"] < figure["least"]
+    return not machine.rehearsal and figure["least"] is not None and figure["value"] < figure["least"]
 
 
 def broken(checks, records, machine):
@@ -91,7 +91,7 @@ def speed(checks, records, machine):
         line = f"  {figure['name'] + (', ' + figure['unit'] if figure['unit'] else ''):{WIDTH - 2}} {figure['value']:10.5g}"
         if figure["predicted"]:
             line += f" {figure['predicted']:10.5g} {100 * figure['value'] / figure['predicted']:6.0f}%"
-        if figure["least"] is not None and machine.gpu:
+        if figure["least"] is not None and not machine.rehearsal:
             line += f"  {'BELOW its limit of' if is_slow(figure, machine) else 'the limit is'} {figure['least']:g}"
         lines.append(line)
     return lines
