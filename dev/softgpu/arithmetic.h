@@ -228,6 +228,11 @@ template <class T>
 SOFTGPU_INLINE T atomic_exch(u8* p, T x) {
   return __atomic_exchange_n(reinterpret_cast<T*>(p), x, __ATOMIC_RELAXED);
 }
+template <class T>
+SOFTGPU_INLINE T atomic_cas(u8* p, T expected, T x) {
+  __atomic_compare_exchange_n(reinterpret_cast<T*>(p), &expected, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
+}
 template <class T, class Better>
 SOFTGPU_INLINE T atomic_replace_if(u8* p, T x, Better better) {
   T* const q = reinterpret_cast<T*>(p);

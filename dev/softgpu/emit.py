@@ -8,6 +8,7 @@ from ptx import BYTES, Instruction, Label, PtxError, Registers, Scope, Variable
 
 ASYNC_PROXY = ("wgmma", "mbarrier")  # a kernel with these has shared memory that more than its threads read
 SPECIAL = {"%laneid": "(thread.linear() % 32)", "%warpid": "(thread.linear() / 32)", "WARP_SZ": "32"}
+CLOCK = "%clock64"  # a kernel that reads it may give up a wait
 
 
 class Emitter:
@@ -21,7 +22,9 @@ class Emitter:
         self.local, self.local_bytes = {}, 0
         instructions = kernel.instructions()
         self.async_proxy = any(i.opcode in ASYNC_PROXY for i in instructions)
+        self.bounded_waits = CLOCK in kernel.text
         self.lay_out_shared()
+        self.variables = [v for v in kernel.module.variables.values() if v.name in self.words]
         self.placed = {}
         self.place_accumulators(i for i in instructions if i.opcode == "wgmma" and "mma_async" in i.modifiers)
         for item in kernel.body:
@@ -32,7 +35,7 @@ class Emitter:
     def lay_out_shared(self):
         """Static variables lie one behind the other; the dynamic ones all begin behind them."""
         own = {v.name: v for v in self.kernel.body if isinstance(v, Variable) and v.space == "shared"}
-        words = set(re.findall(r"[\w$]+", self.kernel.text))
+        self.words = words = set(re.findall(r"[\w$]+", self.kernel.text))
         used = own | {name: v for name, v in self.kernel.module.shared.items() if name in words}
         self.shared, end = {}, 0
         for v in used.values():
@@ -95,6 +98,10 @@ class Emitter:
             return f"as<{ct}>(thread.{special[1]}[{'xyz'.index(special[2])}])"
         if operand in SPECIAL:
             return f"as<{ct}>(u32({SPECIAL[operand]}))"
+        if operand == CLOCK:
+            return f"as<{ct}>(clock64())"
+        if operand in self.kernel.module.variables:
+            return f"{ct}({self.variable(operand)})"
         if number := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})", operand):
             return f"as<{ct}>(0x{number[1]}u)" if number[1] else f"as<{ct}>(u64(0x{number[2]}))"
         if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", operand):
@@ -111,6 +118,11 @@ class Emitter:
         if operand in self.kernel.parameters:
             return f"{ct}({self.kernel.parameters[operand].offset})"
         raise PtxError(f"operand {operand}")
+
+    @staticmethod
+    def variable(name):
+        """What holds the address of a variable of the module."""
+        return "v_" + re.sub(r"\W", "_", name)
 
     def assign(self, operand, t, expression):
         """A statement that writes an expression, of the C++ type of `t`, to a register."""
@@ -197,9 +209,11 @@ class Emitter:
         marks = f"""static const char* const instructions[] = {{{", ".join(self.marks)}}};
 static u8 executed[{len(self.marks)}];
 """ if self.marks else ""
+        variables = ", ".join(f'{{"{v.name}", &{self.variable(v.name)}, {v.bytes}}}' for v in self.variables)
         return f"""#include "dev/softgpu/kernel.h"
 // {self.kernel.name}
 using namespace softgpu;
+{newline.join(f"static u64 {self.variable(v.name)};" for v in self.variables)}
 {marks}static void run(Thread& thread) {{
 (void)thread;
 {local if self.local_bytes else "thread.local_bytes = 0;"}
@@ -208,9 +222,11 @@ using namespace softgpu;
 }}
 #line 1 "translated"
 static const Parameter parameters[] = {{{", ".join(f"{{{p.offset}, {p.bytes}}}" for p in parameters) or "{0, 0}"}}};
+static const Variable variables[] = {{{variables or "{}"}}};
 extern "C" __attribute__((visibility("default"))) const KernelInfo softgpu_kernel{{
-    "{self.kernel.name}", run, parameters, {len(parameters)}, {size}, {self.static_shared}, {self.dynamic_begin},
-    {self.kernel.max_threads}, {f"{len(self.marks)}, instructions, executed" if self.marks else "0, nullptr, nullptr"}}};
+    "{self.kernel.name}", run, parameters, {len(parameters)}, {size}, variables, {len(self.variables)},
+    {self.static_shared}, {self.dynamic_begin}, {self.kernel.max_threads},
+    {f"{len(self.marks)}, instructions, executed" if self.marks else "0, nullptr, nullptr"}}};
 """
 
 

@@ -15,12 +15,21 @@ struct Parameter {
   u32 offset, bytes;
 };
 
+// A variable of the module, in global memory. Whoever loads the kernel writes where it lies.
+struct Variable {
+  const char* name;
+  u64* address;
+  u32 bytes;
+};
+
 // What `translate` writes beside the code: the symbol softgpu_kernel of a translated kernel.
 struct KernelInfo {
   const char* name;
   void (*run)(Thread& thread);
   const Parameter* parameters;
   u32 parameter_count, parameter_bytes;
+  const Variable* variables;
+  u32 variable_count;
   u32 static_shared, dynamic_shared_begin;  // bytes of static shared memory; where the dynamic part begins
   u32 max_threads;                          // of a block: __launch_bounds__
   // With LLMC_SOFTGPU_EXECUTED: each instruction's name and place in the source, and whether a thread has executed it.
@@ -68,6 +77,7 @@ class Call {
 void bar_sync(u32 barrier, const Place& place);
 void bar_sync(u32 barrier, u32 threads, const Place& place);
 void bar_arrive(u32 barrier, u32 threads, const Place& place);
+u64 clock64();                   // in cycles of an H100 at 1.755 GHz
 void yield(const Place& place);  // lets other threads and blocks go on: called before a load that acquires
 
 // The threads of a warp call these.
@@ -89,6 +99,7 @@ void cp_async_wait_group(u32 under_way);
 void mbarrier_init(u8* barrier, u32 arrivals, const Place& place);
 void mbarrier_arrive(u8* barrier, u32 expected_bytes, const Place& place);
 bool mbarrier_try_wait(u8* barrier, u32 parity, const Place& place);
+bool mbarrier_test_wait(u8* barrier, u32 parity, const Place& place);  // in a kernel that may give up: nobody sleeps
 void fence_mbarrier_init(const Place& place);
 void fence_proxy_async(const Place& place);
 // An ordinary store to shared memory, which TMA and wgmma see only after the thread's fence.

@@ -387,10 +387,10 @@ def _(e, i):
     i.take("relaxed", default="relaxed")
     i.take("cta", "gpu", "sys", default="gpu")
     t = i.type("u32", "u64", "s32", "s64", "b32", "b64")
-    operation = i.take("add", "min", "max", "or", "exch")
-    to, address, x = ["_"] * (i.opcode == "red") + i.operands
+    operation = i.take("add", "min", "max", "or", "exch", "cas")
+    to, address, *values = ["_"] * (i.opcode == "red") + i.operands
     p = e.memory(space, "read", BYTES[t], address)
-    return e.assign(to, t, f"atomic_{operation}<{c_type(t)}>({p}, {e.value(x, t)})")
+    return e.assign(to, t, f"atomic_{operation}<{c_type(t)}>({', '.join([p, *(e.value(x, t) for x in values)])})")
 
 
 @opcode("membar")
@@ -552,7 +552,8 @@ def _(e, i):
     to, barrier = i.operands[:2]
     barrier = e.memory("shared", "read", 8, barrier)
     if what == "try_wait":
-        wait = e.expression("mbarrier.try_wait", "mbarrier_try_wait", barrier, e.value(i.operands[2], "u32"))
+        function = "mbarrier_test_wait" if e.bounded_waits else "mbarrier_try_wait"
+        wait = e.expression("mbarrier.try_wait", function, barrier, e.value(i.operands[2], "u32"))
         return e.assign(to, "pred", wait)
     if to != "_" or len(i.operands) != 2 + expects:
         raise PtxError("the state of an mbarrier, or several arrivals at once, are not executed")

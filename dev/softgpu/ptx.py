@@ -2,7 +2,7 @@
 Instructions, labels, scopes and declarations. Nothing here knows what an opcode computes.
 
 The grammar is that of the PTX ISA, chapters "Syntax" and "State Spaces, Types, and Variables". What nvcc does not write
-for this project (functions, variables in global or constant memory, tables of branches) is an error.
+for this project (functions, variables in constant memory or with initial values, tables of branches) is an error.
 """
 import re
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class Registers:
 
 @dataclass
 class Variable:
-    space: str  # "shared" or "local"
+    space: str  # "shared", "local" or "global"
     alignment: int
     bytes: int  # None: dynamic, its size is the launch's
     name: str
@@ -104,12 +104,15 @@ class Module:
             raise PtxError("no .target")
         self.target = target[1]
         self.files = {int(n): name for n, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
-        other = re.search(r"^\s*(?:\.visible\s+|\.weak\s+|\.extern\s+)?\.(func|global|const)\b[^\n]*", text, re.M)
+        other = re.search(r"^\s*(?:\.visible\s+|\.weak\s+|\.extern\s+)?\.(func|const)\b[^\n]*", text, re.M)
         if other:
-            raise PtxError(f"functions and variables of a module are not executed: {other[0].strip()}")
+            raise PtxError(f"functions and constants of a module are not executed: {other[0].strip()}")
         # .loc has no semicolon, other statements have.
         text = re.sub(r"^(\s*\.loc\s+\d+\s+\d+)[^\n]*", r"\1;", text, flags=re.M)
-        self.shared = {v.name: v for v in map(read_variable, re.findall(r"^(?:\.extern\s+)?\.shared[^;]*", text, re.M))}
+        declared = re.findall(r"^(?:\.extern\s+|\.visible\s+)?\.(?:shared|global)[^;]*", text, re.M)
+        variables = list(map(read_variable, declared))
+        self.shared = {v.name: v for v in variables if v.space == "shared"}
+        self.variables = {v.name: v for v in variables if v.space == "global"}
         self.kernels = {}
         for entry in re.finditer(r"\.entry\s+([\w$]+)\s*\(", text):
             close = text.index(")", entry.end())
@@ -160,7 +163,7 @@ def layout_of_parameters(text):
 
 def read_variable(text):
     text = " ".join(text.split())
-    match = re.fullmatch(r"(?:\.extern )?\.(shared|local) (?:\.align (\d+) )?\.(\w+) ([\w$]+)(?:\[(\d*)\])?", text)
+    match = re.fullmatch(r"(?:\.extern |\.visible )?\.(shared|local|global) (?:\.align (\d+) )?\.(\w+) ([\w$]+)(?:\[(\d*)\])?", text)
     if not match or match[3] not in BYTES:
         raise PtxError(f"variable {text}")
     space, alignment, type, name, count = match.groups()

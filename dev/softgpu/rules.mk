@@ -48,14 +48,15 @@ STAND_INS := $(addprefix $(SOFTGPU_LIB)/lib,$(addsuffix .so,cudart cublasLt nccl
 LIBS := $(filter-out %libcublasLt.so %libcudart_static.a %libcudart.so %libnccl.so -Wl$(comma)-rpath$(comma)%,$(LIBS)) \
   $(STAND_INS) $(SOFTGPU_RPATH)
 
-# Programs of its own tests (dev/test/softgpu), which need nothing else of this project.
-SOFTGPU_TESTS := $(addprefix $B/softgpu/,run_kernel mistakes communicators)
+# Programs of its own tests (dev/test/softgpu).
+SOFTGPU_TESTS := $(addprefix $B/softgpu/,run_kernel mistakes communicators bounded_wait)
 $B/softgpu/run_kernel: $B/stand-in/dev/test/softgpu/run_kernel.cpp.o $(STAND_INS)
 $B/softgpu/mistakes: $B/obj/dev/test/softgpu/mistakes.cu.o $(STAND_INS)
 $B/softgpu/communicators: $B/obj/dev/test/softgpu/communicators.cpp.o $(STAND_INS)
+$B/softgpu/bounded_wait: $B/obj/dev/test/softgpu/bounded_wait.cu.o $B/libkernels.a $(STAND_INS)
 $(SOFTGPU_TESTS):
 	@mkdir -p $(@D)
-	$Q$(CXX) -g -pthread -rdynamic $(filter %.o,$^) $(STAND_INS) $(SOFTGPU_RPATH) -o $@
+	$Q$(LINK) -rdynamic $(filter %.o %.a,$^) $(LIBS) -o $@
 
 # Under ThreadSanitizer: the checks of kernels, of the same objects, with stand-ins and translated kernels that it sees.
 UNDER_TSAN := $B/thread

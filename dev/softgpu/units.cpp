@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "dev/softgpu/kernel.h"
+#include "llmc/base/clock.h"
 #include "llmc/device/cpu_block_state.h"
 #include "llmc/device/cpu_box.h"
-#include "llmc/device/cpu_hopper.h"
+#include "llmc/device/cpu_hopper_state.h"
 
 namespace softgpu {
 namespace {
@@ -52,6 +53,7 @@ void yield(const Place& place) {
   block.wait_at(place_of(place));
   std::this_thread::yield();
 }
+u64 clock64() { return u64(seconds() * 1.755e9); }
 void bar_arrive(u32 barrier, u32 threads, const Place& place) {
   cpu_backend::arrive_named(int(barrier), int(threads), place_of(place));
 }
@@ -288,6 +290,17 @@ bool mbarrier_try_wait(u8* barrier, u32 parity, const Place& place) {
   }
   cpu_backend::mbarrier_wait(words(barrier), int(parity), place_of(place));
   return true;
+}
+// Boxes land although some thread can always go on.
+bool mbarrier_test_wait(u8* barrier, u32 parity, const Place& place) {
+  cpu_backend::Block& block = *cpu_backend::current_block;
+  if (block.hopper().barriers.passed(words(barrier), int(parity), place_of(place))) {
+    cpu_backend::mbarrier_wait(words(barrier), int(parity), place_of(place));
+    return true;
+  }
+  if (block.random().below(16) == 0) block.hopper().proxy.land_one(cpu_backend::AsyncProxy::Which::any);
+  yield(place);
+  return false;
 }
 void fence_mbarrier_init(const Place& place) { cpu_backend::fence_mbarrier_init(place_of(place)); }
 void fence_proxy_async(const Place& place) { cpu_backend::fence_async_proxy(place_of(place)); }

@@ -142,6 +142,10 @@ void TransactionBarriers::wait(uint64_t* bits, int parity, const Place& place) {
   barrier.arrived[parity].acquire();
 }
 
+bool TransactionBarriers::passed(uint64_t* bits, int parity, const Place& place) {
+  return int(find(bits, place).phase & 1) != parity;
+}
+
 int TransactionBarriers::number_for_copy(uint64_t* bits, const Place& place) {
   const Barrier& barrier = find(bits, place);
   if (!barrier.published)

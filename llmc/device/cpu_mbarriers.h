@@ -27,6 +27,7 @@ class TransactionBarriers {
   void publish();  // publishes all barriers that the running thread initialised
   void arrive(uint64_t* bits, int expected_bytes, const Place& place);
   void wait(uint64_t* bits, int parity, const Place& place);
+  bool passed(uint64_t* bits, int parity, const Place& place);  // wait() would return at once
 
   // For a copy that counts its bytes at a barrier. number_for_copy returns the barrier's number; bytes_came counts
   // `bytes` that have landed.

@@ -22,6 +22,7 @@
 #include "dev/softgpu/runtime/api.h"
 #include "dev/softgpu/runtime/device.h"
 #include "dev/softgpu/runtime/graph.h"
+#include "dev/softgpu/runtime/memory.h"
 
 extern char** environ;
 
@@ -32,6 +33,12 @@ namespace {
 // What nvcc embeds for one .cu file: its PTX for one or more targets.
 struct Module {
   std::map<std::string, std::string> ptx;  // by target
+  std::map<std::string, void*> variables;  // those that were needed: where they lie
+};
+struct HostVariable {
+  Module* module;
+  std::string name;
+  size_t bytes;
 };
 
 struct Function {
@@ -46,6 +53,11 @@ struct Function {
 std::mutex mutex;  // guards the maps, and translates one kernel at a time
 std::map<const void*, Function>& functions() {
   static auto& map = *new std::map<const void*, Function>;  // programs register before main(), in any order
+  return map;
+}
+
+std::map<const void*, HostVariable>& host_variables() {
+  static auto& map = *new std::map<const void*, HostVariable>;
   return map;
 }
 
@@ -149,6 +161,17 @@ const std::string* ptx_for_device(const Module& module) {
   return best;
 }
 
+// Where a variable lies. It begins as zeros.
+void* variable_of(Module& module, const std::string& name, size_t bytes) {
+  void*& p = module.variables[name];
+  if (!p) {
+    if (allocate(&p, bytes, MemoryKind::device) != cudaSuccess) stop("no memory for " + name);
+    memset(accessible(p, bytes), 0, bytes);
+    mark_written(p, bytes);
+  }
+  return p;
+}
+
 // The kernel, translated: from the cache, which `translate` fills, or from now on.
 const KernelInfo* kernel_of(Function& function) {
   if (function.kernel || function.error) return function.kernel;
@@ -174,6 +197,10 @@ const KernelInfo* kernel_of(Function& function) {
   if (!loaded) stop(dlerror());
   function.kernel = static_cast<const KernelInfo*>(dlsym(loaded, "softgpu_kernel"));
   if (!function.kernel || function.name != function.kernel->name) stop(library + " is not " + function.name);
+  for (u32 i = 0; i < function.kernel->variable_count; ++i) {
+    const Variable& v = function.kernel->variables[i];
+    *v.address = reinterpret_cast<u64>(variable_of(*function.module, v.name, v.bytes));
+  }
   return function.kernel;
 }
 
@@ -290,8 +317,32 @@ SOFTGPU_API void __cudaRegisterFunction(void** module, const char* host, char*, 
   const std::lock_guard lock(mutex);
   functions()[host] = {.module = reinterpret_cast<Module*>(module), .name = name};
 }
-SOFTGPU_API void __cudaRegisterVar(void**, char*, char*, const char* name, int, size_t, int, int) {
-  stop(std::string("variables of a module are not executed: ") + name);
+SOFTGPU_API void __cudaRegisterVar(void** module, char* host, char*, const char* name, int, size_t bytes, int, int) {
+  const std::lock_guard lock(mutex);
+  host_variables()[host] = {reinterpret_cast<Module*>(module), name, bytes};
+}
+namespace {
+// The part of a variable that a copy reads or writes; null: there is none.
+u8* part_of_variable(const void* host, size_t bytes, size_t offset) {
+  const std::lock_guard lock(mutex);
+  const auto at = host_variables().find(host);
+  if (at == host_variables().end() || offset > at->second.bytes || bytes > at->second.bytes - offset) return nullptr;
+  return static_cast<u8*>(variable_of(*at->second.module, at->second.name, at->second.bytes)) + offset;
+}
+// These copies wait for all that the null stream was given before.
+cudaError_t copy_and_wait(void* to, const void* from, size_t bytes) {
+  if (!to || !from) return give(cudaErrorInvalidValue);
+  if (const cudaError_t e = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, nullptr)) return e;
+  return cudaStreamSynchronize(nullptr);
+}
+}  // namespace
+SOFTGPU_API cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, size_t offset,
+                                             cudaMemcpyKind) {
+  return copy_and_wait(to, part_of_variable(symbol, bytes, offset), bytes);
+}
+SOFTGPU_API cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t bytes, size_t offset,
+                                           cudaMemcpyKind) {
+  return copy_and_wait(part_of_variable(symbol, bytes, offset), from, bytes);
 }
 SOFTGPU_API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
   configurations.push_back({grid, block, shared, stream});

@@ -52,6 +52,13 @@ __global__ void local_array(float* to, int at) {
   for (int i = 0; i < 8; ++i) to[i] = values[i] + values[(i + at) & 7];
 }
 __global__ void stop() { __trap(); }
+__device__ unsigned counts[2];  // threads, and those that found a clock that goes backwards
+__global__ void count_by_exchange() {
+  const long long before = clock64();
+  for (unsigned seen = 0, was; (was = atomicCAS(&counts[0], seen, seen + 1)) != seen; seen = was) {
+  }
+  if (clock64() < before) atomicAdd(&counts[1], 1u);
+}
 
 float* device(size_t floats, bool written = true) {
   float* p = nullptr;
@@ -172,6 +179,21 @@ const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
     {"outside_shared_memory", [] { return outside_shared<<<1, 1, 1024>>>(device(1), 256), done(); }},
     {"outside_a_local_array", [] { return local_array<<<1, 1>>>(device(8), 1000), done(); }},
     {"trap", [] { return stop<<<1, 1>>>(), done(); }},
+    {"variables_of_a_module",  // no mistake
+     [] {
+       const unsigned ten = 10;
+       unsigned both[2];
+       cudaMemcpyToSymbol(counts, &ten, sizeof ten);
+       count_by_exchange<<<3, 64>>>();
+       cudaMemcpyFromSymbol(both, counts, sizeof both);
+       printf("counted %u, %u\n", both[0], both[1]);
+       return done();
+     }},
+    {"beyond_a_variable",
+     [] {
+       unsigned three[3];
+       return cudaMemcpyFromSymbol(three, counts, sizeof three);
+     }},
     {"every_call_after_an_error",
      [] {
        stop<<<1, 1>>>();
