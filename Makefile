@@ -17,6 +17,7 @@
 ## make softgpu         the CUDA build on a software GPU: its PTX and its calls, executed on the CPU (needs nvcc, no GPU)
 ## make test-softgpu [T=rope]  kernels, PyTorch's dumps and trainings of that build
 ## make test-softgpu-tsan [T=rope]  kernels of that build under ThreadSanitizer: races between the threads of their PTX
+## make test-softgpu-a100  the build for ARCH=80 on a software A100: attention, products, one of PyTorch's dumps
 ## make mutants         make the program wrong in 400 ways, one at a time: which check notices?  [T=word: some of them]
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
@@ -45,7 +46,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -71,7 +72,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -175,7 +176,7 @@ test-dependencies:
 check-cuda:
 	@dev/test/check_cuda
 # SOFTGPU=machine-code compiles for a GPU, too (dev/softgpu/rules.mk).
-make_softgpu = $(MAKE) DEVICE=cuda ARCH='$(or $(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu
+make_softgpu = $(MAKE) DEVICE=cuda ARCH='$(or $1,$(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu$(1:%=-%)
 softgpu:
 	@$(PROBE) install test
 	+@$(make_softgpu) softgpu-programs
@@ -187,6 +188,11 @@ test-softgpu-tsan:
 	@$(PROBE) install test
 	+@goals="$$(dev/test/run $(of_softgpu_tsan) --programs build/softgpu/thread)" && $(make_softgpu) $$goals
 	@$(few) dev/test/run $(of_softgpu_tsan) build/softgpu/thread
+of_softgpu_a100 := --with softgpu/a100 --only 'softgpu/* kernels/attention_mma kernels/matmul'
+test-softgpu-a100:
+	@$(PROBE) install test
+	+@goals="$$(dev/test/run $(of_softgpu_a100) --programs build/softgpu-80 $(T))" && $(call make_softgpu,80) $$goals
+	@LLMC_SOFTGPU=a100 $(few) dev/test/run $(of_softgpu_a100) build/softgpu-80 $(T)
 mutants:
 	@$(PROBE) install test
 	@T='$(T)' dev/test/mutants/run
