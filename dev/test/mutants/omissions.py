@@ -14,8 +14,8 @@ FUNCTION = re.compile(
 METHOD = re.compile(
     r"record|wait|wait_for|gather|release|exchange|follow|await_\w+|all_gather|reduce_scatter|all_reduce_max"
 )
-# A host that waits for a whole stream, or sleeps, orders no streams. Nor does a collective of a Communicator itself, unlike those of
-# TensorParallel and ContextParallel; ranks.txt has mutants of the former.
+# A host that waits for a whole stream, or sleeps, orders no streams. Nor does a collective of a Communicator itself,
+# unlike those of TensorParallel and ContextParallel; ranks.txt has mutants of the former.
 NEVER = re.compile(
     r"wait_for\(((stream_?|compute_)\)|lock,)|^fp8_gather_->"
     r"|^(?!(pass_?\.tensor_parallel|tensor)->|(heads\.)?ranks\.).*(all_gather|reduce_scatter|all_reduce_max)\("
