@@ -182,6 +182,30 @@ TEST_CASE("a call that waits for ranks ends the process, and names a silent one"
   CHECK(said.find("error on rank 0 of 2: the start of NCCL: waited 1.8 s for rank 1\n  which was never heard of") == 0);
 }
 
+TEST_CASE("an error of a library does not name ranks that are well, though they last told long ago how far they were") {
+  int code = 0;
+  const std::string said = ended(
+      [] {
+        RollCall zero(0, 3), two(2, 3);
+        Watchdog watchdog(rank_of(1, 3), 60);
+        two.connect(zero.address()), watchdog.connect(zero.address());
+        const double start = seconds();
+        const auto go_on = [&](double until, int64_t collectives) {
+          while (seconds() - start < until)
+            zero.exchange(collectives, collectives, false), two.exchange(collectives, collectives, false),
+                sleep_for(0.02);
+        };
+        go_on(0.8, 0);
+        for (int i = 0; i < 5; ++i) watchdog.begun("all_gather", {"here.cpp", 1}, nullptr, [] { return true; });
+        watchdog.look_at([] { return "NCCL failed"; });
+        go_on(10, 5);
+      },
+      code);
+  CHECK(code == 1);
+  CHECK(said ==
+        "error on rank 1 of 3: NCCL failed\n  no rank is behind: a kernel hangs, or the connection of the GPUs\n");
+}
+
 TEST_CASE("an error of a library ends the process; work that goes on does not") {
   int code = 0;
   const auto body = [](const char* error) {

@@ -17,7 +17,7 @@
 
 namespace {
 
-// What another rank sends first, and what it sends then, again and again.
+// Another rank sends a hello first, and then reports.
 struct Hello {
   uint64_t token;
   int64_t rank;
@@ -25,7 +25,8 @@ struct Hello {
 struct Report {
   int64_t begun, done, asks;
 };
-// What rank 0 answers: a line for each rank, or none if it hears of all.
+// Rank 0 answers with a line for each rank, or with none if it hears of all. Whoever changes a message changes kForm.
+constexpr uint64_t kForm = 2;
 struct Answer {
   int64_t lines;
 };
@@ -46,7 +47,9 @@ T value_at(const std::string& in, size_t offset) {
   return value;
 }
 
-constexpr double kWellSeconds = 1;  // since a rank was heard of
+// Rank 0 calls a rank well that it has heard of within this time. The ranks call one silent that was not heard of for
+// longer than that, so its line has come by then.
+constexpr double kWellSeconds = 1;
 
 constexpr int kQuick = SOCK_NONBLOCK | SOCK_CLOEXEC;
 void send_at_once(int socket) {
@@ -79,7 +82,7 @@ RollCall::RollCall(int rank, int size)
 
 // What arrives after a close makes TCP drop what was sent before. So each side is told first, and then given a moment.
 void RollCall::leave(int64_t how) {
-  signs_[size_t(rank_)] = {how, 0, 0, true, false};
+  signs_[size_t(rank_)] = {how, 0, 0, true, false, true};
   for (Connection& c : connections_) {
     if (c.socket < 0) continue;
     if (rank_ == 0) append_answer(c, true);
@@ -115,8 +118,9 @@ void RollCall::listen() {
     listener_ = -1;
     return;
   }
-  token_ = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
-  address_ = std::to_string(token_) + " " + std::to_string(ntohs(any.sin_port)) + own_addresses();
+  const uint64_t token = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
+  token_ = token + kForm;
+  address_ = std::to_string(token) + " " + std::to_string(ntohs(any.sin_port)) + own_addresses();
 }
 
 // Connects to the next of rank 0's addresses, so that the hello is sent at once. If nobody has answered within 50 ms, a
@@ -125,6 +129,7 @@ void RollCall::try_address() {
   std::istringstream words(address_);
   int port = 0;
   words >> token_ >> port;
+  token_ += kForm;
   std::vector<std::string> hosts;
   for (std::string host; words >> host;) hosts.push_back(host);
   if (hosts.empty()) return;
@@ -214,7 +219,7 @@ void RollCall::hear_ranks() {
       const auto report = value_at<Report>(c.in, (reports - 1) * sizeof(Report));
       c.in.erase(0, reports * sizeof(Report));
       Sign& sign = signs_[size_t(c.rank)];
-      sign.begun = report.begun, sign.done = report.done, sign.heard = true;
+      sign.begun = report.begun, sign.done = report.done, sign.heard = sign.counted = true;
       heard_[size_t(c.rank)] = seconds();
       if (c.out.size() <= sizeof token_) append_answer(c, report.asks != 0 || !well);
     }
@@ -225,22 +230,23 @@ void RollCall::hear_ranks() {
   for (int r = 1; r < size_; ++r) signs_[size_t(r)].age = seconds() - heard_[size_t(r)];
 }
 
-bool RollCall::take_answer(std::string& in) {
-  if (in.size() < sizeof(Answer)) return false;
-  const auto lines = size_t(value_at<Answer>(in, 0).lines);
-  if (in.size() < sizeof(Answer) + lines * sizeof(Line)) return false;
+bool RollCall::take_answer(Connection& c) {
+  if (!c.known || c.in.size() < sizeof(Answer)) return false;
+  const int64_t lines = value_at<Answer>(c.in, 0).lines;
+  const size_t bytes = sizeof(Answer) + (lines ? size_t(size_) * sizeof(Line) : 0);
+  if (c.in.size() < bytes) return false;
   for (size_t r = 0; r < signs_.size(); ++r) {
     if (int(r) == rank_) continue;
     Sign& sign = signs_[r];
     if (lines == 0) {
-      sign.heard = true, sign.gone = false, sign.age = 0;
+      sign.heard = true, sign.gone = sign.counted = false, sign.age = 0;
       continue;
     }
-    const auto line = value_at<Line>(in, sizeof(Answer) + r * sizeof(Line));
-    sign = {line.begun, line.done, line.age, line.heard != 0, line.gone != 0};
+    const auto line = value_at<Line>(c.in, sizeof(Answer) + r * sizeof(Line));
+    sign = {line.begun, line.done, line.age, line.heard != 0, line.gone != 0, true};
   }
   signs_[0].heard = true;
-  in.erase(0, sizeof(Answer) + lines * sizeof(Line));
+  c.in.erase(0, bytes);
   return true;
 }
 
@@ -251,7 +257,7 @@ void RollCall::hear_rank_0() {
     c.known = value_at<uint64_t>(c.in, 0) == token_;
     if (c.known) c.in.erase(0, sizeof token_);
   }
-  while (c.known && take_answer(c.in)) heard_[0] = seconds();
+  while (take_answer(c)) heard_[0] = seconds();
   signs_[0].age = seconds() - heard_[0];
   constexpr double kPatience = 2;  // for somebody at an address to answer
   if (!open || (!c.known && seconds() - connecting_since_ > kPatience)) {
@@ -261,7 +267,7 @@ void RollCall::hear_rank_0() {
 }
 
 const std::vector<RollCall::Sign>& RollCall::exchange(int64_t begun, int64_t done, bool asks) {
-  signs_[size_t(rank_)] = {begun, done, 0, true, false};
+  signs_[size_t(rank_)] = {begun, done, 0, true, false, true};
   if (rank_ == 0) {
     hear_ranks();
     return signs_;

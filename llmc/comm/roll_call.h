@@ -16,9 +16,10 @@ class RollCall {
     // Collectives that the rank has begun, and that are done. `begun` is kLeft if the rank took leave at its end, and
     // kEnds if it did because it ends the run.
     int64_t begun = 0, done = 0;
-    double age = 0;      // seconds since the rank was heard of, or since the start
-    bool heard = false;  // at all
-    bool gone = false;   // its connection ended, and it had not taken leave
+    double age = 0;        // seconds since the rank was heard of, or since the start
+    bool heard = false;    // at all
+    bool gone = false;     // its connection ended, and it had not taken leave
+    bool counted = false;  // `begun` and `done` are as young as `age`; else they may be old
   };
 
   // Rank 0 listens at a port that the system chooses. If it cannot, nobody will be heard of.
@@ -34,7 +35,7 @@ class RollCall {
   void leave(int64_t how = kLeft);
 
   // Tells the others how far this rank is. Returns what was heard of every rank; of this rank, its own figures. `asks`:
-  // it wants to know how far the others are. Without it, `begun` and `done` of the others may be old.
+  // it wants to know how far the others are, and learns it within some exchanges.
   const std::vector<Sign>& exchange(int64_t begun, int64_t done, bool asks);
 
  private:
@@ -52,7 +53,7 @@ class RollCall {
   bool all_are_well() const;
   void append_answer(Connection& connection, bool lines) const;
   // Takes one answer from what was received. Returns false if there is no whole one.
-  bool take_answer(std::string& in);
+  bool take_answer(Connection& connection);
   void hear_ranks();
   void hear_rank_0();
   void close(Connection& connection);
@@ -60,7 +61,7 @@ class RollCall {
 
   const int rank_, size_;
   std::string address_;
-  uint64_t token_ = 0;  // of this run: strangers do not know it
+  uint64_t token_ = 0;  // of this run and this form of messages: others do not know it
   int listener_ = -1;
   size_t next_address_ = 0;
   double connecting_since_ = 0;

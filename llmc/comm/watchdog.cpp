@@ -14,6 +14,8 @@ constexpr std::chrono::milliseconds kBetweenLooks(200);
 constexpr double kSilentSeconds = 1.5;
 // A rank whose process has ended gets this time to say why, through its launcher, before the others end.
 constexpr double kLastWordsSeconds = 5;
+// The news of how far all ranks are, or that one is gone, takes some exchanges with rank 0.
+constexpr double kNewsSeconds = 1;
 
 }  // namespace
 
@@ -35,7 +37,7 @@ Watchdog::~Watchdog() {
   looks_.join();
 }
 
-// keep_time() connects at once: a rank that ends right behind this is known to rank 0 by then, and not missed for long.
+// keep_time() connects at once, not at its next turn: rank 0 soon knows a rank that ends early.
 void Watchdog::connect(const std::string& address) {
   const std::lock_guard lock(mutex_);
   address_of_rank_0_ = address;
@@ -73,14 +75,16 @@ void Watchdog::keep_time() {
     clock_ += std::min(now - before, 1.0);
     before = now;
     const int64_t begun = begun_, done = done_;
-    const bool asks = longest_wait() > timeout_seconds_ / 2;
+    // Soon enough for the news to arrive before the end.
+    const bool asks = error_since_ >= 0 ||
+                      longest_wait().seconds > std::min(timeout_seconds_ / 2, timeout_seconds_ - 2 * kNewsSeconds);
     const std::string address = std::exchange(address_of_rank_0_, "");
     lock.unlock();
     if (!address.empty() && rank_ != 0) roll_call_.connect(address);
     std::vector<RollCall::Sign> signs = roll_call_.exchange(begun, done, asks);
     lock.lock();
     signs_ = std::move(signs);
-    if (!error_.empty()) end(error_);
+    require_no_error();
     require_in_time();
     require_no_rank_lost();
   }
@@ -127,30 +131,35 @@ void Watchdog::end(const std::string& what) {
   end_now("error on " + whose_ + ": " + what + late);
 }
 
-const Watchdog::Pending* Watchdog::oldest() const {
-  const Pending* oldest = nullptr;
-  for (const auto& [stream, queue] : pending_)
-    if (!queue.empty() && (!oldest || queue.front().number < oldest->number)) oldest = &queue.front();
-  return oldest;
+// A library often fails because another rank is lost, and is the first to notice.
+void Watchdog::require_no_error() {
+  if (error_.empty()) return;
+  if (error_since_ < 0) error_since_ = clock_;
+  if (clock_ - error_since_ > kNewsSeconds) end(error_);
 }
 
 // The clock of what waits starts again with each collective that is done: the GPU may have much to do before it.
-double Watchdog::waited(double begin) const { return clock_ - std::max(begin, last_progress_); }
-
-double Watchdog::longest_wait() const {
-  const Pending* const first = oldest();
-  double longest = first ? waited(first->begin) : 0;
-  for (const auto& [what, begin] : calls_) longest = std::max(longest, waited(begin));
+Watchdog::Wait Watchdog::longest_wait() const {
+  Wait longest{0, ""};
+  const auto take = [&](double begin, auto&& what) {
+    const double waited = clock_ - std::max(begin, last_progress_);
+    if (waited > longest.seconds) longest = {waited, what()};
+  };
+  const Pending* oldest = nullptr;
+  for (const auto& [stream, queue] : pending_)
+    if (!queue.empty() && (!oldest || queue.front().number < oldest->number)) oldest = &queue.front();
+  if (oldest)
+    take(oldest->begin, [&] {
+      return format("%s (%s:%d), collective %lld of this run", oldest->name, oldest->site.file, oldest->site.line,
+                    (long long)oldest->number);
+    });
+  for (const auto& [what, begin] : calls_) take(begin, [&] { return what; });
   return longest;
 }
 
 void Watchdog::require_in_time() {
-  const Pending* const first = oldest();
-  if (first && waited(first->begin) > timeout_seconds_)
-    end(format("%s (%s:%d), collective %lld of this run: waited %g s", first->name, first->site.file, first->site.line,
-               (long long)first->number, timeout_seconds_));
-  for (const auto& [what, begin] : calls_)
-    if (waited(begin) > timeout_seconds_) end(format("%s: waited %g s", what.c_str(), timeout_seconds_));
+  const Wait wait = longest_wait();
+  if (wait.seconds > timeout_seconds_) end(format("%s: waited %g s", wait.what.c_str(), timeout_seconds_));
 }
 
 // A rank that ends tells why itself; the others wait a little, and end too.
@@ -175,8 +184,10 @@ std::string Watchdog::late_ranks() const {
     return names.empty() ? names : (names.find(',') == names.npos ? " for rank " : " for ranks ") + names;
   };
   int64_t begun = begun_, done = done_, most = done_;
+  bool counted = true;
   for (size_t r = 0; r < signs_.size(); ++r) {
     if (int(r) == rank_ || !signs_[r].heard || signs_[r].begun < 0) continue;
+    counted = counted && signs_[r].counted;
     begun = std::min(begun, signs_[r].begun);
     done = std::min(done, signs_[r].done), most = std::max(most, signs_[r].done);
   }
@@ -186,14 +197,14 @@ std::string Watchdog::late_ranks() const {
        "which is silent: its process is stopped, or its machine cannot be reached"},
       {those([](const auto& s) { return !s.heard; }),
        "which was never heard of: it has not come so far, or no TCP connection to rank 0 is possible"},
-      {those([&](const auto& s) { return s.begun == begun && begun < begun_; }),
+      {those([&](const auto& s) { return counted && s.begun == begun && begun < begun_; }),
        format("which has come to collective %lld, and does something else now", (long long)begun)},
-      {those([&](const auto& s) { return s.done == done && done < most; }),
+      {those([&](const auto& s) { return counted && s.done == done && done < most; }),
        format("whose GPU is still at collective %lld", (long long)done + 1)},
   };
   for (const auto& [names, why] : reasons)
     if (!names.empty()) return names + "\n  " + why;
   for (const RollCall::Sign& s : signs_)
     if (s.begun == RollCall::kEnds) return "\n  another rank has ended the run; the reason is in its output";
-  return "\n  no rank is behind: a kernel hangs, or the connection of the GPUs";
+  return counted ? "\n  no rank is behind: a kernel hangs, or the connection of the GPUs" : "";
 }

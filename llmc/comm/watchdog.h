@@ -63,9 +63,12 @@ class Watchdog {
   void look();
   void remove_done(std::unique_lock<std::mutex>& lock);
   void find_error(std::unique_lock<std::mutex>& lock);
-  const Pending* oldest() const;
-  double waited(double begin) const;
-  double longest_wait() const;
+  struct Wait {
+    double seconds;
+    std::string what;
+  };
+  Wait longest_wait() const;
+  void require_no_error();
   void require_in_time();
   void require_no_rank_lost();
   [[noreturn]] void end(const std::string& what);
@@ -86,7 +89,8 @@ class Watchdog {
   std::map<const void*, std::deque<Pending>> pending_;  // by stream, in its order
   std::list<std::pair<std::string, double>> calls_;     // what, and since when
   std::vector<std::function<std::string()>> errors_;
-  std::string error_;  // that one of them returned
+  std::string error_;        // that one of them returned
+  double error_since_ = -1;  // when keep_time() first saw it; below 0: it has not
   std::vector<RollCall::Sign> signs_;
   double lost_since_ = -1;  // when a rank was first seen gone; below 0: none is
   std::thread time_, looks_;
