@@ -23,7 +23,7 @@ class Instruction:
     operands: str
     control: int  # the stall count and scoreboards that the compiler chose
     unit: str = ""
-    clocks: dict = field(default_factory=dict)  # unit: clocks of a quarter
+    clocks: dict = field(default_factory=dict)  # unit: clocks of a sub-partition
 
     @property
     def stem(self):

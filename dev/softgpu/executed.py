@@ -6,7 +6,8 @@
     dev/softgpu/executed.py FOLDER --opcodes         also the opcodes, and how often each stands in the executed code
     dev/softgpu/executed.py FOLDER --lines           also the lines of the source that have code which nobody executed
 
-Fails if a kernel of the programs was never launched.
+FOLDER must be new for each build. Fails if a kernel of the programs was never launched. A program that ends by a signal or
+_exit writes nothing.
 """
 import collections
 import subprocess
@@ -38,8 +39,8 @@ def read(folder):
 
 
 def short_names(mangled):
-    lines = subprocess.run(["c++filt"], input="\n".join(mangled), check=True, capture_output=True, text=True).stdout.splitlines()
-    return [line.replace("(anonymous namespace)::", "").removeprefix("void ").split("(", 1)[0] for line in lines]
+    names = subprocess.run(["c++filt"], input="\n".join(mangled), check=True, capture_output=True, text=True).stdout
+    return [line.replace("(anonymous namespace)::", "").removeprefix("void ").split("(", 1)[0] for line in names.splitlines()]
 
 
 def main():
@@ -47,6 +48,8 @@ def main():
     if len(folders) != 1 or not set(options) <= {"--lines", "--opcodes"} or not Path(folders[0]).is_dir():
         sys.exit(__doc__)
     kernels = read(Path(folders[0]))
+    if not kernels:
+        sys.exit(f"{folders[0]}: no program of the software GPU has written there")
     opcodes, lines, idle = collections.Counter(), collections.Counter(), 0
     for name, mangled in sorted(zip(short_names(list(kernels)), kernels)):
         kernel = kernels[mangled]
@@ -66,8 +69,8 @@ def main():
         for place, count in sorted(lines.items()):
             print(f"{place:80} {count:6} instructions were not executed")
     total = sum(len(kernel.executed) for kernel in kernels.values())
-    print(f"{len(kernels) - idle} of {len(kernels)} kernels were executed, {sum(opcodes.values())} of {total} instructions of them, "
-          f"{len(opcodes)} opcodes")
+    print(f"{len(kernels) - idle} of {len(kernels)} kernels were executed, {sum(opcodes.values())} of {total} instructions of "
+          f"them, {len(opcodes)} opcodes")
     sys.exit(idle > 0)
 
 

@@ -9,6 +9,9 @@ S := dev/softgpu
 SOFTGPU_LIB := $B/lib
 # The CPU backend's libraries are those that DEVICE=cpu is configured with.
 CPU_CONFIGURATION := build/$(shell DEVICE=cpu scripts/doctor configure)/config.mk
+ifeq ($(wildcard $(CPU_CONFIGURATION)),)
+  $(error The software GPU needs the CPU build's libraries: make doctor DEVICE=cpu says what is missing)
+endif
 cpu_setting = $(shell sed -n 's/^$1 := //p' $(CPU_CONFIGURATION))
 STAND_IN_FLAGS := -std=c++20 -g1 -fPIC -fvisibility=hidden -march=native -pthread $(WARNINGS) -Wno-unknown-pragmas \
   -Wno-missing-field-initializers -I. $(call cpu_setting,INCLUDES) $(filter-out -DLLMC_DEVICE%,$(INCLUDES)) \

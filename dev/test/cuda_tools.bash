@@ -1,4 +1,4 @@
-# What check_cuda and same_program share: sets nvcc, arches (of ARCHES, those that this nvcc knows) and cuobjdump, from the
+# What check_cuda and same_program share: sets nvcc, its release, arches (of ARCHES, those that this nvcc knows) and cuobjdump, from the
 # folder of the tree. Sourced after `set -euo pipefail`.
 # shellcheck shell=bash
 unset MAKEFLAGS MAKELEVEL MFLAGS
@@ -6,10 +6,11 @@ nvcc=${CUDA_HOME:+$CUDA_HOME/bin/}nvcc
 command -v "$nvcc" >/dev/null || nvcc=/usr/local/cuda/bin/nvcc
 [ -x "$(command -v "$nvcc")" ] || { echo "FAIL: no nvcc here (CUDA_HOME): nothing can be checked" && exit 1; }
 
+release=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 known=$("$nvcc" --list-gpu-arch)
 arches=()
 for arch in ${ARCHES:-80 90a 100}; do
-  if grep -q "compute_${arch%[a-z]}\$" <<<"$known"; then arches+=("$arch"); else echo "left out: sm_$arch, which $("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/nvcc \1/p') does not know"; fi
+  if grep -q "compute_${arch%[a-z]}\$" <<<"$known"; then arches+=("$arch"); else echo "left out: sm_$arch, which nvcc $release does not know"; fi
 done
 
 tools=build/disassembler

@@ -141,7 +141,8 @@ def main():
         "SOFTGPU",
     ):  # the caller's would change the build or the number of ranks
         os.environ.pop(name, None)
-    for name in [name for name in os.environ if name.startswith(("PMIX_", "PMI_", "OMPI_COMM_", "SLURM_"))]:
+    others = ("PMIX_", "PMI_", "OMPI_COMM_", "SLURM_", "LLMC_")  # LLMC_SIZES=few would make its figures those of a rehearsal
+    for name in [name for name in os.environ if name.startswith(others)]:
         os.environ.pop(name)
     os.environ.update(NO_COLOR="1", PYTHONUNBUFFERED="1")
     start = time.monotonic()

@@ -124,7 +124,7 @@ void write_file(const std::string& path, const std::string& text) {
 // launched and which of their instructions were executed (dev/softgpu/executed.py reads it).
 const char* executed_folder() {
   static const char* const folder = getenv("LLMC_SOFTGPU_EXECUTED");
-  return folder;
+  return folder && *folder ? folder : nullptr;
 }
 
 // LLMC_SOFTGPU_PTX='s/wgmma.fence/…/' (a sed expression) changes the PTX before it is translated: wrong kernels on
@@ -214,7 +214,6 @@ void write_executed() {
     for (u32 i = 0; f.kernel && i < f.kernel->instruction_count; ++i)
       text += (f.kernel->executed[i] ? "executed\t" : "not\t") + std::string(f.kernel->instructions[i]) + "\n";
   }
-  mkdir(executed_folder(), 0777);
   write_file(executed_folder() + ("/" + std::to_string(getpid())), text);
 }
 
@@ -256,7 +255,6 @@ cudaError_t launch(Function& function, dim3 grid, dim3 block, void** arguments, 
     if (!kernel) return give(function.error);
     if (const cudaError_t e = refused(function, grid, block, dynamic_shared)) return give(e);
     if (executed_folder()) {
-      [[maybe_unused]] static const int at_exit = atexit(write_executed);
       function.launched.insert({block.x * block.y * block.z, u32(dynamic_shared)});
     }
   }
@@ -315,6 +313,11 @@ SOFTGPU_API char __cudaInitModule(void**) { return 1; }
 SOFTGPU_API void __cudaRegisterFunction(void** module, const char* host, char*, const char* name, int, uint3*, uint3*,
                                         dim3*, dim3*, int*) {
   const std::lock_guard lock(mutex);
+  if (executed_folder() && functions().empty()) {
+    if (mkdir(executed_folder(), 0777) && errno != EEXIST)
+      stop(std::string("cannot make the folder LLMC_SOFTGPU_EXECUTED=") + executed_folder());
+    atexit(write_executed);
+  }
   functions()[host] = {.module = reinterpret_cast<Module*>(module), .name = name};
 }
 SOFTGPU_API void __cudaRegisterVar(void** module, char* host, char*, const char* name, int, size_t bytes, int, int) {

@@ -1,15 +1,15 @@
-"""Plays the main loop of a kernel of attention on a quarter of a multiprocessor."""
+"""Simulates the main loop of a kernel of attention on one of the four sub-partitions of a multiprocessor."""
 
 from dataclasses import dataclass, field
 
-# Clocks until a result of one of these is there, as microbenchmarks publish them; the play alone uses them.
+# Clocks until a result of one of these is there, as microbenchmarks publish them.
 LATENCY = {"MUFU": 23, "LDS": 30, "LDSM": 33, "SHFL": 24, "S2UR": 25, "S2R": 25, "SYNCS": 25, "LDG": 500, "R2UR": 12}
 OTHER_LATENCY, READ_LATENCY = 20, 8  # of what is not named; until a store or product has read its registers
-TURNS = 12  # of the loop in a play; the first half fills the pipes
+TURNS = 12  # of the loop that are simulated; the first half fills the pipes
 
 
-class Quarter:
-    """Plays the loop's instructions. Each clock one warp issues one: in its order, after its stall, when the scoreboards that
+class SubPartition:
+    """Issues the loop's instructions. Each clock one warp issues one: in its order, after its stall, when the scoreboards that
     it waits for are clear and its unit is free. The tensor core takes products in the order of their issue; a wgmma does not
     hold its warp. Data from TMA and cp.async is there in time."""
 
@@ -34,7 +34,7 @@ class Quarter:
             when += warp.groups[:max(0, len(warp.groups) - int(mark[11:-1]))]
         if mark == "bar_sync" and self.turn is not None:
             return max(when) if self.turn == number else None
-        if mark == "bar_sync" and "," not in i.operands:  # of all warps; else the others are in other quarters
+        if mark == "bar_sync" and "," not in i.operands:  # of all warps; else the others are in other sub-partitions
             for other in self.warps:
                 if other.barriers == warp.barriers:
                     if self.next(other)[1] != "bar_sync":
@@ -76,7 +76,7 @@ class Warp:
     barriers: int = 0  # passed
 
 
-def play(path, warps):
+def simulate(path, warps):
     """Clocks of a turn of all warps, when the pipes have filled."""
-    quarter = Quarter(path, warps)
-    return (-quarter.turns(TURNS // 2) + quarter.turns(TURNS)) / (TURNS - TURNS // 2)
+    part = SubPartition(path, warps)
+    return (-part.turns(TURNS // 2) + part.turns(TURNS)) / (TURNS - TURNS // 2)
