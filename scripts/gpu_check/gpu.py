@@ -52,7 +52,7 @@ class Gpu:
 
 
 def software():
-    """Returns the H100 that dev/softgpu executes on a CPU, or None where scripts/doctor finds no nvcc to build for it."""
+    """Returns the H100 that dev/softgpu executes on a CPU, or None without an nvcc on PATH, in CUDA_HOME or /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME")
     places = (f"{home}/bin/nvcc",) if home else ("nvcc", "/usr/local/cuda/bin/nvcc")
     return Gpu(["the software GPU, an H100", "9.0", "8192", "none"]) if any(map(shutil.which, places)) else None
