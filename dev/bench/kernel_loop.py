@@ -79,7 +79,7 @@ def order_of(path):
 
 
 def works(i):
-    """Whether an instruction is what its loop is there for."""
+    """Says whether an instruction is the purpose of its loop: a product, or an access of 16 bytes."""
     return i.stem in PRODUCTS or i.stem in LOADS + STORES and bytes_of(i.name) == 16
 
 

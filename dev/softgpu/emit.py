@@ -4,7 +4,7 @@ declared width, an instruction a statement, a branch a goto, so the code is as l
 import re
 
 from opcodes import c_type, translate, vector
-from ptx import BYTES, Instruction, Label, PtxError, Registers, Scope, Variable
+from ptx import BYTES, Label, PtxError, Registers, Scope, Variable
 
 ASYNC_PROXY = ("wgmma", "mbarrier")  # a kernel with these has shared memory that more than its threads read
 SPECIAL = {"%laneid": "(thread.linear() % 32)", "%warpid": "(thread.linear() / 32)", "WARP_SZ": "32"}
@@ -121,7 +121,7 @@ class Emitter:
 
     @staticmethod
     def variable(name):
-        """What holds the address of a variable of the module."""
+        """The C++ variable that holds the address of a variable of the module."""
         return "v_" + re.sub(r"\W", "_", name)
 
     def assign(self, operand, t, expression):

@@ -1,5 +1,5 @@
-# What check_cuda and same_program share: sets nvcc, its release, arches (of ARCHES, those that this nvcc knows) and cuobjdump, from the
-# folder of the tree. Sourced after `set -euo pipefail`.
+# check_cuda, same_program and kernel_budget source this file in the folder of the tree, after `set -euo pipefail`. It sets
+# nvcc, its release, arches (those of ARCHES that this nvcc knows) and cuobjdump.
 # shellcheck shell=bash
 unset MAKEFLAGS MAKELEVEL MFLAGS
 nvcc=${CUDA_HOME:+$CUDA_HOME/bin/}nvcc

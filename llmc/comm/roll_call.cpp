@@ -80,7 +80,8 @@ RollCall::RollCall(int rank, int size)
   if (rank_ == 0) listen();
 }
 
-// What arrives after a close makes TCP drop what was sent before. So each side is told first, and then given a moment.
+// Data that arrives after a close makes TCP drop the data that was sent before. So this function first tells each side,
+// and then gives it a moment.
 void RollCall::leave(int64_t how) {
   signs_[size_t(rank_)] = {how, 0, 0, true, false, true};
   for (Connection& c : connections_) {

@@ -161,7 +161,7 @@ const std::string* ptx_for_device(const Module& module) {
   return best;
 }
 
-// Where a variable lies. It begins as zeros.
+// Returns the address of a variable. The first call makes it, of zeros.
 void* variable_of(Module& module, const std::string& name, size_t bytes) {
   void*& p = module.variables[name];
   if (!p) {
@@ -254,9 +254,7 @@ cudaError_t launch(Function& function, dim3 grid, dim3 block, void** arguments, 
     kernel = kernel_of(function);
     if (!kernel) return give(function.error);
     if (const cudaError_t e = refused(function, grid, block, dynamic_shared)) return give(e);
-    if (executed_folder()) {
-      function.launched.insert({block.x * block.y * block.z, u32(dynamic_shared)});
-    }
+    if (executed_folder()) function.launched.insert({block.x * block.y * block.z, u32(dynamic_shared)});
   }
   for (u32 i = 0; i < kernel->parameter_count; ++i)
     memcpy(parameters->bytes + kernel->parameters[i].offset, arguments[i], kernel->parameters[i].bytes);

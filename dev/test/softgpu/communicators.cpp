@@ -43,7 +43,7 @@ ncclResult_t state(ncclComm_t comm) {
   expect("ncclCommGetAsyncError", ncclCommGetAsyncError(comm, &result), ncclSuccess);
   return result;
 }
-// What a call that returned ncclInProgress ends with.
+// Waits until a call that returned ncclInProgress is complete, 10 s at most, and returns its result.
 ncclResult_t end_of_call(ncclComm_t comm) {
   for (int i = 0; i < 10000; ++i) {
     if (const ncclResult_t result = state(comm); result != ncclInProgress) return result;

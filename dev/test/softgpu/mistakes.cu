@@ -279,7 +279,7 @@ const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
        std::thread([&] { result = end(s); }).join();
        return result;
      }},
-    // What a call waits for: no mistakes, but what a program may hang in.
+    // These are no mistakes. The call waits here, so a program may hang in it.
     {"wait_for_room_in_a_stream",
      [] {
        float* p = device(1);
