@@ -72,7 +72,7 @@ std::vector<int32_t> read_tokens(const Safetensors& batch, const char* name, Sha
 
 struct Dump {
   std::string directory;
-  LlamaConfig config;
+  ModelConfig config;
   Recipe recipe;
   Safetensors model, batch, expected;
   std::optional<Safetensors> operands;  // of FP8 products
@@ -88,7 +88,7 @@ struct Dump {
 
   explicit Dump(const std::string& directory)
       : directory(directory),
-        config(LlamaConfig::from_json(Json::read(at(directory, "config.json")), directory)),
+        config(ModelConfig::from_json(Json::read(at(directory, "config.json")), directory)),
         recipe(read_recipe(Json::read(at(directory, "recipe.json")))),
         model(at(directory, "model.safetensors")),
         batch(at(directory, "batch.safetensors")),

@@ -87,7 +87,7 @@ int follow_options(int argc, char** argv, Ranks& ranks) {
 
 std::string help() {
   std::string presets;
-  for (const std::string& preset : LlamaConfig::presets()) presets += " " + preset;
+  for (const std::string& preset : ModelConfig::presets()) presets += " " + preset;
   return options_help("train_llama") + "\nPresets of --model:" + presets + "\n" +
          "\nWhat is computed again and what travels to the host and back, of what backward needs of a block; what is\n"
          "neither is kept on the device, and what is computed again does not travel\n\n" +

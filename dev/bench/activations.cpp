@@ -15,7 +15,7 @@
 namespace {
 
 // By tensor's name, factors with the numbers they belong to.
-std::map<std::string, size_t> activations(const LlamaConfig& config, const Fp8Settings& fp8, size_t tokens) {
+std::map<std::string, size_t> activations(const ModelConfig& config, const Fp8Settings& fp8, size_t tokens) {
   std::map<std::string, size_t> bytes;
   const SavedSizes sizes{config, fp8, DType::bf16, int64_t(tokens), int64_t(tokens), false, true};
   for (const SavedRow& row : saved_rows()) {
@@ -28,7 +28,7 @@ std::map<std::string, size_t> activations(const LlamaConfig& config, const Fp8Se
 }  // namespace
 
 int main(int argc, char** argv) try {
-  LlamaConfig config = LlamaConfig::preset(argc > 1 ? argv[1] : "llama3-8b");
+  ModelConfig config = ModelConfig::preset(argc > 1 ? argv[1] : "llama3-8b");
   const size_t tokens = argc > 2 ? size_t(atoll(argv[2])) : 8192;
   REQUIRE(tokens > 0, "usage: %s [MODEL] [TOKENS]", argv[0]);
   config.L = 1;

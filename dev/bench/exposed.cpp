@@ -11,7 +11,7 @@ namespace {
 constexpr int kChunks = 4, kLayers = 4, kT = 8192;
 
 void print(int tensor, int context, const char* recipe, DType sums, ReplayRates rates) {
-  LlamaConfig config = LlamaConfig::preset("llama3-8b");
+  ModelConfig config = ModelConfig::preset("llama3-8b");
   config.L = kLayers;
   TrainerSettings settings;
   settings.dtype = DType::bf16, settings.B = 1, settings.T = kT, settings.head_chunk = 1024;

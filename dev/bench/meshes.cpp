@@ -52,7 +52,7 @@ struct Steps {
 class Cluster {
  public:
   Cluster(const std::string& model, int T, int nodes, double network, bool fp8 = false)
-      : T(T), world(nodes * kGpus), fp8_(fp8), device_(modelled_device("H100")), config_(LlamaConfig::preset(model)) {
+      : T(T), world(nodes * kGpus), fp8_(fp8), device_(modelled_device("H100")), config_(ModelConfig::preset(model)) {
     config_.max_positions = std::max(config_.max_positions, T);
     rates_ = ReplayRates::of(device_);
     rates_.network_bytes = network;
@@ -87,7 +87,7 @@ class Cluster {
 
   const bool fp8_;  // tensorwise, and weights gathered in it
   const DeviceInfo device_;
-  LlamaConfig config_;
+  ModelConfig config_;
   ReplayRates rates_, public_rates_;
   std::map<Way, Steps> estimates_, wholes_;
 };
@@ -104,7 +104,7 @@ TrainerSettings Cluster::settings_of(const Way& way, int64_t micro_steps) const 
 }
 
 Replay Cluster::replayed(const Way& way, int layers, int64_t micro_steps, const ReplayRates& rates) const {
-  LlamaConfig config = config_;
+  ModelConfig config = config_;
   config.L = layers;
   const TrainerSettings settings = settings_of(way, micro_steps);
   return replay(record_step(config, settings, mesh_of(way), device_, micro_steps, false).record, rates);

@@ -45,11 +45,11 @@ Options options_of(const char* model, const std::string& gpu, const Policy& poli
 }
 
 struct Asked {
-  LlamaConfig config;
+  ModelConfig config;
   TrainerSettings settings;
 };
 Asked asked(const Options& options, const DeviceInfo& device) {
-  LlamaConfig config = open_model(options).config;
+  ModelConfig config = open_model(options).config;
   config.max_positions = std::max<int>(config.max_positions, int(kLongest));  // memory is asked for, not quality
   const RunSettings settings = resolve_settings(options, config, device, 1, 0);
   return {config, trainer_settings(options, settings)};
@@ -99,7 +99,7 @@ void print_choices(const std::string& gpu, const DeviceInfo& device) {
     for (const int64_t T : {4096, 8192, 32768, 131072}) {
       Options options = options_of(model, gpu, kPolicies[0], T);
       options.host_memory_limit = kHost;
-      const LlamaConfig config = asked(options, device).config;
+      const ModelConfig config = asked(options, device).config;
       const Planner planner(options, config, device, Mesh{}, 0, MemoryLimits::elsewhere(options, device, 1));
       std::string chosen;
       try {

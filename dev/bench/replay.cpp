@@ -55,7 +55,7 @@ ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Cha
 struct Recorded {
   DeviceInfo device;
   int world;
-  LlamaConfig config;
+  ModelConfig config;
   RunSettings settings;
   RecordedStep step;
 };
@@ -65,7 +65,7 @@ Recorded record(const Options& options) {
   const int world = int(options.nodes * options.gpus_per_node);
   const Mesh mesh = Mesh::create(world, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                                  int(options.hybrid_shard_degree));
-  const LlamaConfig config = open_model(options).config;
+  const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   return {device, world, config, settings,
           record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps)};

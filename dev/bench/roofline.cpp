@@ -44,14 +44,14 @@ Options options_of(const Setup& s, int B) {
 }
 
 struct Asked {
-  LlamaConfig config;
+  ModelConfig config;
   RunSettings settings;
   TrainerSettings trainer;
   Mesh mesh;
 };
 Asked asked(const Setup& s, const DeviceInfo& device, int B) {
   const Options options = options_of(s, B);
-  const LlamaConfig config = open_model(options).config;
+  const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, s.ranks, 0);
   return {config, settings, trainer_settings(options, settings), Mesh::create(s.ranks, 0)};
 }

@@ -28,7 +28,7 @@ double median_ms(int rounds, const std::function<void()>& body) {
 }
 
 // One query over `keys` keys, as often as the model has layers.
-double attention_ms(Device& device, const LlamaConfig& c, int keys) {
+double attention_ms(Device& device, const ModelConfig& c, int keys) {
   MemoryPlan plan;
   const auto add = [&](const char* name, TensorShape shape) {
     return plan.add(Segment::device, "bench", name, DType::fp32, shape);
@@ -52,7 +52,7 @@ double attention_ms(Device& device, const LlamaConfig& c, int keys) {
 void run(const char* preset, int window) {
   Device device;
   SingleCommunicator communicator;
-  const LlamaConfig config = LlamaConfig::preset(preset);
+  const ModelConfig config = ModelConfig::preset(preset);
   TrainerSettings settings;
   settings.T = window, settings.training = false;
   auto trainer = Trainer::create(device, communicator, config, settings);

@@ -39,7 +39,7 @@ constexpr Way kWays[] = {{"bf16, ZeRO-3", false, false, false},
 
 ReplayRates rates_of(const std::string& gpu, const Model& model, bool ours) {
   const ReplayRates rates = ReplayRates::of(modelled_device(gpu));
-  return ours ? rates : with_public_attention(rates, LlamaConfig::preset(model.name).HD, int(model.T));
+  return ours ? rates : with_public_attention(rates, ModelConfig::preset(model.name).HD, int(model.T));
 }
 
 // Rank 0 of so many nodes.
@@ -51,7 +51,7 @@ Record record_of(const std::string& gpu, const Model& model, const Way& way, int
   if (way.fp8) o.fp8 = "tensorwise", o.fp8_all_gather = way.gather;
   const DeviceInfo device = modelled_device(gpu);
   const Mesh mesh = Mesh::create(world, 0, 1, 1, int(o.hybrid_shard_degree));
-  const LlamaConfig config = open_model(o).config;
+  const ModelConfig config = open_model(o).config;
   const RunSettings settings = resolve_settings(o, config, device, world, 0);
   return record_step(config, trainer_settings(o, settings), mesh, device, 1, false).record;
 }
@@ -67,7 +67,7 @@ Point point_of(const Record& record, const Model& model, const ReplayRates& rate
 void print_table(const std::string& gpu, const Model& model, bool ours) {
   const ReplayRates rates = rates_of(gpu, model, ours);
   printf("%s, %lld x %lld tokens a GPU, %s, attention %s%s\n%-26s", model.title, (long long)model.B, (long long)model.T,
-         gpu.c_str(), attention_text(rates, LlamaConfig::preset(model.name).HD).c_str(),
+         gpu.c_str(), attention_text(rates, ModelConfig::preset(model.name).HD).c_str(),
          ours ? " (ours, predicted)" : " (public)", "");
   for (const int nodes : kNodes) printf(" %18s", format("%d node%s", nodes, nodes == 1 ? "" : "s").c_str());
   printf("\n");

@@ -79,7 +79,7 @@ Arguments arguments_of(int argc, char** argv) {
   return a;
 }
 
-void print_heading(const LlamaConfig& config, const RunSettings& s, const Options& options, int ranks) {
+void print_heading(const ModelConfig& config, const RunSettings& s, const Options& options, int ranks) {
   printf("%s, %d layers, %s parameters: %d rank%s x %lld micro-batch%s of %d sequences of %d tokens, %s%s\n",
          config.name.c_str(), config.L, human_count(double(config.parameters())).c_str(), ranks, ranks == 1 ? "" : "s",
          (long long)s.micro_steps, s.micro_steps == 1 ? "" : "es", s.B, s.T, dtype_name(s.dtype),
@@ -94,7 +94,7 @@ void predict(const Options& options) {
   const DeviceInfo device = modelled_device(options.gpu);
   const int world = options.nodes ? int(options.nodes * options.gpus_per_node) : 1;
   const Mesh mesh = Mesh::create(world, 0, 1, 1, int(options.hybrid_shard_degree));
-  const LlamaConfig config = open_model(options).config;
+  const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, world, 0);
   const RecordedStep step =
       record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
@@ -176,7 +176,7 @@ Measured train(Trainer& trainer, Device& device, const Arguments& a, const RunSe
   return m;
 }
 
-void report(const Measured& m, const LlamaConfig& config, const RunSettings& s, const MeasuredRates& rates,
+void report(const Measured& m, const ModelConfig& config, const RunSettings& s, const MeasuredRates& rates,
             const DeviceInfo& device, int ranks) {
   double sum = 0;
   for (const double seconds : m.seconds) sum += seconds;
@@ -224,7 +224,7 @@ int64_t fitting_layers(Options options, Device& device, Communicator& communicat
   int layers = largest_passing([&](int n) {
     if (n > all) return false;
     options.layers = n;
-    const LlamaConfig config = open_model(options).config;
+    const ModelConfig config = open_model(options).config;
     const RunSettings settings = resolve_settings(options, config, device.info(), mesh.data_ranks(), 0);
     return plan_memory(config, trainer_settings(options, settings), mesh, device.info()).needed_device_bytes() <= room;
   });

@@ -37,8 +37,8 @@ constexpr int kSteps = 2000, kMicroBatches = 2, kB = 1, kT = 128, kWarmup = 100;
 // Twice as high, roundings grow so fast that two right programs are 0.2% apart within 100 steps.
 constexpr double kPeak = 5e-4;
 
-LlamaConfig small_model() {
-  LlamaConfig c = LlamaConfig::preset("tiny");
+ModelConfig small_model() {
+  ModelConfig c = ModelConfig::preset("tiny");
   c.C = 256, c.L = 2, c.NH = 4, c.NKV = 2, c.HD = 64, c.FF = 768, c.V = 256;
   c.tied = false;
   c.check();
@@ -95,7 +95,7 @@ std::vector<T> part(const StoredTensor& tensor, StoredType type, size_t first, s
   return values;
 }
 
-Fp8Settings fp8_of(const std::string& recipe, const LlamaConfig& config) {
+Fp8Settings fp8_of(const std::string& recipe, const ModelConfig& config) {
   Json json = Json::object().set("recipe", recipe);
   if (recipe.starts_with("{")) json = Json::parse(recipe, "RECIPE");
   Fp8Choice choice;
@@ -107,7 +107,7 @@ Fp8Settings fp8_of(const std::string& recipe, const LlamaConfig& config) {
 
 void train(const Ranks& ranks, const std::string& directory, const std::string& fp8, int steps, const std::string& out,
            bool gather) {
-  const LlamaConfig config = LlamaConfig::from_json(Json::read(directory + "/config.json"), directory);
+  const ModelConfig config = ModelConfig::from_json(Json::read(directory + "/config.json"), directory);
   const Json recipe = Json::read(directory + "/recipe.json");
   const Safetensors batches(directory + "/batches.safetensors");
   const StoredTensor &inputs = batches.at("input_ids"), &labels = batches.at("labels", inputs.shape);

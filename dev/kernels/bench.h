@@ -38,18 +38,18 @@ class Bencher {
 
   // The models whose shapes are timed, each with as many tokens as this device takes in a reasonable time.
   struct Workload {
-    LlamaConfig model;
+    ModelConfig model;
     int N;  // tokens
   };
   std::vector<Workload> workloads() const {
-    LlamaConfig small = LlamaConfig::preset("llama3.2-1b");
-    const LlamaConfig large = LlamaConfig::preset("llama3-8b");
+    ModelConfig small = ModelConfig::preset("llama3.2-1b");
+    const ModelConfig large = ModelConfig::preset("llama3-8b");
     if (few_sizes()) {
       small.C = 256, small.NH = 4, small.NKV = 1, small.FF = 512, small.V = 4096;
       return {{small, 128}};
     }
     if (gpu()) return {{small, 8192}, {large, 8192}};
-    return {{LlamaConfig::preset("tiny"), 2048}, {small, 128}, {large, 64}};
+    return {{ModelConfig::preset("tiny"), 2048}, {small, 128}, {large, 64}};
   }
 
   // Times `enqueue` (median of several rounds, each of enough calls to last some milliseconds) and prints one line:

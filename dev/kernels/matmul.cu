@@ -341,7 +341,7 @@ void bench(Bencher& bencher) {
   Stream& stream = bencher.stream;
   DeviceMemory workspace(stream.device(), Matmul::workspace_bytes(stream.device().info()));
   Matmul matmul(stream, workspace.data(), {});
-  const auto time = [&]<class T>(T, const LlamaConfig& model, int N) {
+  const auto time = [&]<class T>(T, const ModelConfig& model, int N) {
     time_sizes<T>(bencher, matmul, "qkv", N, model.qkv_width(), model.C);
     time_sizes<T>(bencher, matmul, "out", N, model.C, model.q_width());
     time_sizes<T>(bencher, matmul, "gate_up", N, 2 * model.FF, model.C);

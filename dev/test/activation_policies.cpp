@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kTokens = 2 * 64;
 
-LlamaConfig small() { return tiny({.L = 5}); }
+ModelConfig small() { return tiny({.L = 5}); }
 
 struct Combination {
   Recompute recompute;
@@ -98,7 +98,7 @@ Memory planned(const MemoryPlan& plan) {
 
 // The same on paper: what a block leaves of a token, by what sends it to the host and whether the block computes again.
 Memory theory(const Combination& c, size_t rest) {
-  const LlamaConfig config = small();
+  const ModelConfig config = small();
   const size_t N = kTokens, e = c.precision == "fp32" ? 4 : 2;
   const auto wide = [&](int width) { return N * size_t(width) * e; };
   // Inputs of products, in FP8: by columns, which are padded to a multiple of 16, or of blocks' 128, with one scale, or

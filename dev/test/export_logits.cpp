@@ -8,7 +8,7 @@
 namespace {
 
 void write_logits(const Ranks& ranks, const Words& words) {
-  const LlamaConfig config = LlamaConfig::from_json(Json::read(words[0] + "/config.json"), words[0]);
+  const ModelConfig config = ModelConfig::from_json(Json::read(words[0] + "/config.json"), words[0]);
   World world(ranks);
   TrainerSettings settings;
   settings.B = 2, settings.T = 61;

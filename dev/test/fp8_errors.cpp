@@ -21,7 +21,7 @@ std::vector<int32_t> tokens_of(const StoredTensor& tensor, size_t batch) {
 
 void compute(const Ranks& ranks, const Words& words) {
   const std::string& directory = words[0];
-  const LlamaConfig config = LlamaConfig::from_json(Json::read(directory + "/config.json"), directory);
+  const ModelConfig config = ModelConfig::from_json(Json::read(directory + "/config.json"), directory);
   const Json quantization = Json::read(directory + "/settings.json").at("quantization");
   const Safetensors model(directory + "/model.safetensors"), batches(directory + "/batches.safetensors");
   const StoredTensor& inputs = batches.at("input_ids");

@@ -25,7 +25,7 @@ using Kind = ProductKind;
 
 constexpr int kMicroSteps = 2;
 
-LlamaConfig small() { return tiny({.L = 2, .NH = 8, .FF = 72, .init_std = 0.08}); }
+ModelConfig small() { return tiny({.L = 2, .NH = 8, .FF = 72, .init_std = 0.08}); }
 
 struct Way {
   std::string name;
@@ -103,7 +103,7 @@ struct Alone {
 // Compares each product's operands as it is enqueued, when all before it was executed. All ranks see the same ones.
 class Observer {
  public:
-  Observer(Device& device, Communicator& communicator, const Mesh& mesh, const LlamaConfig& config,
+  Observer(Device& device, Communicator& communicator, const Mesh& mesh, const ModelConfig& config,
            const TrainerSettings& settings, const std::vector<Alone>& alone)
       : device_(device),
         mesh_(mesh),
@@ -230,7 +230,7 @@ class Observer {
 
   Device& device_;
   const Mesh mesh_;
-  const LlamaConfig config_;  // this rank's part
+  const ModelConfig config_;  // this rank's part
   const TrainerSettings& settings_;
   const std::vector<Alone>& alone_;  // micro-batch by micro-batch
   const std::unique_ptr<Communicator> tensor_, all_;

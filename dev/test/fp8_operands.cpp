@@ -30,7 +30,7 @@ std::string stem_of(int layer, Product product) { return format("layers.%d.%s.",
 // Looks at each product as it is enqueued, when all before it was executed.
 class Observer {
  public:
-  Observer(Device& device, const LlamaConfig& config) : device_(device), config_(config), stream_(device, "observer") {}
+  Observer(Device& device, const ModelConfig& config) : device_(device), config_(config), stream_(device, "observer") {}
 
   void begin_step(NamedArrays weights) {
     weights_ = std::move(weights);
@@ -87,7 +87,7 @@ class Observer {
   }
 
   Device& device_;
-  const LlamaConfig& config_;
+  const ModelConfig& config_;
   Stream stream_;
   NamedArrays weights_;
   std::vector<NamedArrays> micros_;  // of the step
@@ -95,7 +95,7 @@ class Observer {
 };
 
 struct Choices {
-  LlamaConfig config;
+  ModelConfig config;
   TrainerSettings settings;
 };
 
@@ -134,7 +134,7 @@ void write_settings(const std::string& directory, const Fp8Settings& fp8) {
 }
 
 // The operands of all products, before the step that uses them. All ranks call.
-NamedArrays weights_of(Trainer& trainer, const LlamaConfig& config) {
+NamedArrays weights_of(Trainer& trainer, const ModelConfig& config) {
   NamedArrays arrays;
   for (const ParameterInfo& tensor : trainer.layout().tensors) {
     if (!tensor.row->linear) continue;

@@ -14,9 +14,9 @@
 
 namespace {
 
-LlamaConfig odd() { return tiny({.C = 36, .FF = 51, .init_std = 0.05}); }
+ModelConfig odd() { return tiny({.C = 36, .FF = 51, .init_std = 0.05}); }
 
-TrainerSettings settings_of(const std::string& recipe, const LlamaConfig& config, const std::string& skip = "") {
+TrainerSettings settings_of(const std::string& recipe, const ModelConfig& config, const std::string& skip = "") {
   TrainerSettings settings = settings_in(recipe, config, skip);
   settings.B = 1, settings.T = 21;
   return settings;
@@ -117,7 +117,7 @@ void same(const Ranks& ranks, const Words& words) {
 
 void step(const Ranks& ranks, const Words& words) {
   const Checkpoint checkpoint(words[1]);
-  const LlamaConfig config = LlamaConfig::from_json(checkpoint.state().at("model"), "checkpoint");
+  const ModelConfig config = ModelConfig::from_json(checkpoint.state().at("model"), "checkpoint");
   Values values(words, 3);
   TrainerSettings settings = settings_of(values.take("recipe"), config);
   settings.zero_stage = values.number("stage"), settings.micro_steps = 6 / ranks.size;

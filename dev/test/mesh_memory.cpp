@@ -25,11 +25,11 @@ size_t sent_along(const Record& record, const std::string& stream) {
 
 struct Theory {
   size_t N, R;  // tokens of the rank in a micro-batch, and its rows between products
-  const LlamaConfig whole, own;
+  const ModelConfig whole, own;
   const Mesh mesh;
   const size_t sum;  // bytes of one
 
-  Theory(const LlamaConfig& config, const TrainerSettings& s, const Mesh& mesh)
+  Theory(const ModelConfig& config, const TrainerSettings& s, const Mesh& mesh)
       : N(size_t(s.B) * size_t(s.T) / size_t(mesh.context_degree)),
         R(N / size_t(mesh.tensor_degree)),
         whole(config),
@@ -71,7 +71,7 @@ void measure(const Ranks& ranks, const Words& words) {
   const int tensor = std::stoi(words[0]), context = std::stoi(words[1]);
   const Mesh mesh = world.mesh(tensor, context);
   REQUIRE(mesh.data_ranks() == 1, "%s: expected one data rank", mesh.description().c_str());
-  const LlamaConfig config = tiny({.C = 64, .NH = 16, .NKV = 8, .FF = 128, .V = 509});
+  const ModelConfig config = tiny({.C = 64, .NH = 16, .NKV = 8, .FF = 128, .V = 509});
   TrainerSettings settings = settings_in("bf16", config);
   settings.zero_stage = 3, settings.tensor_sums = words[2] == "bf16" ? DType::bf16 : DType::fp32;
   settings.B = 4, settings.T = 256, settings.tensor_chunks = 3;  // whole chunks of the head: padding is not touched

@@ -21,11 +21,11 @@ constexpr double kFirstLoss = 5e-7, kGradient = 1e-5, kNorm = 1e-6, kCurve = 1e-
 
 struct Model {
   std::string name;
-  LlamaConfig config;
+  ModelConfig config;
   int steps;
 };
 
-LlamaConfig small(int NH, int NKV, int V, bool tied) {
+ModelConfig small(int NH, int NKV, int V, bool tied) {
   return tiny({.C = 48, .L = 2, .NH = NH, .NKV = NKV, .FF = 72, .V = V, .tied = tied, .init_std = 0.05});
 }
 

@@ -7,7 +7,7 @@
 #include "llmc/model/fp8.h"
 
 // `skip` names products as "down", of all blocks, or "layers.3.down".
-inline Fp8Settings read_quantization(const Json& json, const LlamaConfig& config) {
+inline Fp8Settings read_quantization(const Json& json, const ModelConfig& config) {
   Fp8Settings s = fp8_settings(
       {json.get_string("recipe"), json.get_string("gradient"), json.at("pow2").as_bool() ? "on" : "off", ""}, config);
   for (const Json& name : json.at("skip").elements())

@@ -10,8 +10,8 @@
 
 namespace {
 
-LlamaConfig model_of(const Checkpoint& checkpoint) {
-  return LlamaConfig::from_json(checkpoint.state().at("model"), "checkpoint");
+ModelConfig model_of(const Checkpoint& checkpoint) {
+  return ModelConfig::from_json(checkpoint.state().at("model"), "checkpoint");
 }
 
 void save_again(const Ranks& ranks, const Words& words) {

@@ -30,7 +30,7 @@ Json measured(Trainer& trainer, const std::string& items, ChoiceFormat format, c
 
 void score(const Ranks& ranks, const Words& words) {
   const std::string &directory = words[0], &items = words[1], &text = words[2];
-  const LlamaConfig config = LlamaConfig::from_json(Json::read(directory + "/config.json"), directory);
+  const ModelConfig config = ModelConfig::from_json(Json::read(directory + "/config.json"), directory);
   World world(ranks);
   TrainerSettings settings;
   settings.B = 3, settings.T = std::stoi(words[3]), settings.training = false;

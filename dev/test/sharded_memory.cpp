@@ -20,7 +20,7 @@
 
 namespace {
 
-LlamaConfig model_of(const std::string& model) {
+ModelConfig model_of(const std::string& model) {
   Options options;
   options.model = model;
   return open_model(options).config;
@@ -29,7 +29,7 @@ LlamaConfig model_of(const std::string& model) {
 // ---------------------------------------------------------------------------------------------- touched
 
 // Sharing out adds buffers, but no exceptions: what pads a unit or a part is 0 and is moved with it.
-void require_touched(World& world, const LlamaConfig& config, TrainerSettings settings, const std::string& degree) {
+void require_touched(World& world, const ModelConfig& config, TrainerSettings settings, const std::string& degree) {
   settings.snapshot = true;
   Training training(world, config, settings, world.mesh(1, 1, std::stoi(degree)));
   training.use_all();
@@ -88,7 +88,7 @@ struct Theory {
   }
 };
 
-void plan_stage(World& world, const LlamaConfig& c, DType dtype, int stage) {
+void plan_stage(World& world, const ModelConfig& c, DType dtype, int stage) {
   TrainerSettings settings;
   settings.dtype = dtype, settings.zero_stage = stage, settings.T = 64;
   const auto trainer = world.trainer(c, settings);

@@ -65,7 +65,7 @@ void check_plan(const Training& training, const Choice& choice) {
 }
 
 Trained train(World& world, const Choice& choice) {
-  const LlamaConfig config = tiny({.tied = choice.tied});
+  const ModelConfig config = tiny({.tied = choice.tied});
   TrainerSettings settings = settings_in(dtype_name(choice.dtype), config);
   settings.zero_stage = choice.stage, settings.snapshot = true, settings.seed = 11;
   settings.state = {choice.master, choice.moments, choice.state_on_host, choice.gradients_on_host, choice.piece};

@@ -27,7 +27,7 @@ struct Kind {
   bool tied = false, packed = false;
   int degree = 0;  // of hybrid sharding
 
-  LlamaConfig config() const { return tiny({.C = 48, .L = 4, .FF = 64, .tied = tied}); }
+  ModelConfig config() const { return tiny({.C = 48, .L = 4, .FF = 64, .tied = tied}); }
   // Behind which step, or with it: delayed scales are known in the third, which is recorded here.
   int captured() const { return settings.fp8.delayed() ? kRecorded + 1 : 0; }
 };

@@ -16,7 +16,7 @@ namespace {
 
 struct Configuration {
   std::string name;
-  LlamaConfig model;
+  ModelConfig model;
   TrainerSettings settings;
   int ranks = 1, tensor = 1, context = 1, hybrid = 0;
   bool on_cpu = false;  // launch shapes of the CPU backend
@@ -136,7 +136,7 @@ class Configurations {
 
  private:
   Configuration& add(const std::string& name, const std::string& precision, const TinyModel& model = {}) {
-    const LlamaConfig config = tiny(model);
+    const ModelConfig config = tiny(model);
     return all.emplace_back(Configuration{name + " " + precision, config, settings_in(precision, config)});
   }
 

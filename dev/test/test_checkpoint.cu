@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-LlamaConfig odd(bool tied) { return tiny({.C = 24, .L = 2, .NH = 3, .NKV = 1, .FF = 20, .V = 37, .tied = tied}); }
+ModelConfig odd(bool tied) { return tiny({.C = 24, .L = 2, .NH = 3, .NKV = 1, .FF = 20, .V = 37, .tied = tied}); }
 
 // A place in a group, without the group.
 class Place : public Communicator {
@@ -35,7 +35,7 @@ float number_at(StateKind kind, const std::string& tensor, size_t i) {
 Json state_of(int64_t step) { return Json::object().set("step", step); }
 
 // A checkpoint of so many ranks, of which `shard` share one copy of the model.
-void write_checkpoint(const std::string& path, const LlamaConfig& config, int ranks, int shard) {
+void write_checkpoint(const std::string& path, const ModelConfig& config, int ranks, int shard) {
   const ParameterLayout layout(config, shard);
   for (int rank = 0; rank < ranks; ++rank) {
     Place gather(rank % shard, shard), replicate(rank / shard, ranks / shard);
@@ -57,7 +57,7 @@ void write_checkpoint(const std::string& path, const LlamaConfig& config, int ra
 }
 
 // Elements of tensors that are not what write_checkpoint wrote.
-size_t wrong_elements(const Checkpoint& checkpoint, const LlamaConfig& config) {
+size_t wrong_elements(const Checkpoint& checkpoint, const ModelConfig& config) {
   size_t wrong = 0;
   std::vector<float> numbers;
   for (const ParameterInfo& t : ParameterLayout(config).tensors)
@@ -158,7 +158,7 @@ TEST_CASE("every element is written once, whatever the mesh, and read in any pie
       CAPTURE(tied);
       CAPTURE(ranks);
       CAPTURE(shard);
-      const LlamaConfig config = odd(tied);
+      const ModelConfig config = odd(tied);
       const std::string path = folder / format("step-%08d", ++number);
       write_checkpoint(path, config, ranks, shard);
       CHECK(refusal(path) == "");

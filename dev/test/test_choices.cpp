@@ -8,7 +8,7 @@
 
 namespace {
 
-TextCodec byte_codec() { return TextCodec::open("", "", "", LlamaConfig::preset("tiny")); }
+TextCodec byte_codec() { return TextCodec::open("", "", "", ModelConfig::preset("tiny")); }
 
 std::string text_of(const std::vector<int32_t>& tokens, int first, int last) {
   return {tokens.begin() + first, tokens.begin() + last};
@@ -112,7 +112,7 @@ TEST_CASE("a file that is none says where") {
 }
 
 TEST_CASE("a model without a tokenizer is not asked") {
-  LlamaConfig config = LlamaConfig::preset("tiny");
+  ModelConfig config = ModelConfig::preset("tiny");
   config.V = 50257;
   const TextCodec numbers = TextCodec::open("", "", "", config);
   says(error_of([&] { read_choices("x", kLlmc, numbers); }), "the model has no tokenizer here");

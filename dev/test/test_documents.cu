@@ -26,7 +26,7 @@ Row cut(const DocumentRule& rule, const Tokens& stream) {
 }
 
 std::string rule_error(const std::string& pattern, int64_t token, int bos) {
-  LlamaConfig config = LlamaConfig::preset("tiny");
+  ModelConfig config = ModelConfig::preset("tiny");
   config.bos = bos;
   return error_of([&] { document_rule(pattern, token, config); });
 }
@@ -49,7 +49,7 @@ TEST_CASE("documents that end with a token") {
 TEST_CASE("the token that tells documents apart: asked for, the shards' manifest's, the model's") {
   TemporaryFolder folder;
   const std::string shard = write_shard(folder / "a.bin", std::vector<uint16_t>{1, 2, 3});
-  LlamaConfig config = LlamaConfig::preset("tiny");
+  ModelConfig config = ModelConfig::preset("tiny");
   config.bos = 3;
   CHECK(document_rule(shard, -1, config).token == 3);
   write_file(
@@ -109,7 +109,7 @@ TEST_CASE("the token that tells documents apart is looked for") {
 
 TEST_CASE("shards in several folders are told apart in the same way") {
   TemporaryFolder folder;
-  LlamaConfig config = LlamaConfig::preset("tiny");
+  ModelConfig config = ModelConfig::preset("tiny");
   for (const char* name : {"a", "b"}) {
     std::filesystem::create_directory(folder / name);
     write_shard(folder / name + "/x.bin", std::vector<uint16_t>{1, 2, 3});
@@ -178,7 +178,7 @@ TEST_CASE("each of several documents in a row has the logits that it has alone")
   World world;
   TrainerSettings settings;
   settings.B = 2, settings.T = 40;
-  const LlamaConfig config = tiny();
+  const ModelConfig config = tiny();
   Training trainer(world, config, settings);
   const std::vector<std::vector<int>> lengths = {{1, 17, 22}, {40}};
   Tokens tokens, positions;

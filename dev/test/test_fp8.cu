@@ -16,7 +16,7 @@
 
 namespace {
 
-LlamaConfig odd() { return tiny(); }
+ModelConfig odd() { return tiny(); }
 
 Fp8Settings settings_of(const char* recipe, const char* skip = "") { return settings_in(recipe, odd(), skip).fp8; }
 
@@ -147,7 +147,7 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
     for (const char* skip : {"", "layers.1.mlp.down_proj"}) {
       CAPTURE(ranks);
       CAPTURE(skip);
-      const LlamaConfig config = tiny({.L = 5});
+      const ModelConfig config = tiny({.L = 5});
       TrainerSettings settings = settings_in("tensorwise", config, skip);
       settings.zero_stage = 3;
       const Mesh mesh = Mesh::create(ranks, ranks - 1);

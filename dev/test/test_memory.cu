@@ -32,7 +32,7 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
     World world;
     if (world.device.info().gpu) return;  // whose memory nobody poisons
     const TinyModel small{.tied = kind.tied}, whole{.C = 128, .NH = 4, .NKV = 2, .HD = 32, .FF = 128};
-    const LlamaConfig config = tiny(kind.whole_blocks ? whole : small);
+    const ModelConfig config = tiny(kind.whole_blocks ? whole : small);
     TrainerSettings settings = settings_in(kind.name, config, kind.skip);
     settings.fp8_stats = 1;
     Training training(world, config, settings);

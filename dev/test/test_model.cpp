@@ -26,7 +26,7 @@ Json newest() {
 Json with(Json json, const char* key, Json value) { return json.set(key, std::move(value)); }
 
 std::string refusal(const Json& json) {
-  return error_of([&] { LlamaConfig::from_json(json, "test"); });
+  return error_of([&] { ModelConfig::from_json(json, "test"); });
 }
 
 }  // namespace
@@ -38,17 +38,17 @@ TEST_CASE("presets have their published numbers of parameters") {
   };
   for (const auto& [name, parameters] : published) {
     CAPTURE(name);
-    CHECK(LlamaConfig::preset(name).parameters() == parameters);
+    CHECK(ModelConfig::preset(name).parameters() == parameters);
   }
-  const int64_t tiny = LlamaConfig::preset("tiny").parameters();
+  const int64_t tiny = ModelConfig::preset("tiny").parameters();
   CHECK(tiny >= 700'000);
   CHECK(tiny <= 1'000'000);
-  for (const std::string& name : LlamaConfig::presets()) LlamaConfig::preset(name).check();
-  says(error_of([] { LlamaConfig::preset("llama3-8"); }), "did you mean llama3-8b");
+  for (const std::string& name : ModelConfig::presets()) ModelConfig::preset(name).check();
+  says(error_of([] { ModelConfig::preset("llama3-8"); }), "did you mean llama3-8b");
 }
 
 TEST_CASE("the newest names of Hugging Face's config") {
-  const LlamaConfig c = LlamaConfig::from_json(newest(), "test");
+  const ModelConfig c = ModelConfig::from_json(newest(), "test");
   CHECK(std::vector{c.C, c.L, c.NH, c.NKV, c.HD, c.FF, c.V} == std::vector{64, 2, 4, 2, 24, 96, 101});
   CHECK(c.norm_eps == 1e-5);
   CHECK(c.tied);
@@ -71,21 +71,21 @@ TEST_CASE("the older names mean the same") {
                               .set("low_freq_factor", 1.0)
                               .set("high_freq_factor", 4.0)
                               .set("original_max_position_embeddings", 128));
-  const LlamaConfig a = LlamaConfig::from_json(newest(), "a"), b = LlamaConfig::from_json(old, "b");
+  const ModelConfig a = ModelConfig::from_json(newest(), "a"), b = ModelConfig::from_json(old, "b");
   CHECK(a.to_json() == b.to_json());
 }
 
 TEST_CASE("a config that is written reads back") {
-  for (const std::string& name : LlamaConfig::presets()) {
+  for (const std::string& name : ModelConfig::presets()) {
     CAPTURE(name);
-    const Json json = LlamaConfig::preset(name).to_json();
-    CHECK(LlamaConfig::from_json(Json::parse(json.dump(2), name), name).to_json() == json);
+    const Json json = ModelConfig::preset(name).to_json();
+    CHECK(ModelConfig::from_json(Json::parse(json.dump(2), name), name).to_json() == json);
   }
 }
 
 TEST_CASE("the model that benchmarks give to PyTorch is the preset") {
-  LlamaConfig file = LlamaConfig::from_json(Json::read("dev/bench/llama3.2-1b.json"), "file");
-  LlamaConfig preset = LlamaConfig::preset("llama3.2-1b");
+  ModelConfig file = ModelConfig::from_json(Json::read("dev/bench/llama3.2-1b.json"), "file");
+  ModelConfig preset = ModelConfig::preset("llama3.2-1b");
   file.name = preset.name;
   file.bos = preset.bos, file.eos = preset.eos;  // which the file does not name
   CHECK(file.to_json() == preset.to_json());
@@ -149,19 +149,19 @@ TEST_CASE("public models' configs are taken") {
     CHECK(refusal(model.at("config")) == "");
     // Fine-tuning tools add keys like these.
     CHECK(refusal(with(with(model.at("config"), "use_mrope", false), "temperature", 0.6)) == "");
-    CHECK(LlamaConfig::from_json(model.at("config"), "public").parameters() == model.get_int("parameters"));
+    CHECK(ModelConfig::from_json(model.at("config"), "public").parameters() == model.get_int("parameters"));
   }
   CHECK(taken == 38);
 }
 
 TEST_CASE("pad_token_id is kept") {
-  CHECK(!LlamaConfig::from_json(newest(), "test").to_json().contains("pad_token_id"));
-  CHECK(LlamaConfig::from_json(with(newest(), "pad_token_id", 7), "test").to_json().get_int("pad_token_id") == 7);
+  CHECK(!ModelConfig::from_json(newest(), "test").to_json().contains("pad_token_id"));
+  CHECK(ModelConfig::from_json(with(newest(), "pad_token_id", 7), "test").to_json().get_int("pad_token_id") == 7);
 }
 
 TEST_CASE("the layout places every weight once, fused ones side by side") {
   for (bool tied : {false, true}) {
-    LlamaConfig config = LlamaConfig::from_json(with(newest(), "tie_word_embeddings", tied), "test");
+    ModelConfig config = ModelConfig::from_json(with(newest(), "tie_word_embeddings", tied), "test");
     const ParameterLayout layout(config);
     int64_t parameters = 0;
     size_t end = 0;
@@ -192,7 +192,7 @@ TEST_CASE("the layout places every weight once, fused ones side by side") {
 TEST_CASE("the parts of units hold every element of every weight once, for any number of parts") {
   for (const bool tied : {false, true})
     for (const int parts : {1, 2, 3, 4, 7, 8, 64}) {
-      LlamaConfig config = LlamaConfig::preset("tiny");
+      ModelConfig config = ModelConfig::preset("tiny");
       config.C = 40, config.L = 2, config.NH = 6, config.HD = 16, config.FF = 52, config.V = 97, config.tied = tied;
       const ParameterLayout layout(config, parts);
       CAPTURE(parts);
@@ -224,7 +224,7 @@ TEST_CASE("the ranks of a tensor-parallel group hold every element, copies as of
   for (const bool tied : {false, true})
     for (const int NKV : {1, 2, 8})
       for (const int degree : {1, 2, 4, 8}) {
-        LlamaConfig config = LlamaConfig::preset("tiny");
+        ModelConfig config = ModelConfig::preset("tiny");
         config.C = 40, config.L = 2, config.NH = 8, config.NKV = NKV, config.HD = 16, config.FF = 56, config.V = 97;
         config.tied = tied;
         CAPTURE(NKV);
@@ -271,7 +271,7 @@ TEST_CASE("the ranks of a tensor-parallel group hold every element, copies as of
 }
 
 TEST_CASE("a degree of tensor parallelism that does not fit is refused with those that would") {
-  const LlamaConfig config = LlamaConfig::preset("llama3-8b");
+  const ModelConfig config = ModelConfig::preset("llama3-8b");
   const auto refusal = [&](int degree) { return error_of([&] { config.tensor_part(degree, 0); }); };
   says(refusal(3), "choose one of: 1, 2, 4, 8, 16, 32");
   says(refusal(64), "32 query heads");
@@ -305,7 +305,7 @@ TEST_CASE("sequences that are shared out: each token of one rank, and as many pa
 }
 
 TEST_CASE("FLOPs a token are 6 N and attention") {
-  const LlamaConfig c = LlamaConfig::preset("llama3-8b");
+  const ModelConfig c = ModelConfig::preset("llama3-8b");
   const double products = double(c.parameters()) - double(c.V) * c.C - (2.0 * c.L + 1) * c.C;
   CHECK(c.flops_per_token(8192, false) == 6 * products + 12.0 * c.L * c.q_width() * 8192);
   CHECK(c.flops_per_token(8192, true) == 6 * products + 6.0 * c.L * c.q_width() * 8192);

@@ -66,7 +66,7 @@ Words remarks(const Words& arguments, int ranks = 1, const char* gpu = "H100") {
   const DeviceInfo device = gpu ? modelled_device(gpu) : DeviceInfo();
   const Mesh mesh = Mesh::create(ranks, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                                  int(options.hybrid_shard_degree));
-  const LlamaConfig config = open_model(options).config;
+  const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 100000);
   return idle_options(options, {options, settings, config, device, mesh});
 }
@@ -118,7 +118,7 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
 
 TEST_CASE("each word that an option needs is a condition of the trainer's") {
   const Options options;
-  const LlamaConfig config = open_model(options).config;
+  const ModelConfig config = open_model(options).config;
   const DeviceInfo device = modelled_device("H100");
   const RunSettings settings = resolve_settings(options, config, device, 1, 100000);
   const Mesh mesh;

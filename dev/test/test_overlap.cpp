@@ -31,7 +31,7 @@ constexpr Case kCases[] = {{2, 1, false, DType::bf16},
                            {2, 2, false}};
 
 Record recorded(const Case& c) {
-  LlamaConfig config = LlamaConfig::preset("llama3-8b");
+  ModelConfig config = ModelConfig::preset("llama3-8b");
   config.L = kLayers;
   TrainerSettings settings;
   settings.dtype = DType::bf16, settings.B = 1, settings.T = 8192, settings.tensor_chunks = kChunks;

@@ -19,7 +19,7 @@ namespace {
 using Entry = Record::Entry;
 using Kind = Record::Entry::Kind;
 
-LlamaConfig small(int layers) { return tiny({.L = layers}); }
+ModelConfig small(int layers) { return tiny({.L = layers}); }
 
 TrainerSettings sharded(int stage) {
   TrainerSettings settings;
@@ -186,7 +186,7 @@ TEST_CASE("a start writes no byte twice, and of weights and moments this rank's"
         CAPTURE(stage);
         Device device(modelled_device("H100"));
         RecordingCommunicator communicator(1, Communicator::first_ranks(3));
-        LlamaConfig config = small(3);
+        ModelConfig config = small(3);
         config.tied = tied;
         TrainerSettings settings = sharded(stage);
         settings.dtype = dtype;
@@ -223,7 +223,7 @@ TEST_CASE("a replay: what is independent overlaps, what is ordered does not") {
   TrainerSettings settings = sharded(3);
   settings.dtype = DType::bf16;
   settings.T = 4096, settings.B = 1;
-  const RecordedStep step = record_step(LlamaConfig::preset("llama3.2-1b"), settings, mesh, modelled_device("H100"), 2);
+  const RecordedStep step = record_step(ModelConfig::preset("llama3.2-1b"), settings, mesh, modelled_device("H100"), 2);
   const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
   const Replay replayed = replay(step.record, rates);
   double traffic = 0;
@@ -337,7 +337,7 @@ TEST_CASE("a step of many micro-batches is replayed by records of one and two") 
     const Mesh mesh = Mesh::create(32, 0, c.tensor, c.context);
     TrainerSettings settings = sharded(c.stage);
     settings.dtype = DType::bf16, settings.T = 4096, settings.B = 1, settings.micro_steps = 6;
-    const LlamaConfig config = LlamaConfig::preset("llama3.2-1b");
+    const ModelConfig config = ModelConfig::preset("llama3.2-1b");
     const auto replayed = [&](const Record& record) { return replay(record, rates); };
     const Replay whole = replayed(record_step(config, settings, mesh, device, 6, false).record),
                  step = replay_step(config, settings, mesh, device, 6, replayed);

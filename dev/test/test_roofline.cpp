@@ -22,7 +22,7 @@ using Entry = Record::Entry;
 using Kind = Record::Entry::Kind;
 
 struct Step {
-  LlamaConfig config;
+  ModelConfig config;
   RunSettings settings;
   Record record;
   double tokens;  // of a rank
@@ -36,7 +36,7 @@ Step step_of(const std::string& words, int ranks = 1) {
   const DeviceInfo device = modelled_device("H100");
   const Mesh mesh = Mesh::create(ranks, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                                  int(options.hybrid_shard_degree));
-  const LlamaConfig config = open_model(options).config;
+  const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   const Record record =
       record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps).record;
@@ -106,7 +106,7 @@ TEST_CASE("FLOPs of a step are those of the formulas on paper") {
         "--model llama3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 rowwise-hp-wgrad"}) {
     CAPTURE(options);
     const Step step = step_of(options);
-    const LlamaConfig& config = step.config;
+    const ModelConfig& config = step.config;
     const int T = step.settings.T;
     const double products = step.split[WorkClass::product].flops + step.split[WorkClass::fp8_product].flops,
                  attention = step.split[WorkClass::attention].flops;

@@ -14,8 +14,8 @@ constexpr int kWindow = 96;
 
 struct Model : Training {
   Model(World& world, bool training, float std = 0.2f) : Training(world, config_with(std), settings_for(training)) {}
-  static LlamaConfig config_with(float std) {
-    LlamaConfig config = LlamaConfig::preset("tiny");
+  static ModelConfig config_with(float std) {
+    ModelConfig config = ModelConfig::preset("tiny");
     config.init_std = double(std);  // far from uniform
     return config;
   }

@@ -7,7 +7,7 @@ namespace {
 RunSettings settings(const char* model, bool loaded, double lr = kAuto) {
   Options options;
   options.lr = lr;
-  return resolve_settings(options, LlamaConfig::preset(model), DeviceInfo{}, 1, 1'000'000, loaded);
+  return resolve_settings(options, ModelConfig::preset(model), DeviceInfo{}, 1, 1'000'000, loaded);
 }
 
 bool tells(const RunSettings& s, const std::string& text) {

@@ -18,8 +18,8 @@ namespace {
 
 const std::string kTokenizers = "dev/test/tokenizers/";
 
-LlamaConfig config_of(int V) {
-  LlamaConfig config = LlamaConfig::preset("tiny");
+ModelConfig config_of(int V) {
+  ModelConfig config = ModelConfig::preset("tiny");
   config.V = V;
   return config;
 }
@@ -165,7 +165,7 @@ TEST_CASE("what begins a document is what the files beside the tokenizer name") 
 TEST_CASE("the tokenizer of an exported model of bytes leaves text as bytes") {
   TemporaryFolder folder;
   for (const int V : {97, 256}) {
-    const LlamaConfig config = config_of(V);
+    const ModelConfig config = config_of(V);
     const std::string at = folder / std::to_string(V);
     fs::create_directories(at);
     TokenizerFiles(TextCodec::open("", "", "", config), config).write(at);

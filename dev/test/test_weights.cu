@@ -7,9 +7,9 @@
 
 namespace {
 
-LlamaConfig small(bool tied) { return tiny({.L = 2, .tied = tied}); }
+ModelConfig small(bool tied) { return tiny({.L = 2, .tied = tied}); }
 
-Training trainer_for(World& world, const LlamaConfig& config, DType dtype, const std::optional<Init>& init = {}) {
+Training trainer_for(World& world, const ModelConfig& config, DType dtype, const std::optional<Init>& init = {}) {
   TrainerSettings settings;
   settings.dtype = dtype;
   settings.B = 2, settings.T = 9;
@@ -24,13 +24,13 @@ TEST_CASE("weights survive export and import bit for bit") {
     for (DType dtype : {DType::fp32, DType::bf16}) {
       CAPTURE(tied);
       TemporaryFolder scratch;
-      const LlamaConfig config = small(tied);
+      const ModelConfig config = small(tied);
       Training first = trainer_for(world, config, dtype, Init::depth_scaled);
       // A step makes masters that bf16 cannot hold: the export must keep them all the same.
       first.train(1);
       first->save(scratch / "a");
 
-      Training second = trainer_for(world, LlamaConfig::from_json(Json::read(scratch / "a/config.json"), "a"), dtype);
+      Training second = trainer_for(world, ModelConfig::from_json(Json::read(scratch / "a/config.json"), "a"), dtype);
       second->load(Safetensors(scratch / "a"));
       second->save(scratch / "b");
       const Safetensors a(scratch / "a"), b(scratch / "b");
@@ -49,7 +49,7 @@ TEST_CASE("weights survive export and import bit for bit") {
 TEST_CASE("initial weights depend on the seed and the name alone") {
   World world;
   Training a = trainer_for(world, small(false), DType::fp32);
-  LlamaConfig deeper = small(true);
+  ModelConfig deeper = small(true);
   deeper.L = 3;
   Training b = trainer_for(world, deeper, DType::bf16);
   a->initialize(Init::normal, 1);
@@ -68,23 +68,23 @@ TEST_CASE("weights that do not fit are refused by name") {
   trainer->initialize(Init::normal, 1);
   trainer->save(scratch / "a");
   const Safetensors weights(scratch / "a");
-  LlamaConfig wider = small(false);
+  ModelConfig wider = small(false);
   wider.FF = 56;
-  const auto refusal = [&](const LlamaConfig& config) {
+  const auto refusal = [&](const ModelConfig& config) {
     return error_of([&] { trainer_for(world, config, DType::fp32)->load(weights); });
   };
   CHECK(refusal(wider).find("gate_proj") != std::string::npos);
-  LlamaConfig deeper = small(false);
+  ModelConfig deeper = small(false);
   deeper.L = 3;
   CHECK(refusal(deeper).find("model.layers.2") != std::string::npos);
-  LlamaConfig shallower = small(false);
+  ModelConfig shallower = small(false);
   shallower.L = 1;
   CHECK(refusal(shallower).empty());
 }
 
 TEST_CASE("a head that is stored in a tied model is the embedding, or refused") {
   World world;
-  const LlamaConfig untied = small(false), tied = small(true);
+  const ModelConfig untied = small(false), tied = small(true);
   Training trainer = trainer_for(world, untied, DType::fp32);
   trainer->initialize(Init::normal, 1);
   std::vector<float> embedding = trainer->weights("model.embed_tokens.weight");

@@ -31,8 +31,8 @@ struct TinyModel {
   bool tied = false;
   double init_std = 0.02;
 };
-inline LlamaConfig tiny(const TinyModel& m = {}) {
-  LlamaConfig c = LlamaConfig::preset("tiny");
+inline ModelConfig tiny(const TinyModel& m = {}) {
+  ModelConfig c = ModelConfig::preset("tiny");
   c.C = m.C, c.L = m.L, c.NH = m.NH, c.NKV = m.NKV, c.HD = m.HD, c.FF = m.FF, c.V = m.V;
   c.tied = m.tied, c.init_std = m.init_std;
   return c;
@@ -41,7 +41,7 @@ inline LlamaConfig tiny(const TinyModel& m = {}) {
 inline constexpr const char* kRecipes[] = {"tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
 
 // Two micro-batches of 2 x 64 tokens, the head's chunk, in fp32, in bf16 or with the products of an FP8 recipe.
-inline TrainerSettings settings_in(const std::string& precision, const LlamaConfig& config,
+inline TrainerSettings settings_in(const std::string& precision, const ModelConfig& config,
                                    const std::string& skip = "") {
   TrainerSettings s;
   s.dtype = precision == "fp32" ? DType::fp32 : DType::bf16;
@@ -85,10 +85,10 @@ struct World {
     return Mesh::create(ranks.size, ranks.rank, tensor, context, hybrid);
   }
   // Planned, without memory.
-  std::unique_ptr<Trainer> trainer(const LlamaConfig& config, const TrainerSettings& settings) {
+  std::unique_ptr<Trainer> trainer(const ModelConfig& config, const TrainerSettings& settings) {
     return trainer(config, settings, mesh());
   }
-  std::unique_ptr<Trainer> trainer(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh) {
+  std::unique_ptr<Trainer> trainer(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh) {
     return Trainer::create(device, *communicator, config, settings, mesh);
   }
 
@@ -125,7 +125,7 @@ inline void require_same(const std::string& what, const Trained& got, const Trai
 
 // A trainer on its way, with weights of seed 7, or without any yet.
 struct Training {
-  Training(World& world, const LlamaConfig& config, const TrainerSettings& settings,
+  Training(World& world, const ModelConfig& config, const TrainerSettings& settings,
            const std::optional<Mesh>& mesh = {}, const std::optional<Init>& init = Init::normal)
       : world(world),
         config(config),
@@ -197,7 +197,7 @@ struct Training {
   }
 
   World& world;
-  const LlamaConfig config;
+  const ModelConfig config;
   const TrainerSettings settings;
   const Mesh mesh;
   std::unique_ptr<Trainer> trainer;
@@ -206,7 +206,7 @@ struct Training {
   Trained trained;
 };
 
-inline Trained train(World& world, const LlamaConfig& config, const TrainerSettings& settings, int steps,
+inline Trained train(World& world, const ModelConfig& config, const TrainerSettings& settings, int steps,
                      const std::optional<Mesh>& mesh = {}) {
   Training training(world, config, settings, mesh);
   training.train(steps);

@@ -32,7 +32,7 @@ Offload offload_named(const std::string& name) {
   fail("--activation-offload %s: expected %s", name.c_str(), names_from(kOffloads, 0).c_str());
 }
 
-Storage storage_of(const SavedRow& row, int layer, const ActivationPolicy& policy, const LlamaConfig& config) {
+Storage storage_of(const SavedRow& row, int layer, const ActivationPolicy& policy, const ModelConfig& config) {
   if (policy.recomputes(layer) && row.recomputes_from != Recompute::none && policy.recompute >= row.recomputes_from)
     return Storage::recomputed;
   return policy.offloads(config) && policy.offload >= row.offloads_from ? Storage::offloaded : Storage::kept;
@@ -99,7 +99,7 @@ std::string numbers(const std::vector<int>& layers) {
 
 }  // namespace
 
-std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8,
+std::string describe_activations(const ActivationPolicy& policy, const ModelConfig& config, const Fp8Settings& fp8,
                                  int tensor_degree) {
   std::vector<std::pair<std::string, std::vector<int>>> kinds;
   for (int layer = 0; layer < config.L; ++layer) {

@@ -24,14 +24,14 @@ struct ActivationPolicy {
   bool poison = false;
 
   bool recomputes(int layer) const { return recompute != Recompute::none && layer % recompute_every == 0; }
-  bool offloads(const LlamaConfig& config) const { return offload != Offload::none && horizon < config.L; }
+  bool offloads(const ModelConfig& config) const { return offload != Offload::none && horizon < config.L; }
 };
 
 Recompute recompute_named(const std::string& name);
 Offload offload_named(const std::string& name);
 
 enum class Storage { kept, recomputed, offloaded };
-Storage storage_of(const SavedRow& row, int layer, const ActivationPolicy& policy, const LlamaConfig& config);
+Storage storage_of(const SavedRow& row, int layer, const ActivationPolicy& policy, const ModelConfig& config);
 
 // Returns a table for people: the storage of each tensor for each value of both options, one line for tensors with the
 // same storage.
@@ -39,5 +39,5 @@ std::string activation_table();
 
 // Returns "kept: x, …; computed again: …; on the host: …, 2 blocks' on the device", one line for each kind of block.
 // Two exceptions are not described: the last block recomputes nothing, and the last `horizon` blocks offload nothing.
-std::string describe_activations(const ActivationPolicy& policy, const LlamaConfig& config, const Fp8Settings& fp8,
+std::string describe_activations(const ActivationPolicy& policy, const ModelConfig& config, const Fp8Settings& fp8,
                                  int tensor_degree);

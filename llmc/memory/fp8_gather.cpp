@@ -6,7 +6,7 @@
 #include "llmc/base/error.h"
 #include "llmc/kernels/initialize.h"
 
-Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
+Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config,
                      const ParameterLayout& layout, const Sharding& sharding, Fp8Scales& scales, int slots,
                      Stream& gather_stream)
     : settings_(settings),

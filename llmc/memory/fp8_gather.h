@@ -23,7 +23,7 @@
 class Fp8Gather {
  public:
   // Gathered blocks use slots 0 .. slots-1 in turn.
-  Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, const ParameterLayout& layout,
+  Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, const ParameterLayout& layout,
             const Sharding& sharding, Fp8Scales& scales, int slots, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProducts), in symmetric memory, holds
   // the amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
@@ -58,7 +58,7 @@ class Fp8Gather {
   void for_product_stretches(int layer, F&& f) const;
 
   const Fp8Settings& settings_;
-  const LlamaConfig& config_;
+  const ModelConfig& config_;
   const ParameterLayout& layout_;
   const Sharding sharding_;
   Fp8Scales& scales_;

@@ -6,7 +6,7 @@
 #include "llmc/base/error.h"
 #include "llmc/kernels/quantize.h"
 
-Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
+Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int64_t count_every,
                      Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream)
     : settings_(settings),
       tensors_(config.L * kProducts * kRoles),

@@ -24,7 +24,7 @@
 class Fp8Scales {
  public:
   // Each `count_every`th step is counted; 0: no step is.
-  Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int64_t count_every,
+  Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int64_t count_every,
             Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream);
   Fp8Scales(const Fp8Scales&) = delete;
   // Call this once the plan has memory. `state`, on the device, receives the reports of overflows and of tensors with

@@ -39,7 +39,7 @@ void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape,
 
 }  // namespace
 
-Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens,
+Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens,
                        bool backward, const TensorParallel* tensor) {
   Sizes sizes;
   for (const Product product : kEachProduct) {

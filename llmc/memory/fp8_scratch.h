@@ -8,7 +8,7 @@
 class Fp8Scratch {
  public:
   // For passes of up to `tokens` tokens. `tensor`: the ranks that share products; null: there are none.
-  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config, int tokens, bool backward,
+  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens, bool backward,
              const TensorParallel* tensor);
   // Sets the scratch of a pass.
   void give(Fp8Pass& pass) const;

@@ -5,7 +5,7 @@
 #include "llmc/base/error.h"
 #include "llmc/device/number.h"
 
-ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
+ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& config, const ParameterLayout& layout,
                                const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
                                Device& device, Stream& compute, Stream& gather_stream)
     : layout_(layout),

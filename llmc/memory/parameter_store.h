@@ -23,7 +23,7 @@
 class ParameterStore {
  public:
   // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none.
-  ParameterStore(MemoryPlan& plan, DType type, const LlamaConfig& config, const ParameterLayout& layout,
+  ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& config, const ParameterLayout& layout,
                  const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
                  Device& device, Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables of FP8 products.

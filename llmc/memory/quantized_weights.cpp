@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
+QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config,
                                    const ParameterLayout& layout, Fp8Scales& scales, int slots,
                                    const std::function<bool(int)>& gathered)
     : settings_(settings), config_(config), layout_(layout), scales_(scales), slots_(size_t(slots)) {

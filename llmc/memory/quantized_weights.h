@@ -14,7 +14,7 @@ class QuantizedWeights {
  public:
   // Blocks use slots 0 .. slots-1 in turn. `gathered` returns true for a block whose bytes come from elsewhere: then
   // this object needs no memory for W, unless W is padded.
-  QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const LlamaConfig& config,
+  QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config,
                    const ParameterLayout& layout, Fp8Scales& scales, int slots,
                    const std::function<bool(int layer)>& gathered);
   // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProducts): the amax of each product of
@@ -37,7 +37,7 @@ class QuantizedWeights {
   WeightMatrix matrix(int layer, Product product, const Tensor& source) const;
 
   const Fp8Settings& settings_;
-  const LlamaConfig& config_;
+  const ModelConfig& config_;
   const ParameterLayout& layout_;
   Fp8Scales& scales_;
   std::vector<Slot> slots_;

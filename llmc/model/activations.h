@@ -23,7 +23,7 @@ enum class Offload { none, input, attention, all };
 
 // The properties of a run on which the size of a saved tensor depends.
 struct SavedSizes {
-  const LlamaConfig& config;
+  const ModelConfig& config;
   const Fp8Settings& fp8;
   DType type;            // of the model
   int64_t N, R;          // the largest micro-batch: tokens, and rows between products (pass.h)

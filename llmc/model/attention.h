@@ -22,6 +22,6 @@ void attention_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delt
                         const Tensor& out, const Tensor& lse, const Tensor& qkv);
 // For a pass of N tokens. `shared`: ranks share sequences. Then one call of the kernel handles one key/value head and
 // one of two chunks, so it needs 1 / (2 NKV) of the memory.
-inline int64_t attention_delta_size(const LlamaConfig& config, int64_t N, bool shared) {
+inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, bool shared) {
   return N * config.NH / (shared ? 2 * config.NKV : 1);
 }

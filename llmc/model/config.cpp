@@ -75,10 +75,10 @@ std::vector<int> read_tokens(const Json* json) {
 
 }  // namespace
 
-LlamaConfig LlamaConfig::preset(const std::string& name) {
+ModelConfig ModelConfig::preset(const std::string& name) {
   for (const Preset& p : kPresets) {
     if (name != p.name) continue;
-    LlamaConfig config;
+    ModelConfig config;
     config.name = p.name;
     config.C = p.C, config.L = p.L, config.NH = p.NH, config.NKV = p.NKV, config.HD = p.HD, config.FF = p.FF;
     config.V = p.V, config.norm_eps = p.norm_eps, config.tied = p.tied, config.max_positions = p.max_positions;
@@ -93,16 +93,16 @@ LlamaConfig LlamaConfig::preset(const std::string& name) {
        near.empty() ? "" : "; did you mean ", near.c_str(), known.c_str());
 }
 
-std::vector<std::string> LlamaConfig::presets() {
+std::vector<std::string> ModelConfig::presets() {
   std::vector<std::string> names;
   for (const Preset& p : kPresets) names.push_back(p.name);
   return names;
 }
 
-LlamaConfig LlamaConfig::from_json(const Json& json, const std::string& name) {
+ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
   const std::string type = json.get_string("model_type", "llama");
   REQUIRE(type == "llama", "%s: model_type is \"%s\", expected \"llama\"", json.where().c_str(), type.c_str());
-  LlamaConfig config;
+  ModelConfig config;
   config.name = name;
   config.C = read_size(json, "hidden_size", 0);
   config.L = read_size(json, "num_hidden_layers", 0);
@@ -124,7 +124,7 @@ LlamaConfig LlamaConfig::from_json(const Json& json, const std::string& name) {
   return config;
 }
 
-Json LlamaConfig::to_json() const {
+Json ModelConfig::to_json() const {
   Json rope_parameters = Json::object();
   rope_parameters.set("rope_type", rope.llama3 ? "llama3" : "default").set("rope_theta", rope.theta);
   if (rope.llama3)
@@ -163,12 +163,12 @@ Json LlamaConfig::to_json() const {
   return json;
 }
 
-std::vector<int> LlamaConfig::end_tokens() const {
+std::vector<int> ModelConfig::end_tokens() const {
   const std::vector<int> own = generation.is_null() ? std::vector<int>() : read_tokens(generation.find("eos_token_id"));
   return own.empty() ? eos : own;
 }
 
-void LlamaConfig::check() const {
+void ModelConfig::check() const {
   REQUIRE(
       C > 0 && L > 0 && NH > 0 && NKV > 0 && HD > 0 && FF > 0 && V > 0,
       "model %s: hidden %d, layers %d, heads %d, key/value heads %d, head size %d, FFN %d, vocabulary %d: all must be "
@@ -189,14 +189,14 @@ void LlamaConfig::check() const {
 
 namespace {
 
-bool takes_tensor_degree(const LlamaConfig& c, int degree) {
+bool takes_tensor_degree(const ModelConfig& c, int degree) {
   return c.NH % degree == 0 && c.FF % degree == 0 && (c.NKV % degree == 0 || degree % c.NKV == 0) &&
          (degree - 1) * c.vocabulary_part(degree) < c.V;
 }
 
 }  // namespace
 
-LlamaConfig LlamaConfig::tensor_part(int degree, int rank) const {
+ModelConfig ModelConfig::tensor_part(int degree, int rank) const {
   if (degree == 1) return *this;
   std::string possible;
   for (int d = 1; d <= NH; ++d)
@@ -207,7 +207,7 @@ LlamaConfig LlamaConfig::tensor_part(int degree, int rank) const {
       "vocabulary of %d\n  it must divide the query heads and the columns, and divide the key and value heads or be "
       "a multiple of them\n  choose one of: %s",
       degree, name.c_str(), NH, NKV, FF, V, possible.c_str());
-  LlamaConfig part = *this;
+  ModelConfig part = *this;
   part.NH = NH / degree, part.NKV = std::max(NKV / degree, 1), part.FF = FF / degree;
   part.V = std::min(vocabulary_part(degree), V - rank * vocabulary_part(degree));
   return part;

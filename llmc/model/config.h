@@ -1,4 +1,4 @@
-// The shape of a Llama-3-class model, with Hugging Face's names for its values.
+// The shape of a model, with Hugging Face's names for its values.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "llmc/base/json.h"
 #include "llmc/kernels/rope.h"
 
-struct LlamaConfig {
+struct ModelConfig {
   std::string name;  // of the preset or the directory
   int C = 0;         // hidden_size
   int L = 0;         // num_hidden_layers
@@ -41,16 +41,16 @@ struct LlamaConfig {
   // and its rows of the vocabulary. The last rank may have fewer rows of the vocabulary. If there are fewer key and
   // value heads than ranks, several ranks have the same ones. Throws on a degree that does not divide them, and names
   // the degrees that do.
-  LlamaConfig tensor_part(int degree, int rank) const;
+  ModelConfig tensor_part(int degree, int rank) const;
   int vocabulary_part(int degree) const { return (V + degree - 1) / degree; }  // rows of all ranks but the last
 
   // Presets: tiny, llama2-7b, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b, llama3-405b.
-  static LlamaConfig preset(const std::string& name);
+  static ModelConfig preset(const std::string& name);
   static std::vector<std::string> presets();
   // Reads Hugging Face's config.json, with today's names (rope_parameters, dtype) or the older ones (rope_theta,
   // rope_scaling, torch_dtype). Throws on everything that this program would compute differently: the keys of
   // config_keys.h, and kinds of RoPE other than "default" and "llama3".
-  static LlamaConfig from_json(const Json& json, const std::string& name);
+  static ModelConfig from_json(const Json& json, const std::string& name);
   Json to_json() const;
 
   // Floating-point operations per token of one forward and one backward pass: 6 N plus attention. N counts the

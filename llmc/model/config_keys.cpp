@@ -9,7 +9,7 @@
 namespace {
 
 enum class Use {
-  used,      // by LlamaConfig::from_json
+  used,      // by ModelConfig::from_json
   harmless,  // `text` says why
   switched,  // passes as null or as `text`, a JSON value; a list passes if each of its elements equals this value
 };

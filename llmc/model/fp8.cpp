@@ -28,7 +28,7 @@ int64_t blocks_named(const std::string& pattern, const char* word) {
   return std::stoll(pattern.substr(length, 9));
 }
 
-void skip(Fp8Settings& settings, const std::string& pattern, const LlamaConfig& config, const ParameterLayout& layout) {
+void skip(Fp8Settings& settings, const std::string& pattern, const ModelConfig& config, const ParameterLayout& layout) {
   const int64_t first = blocks_named(pattern, "first="), last = blocks_named(pattern, "last=");
   bool found = false;
   for (const ParameterInfo& tensor : layout.tensors) {
@@ -62,7 +62,7 @@ const char* product_name(Product product) {
   return names[int(product)];
 }
 
-ProductShape product_shape(const LlamaConfig& c, Product product) {
+ProductShape product_shape(const ModelConfig& c, Product product) {
   int64_t OC = 0, IC = 0;
   for (const ParameterRow& row : kParameterRows)
     if (strcmp(row.operand, product_name(product)) == 0) OC += row.rows(c), IC = row.columns(c);
@@ -116,7 +116,7 @@ QuantizedTensor Fp8Settings::operand(Role role, bool by_columns, int rows, int c
   return t;
 }
 
-Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config) {
+Fp8Settings fp8_settings(const Fp8Choice& choice, const ModelConfig& config) {
   Fp8Settings s;
   s.recipe = recipe_named(choice.recipe);
   if (!s.on()) {
@@ -186,7 +186,7 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
        others.empty() ? "no recipe can: leave --fp8 away" : "those that can: --fp8 ", others.c_str());
 }
 
-std::vector<std::string> describe_products(const Fp8Settings& s, const LlamaConfig& config) {
+std::vector<std::string> describe_products(const Fp8Settings& s, const ModelConfig& config) {
   std::vector<std::string> lines;
   const auto in_bf16 = [&](int layer) {
     std::string names;

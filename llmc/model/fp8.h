@@ -33,7 +33,7 @@ const char* product_name(Product product);  // its name in the table of tensors
 struct ProductShape {
   int OC, IC;
 };
-ProductShape product_shape(const LlamaConfig& config, Product product);
+ProductShape product_shape(const ModelConfig& config, Product product);
 
 enum class Role { input, weight, output_gradient };
 inline constexpr int kRoles = 3;
@@ -100,7 +100,7 @@ struct Fp8Settings {
 struct Fp8Choice {
   std::string recipe = "off", gradient = "auto", power_of_two = "auto", skip;
 };
-Fp8Settings fp8_settings(const Fp8Choice& choice, const LlamaConfig& config);
+Fp8Settings fp8_settings(const Fp8Choice& choice, const ModelConfig& config);
 
 // Returns why a product of such operands cannot run, "" if it can: Matmul::unsupported_reason.
 using ProductRefusal = std::function<std::string(const QuantizedTensor& a, const QuantizedTensor& b, DType result,
@@ -110,4 +110,4 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
 
 // Returns lines for the banner: the recipe, and "blocks 0 to 3: qkv, o, gate_up in FP8, down in bf16" for each range of
 // blocks whose products run alike.
-std::vector<std::string> describe_products(const Fp8Settings& settings, const LlamaConfig& config);
+std::vector<std::string> describe_products(const Fp8Settings& settings, const ModelConfig& config);

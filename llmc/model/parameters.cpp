@@ -16,8 +16,8 @@ std::string with_layer(std::string name, int layer) {
 
 // Returns the part of the tensor that a rank holds. Its rows and columns are those that the table's formulas give for
 // the rank's part of the config.
-ParameterInfo part_of(const ParameterRow& row, const LlamaConfig& config, const TensorSplit& split) {
-  const LlamaConfig here = config.tensor_part(split.degree, split.rank);
+ParameterInfo part_of(const ParameterRow& row, const ModelConfig& config, const TensorSplit& split) {
+  const ModelConfig here = config.tensor_part(split.degree, split.rank);
   ParameterInfo t{&row, "", 0, row.rows(here), row.columns ? row.columns(here) : 1, 0, row.rows(config), 1};
   if (row.columns) t.whole_columns = row.columns(config);
   if (row.shard == ShardRule::replicated) {
@@ -34,21 +34,21 @@ ParameterInfo part_of(const ParameterRow& row, const LlamaConfig& config, const 
 
 }  // namespace
 
-int64_t LlamaConfig::parameters() const {
+int64_t ModelConfig::parameters() const {
   int64_t sum = 0;
   for (const ParameterRow& row : kParameterRows)
     if (row.is_in(*this)) sum += row.size(*this) * (row.unit == UnitKind::block ? L : 1);
   return sum;
 }
 
-double LlamaConfig::flops_per_token(int T, bool causal) const {
+double ModelConfig::flops_per_token(int T, bool causal) const {
   double products = double(V) * C;
   for (const ParameterRow& row : kParameterRows)
     if (row.linear && row.is_in(*this)) products += double(row.size(*this)) * L;
   return 6 * products + (causal ? 6.0 : 12.0) * L * q_width() * T;
 }
 
-ParameterLayout::ParameterLayout(const LlamaConfig& config, int parts, TensorSplit split) : parts(parts) {
+ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSplit split) : parts(parts) {
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0};
     size_t end = 0;

@@ -22,25 +22,25 @@ struct ParameterRow {
   UnitKind unit;
   const char* name;     // Hugging Face's name; %d stands for the layer
   const char* operand;  // the fused operand that it is a part of, and the name by which the model looks it up
-  int64_t (*rows)(const LlamaConfig&);
-  int64_t (*columns)(const LlamaConfig&);  // null: the tensor is a vector
+  int64_t (*rows)(const ModelConfig&);
+  int64_t (*columns)(const ModelConfig&);  // null: the tensor is a vector
   ShardRule shard;
   InitRule init;
   bool linear = false;                            // it belongs to a Linear of a block, whose product may run in FP8
-  bool (*present)(const LlamaConfig&) = nullptr;  // null: every model has it
+  bool (*present)(const ModelConfig&) = nullptr;  // null: every model has it
 
-  bool is_in(const LlamaConfig& config) const { return !present || present(config); }
-  int64_t size(const LlamaConfig& config) const { return rows(config) * (columns ? columns(config) : 1); }
+  bool is_in(const ModelConfig& config) const { return !present || present(config); }
+  int64_t size(const ModelConfig& config) const { return rows(config) * (columns ? columns(config) : 1); }
 };
 
 namespace parameter_table {
 
-constexpr int64_t hidden(const LlamaConfig& c) { return c.C; }
-constexpr int64_t queries(const LlamaConfig& c) { return c.NH * c.HD; }
-constexpr int64_t keys(const LlamaConfig& c) { return c.NKV * c.HD; }
-constexpr int64_t ffn(const LlamaConfig& c) { return c.FF; }
-constexpr int64_t vocabulary(const LlamaConfig& c) { return c.V; }
-constexpr bool untied(const LlamaConfig& c) { return !c.tied; }
+constexpr int64_t hidden(const ModelConfig& c) { return c.C; }
+constexpr int64_t queries(const ModelConfig& c) { return c.NH * c.HD; }
+constexpr int64_t keys(const ModelConfig& c) { return c.NKV * c.HD; }
+constexpr int64_t ffn(const ModelConfig& c) { return c.FF; }
+constexpr int64_t vocabulary(const ModelConfig& c) { return c.V; }
+constexpr bool untied(const ModelConfig& c) { return !c.tied; }
 
 constexpr ShardRule replicated = ShardRule::replicated, rows = ShardRule::rows, columns = ShardRule::columns;
 constexpr InitRule ones = InitRule::ones, normal = InitRule::normal, residual = InitRule::residual;
@@ -120,7 +120,7 @@ struct ParameterLayout {
   // Lays out what one rank of a tensor-parallel group holds; `config` is that of the whole model. Each unit is padded
   // so that it can be cut into `parts` equal parts, and each part begins at a multiple of kAlignment. A unit has the
   // same size on every rank of the group.
-  explicit ParameterLayout(const LlamaConfig& config, int parts = 1, TensorSplit split = {});
+  explicit ParameterLayout(const ModelConfig& config, int parts = 1, TensorSplit split = {});
 
   std::vector<ParameterInfo> tensors;
   std::vector<Unit> units;  // embedding, blocks 0 .. L-1, head

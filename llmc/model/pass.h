@@ -48,7 +48,7 @@ struct Fp8Pass {
 struct Pass {
   Stream& stream;
   Matmul& matmul;
-  const LlamaConfig& config;  // of this rank's part of the model
+  const ModelConfig& config;  // of this rank's part of the model
   int B, T;                   // sequences, and tokens of each
   int N, R;                   // tokens, B T; rows between products: this rank's part of the tokens
   RopeAngles rope;

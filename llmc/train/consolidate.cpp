@@ -32,7 +32,7 @@ void consolidate(const Options& options, const ResumePoint& resume) {
   for (int file = 0; file < checkpoint.files(); ++file) checkpoint.verify(file);
   const Json& state = checkpoint.state();
   const ModelSource source = open_model(options);
-  LlamaConfig config = LlamaConfig::from_json(state.at("model"), source.config.name);
+  ModelConfig config = ModelConfig::from_json(state.at("model"), source.config.name);
   config.generation = source.config.generation;
   const TextCodec codec = TextCodec::open(options.tokenizer, source.directory, options.train_data, config);
   const TokenizerFiles tokenizer_files(codec, config);

@@ -20,7 +20,7 @@ int64_t largest_that(const std::function<bool(int64_t)>& fits, int64_t least, in
 }
 
 // Returns settings with room for `tokens`, or for as many as the model has positions and as fit on all ranks.
-RunSettings with_context(const RunSettings& settings, int64_t tokens, const Options& options, const LlamaConfig& config,
+RunSettings with_context(const RunSettings& settings, int64_t tokens, const Options& options, const ModelConfig& config,
                          const Mesh& mesh, const Planner& planner, Communicator& communicator, Device& device) {
   // Ranks that share a sequence need a multiple of this.
   const int64_t unit = ContextPart{mesh.context_degree, 0}.multiple();
@@ -44,7 +44,7 @@ RunSettings with_context(const RunSettings& settings, int64_t tokens, const Opti
 }  // namespace
 
 std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t prompt, const Options& options,
-                                       const LlamaConfig& config, const TextCodec& codec, const Mesh& mesh,
+                                       const ModelConfig& config, const TextCodec& codec, const Mesh& mesh,
                                        const Planner& planner, Communicator& communicator, Device& device,
                                        Console& console) {
   std::vector<ChoiceItem> choices;

@@ -18,6 +18,6 @@
 // Returns the questions of --eval-choices. Warns about questions that lose their beginning, and about a prompt (of
 // `prompt` tokens) that does. All ranks call and get the same result.
 std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t prompt, const Options& options,
-                                       const LlamaConfig& config, const TextCodec& codec, const Mesh& mesh,
+                                       const ModelConfig& config, const TextCodec& codec, const Mesh& mesh,
                                        const Planner& planner, Communicator& communicator, Device& device,
                                        Console& console);

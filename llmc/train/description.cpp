@@ -42,7 +42,7 @@ std::string describe_bytes(const ModelSource& model) {
 }
 
 std::string describe_model(const ModelSource& model, bool trains) {
-  const LlamaConfig& c = model.config;
+  const ModelConfig& c = model.config;
   std::string text =
       format("%s: %s parameters\n%s, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
              model.description.c_str(), human_count(double(c.parameters())).c_str(), counted(c.L, "layer").c_str(), c.C,
@@ -58,7 +58,7 @@ static bool shards(const Mesh& mesh, const Options& options) {
   return ZeroStage{options.zero_stage}.shards_state() && mesh.state_shards() > 1;
 }
 
-std::string describe_sharing(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
+std::string describe_sharing(const Mesh& mesh, const Options& options, const ModelConfig& config) {
   const bool computes_alone = mesh.tensor_degree * mesh.context_degree == 1;
   if (computes_alone && !shards(mesh, options))
     return mesh.state_shards() > 1 ? "every rank keeps the whole state (--zero-stage 1, 2, 3 shard it)"
@@ -66,7 +66,7 @@ std::string describe_sharing(const Mesh& mesh, const Options& options, const Lla
   return describe_mesh(mesh, options, config);
 }
 
-std::string describe_mesh(const Mesh& mesh, const Options& options, const LlamaConfig& config) {
+std::string describe_mesh(const Mesh& mesh, const Options& options, const ModelConfig& config) {
   std::string text =
       mesh.description() + format(", ZeRO stage %lld", shards(mesh, options) ? (long long)options.zero_stage : 0LL);
   if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
@@ -86,7 +86,7 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
 }
 
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
-               const std::string& fp8, const LlamaConfig& model, const TextCodec& codec, const TokenDataset& data) {
+               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, const TokenDataset& data) {
   return Json::object()
       .set("first_step", first_step)
       .set("nodes", nodes)

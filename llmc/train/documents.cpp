@@ -53,7 +53,7 @@ bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t mos
 
 }  // namespace
 
-DocumentRule document_rule(const std::string& pattern, int64_t token, const LlamaConfig& config) {
+DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config) {
   std::optional<DocumentRule> rule;
   if (token >= 0) rule = {token, true};
   else rule = rule_of_manifests(shard_folders(pattern));

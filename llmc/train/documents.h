@@ -19,7 +19,7 @@ struct DocumentRule {
 // Returns the rule of the shards that match `pattern`. If `token` is not negative, it begins each document. Otherwise
 // the manifest.json beside the shards decides, which dev/data writes, or else the model's begin-of-text token. Throws
 // if no token is known, or if the manifests of several folders disagree.
-DocumentRule document_rule(const std::string& pattern, int64_t token, const LlamaConfig& config);
+DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config);
 
 // Searches for the rule's token in the first 2^20 tokens of the data and then in 2^22 tokens spread over it. Returns ""
 // if it occurs, else a sentence that says so. Without the token, documents cannot be told apart.

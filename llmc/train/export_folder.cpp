@@ -61,7 +61,7 @@ std::string count_of(int64_t n, const char* what) { return format("%lld %s%s", (
 
 }  // namespace
 
-TokenizerFiles::TokenizerFiles(const TextCodec& codec, const LlamaConfig& config) {
+TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config) {
   const fs::path file = codec.file();
   Json tokenizer_config = Json::object();
   if (!file.empty()) {
@@ -95,7 +95,7 @@ std::vector<std::string> TokenizerFiles::names() const {
   return names;
 }
 
-void export_model_card(const ModelCard& card, const LlamaConfig& c, const std::string& directory) {
+void export_model_card(const ModelCard& card, const ModelConfig& c, const std::string& directory) {
   std::string text = format(
       "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [llama, train_llama]\n---\n# %s\n\n",
       c.name.c_str());

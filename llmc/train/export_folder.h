@@ -17,7 +17,7 @@
 class TokenizerFiles {
  public:
   // Throws on a file that cannot be read, and on a tokenizer_config.json that is not a JSON object.
-  TokenizerFiles(const TextCodec& codec, const LlamaConfig& config);
+  TokenizerFiles(const TextCodec& codec, const ModelConfig& config);
   void write(const std::string& directory) const;
   std::vector<std::string> names() const;
 
@@ -32,4 +32,4 @@ struct ModelCard {
   Json last_step, last_score;  // lines of train.jsonl; null if there is none
   std::string options;         // those that were changed, in one line
 };
-void export_model_card(const ModelCard& card, const LlamaConfig& config, const std::string& directory);
+void export_model_card(const ModelCard& card, const ModelConfig& config, const std::string& directory);

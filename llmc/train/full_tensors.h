@@ -12,12 +12,12 @@
 // elements differ.
 class FullTensors {
  public:
-  FullTensors(const LlamaConfig& config, int parts, Communicator& ranks, Stream& compute)
+  FullTensors(const ModelConfig& config, int parts, Communicator& ranks, Stream& compute)
       : config_(config), parts_(parts), ranks_(ranks), compute_(compute) {}
   std::vector<std::vector<float>> of(int unit, const float* own) const;
 
  private:
-  const LlamaConfig& config_;  // of the whole model
+  const ModelConfig& config_;  // of the whole model
   const int parts_;
   Communicator& ranks_;
   Stream& compute_;

@@ -14,7 +14,7 @@
 struct RunFacts {
   const Options& options;  // with the choices of --plan and of a checkpoint
   const RunSettings& settings;
-  const LlamaConfig& config;
+  const ModelConfig& config;
   const DeviceInfo& device;
   const Mesh& mesh;
   bool loads_weights = false;

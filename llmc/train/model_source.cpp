@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Throws if the weights have fewer layers than the config. If they have more, only the first ones are used.
-void require_enough_layers(const Safetensors& weights, const LlamaConfig& config) {
+void require_enough_layers(const Safetensors& weights, const ModelConfig& config) {
   const std::string last = format("model.layers.%d.input_layernorm.weight", config.L - 1);
   REQUIRE(weights.find(last), "--layers %d: %s has no layer %d", config.L, weights.path().c_str(), config.L - 1);
 }
@@ -88,7 +88,7 @@ void require_vocabulary(const Options& options, const ModelSource& source) {
 }
 
 // Gives a model with random weights V tokens. bos, eos and pad are kept if they are below V.
-void set_vocabulary(LlamaConfig& config, int V) {
+void set_vocabulary(ModelConfig& config, int V) {
   config.V = V;
   for (int* token : {&config.bos, &config.pad})
     if (*token >= V) *token = -1;
@@ -102,13 +102,13 @@ ModelSource open_model(const Options& options) {
   std::error_code error;
   // The name of a preset means the preset, even if the working directory has a folder of that name; ./tiny means the
   // folder.
-  const auto presets = LlamaConfig::presets();
+  const auto presets = ModelConfig::presets();
   const bool preset = std::find(presets.begin(), presets.end(), options.model) != presets.end();
   const std::string name = preset ? options.model : weights_directory(options.model);
   const bool directory = !preset && fs::is_directory(name, error);
   if (directory) {
     const std::string config = (fs::path(name) / "config.json").string();
-    source.config = LlamaConfig::from_json(Json::read(config), options.model);
+    source.config = ModelConfig::from_json(Json::read(config), options.model);
     const std::string generation = (fs::path(name) / "generation_config.json").string();
     if (fs::exists(generation, error)) source.config.generation = Json::read(generation);
     source.config.end_tokens();  // throws on token ids that make no sense
@@ -117,10 +117,10 @@ ModelSource open_model(const Options& options) {
     require_own_file(*source.weights, options.model);
     source.description = "weights of " + name;
   } else if (!preset && (name.ends_with(".json") || fs::is_regular_file(name, error))) {
-    source.config = LlamaConfig::from_json(Json::read(name), fs::path(name).stem().string());
+    source.config = ModelConfig::from_json(Json::read(name), fs::path(name).stem().string());
     source.description = format("config %s, random weights (%s)", name.c_str(), options.init.c_str());
   } else {
-    source.config = LlamaConfig::preset(name);
+    source.config = ModelConfig::preset(name);
     source.description = format("preset %s, random weights (%s)", name.c_str(), options.init.c_str());
   }
   if (!is_auto(options.layers)) {

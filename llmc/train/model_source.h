@@ -10,7 +10,7 @@
 #include "llmc/model/config.h"
 
 struct ModelSource {
-  LlamaConfig config;
+  ModelConfig config;
   std::optional<Safetensors> weights;  // none: random weights
   std::string directory;               // of the weights
   std::string description;             // "preset tiny, random weights (normal)"

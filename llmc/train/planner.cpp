@@ -78,7 +78,7 @@ MemoryLimits MemoryLimits::elsewhere(const Options& options, const DeviceInfo& d
           ranks_on_node};
 }
 
-Planner::Planner(const Options& options, const LlamaConfig& config, const DeviceInfo& device, const Mesh& mesh,
+Planner::Planner(const Options& options, const ModelConfig& config, const DeviceInfo& device, const Mesh& mesh,
                  int64_t data_tokens, const MemoryLimits& limits)
     : options_(options), config_(config), device_(device), mesh_(mesh), data_tokens_(data_tokens), limits_(limits) {}
 

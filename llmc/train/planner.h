@@ -42,7 +42,7 @@ int exit_code(const std::exception& error);  // DoesNotFit's code, or 1
 class Planner {
  public:
   // Plans a training on a mesh of ranks, as seen by this rank.
-  Planner(const Options& options, const LlamaConfig& config, const DeviceInfo& device, const Mesh& mesh,
+  Planner(const Options& options, const ModelConfig& config, const DeviceInfo& device, const Mesh& mesh,
           int64_t data_tokens, const MemoryLimits& limits);
 
   // Returns the options with the choices of --plan auto: the fastest that fit. Prints what it compared. Throws
@@ -76,7 +76,7 @@ class Planner {
   std::string words(const Options& options) const;
 
   const Options options_;
-  const LlamaConfig config_;
+  const ModelConfig config_;
   const DeviceInfo device_;
   const Mesh mesh_;
   const int64_t data_tokens_;

@@ -33,7 +33,7 @@ struct ProcessGroups {
   Group sequence_group;                          // ranks that compute the same sequences; null: this rank alone
 
   // All ranks call.
-  ProcessGroups(Communicator& all, const Mesh& mesh, const LlamaConfig& config) {
+  ProcessGroups(Communicator& all, const Mesh& mesh, const ModelConfig& config) {
     using Axis = Mesh::Axis;
     gather = all.split(mesh.group({Axis::shard, Axis::context}));
     reduce = all.split(mesh.group({Axis::shard, Axis::context}));

@@ -174,7 +174,7 @@ std::string make_room(const std::string& root, const std::vector<std::string>& r
 }
 
 Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,
-                  const LlamaConfig& model, int64_t data_tokens) {
+                  const ModelConfig& model, int64_t data_tokens) {
   const Json all = options_json(options);
   Json saved = Json::object();
   for (const auto& [key, value] : all.items())
@@ -196,7 +196,7 @@ WindowRule window_rule_of(const Checkpoint& checkpoint) {
   return window_rule_named(checkpoint.state().get_string("windows", name_of(WindowRule::per_file)));
 }
 
-void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model) {
+void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model) {
   const std::string& path = checkpoint.path();
   const Json now = model.to_json();
   for (const auto& [key, value] : checkpoint.state().at("model").items())

@@ -49,14 +49,14 @@ void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communic
 
 // Returns what a checkpoint stores about the run: all that ResumePoint, the consolidation and a person want to know.
 Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,
-                  const LlamaConfig& model, int64_t data_tokens);
+                  const ModelConfig& model, int64_t data_tokens);
 
 // Returns how the checkpoint's run cuts its data. A checkpoint that does not say so is older than
 // WindowRule::concatenation and means per_file.
 WindowRule window_rule_of(const Checkpoint& checkpoint);
 
 // Throws if the checkpoint is of another model.
-void require_same_model(const Checkpoint& checkpoint, const LlamaConfig& model);
+void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model);
 // Throws if training would go on with other data than the run would have had: the order of the data follows from seed,
 // batch and sequence length. Returns the other options that differ, as "--lr 0.001 (was 0.002)".
 std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens);

@@ -44,4 +44,4 @@ StepSplit split_step(const Record& record, const std::vector<Record::Span>& span
 
 // "MFU 41.2% (attention in full: 6 N + 12 L C T), 38.0% (causal: 6 N + 6 L C T) of 989 TFLOP/s". `tokens_per_second`
 // and `peak` (FLOP/s) are those of one rank.
-std::string mfu_text(const LlamaConfig& config, int T, double tokens_per_second, double peak);
+std::string mfu_text(const ModelConfig& config, int T, double tokens_per_second, double peak);

@@ -44,7 +44,7 @@ int32_t draw(const std::vector<float>& logits, const SamplingSettings& settings,
 
 }  // namespace
 
-void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
+void sample(Trainer& trainer, const ModelConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit) {
   REQUIRE(!tokens.empty(), "a sample needs at least one token to begin with");
   const uint64_t key = philox_key("sample", settings.seed);
@@ -67,7 +67,7 @@ void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> to
 
 std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when, const std::function<bool()>& stops) {
   const Options& options = setup.options;
-  const LlamaConfig& config = setup.model.config;
+  const ModelConfig& config = setup.model.config;
   setup.console.heading(format("sample %s:", when.c_str()));
   std::string text;
   TextCodec::Writer writer(setup.codec);

@@ -23,7 +23,7 @@ struct SamplingSettings {
 
 // Continues `tokens` and calls `emit` for each new token, until emit returns false or the model ends the text. Keys and
 // values stay on the device, so that a token costs one row. When the window is full, only its newer half is kept.
-void sample(Trainer& trainer, const LlamaConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
+void sample(Trainer& trainer, const ModelConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit);
 
 // Prints "sample `when`:" and the text that continues --prompt, as the options say, piece by piece. Ends early if

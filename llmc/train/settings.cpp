@@ -16,7 +16,7 @@ struct Defaults {
   double lr;
 };
 
-Defaults defaults_of(const LlamaConfig& config) {
+Defaults defaults_of(const ModelConfig& config) {
   if (config.parameters() < 10'000'000) return {std::min<int64_t>(config.max_positions, 128), 16, 160, 4e-3};
   return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
 }
@@ -52,7 +52,7 @@ void require_shareable(int64_t G, int data_ranks, int64_t together) {
           (long long)((G / data_ranks + 1) * data_ranks));
 }
 
-void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const LlamaConfig& config, int ranks) {
+void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const ModelConfig& config, int ranks) {
   const int64_t T = is_auto(o.seq_len) ? defaults.T : o.seq_len;
   REQUIRE(T <= config.max_positions, "--seq-len %lld: model %s has at most %d positions", (long long)T,
           config.name.c_str(), config.max_positions);
@@ -107,7 +107,7 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
 }
 
 // Describes the effect of --fp8-all-gather.
-std::string describe_gather(const Fp8Settings& fp8, const Options& o, const LlamaConfig& config, int data_ranks) {
+std::string describe_gather(const Fp8Settings& fp8, const Options& o, const ModelConfig& config, int data_ranks) {
   if (!ZeroStage{o.zero_stage}.shards_state())
     return "--fp8-all-gather changes nothing: with --zero-stage 0 no weights travel";
   if ((data_ranks == 1 || o.hybrid_shard_degree == 1) && o.context_parallel_degree == 1)
@@ -143,7 +143,7 @@ void require_options_of_recipe(const Options& o) {
   refuse(o.fp8_margin != defaults.fp8_margin, "fp8-margin", std::to_string(defaults.fp8_margin), "delayed");
 }
 
-void resolve_fp8(RunSettings& s, const Options& o, const LlamaConfig& config, int data_ranks) {
+void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, int data_ranks) {
   require_options_of_recipe(o);
   s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip}, config);
   REQUIRE(s.fp8.on() || !o.fp8_all_gather,
@@ -177,7 +177,7 @@ bool RunSettings::samples_at(int64_t step) const {
 
 bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && step % val_every == 0; }
 
-RunSettings resolve_settings(const Options& o, const LlamaConfig& config, const DeviceInfo& device, int data_ranks,
+RunSettings resolve_settings(const Options& o, const ModelConfig& config, const DeviceInfo& device, int data_ranks,
                              int64_t data_tokens, bool loaded) {
   RunSettings s{};
   const Defaults defaults = defaults_of(config);

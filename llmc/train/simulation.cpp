@@ -13,7 +13,7 @@
 #include "llmc/train/roofline.h"
 #include "llmc/train/settings.h"
 
-RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, const Mesh& mesh,
+RecordedStep record_step(const ModelConfig& config, TrainerSettings settings, const Mesh& mesh,
                          const DeviceInfo& modelled, int64_t micro_steps, bool checks_order) {
   settings.micro_steps = std::max(settings.micro_steps, int(micro_steps));
   Device device(modelled, checks_order);
@@ -32,7 +32,7 @@ RecordedStep record_step(const LlamaConfig& config, TrainerSettings settings, co
   return step;
 }
 
-Replay replay_step(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+Replay replay_step(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
                    const DeviceInfo& modelled, int64_t micro_steps,
                    const std::function<Replay(const Record&)>& replayed) {
   const auto replay_of = [&](int64_t count) {
@@ -42,7 +42,7 @@ Replay replay_step(const LlamaConfig& config, const TrainerSettings& settings, c
   return micro_steps > 2 ? extended(replay_of(1), first, double(micro_steps - 2)) : first;
 }
 
-MemoryPlan plan_memory(const LlamaConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
                        const DeviceInfo& modelled) {
   Device device(modelled);
   RecordingCommunicator communicator(mesh.rank, Communicator::first_ranks(mesh.world_size));
@@ -98,7 +98,7 @@ bool simulate(const Options& asked, Console& console) {
   const int world = int(asked.nodes * asked.gpus_per_node);
   const Mesh mesh = Mesh::create(world, 0, int(asked.tensor_parallel_degree), int(asked.context_parallel_degree),
                                  int(asked.hybrid_shard_degree));
-  const LlamaConfig config = open_model(asked).config;
+  const ModelConfig config = open_model(asked).config;
   const int ranks = int(asked.gpus_per_node);
   const Planner planner(asked, config, device, mesh, 0, MemoryLimits::elsewhere(asked, device, ranks));
   const Options options = asked.plan == "auto" ? planner.choose(console) : asked;

@@ -14,7 +14,7 @@
 namespace fs = std::filesystem;
 
 TextCodec TextCodec::open(const std::string& asked, const std::string& model, const std::string& data,
-                          const LlamaConfig& config) {
+                          const ModelConfig& config) {
   TextCodec codec;
   codec.V_ = config.V;
   codec.bos_ = config.bos;

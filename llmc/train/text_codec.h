@@ -18,7 +18,7 @@ class TextCodec {
   // if one that was asked for needs something that is not supported. One that was only found is then left out, and the
   // description says why.
   static TextCodec open(const std::string& asked, const std::string& model, const std::string& data,
-                        const LlamaConfig& config);
+                        const ModelConfig& config);
 
   bool reads_text() const { return tokenizer_ || bytes_; }
   bool has_tokenizer() const { return bool(tokenizer_); }

@@ -15,7 +15,7 @@ constexpr size_t kSummedAtBegin = 4;  // numbers of StepState: label_count and t
 
 }  // namespace
 
-std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communicator, const LlamaConfig& config,
+std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communicator, const ModelConfig& config,
                                          const TrainerSettings& settings, const Mesh& mesh) {
   config.check();
   REQUIRE(settings.B > 0 && settings.T > 0 && int64_t(settings.B) * settings.T < (int64_t(1) << 31),
@@ -35,7 +35,7 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   return std::unique_ptr<Trainer>(new Trainer(device, communicator, mesh, config, settings));
 }
 
-Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, const LlamaConfig& config,
+Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, const ModelConfig& config,
                  const TrainerSettings& settings)
     : device_(device),
       communicator_(communicator),

@@ -69,7 +69,7 @@ class Trainer {
  public:
   // `communicator` spans the ranks that `mesh` arranges. It and `device` must outlive the trainer. All ranks call.
   // Throws on settings that are not possible.
-  static std::unique_ptr<Trainer> create(Device& device, Communicator& communicator, const LlamaConfig& config,
+  static std::unique_ptr<Trainer> create(Device& device, Communicator& communicator, const ModelConfig& config,
                                          const TrainerSettings& settings, const Mesh& mesh = {});
   const MemoryPlan& plan() const { return plan_; }
   void allocate();
@@ -149,7 +149,7 @@ class Trainer {
   void observe(std::function<void(const ObservedProduct&)> observer);
 
  private:
-  Trainer(Device& device, Communicator& communicator, const Mesh& mesh, const LlamaConfig& config,
+  Trainer(Device& device, Communicator& communicator, const Mesh& mesh, const ModelConfig& config,
           const TrainerSettings& settings);
   // The properties of a step that decide, with the settings, which work it enqueues.
   struct StepForm {
@@ -187,9 +187,9 @@ class Trainer {
   Device& device_;
   Communicator& communicator_;
   const ProcessGroups groups_;
-  const LlamaConfig whole_config_;
+  const ModelConfig whole_config_;
   const TensorSplit split_;
-  const LlamaConfig config_;  // the part that this rank computes
+  const ModelConfig config_;  // the part that this rank computes
   const TrainerSettings settings_;
   const Sharding sharding_;
   const ParameterLayout layout_;

@@ -30,7 +30,7 @@ void TrainingLoop::open_folder() {
   Communicator& communicator = *setup_.communicator;
   Stream stream(setup_.device, "folder");
   const Ranks& ranks = setup_.ranks;
-  const LlamaConfig& config = setup_.model.config;
+  const ModelConfig& config = setup_.model.config;
   const bool reopens = setup_.resume && !setup_.resume->run_folder.empty();
   const int64_t nodes = sum_number(communicator, stream, ranks.local_rank == 0);
   if (ranks.rank == 0) {

@@ -13,7 +13,7 @@ using Batch = BatchUploader::DeviceBatch;
 
 // ---------------------------------------------------------------------------------------------- memory
 
-Transformer::Transformer(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout,
+Transformer::Transformer(MemoryPlan& plan, const ModelConfig& config, const ParameterLayout& layout,
                          const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
                          Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host)
     : config_(config),

@@ -36,7 +36,7 @@ struct TransformerSettings {
 class Transformer {
  public:
   // `scales` are those of FP8 products; null: there are none.
-  Transformer(MemoryPlan& plan, const LlamaConfig& config, const ParameterLayout& layout,
+  Transformer(MemoryPlan& plan, const ModelConfig& config, const ParameterLayout& layout,
               const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
               Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host);
   // Call this once the plan has memory: it fills the RoPE table, which then stays. `matmul` computes the products.
@@ -96,7 +96,7 @@ class Transformer {
   Head make_head(const Pass& pass, GradientStore* gradients);
   Tensor embedding_gradient(GradientStore& gradients) const;
 
-  const LlamaConfig& config_;
+  const ModelConfig& config_;
   const ParameterLayout& layout_;
   const TransformerSettings settings_;
   const Fp8Settings& fp8_;

@@ -124,7 +124,7 @@ std::vector<TensorSpec> specs_of(const ParameterLayout& layout) {
 
 }  // namespace
 
-WeightsWriter::WeightsWriter(const std::string& directory, const ParameterLayout& layout, const LlamaConfig& config)
+WeightsWriter::WeightsWriter(const std::string& directory, const ParameterLayout& layout, const ModelConfig& config)
     : directory_(directory), layout_(layout), config_(config), writer_(directory, specs_of(layout)) {}
 
 void WeightsWriter::write_unit(int unit, const Read& read) {

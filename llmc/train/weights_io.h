@@ -26,7 +26,7 @@ void load_piece(Stream& stream, float* to, const ParameterSlice& piece, const Sa
 // weights, unit by unit in order. The weights get their final names last, when all is on disk.
 class WeightsWriter {
  public:
-  WeightsWriter(const std::string& directory, const ParameterLayout& layout, const LlamaConfig& config);
+  WeightsWriter(const std::string& directory, const ParameterLayout& layout, const ModelConfig& config);
   // Writes a whole unit. `read` fills `out` with elements first .. first+count-1 of a tensor.
   using Read = std::function<void(const ParameterInfo& tensor, size_t first, size_t count, float* out)>;
   void write_unit(int unit, const Read& read);
@@ -35,6 +35,6 @@ class WeightsWriter {
  private:
   const std::string directory_;
   const ParameterLayout& layout_;
-  const LlamaConfig& config_;
+  const ModelConfig& config_;
   SafetensorsDirectoryWriter writer_;
 };
