@@ -9,10 +9,20 @@
 
 namespace {
 
-const RopeScaling kLlama2{10000, false};
-const RopeScaling kLlama31{500000, true, 8, 1, 4, 8192};
-const RopeScaling kLlama32{500000, true, 32, 1, 4, 8192};
-const RopeScaling kShort{500, true, 8, 1, 4, 32};
+const RopeScaling kLlama2{10000};
+const RopeScaling kLlama31{500000, RopeType::llama3, 8, 8192};
+const RopeScaling kLlama32{500000, RopeType::llama3, 32, 8192};
+const RopeScaling kShort{500, RopeType::llama3, 8, 32};
+const RopeScaling kLinear{10000, RopeType::linear, 4};
+const RopeScaling kYarn{1e6, RopeType::yarn, 4, 32768};
+const RopeScaling kShortYarn{.theta = 500,
+                             .type = RopeType::yarn,
+                             .factor = 8,
+                             .original_max_position = 32,
+                             .beta_fast = 4,
+                             .beta_slow = 0.5,
+                             .attention_factor = 1.25,
+                             .truncate = false};
 
 // ---------------------------------------------------------------------------------------------- tables
 
@@ -67,6 +77,26 @@ void check_frequencies(Checker& checker) {
                  0.000178507791, 9.55621217e-05},
                 {8}, fp32, 0);
 
+  checker.close(
+      "frequencies of linear scaling", rope_frequencies(kLinear, 16),
+      {0.25, 0.079056941, 0.0250000004, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05},
+      {8}, fp32, 0);
+  // Yarn as Qwen2.5 uses it: the blended band begins between 22 and 24 and ends at 40.
+  const std::vector<double> yarn = rope_frequencies(kYarn, 128);
+  checker.close("frequencies 22 to 25, 38 to 41 of yarn",
+                std::vector<double>{yarn[22], yarn[23], yarn[24], yarn[25], yarn[38], yarn[39], yarn[40], yarn[41]},
+                {0.00865964312, 0.00697830599, 0.00537532149, 0.0041317381, 9.26230132e-05, 6.4903943e-05,
+                 4.44569851e-05, 3.58253164e-05},
+                {8}, fp32, 0);
+  checker.close("frequencies of yarn without truncation", rope_frequencies(kShortYarn, 16),
+                {1, 0.356288016, 0.094717592, 0.0121561559, 0.00559017016, 0.0025707141, 0.00118217699, 0.000543639821},
+                {8}, fp32, 0);
+  RopeScaling truncated{500, RopeType::yarn, 8, 32};
+  checker.close(
+      "frequencies of yarn with truncation", rope_frequencies(truncated, 16),
+      {1, 0.325736493, 0.0881142616, 0.0121561559, 0.00559017016, 0.0025707141, 0.00118217699, 0.000543639821}, {8},
+      fp32, 0);
+
   // transformers' own text, in double: the three bands one by one.
   const double two_pi = 2 * M_PI;
   for (const RopeScaling& s : {kLlama31, kLlama32, kShort}) {
@@ -85,6 +115,11 @@ void check_frequencies(Checker& checker) {
 }
 
 void check_table(Checker& checker) {
+  const std::vector<float> once = rope_table({500}, 16, 3), times = rope_table(kShortYarn, 16, 3);
+  // The first frequency is 1 in both: position 2 has an angle of 2.
+  checker.close("yarn multiplies cosine and sine", std::vector<float>{times[32], times[33]},
+                {1.25 * std::cos(2.0), 1.25 * std::sin(2.0)}, {2}, 0x1p-23, 0);
+  checker.that("no other kind does", once[32] == float(std::cos(2.0)), format("%g", double(once[32])));
   const int HD = 64, positions = 131072;
   const std::vector<float> table = rope_table(kLlama31, HD, positions);
   const std::vector<double> frequencies = rope_frequencies(kLlama31, HD);
@@ -227,9 +262,13 @@ void check_refusals(Checker& checker) {
                   [&] { require_rope_positions(beyond.data(), beyond.size(), 4); });
   checker.refused("a negative position", "position -1 (number 1 of 2)",
                   [&] { require_rope_positions(negative.data(), negative.size(), 4); });
-  checker.refused("theta of 0", "theta = 0", [] { rope_table({0, false}, 16, 4); });
+  checker.refused("theta of 0", "theta = 0", [] { rope_table({0}, 16, 4); });
   checker.refused("bands the wrong way round", "low_freq_factor 4", [] {
-    rope_table({1e4, true, 8, 4, 1, 32}, 16, 4);
+    rope_table({1e4, RopeType::llama3, 8, 32, 4, 1}, 16, 4);
+  });
+  checker.refused("a factor that shortens", "factor 0.5", [] { rope_table({1e4, RopeType::linear, 0.5}, 16, 4); });
+  checker.refused("yarn without a context", "original context 0", [] {
+    rope_table({1e4, RopeType::yarn, 4, 0}, 16, 4);
   });
   checker.refused("an odd table", "head size 7", [] { rope_table(kLlama2, 7, 4); });
   checker.refused("an empty table", "0 positions", [] { rope_table(kLlama2, 8, 0); });

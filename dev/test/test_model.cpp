@@ -52,7 +52,7 @@ TEST_CASE("the newest names of Hugging Face's config") {
   CHECK(std::vector{c.C, c.L, c.NH, c.NKV, c.HD, c.FF, c.V} == std::vector{64, 2, 4, 2, 24, 96, 101});
   CHECK(c.norm_eps == 1e-5);
   CHECK(c.tied);
-  CHECK(c.rope.llama3);
+  CHECK(c.rope.type == RopeType::llama3);
   CHECK(std::vector<double>{c.rope.theta, c.rope.factor, double(c.rope.original_max_position)} ==
         std::vector<double>{500000, 8, 128});
   CHECK(c.eos == std::vector<int>{3, 4});
@@ -127,7 +127,7 @@ TEST_CASE("a key that asks for what is not computed is refused by name, and pass
   }
   CHECK(refusal(with(newest(), "quantization_config", json(R"({"quant_method": "gguf", "dequantize": false})"))) == "");
   CHECK(refusal(with(newest(), "_model_name_or_path", "SmolLM2")) == "");
-  const std::tuple<const char*, Json, const char*> impossible[] = {{"model_type", "mistral", "mistral"},
+  const std::tuple<const char*, Json, const char*> impossible[] = {{"model_type", "mixtral", "mixtral"},
                                                                    {"num_key_value_heads", 3, "not a multiple of 3"},
                                                                    {"head_dim", 12, "head size 12"},
                                                                    {"hidden_size", -1, "-1"}};
@@ -135,8 +135,8 @@ TEST_CASE("a key that asks for what is not computed is refused by name, and pass
   const auto rope = [&](const char* text) { return refusal(with(newest(), "rope_parameters", json(text))); };
   says(rope(R"({"rope_type": "default", "partial_rotary_factor": 0.5})"), "partial_rotary_factor is 0.5");
   says(rope(R"({"rope_type": "default", "mrope_section": [1, 2]})"), "mrope_section");
-  says(rope(R"({"rope_type": "linear", "factor": 4.0})"), "rope_type \"linear\"");
-  says(rope(R"({"rope_type": "yarn", "rope_theta": 1e4})"), "yarn");
+  says(rope(R"({"rope_type": "dynamic", "factor": 4.0})"), "rope_type \"dynamic\"");
+  says(rope(R"({"rope_type": "yarn", "rope_theta": 1e4})"), "factor");
   CHECK(rope(R"({"rope_type": "linear", "factor": 1.0, "partial_rotary_factor": 1})") == "");
 }
 

@@ -3,7 +3,7 @@
 //
 //   y[i]        = x[i] * cos - x[i + half] * sin
 //   y[i + half] = x[i + half] * cos + x[i] * sin
-//   frequency[i] = theta^(-2i/HD), slowed by llama3 scaling if asked
+//   frequency[i] = theta^(-2i/HD), slowed if a longer context asks for it (RopeScaling)
 //
 // The kernels work in place on the q and k heads of the packed rows qkv[N, (NH + 2*NKV) * HD]: q heads, k heads, v
 // heads. qkv is fp32 or bf16; arithmetic is fp32, rounded once. Pairs do not depend on each other: deterministic.
@@ -15,21 +15,35 @@
 
 #include "llmc/device/tensor.h"
 
-// Llama 3.1 stretches long waves (Hugging Face's rope_type "llama3"). A wavelength beyond original_max_position /
-// low_freq_factor becomes `factor` times as long, and one below original_max_position / high_freq_factor stays as it
-// is. Frequencies in between are blended.
+// How frequencies are slowed for a longer context, by Hugging Face's rope_type:
+//
+//   plain   not at all ("default")
+//   linear  all of them, by `factor` (Chen et al. 2023)
+//   llama3  (Llama 3.1) A wavelength beyond original_max_position / low_freq_factor becomes `factor` times as long, and
+//           one below original_max_position / high_freq_factor stays as it is. Frequencies in between are blended.
+//   yarn    (Peng et al. 2023) The same, blended over the index i instead: from the i that turns beta_fast times within
+//           original_max_position on, up to the one that turns beta_slow times. `truncate` rounds both outward. The
+//           table's cosines and sines are multiplied by attention_factor.
+enum class RopeType { plain, linear, llama3, yarn };
 struct RopeScaling {
   double theta = 10000;
-  bool llama3 = false;
-  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
-  int original_max_position = 8192;
+  RopeType type = RopeType::plain;
+  double factor = 1;
+  int original_max_position = 8192;                  // llama3, yarn
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;              // yarn
+  double attention_factor = 1;                       // yarn
+  bool truncate = true;                              // yarn
+
+  // Throws unless the values are possible. `who` begins the message.
+  void check(const char* who) const;
 };
 
 // Returns the (HD/2) frequencies in radians per position.
 std::vector<double> rope_frequencies(const RopeScaling& scaling, int HD);
 
-// Returns the table that the kernels read, (positions, HD/2, 2): the cosine and the sine of each angle, computed in
-// double and rounded to fp32.
+// Returns the table that the kernels read, (positions, HD/2, 2): the cosine and the sine of each angle, times the
+// attention factor, computed in double and rounded to fp32.
 std::vector<float> rope_table(const RopeScaling& scaling, int HD, int positions);
 
 // Throws unless all `count` positions (host memory) lie in the table. Call it before the positions are copied to the

@@ -7,29 +7,36 @@
 
 #include "llmc/base/json.h"
 #include "llmc/kernels/rope.h"
+#include "llmc/model/family.h"
 
 struct ModelConfig {
   std::string name;  // of the preset or the directory
-  int C = 0;         // hidden_size
-  int L = 0;         // num_hidden_layers
-  int NH = 0;        // num_attention_heads
-  int NKV = 0;       // num_key_value_heads
-  int HD = 0;        // head_dim
-  int FF = 0;        // intermediate_size
-  int V = 0;         // vocab_size
+  const Family* family = kFamilies;
+  int C = 0;    // hidden_size
+  int L = 0;    // num_hidden_layers
+  int NH = 0;   // num_attention_heads
+  int NKV = 0;  // num_key_value_heads
+  int HD = 0;   // head_dim
+  int FF = 0;   // intermediate_size
+  int V = 0;    // vocab_size
   double norm_eps = 1e-5;
   double init_std = 0.02;  // initializer_range
   bool tied = false;       // tie_word_embeddings: the head is the embedding
   int max_positions = 0;
   RopeScaling rope;
-  int bos = -1;          // -1: none
-  int pad = -1;          // pad_token_id. It is an ordinary token here: its embedding is trained wherever it occurs
-  std::vector<int> eos;  // Hugging Face's file has one number or a list
-  Json generation;       // generation_config.json as it was beside the weights; null: there was no such file
+  // The sliding window: a query sees this many keys at most, its own included. 0: no layer has one.
+  int window = 0;
+  std::vector<bool> windowed;  // by layer: it has the window; empty if there is none
+  int bos = -1;                // -1: none
+  int pad = -1;                // pad_token_id: where it is an input, its row of the embedding gets no gradient
+  std::vector<int> eos;        // Hugging Face's file has one number or a list
+  Json generation;             // generation_config.json as it was beside the weights; null: there was no such file
 
   int q_width() const { return NH * HD; }
   int kv_width() const { return NKV * HD; }
   int qkv_width() const { return (NH + 2 * NKV) * HD; }
+  int window_of(int layer) const { return window > 0 && windowed[size_t(layer)] ? window : 0; }
+  void set_layers(int count);  // more layers than there were are as the last one
   int64_t parameters() const;
   // The tokens that end a sampled text: those of generation_config.json or, if it names none, those of config.json.
   std::vector<int> end_tokens() const;
@@ -44,12 +51,12 @@ struct ModelConfig {
   ModelConfig tensor_part(int degree, int rank) const;
   int vocabulary_part(int degree) const { return (V + degree - 1) / degree; }  // rows of all ranks but the last
 
-  // Presets: tiny, llama2-7b, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b, llama3-405b.
+  // The names are those of presets().
   static ModelConfig preset(const std::string& name);
   static std::vector<std::string> presets();
-  // Reads Hugging Face's config.json, with today's names (rope_parameters, dtype) or the older ones (rope_theta,
-  // rope_scaling, torch_dtype). Throws on everything that this program would compute differently: the keys of
-  // config_keys.h, and kinds of RoPE other than "default" and "llama3".
+  // Reads Hugging Face's config.json of any family, with today's names (rope_parameters, dtype) or the older ones
+  // (rope_theta, rope_scaling, torch_dtype). Throws on everything that this program would compute differently: other
+  // families, the keys of config_keys.h, and other kinds of RoPE than those of RopeType.
   static ModelConfig from_json(const Json& json, const std::string& name);
   Json to_json() const;
 
@@ -59,3 +66,6 @@ struct ModelConfig {
   // as llm.c does.
   double flops_per_token(int T, bool causal) const;
 };
+
+// Reads null, one number or a list.
+std::vector<int> read_tokens(const Json& json);

@@ -18,6 +18,7 @@ struct ConfigKey {
   std::string_view name;
   Use use;
   const char* text = "";
+  std::string_view families = "";  // for which the row holds; empty: for all
 };
 
 constexpr const char* kProvenance = "says where the file comes from";
@@ -46,14 +47,20 @@ constexpr ConfigKey kKeys[] = {
     {"bos_token_id", Use::used},
     {"eos_token_id", Use::used},
     {"pad_token_id", Use::used},
+    {"sliding_window", Use::used, "", "mistral ministral qwen2 qwen3"},
+    {"layer_types", Use::used, "", "ministral qwen2 qwen3"},
+    {"use_sliding_window", Use::used, "", "qwen2 qwen3"},
+    {"max_window_layers", Use::used, "", "qwen2 qwen3"},
 
     {"architectures", Use::harmless, "names a class; the tensors are checked one by one"},
     {"pretraining_tp", Use::harmless, "cuts products into parts, which are added"},
     {"is_llama_config", Use::harmless, "says what model_type says"},
     {"max_sequence_length", Use::harmless, "an older name of max_position_embeddings, which nothing reads"},
     {"max_window_layers", Use::harmless, "says which layers have sliding_window, if there is one"},
-    {"is_decoder", Use::harmless, "does not change a Llama, which is always causal"},
-    {"chunk_size_feed_forward", Use::harmless, "does not change a Llama"},
+    {"attention_bias", Use::harmless, "is not read: q, k and v always have biases", "qwen2"},
+    {"attention_bias", Use::harmless, "is not read: there are no biases", "mistral ministral"},
+    {"is_decoder", Use::harmless, "changes nothing in a model that is always causal"},
+    {"chunk_size_feed_forward", Use::harmless, "changes no result"},
     {"transformers_version", Use::harmless, kProvenance},
     {"unsloth_version", Use::harmless, kProvenance},
     {"unsloth_fixed", Use::harmless, kProvenance},
@@ -146,8 +153,13 @@ constexpr ConfigKey kRopeKeys[] = {
     {"low_freq_factor", Use::used},
     {"high_freq_factor", Use::used},
     {"original_max_position_embeddings", Use::used},
+    {"beta_fast", Use::used},
+    {"beta_slow", Use::used},
+    {"mscale", Use::used},
+    {"mscale_all_dim", Use::used},
+    {"attention_factor", Use::used},
+    {"truncate", Use::used},
     {"partial_rotary_factor", Use::switched, "1"},
-    {"attention_factor", Use::switched, "1"},
 };
 
 // transformers keeps this entry when it reads a GGUF file and writes the model again with ordinary tensors.
@@ -167,9 +179,16 @@ bool is_switched_off(const Json& value, const ConfigKey* key) {
   return std::all_of(value.elements().begin(), value.elements().end(), [&](const Json& e) { return equal(e, off); });
 }
 
-void require_known(const Json& object, std::span<const ConfigKey> keys) {
+bool holds_for(const ConfigKey& key, const Family& family) {
+  if (key.families.empty()) return true;
+  const std::string list = " " + std::string(key.families) + " ";
+  return list.find(format(" %s ", family.model_type)) != list.npos;
+}
+
+void require_known(const Json& object, std::span<const ConfigKey> keys, const Family& family) {
   for (const auto& [name, value] : object.items()) {
-    const auto key = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.name == name; });
+    const auto key = std::find_if(keys.begin(), keys.end(),
+                                  [&](const ConfigKey& k) { return k.name == name && holds_for(k, family); });
     const ConfigKey* known = key == keys.end() ? nullptr : &*key;
     if (name.starts_with('_') || was_gguf(name, value)) continue;  // '_': private to the library that wrote it
     if (known && known->use != Use::switched) continue;
@@ -185,8 +204,8 @@ void require_known(const Json& object, std::span<const ConfigKey> keys) {
 
 }  // namespace
 
-void require_known_keys(const Json& config) {
-  require_known(config, kKeys);
+void require_known_keys(const Json& config, const Family& family) {
+  require_known(config, kKeys, family);
   for (const char* name : {"rope_parameters", "rope_scaling"})
-    if (const Json* rope = config.find(name); rope && !rope->is_null()) require_known(*rope, kRopeKeys);
+    if (const Json* rope = config.find(name); rope && !rope->is_null()) require_known(*rope, kRopeKeys, family);
 }

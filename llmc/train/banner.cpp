@@ -34,7 +34,7 @@ void print_machine(Setup& setup) {
 void print_model(Setup& setup) {
   Console& console = setup.console;
   const std::optional<Checkpoint>& start = setup.start;
-  console.item("model", describe_model(setup.model, setup.trains()));
+  console.item("model", describe_model(setup.model));
   if (const std::string text = nothing_to_resume(setup.options, start); !text.empty()) console.warning(text);
   if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
   for (const std::string& change : setup.changes) console.item("", change);

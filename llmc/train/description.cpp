@@ -41,16 +41,16 @@ std::string describe_bytes(const ModelSource& model) {
                 model.config.V);
 }
 
-std::string describe_model(const ModelSource& model, bool trains) {
+std::string describe_model(const ModelSource& model) {
   const ModelConfig& c = model.config;
-  std::string text =
-      format("%s: %s parameters\n%s, hidden %d, %d query and %d key/value heads of %d, FFN %d, vocabulary %d%s",
-             model.description.c_str(), human_count(double(c.parameters())).c_str(), counted(c.L, "layer").c_str(), c.C,
-             c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? " (tied)" : "");
-  if (trains && c.pad >= 0)
-    text += format(
-        "\npad_token_id %d is an ordinary token here: its embedding learns where it occurs, which PyTorch prevents",
-        c.pad);
+  std::string text = format(
+      "%s: %s parameters\n%s, %s, hidden %d, %d query and %d key/value heads of %d, FFN %d, "
+      "vocabulary %d%s",
+      model.description.c_str(), human_count(double(c.parameters())).c_str(), c.family->model_type,
+      counted(c.L, "layer").c_str(), c.C, c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? " (tied)" : "");
+  if (const auto layers = std::count(c.windowed.begin(), c.windowed.end(), true); c.window > 0)
+    text += format(", a window of %d keys in %s", c.window,
+                   layers == c.L ? "all layers" : counted(layers, "layer").c_str());
   return text;
 }
 

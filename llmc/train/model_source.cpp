@@ -125,7 +125,7 @@ ModelSource open_model(const Options& options) {
   }
   if (!is_auto(options.layers)) {
     source.description += format(", %lld of %d layers", (long long)options.layers, source.config.L);
-    source.config.L = int(options.layers);
+    source.config.set_layers(int(options.layers));
     if (source.weights) require_enough_layers(*source.weights, source.config);
   }
   if (!is_auto(options.vocab_size)) {

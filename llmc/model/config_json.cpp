@@ -1,0 +1,204 @@
+// Hugging Face's config.json, read and written.
+#include <algorithm>
+#include <cmath>
+
+#include "llmc/base/error.h"
+#include "llmc/model/config.h"
+#include "llmc/model/config_keys.h"
+
+namespace {
+
+constexpr const char* kRopeTypes[] = {"default", "linear", "llama3", "yarn"};  // by RopeType
+
+bool has(const Json& json, const char* key) {
+  const Json* value = json.find(key);
+  return value && !value->is_null();
+}
+
+// attention_factor, or as `mscale` says (Peng et al. 2023, section 3.4, and DeepSeek's form of it).
+double read_attention_factor(const Json& rope, double factor) {
+  if (has(rope, "attention_factor")) return rope.get_double("attention_factor");
+  const auto scale = [&](double times) { return factor <= 1 ? 1 : 0.1 * times * std::log(factor) + 1; };
+  const double mscale = rope.get_double("mscale", 0), of_all = rope.get_double("mscale_all_dim", 0);
+  return mscale != 0 && of_all != 0 ? scale(mscale) / scale(of_all) : scale(1);
+}
+
+RopeScaling read_rope(const Json& json, int max_positions) {
+  RopeScaling rope;
+  rope.theta = json.get_double("rope_theta", rope.theta);
+  // Hugging Face prefers the older name if both are there.
+  const char* const name = has(json, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (!has(json, name)) return rope;
+  const Json& parameters = json.at(name);
+  rope.theta = parameters.get_double("rope_theta", rope.theta);
+  const std::string type = parameters.get_string("rope_type", parameters.get_string("type", "default"));
+  // This kind scales the positions by a factor. A factor of 1 changes nothing.
+  if (type == "dynamic" && parameters.get_double("factor", 0) == 1) return rope;
+  const auto found = std::find(std::begin(kRopeTypes), std::end(kRopeTypes), type);
+  REQUIRE(found != std::end(kRopeTypes),
+          "%s: rope_type \"%s\" is not computed here\n  expected \"default\", \"linear\", \"llama3\" or \"yarn\"",
+          parameters.where().c_str(), type.c_str());
+  rope.type = RopeType(found - kRopeTypes);
+  if (rope.type == RopeType::plain) return rope;
+  rope.factor = parameters.get_double("factor");
+  if (rope.type == RopeType::linear) return rope;
+  rope.original_max_position = int(parameters.get_int("original_max_position_embeddings", max_positions));
+  if (rope.type == RopeType::llama3) {
+    rope.low_freq_factor = parameters.get_double("low_freq_factor");
+    rope.high_freq_factor = parameters.get_double("high_freq_factor");
+    return rope;
+  }
+  if (has(parameters, "beta_fast")) rope.beta_fast = parameters.get_double("beta_fast");
+  if (has(parameters, "beta_slow")) rope.beta_slow = parameters.get_double("beta_slow");
+  rope.attention_factor = read_attention_factor(parameters, rope.factor);
+  rope.truncate = parameters.get_bool("truncate", true);
+  return rope;
+}
+
+Json write_rope(const RopeScaling& rope) {
+  Json json = Json::object();
+  json.set("rope_type", kRopeTypes[int(rope.type)]).set("rope_theta", rope.theta);
+  if (rope.type == RopeType::plain) return json;
+  json.set("factor", rope.factor);
+  if (rope.type == RopeType::llama3)
+    json.set("low_freq_factor", rope.low_freq_factor).set("high_freq_factor", rope.high_freq_factor);
+  if (rope.type == RopeType::yarn)
+    json.set("beta_fast", rope.beta_fast)
+        .set("beta_slow", rope.beta_slow)
+        .set("attention_factor", rope.attention_factor)
+        .set("truncate", rope.truncate);
+  if (rope.type != RopeType::linear) json.set("original_max_position_embeddings", rope.original_max_position);
+  return json;
+}
+
+// Sets the window and the layers that have it, as the family's class in transformers does. A list of layer types wins.
+// Without it the qwen families have a window if use_sliding_window says so, from layer max_window_layers on, and the
+// mistral families have it in all layers.
+void read_windows(const Json& json, ModelConfig& config) {
+  if (!config.family->windows) return;
+  constexpr int kMissing = 4096;
+  const bool qwen = config.family->max_window_layers > 0;
+  const Json* written = json.find("sliding_window");
+  int window = !written ? kMissing : written->is_null() ? 0 : int(written->as_int());
+  REQUIRE(window > 0 || !has(json, "sliding_window"), "%s: sliding_window is %d, expected 1 or more, or null",
+          json.where().c_str(), window);
+  if (qwen && !json.get_bool("use_sliding_window", false)) window = 0;
+  std::vector<bool> windowed;
+  if (has(json, "layer_types")) {
+    for (const Json& type : json.at("layer_types").elements()) {
+      const std::string name = type.as_string();
+      REQUIRE(name == "full_attention" || name == "sliding_attention",
+              "%s: layer_types has \"%s\", expected \"full_attention\" or \"sliding_attention\"", json.where().c_str(),
+              name.c_str());
+      windowed.push_back(name == "sliding_attention");
+    }
+    REQUIRE(windowed.size() == size_t(config.L), "%s: layer_types has %zu entries for %d layers", json.where().c_str(),
+            windowed.size(), config.L);
+  } else {
+    const int first = qwen ? int(json.get_int("max_window_layers", config.family->max_window_layers)) : 0;
+    for (int layer = 0; layer < config.L; ++layer) windowed.push_back(window > 0 && layer >= first);
+  }
+  if (std::count(windowed.begin(), windowed.end(), true) == 0) return;
+  REQUIRE(window > 0, "%s: layer_types names sliding attention, but there is no sliding_window%s", json.where().c_str(),
+          qwen ? ", or use_sliding_window is not true" : "");
+  config.window = window, config.windowed = windowed;
+}
+
+void write_windows(const ModelConfig& config, Json& json) {
+  if (!config.family->windows) return;
+  const bool qwen = config.family->max_window_layers > 0, any = config.window > 0;
+  json.set("sliding_window", any ? Json(config.window) : Json());
+  if (qwen) json.set("use_sliding_window", any).set("max_window_layers", config.L);
+  if (!config.family->layer_types) return;
+  Json types = Json::array();
+  for (int layer = 0; layer < config.L; ++layer)
+    types.push_back(config.window_of(layer) ? "sliding_attention" : "full_attention");
+  json.set("layer_types", types);
+}
+
+// Reads a dimension: a positive integer of at most 31 bits.
+int read_size(const Json& json, const char* key, int64_t fallback) {
+  const int64_t value = fallback > 0 ? json.get_int(key, fallback) : json.get_int(key);
+  REQUIRE(value > 0 && value <= 0x7fffffff, "%s: %s is %lld, expected 1 to 2^31-1", json.where().c_str(), key,
+          (long long)value);
+  return int(value);
+}
+
+}  // namespace
+
+std::vector<int> read_tokens(const Json& json) {
+  if (json.is_null()) return {};
+  if (!json.is_array()) return {int(json.as_int())};
+  std::vector<int> tokens;
+  for (const Json& token : json.elements()) tokens.push_back(int(token.as_int()));
+  return tokens;
+}
+
+ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
+  const std::string type = json.get_string("model_type", "llama");
+  ModelConfig config;
+  config.name = name;
+  config.family = find_family(type);
+  std::string known;
+  for (const Family& family : kFamilies) known += (known.empty() ? "" : ", ") + std::string(family.model_type);
+  REQUIRE(config.family, "%s: model_type \"%s\" is not computed here\n  expected one of: %s", json.where().c_str(),
+          type.c_str(), known.c_str());
+  const Family& family = *config.family;
+  config.C = read_size(json, "hidden_size", 0);
+  config.L = read_size(json, "num_hidden_layers", 0);
+  config.NH = read_size(json, "num_attention_heads", 0);
+  // A missing number means the family's, null means one for each query head.
+  const bool one_each = family.NKV == 0 || json.contains("num_key_value_heads");
+  config.NKV = read_size(json, "num_key_value_heads", one_each ? config.NH : family.NKV);
+  config.HD = read_size(json, "head_dim", family.HD ? family.HD : config.C / config.NH);
+  config.FF = read_size(json, "intermediate_size", 0);
+  config.V = read_size(json, "vocab_size", 0);
+  config.max_positions = read_size(json, "max_position_embeddings", family.max_positions);
+  config.norm_eps = json.get_double("rms_norm_eps", family.norm_eps);
+  config.init_std = json.get_double("initializer_range", 0.02);
+  config.tied = json.get_bool("tie_word_embeddings", false);
+  config.rope = read_rope(json, config.max_positions);
+  read_windows(json, config);
+  config.bos = int(json.get_int("bos_token_id", -1));
+  config.pad = json.contains("pad_token_id") ? int(json.get_int("pad_token_id", -1)) : family.pad;
+  if (has(json, "pad_token_id") && config.pad < 0) config.pad += config.V;  // PyTorch counts it from the end
+  if (const Json* eos = json.find("eos_token_id")) config.eos = read_tokens(*eos);
+  require_known_keys(json, family);
+  config.check();
+  return config;
+}
+
+Json ModelConfig::to_json() const {
+  const Json rope_parameters = write_rope(rope);
+  Json json = Json::object();
+  json.set("architectures", Json::array().push_back(family->architecture))
+      .set("model_type", family->model_type)
+      .set("hidden_size", C)
+      .set("num_hidden_layers", L)
+      .set("num_attention_heads", NH)
+      .set("num_key_value_heads", NKV)
+      .set("head_dim", HD)
+      .set("intermediate_size", FF)
+      .set("vocab_size", V)
+      .set("max_position_embeddings", max_positions)
+      .set("rms_norm_eps", norm_eps)
+      .set("initializer_range", init_std)
+      .set("tie_word_embeddings", tied)
+      .set("hidden_act", "silu")
+      .set("mlp_bias", false)
+      .set("rope_theta", rope.theta)
+      .set("rope_parameters", rope_parameters)
+      .set("dtype", "float32")
+      .set("torch_dtype", "float32");
+  if (!family->qkv_bias) json.set("attention_bias", false);  // the class of qwen2 has its biases without this key
+  write_windows(*this, json);
+  // Older versions of transformers read the scaling from this key.
+  if (rope.type != RopeType::plain) json.set("rope_scaling", rope_parameters);
+  json.set("bos_token_id", bos >= 0 ? Json(bos) : Json());
+  // A family with a padding token of its own has none only if the file says so.
+  if (pad >= 0 || family->pad >= 0) json.set("pad_token_id", pad >= 0 ? Json(pad) : Json());
+  Json eos_json;
+  for (int e : eos) eos_json.push_back(e);
+  json.set("eos_token_id", eos.size() == 1 ? Json(eos[0]) : eos_json);
+  return json;
+}
