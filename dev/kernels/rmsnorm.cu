@@ -1,6 +1,6 @@
 // Checks and times llmc/kernels/rmsnorm against a plain reference in double.
-// Covers: promise 7: rmsnorm, add + rmsnorm and their backward agree with a plain reference on ugly shapes;
-// without y: the same, and its largest number
+// Covers: promise 7: rmsnorm, add + rmsnorm, rmsnorm + add and their backward agree with a plain reference on ugly
+// shapes; without y: the same, and its largest number
 #include "llmc/kernels/rmsnorm.h"
 
 #include <tuple>
@@ -103,6 +103,44 @@ void check_backward_amax(Checker& checker, const Inputs<bf16>& in, const Outputs
   checker.that(name + " dx with its maximum", wrong == 0, format("%d of 3 wrong", wrong));
 }
 
+// Norms after the layers: sum = a + norm(b), also in place of a, with its largest number; and backward that sets dx.
+template <class T>
+void check_norm_after(Checker& checker, const Inputs<T>& in, const std::string& name) {
+  Stream& stream = checker.stream;
+  const int N = in.N, C = in.C;
+  std::vector<double> want(in.a.size()), want_dx(in.a.size());
+  for (size_t n = 0; n < size_t(N); ++n) {
+    double squares = 0, dot = 0;
+    const auto at = [&](const std::vector<T>& values, int c) { return to_double(values[n * C + c]); };
+    for (int c = 0; c < C; ++c) squares += at(in.b, c) * at(in.b, c);
+    const double r = 1 / std::sqrt(squares / C + double(kEps));
+    for (int c = 0; c < C; ++c) dot += at(in.dy, c) * to_double(in.w[c]) * at(in.b, c);
+    for (int c = 0; c < C; ++c) {
+      want[n * C + c] = at(in.a, c) + at(in.b, c) * r * to_double(in.w[c]);
+      want_dx[n * C + c] = r * (at(in.dy, c) * to_double(in.w[c]) - at(in.b, c) * r * r * dot / C);
+    }
+  }
+  const double few = 8 * 0x1p-23, rounding = sizeof(T) == 2 ? 0x1p-8 : 0;
+  for (const bool in_place : {false, true}) {
+    const Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w), dy(stream, in.dy), dx(stream, in.a.size()),
+        beside(stream, in.a.size());
+    const Array<float> rstd(stream, size_t(N)), dw(stream, in.dw), amax(stream, std::vector<float>{0}),
+        scratch(stream, rmsnorm_backward_scratch(N, C));
+    const Array<T>& sum = in_place ? a : beside;
+    rmsnorm_add_forward(stream, sum.tensor({N, C}), rstd.tensor(), a.tensor({N, C}), b.tensor({N, C}), w.tensor(), kEps,
+                        amax.data());
+    const std::vector<T> got = sum.download();
+    float largest = 0;
+    for (const T x : got) largest = std::max(largest, std::fabs(to_float(x)));
+    // A sum of two numbers up to about 10, of which one may nearly undo the other.
+    checker.close(name + " a + norm(b)", got, want, {N, C}, few + rounding, 8e-6);
+    checker.that(name + " its largest number", amax.download()[0] == largest, format("%g", double(largest)));
+    rmsnorm_backward(stream, dx.tensor({N, C}), dw.tensor(), scratch.tensor(), dy.tensor({N, C}), b.tensor({N, C}),
+                     w.tensor(), rstd.tensor(), nullptr, false);
+    checker.close(name + " dx that is set", dx.download(), want_dx, {N, C}, 4 * few + rounding, 8e-6);
+  }
+}
+
 template <class T>
 void check_shape(Checker& checker, OtherSchedules& orders, int N, int C) {
   const std::string name = format("%s N=%d C=%d", dtype_name(kDType<T>), N, C);
@@ -147,6 +185,7 @@ void check_shape(Checker& checker, OtherSchedules& orders, int N, int C) {
   checker.same_bits(name + " y of the norm alone", y_alone.download(), y);
   checker.same_bits(name + " rstd of the norm alone", rstd_alone.download(), rstd);
   check_without_y(checker, in, outputs, name);
+  check_norm_after(checker, in, name);
   if constexpr (std::is_same_v<T, bf16>) check_backward_amax(checker, in, outputs, name);
 }
 

@@ -101,7 +101,7 @@ $((barrier + 1))
  = {x = 3, y = 0, z = 0}
  = true
 (gdb) backtrace
-#0  (anonymous namespace)::rmsnorm_reduce_kernel<8>
+#0  (anonymous namespace)::column_sums_kernel<8>
 run_threads
 fiber_main
 fiber_entry

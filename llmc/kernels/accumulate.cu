@@ -35,6 +35,34 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kNumbers = 8;  // of `add`, per thread: 16 bytes of bf16
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(T* sum, const T* a, const T* __restrict__ b, size_t n, float* amax) {
+  const size_t i = (size_t(blockIdx.x) * kThreads + threadIdx.x) * kNumbers;
+  Vector<T, kNumbers> largest = {};
+  if (i + kNumbers <= n) {
+    float x[kNumbers], y[kNumbers];
+    load_vector(x, a + i);
+    load_vector(y, b + i);
+    for (int j = 0; j < kNumbers; ++j) x[j] += y[j];
+    const Vector<T, kNumbers> numbers = rounded<T>(x);
+    *reinterpret_cast<Vector<T, kNumbers>*>(sum + i) = numbers;
+    max_abs_into(largest, numbers);
+  } else {
+    for (size_t j = i; j < n; ++j) {
+      sum[j] = from_float<T>(to_float(a[j]) + to_float(b[j]));
+      Vector<T, kNumbers> one = {};
+      one.v[0] = sum[j];
+      max_abs_into(largest, one);
+    }
+  }
+  if (!amax) return;
+  const uint32_t of_warp = warp_max(max_value(largest));
+  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
+}
+
 }  // namespace
 
 void accumulate(Stream& stream, const Tensor& sum, const Tensor& x, bool add) {
@@ -52,5 +80,24 @@ void accumulate(Stream& stream, const Tensor& sum, const Tensor& x, bool add) {
       launch<accumulate_kernel<T, decltype(adds)::value>>(work, blocks_for(n, kBlock), kThreads, 0, sum.as<float>(),
                                                           x.as<T>(), n);
     });
+  });
+}
+
+void add(Stream& stream, const Tensor& sum, const Tensor& a, const Tensor& b, float* amax) {
+  const char* who = "add";
+  require_elements(who, "a", a, a.type, -1);
+  require_elements(who, "b", b, a.type, a.size());
+  require_elements(who, "sum", sum, a.type, a.size());
+  if (sum.data != a.data) require_apart(who, "sum", sum, "a", a);
+  require_apart(who, "sum", sum, "b", b);
+  const size_t n = size_t(a.size());
+  REQUIRE(n > 0, "%s of no numbers", who);
+  for (const void* data : {sum.data, a.data, b.data})
+    REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "%s: the buffer at %p is not 16-byte aligned", who, data);
+  const Work work = {stream, who, {writes(sum), reads(a), reads(b), updates(amax, 1)}};
+  with_type(who, a.type, [&](auto number) {
+    using T = decltype(number);
+    launch<add_kernel<T>>(work, blocks_for(n, kThreads * kNumbers), kThreads, 0, sum.as<T>(), a.as<T>(), b.as<T>(), n,
+                          amax);
   });
 }

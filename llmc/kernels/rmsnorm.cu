@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "llmc/kernels/column_sums.h"
 #include "llmc/kernels/elementwise.cuh"
 #include "llmc/kernels/rmsnorm_wide.h"
 #include "llmc/kernels/rows.cuh"
@@ -17,7 +18,6 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kReduceLanes = 16, kReduceGroups = kThreads / kReduceLanes;
 
 struct RowParts {
   float part[2][kThreads];
@@ -35,11 +35,12 @@ __device__ __forceinline__ float row_sum(float value, int buffer) {
   return sum;
 }
 
-// With `add`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x.
+// With `add`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x. `residual` is added
+// to the norm unless it is null; it may be y.
 template <class T, int width, bool add>
 __global__ void __launch_bounds__(kThreads)
-    rmsnorm_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
-                           const T* __restrict__ w, int N, int C, float eps, float* amax) {
+    rmsnorm_forward_kernel(T* sum, T* y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
+                           const T* __restrict__ w, const T* residual, int N, int C, float eps, float* amax) {
   const int row = blockIdx.x * blockDim.y + threadIdx.y;
   const int first = threadIdx.x * width, step = blockDim.x * width;
   const size_t offset = size_t(row) * C;
@@ -69,6 +70,12 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(scale, w + c);
 #pragma unroll
     for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, scale[j]);
+    if (residual) {
+      float other[width];
+      load_vector(other, residual + offset + c);
+#pragma unroll
+      for (int j = 0; j < width; ++j) v[j] += other[j];
+    }
     const Vector<T, width> numbers = rounded<T>(v);
     if (amax) max_abs_into(largest, numbers);
     if (y) *reinterpret_cast<Vector<T, width>*>(y + offset + c) = numbers;
@@ -81,12 +88,13 @@ template <class T>
 constexpr bool kTakesAmax = std::is_same_v<T, bf16>;
 
 // A block processes `rows` rows, blockDim.y at a time: first dx, then their share of dw, while dy and x are in cache.
-// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)); part[block, C] = sum of dy * x * rstd over the block's rows.
+// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)), or = unless `add`; part[block, C] = sum of dy * x * rstd over
+// the block's rows.
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_backward_kernel(T* __restrict__ dx, float* __restrict__ part, const T* __restrict__ dy,
                             const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd, int N,
-                            int C, int rows, float* amax) {
+                            int C, int rows, bool add, float* amax) {
   const int lane = threadIdx.x, lanes = blockDim.x, together = blockDim.y;
   for (int pass = 0; pass * together < rows; ++pass) {
     const int first = blockIdx.x * rows + pass * together, row = first + threadIdx.y;
@@ -104,11 +112,11 @@ __global__ void __launch_bounds__(kThreads)
     const float r = row < N ? rstd[row] : 0, slope = dot / float(C) * r * r;
     Vector<T, width> largest = {};
     for (int c = lane * width; row < N && c < C; c += lanes * width) {
-      float g[width], v[width], scale[width], d[width];
+      float g[width], v[width], scale[width], d[width] = {};
       load_vector(g, dy + offset + c);
       load_vector(v, x + offset + c);
       load_vector(scale, w + c);
-      load_vector(d, dx + offset + c);
+      if (add) load_vector(d, dx + offset + c);
 #pragma unroll
       for (int j = 0; j < width; ++j) d[j] += r * (g[j] * scale[j] - v[j] * slope);
       const Vector<T, width> numbers = rounded<T>(d);
@@ -136,41 +144,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-struct ReduceSums {
-  float sum[kReduceGroups][kReduceLanes * 8];
-};
-
-// Adds part[parts, C], summed over the first axis, to dw[C]. Group g adds rows g, g + groups, …; then the sums of the
-// groups are added in their order.
-template <int width>
-__global__ void __launch_bounds__(kThreads)
-    rmsnorm_reduce_kernel(float* __restrict__ dw, const float* __restrict__ part, int parts, int C) {
-  auto& shared = shared_memory<ReduceSums>();
-  const int lane = threadIdx.x, group = threadIdx.y;
-  const int c = (blockIdx.x * kReduceLanes + lane) * width;
-  float s[width] = {};
-  for (int p = group; c < C && p < parts; p += kReduceGroups) {
-    float v[width];
-    load_vector(v, part + size_t(p) * C + c);
-#pragma unroll
-    for (int j = 0; j < width; ++j) s[j] += v[j];
-  }
-  store_vector(shared.sum[group] + lane * width, s);
-  __syncthreads();
-  if (group != 0 || c >= C) return;
-  for (int g = 1; g < kReduceGroups; ++g) {
-    float v[width];
-    load_vector(v, shared.sum[g] + lane * width);
-#pragma unroll
-    for (int j = 0; j < width; ++j) s[j] += v[j];
-  }
-  float d[width];
-  load_vector(d, dw + c);
-#pragma unroll
-  for (int j = 0; j < width; ++j) d[j] += s[j];
-  store_vector(dw + c, d);
-}
-
 // ---------------------------------------------------------------------------------------------- launchers
 
 int threads_per_row(int C) { return threads_for_row(C / vector_width(C), 16, 32); }
@@ -182,7 +155,7 @@ int blocks_of_rows(int N, int C) { return int(blocks_for(size_t(N), size_t(rows_
 
 // Without `add`, sum and b are absent.
 void forward(Stream& stream, const char* who, bool add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
-             const Tensor& x, const Tensor& b, const Tensor& w, float eps, float* amax) {
+             const Tensor& x, const Tensor& b, const Tensor& w, const Tensor& residual, float eps, float* amax) {
   const char* x_name = add ? "a" : "x";
   require_rows(who, x_name, x);
   const int N = int(x.rows()), C = int(x.columns());
@@ -191,23 +164,29 @@ void forward(Stream& stream, const char* who, bool add, const Tensor& sum, const
   require_tensor(who, "rstd", rstd, DType::fp32, {N});
   require_tensor(who, "b", b, x.type, {N, C}, !add);
   require_tensor(who, "w", w, x.type, {C});
+  require_tensor(who, "residual", residual, x.type, {N, C}, true);
   REQUIRE(eps > 0 && eps < 1, "%s: eps = %g: expected a small positive number, such as 1e-5", who, double(eps));
   require_apart(who, "y", y, x_name, x);
   require_apart(who, "y", y, "sum", sum);
   require_apart(who, "y", y, "b", b);
   require_apart(who, "sum", sum, "b", b);
   if (sum.data != x.data) require_apart(who, "sum", sum, x_name, x);
-  const Work work{stream, who, {writes(y), writes(rstd), writes(sum), reads(x), reads(b), reads(w), updates(amax, 1)}};
+  if (y.data != residual.data) require_apart(who, "y", y, "residual", residual);
+  const Work work{
+      stream,
+      who,
+      {writes(y), writes(rstd), writes(sum), reads(x), reads(b), reads(w), reads(residual), updates(amax, 1)}};
   const int lanes = threads_per_row(C), together = kThreads / lanes;
   with_type(who, x.type, [&](auto number) {
     using T = decltype(number);
-    with_vector_width(who, C, {sum.data, y.data, x.data, b.data, w.data}, [&](auto width) {
+    with_vector_width(who, C, {sum.data, y.data, x.data, b.data, w.data, residual.data}, [&](auto width) {
       if (takes_rmsnorm_wide(stream.device().info(), C))
-        return rmsnorm_wide_forward(work, sum, y, rstd, x, b, w, eps, amax);
+        return rmsnorm_wide_forward(work, sum, y, rstd, x, b, w, residual, eps, amax);
       with_constant(add, [&](auto adds) {
         launch<rmsnorm_forward_kernel<T, decltype(width)::value, decltype(adds)::value>>(
             work, blocks_for(size_t(N), size_t(together)), dim3(lanes, together), sizeof(RowParts::part[0]),
-            sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), N, C, eps, amax);
+            sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), residual.as<T>(), N, C, eps,
+            amax);
       });
     });
   });
@@ -217,12 +196,19 @@ void forward(Stream& stream, const char* who, bool add, const Tensor& sum, const
 
 void rmsnorm_forward(Stream& stream, const Tensor& y, const Tensor& rstd, const Tensor& x, const Tensor& w, float eps,
                      float* amax) {
-  forward(stream, "rmsnorm_forward", false, {}, y, rstd, x, {}, w, eps, amax);
+  forward(stream, "rmsnorm_forward", false, {}, y, rstd, x, {}, w, {}, eps, amax);
 }
 
 void add_rmsnorm_forward(Stream& stream, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& a,
                          const Tensor& b, const Tensor& w, float eps, float* amax) {
-  forward(stream, "add_rmsnorm_forward", true, sum, y, rstd, a, b, w, eps, amax);
+  forward(stream, "add_rmsnorm_forward", true, sum, y, rstd, a, b, w, {}, eps, amax);
+}
+
+void rmsnorm_add_forward(Stream& stream, const Tensor& sum, const Tensor& rstd, const Tensor& a, const Tensor& b,
+                         const Tensor& w, float eps, float* amax) {
+  const char* who = "rmsnorm_add_forward";
+  require_tensor(who, "a", a, b.type, {b.rows(), b.columns()});
+  forward(stream, who, false, {}, sum, rstd, b, {}, w, a, eps, amax);
 }
 
 int64_t rmsnorm_backward_scratch(int N, int C) {
@@ -231,7 +217,7 @@ int64_t rmsnorm_backward_scratch(int N, int C) {
 }
 
 void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const Tensor& scratch, const Tensor& dy,
-                      const Tensor& x, const Tensor& w, const Tensor& rstd, float* amax) {
+                      const Tensor& x, const Tensor& w, const Tensor& rstd, float* amax, bool add) {
   const char* who = "rmsnorm_backward";
   require_rows(who, "x", x);
   const int N = int(x.rows()), C = int(x.columns());
@@ -249,21 +235,21 @@ void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const 
   REQUIRE(!amax || x.type == DType::bf16, "%s: the largest number of dx is found in bf16 alone", who);
   const Tensor part = scratch.first({parts, C});
   const Work work{
-      stream, who, {updates(dx), writes(part), reads(dy), reads(x), reads(w), reads(rstd), updates(amax, 1)}};
+      stream,
+      who,
+      {add ? updates(dx) : writes(dx), writes(part), reads(dy), reads(x), reads(w), reads(rstd), updates(amax, 1)}};
   const int lanes = threads_per_row(C), together = std::min(rows, kThreads / lanes);
   with_type(who, x.type, [&](auto number) {
     using T = decltype(number);
     with_vector_width(who, C, {dx.data, dw.data, part.data, dy.data, x.data, w.data}, [&](auto width_constant) {
       constexpr int width = decltype(width_constant)::value;
       if (takes_rmsnorm_wide(stream.device().info(), C))
-        rmsnorm_wide_backward(work, dx, part, dy, x, w, rstd, rows, amax);
+        rmsnorm_wide_backward(work, dx, part, dy, x, w, rstd, rows, add, amax);
       else
         launch<rmsnorm_backward_kernel<T, width>>(work, unsigned(parts), dim3(lanes, together), sizeof(RowParts),
                                                   dx.as<T>(), part.as<float>(), dy.as<T>(), x.as<T>(), w.as<T>(),
-                                                  rstd.as<float>(), N, C, rows, amax);
-      launch<rmsnorm_reduce_kernel<width>>(
-          {stream, "rmsnorm_backward, dw", {updates(dw), reads(part)}}, blocks_for(size_t(C), kReduceLanes * width),
-          dim3(kReduceLanes, kReduceGroups), sizeof(ReduceSums), dw.as<float>(), part.as<float>(), parts, C);
+                                                  rstd.as<float>(), N, C, rows, add, amax);
     });
   });
+  add_column_sums(stream, "rmsnorm_backward, dw", dw, part.first({1, parts, C}));
 }

@@ -22,10 +22,16 @@ void rmsnorm_forward(Stream& stream, const Tensor& y, const Tensor& rstd, const 
 void add_rmsnorm_forward(Stream& stream, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& a,
                          const Tensor& b, const Tensor& w, float eps, float* amax = nullptr);
 
-// Adds the gradients to dx (N, C) and dw (C), from dy (N, C) and forward's x, w and rstd. dx overlaps neither dy nor x.
-// If `amax` is not null (bf16 only), *amax is raised to the largest |dx| after the addition.
+// For models whose norms come after the layers: writes sum = a + the norm of b, all (N, C), rounded once, and the
+// norm's rstd. `sum` may be `a`, and does not overlap b. amax is that of the sum.
+void rmsnorm_add_forward(Stream& stream, const Tensor& sum, const Tensor& rstd, const Tensor& a, const Tensor& b,
+                         const Tensor& w, float eps, float* amax = nullptr);
+
+// Adds the gradients to dx (N, C) and dw (C), from dy (N, C) and forward's x, w and rstd. Without `add` dx is set. dx
+// overlaps neither dy nor x.
+// If `amax` is not null (bf16 only), *amax is raised to the largest |dx|, after the addition.
 // scratch (rmsnorm_backward_scratch(N, C) elements or more) is overwritten with sums of dw over a few rows each, which
 // a second kernel adds up in their order.
 void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const Tensor& scratch, const Tensor& dy,
-                      const Tensor& x, const Tensor& w, const Tensor& rstd, float* amax = nullptr);
+                      const Tensor& x, const Tensor& w, const Tensor& rstd, float* amax = nullptr, bool add = true);
 int64_t rmsnorm_backward_scratch(int N, int C);

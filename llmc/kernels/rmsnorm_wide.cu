@@ -49,13 +49,14 @@ __device__ __forceinline__ void raise_by_warps(float* amax, const Vector<T, 8>& 
 
 template <class T, int kVectors, bool add>
 __global__ void __launch_bounds__(kMostThreads)
-    rmsnorm_wide_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x,
-                                const T* __restrict__ b, const T* __restrict__ w, int C, float eps, float* amax) {
+    rmsnorm_wide_forward_kernel(T* sum, T* y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
+                                const T* __restrict__ w, const T* residual, int C, float eps, float* amax) {
   const size_t offset = size_t(blockIdx.x) * C;
   const int vectors = C / 8;
   Part<T, kVectors> row, other, scale;
   row.load(x + offset, vectors);
   if constexpr (add) other.load(b + offset, vectors);
+  else other.load(residual + offset, residual ? vectors : 0);
   scale.load(w, vectors);
   float squares[8] = {};
 #pragma unroll
@@ -71,7 +72,10 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
 #pragma unroll
-    for (int j = 0; j < 8; ++j) row.set(i, j, rmsnormed(row.get(i, j), r, scale.get(i, j)));
+    for (int j = 0; j < 8; ++j) {
+      const float normed = rmsnormed(row.get(i, j), r, scale.get(i, j));
+      row.set(i, j, residual ? normed + other.get(i, j) : normed);
+    }
   if (y) row.store(y + offset, vectors);
   if (!amax) return;
   Vector<T, 8> largest = {};
@@ -82,12 +86,13 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // A block processes `rows` rows, one after another. A thread has the same columns of each row and keeps their sums for
 // dw.
-// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)); share[block, C] = sum of dy * x * rstd over the block's rows.
+// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)), or = unless `add`; share[block, C] = sum of dy * x * rstd over
+// the block's rows.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_wide_backward_kernel(T* __restrict__ dx, float* __restrict__ share, const T* __restrict__ dy,
                                  const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd,
-                                 int N, int C, int rows, float* amax) {
+                                 int N, int C, int rows, bool add, float* amax) {
   const int vectors = C / 8, first = blockIdx.x * rows, last = N < first + rows ? N : first + rows;
   Part<T, kVectors> scale;
   scale.load(w, vectors);
@@ -98,7 +103,7 @@ __global__ void __launch_bounds__(kMostThreads)
     Part<T, kVectors> g, v, d;
     g.load(dy + offset, vectors);
     v.load(x + offset, vectors);
-    d.load(dx + offset, vectors);
+    d.load(dx + offset, add ? vectors : 0);
     const float r = rstd[n];
     float dots[8] = {};
 #pragma unroll
@@ -146,29 +151,29 @@ bool takes_rmsnorm_wide(const DeviceInfo& device, int C) {
 }
 
 void rmsnorm_wide_forward(const Work& work, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& x,
-                          const Tensor& b, const Tensor& w, float eps, float* amax) {
+                          const Tensor& b, const Tensor& w, const Tensor& residual, float eps, float* amax) {
   const int N = int(x.rows()), C = int(x.columns());
   with_type(work.name, x.type, [&](auto number) {
     using T = decltype(number);
     with_parts(C, [&](auto vectors, unsigned threads) {
       with_constant(bool(b), [&](auto add) {
         launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, decltype(add)::value>>(
-            work, unsigned(N), threads, 0, sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), C,
-            eps, amax);
+            work, unsigned(N), threads, 0, sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(),
+            residual.as<T>(), C, eps, amax);
       });
     });
   });
 }
 
 void rmsnorm_wide_backward(const Work& work, const Tensor& dx, const Tensor& part, const Tensor& dy, const Tensor& x,
-                           const Tensor& w, const Tensor& rstd, int rows, float* amax) {
+                           const Tensor& w, const Tensor& rstd, int rows, bool add, float* amax) {
   const int N = int(x.rows()), C = int(x.columns());
   with_type(work.name, x.type, [&](auto number) {
     using T = decltype(number);
     with_parts(C, [&](auto vectors, unsigned threads) {
       launch<rmsnorm_wide_backward_kernel<T, decltype(vectors)::value>>(
           work, unsigned(part.rows()), threads, 0, dx.as<T>(), part.as<float>(), dy.as<T>(), x.as<T>(), w.as<T>(),
-          rstd.as<float>(), N, C, rows, amax);
+          rstd.as<float>(), N, C, rows, add, amax);
     });
   });
 }

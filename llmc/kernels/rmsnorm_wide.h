@@ -11,10 +11,10 @@ bool takes_rmsnorm_wide(const DeviceInfo& device, int C);
 
 // Both functions launch `work`, which declares all accesses.
 
-// As rmsnorm_forward, or with b as add_rmsnorm_forward of a = x.
+// As rmsnorm_forward, with b as add_rmsnorm_forward of a = x, or with a residual as rmsnorm_add_forward of b = x.
 void rmsnorm_wide_forward(const Work& work, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& x,
-                          const Tensor& b, const Tensor& w, float eps, float* amax);
+                          const Tensor& b, const Tensor& w, const Tensor& residual, float eps, float* amax);
 
 // As rmsnorm_backward, but leaves dw alone and writes part (blocks, C), the sums of dw over `rows` rows each.
 void rmsnorm_wide_backward(const Work& work, const Tensor& dx, const Tensor& part, const Tensor& dy, const Tensor& x,
-                           const Tensor& w, const Tensor& rstd, int rows, float* amax);
+                           const Tensor& w, const Tensor& rstd, int rows, bool add, float* amax);

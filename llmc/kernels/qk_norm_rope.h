@@ -1,0 +1,51 @@
+// The pass between the product of queries, keys and values and attention, for models that have more there than RoPE:
+// biases (Qwen2), or an RMSNorm of queries and keys (Qwen3, OLMo 2: Dehghani et al. 2023). For each head of a row of
+// qkv (N, (NH + 2 NKV) HD), in fp32, rounded once:
+//
+//   x = qkv + bias                                           if there are biases
+//   y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps)      queries and keys, if they have a norm
+//   out = RoPE of y (rope.h)                                 queries and keys
+//
+// A norm of heads has one weight of HD numbers for all query heads, one for all key heads, and a mean over each head. A
+// norm of the whole has a weight of its own for each column, and means over all query heads and over all key heads of
+// the row. Tensor-parallel ranks have only some of these heads: they add their sums of qk_dots() first. If several
+// ranks have the same key heads, each counts them, in the sum as in the number of columns.
+//
+// qkv and its gradient are all fp32 or all bf16; HD is a multiple of 8; all tensors are contiguous and 16-byte aligned.
+// Deterministic: the order of additions depends on the shape alone. All functions throw on invalid shapes, types,
+// alignment or overlaps.
+#pragma once
+
+#include "llmc/kernels/rope.h"
+
+// The vectors of a layer. With their gradients instead, all are fp32. Absent: the model has none.
+struct QkvVectors {
+  Tensor q_bias = {}, k_bias = {}, v_bias = {};  // (NH HD), (NKV HD), (NKV HD), of qkv's type
+  Tensor q_norm = {}, k_norm = {};               // (HD) each or, of the whole, (NH HD) and (NKV HD)
+};
+
+// For a norm of the whole: the sums of a row's columns, over all ranks that share its heads.
+struct WholeNorm {
+  Tensor sums = {};  // (N, 2) fp32: of queries, of keys. Absent: the norm is one of heads, or there is none.
+  int ranks = 1;
+};
+
+// Writes out (N, (NH + 2 NKV) HD); it may be qkv. The angles' `heads` is NH + NKV. `rstd` receives what backward needs:
+// (N, NH + NKV), or (N, 2) of the whole; absent if there is no norm, or no backward. The sums are those of qkv * qkv.
+// For a position outside of the table the row's queries and keys become NaN.
+void qk_norm_rope_forward(Stream& stream, const Tensor& out, const Tensor& rstd, const Tensor& qkv,
+                          const QkvVectors& vectors, const RopeAngles& angles, float eps, const WholeNorm& whole = {});
+
+// Replaces dqkv, the gradient of forward's out, by that of forward's qkv, and adds the gradients of the vectors (+=).
+// With a norm it needs forward's qkv and rstd; both are absent without. The sums are those of dqkv * out: a rotation
+// leaves the product of y and its gradient as it is. If `amax` is not null (bf16 only), *amax is raised to the largest
+// number of the result. scratch (qk_norm_rope_scratch() elements or more) is overwritten.
+void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors& gradients, const Tensor& scratch,
+                           const Tensor& qkv, const QkvVectors& vectors, const RopeAngles& angles, const Tensor& rstd,
+                           const WholeNorm& whole = {}, float* amax = nullptr);
+// For rows of `width` = (NH + 2 NKV) HD.
+int64_t qk_norm_rope_scratch(int64_t N, int64_t width);
+
+// sums (N, 2) fp32 = the sums of a * b over the columns of the query heads and over those of the key heads of each row;
+// a, b (N, (NH + 2 NKV) HD) of one type.
+void qk_dots(Stream& stream, const Tensor& sums, const Tensor& a, const Tensor& b, int NH, int NKV);
