@@ -23,17 +23,15 @@ struct Shape {
   int turned() const { return NH + NKV; }
   int heads() const { return NH + 2 * NKV; }
   int width() const { return heads() * HD; }
-  int stats() const { return kind == Kind::whole ? 2 : turned(); }
   // The numbers of the vectors: biases of q, k and v, or weights of q and k.
   int q_size() const { return kind == Kind::head ? HD : NH * HD; }
   int k_size() const { return kind == Kind::head ? HD : NKV * HD; }
   int v_size() const { return kind == Kind::bias ? NKV * HD : 0; }
-  // The place of a column's number in its vector, and the mean to which the column belongs.
+  // The place of a column's number in its vector.
   int vector_at(int column) const {
     if (kind == Kind::head) return column % HD;
     return column < NH * HD ? column : (column - NH * HD) % (NKV * HD);
   }
-  int stat_of(int head) const { return kind == Kind::whole ? head >= NH : head; }
   double mean_over(int head) const { return kind == Kind::head ? HD : double(head < NH ? NH : NKV) * HD * ranks; }
   std::string name() const { return format("%s N=%d NH=%d NKV=%d HD=%d", kKinds[int(kind)], N, NH, NKV, HD); }
 };
@@ -49,8 +47,8 @@ struct Inputs {
 template <class T>
 struct Outputs {
   std::vector<T> out, dqkv;
-  std::vector<float> rstd, dq, dk, dv, amax;
-  auto all() const { return std::tuple{out, dqkv, rstd, dq, dk, dv, amax}; }
+  std::vector<float> dq, dk, dv, amax;
+  auto all() const { return std::tuple{out, dqkv, dq, dk, dv, amax}; }
 };
 
 // Device copies of the vectors, and the views of them that a launcher takes.
@@ -77,39 +75,33 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, const Shape& s, bool in_plac
   Array<T> qkv(stream, in.qkv), dqkv(stream, in.dqkv), apart(stream, in.qkv.size());
   Array<float> table(stream, in.table), sums(stream, in.sums), dots(stream, in.dots),
       amax(stream, std::vector<float>{0});
-  Array<float> rstd(stream, size_t(s.N) * s.stats()), scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.width())));
+  Array<float> scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.width())));
   Array<int> positions(stream, in.positions);
   const RopeAngles angles{table.tensor({int64_t(in.table.size()) / s.HD, s.HD / 2, 2}), positions.tensor(), s.turned()};
   const bool normed = s.kind != Kind::bias, whole = s.kind == Kind::whole;
-  const auto sums_of = [&](const Array<float>& a) { return WholeNorm{whole ? a.tensor({s.N, 2}) : Tensor(), s.ranks}; };
+  const WholeNorm shared{whole ? sums.tensor({s.N, 2}) : Tensor(), whole ? dots.tensor({s.N, 2}) : Tensor(), s.ranks};
   const TensorShape rows{s.N, s.width()};
   const Tensor out = in_place ? qkv.tensor(rows) : apart.tensor(rows);
-  const Tensor stats = normed ? rstd.tensor({s.N, s.stats()}) : Tensor();
-  qk_norm_rope_forward(stream, out, stats, qkv.tensor(rows), vectors.views(), angles, kEps, sums_of(sums));
+  qk_norm_rope_forward(stream, out, qkv.tensor(rows), vectors.views(), angles, kEps, shared);
   const std::vector<T> result = in_place ? qkv.download() : apart.download();
   if (in_place) qkv.upload(in.qkv);
   qk_norm_rope_backward(stream, dqkv.tensor(rows), gradients.views(), scratch.tensor(),
-                        normed ? qkv.tensor(rows) : Tensor(), vectors.views(), angles, stats, sums_of(dots),
+                        normed ? qkv.tensor(rows) : Tensor(), vectors.views(), angles, kEps, shared,
                         sizeof(T) == 2 ? amax.data() : nullptr);
-  return {result,
-          dqkv.download(),
-          normed ? rstd.download() : std::vector<float>(),
-          gradients.q.download(),
-          gradients.k.download(),
-          gradients.v.download(),
+  return {result,         dqkv.download(), gradients.q.download(), gradients.k.download(), gradients.v.download(),
           amax.download()};
 }
 
 // The formulas of qk_norm_rope.h in double.
 struct Reference {
-  std::vector<double> out, dqkv, rstd, dq, dk, dv;
+  std::vector<double> out, dqkv, dq, dk, dv;
 };
 template <class T>
 Reference reference(const Inputs<T>& in, const Shape& s) {
   const int HD = s.HD, half = HD / 2;
-  Reference r{std::vector<double>(in.qkv.size()),           std::vector<double>(in.qkv.size()),
-              std::vector<double>(size_t(s.N) * s.stats()), std::vector<double>(in.q.size(), kBefore),
-              std::vector<double>(in.k.size(), kBefore),    std::vector<double>(in.v.size(), kBefore)};
+  Reference r{std::vector<double>(in.qkv.size()), std::vector<double>(in.qkv.size()),
+              std::vector<double>(in.q.size(), kBefore), std::vector<double>(in.k.size(), kBefore),
+              std::vector<double>(in.v.size(), kBefore)};
   const bool normed = s.kind != Kind::bias;
   for (int n = 0; n < s.N; ++n)
     for (int h = 0; h < s.heads(); ++h) {
@@ -128,7 +120,7 @@ Reference reference(const Inputs<T>& in, const Shape& s) {
         double squares = 0;
         for (int i = 0; i < HD; ++i) squares += x[i] * x[i];
         if (s.kind == Kind::whole) squares = in.sums[size_t(n) * 2 + !query];
-        rstd = r.rstd[size_t(n) * s.stats() + s.stat_of(h)] = 1 / std::sqrt(squares / s.mean_over(h) + kEps);
+        rstd = 1 / std::sqrt(squares / s.mean_over(h) + kEps);
         for (int i = 0; i < HD; ++i) y[i] = x[i] * rstd * to_double(vector[s.vector_at(h * HD + i)]);
       }
       for (int i = 0; i < half; ++i) {
@@ -221,7 +213,6 @@ void check_shape(Checker& checker, OtherSchedules& orders, const Shape& s) {
   const std::vector<int> shape = {s.N, s.heads(), s.HD};
   checker.close(name + " out", got.out, want.out, shape, relative, absolute);
   checker.close(name + " dqkv", got.dqkv, want.dqkv, shape, relative, absolute);
-  if (s.kind != Kind::bias) checker.close(name + " rstd", got.rstd, want.rstd, {s.N, s.stats()}, 1e-6, 0);
   checker.close(name + " gradient of q's vector", got.dq, want.dq, {s.q_size()}, 1e-5, sum);
   checker.close(name + " gradient of k's vector", got.dk, want.dk, {s.k_size()}, 1e-5, sum);
   if (s.kind == Kind::bias) checker.close(name + " gradient of v's vector", got.dv, want.dv, {s.v_size()}, 1e-5, sum);
@@ -325,12 +316,12 @@ void check_ranks(Checker& checker) {
 
 void check_refusals(Checker& checker) {
   Stream& stream = checker.stream;
-  Array<float> qkv(stream, 3 * 64), table(stream, 64), weight(stream, 64), rstd(stream, 16), scratch(stream, 64);
+  Array<float> qkv(stream, 3 * 64), table(stream, 64), weight(stream, 64), scratch(stream, 64);
   Array<int> positions(stream, std::vector<int>{0, 1});
   const RopeAngles angles{table.tensor({4, 8, 2}), positions.tensor(), 3};
   const Tensor x = qkv.tensor({2, 64}), w = weight.tensor({16});
   const auto forward = [&](const Tensor& out, const QkvVectors& v, const RopeAngles& a, WholeNorm whole = {}) {
-    return [=, &stream] { qk_norm_rope_forward(stream, out, {}, x, v, a, kEps, whole); };
+    return [=, &stream] { qk_norm_rope_forward(stream, out, x, v, a, kEps, whole); };
   };
   const QkvVectors norms{{}, {}, {}, w, w};
   checker.refused("neither", "neither biases nor norms", forward(x, {}, angles));
@@ -341,18 +332,22 @@ void check_refusals(Checker& checker) {
   checker.refused("another number of heads", "of which 4 heads",
                   forward(x, norms, {angles.table, angles.positions, 4}));
   checker.refused("an overlap", "overlap", forward(Tensor(qkv.data() + 32, {2, 64}), norms, angles));
-  checker.refused("sums of another size", "sums is (2)",
-                  forward(x, {{}, {}, {}, weight.tensor({32}), w}, angles, {weight.tensor({2})}));
-  checker.refused("backward without forward's input", "qkv is absent", [&] {
-    qk_norm_rope_backward(stream, x, norms, scratch.tensor(), {}, norms, angles, rstd.tensor({2, 3}));
+  checker.refused("a gradient without its sums", "dots is absent", [&] {
+    Array<float> dqkv(stream, 2 * 64);
+    const QkvVectors weights{{}, {}, {}, weight.tensor({32}), w};
+    qk_norm_rope_backward(stream, dqkv.tensor({2, 64}), weights, scratch.tensor(), x, weights, angles, kEps,
+                          {scratch.tensor({2, 2})});
   });
+  checker.refused("sums of another size", "squares is (2)",
+                  forward(x, {{}, {}, {}, weight.tensor({32}), w}, angles, {weight.tensor({2})}));
+  checker.refused("backward without forward's input", "qkv is absent",
+                  [&] { qk_norm_rope_backward(stream, x, norms, scratch.tensor(), {}, norms, angles, kEps); });
   checker.refused("a short scratch", "expected (64) or more", [&] {
     Array<float> dqkv(stream, 2 * 64);
-    qk_norm_rope_backward(stream, dqkv.tensor({2, 64}), norms, scratch.tensor({63}), x, norms, angles,
-                          rstd.tensor({2, 3}));
+    qk_norm_rope_backward(stream, dqkv.tensor({2, 64}), norms, scratch.tensor({63}), x, norms, angles, kEps);
   });
   checker.refused("dots of a part of a head", "expected (N, (NH + 2 NKV) HD)", [&] {
-    qk_dots(stream, rstd.tensor({2, 2}), x, x, 3, 1);
+    qk_dots(stream, scratch.tensor({2, 2}), x, x, 3, 1);
   });
   checker.refused("column sums of another width", "sum is (15)", [&] {
     add_column_sums(stream, "sums", weight.tensor({15}), scratch.tensor({1, 4, 16}));
@@ -369,7 +364,7 @@ void bench_shape(Bencher& bencher, const Shape& s) {
   const Vectors<T> vectors(stream, in.q, in.k, in.v, s.kind);
   const Vectors<float> gradients(stream, std::vector<float>(in.q.size()), std::vector<float>(in.k.size()),
                                  std::vector<float>(in.v.size()), s.kind);
-  Array<float> table(stream, rope_table({500}, s.HD, 8192)), rstd(stream, size_t(s.N) * s.stats());
+  Array<float> table(stream, rope_table({500}, s.HD, 8192));
   Array<float> sums(stream, std::vector<float>(size_t(s.N) * 2, 1)),
       scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.width())));
   std::vector<int> positions(size_t(s.N));
@@ -378,17 +373,17 @@ void bench_shape(Bencher& bencher, const Shape& s) {
   const RopeAngles angles{table.tensor({8192, s.HD / 2, 2}), there.tensor(), s.turned()};
   const TensorShape rows{s.N, s.width()};
   const bool normed = s.kind != Kind::bias;
-  const WholeNorm whole{s.kind == Kind::whole ? sums.tensor({s.N, 2}) : Tensor(), 1};
-  const Tensor stats = normed ? rstd.tensor({s.N, s.stats()}) : Tensor();
+  const Tensor stats = s.kind == Kind::whole ? sums.tensor({s.N, 2}) : Tensor();
+  const WholeNorm whole{stats, stats};
   const std::string name = format("%s %s", dtype_name(kDType<T>), s.name().c_str());
   const double all = double(s.N) * s.width() * sizeof(T), angle_bytes = 4.0 * s.N * s.HD;
   bencher.time("qk_norm_rope_forward " + name, 2 * all + angle_bytes, 0, [&] {
-    qk_norm_rope_forward(stream, normed ? out.tensor(rows) : qkv.tensor(rows), stats, qkv.tensor(rows), vectors.views(),
+    qk_norm_rope_forward(stream, normed ? out.tensor(rows) : qkv.tensor(rows), qkv.tensor(rows), vectors.views(),
                          angles, kEps, whole);
   });
   bencher.time("qk_norm_rope_backward " + name, (normed ? 3 : 2) * all + angle_bytes, 0, [&] {
     qk_norm_rope_backward(stream, dqkv.tensor(rows), gradients.views(), scratch.tensor(),
-                          normed ? qkv.tensor(rows) : Tensor(), vectors.views(), angles, stats, whole);
+                          normed ? qkv.tensor(rows) : Tensor(), vectors.views(), angles, kEps, whole);
   });
   if (s.kind == Kind::whole)
     bencher.time("qk_dots " + name, 2 * all * s.turned() / s.heads(), 0, [&] {

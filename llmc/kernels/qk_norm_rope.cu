@@ -103,11 +103,26 @@ __device__ __forceinline__ float whole_columns(const Rows& rows, bool key) {
   return float(key ? rows.NKV : rows.NH) * float(2 * rows.half) * float(rows.ranks);
 }
 
+// Returns the rstd of the norm to which this head belongs, x being the thread's part of it. All threads of a warp call,
+// also those that have no part: then `active` is false.
+template <Norm norm, int width>
+__device__ __forceinline__ float rstd_of_head(const Pairs<width>& x, const float* squares, const Rows& rows, int row,
+                                              int head, bool active, float eps) {
+  if constexpr (norm == Norm::head) {
+    float own[width];
+#pragma unroll
+    for (int j = 0; j < width; ++j) own[j] = x.a[j] * x.a[j] + x.b[j] * x.b[j];
+    return rsqrt_f32(sum_over_lanes(total(own), blockDim.x) / float(2 * rows.half) + eps);
+  }
+  const bool key = head >= rows.NH;
+  return active ? rsqrt_f32(squares[size_t(row) * 2 + key] / whole_columns(rows, key) + eps) : 0;
+}
+
 // A group of `lanes` threads has one head of one row. `heads` are touched: all, or those that turn.
 template <class T, int width, Norm norm>
 __global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_forward_kernel(T* out, float* __restrict__ rstd, const T* qkv, Vectors<T> p,
-                                const float* __restrict__ sums, Rows rows, int heads, float eps) {
+    qk_norm_rope_forward_kernel(T* out, const T* qkv, Vectors<T> p, const float* __restrict__ squares, Rows rows,
+                                int heads, float eps) {
   const int64_t item = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
   const int row = int(item / heads), head = int(item % heads), i = threadIdx.x * width, HD = 2 * rows.half;
   const bool active = row < rows.N && i < rows.half, turns = rows.turns(head);
@@ -123,18 +138,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if constexpr (norm != Norm::none) {
-    float r = 0;
-    if constexpr (norm == Norm::head) {
-      float squares[width];
-#pragma unroll
-      for (int j = 0; j < width; ++j) squares[j] = x.a[j] * x.a[j] + x.b[j] * x.b[j];
-      r = rsqrt_f32(sum_over_lanes(total(squares), blockDim.x) / float(HD) + eps);
-      if (rstd && active && turns && i == 0) rstd[size_t(row) * (rows.NH + rows.NKV) + head] = r;
-    } else if (active && turns) {
-      const bool key = head >= rows.NH;
-      r = rsqrt_f32(sums[size_t(row) * 2 + key] / whole_columns(rows, key) + eps);
-      if (rstd && i == 0 && (head == 0 || head == rows.NH)) rstd[size_t(row) * 2 + key] = r;
-    }
+    const float r = rstd_of_head<norm>(x, squares, rows, row, head, active && turns, eps);
     if (active && turns) {
       Pairs<width> w;
       w.load(norm_weight<T, norm>(rows, head, p), i, rows.half);
@@ -153,8 +157,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int width, Norm norm>
 __global__ void __launch_bounds__(kThreads)
     qk_norm_rope_backward_kernel(T* __restrict__ dqkv, float* __restrict__ part, const T* __restrict__ qkv,
-                                 Vectors<T> p, const float* __restrict__ rstd, const float* __restrict__ sums,
-                                 Rows rows, float* amax) {
+                                 Vectors<T> p, const float* __restrict__ squares, const float* __restrict__ dots,
+                                 Rows rows, float eps, float* amax) {
   const int head = blockIdx.y, i = threadIdx.x * width, HD = 2 * rows.half;
   const bool turns = rows.turns(head), key = head >= rows.NH, normed = norm != Norm::none && turns;
   Pairs<width> w, sum;
@@ -173,21 +177,19 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < width; ++j) sum.a[j] += g.a[j], sum.b[j] += g.b[j];
     } else {
-      float r = 0, dots[width];
-      if (active) {
-        x.load(qkv + at, i, rows.half);
-        r = norm == Norm::head ? rstd[size_t(row) * (rows.NH + rows.NKV) + head] : rstd[size_t(row) * 2 + key];
-      }
+      if (active) x.load(qkv + at, i, rows.half);
+      const float r = rstd_of_head<norm>(x, squares, rows, row, head, active, eps);
+      float own[width];
 #pragma unroll
       for (int j = 0; j < width; ++j) {  // from here on x is normed, and g is the gradient of that
         x.a[j] *= r, x.b[j] *= r;
         sum.a[j] += g.a[j] * x.a[j], sum.b[j] += g.b[j] * x.b[j];
         g.a[j] *= w.a[j], g.b[j] *= w.b[j];
-        dots[j] = g.a[j] * x.a[j] + g.b[j] * x.b[j];
+        own[j] = g.a[j] * x.a[j] + g.b[j] * x.b[j];
       }
       float mean = 0;
-      if constexpr (norm == Norm::head) mean = sum_over_lanes(total(dots), blockDim.x) / float(HD);
-      else if (active) mean = sums[size_t(row) * 2 + key] / whole_columns(rows, key);
+      if constexpr (norm == Norm::head) mean = sum_over_lanes(total(own), blockDim.x) / float(HD);
+      else if (active) mean = dots[size_t(row) * 2 + key] / whole_columns(rows, key);
 #pragma unroll
       for (int j = 0; j < width; ++j) g.a[j] = r * (g.a[j] - x.a[j] * mean), g.b[j] = r * (g.b[j] - x.b[j] * mean);
     }
@@ -257,7 +259,7 @@ void require_vectors(const char* who, const QkvVectors& v, DType type, const Cal
 }
 
 Call checked_call(const char* who, const Tensor& qkv, const QkvVectors& vectors, const RopeAngles& angles,
-                  const WholeNorm& whole, const Tensor& rstd) {
+                  const WholeNorm& whole, float eps) {
   const Tensor &table = angles.table, &positions = angles.positions;
   require_tensor(who, "table", table, DType::fp32, {-1, -1, 2});
   require_rows(who, "qkv", qkv);
@@ -271,15 +273,16 @@ Call checked_call(const char* who, const Tensor& qkv, const QkvVectors& vectors,
   require_tensor(who, "positions", positions, DType::int32, {N});
   Call call{{int(N), NH, NKV, int(half), table.as<float>(), positions.as<int>(), int(known), whole.ranks},
             !vectors.q_norm ? Norm::none
-            : whole.sums    ? Norm::whole
+            : whole.squares ? Norm::whole
                             : Norm::head,
             bool(vectors.q_bias),
             {}};
   REQUIRE(call.norm != Norm::none || call.biased, "%s: neither biases nor norms: rope.h does that", who);
+  REQUIRE(call.norm == Norm::none || (eps > 0 && eps < 1),
+          "%s: eps = %g: expected a small positive number, such as 1e-5", who, double(eps));
   REQUIRE(whole.ranks >= 1, "%s: %d ranks share the heads, expected at least 1", who, whole.ranks);
   require_vectors(who, vectors, qkv.type, call);
-  require_tensor(who, "sums", whole.sums, DType::fp32, {N, 2}, true);
-  require_tensor(who, "rstd", rstd, DType::fp32, {N, call.norm == Norm::whole ? 2 : NH + NKV}, true);
+  require_tensor(who, "squares", whole.squares, DType::fp32, {N, 2}, true);
   const int pieces = half % 8 == 0 ? int(half) / 8 : int(half) / 4;
   int lanes = 1;
   while (lanes < pieces) lanes *= 2;
@@ -312,41 +315,39 @@ Vectors<T> pointers(const QkvVectors& v) {
 
 }  // namespace
 
-void qk_norm_rope_forward(Stream& stream, const Tensor& out, const Tensor& rstd, const Tensor& qkv, const QkvVectors& v,
+void qk_norm_rope_forward(Stream& stream, const Tensor& out, const Tensor& qkv, const QkvVectors& v,
                           const RopeAngles& angles, float eps, const WholeNorm& whole) {
   const char* who = "qk_norm_rope_forward";
-  const Call call = checked_call(who, qkv, v, angles, whole, rstd);
+  const Call call = checked_call(who, qkv, v, angles, whole, eps);
   const Rows& rows = call.rows;
   require_tensor(who, "out", out, qkv.type, {qkv.rows(), qkv.columns()});
   if (out.data != qkv.data) require_apart(who, "out", out, "qkv", qkv);
-  REQUIRE(call.norm == Norm::none || (eps > 0 && eps < 1),
-          "%s: eps = %g: expected a small positive number, such as 1e-5", who, double(eps));
   const Work work{stream,
                   who,
-                  {writes(out), writes(rstd), reads(qkv), reads(v.q_bias), reads(v.k_bias), reads(v.v_bias),
-                   reads(v.q_norm), reads(v.k_norm), reads(whole.sums), reads(angles.table), reads(angles.positions)}};
+                  {writes(out), reads(qkv), reads(v.q_bias), reads(v.k_bias), reads(v.v_bias), reads(v.q_norm),
+                   reads(v.k_norm), reads(whole.squares), reads(angles.table), reads(angles.positions)}};
   const bool all = call.biased || out.data != qkv.data;
   const int heads = rows.NH + rows.NKV + (all ? rows.NKV : 0);
   with_kernel(who, qkv.type, call, {out.data, qkv.data}, [&](auto number, auto width, auto norm) {
     using T = decltype(number);
     launch<qk_norm_rope_forward_kernel<T, decltype(width)::value, decltype(norm)::value>>(
-        work, blocks_for(size_t(rows.N) * size_t(heads), call.block.y), call.block, 0, out.as<T>(), rstd.as<float>(),
-        qkv.as<T>(), pointers<T>(v), whole.sums.as<float>(), rows, heads, eps);
+        work, blocks_for(size_t(rows.N) * size_t(heads), call.block.y), call.block, 0, out.as<T>(), qkv.as<T>(),
+        pointers<T>(v), whole.squares.as<float>(), rows, heads, eps);
   });
 }
 
 int64_t qk_norm_rope_scratch(int64_t N, int64_t width) { return (N + kRows - 1) / kRows * width; }
 
 void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors& gradients, const Tensor& scratch,
-                           const Tensor& qkv, const QkvVectors& v, const RopeAngles& angles, const Tensor& rstd,
+                           const Tensor& qkv, const QkvVectors& v, const RopeAngles& angles, float eps,
                            const WholeNorm& whole, float* amax) {
   const char* who = "qk_norm_rope_backward";
-  const Call call = checked_call(who, dqkv, v, angles, whole, rstd);
+  const Call call = checked_call(who, dqkv, v, angles, whole, eps);
   const Rows& rows = call.rows;
   const bool normed = call.norm != Norm::none;
   REQUIRE(!normed || !call.biased, "%s: biases and norms together have no gradient here", who);
   require_tensor(who, "qkv", qkv, dqkv.type, {dqkv.rows(), dqkv.columns()}, !normed);
-  REQUIRE(!normed || rstd, "%s: the gradient of a norm needs forward's rstd", who);
+  require_tensor(who, "dots", whole.dots, DType::fp32, {dqkv.rows(), 2}, call.norm != Norm::whole);
   if (qkv) require_apart(who, "dqkv", dqkv, "qkv", qkv);
   require_vectors(who, gradients, DType::fp32, call);
   require_tensor(who, "scratch", scratch, DType::fp32, {-1});
@@ -358,15 +359,15 @@ void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors&
   const Tensor part = scratch.first({heads, chunks, HD});
   const Work work{stream,
                   who,
-                  {updates(dqkv), writes(part), reads(qkv), reads(v.q_norm), reads(v.k_norm), reads(rstd),
-                   reads(whole.sums), reads(angles.table), reads(angles.positions), updates(amax, 1)}};
+                  {updates(dqkv), writes(part), reads(qkv), reads(v.q_norm), reads(v.k_norm), reads(whole.squares),
+                   reads(whole.dots), reads(angles.table), reads(angles.positions), updates(amax, 1)}};
   // With a norm, nothing is done to values.
   const dim3 grid(unsigned(chunks), unsigned(normed && !amax ? turned : heads));
   with_kernel(who, dqkv.type, call, {dqkv.data, qkv.data}, [&](auto number, auto width, auto norm) {
     using T = decltype(number);
     launch<qk_norm_rope_backward_kernel<T, decltype(width)::value, decltype(norm)::value>>(
         work, grid, call.block, call.block.y * size_t(HD) * sizeof(float), dqkv.as<T>(), part.as<float>(), qkv.as<T>(),
-        pointers<T>(v), rstd.as<float>(), whole.sums.as<float>(), rows, amax);
+        pointers<T>(v), whole.squares.as<float>(), whole.dots.as<float>(), rows, eps, amax);
   });
   const auto add = [&](const Tensor& sum, int first, int count) {
     if (!sum) return;

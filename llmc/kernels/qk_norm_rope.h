@@ -24,24 +24,24 @@ struct QkvVectors {
   Tensor q_norm = {}, k_norm = {};               // (HD) each or, of the whole, (NH HD) and (NKV HD)
 };
 
-// For a norm of the whole: the sums of a row's columns, over all ranks that share its heads.
+// For a norm of the whole: sums of a row's columns over all ranks that share its heads, (N, 2) fp32: of queries, of
+// keys.
 struct WholeNorm {
-  Tensor sums = {};  // (N, 2) fp32: of queries, of keys. Absent: the norm is one of heads, or there is none.
+  Tensor squares = {};  // of qkv * qkv. Absent: the norm is one of heads, or there is none.
+  Tensor dots = {};     // in backward: of dqkv * out. RoPE leaves the product of y and its gradient as it is.
   int ranks = 1;
 };
 
-// Writes out (N, (NH + 2 NKV) HD); it may be qkv. The angles' `heads` is NH + NKV. `rstd` receives what backward needs:
-// (N, NH + NKV), or (N, 2) of the whole; absent if there is no norm, or no backward. The sums are those of qkv * qkv.
-// For a position outside of the table the row's queries and keys become NaN.
-void qk_norm_rope_forward(Stream& stream, const Tensor& out, const Tensor& rstd, const Tensor& qkv,
-                          const QkvVectors& vectors, const RopeAngles& angles, float eps, const WholeNorm& whole = {});
+// Writes out (N, (NH + 2 NKV) HD); it may be qkv. The angles' `heads` is NH + NKV. For a position outside of the table
+// the row's queries and keys become NaN.
+void qk_norm_rope_forward(Stream& stream, const Tensor& out, const Tensor& qkv, const QkvVectors& vectors,
+                          const RopeAngles& angles, float eps, const WholeNorm& whole = {});
 
 // Replaces dqkv, the gradient of forward's out, by that of forward's qkv, and adds the gradients of the vectors (+=).
-// With a norm it needs forward's qkv and rstd; both are absent without. The sums are those of dqkv * out: a rotation
-// leaves the product of y and its gradient as it is. If `amax` is not null (bf16 only), *amax is raised to the largest
-// number of the result. scratch (qk_norm_rope_scratch() elements or more) is overwritten.
+// With a norm it needs forward's qkv, which is absent without. If `amax` is not null (bf16 only), *amax is raised to
+// the largest number of the result. scratch (qk_norm_rope_scratch() elements or more) is overwritten.
 void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors& gradients, const Tensor& scratch,
-                           const Tensor& qkv, const QkvVectors& vectors, const RopeAngles& angles, const Tensor& rstd,
+                           const Tensor& qkv, const QkvVectors& vectors, const RopeAngles& angles, float eps,
                            const WholeNorm& whole = {}, float* amax = nullptr);
 // For rows of `width` = (NH + 2 NKV) HD.
 int64_t qk_norm_rope_scratch(int64_t N, int64_t width);
