@@ -10,7 +10,9 @@
 #include "llmc/kernels/attention_mma.cuh"
 #include "llmc/kernels/attention_plain.cuh"
 
-double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead) {
+double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window) {
+  // Without the window, those that it hides: what a query `window` positions earlier sees.
+  if (window > 0) return attention_pairs(Tq, Tk, ahead) - attention_pairs(Tq, Tk, ahead - window);
   // Query t sees clamp(ahead + 1 + t, 0, Tk) keys: none for t < t0, all Tk for t >= t1.
   const int64_t first = ahead + 1;
   const int64_t t0 = std::clamp<int64_t>(-first, 0, Tq), t1 = std::clamp<int64_t>(Tk - first, t0, Tq);
@@ -155,7 +157,8 @@ AttentionCall checked_call(const char* who, Stream& stream, const Tensor& out, c
           q,
           k,
           v,
-          options.document_start};
+          options.document_start,
+          options.window};
 }
 
 }  // namespace

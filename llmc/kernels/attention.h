@@ -7,8 +7,9 @@
 //
 // The sums run over the keys j that query t sees. Query t of a sequence has position query_offset + t, and key j has
 // position key_offset + j. Query t sees key j if document_start[t] <= position of j <= position of t; document_start
-// never decreases with t. So one launcher serves training (both offsets 0), packed documents, sampling from a KV cache
-// (Tq = 1, query_offset = Tk - 1), and queries or keys that come in pieces.
+// never decreases with t. So one launcher serves training (both offsets 0), packed documents, sliding windows of W keys
+// (document_start[t] is at least the position of t, minus W - 1), sampling from a KV cache (Tq = 1, query_offset =
+// Tk - 1), and queries or keys that come in pieces.
 // A query that sees no key has out = 0, lse = -infinity and dq = 0, and adds nothing to dk and dv.
 //
 // Head h of q attends to head h / (NH / NKV) of k and v. Scores, softmax, sums and accumulators are fp32 and are
@@ -24,11 +25,12 @@
 #include "llmc/device/number.h"
 #include "llmc/device/tensor.h"
 
-// Returns the number of pairs of a query and a key that the offsets allow for one head of one sequence. `ahead` is the
-// position of the first query minus that of the first key; document starts are ignored. Forward needs 4 HD FLOPs per
+// Returns the number of pairs of a query and a key that the offsets and the window allow for one head of one sequence.
+// `ahead` is the position of the first query minus that of the first key; a query sees at most `window` keys, or 0: any
+// number. Document starts are ignored. Forward needs 4 HD FLOPs per
 // pair and head. Backward needs 10 HD; our two backward kernels execute 14 HD, because both compute the scores and
 // dout.v.
-double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead);
+double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window = 0);
 
 // plain: one thread per row (query or key), on any device. mma: tensor cores (sm_80 and newer), bf16, head sizes 64 and
 // 128. hopper: the same types and head sizes on sm_90 only, with TMA and wgmma.
@@ -52,7 +54,8 @@ size_t plain_attention_stack(int HD);
 
 struct AttentionOptions {
   int query_offset = 0, key_offset = 0;  // the position of the first query and of the first key
-  Tensor document_start = {};            // (B, Tq) int32: position of the document's first key; absent: all 0
+  Tensor document_start = {};            // (B, Tq) int32: position of the first key that is seen; absent: all 0
+  int window = 0;                        // the most keys between these and the query, for counting; 0: any number
   AttentionKernel kernel = AttentionKernel::automatic;
 };
 

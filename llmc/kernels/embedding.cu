@@ -70,14 +70,15 @@ struct GroupSums {
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     embedding_backward_kernel(float* __restrict__ dweight, const T* __restrict__ dout, const int* __restrict__ tokens,
-                              const int* __restrict__ order, int N, int C, int first, int V) {
+                              const int* __restrict__ order, int N, int C, int first, int V, int pad) {
   const auto token_at = [&](int i) { return tokens[order[i]] - first; };
+  const auto is_here = [&](int token) { return token >= 0 && token < V && token + first != pad; };
   const int lane = threadIdx.x, group = threadIdx.y, groups = blockDim.y;
   const int c = (blockIdx.y * blockDim.x + lane) * width;
   const int begin = blockIdx.x * kWindow, end = N - begin < kWindow ? N : begin + kWindow;
   for (int start = begin + group; c < C && start < end; start += groups) {
     const int token = token_at(start);
-    if (token < 0 || token >= V || (start > 0 && token_at(start - 1) == token)) continue;
+    if (!is_here(token) || (start > 0 && token_at(start - 1) == token)) continue;
     if (N - start > kWindow && token_at(start + kWindow) == token) continue;  // a long run: below
     int last = start + 1;
     while (last < N && token_at(last) == token) ++last;
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   const int token = token_at(end);
   int start = end;
   while (start > begin && token_at(start - 1) == token) --start;
-  if (token < 0 || token >= V || start == end || (start > 0 && token_at(start - 1) == token)) return;
+  if (!is_here(token) || start == end || (start > 0 && token_at(start - 1) == token)) return;
   if (N - start <= kWindow || token_at(start + kWindow) != token) return;
   int last = end, beyond = N;  // token_at(last) == token; no position from `beyond` on has this token
   while (beyond - last > 1) {
@@ -161,7 +162,7 @@ void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dou
     with_vector_width(who, C, {dweight.data, dout.data}, [&](auto width) {
       launch<embedding_backward_kernel<T, decltype(width)::value>>(
           work, grid, dim3(lanes, kGroups), sizeof(GroupSums), dweight.as<float>(), dout.as<T>(), tokens.as<int>(),
-          order.as<int>(), N, C, rows.first, int(dweight.rows()));
+          order.as<int>(), N, C, rows.first, int(dweight.rows()), rows.pad);
     });
   });
 }

@@ -11,6 +11,7 @@
 // The V rows of weight or dweight are rows first .. first+V-1 of a table of `whole` rows: those that this rank holds.
 struct EmbeddingRows {
   int first, whole;
+  int pad = -1;  // the row of the whole table that gets no gradient, as with PyTorch's padding_idx; -1: none
 };
 
 // Writes out (N, C) = weight[tokens[n] - first], and zeros if another rank holds the row; tokens (N), weight (V, C).
@@ -19,8 +20,8 @@ struct EmbeddingRows {
 void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, const Tensor& weight,
                        EmbeddingRows rows);
 
-// Adds each row of dout (N, C) to its token's row of dweight (V, C); tokens (N) whose row another rank holds are
-// skipped. order (N): the positions 0 to N-1 sorted by their token, equal tokens by their position
+// Adds each row of dout (N, C) to its token's row of dweight (V, C); tokens (N) whose row another rank holds, and the
+// token `pad`, are skipped. order (N): the positions 0 to N-1 sorted by their token, equal tokens by their position
 // (sort_positions_by_token).
 void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dout, const Tensor& tokens,
                         const Tensor& order, EmbeddingRows rows);

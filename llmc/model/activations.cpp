@@ -15,6 +15,16 @@ Tensor wide_input(const Sizes& s, int layer, Product product, int64_t rows, int6
   return needed ? Tensor(nullptr, s.type, {rows, columns}) : Tensor();
 }
 
+// The same of qkv and gate_up: where norms come after the layers, it is the residual stream.
+template <Product product>
+Tensor norm_output(const Sizes& s, int layer) {
+  return s.config.family->norm_after ? Tensor() : wide_input(s, layer, product, s.R, s.config.C);
+}
+// What a norm behind attention or MLP reads.
+Tensor norm_input(const Sizes& s, int) {
+  return s.config.family->norm_after ? Tensor(nullptr, s.type, {s.R, s.config.C}) : Tensor();
+}
+
 // The input of a product in FP8, as the weight gradient takes it. Inputs that tensor-parallel ranks gather are kept as
 // this rank's rows if they have one scale, and in the model's type otherwise.
 QuantizedTensor fp8_input(const Sizes& s, int layer, Product product) {
@@ -42,14 +52,19 @@ constexpr SavedRow kSavedRows[] = {
     // The residual stream before the block.
     {"x", residual, Offload::input, Recompute::none},
     {"rstd1", rstd, Offload::attention, Recompute::block},
-    {"norm1", [](const Sizes& s, int layer) { return wide_input(s, layer, Product::qkv, s.R, s.config.C); },
-     Offload::attention, Recompute::norms},
+    {"norm1", norm_output<Product::qkv>, Offload::attention, Recompute::norms},
     {"input of qkv", fp8_bytes<Product::qkv>, Offload::attention, Recompute::norms},
     {"input of qkv, factors", fp8_factors<Product::qkv>, Offload::attention, Recompute::norms},
-    // After RoPE.
+    // After RoPE or, where queries and keys have a norm, before it.
     {"qkv",
      [](const Sizes& s, int) {
        return Tensor(nullptr, s.type, {s.N, s.config.qkv_width()});
+     },
+     Offload::attention, Recompute::block},
+    // Of a norm over all heads: the sums of squares of queries and of keys.
+    {"squares of q and k",
+     [](const Sizes& s, int) {
+       return s.config.family->qk_norm == QkNorm::whole ? Tensor(nullptr, DType::fp32, {s.N, 2}) : Tensor();
      },
      Offload::attention, Recompute::block},
     {"attention",
@@ -60,11 +75,11 @@ constexpr SavedRow kSavedRows[] = {
     // The log-sum-exp of the scores, (B, NH, T).
     {"lse", [](const Sizes& s, int) { return Tensor(nullptr, DType::fp32, {s.N * s.config.NH}); }, Offload::attention,
      Recompute::block},
+    {"output of o", norm_input, Offload::attention, Recompute::block},
     // The residual stream between attention and MLP.
     {"middle", residual, Offload::all, Recompute::block},
     {"rstd2", rstd, Offload::all, Recompute::block},
-    {"norm2", [](const Sizes& s, int layer) { return wide_input(s, layer, Product::gate_up, s.R, s.config.C); },
-     Offload::all, Recompute::norms},
+    {"norm2", norm_output<Product::gate_up>, Offload::all, Recompute::norms},
     {"input of gate_up", fp8_bytes<Product::gate_up>, Offload::all, Recompute::norms},
     {"input of gate_up, factors", fp8_factors<Product::gate_up>, Offload::all, Recompute::norms},
     {"gate_up",
@@ -76,6 +91,7 @@ constexpr SavedRow kSavedRows[] = {
      Offload::all, Recompute::norms},
     {"input of down", fp8_bytes<Product::down>, Offload::all, Recompute::norms},
     {"input of down, factors", fp8_factors<Product::down>, Offload::all, Recompute::norms},
+    {"output of down", norm_input, Offload::all, Recompute::block},
 };
 
 }  // namespace

@@ -6,10 +6,11 @@
 
 namespace {
 
-AttentionOptions options_of(const Pass& pass) {
+AttentionOptions options_of(const Pass& pass, int layer) {
   AttentionOptions options;
   options.query_offset = pass.past;
-  options.document_start = pass.document_start;
+  options.window = pass.config.window_of(layer);
+  options.document_start = options.window ? pass.window_start : pass.document_start;
   options.kernel = pass.attention;
   return options;
 }
@@ -28,6 +29,7 @@ QkvHeads qkv_heads(const Pass& pass, const Tensor& qkv) {
 // B.
 struct SharedHeads {
   const Pass& pass;
+  const int layer;
   ContextParallel& ranks = *pass.context_parallel;
   const ContextBuffers& buffers = pass.context_buffers;
   // G: query heads per key/value head.
@@ -36,9 +38,9 @@ struct SharedHeads {
 
   // A call has the queries of one half and all keys up to the last query's position.
   AttentionOptions options(int half) const {
-    AttentionOptions options = options_of(pass);
+    AttentionOptions options = options_of(pass, layer);
     options.query_offset = ranks.part().first(half, T_all);
-    if (pass.document_start) options.document_start = pass.document_start.first({2, B, chunk}).at(half);
+    if (options.document_start) options.document_start = options.document_start.first({2, B, chunk}).at(half);
     return options;
   }
   int keys(int half) const { return ranks.part().first(half, T_all) + chunk; }
@@ -76,8 +78,8 @@ struct SharedHeads {
   }
 };
 
-void shared_forward(const Pass& pass, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
-  const SharedHeads heads{pass};
+void shared_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
+  const SharedHeads heads{pass, layer};
   heads.start(qkv);
   for (int head = 0; head < heads.NKV; ++head) {
     heads.ranks.await_gathered(pass.stream, head % kContextSlots);
@@ -90,9 +92,9 @@ void shared_forward(const Pass& pass, const Tensor& out, const Tensor& lse, cons
   }
 }
 
-void shared_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta_scratch, const Tensor& dout,
+void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta_scratch, const Tensor& dout,
                      const Tensor& out, const Tensor& lse, const Tensor& qkv) {
-  const SharedHeads heads{pass};
+  const SharedHeads heads{pass, layer};
   const int B = heads.B, HD = heads.HD, T_all = heads.T_all;
   const Tensor delta = delta_scratch.first({B, heads.G, heads.chunk});
   for (int head = 0; head < heads.NKV; ++head) {
@@ -120,24 +122,25 @@ void shared_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta_s
 
 }  // namespace
 
-void attention_forward(const Pass& pass, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
-  if (pass.context_parallel) return shared_forward(pass, out, lse, qkv, amax);
+void attention_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                       float* amax) {
+  if (pass.context_parallel) return shared_forward(pass, layer, out, lse, qkv, amax);
   const Tensor q = qkv_heads(pass, qkv.rows(pass.past, pass.N)).q;
   const auto [_, k, v] = qkv_heads(pass, qkv);
   attention_forward(pass.stream, out.heads(pass.B, pass.config.HD), lse.first({pass.B, pass.config.NH, pass.T}), q, k,
-                    v, options_of(pass), amax);
+                    v, options_of(pass, layer), amax);
 }
 
-void attention_prefetch(const Pass& pass, const Tensor& qkv) {
-  if (pass.context_parallel) SharedHeads{pass}.start(qkv);
+void attention_prefetch(const Pass& pass, int layer, const Tensor& qkv) {
+  if (pass.context_parallel) SharedHeads{pass, layer}.start(qkv);
 }
 
-void attention_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
+void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
                         const Tensor& out, const Tensor& lse, const Tensor& qkv) {
-  if (pass.context_parallel) return shared_backward(pass, dqkv, delta, dout, out, lse, qkv);
+  if (pass.context_parallel) return shared_backward(pass, layer, dqkv, delta, dout, out, lse, qkv);
   const int B = pass.B, NH = pass.config.NH, T = pass.T, HD = pass.config.HD;
   const auto [q, k, v] = qkv_heads(pass, qkv);
   const auto [dq, dk, dv] = qkv_heads(pass, dqkv);
   attention_backward(pass.stream, dq, dk, dv, delta.first({B, NH, T}), dout.heads(B, HD), out.heads(B, HD),
-                     lse.first({B, NH, T}), q, k, v, options_of(pass));
+                     lse.first({B, NH, T}), q, k, v, options_of(pass, layer));
 }

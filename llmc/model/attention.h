@@ -8,17 +8,18 @@
 
 #include "llmc/model/pass.h"
 
-// out (N, NH HD) = attention of the packed rows qkv (past + N, QKV). lse has B NH T elements; under context parallelism
-// they have an order of their own. The largest |out| goes to `amax` unless that is null.
-void attention_forward(const Pass& pass, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax);
+// out (N, NH HD) = attention of the packed rows qkv (past + N, QKV), which are after RoPE. lse has B NH T elements;
+// under context parallelism they have an order of their own. The largest |out| goes to `amax` unless that is null.
+void attention_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                       float* amax);
 
 // Under context parallelism, starts the all-gather of the first heads' keys and values. Call it before
 // attention_backward().
-void attention_prefetch(const Pass& pass, const Tensor& qkv);
+void attention_prefetch(const Pass& pass, int layer, const Tensor& qkv);
 
 // dqkv (N, QKV) = the gradient of qkv, from dout (N, NH HD) and forward's out, lse and qkv. `delta` is scratch of
 // attention_delta_size() elements.
-void attention_backward(const Pass& pass, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
+void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
                         const Tensor& out, const Tensor& lse, const Tensor& qkv);
 // For a pass of N tokens. `shared`: ranks share sequences. Then one call of the kernel handles one key/value head and
 // one of two chunks, so it needs 1 / (2 NKV) of the memory.

@@ -1,5 +1,6 @@
 #include "llmc/model/block.h"
 
+#include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/swiglu.h"
 #include "llmc/model/attention.h"
@@ -7,12 +8,17 @@
 namespace {
 
 BlockScratch cut(const BlockScratch& s, int N, int R) {
-  return {s.projected.rows(0, R), s.dqkv.rows(0, N),     s.dnorm.rows(0, R), s.dattention.rows(0, N),
-          s.dswiglu.rows(0, N),   s.dgate_up.rows(0, N), s.attention_delta,  s.norm_partials};
+  return {s.projected.rows(0, R), s.dqkv.rows(0, N),       s.turned.rows(0, N),  s.qk_sums.rows(0, N),
+          s.dnorm.rows(0, R),     s.dattention.rows(0, N), s.dswiglu.rows(0, N), s.dgate_up.rows(0, N),
+          s.attention_delta,      s.norm_partials,         s.vector_partials};
 }
 
 Parameter parameter(const BlockTensors& tensors, const char* name) {
   return {tensors.weights[name], tensors.gradients ? (*tensors.gradients)[name] : Tensor()};
+}
+
+QkvVectors vectors_of(const UnitTensors& tensors) {
+  return {tensors["q bias"], tensors["k bias"], tensors["v bias"], tensors["q norm"], tensors["k norm"]};
 }
 
 Linear linear(const BlockTensors& tensors, int layer, Product product) {
@@ -38,29 +44,37 @@ LinearInput input_of(const Tensor& wide, const QuantizeSource& source, const flo
 Block::Block(const Pass& pass, int layer, const BlockTensors& tensors, const BlockScratch& scratch)
     : pass_(pass),
       s_(cut(scratch, pass.N, pass.R)),
+      layer_(layer),
       norm1_(parameter(tensors, "norm1")),
       norm2_(parameter(tensors, "norm2")),
+      vectors_(vectors_of(tensors.weights)),
+      vector_gradients_(tensors.gradients ? vectors_of(*tensors.gradients) : QkvVectors{}),
       qkv_(linear(tensors, layer, Product::qkv)),
       o_(linear(tensors, layer, Product::o)),
       gate_up_(linear(tensors, layer, Product::gate_up)),
       down_(linear(tensors, layer, Product::down)),
       x_(tensors.saved["x"].rows(0, pass.R)),
       rstd1_(tensors.saved["rstd1"].elements(0, pass.R)),
-      norm1_out_(tensors.saved["norm1"].rows(0, pass.R)),
+      qkv_in_(norm_after() ? x_ : tensors.saved["norm1"].rows(0, pass.R)),
       qkv_out_(tensors.saved["qkv"].rows(0, pass.past + pass.N)),
+      squares_(tensors.saved["squares of q and k"].rows(0, pass.N)),
       attention_(tensors.saved["attention"].rows(0, pass.N)),
       lse_(tensors.saved["lse"]),
+      o_out_(norm_after() ? tensors.saved["output of o"].rows(0, pass.R) : s_.projected),
       middle_(tensors.saved["middle"].rows(0, pass.R)),
       rstd2_(tensors.saved["rstd2"].elements(0, pass.R)),
-      norm2_out_(tensors.saved["norm2"].rows(0, pass.R)),
+      gate_up_in_(norm_after() ? middle_ : tensors.saved["norm2"].rows(0, pass.R)),
       gate_up_out_(tensors.saved["gate_up"].rows(0, pass.N)),
-      swiglu_(tensors.saved["swiglu"].rows(0, pass.N)) {}
+      swiglu_(tensors.saved["swiglu"].rows(0, pass.N)),
+      down_out_(tensors.saved["output of down"].rows(0, pass.R)) {}
 
 LinearInput Block::qkv_input() const {
-  return input_of(norm1_out_, RmsnormOutput{x_, rstd1_, norm1_.value}, qkv_.wanted_amax(pass_, Role::input));
+  // Nobody has looked for the embedding's largest number.
+  const float* amax = norm_after() && layer_ == 0 ? nullptr : qkv_.wanted_amax(pass_, Role::input);
+  return input_of(qkv_in_, RmsnormOutput{x_, rstd1_, norm1_.value}, amax);
 }
 LinearInput Block::gate_up_input() const {
-  return input_of(norm2_out_, RmsnormOutput{middle_, rstd2_, norm2_.value}, gate_up_.wanted_amax(pass_, Role::input));
+  return input_of(gate_up_in_, RmsnormOutput{middle_, rstd2_, norm2_.value}, gate_up_.wanted_amax(pass_, Role::input));
 }
 LinearInput Block::down_input() const { return input_of(swiglu_, SwigluOutput{gate_up_out_}); }
 
@@ -68,28 +82,47 @@ LinearInput Block::down_input() const { return input_of(swiglu_, SwigluOutput{ga
 
 void Block::forward(const Tensor& middle_before, const Tensor& delta) const {
   float* amax = qkv_.wanted_amax(pass_, Role::input);
-  if (middle_before)
-    add_rmsnorm_forward(pass_.stream, x_, norm1_out_, rstd1_, middle_before, delta, norm1_.value, pass_.eps(), amax);
-  else rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_.value, pass_.eps(), amax);  // (R, C)
+  if (!norm_after() && middle_before)
+    add_rmsnorm_forward(pass_.stream, x_, qkv_in_, rstd1_, middle_before, delta, norm1_.value, pass_.eps(), amax);
+  else if (!norm_after()) rmsnorm_forward(pass_.stream, qkv_in_, rstd1_, x_, norm1_.value, pass_.eps(), amax);
+  else if (middle_before) add(pass_.stream, x_, middle_before, delta, amax);  // (R, C)
   attention_half();
   mlp_input();
-  down_.forward(pass_, delta, down_input());  // (R, C)
+  down_.forward(pass_, norm_after() ? down_out_ : delta, down_input());  // (R, C)
+  if (norm_after()) rmsnorm_forward(pass_.stream, delta, rstd2_, down_out_, norm2_.value, pass_.eps());
 }
 
-// Computes everything from the first norm's output to the second norm's output.
+// Computes everything from qkv's input to gate_up's input.
 void Block::attention_half() const {
   const Tensor own = qkv_out_.rows(pass_.past, pass_.N), qkv = pass_.past ? s_.dqkv : own;
   qkv_.forward(pass_, qkv, qkv_input());  // (N, QKV)
-  rope_forward(pass_.stream, qkv, pass_.rope);
+  if (squares_) sum_over_heads(squares_, qkv, qkv);
+  turn(qkv);
   if (pass_.past) copy(pass_.stream, own, qkv);  // behind those of earlier tokens
   float* amax = o_.wanted_amax(pass_, Role::input);
-  attention_forward(pass_, attention_, lse_, qkv_out_, amax);  // (N, NH HD)
-  o_.forward(pass_, s_.projected, {attention_, amax});         // (R, C)
-  add_rmsnorm_forward(pass_.stream, middle_, norm2_out_, rstd2_, x_, s_.projected, norm2_.value, pass_.eps(),
-                      gate_up_.wanted_amax(pass_, Role::input));  // (R, C)
+  attention_forward(pass_, layer_, attention_, lse_, turned(), amax);  // (N, NH HD)
+  o_.forward(pass_, o_out_, {attention_, amax});                       // (R, C)
+  amax = gate_up_.wanted_amax(pass_, Role::input);
+  if (norm_after()) rmsnorm_add_forward(pass_.stream, middle_, rstd1_, x_, o_out_, norm1_.value, pass_.eps(), amax);
+  else add_rmsnorm_forward(pass_.stream, middle_, gate_up_in_, rstd2_, x_, o_out_, norm2_.value, pass_.eps(), amax);
 }
 
-// Computes everything from the second norm's output to the last product's input.
+// Computes q, k and v as attention takes them.
+void Block::turn(const Tensor& qkv) const {
+  if (!has_vectors()) return rope_forward(pass_.stream, qkv, pass_.rope);
+  qk_norm_rope_forward(pass_.stream, turns_apart() ? s_.turned : qkv, qkv, vectors_, pass_.rope, pass_.eps(),
+                       {squares_, {}, pass_.ranks_of_heads()});
+}
+
+// sums (N, 2) = the sums of a * b over all query heads and over all key heads, those of other ranks included.
+void Block::sum_over_heads(const Tensor& sums, const Tensor& a, const Tensor& b) const {
+  const Tensor own = pass_.tensor_parallel ? s_.qk_sums : sums;
+  qk_dots(pass_.stream, own, a, b, pass_.config.NH, pass_.config.NKV);
+  if (pass_.tensor_parallel) pass_.tensor_parallel->all_reduce_sum(pass_.stream, own);
+  if (own.data != sums.data) copy(pass_.stream, sums, own);
+}
+
+// Computes everything from gate_up's input to down's input.
 void Block::mlp_input() const {
   gate_up_.forward(pass_, gate_up_out_, gate_up_input());            // (N, 2 FF)
   if (swiglu_) swiglu_forward(pass_.stream, swiglu_, gate_up_out_);  // (N, FF)
@@ -99,39 +132,73 @@ void Block::mlp_input() const {
 
 void Block::recompute(Recompute level) const {
   if (level == Recompute::none) return;
-  const bool all = level == Recompute::block;
-  if (all || norm1_out_) rmsnorm_forward(pass_.stream, norm1_out_, rstd1_, x_, norm1_.value, pass_.eps());
+  const bool all = level == Recompute::block, before = !norm_after();
+  if (before && (all || qkv_in_)) rmsnorm_forward(pass_.stream, qkv_in_, rstd1_, x_, norm1_.value, pass_.eps());
   if (all) attention_half();
   else {
     qkv_.save_input(pass_, qkv_input());
-    if (norm2_out_) rmsnorm_forward(pass_.stream, norm2_out_, rstd2_, middle_, norm2_.value, pass_.eps());
+    if (before && gate_up_in_) rmsnorm_forward(pass_.stream, gate_up_in_, rstd2_, middle_, norm2_.value, pass_.eps());
   }
   if (level != Recompute::norms) mlp_input();
   else {
     gate_up_.save_input(pass_, gate_up_input());
     if (swiglu_) swiglu_forward(pass_.stream, swiglu_, gate_up_out_);
   }
-  down_.save_input(pass_, down_input());
+  if (before || !all) return down_.save_input(pass_, down_input());
+  down_.forward(pass_, down_out_, down_input());
+  rmsnorm_forward(pass_.stream, {}, rstd2_, down_out_, norm2_.value, pass_.eps());
 }
 
 void Block::backward(const Tensor& dresidual, const float* amax, float* amax_before) const {
   Stream& stream = pass_.stream;
-  down_.backward(pass_, s_.dswiglu, {dresidual, amax}, swiglu_);  // (N, FF)
-  gate_up_.prefetch_input(pass_, norm2_out_);
+  const LinearInput ddown = output_gradient(dresidual, amax, down_, norm2_, down_out_, rstd2_);  // (R, C)
+  down_.backward(pass_, s_.dswiglu, ddown, swiglu_);                                             // (N, FF)
+  gate_up_.prefetch_input(pass_, gate_up_in_);
   const Tensor dgate_up = gate_up_.wgrad_in_model_type(pass_) ? s_.dgate_up : Tensor();
   if (dgate_up) swiglu_backward(stream, dgate_up, s_.dswiglu, gate_up_out_);  // (N, 2 FF)
-  gate_up_.backward(pass_, s_.dnorm, input_of(dgate_up, SwigluBackwardOutput{s_.dswiglu, gate_up_out_}), norm2_out_);
+  gate_up_.backward(pass_, s_.dnorm, input_of(dgate_up, SwigluBackwardOutput{s_.dswiglu, gate_up_out_}), gate_up_in_);
   float* amax_o = o_.wanted_amax(pass_, Role::output_gradient);
-  rmsnorm_backward(stream, dresidual, norm2_.grad, s_.norm_partials, s_.dnorm, middle_, norm2_.value, rstd2_,
-                   amax_o);  // +=
+  add_input_gradient(dresidual, amax_o, norm2_, middle_, rstd2_);
 
-  attention_prefetch(pass_, qkv_out_);
-  o_.backward(pass_, s_.dattention, {dresidual, amax_o}, attention_);  // (N, NH HD)
-  qkv_.prefetch_input(pass_, norm1_out_);
-  attention_backward(pass_, s_.dqkv, s_.attention_delta, s_.dattention, attention_, lse_, qkv_out_);  // (N, QKV)
-  const Tensor dqkv = qkv_.wgrad_in_model_type(pass_) ? s_.dqkv : Tensor();
-  if (dqkv) rope_backward(stream, dqkv, pass_.rope);
-  qkv_.backward(pass_, s_.dnorm, input_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope}), norm1_out_);  // (R, C)
-  rmsnorm_backward(stream, dresidual, norm1_.grad, s_.norm_partials, s_.dnorm, x_, norm1_.value, rstd1_,
-                   amax_before);  // +=
+  if (turns_apart()) turn(qkv_out_);
+  attention_prefetch(pass_, layer_, turned());
+  const LinearInput dprojected = output_gradient(dresidual, amax_o, o_, norm1_, o_out_, rstd1_);  // (R, C)
+  o_.backward(pass_, s_.dattention, dprojected, attention_);                                      // (N, NH HD)
+  qkv_.prefetch_input(pass_, qkv_in_);
+  attention_backward(pass_, layer_, s_.dqkv, s_.attention_delta, s_.dattention, attention_, lse_, turned());
+  qkv_.backward(pass_, s_.dnorm, turn_backward(), qkv_in_);  // (R, C)
+  add_input_gradient(dresidual, amax_before, norm1_, x_, rstd1_);
+}
+
+// Returns the gradient of qkv's output, from that of `turned` in dqkv (N, QKV): in memory or, if it is only quantized
+// and has no vectors whose gradients are sums over it, how it is computed.
+LinearInput Block::turn_backward() const {
+  if (!has_vectors()) {
+    const Tensor dqkv = qkv_.wgrad_in_model_type(pass_) ? s_.dqkv : Tensor();
+    if (dqkv) rope_backward(pass_.stream, dqkv, pass_.rope);
+    return input_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope});
+  }
+  if (squares_) sum_over_heads(s_.qk_sums, s_.dqkv, s_.turned);
+  float* amax = qkv_.wanted_amax(pass_, Role::output_gradient);
+  qk_norm_rope_backward(pass_.stream, s_.dqkv, vector_gradients_, s_.vector_partials, norms_qk() ? qkv_out_ : Tensor(),
+                        vectors_, pass_.rope, pass_.eps(), {squares_, s_.qk_sums, pass_.ranks_of_heads()}, amax);
+  return {s_.dqkv, amax};
+}
+
+// Returns the gradient of the output of o or down. If a norm of x is behind it, its gradient goes there.
+LinearInput Block::output_gradient(const Tensor& dresidual, const float* amax, const Linear& linear,
+                                   const Parameter& norm, const Tensor& x, const Tensor& rstd) const {
+  if (!norm_after()) return {dresidual, amax};
+  float* wanted = linear.wanted_amax(pass_, Role::output_gradient);
+  rmsnorm_backward(pass_.stream, s_.projected, norm.grad, s_.norm_partials, dresidual, x, norm.value, rstd, wanted,
+                   false);
+  return {s_.projected, wanted};
+}
+
+// Adds the gradient of the input of qkv or gate_up, dnorm (R, C), to that of the residual stream: that of a norm of x,
+// if there is one before the product. Then `amax` receives the largest number of the sum.
+void Block::add_input_gradient(const Tensor& dresidual, float* amax, const Parameter& norm, const Tensor& x,
+                               const Tensor& rstd) const {
+  if (norm_after()) return add(pass_.stream, dresidual, dresidual, s_.dnorm);
+  rmsnorm_backward(pass_.stream, dresidual, norm.grad, s_.norm_partials, s_.dnorm, x, norm.value, rstd, amax);  // +=
 }

@@ -4,8 +4,14 @@
 // residual addition is fused with the norm that follows it:
 //
 //   x      = x_before + delta_before                      (first block: the embedding itself)
-//   middle = x + Wo attention(rope(Wqkv norm1(x)))
+//   middle = x + Wo attention(turned(Wqkv norm1(x)))
 //   output = middle + delta,   delta = Wdown swiglu(Wgate_up norm2(middle))
+//
+// Between the product of queries, keys and values and attention these are `turned`: RoPE and, in some families, biases
+// or norms before it (qk_norm_rope.h). In families with `norm_after` the norms are behind the layers:
+//
+//   middle = x + norm1(Wo attention(turned(Wqkv x)))
+//   output = middle + delta,   delta = norm2(Wdown swiglu(Wgate_up middle))
 //
 // Under tensor parallelism, NH, NKV and FF count what this rank holds, in weights and activations alike.
 #pragma once
@@ -13,20 +19,24 @@
 #include <array>
 #include <optional>
 
+#include "llmc/kernels/qk_norm_rope.h"
 #include "llmc/model/activations.h"
 #include "llmc/model/linear.h"
 #include "llmc/model/parameters.h"
 
-// Buffers that all blocks use, one after the other, for the largest micro-batch. Forward needs the first two.
+// Buffers that all blocks use, one after the other, for the largest micro-batch. Forward needs the first four.
 struct BlockScratch {
-  Tensor projected;        // (R, C) output of Wo
+  Tensor projected;        // (R, C) output of Wo; with norms behind the layers: gradient of the outputs of Wo and Wdown
   Tensor dqkv;             // (N, QKV); in forward with a `past`: the new tokens' q, k and v before they are copied
+  Tensor turned;           // (N, QKV) q, k and v after RoPE, where backward needs them as they were before a norm
+  Tensor qk_sums;          // (N, 2) of q and k; only for a norm over all heads
   Tensor dnorm;            // (R, C)
   Tensor dattention;       // (N, NH HD)
   Tensor dswiglu;          // (N, FF)
   Tensor dgate_up;         // (N, 2 FF); absent where quantization computes it and nobody stores it
   Tensor attention_delta;  // (attention_delta_size(N))
   Tensor norm_partials;    // (rmsnorm_backward_scratch(R, C))
+  Tensor vector_partials;  // (qk_norm_rope_scratch(N, QKV)); only for biases, or norms of q and k
 };
 
 // One block's tensors, by name.
@@ -60,15 +70,34 @@ class Block {
   void backward(const Tensor& dresidual, const float* amax, float* amax_before) const;
 
  private:
+  bool norm_after() const { return pass_.config.family->norm_after; }
+  bool norms_qk() const { return pass_.config.family->qk_norm != QkNorm::none; }
+  bool has_vectors() const { return norms_qk() || pass_.config.family->qkv_bias; }  // of q, k and v
+  // True if the product's output is kept for backward as it was, and attention reads a copy of it after RoPE.
+  bool turns_apart() const { return norms_qk() && pass_.training; }
+  const Tensor& turned() const { return turns_apart() ? s_.turned : qkv_out_; }
+
   void attention_half() const;
+  void turn(const Tensor& qkv) const;
+  void sum_over_heads(const Tensor& sums, const Tensor& a, const Tensor& b) const;
   void mlp_input() const;
+  LinearInput turn_backward() const;
+  LinearInput output_gradient(const Tensor& dresidual, const float* amax, const Linear& linear, const Parameter& norm,
+                              const Tensor& x, const Tensor& rstd) const;
+  void add_input_gradient(const Tensor& dresidual, float* amax, const Parameter& norm, const Tensor& x,
+                          const Tensor& rstd) const;
   LinearInput qkv_input() const;
   LinearInput gate_up_input() const;
   LinearInput down_input() const;
 
   const Pass& pass_;
   const BlockScratch s_;
-  Parameter norm1_, norm2_;          // (C)
-  Linear qkv_, o_, gate_up_, down_;  // (QKV, C), (C, NH HD), (2 FF, C), (C, FF) with QKV = (NH + 2 NKV) HD
-  Tensor x_, rstd1_, norm1_out_, qkv_out_, attention_, lse_, middle_, rstd2_, norm2_out_, gate_up_out_, swiglu_;
+  const int layer_;
+  Parameter norm1_, norm2_;                // (C)
+  QkvVectors vectors_, vector_gradients_;  // absent where the family has none
+  Linear qkv_, o_, gate_up_, down_;        // (QKV, C), (C, NH HD), (2 FF, C), (C, FF) with QKV = (NH + 2 NKV) HD
+  // qkv_in_ (R, C) and gate_up_in_ (R, C) are the products' inputs in the model's type, absent where these are only
+  // quantized: the norms' outputs, or the residual stream where norms come after the layers.
+  Tensor x_, rstd1_, qkv_in_, qkv_out_, squares_, attention_, lse_, o_out_, middle_, rstd2_, gate_up_in_, gate_up_out_,
+      swiglu_, down_out_;
 };

@@ -1,4 +1,4 @@
-// The table of tensors: one row for each weight of a Llama. Allocation, initialization, sharding, import and export,
+// The table of tensors: one row for each weight of a model. Allocation, initialization, sharding, import and export,
 // optimizer groups, test names, the memory plan and the counts of parameters and operations all follow from it.
 //
 // Rows with the same `operand` are the parts of one fused matrix. They lie in memory one after the other, so query, key
@@ -14,9 +14,9 @@
 #include "llmc/kernels/shard_window.h"
 #include "llmc/model/config.h"
 
-enum class UnitKind { embedding, block, head };      // a unit is gathered, computed and reduced as one
-enum class ShardRule { replicated, rows, columns };  // how tensor parallelism splits the tensor
-enum class InitRule { ones, normal, residual };      // residual: projections into the residual stream
+enum class UnitKind { embedding, block, head };         // a unit is gathered, computed and reduced as one
+enum class ShardRule { replicated, rows, columns };     // how tensor parallelism splits the tensor
+enum class InitRule { ones, zeros, normal, residual };  // residual: projections into the residual stream
 
 struct ParameterRow {
   UnitKind unit;
@@ -40,21 +40,42 @@ constexpr int64_t queries(const ModelConfig& c) { return c.NH * c.HD; }
 constexpr int64_t keys(const ModelConfig& c) { return c.NKV * c.HD; }
 constexpr int64_t ffn(const ModelConfig& c) { return c.FF; }
 constexpr int64_t vocabulary(const ModelConfig& c) { return c.V; }
+constexpr int64_t head_size(const ModelConfig& c) { return c.HD; }
 constexpr bool untied(const ModelConfig& c) { return !c.tied; }
+constexpr bool biased(const ModelConfig& c) { return c.family->qkv_bias; }
+constexpr bool norms_before(const ModelConfig& c) { return !c.family->norm_after; }
+constexpr bool norms_after(const ModelConfig& c) { return c.family->norm_after; }
+constexpr bool norms_heads(const ModelConfig& c) { return c.family->qk_norm == QkNorm::head; }
+constexpr bool norms_whole(const ModelConfig& c) { return c.family->qk_norm == QkNorm::whole; }
 
 constexpr ShardRule replicated = ShardRule::replicated, rows = ShardRule::rows, columns = ShardRule::columns;
-constexpr InitRule ones = InitRule::ones, normal = InitRule::normal, residual = InitRule::residual;
+constexpr InitRule ones = InitRule::ones, zeros = InitRule::zeros, normal = InitRule::normal,
+                   residual = InitRule::residual;
 constexpr UnitKind block = UnitKind::block;
 
 // The rows are in the order in which the tensors lie in memory.
 inline constexpr ParameterRow kRows[] = {
     {UnitKind::embedding, "model.embed_tokens.weight", "embedding", vocabulary, hidden, rows, normal},
-    {block, "model.layers.%d.input_layernorm.weight", "norm1", hidden, nullptr, replicated, ones},
+    {block, "model.layers.%d.input_layernorm.weight", "norm1", hidden, nullptr, replicated, ones, false, norms_before},
+    {block, "model.layers.%d.post_attention_layernorm.weight", "norm1", hidden, nullptr, replicated, ones, false,
+     norms_after},
     {block, "model.layers.%d.self_attn.q_proj.weight", "qkv", queries, hidden, rows, normal, true},
     {block, "model.layers.%d.self_attn.k_proj.weight", "qkv", keys, hidden, rows, normal, true},
     {block, "model.layers.%d.self_attn.v_proj.weight", "qkv", keys, hidden, rows, normal, true},
+    {block, "model.layers.%d.self_attn.q_proj.bias", "q bias", queries, nullptr, rows, zeros, false, biased},
+    {block, "model.layers.%d.self_attn.k_proj.bias", "k bias", keys, nullptr, rows, zeros, false, biased},
+    {block, "model.layers.%d.self_attn.v_proj.bias", "v bias", keys, nullptr, rows, zeros, false, biased},
+    {block, "model.layers.%d.self_attn.q_norm.weight", "q norm", head_size, nullptr, replicated, ones, false,
+     norms_heads},
+    {block, "model.layers.%d.self_attn.k_norm.weight", "k norm", head_size, nullptr, replicated, ones, false,
+     norms_heads},
+    {block, "model.layers.%d.self_attn.q_norm.weight", "q norm", queries, nullptr, rows, ones, false, norms_whole},
+    {block, "model.layers.%d.self_attn.k_norm.weight", "k norm", keys, nullptr, rows, ones, false, norms_whole},
     {block, "model.layers.%d.self_attn.o_proj.weight", "o", hidden, queries, columns, residual, true},
-    {block, "model.layers.%d.post_attention_layernorm.weight", "norm2", hidden, nullptr, replicated, ones},
+    {block, "model.layers.%d.post_attention_layernorm.weight", "norm2", hidden, nullptr, replicated, ones, false,
+     norms_before},
+    {block, "model.layers.%d.post_feedforward_layernorm.weight", "norm2", hidden, nullptr, replicated, ones, false,
+     norms_after},
     {block, "model.layers.%d.mlp.gate_proj.weight", "gate_up", ffn, hidden, rows, normal, true},
     {block, "model.layers.%d.mlp.up_proj.weight", "gate_up", ffn, hidden, rows, normal, true},
     {block, "model.layers.%d.mlp.down_proj.weight", "down", hidden, ffn, columns, residual, true},

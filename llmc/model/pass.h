@@ -53,12 +53,15 @@ struct Pass {
   int N, R;                   // tokens, B T; rows between products: this rank's part of the tokens
   RopeAngles rope;
   AttentionKernel attention = AttentionKernel::automatic;
-  Tensor document_start = {};    // (B, T) int32: where each token's document starts in its row; absent: 0
+  // (B, T) int32: the first key of its row that each token sees, in layers without a window and in those with one;
+  // absent: 0.
+  Tensor document_start = {}, window_start = {};
   const Fp8Pass* fp8 = nullptr;  // null: all products are in the model's type
   bool accumulate = false;       // weight gradients of matrices are added to (+=) instead of set (=)
   // True while backward recomputes a forward. Every amax is known already, and history and statistics have been
   // updated, so neither is done again.
   bool recomputing = false;
+  bool training = false;  // a backward pass follows, or this is one
   // Number of tokens that precede these in the sequence; forward only, with B = 1. Their keys and values lie before
   // those of the new tokens in the saved qkv.
   int past = 0;
@@ -73,5 +76,7 @@ struct Pass {
   ContextParallel* context_parallel = nullptr;
   ContextBuffers context_buffers = {};
 
+  // The ranks among which the query heads of a token are shared, each with as many.
+  int ranks_of_heads() const { return tensor_parallel ? tensor_parallel->degree() : 1; }
   float eps() const { return float(config.norm_eps); }
 };

@@ -70,6 +70,13 @@ void TensorParallel::exchange(Stream& compute, void* all, const void* own, size_
 
 void TensorParallel::await_exchanged(Stream& compute, int slot) { compute.wait(exchanged_[size_t(slot)]); }
 
+void TensorParallel::all_reduce_sum(Stream& compute, const Tensor& numbers) {
+  computed_.record(compute);
+  stream_.wait(computed_);
+  ranks_.all_reduce_sum(stream_, numbers);
+  await_scattered(compute);
+}
+
 void TensorParallel::all_reduce_max(Stream& compute, float* data, size_t count) {
   computed_.record(compute);
   stream_.wait(computed_);

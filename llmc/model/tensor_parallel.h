@@ -56,6 +56,8 @@ class TensorParallel {
 
   // data (count) = the maximum over the ranks. Compute waits for it at once.
   void all_reduce_max(Stream& compute, float* data, size_t count);
+  // numbers = their sum over the ranks. Compute waits for it at once.
+  void all_reduce_sum(Stream& compute, const Tensor& numbers);
   // all (degree, bytes) = the ranks' `own`; `own` must be this rank's place in `all`. Compute must call
   // await_exchanged(slot).
   void exchange(Stream& compute, void* all, const void* own, size_t bytes, int slot);

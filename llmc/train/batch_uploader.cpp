@@ -6,13 +6,15 @@
 #include "llmc/kernels/classifier.h"
 #include "llmc/train/sampler.h"
 
-BatchUploader::BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, ContextPart part)
+BatchUploader::BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, int window,
+                             ContextPart part)
     : device_(device),
       micro_batches_(micro_batches),
       tokens_((tokens + 63) / 64 * 64),
+      window_(window),
       part_(part),
-      pinned_(plan.add(Segment::pinned, "batch", "tokens", DType::int32, {kSlots, micro_batches, kParts, tokens_})),
-      on_device_(plan.add(Segment::device, "batch", "tokens", DType::int32, {micro_batches, kParts, tokens_})) {}
+      pinned_(plan.add(Segment::pinned, "batch", "tokens", DType::int32, {kSlots, micro_batches, parts(), tokens_})),
+      on_device_(plan.add(Segment::device, "batch", "tokens", DType::int32, {micro_batches, parts(), tokens_})) {}
 
 namespace {
 
@@ -34,7 +36,7 @@ void require_tokens(const int32_t* inputs, const int32_t* labels, const int32_t*
 
 }  // namespace
 
-// Fills `part` (kParts, tokens) with one micro-batch: inputs, labels, positions, order, document starts.
+// Fills `part` (parts, tokens) with one micro-batch: inputs, labels, positions, order, document and window starts.
 void BatchUploader::fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B,
                          int T, int V, int first) {
   require_tokens(inputs, labels, positions, B, T, V);
@@ -51,6 +53,7 @@ void BatchUploader::fill(int* part, const int32_t* inputs, const int32_t* labels
     part[tokens_ + i] = labels ? labels[at] : kIgnoredLabel;
     part[2 * tokens_ + i] = positions ? positions[at] : first + int(at % size_t(T));
     part[4 * tokens_ + i] = document_start_[at];
+    if (window_) part[5 * tokens_ + i] = std::max(document_start_[at], first + int(at % size_t(T)) - window_ + 1);
   }
   sort_positions_by_token(part, int(n), part + 3 * tokens_, sort_scratch_);
 }
@@ -63,7 +66,7 @@ void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* input
           tokens_);
   REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
           micro_batches, micro_batches_);
-  const Tensor slot = pinned_->at(slot_).first({micro_batches, kParts, tokens_});
+  const Tensor slot = pinned_->at(slot_).first({micro_batches, parts(), tokens_});
   slot_ = (slot_ + 1) % kSlots;
   host_accesses(device_, "the next step's tokens", {writes(slot)});
   for (size_t k = 0; k < size_t(micro_batches) && device_.executes(); ++k)
@@ -71,11 +74,11 @@ void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* input
          positions ? positions + k * n : nullptr, B, T, V, first);
   packed_ = positions;
   sent_ = int64_t(n) / part_.degree;
-  copy(stream, on_device_->first({micro_batches, kParts, tokens_}), slot);
+  copy(stream, on_device_->first({micro_batches, parts(), tokens_}), slot);
 }
 
 BatchUploader::DeviceBatch BatchUploader::device_batch(int micro_batch) const {
   const Tensor all = on_device_->at(micro_batch);
   const auto part = [&](int index) { return all.at(index).elements(0, sent_); };
-  return {part(0), part(1), part(2), part(3), packed_ ? part(4) : Tensor()};
+  return {part(0), part(1), part(2), part(3), packed_ ? part(4) : Tensor(), window_ ? part(5) : Tensor()};
 }

@@ -16,10 +16,12 @@ class BatchUploader {
     Tensor inputs, labels, positions;  // (N) int32
     Tensor order;                      // (N) the indices 0 .. N-1, sorted by token
     Tensor document_start;  // (N) where in its sequence each token's document begins; absent if rows are not packed
+    Tensor window_start;    // (N) the first position that the token sees within the window; absent if there is none
   };
 
   // Plans buffers for up to `micro_batches` micro-batches. `part` is this rank's part of each: up to `tokens` tokens.
-  BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, ContextPart part = {});
+  // In some layers a token sees at most `window` tokens, itself included; 0: no layer has a window.
+  BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, int window, ContextPart part = {});
 
   // Sends this rank's tokens of `micro_batches` micro-batches, which lie one after the other. Each has B whole
   // sequences of T tokens, and T is a multiple of part.multiple(). `labels` may be null if no loss is wanted. Null
@@ -34,16 +36,18 @@ class BatchUploader {
   DeviceBatch device_batch(int micro_batch = 0) const;
 
  private:
-  static constexpr int kSlots = 2, kParts = 5;
+  static constexpr int kSlots = 2;
+  int parts() const { return window_ ? 6 : 5; }
   void fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B, int T, int V,
             int first);
 
   Device& device_;
   const int micro_batches_;
   const size_t tokens_;
+  const int window_;
   const ContextPart part_;
-  PlannedTensor pinned_;     // (kSlots, micro_batches, kParts, tokens)
-  PlannedTensor on_device_;  // (micro_batches, kParts, tokens)
+  PlannedTensor pinned_;     // (kSlots, micro_batches, parts, tokens)
+  PlannedTensor on_device_;  // (micro_batches, parts, tokens)
   int slot_ = 0;
   int64_t sent_ = 0;  // tokens of a micro-batch of the last send()
   bool packed_ = false;

@@ -65,7 +65,8 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       transformer_(plan_, config_, layout_, transformer_settings(), settings_.fp8, parameters_, scales_.get(), device,
                    compute_, host_.get()),
       batches_(plan_, device, settings.micro_steps,
-               size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), transformer_.part()),
+               size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
+               transformer_.part()),
       states_(plan_, device),
       workspace_(
           plan_.add(Segment::device, "workspace", "products", DType::uint8, {Matmul::workspace_bytes(device.info())})),

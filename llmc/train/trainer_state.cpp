@@ -35,7 +35,8 @@ void Trainer::initialize(Init init, uint64_t seed) {
   const float residual_std = init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
   set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, const Tensor& to) {
     const ParameterInfo& t = *piece.tensor;
-    if (t.row->init == InitRule::ones) initialize_constant(compute_, to, 1.0f);
+    if (t.row->init == InitRule::ones || t.row->init == InitRule::zeros)
+      initialize_constant(compute_, to, t.row->init == InitRule::ones ? 1.0f : 0.0f);
     else
       initialize_normal(compute_, to, philox_key(t.name, seed), piece.window(),
                         t.row->init == InitRule::residual ? residual_std : normal_std);

@@ -5,6 +5,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/kernels/embedding.h"
+#include "llmc/kernels/qk_norm_rope.h"
 #include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
 #include "llmc/model/attention.h"
@@ -49,7 +50,14 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
   scratch_.projected = add("projected", type, {R, C});
   scratch_.delta = add("delta", type, {R, C});
   scratch_.dqkv = add("dqkv", type, {N, config_.qkv_width()});
+  const Family& family = *config_.family;
+  if (family.qk_norm == QkNorm::whole)
+    scratch_.qk_sums = plan.add(settings_.tensor_parallel ? Segment::symmetric : Segment::device, "scratch",
+                                "sums of q and k", DType::fp32, {N, 2});
   if (!settings_.policy) return;
+  if (family.qk_norm != QkNorm::none) scratch_.turned = add("qkv after RoPE", type, {N, config_.qkv_width()});
+  if (family.qk_norm != QkNorm::none || family.qkv_bias)
+    scratch_.vector_partials = add("qkv vector partials", DType::fp32, {qk_norm_rope_scratch(N, config_.qkv_width())});
   scratch_.dnorm = add("dnorm", type, {R, C});
   scratch_.dattention = add("dattention", type, {N, config_.q_width()});
   scratch_.dswiglu = add("dswiglu", type, {N, FF});
@@ -141,10 +149,12 @@ Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
   return pass;
 }
 
-Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, const Fp8Pass* fp8) const {
+Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, bool training, const Fp8Pass* fp8) const {
   Pass pass = make_pass(B, seq_len, fp8);
+  pass.training = training;
   pass.rope = {rope_table_, batch.positions, config_.NH + config_.NKV};
   pass.document_start = batch.document_start.first({pass.B, pass.T});
+  pass.window_start = batch.window_start.first({pass.B, pass.T});
   pass.past = past;
   return pass;
 }
@@ -160,8 +170,9 @@ BlockTensors Transformer::block_tensors(int layer) const {
 }
 
 BlockScratch Transformer::block_scratch() const {
-  return {scratch_.projected, scratch_.dqkv,     scratch_.dnorm,           scratch_.dattention,
-          scratch_.dswiglu,   scratch_.dgate_up, scratch_.attention_delta, scratch_.norm_partials};
+  return {scratch_.projected,       scratch_.dqkv,          scratch_.turned,         scratch_.qk_sums,
+          scratch_.dnorm,           scratch_.dattention,    scratch_.dswiglu,        scratch_.dgate_up,
+          scratch_.attention_delta, scratch_.norm_partials, scratch_.vector_partials};
 }
 
 // Call this when the head's weights have been gathered. With `gradients`, its backward begins.
@@ -210,7 +221,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   B_ = B, seq_len_ = seq_len;
   if (scales_) scales_->begin_pass(training);
   const std::optional<Fp8Pass> fp8 = fp8_pass();
-  const Pass pass = make_pass(batch, B, seq_len, past, fp8 ? &*fp8 : nullptr);
+  const Pass pass = make_pass(batch, B, seq_len, past, training, fp8 ? &*fp8 : nullptr);
   tokens_ = pass.N;
   const int embedding = layout_.embedding_unit();
 
@@ -299,14 +310,17 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
   REQUIRE(settings_.policy, "a backward pass was asked for, and only forward passes were planned");
   forward_from(batch, B, seq_len, 0, true);
   const std::optional<Fp8Pass> fp8 = fp8_pass();
-  Pass pass = make_pass(batch, B, seq_len, 0, fp8 ? &*fp8 : nullptr);
+  Pass pass = make_pass(batch, B, seq_len, 0, true, fp8 ? &*fp8 : nullptr);
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
   pass.accumulate = gradients.accumulates();
   const Tensor dresidual = scratch_.dresidual->rows(0, pass.R);
-  // The word to which the kernel that computes the gradient of a block's output raises its amax.
+  // The word to which the kernel that computes the gradient of a block's output raises its amax. If a norm is behind
+  // the block's last product, this is not the gradient of the product's output.
   const auto amax_of = [&](int layer) {
-    return fp8 && layer >= 0 ? wanted_amax(fp8_, fp8->scales, layer, Product::down, Role::output_gradient) : nullptr;
+    return fp8 && layer >= 0 && !config_.family->norm_after
+               ? wanted_amax(fp8_, fp8->scales, layer, Product::down, Role::output_gradient)
+               : nullptr;
   };
   const int L = config_.L, ahead = std::min(settings_.prefetch, L);
   const Head head = make_head(pass, &gradients);

@@ -82,13 +82,14 @@ class Transformer {
   void plan_context_parallel(MemoryPlan& plan);
   void embed(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& table);
   void embed_backward(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& gradient);
-  EmbeddingRows embedding_rows() const { return {settings_.vocabulary.first, settings_.vocabulary.whole}; }
+  EmbeddingRows embedding_rows() const { return {settings_.vocabulary.first, settings_.vocabulary.whole, config_.pad}; }
   void release_head();
   void forward_from(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training = false);
   std::optional<Fp8Pass> fp8_pass() const;
   Pass make_pass(int B, int seq_len, const Fp8Pass* fp8) const;
   // The pass of these sequences. `fp8` must outlive it.
-  Pass make_pass(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, const Fp8Pass* fp8) const;
+  Pass make_pass(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training,
+                 const Fp8Pass* fp8) const;
   BlockTensors block_tensors(int layer) const;
   void backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual, const float* amax,
                       float* amax_before);
@@ -108,8 +109,8 @@ class Transformer {
   std::function<void(const ObservedProduct&)> observer_;
 
   struct {
-    PlannedTensor projected, delta, dqkv, dnorm, dattention, dswiglu, dgate_up, dresidual, attention_delta,
-        norm_partials;
+    PlannedTensor projected, delta, dqkv, turned, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,
+        attention_delta, norm_partials, vector_partials;
   } scratch_;
   struct {
     PlannedTensor x, norm, rstd, logits[kExchangeSlots], losses;
