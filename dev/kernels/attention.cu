@@ -138,12 +138,13 @@ void check_choice(Checker& checker) {
   double worst = 0;
   for (int Tq : {1, 5, 9})
     for (int Tk : {1, 4, 12})
-      for (int offset = -14; offset <= 14; ++offset) {
-        double pairs = 0;
-        for (int t = 0; t < Tq; ++t)
-          for (int j = 0; j < Tk; ++j) pairs += j <= offset + t;
-        worst = std::max(worst, std::fabs(pairs - attention_pairs(Tq, Tk, offset)));
-      }
+      for (int offset = -14; offset <= 14; ++offset)
+        for (int window : {0, 1, 3, 20}) {
+          double pairs = 0;
+          for (int t = 0; t < Tq; ++t)
+            for (int j = 0; j < Tk; ++j) pairs += j <= offset + t && (window == 0 || j > offset + t - window);
+          worst = std::max(worst, std::fabs(pairs - attention_pairs(Tq, Tk, offset, window)));
+        }
   checker.that("attention_pairs", worst == 0, format("differs from counting by %g at most", worst));
 }
 
@@ -261,6 +262,14 @@ void check(Checker& checker) {
       {2, 70, 75, 4, 2, 72, 10, 5, arbitrary},
       {2, 140, 140, 2, 2, 64, 0, 0, arbitrary, Layout::packed},
       {1, 70, 70, 2, 1, 256, 0, 0, packed},
+      // Windows: of one key, smaller than a tile, across tiles, as long as the sequence; with documents; at the end of
+      // a cache.
+      {1, 70, 70, 4, 2, 32, 0, 0, none, Layout::packed, 1, 1},
+      {2, 97, 97, 2, 1, 24, 0, 0, none, Layout::packed, 1, 5},
+      {1, 260, 260, 2, 1, 64, 0, 0, none, Layout::packed, 1, 37},
+      {1, 129, 129, 4, 1, 128, 0, 0, none, Layout::packed, 1, 129},
+      {2, 130, 130, 2, 2, 64, 0, 0, packed, Layout::packed, 1, 20},
+      {1, 5, 133, 2, 1, 40, 128, 0, none, Layout::gaps, 1, 50},
       // Softmax far from uniform: scores of about 10, 1e4 and 1e9.
       {1, 130, 130, 4, 2, 32, 0, 0, none, Layout::packed, 3},
       {1, 130, 130, 4, 2, 64, 0, 0, packed, Layout::packed, 3},
@@ -278,6 +287,7 @@ void check(Checker& checker) {
   for (const int HD : {16, 40, 64, 128}) {
     check_one_by_one<float>(checker, AttentionKernel::plain, HD);
     check_one_by_one<bf16>(checker, AttentionKernel::plain, HD);
+    check_one_by_one<bf16>(checker, AttentionKernel::plain, HD, 40);
   }
   check_choice(checker);
   check_refusals(checker);

@@ -19,6 +19,7 @@ struct Case {
   Documents documents = Documents::none;
   Layout layout = Layout::separate;
   double magnitude = 1;  // of q and k
+  int window = 0;        // a query sees at most so many keys; 0: any number
 };
 
 // ---------------------------------------------------------------------------------------------- inputs
@@ -80,7 +81,9 @@ struct Placement {
     size = v.end();
     out_size = out.end();
   }
-  AttentionOptions options(AttentionKernel kernel) const { return {c.query_offset, c.key_offset, {}, kernel}; }
+  AttentionOptions options(AttentionKernel kernel) const {
+    return {c.query_offset, c.key_offset, {}, c.window, kernel};
+  }
   template <class Number>
   Tensor lse(const Array<Number>& buffer) const {
     return buffer.tensor({c.B, c.NH, c.Tq});
@@ -100,16 +103,17 @@ struct Inputs {
     if (c.magnitude != 1) place.q.each(enlarge), place.k.each(enlarge);
     dout = random_normal<T>(generator, place.out_size);
     dqkv = random_normal<T>(generator, place.size);
-    if (c.documents == Documents::none) return;
+    if (c.documents == Documents::none && c.window == 0) return;
     for (int b = 0; b < c.B; ++b)
       for (int t = 0, start = 0; t < c.Tq; ++t) {
         const int position = c.query_offset + t;
         const bool arbitrary = c.documents == Documents::arbitrary;
-        if (t == 0) start = arbitrary ? generator.integer(-3, position + 2) : generator.integer(0, position);
+        if (c.documents == Documents::none) start = 0;
+        else if (t == 0) start = arbitrary ? generator.integer(-3, position + 2) : generator.integer(0, position);
         else if (!arbitrary && generator.uniform() < 0.06) start = position;
         else if (arbitrary && generator.uniform() < 0.2)
           start = generator.integer(start, std::max(start, position + 2));
-        document_start.push_back(start);
+        document_start.push_back(c.window ? std::max(start, position - c.window + 1) : start);
       }
   }
 };
@@ -351,6 +355,7 @@ inline std::string name_of(const Case& c, DType dtype) {
   std::string name =
       format("%s B=%d Tq=%d Tk=%d NH=%d NKV=%d HD=%d", dtype_name(dtype), c.B, c.Tq, c.Tk, c.NH, c.NKV, c.HD);
   if (c.query_offset || c.key_offset) name += format(" offsets %d %d", c.query_offset, c.key_offset);
+  if (c.window) name += format(" window %d", c.window);
   if (c.documents != Documents::none) name += c.documents == Documents::packed ? " documents" : " arbitrary starts";
   if (c.layout != Layout::separate)
     name += c.layout == Layout::packed ? " packed" : c.layout == Layout::gaps ? " gaps" : " (T,B)";
@@ -386,10 +391,11 @@ void check_case(Checker& checker, OtherSchedules& orders, const Case& c, Attenti
   orders.same_bits(checker, name, outputs, [&](Stream& stream) { return run(stream, in, kernel); });
 }
 
-// Queries that come one by one, as in sampling from a cache of keys and values, have the bits that they have together.
+// Queries that come one by one, as in sampling from a cache of keys and values, have the bits that they have together;
+// all keys are there, also those before a window.
 template <class T>
-void check_one_by_one(Checker& checker, AttentionKernel kernel, int HD) {
-  const Case c{1, 131, 131, 6, 2, HD, 0, 0, Documents::none, Layout::packed};
+void check_one_by_one(Checker& checker, AttentionKernel kernel, int HD, int window = 0) {
+  const Case c{1, 131, 131, 6, 2, HD, 0, 0, Documents::none, Layout::packed, 1, window};
   Stream& stream = checker.stream;
   const Inputs<T> in(c, 17);
   const std::vector<T> whole = std::get<0>(run(stream, in, kernel));
@@ -400,9 +406,12 @@ void check_one_by_one(Checker& checker, AttentionKernel kernel, int HD) {
     Array<float> lse(stream, size_t(c.NH));
     AttentionOptions options = in.place.options(kernel);
     options.query_offset = t;
+    const Array<int> start(stream, std::vector<int>{window ? in.document_start[size_t(t)] : 0});
+    if (window) options.document_start = start.tensor({1, 1});
     attention_forward(stream, out.tensor({1, 1, c.NH, HD}), lse.tensor({1, c.NH, 1}), in.place.q.of(qkv).slice(1, t, 1),
                       in.place.k.of(qkv).slice(1, 0, t + 1), in.place.v.of(qkv).slice(1, 0, t + 1), options);
-    checker.same_bits(format("%s HD=%d: query %d alone", dtype_name(kDType<T>), HD, t), out.download(),
+    checker.same_bits(format("%s HD=%d window %d: query %d alone", dtype_name(kDType<T>), HD, window, t),
+                      out.download(),
                       std::vector<T>(whole.begin() + ptrdiff_t(t * width), whole.begin() + ptrdiff_t((t + 1) * width)));
   }
 }
