@@ -19,7 +19,14 @@ namespace {
 
 constexpr size_t kTokens = 2 * 64;
 
-ModelConfig small() { return tiny({.L = 5}); }
+constexpr int kLayers = 5;
+
+// A model of this family; its bias, norms and windows are what kFamilyModels says.
+ModelConfig small(const std::string& family) {
+  for (TinyModel model : kFamilyModels)
+    if (model.family == family) return model.L = kLayers, tiny(model);
+  fail("no small model of %s", family.c_str());
+}
 
 struct Combination {
   Recompute recompute;
@@ -27,6 +34,7 @@ struct Combination {
   Offload offload;
   int horizon;
   std::string precision;  // fp32, bf16, or FP8's recipe
+  std::string family = "llama";
 
   bool fp8() const { return precision != "fp32" && precision != "bf16"; }
   // Products' inputs are kept in FP8.
@@ -34,24 +42,25 @@ struct Combination {
   std::string name() const {
     const char* const recomputes[] = {"none", "norms", "mlp", "block"};
     const char* const offloads[] = {"none", "input", "attention", "all"};
-    return format("%-16s --recompute %-5s of every %d --activation-offload %-9s horizon %d", precision.c_str(),
-                  recomputes[int(recompute)], every, offloads[int(offload)], horizon);
+    return format("%-9s %-16s --recompute %-5s of every %d --activation-offload %-9s horizon %d", family.c_str(),
+                  precision.c_str(), recomputes[int(recompute)], every, offloads[int(offload)], horizon);
   }
   std::vector<int> settings() const {
-    return {int(recompute), every, int(offload), horizon, int(std::hash<std::string>()(precision))};
+    const std::hash<std::string> hash;
+    return {int(recompute), every, int(offload), horizon, int(hash(precision)), int(hash(family))};
   }
 };
 
-std::vector<Combination> every(const std::vector<std::string>& precisions) {
+std::vector<Combination> every(const std::vector<std::string>& precisions, const std::string& family) {
   std::vector<Combination> all;
   for (const std::string& precision : precisions)
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
       for (const int each : {1, 2})
         for (const Offload offload : {Offload::none, Offload::input, Offload::attention, Offload::all})
-          for (const int horizon : {1, 2, 3, small().L}) {
+          for (const int horizon : {1, 2, 3, kLayers}) {
             if (recompute == Recompute::none && each > 1) continue;
             if (offload == Offload::none && horizon != 2) continue;
-            all.push_back({recompute, each, offload, horizon, precision});
+            all.push_back({recompute, each, offload, horizon, precision, family});
           }
   return all;
 }
@@ -98,7 +107,8 @@ Memory planned(const MemoryPlan& plan) {
 
 // The same on paper: what a block leaves of a token, by what sends it to the host and whether the block computes again.
 Memory theory(const Combination& c, size_t rest) {
-  const ModelConfig config = small();
+  const ModelConfig config = small(c.family);
+  const bool after = config.family->norm_after, whole = config.family->qk_norm == QkNorm::whole;
   const size_t N = kTokens, e = c.precision == "fp32" ? 4 : 2;
   const auto wide = [&](int width) { return N * size_t(width) * e; };
   // Inputs of products, in FP8: by columns, which are padded to a multiple of 16, or of blocks' 128, with one scale, or
@@ -109,6 +119,8 @@ Memory theory(const Combination& c, size_t rest) {
     const bool one = c.precision == "tensorwise" || c.precision == "delayed";
     return c.keeps_fp8() ? N * columns + (one ? 1 : columns) * sizeof(float) : wide(width);
   };
+  // The input of qkv or gate_up, which is the residual stream if norms come after the layers.
+  const auto norm_output = [&] { return after && !c.keeps_fp8() ? 0 : input(config.C); };
   const auto set = [&](Offload part, bool recomputes) -> size_t {
     const Recompute again = recomputes ? c.recompute : Recompute::none;
     const bool norms = again == Recompute::none, gate_up = again < Recompute::mlp, block = again < Recompute::block;
@@ -116,9 +128,11 @@ Memory theory(const Combination& c, size_t rest) {
     if (part >= Offload::attention && block)  // rstd1 and lse, qkv, attention's output
       bytes +=
           N * size_t(1 + config.NH) * 4 + wide((config.NH + 2 * config.NKV) * config.HD) + wide(config.NH * config.HD);
-    if (part >= Offload::attention && norms) bytes += input(config.C);
-    if (part >= Offload::all && block) bytes += wide(config.C) + N * 4;  // middle, rstd2
-    if (part >= Offload::all && norms) bytes += input(config.C) + input(config.FF);
+    if (part >= Offload::attention && block) bytes += (whole ? N * 2 * 4 : 0) + (after ? wide(config.C) : 0);
+    if (part >= Offload::attention && norms) bytes += norm_output();
+    if (part >= Offload::all && block)
+      bytes += wide(config.C) * (after ? 2 : 1) + N * 4;  // middle, down's output, rstd2
+    if (part >= Offload::all && norms) bytes += norm_output() + input(config.FF);
     if (part >= Offload::all && gate_up) bytes += wide(2 * config.FF);
     return bytes;
   };
@@ -142,7 +156,7 @@ Memory theory(const Combination& c, size_t rest) {
 }
 
 TrainerSettings settings_of(const World& world, const Combination& c) {
-  TrainerSettings settings = settings_in(c.precision, small());
+  TrainerSettings settings = settings_in(c.precision, small(c.family));
   settings.zero_stage = world.ranks.size > 1 ? 3 : 0;
   settings.activations = {c.recompute, c.every, c.offload, c.horizon, true};
   return settings;
@@ -151,11 +165,12 @@ TrainerSettings settings_of(const World& world, const Combination& c) {
 // The slots grow by a block's travelling tensors with each step of the horizon, and the pinned memory shrinks by them.
 void print_slots(const Ranks& ranks, const Words&) {
   World world(ranks);
-  const int L = small().L;
+  const int L = kLayers;
   for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
     for (const Offload offload : {Offload::input, Offload::attention, Offload::all}) {
       const auto memory = [&](int horizon) {
-        return planned(world.trainer(small(), settings_of(world, {recompute, 1, offload, horizon, "bf16"}))->plan());
+        return planned(
+            world.trainer(small("llama"), settings_of(world, {recompute, 1, offload, horizon, "bf16"}))->plan());
       };
       const size_t block = memory(1).slots;
       printf("%s\n  a block's travelling tensors: %zu bytes\n",
@@ -173,7 +188,7 @@ void print_slots(const Ranks& ranks, const Words&) {
 
 // Returns what a training leaves and the memory that it keeps.
 std::pair<Trained, Memory> train(World& world, const Combination& c) {
-  Training training(world, small(), settings_of(world, c));
+  Training training(world, small(c.family), settings_of(world, c));
   training.train(1);
   training.enqueue();
   training.evaluate();  // while the step runs
@@ -184,7 +199,7 @@ std::pair<Trained, Memory> train(World& world, const Combination& c) {
   return {training.trained, planned(training->plan())};
 }
 
-// A line a combination, or a precision if it is every one.
+// A line a combination, or a family and precision if it is every one.
 void run(const Ranks& ranks, const Words& words) {
   World world(ranks);
   const bool whole = words[0] == "every";
@@ -192,25 +207,29 @@ void run(const Ranks& ranks, const Words& words) {
   precisions.insert(precisions.end(), std::begin(kRecipes), std::end(kRecipes));
   // Ranks that share move weights and gradients, whatever an input's scales are.
   if (!whole && ranks.size > 1) precisions = {"fp32", "bf16", "delayed", "rowwise-hp-wgrad"};
-  const std::vector<Combination> all = every(precisions);
+  std::vector<Combination> all;
+  for (const TinyModel& model : kFamilyModels) {
+    const std::vector<Combination> of_family = every(precisions, model.family);
+    all.insert(all.end(), of_family.begin(), of_family.end());
+  }
   std::map<std::string, std::pair<Trained, Memory>> plain;
   std::map<std::string, int> same;
   for (const Combination& c : whole ? all : pairs(all)) {
-    if (!plain.count(c.precision))
-      plain[c.precision] = train(world, {Recompute::none, 1, Offload::none, 2, c.precision});
-    const auto& [want, plain_memory] = plain[c.precision];
+    const std::string kind = c.family + " " + c.precision;
+    if (!plain.count(kind)) plain[kind] = train(world, {Recompute::none, 1, Offload::none, 2, c.precision, c.family});
+    const auto& [want, plain_memory] = plain[kind];
     const auto [got, memory] = train(world, c);
     require_same(c.name(), got, want);
     const Memory expected = theory(c, plain_memory.rest);
     REQUIRE(memory == expected, "%s: the plan has %s and %zu others, theory %s and %zu", c.name().c_str(),
             memory.text().c_str(), memory.rest, expected.text().c_str(), expected.rest);
-    ++same[c.precision];
+    ++same[kind];
     if (world.first() && !whole) printf("ok   %s: the same bits; %s\n", c.name().c_str(), memory.text().c_str());
   }
-  for (const auto& [precision, count] : same)
+  for (const auto& [kind, count] : same)
     if (world.first())
-      printf("%-16s %3d combinations: the plain training's bits, the planned bytes, memory as theory has it\n",
-             precision.c_str(), count);
+      printf("%-26s %3d combinations: the plain training's bits, the planned bytes, memory as theory has it\n",
+             kind.c_str(), count);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Trains one model on every mesh of the ranks that run this, and beside it on one rank alone:
 //
-//   meshes [every]        on 1, 2, 4 or 8 ranks under mpirun
+//   meshes MODEL […]      on 1, 2, 4 or 8 ranks under mpirun; every: all models, on more meshes, with more steps
 //
 // In fp32 the first loss and the gradients' norm agree to rounding, each gradient within 1e-5, and 10 losses (every:
 // 20) within 3 times what other orders of one rank's micro-batches do to them. Products are exact but for one rounding,
@@ -25,9 +25,20 @@ struct Model {
   int steps;
 };
 
-ModelConfig small(int NH, int NKV, int V, bool tied) {
-  return tiny({.C = 48, .L = 2, .NH = NH, .NKV = NKV, .FF = 72, .V = V, .tied = tied, .init_std = 0.05});
+// Ranks share heads of keys and values, and rows of an odd vocabulary.
+const TinyModel kModels[] = {
+    {.NH = 8, .NKV = 2},
+    {.NH = 4, .NKV = 4, .V = 101, .tied = true},
+    {.NH = 4, .NKV = 2, .tied = true, .family = "qwen2", .window = 9},
+    {.NH = 8, .NKV = 2, .HD = 24, .family = "qwen3"},
+    {.NH = 4, .NKV = 2, .family = "ministral", .window = 5},
+    {.NH = 8, .NKV = 2, .family = "olmo2"},
+};
+ModelConfig small(TinyModel model) {
+  model.C = 48, model.L = 2, model.FF = 72, model.init_std = 0.05;
+  return tiny(model);
 }
+std::string name_of(const TinyModel& model) { return model.tied ? std::string(model.family) + "-tied" : model.family; }
 
 TrainerSettings settings_of(int B, int micro_steps, int stage) {
   TrainerSettings s;
@@ -149,10 +160,12 @@ std::vector<Way> ways(int ranks, bool every) {
 }
 
 void run(const Ranks& ranks, const Words& words) {
-  const bool every = !words.empty();
-  const int steps = every ? 20 : 10;
-  const std::vector<Model> models = {{"odd vocabulary, 8 heads of 2", small(8, 2, 97, false), steps},
-                                     {"tied, 4 heads of 4", small(4, 4, 101, true), steps}};
+  const bool every = std::count(words.begin(), words.end(), "every");
+  std::vector<Model> models;
+  for (const TinyModel& model : kModels)
+    if (every || std::count(words.begin(), words.end(), name_of(model)))
+      models.push_back({name_of(model), small(model), every ? 20 : 10});
+  REQUIRE(models.size() >= words.size(), "no model of one of these names");
   CpuBackend cpu = CpuBackend::from_environment(ranks.local_size);
   cpu.exact_products = true;
   World world(ranks, cpu), alone_world(World::alone(), cpu);
@@ -169,4 +182,4 @@ void run(const Ranks& ranks, const Words& words) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return ranks_main(argc, argv, {{"meshes [every]", run}}); }
+int main(int argc, char** argv) { return ranks_main(argc, argv, {{"meshes MODEL […]", run}}); }

@@ -1,12 +1,14 @@
-// Covers: the model's shape: presets against their published sizes, Hugging Face's configs old and new, those of 38
+// Covers: the model's shape: presets against their published sizes, Hugging Face's configs old and new, those of 91
 // public models, keys that ask for what is not computed, the table of tensors
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "dev/test/test.h"
+#include "llmc/kernels/attention.h"
 #include "llmc/model/config.h"
 #include "llmc/model/context_part.h"
 #include "llmc/model/parameters.h"
@@ -33,9 +35,19 @@ std::string refusal(const Json& json) {
 
 TEST_CASE("presets have their published numbers of parameters") {
   const std::map<std::string, int64_t> published = {
-      {"llama2-7b", 6738415616}, {"llama3.2-1b", 1235814400}, {"llama3.2-3b", 3212749824},
-      {"llama3-8b", 8030261248}, {"llama3-70b", 70553706496}, {"llama3-405b", 405853388800},
+      {"llama2-7b", 6738415616},       {"llama3.2-1b", 1235814400},   {"llama3.2-3b", 3212749824},
+      {"llama3-8b", 8030261248},       {"llama3-70b", 70553706496},   {"llama3-405b", 405853388800},
+      {"llama3.1-8b", 8030261248},     {"llama3.1-70b", 70553706496}, {"llama3.1-405b", 405853388800},
+      {"smollm2-135m", 134515008},     {"smollm2-360m", 361821120},   {"smollm2-1.7b", 1711376384},
+      {"mistral-7b-v0.3", 7248023552}, {"qwen2.5-0.5b", 494032768},   {"qwen2.5-1.5b", 1543714304},
+      {"qwen2.5-3b", 3085938688},      {"qwen2.5-7b", 7615616512},    {"qwen2.5-14b", 14770033664},
+      {"qwen2.5-32b", 32763876352},    {"qwen2.5-72b", 72706203648},  {"qwen3-0.6b", 596049920},
+      {"qwen3-1.7b", 1720574976},      {"qwen3-4b", 4022468096},      {"qwen3-8b", 8190735360},
+      {"qwen3-14b", 14768307200},      {"qwen3-32b", 32762123264},    {"olmo2-1b", 1484916736},
+      {"olmo2-7b", 7298617344},        {"olmo2-13b", 13716198400},
   };
+  CHECK(published.size() + 1 == ModelConfig::presets().size());  // and tiny
+
   for (const auto& [name, parameters] : published) {
     CAPTURE(name);
     CHECK(ModelConfig::preset(name).parameters() == parameters);
@@ -140,21 +152,136 @@ TEST_CASE("a key that asks for what is not computed is refused by name, and pass
   CHECK(rope(R"({"rope_type": "linear", "factor": 1.0, "partial_rotary_factor": 1})") == "");
 }
 
-TEST_CASE("public models' configs are taken") {
-  std::ifstream lines("dev/test/configs/llama.jsonl");
-  int taken = 0;
-  for (std::string line; std::getline(lines, line); ++taken) {
-    const Json model = Json::parse(line, "dev/test/configs/llama.jsonl");
+TEST_CASE("public models' configs are taken, or refused for the right reason") {
+  std::map<std::string, int> taken, refused;
+  std::vector<Json> models;
+  for (const char* file : {"dev/test/configs/llama.jsonl", "dev/test/configs/families.jsonl"}) {
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) models.push_back(Json::parse(line, file));
+  }
+  for (const Json& model : models) {
     CAPTURE(model.get_string("name"));
+    const std::string type = model.at("config").get_string("model_type");
+    if (model.contains("refused")) {
+      ++refused[type];
+      says(refusal(model.at("config")), model.get_string("refused"));
+      continue;
+    }
+    ++taken[type];
     CHECK(refusal(model.at("config")) == "");
+    CHECK(refusal(with(model.at("config"), "a_key_of_tomorrow", 0.5)).find("a_key_of_tomorrow is 0.5") !=
+          std::string::npos);
     // Fine-tuning tools add keys like these.
     CHECK(refusal(with(with(model.at("config"), "use_mrope", false), "temperature", 0.6)) == "");
     CHECK(ModelConfig::from_json(model.at("config"), "public").parameters() == model.get_int("parameters"));
   }
-  CHECK(taken == 38);
+  CHECK(taken == std::map<std::string, int>{{"llama", 38}, {"mistral", 7}, {"olmo2", 4}, {"qwen2", 14}, {"qwen3", 8}});
+  CHECK(refused.size() >= 15);  // kinds of models
+}
+
+TEST_CASE("a family has its own values for keys that are missing, as transformers does") {
+  const auto read = [](const char* type) {
+    Json json = Json::parse(R"({"hidden_size": 4096, "num_hidden_layers": 3, "num_attention_heads": 32,
+                                "intermediate_size": 64, "vocab_size": 100})",
+                            "config.json");
+    return ModelConfig::from_json(json.set("model_type", type), "test");
+  };
+  struct Missing {
+    const char* type;
+    int NKV, HD, max_positions, pad, window;
+    double norm_eps;
+  };
+  for (const Missing& m : {Missing{"llama", 32, 128, 2048, -1, 0, 1e-6},
+                           {"mistral", 8, 128, 131072, -1, 4096, 1e-6},
+                           {"ministral", 8, 128, 131072, -1, 4096, 1e-6},
+                           {"qwen2", 32, 128, 32768, -1, 0, 1e-6},
+                           {"qwen3", 32, 128, 32768, -1, 0, 1e-6},
+                           {"olmo2", 32, 128, 2048, 1, 0, 1e-5}}) {
+    CAPTURE(m.type);
+    const ModelConfig c = read(m.type);
+    CHECK(std::vector{c.NKV, c.HD, c.max_positions, c.pad, c.window} ==
+          std::vector{m.NKV, m.HD, m.max_positions, m.pad, m.window});
+    CHECK(c.norm_eps == m.norm_eps);
+    CHECK(c.rope.theta == 10000);
+    CHECK(!c.tied);
+    CHECK(ModelConfig::from_json(Json::parse(c.to_json().dump(), "again"), "again").to_json() == c.to_json());
+  }
+}
+
+TEST_CASE("windows by layer, as each family's keys say") {
+  const auto windows = [](const char* type, const char* keys) {
+    Json json = Json::parse(keys, "config.json");
+    json.set("model_type", type).set("hidden_size", 64).set("num_hidden_layers", 4).set("num_attention_heads", 4);
+    json.set("num_key_value_heads", 4).set("head_dim", 16).set("intermediate_size", 64).set("vocab_size", 100);
+    const ModelConfig c = ModelConfig::from_json(json, "test");
+    CHECK(ModelConfig::from_json(c.to_json(), "again").to_json() == c.to_json());
+    std::vector<int> all;
+    for (int layer = 0; layer < c.L; ++layer) all.push_back(c.window_of(layer));
+    return all;
+  };
+  using Windows = std::vector<int>;
+  const Windows none(4, 0), all(4, 7), last{0, 0, 7, 7}, other{7, 0, 7, 0};
+  const char* const other_types = R"({"sliding_window": 7, "use_sliding_window": true, "max_window_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]})";
+  CHECK(windows("mistral", R"({"sliding_window": 7})") == all);
+  CHECK(windows("mistral", R"({"sliding_window": null})") == none);
+  CHECK(windows("mistral", "{}") == Windows(4, 4096));
+  for (const char* type : {"mistral", "ministral"})
+    CHECK(windows(type, R"({"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention",
+                            "sliding_attention", "full_attention"]})") == other);
+  for (const char* type : {"qwen2", "qwen3"}) {
+    CAPTURE(type);
+    CHECK(windows(type, R"({"sliding_window": 7})") == none);
+    CHECK(windows(type, R"({"sliding_window": 7, "use_sliding_window": false, "max_window_layers": 0})") == none);
+    CHECK(windows(type, R"({"sliding_window": 7, "use_sliding_window": true, "max_window_layers": 2})") == last);
+    CHECK(windows(type, R"({"sliding_window": 7, "use_sliding_window": true})") == none);  // from layer 28 on
+    CHECK(windows(type, R"({"use_sliding_window": true, "sliding_window": null, "max_window_layers": 0})") == none);
+    CHECK(windows(type, other_types) == other);
+    says(error_of([&] { windows(type, R"({"sliding_window": 7, "layer_types": ["full_attention"]})"); }), "1 entries");
+    says(error_of([&] {
+           windows(type, R"({"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention",
+                             "full_attention", "full_attention"]})");
+         }),
+         "there is no sliding_window", "use_sliding_window");
+    says(error_of([&] {
+           windows(type, R"({"use_sliding_window": true, "sliding_window": 7, "layer_types": ["chunked_attention",
+                             "full_attention", "full_attention", "full_attention"]})");
+         }),
+         "chunked_attention");
+  }
+  says(error_of([&] { windows("mistral", R"({"sliding_window": 0})"); }), "sliding_window is 0");
+  says(error_of([&] { windows("llama", R"({"sliding_window": 7})"); }), "sliding_window is 7");
+  says(error_of([&] { windows("olmo2", other_types); }), "sliding_window is 7");
+  says(error_of([&] { windows("mistral", other_types); }), "use_sliding_window");
+}
+
+TEST_CASE("kinds of RoPE") {
+  const auto rope = [](const char* parameters) {
+    Json json = with(newest(), "rope_parameters", Json::parse(parameters, "rope"));
+    const ModelConfig c = ModelConfig::from_json(json, "test");
+    CHECK(ModelConfig::from_json(c.to_json(), "again").to_json() == c.to_json());
+    return c.rope;
+  };
+  CHECK(rope(R"({"rope_type": "linear", "factor": 4.0})").type == RopeType::linear);
+  const RopeScaling yarn = rope(R"({"rope_type": "yarn", "factor": 4.0, "beta_fast": 16})");
+  CHECK(yarn.original_max_position == 512);  // as many as max_position_embeddings
+  CHECK(yarn.beta_fast == 16);
+  CHECK(yarn.beta_slow == 1);
+  CHECK(yarn.truncate);
+  CHECK(yarn.attention_factor == doctest::Approx(0.1 * std::log(4.0) + 1));
+  CHECK(rope(R"({"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.5})").attention_factor == 0.5);
+  // transformers 5.23 computes 0.9167912505 of these.
+  CHECK(rope(R"({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.2})").attention_factor ==
+        doctest::Approx(0.9167912505).epsilon(1e-9));
+  // The older name wins if both are there.
+  Json both = with(newest(), "rope_scaling", Json::parse(R"({"type": "linear", "factor": 2.0})", "rope"));
+  CHECK(ModelConfig::from_json(both, "test").rope.type == RopeType::linear);
 }
 
 TEST_CASE("pad_token_id is kept") {
+  // PyTorch counts a negative one from the end.
+  CHECK(ModelConfig::from_json(with(newest(), "pad_token_id", -1), "test").pad == 100);
+  says(refusal(with(newest(), "pad_token_id", 101)), "pad_token_id 101 is beyond the vocabulary of 101");
   CHECK(!ModelConfig::from_json(newest(), "test").to_json().contains("pad_token_id"));
   CHECK(ModelConfig::from_json(with(newest(), "pad_token_id", 7), "test").to_json().get_int("pad_token_id") == 7);
 }
@@ -309,4 +436,10 @@ TEST_CASE("FLOPs a token are 6 N and attention") {
   const double products = double(c.parameters()) - double(c.V) * c.C - (2.0 * c.L + 1) * c.C;
   CHECK(c.flops_per_token(8192, false) == 6 * products + 12.0 * c.L * c.q_width() * 8192);
   CHECK(c.flops_per_token(8192, true) == 6 * products + 6.0 * c.L * c.q_width() * 8192);
+  ModelConfig windowed = c;
+  windowed.window = 1024, windowed.windowed.assign(size_t(c.L), false);
+  windowed.windowed[0] = windowed.windowed[3] = true;
+  const double pairs = attention_pairs(8192, 8192, 0, 1024) / attention_pairs(8192, 8192, 0);  // of two layers
+  CHECK(windowed.flops_per_token(8192, true) ==
+        doctest::Approx(6 * products + 6.0 * (c.L - 2 + 2 * pairs) * c.q_width() * 8192).epsilon(1e-4));
 }

@@ -30,13 +30,22 @@ struct TinyModel {
   int C = 40, L = 3, NH = 6, NKV = 2, HD = 16, FF = 52, V = 97;
   bool tied = false;
   double init_std = 0.02;
+  const char* family = "llama";
+  int window = 0;  // in every other layer
 };
 inline ModelConfig tiny(const TinyModel& m = {}) {
   ModelConfig c = ModelConfig::preset("tiny");
   c.C = m.C, c.L = m.L, c.NH = m.NH, c.NKV = m.NKV, c.HD = m.HD, c.FF = m.FF, c.V = m.V;
-  c.tied = m.tied, c.init_std = m.init_std;
+  c.tied = m.tied, c.init_std = m.init_std, c.family = find_family(m.family), c.window = m.window;
+  for (int layer = 0; layer < m.L && m.window; ++layer) c.windowed.push_back(layer % 2 == 0);
   return c;
 }
+// All that families differ in: biases, norms of each head and of all, norms behind the layers, windows.
+inline const TinyModel kFamilyModels[] = {{},
+                                          {.tied = true, .family = "qwen2", .window = 20},
+                                          {.family = "qwen3"},
+                                          {.family = "ministral", .window = 5},
+                                          {.family = "olmo2"}};
 
 inline constexpr const char* kRecipes[] = {"tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
 
@@ -185,6 +194,7 @@ struct Training {
     if (settings.fp8.all_gather) text += settings.fp8.precompute_scales ? " gathered" : " gathered on demand";
     const auto skipped = std::count(settings.fp8.skipped.begin(), settings.fp8.skipped.end(), true);
     if (skipped) text += format(" but %d products", int(skipped));
+    if (config.family != kFamilies) text = config.family->model_type + (" " + text);
     if (config.tied) text += ", tied";
     if (settings.reduce_dtype == DType::bf16) text += ", gradients travel in bf16";
     return settings.zero_stage ? text + format(", stage %d", settings.zero_stage) : text;

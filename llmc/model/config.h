@@ -63,7 +63,7 @@ struct ModelConfig {
   // Floating-point operations per token of one forward and one backward pass: 6 N plus attention. N counts the
   // parameters of all products, so it counts the embedding only where it is the head too. `causal` false counts all of
   // attention, 12 L NH HD T, as torchtitan does; true counts only the pairs that the causal mask leaves, 6 L NH HD T,
-  // as llm.c does.
+  // as llm.c does. Neither counts pairs that a window hides.
   double flops_per_token(int T, bool causal) const;
 };
 

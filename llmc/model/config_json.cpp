@@ -135,7 +135,8 @@ std::vector<int> read_tokens(const Json& json) {
 }
 
 ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
-  const std::string type = json.get_string("model_type", "llama");
+  std::string type = json.get_string("model_type", "llama");
+  if (type == "mistral" && has(json, "layer_types")) type = "ministral";  // transformers, too, takes that class then
   ModelConfig config;
   config.name = name;
   config.family = find_family(type);
