@@ -23,6 +23,7 @@ struct Shape {
   int turned() const { return NH + NKV; }
   int heads() const { return NH + 2 * NKV; }
   int width() const { return heads() * HD; }
+  int columns() const { return kind == Kind::bias ? width() : turned() * HD; }  // those that have vectors
   // The numbers of the vectors: biases of q, k and v, or weights of q and k.
   int q_size() const { return kind == Kind::head ? HD : NH * HD; }
   int k_size() const { return kind == Kind::head ? HD : NKV * HD; }
@@ -75,7 +76,7 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, const Shape& s, bool in_plac
   Array<T> qkv(stream, in.qkv), dqkv(stream, in.dqkv), apart(stream, in.qkv.size());
   Array<float> table(stream, in.table), sums(stream, in.sums), dots(stream, in.dots),
       amax(stream, std::vector<float>{0});
-  Array<float> scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.width())));
+  Array<float> scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.columns())));
   Array<int> positions(stream, in.positions);
   const RopeAngles angles{table.tensor({int64_t(in.table.size()) / s.HD, s.HD / 2, 2}), positions.tensor(), s.turned()};
   const bool normed = s.kind != Kind::bias, whole = s.kind == Kind::whole;
@@ -342,9 +343,9 @@ void check_refusals(Checker& checker) {
                   forward(x, {{}, {}, {}, weight.tensor({32}), w}, angles, {weight.tensor({2})}));
   checker.refused("backward without forward's input", "qkv is absent",
                   [&] { qk_norm_rope_backward(stream, x, norms, scratch.tensor(), {}, norms, angles, kEps); });
-  checker.refused("a short scratch", "expected (64) or more", [&] {
+  checker.refused("a short scratch", "expected (48) or more", [&] {
     Array<float> dqkv(stream, 2 * 64);
-    qk_norm_rope_backward(stream, dqkv.tensor({2, 64}), norms, scratch.tensor({63}), x, norms, angles, kEps);
+    qk_norm_rope_backward(stream, dqkv.tensor({2, 64}), norms, scratch.tensor({47}), x, norms, angles, kEps);
   });
   checker.refused("dots of a part of a head", "expected (N, (NH + 2 NKV) HD)", [&] {
     qk_dots(stream, scratch.tensor({2, 2}), x, x, 3, 1);
@@ -366,7 +367,7 @@ void bench_shape(Bencher& bencher, const Shape& s) {
                                  std::vector<float>(in.v.size()), s.kind);
   Array<float> table(stream, rope_table({500}, s.HD, 8192));
   Array<float> sums(stream, std::vector<float>(size_t(s.N) * 2, 1)),
-      scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.width())));
+      scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.columns())));
   std::vector<int> positions(size_t(s.N));
   for (int n = 0; n < s.N; ++n) positions[n] = n % 8192;
   Array<int> there(stream, positions);

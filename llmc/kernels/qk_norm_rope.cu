@@ -336,7 +336,7 @@ void qk_norm_rope_forward(Stream& stream, const Tensor& out, const Tensor& qkv, 
   });
 }
 
-int64_t qk_norm_rope_scratch(int64_t N, int64_t width) { return (N + kRows - 1) / kRows * width; }
+int64_t qk_norm_rope_scratch(int64_t N, int64_t columns) { return (N + kRows - 1) / kRows * columns; }
 
 void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors& gradients, const Tensor& scratch,
                            const Tensor& qkv, const QkvVectors& v, const RopeAngles& angles, float eps,
@@ -351,18 +351,18 @@ void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors&
   if (qkv) require_apart(who, "dqkv", dqkv, "qkv", qkv);
   require_vectors(who, gradients, DType::fp32, call);
   require_tensor(who, "scratch", scratch, DType::fp32, {-1});
+  const int turned = rows.NH + rows.NKV, all = turned + rows.NKV, with_vectors = normed ? turned : all;
   const int64_t chunks = blocks_for(size_t(rows.N), kRows), HD = 2 * rows.half;
-  REQUIRE(scratch.size() >= chunks * dqkv.columns(), "%s: scratch is %s\n  expected (%lld) or more", who,
-          scratch.text().c_str(), (long long)(chunks * dqkv.columns()));
+  REQUIRE(scratch.size() >= with_vectors * chunks * HD, "%s: scratch is %s\n  expected (%lld) or more", who,
+          scratch.text().c_str(), (long long)(with_vectors * chunks * HD));
   REQUIRE(!amax || dqkv.type == DType::bf16, "%s: the largest number of dqkv is found in bf16 alone", who);
-  const int turned = rows.NH + rows.NKV, heads = turned + rows.NKV;
-  const Tensor part = scratch.first({heads, chunks, HD});
+  const Tensor part = scratch.first({with_vectors, chunks, HD});
   const Work work{stream,
                   who,
                   {updates(dqkv), writes(part), reads(qkv), reads(v.q_norm), reads(v.k_norm), reads(whole.squares),
                    reads(whole.dots), reads(angles.table), reads(angles.positions), updates(amax, 1)}};
-  // With a norm, nothing is done to values.
-  const dim3 grid(unsigned(chunks), unsigned(normed && !amax ? turned : heads));
+  // With a norm, values stay as they are, but they count for the largest number.
+  const dim3 grid(unsigned(chunks), unsigned(amax ? all : with_vectors));
   with_kernel(who, dqkv.type, call, {dqkv.data, qkv.data}, [&](auto number, auto width, auto norm) {
     using T = decltype(number);
     launch<qk_norm_rope_backward_kernel<T, decltype(width)::value, decltype(norm)::value>>(

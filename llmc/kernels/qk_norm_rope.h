@@ -43,8 +43,8 @@ void qk_norm_rope_forward(Stream& stream, const Tensor& out, const Tensor& qkv, 
 void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors& gradients, const Tensor& scratch,
                            const Tensor& qkv, const QkvVectors& vectors, const RopeAngles& angles, float eps,
                            const WholeNorm& whole = {}, float* amax = nullptr);
-// For rows of `width` = (NH + 2 NKV) HD.
-int64_t qk_norm_rope_scratch(int64_t N, int64_t width);
+// `columns` are those that have vectors: (NH + 2 NKV) HD with biases, (NH + NKV) HD with norms.
+int64_t qk_norm_rope_scratch(int64_t N, int64_t columns);
 
 // sums (N, 2) fp32 = the sums of a * b over the columns of the query heads and over those of the key heads of each row;
 // a, b (N, (NH + 2 NKV) HD) of one type.

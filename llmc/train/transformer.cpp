@@ -56,8 +56,9 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
                                 "sums of q and k", DType::fp32, {N, 2});
   if (!settings_.policy) return;
   if (family.qk_norm != QkNorm::none) scratch_.turned = add("qkv after RoPE", type, {N, config_.qkv_width()});
-  if (family.qk_norm != QkNorm::none || family.qkv_bias)
-    scratch_.vector_partials = add("qkv vector partials", DType::fp32, {qk_norm_rope_scratch(N, config_.qkv_width())});
+  const int64_t with_vectors = family.qkv_bias ? config_.qkv_width() : config_.q_width() + config_.kv_width();
+  if (family.qkv_bias || family.qk_norm != QkNorm::none)
+    scratch_.vector_partials = add("qkv vector partials", DType::fp32, {qk_norm_rope_scratch(N, with_vectors)});
   scratch_.dnorm = add("dnorm", type, {R, C});
   scratch_.dattention = add("dattention", type, {N, config_.q_width()});
   scratch_.dswiglu = add("dswiglu", type, {N, FF});
