@@ -10,14 +10,21 @@
 // padding are ignored.
 //
 // An error is |a - b| / max(|b|, floor) in the L2 norm, where b is PyTorch's result in float64. The yardstick of the
-// limits is PyTorch's own error in the same precision (the larger one of its eager and sdpa attention):
-//   fp32  each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of summation
-//         give errors of the same size, and one run of PyTorch is only a sample of these
-//   bf16  each tensor at most 1.5 x max(PyTorch's, the median of its class), the median of a class at most 1.25 x: bf16
-//         errors are noise, steady over a class, so the median shows whether the program is as good as PyTorch
-//   fp8   as bf16, in the recipe of the dump's `quantization`, beside PyTorch's emulation of it; but losses and norms,
-//         one number per step, at most 3 x: there the errors of two correct programs differ by a factor of 0.7 to
-//         2.1. Each product of the dump's own operands is checked, too: see operand_limit
+// limits is PyTorch's own error in the same precision (the larger one of its eager and sdpa attention; in FP8, that of
+// an emulation of the dump's recipe):
+//   fp32       each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of
+//              summation give errors of the same size, and one run of PyTorch is only a sample of these. This catches
+//              all mistakes but those of rounding
+//   bf16, fp8  each tensor at most 1.5 x the largest of PyTorch's errors in its class: over the layers, and over models
+//              with 8 sets of weights, which the dump lists. For vectors, 2 x: loss, norm of the gradients, norms and
+//              biases. The median over all matrices of error / PyTorch's error at most 1.1: this shows whether the
+//              program rounds as seldom as PyTorch does
+// The error of a vector is a matter of luck: AdamW turns an entry whose sign flips into a full step, and among 32
+// entries one such entry multiplies the error by 20. This happens to any vector, so the updates of all vectors are one
+// class. The errors of matrices are steady. dev/reference/test_limits.py measures how many right programs fail, and
+// which wrong ones pass. A dump without such lists has the errors of its own weights only.
+//
+// In FP8 each product of the dump's own operands is checked, too: see operand_limit.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -215,8 +222,11 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
   return results;
 }
 
-// Returns the tensor's name with N for the number of its layer.
-std::string class_of(const std::string& name) {
+bool is_vector(const Dump& dump, const std::string& name) { return dump.expected.at(name).shape.size() == 1; }
+
+// Returns the name of the tensors that share a yardstick: the tensor's own with N for the number of its layer.
+std::string class_of(const Dump& dump, const std::string& name) {
+  if (name.starts_with("update.") && is_vector(dump, name)) return "updates of vectors";
   const std::string layers = ".layers.";
   const size_t found = name.find(layers);
   if (found == name.npos) return name;
@@ -250,50 +260,58 @@ double median(std::vector<double> values) {
   return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
+double ratio(double a, double b) { return a == b ? 1 : a / b; }  // 0 / 0 is 1
+
 struct Entry {
   std::string name;
-  double error, pytorch;
+  double error, pytorch, limit = 0;
+  double excess() const { return ratio(error, limit); }  // a tensor fails above 1
 };
 
-// Returns the error as a multiple of its limit: a tensor fails above 1.
-double excess(const Entry& e, bool exact, double times, double class_median) {
-  const double least = e.name.starts_with("update.") ? 1e-4 : 1e-5;
-  const double limit = exact ? std::max(least, 4 * e.pytorch) : times * std::max(e.pytorch, class_median);
-  return std::isfinite(e.error) ? e.error / limit : INFINITY;
-}
+constexpr double kMedianLimit = 1.1;
 
 struct Verdict {
   int passed = 0, failed = 0;
   void operator+=(const Verdict& other) { passed += other.passed, failed += other.failed; }
 };
 
-// Prints one line per class: its worst tensor with its error, PyTorch's error and their ratio.
+// Prints one line per class: the tensor that is closest to its limit, with its error and PyTorch's error.
 Verdict judge(const Dump& dump, const Results& results, Precision precision) {
-  const bool exact = precision == Precision::fp32;
-  const Json& pytorch =
-      dump.pytorch_error.at(precision == Precision::fp8 ? recipe_name(dump.fp8.recipe) : kPrecisions[int(precision)]);
+  const std::string key = precision == Precision::fp8 ? recipe_name(dump.fp8.recipe) : kPrecisions[int(precision)];
+  const Json& pytorch = dump.pytorch_error.at(key);
+  const bool has_seeds = dump.pytorch_error.contains(key + "_seeds");
   std::map<std::string, std::vector<Entry>> classes;
-  for (const auto& [name, values] : results)
-    classes[class_of(name)].push_back({name, error_of(dump, name, values), pytorch.get_double(name)});
-  Verdict verdict;
-  for (const auto& [class_name, entries] : classes) {
-    std::vector<double> ours, theirs;
-    for (const Entry& e : entries) ours.push_back(e.error), theirs.push_back(e.pytorch);
-    const double their_median = median(theirs);
-    const bool noisy = precision == Precision::fp8 && (class_name == "loss" || class_name == "grad_norm");
-    const double times = noisy ? 3 : 1.5;
-    const Entry* worst = &entries[0];
-    for (const Entry& e : entries)
-      if (excess(e, exact, times, their_median) > excess(*worst, exact, times, their_median)) worst = &e;
-    const bool median_ok = exact || noisy || median(ours) <= 1.25 * their_median;
-    const bool ok = excess(*worst, exact, times, their_median) <= 1 && median_ok;
-    ++(ok ? verdict.passed : verdict.failed);
-    printf("  %s %-58s error %.2e, PyTorch's %.2e, ratio %.2f, %.0f%% of the limit", ok ? "ok  " : "FAIL",
-           worst->name.c_str(), worst->error, worst->pytorch, worst->error / worst->pytorch,
-           100 * excess(*worst, exact, times, their_median));
-    if (!exact) printf("; median %.2f of PyTorch's%s", median(ours) / their_median, median_ok ? "" : ", above 1.25");
-    printf("\n");
+  std::vector<double> ratios;  // of the matrices
+  for (const auto& [name, values] : results) {
+    const double error = error_of(dump, name, values);
+    const Entry e{name, std::isnan(error) ? INFINITY : error, pytorch.get_double(name)};
+    classes[class_of(dump, name)].push_back(e);
+    if (!is_vector(dump, name)) ratios.push_back(ratio(e.error, e.pytorch));
   }
+  Verdict verdict;
+  for (auto& [class_name, entries] : classes) {
+    double largest = 0;
+    for (const Entry& e : entries) {
+      largest = std::max(largest, e.pytorch);
+      if (!has_seeds) continue;
+      for (const Json& error : dump.pytorch_error.at(key + "_seeds").at(e.name).elements())
+        largest = std::max(largest, error.as_double());
+    }
+    for (Entry& e : entries)
+      e.limit = precision == Precision::fp32 ? std::max(e.name.starts_with("update.") ? 1e-4 : 1e-5, 4 * e.pytorch)
+                                             : (is_vector(dump, e.name) ? 2 : 1.5) * largest;
+    const Entry& worst = *std::max_element(entries.begin(), entries.end(),
+                                           [](const Entry& a, const Entry& b) { return a.excess() < b.excess(); });
+    const bool ok = worst.excess() <= 1;
+    ++(ok ? verdict.passed : verdict.failed);
+    printf("  %s %-58s error %.2e, PyTorch's %.2e, ratio %.2f, %.0f%% of the limit\n", ok ? "ok  " : "FAIL",
+           worst.name.c_str(), worst.error, worst.pytorch, ratio(worst.error, worst.pytorch), 100 * worst.excess());
+  }
+  if (precision == Precision::fp32) return verdict;
+  const double middle = median(ratios);
+  ++(middle <= kMedianLimit ? verdict.passed : verdict.failed);
+  printf("  %s the median of the matrices' ratios is %.2f, its limit %.2f\n", middle <= kMedianLimit ? "ok  " : "FAIL",
+         middle, kMedianLimit);
   return verdict;
 }
 

@@ -162,20 +162,28 @@ def check_expected(expected: Arrays, weights: Arrays, batch: Arrays, recipe: dic
 
 def check_errors(errors: dict, names: set[str], recipe: dict) -> Iterator[str]:
     keys = {"fp32", "bf16"} | ({recipe["quantization"]["recipe"]} if "quantization" in recipe else set())
+    seeds = {f"{key}_seeds" for key in keys - {"fp32"}}
     for key in sorted(keys - errors.keys()):
         yield f"pytorch_error.json: {key} is missing"
-    for key in sorted(errors.keys() - keys):
+    for key in sorted(errors.keys() - keys - seeds):
         yield f"pytorch_error.json: {key} does not belong here"
-    for key in sorted(keys & errors.keys()):
+    for key in sorted((keys | seeds) & errors.keys()):
         for name in sorted(names - errors[key].keys()):
             yield f"pytorch_error.json: {key}: {name} is missing"
         for name in sorted(errors[key].keys() - names):
             yield f"pytorch_error.json: {key}: {name} does not belong here"
         for name, error in errors[key].items():
-            if not isinstance(error, (int, float)) or not 0 <= error < math.inf:
-                yield f"pytorch_error.json: {key}: {name} is {error!r}, expected a number, not negative"
+            numbers = error if key in seeds else [error]
+            if not isinstance(numbers, list) or not numbers or not all(
+                    isinstance(e, (int, float)) and 0 <= e < math.inf for e in numbers):
+                expected = "a list of numbers" if key in seeds else "a number"
+                yield f"pytorch_error.json: {key}: {name} is {error!r}, expected {expected}, not negative"
             elif key == "fp32" and error > 1e-2:
                 yield f"pytorch_error.json: fp32: {name} is {error:.2g}: that is no rounding, two runs differed"
+            elif key in seeds and (own := errors.get(key.removesuffix("_seeds"), {}).get(name, 0)) and not (
+                    abs(numbers[0] - own) <= 0.01 * own):
+                yield (f"pytorch_error.json: {key}: {name} begins with {numbers[0]}, but the dump's own error is "
+                       f"{own:.3g}")
 
 
 def operand_shapes(config: dict, N: int) -> dict[str, tuple[int, int, int]]:

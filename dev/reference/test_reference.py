@@ -31,10 +31,7 @@ def check(passed: bool, what: str) -> None:
 
 
 def setting(name: str) -> tuple[LlamaConfig, Tensors, Tensors]:
-    shape = SHAPES[name]
-    rng = np.random.default_rng(shape.seed)
-    config = make_dump.llama_config(shape)
-    return config, make_dump.initial_weights(config, rng), make_dump.token_batches(shape, RECIPE["steps"], rng)
+    return make_dump.setting(SHAPES[name])[:3]
 
 
 def gradient_error(name: str) -> tuple[float, str]:
@@ -202,6 +199,10 @@ def test_broken_dumps(scratch: Path) -> None:
         ("minus the initial ones", tensors_edit(expected, lambda t: t[f"update.{norm}"].add_(1))),
         ("bf16 is missing", json_edit("pytorch_error.json", lambda e: e.pop("bf16"))),
         ("bf16: loss is missing", json_edit("pytorch_error.json", lambda e: e["bf16"].pop("loss"))),
+        ("bf16_seeds: loss is missing", json_edit("pytorch_error.json", lambda e: e["bf16_seeds"].pop("loss"))),
+        ("expected a list of numbers", json_edit("pytorch_error.json", lambda e: e["bf16_seeds"].update(loss=[]))),
+        ("but the dump's own error is", json_edit("pytorch_error.json", lambda e: e["bf16_seeds"]["loss"].reverse())),
+        ("fp32_seeds does not belong", json_edit("pytorch_error.json", lambda e: e.update(fp32_seeds={}))),
         ("that is no rounding", json_edit("pytorch_error.json", lambda e: e["fp32"].update(loss=0.1))),
     ]
     operands, a = "operands.safetensors", "layers.0.down.wgrad.a"
