@@ -19,14 +19,14 @@ grep -q "exited normally" "$scratch/out" || left_out "gdb cannot run a program h
 # and what runs its threads are compiled anew; the rest comes from the build under test.
 awk '/^```/ { if (/^```$/ && text ~ /\(gdb\)/) printf "%s", text; text = ""; next } { text = text $0 "\n" }' dev/docs/contributing.md >"$scratch/excerpt"
 # It names two lines of the source, by number. They are looked up, so that the source may move.
-source_file=llmc/kernels/rmsnorm.cu
-line_of() { grep -nF -- "$1" "$source_file" | tail -n 1 | cut -d: -f1; }
+source_file=llmc/kernels/column_sums.cu warp_file=llmc/kernels/rmsnorm.cu
+line_of() { grep -nF -- "$1" "${2:-$source_file}" | tail -n 1 | cut -d: -f1; }
 barrier=$(line_of "  __syncthreads();")
-written=$(grep -oE 'rmsnorm\.cu:[0-9]+' "$scratch/excerpt" | head -n 1 | cut -d: -f2)
-sed -i "s/rmsnorm\.cu:$written /rmsnorm.cu:$barrier /; s/^$written\t/$barrier\t/; t; s/^$((written + 1))\t/$((barrier + 1))\t/" "$scratch/excerpt"
+written=$(grep -oE 'column_sums\.cu:[0-9]+' "$scratch/excerpt" | head -n 1 | cut -d: -f2)
+sed -i "s/column_sums\.cu:$written /column_sums.cu:$barrier /; s/^$written\t/$barrier\t/; t; s/^$((written + 1))\t/$((barrier + 1))\t/" "$scratch/excerpt"
 compile=$(sed -n 's/^\$ \(make .*\)/\1/p' "$scratch/excerpt")
 check "contributing.md has an excerpt with gdb, and how to build for it" [ -n "$compile" ]
-own=(llmc/device/cpu_block.cpp llmc/kernels/rmsnorm.cu)
+own=(llmc/device/cpu_block.cpp "$warp_file" "$source_file")
 rest="$build/libllmc.a $(sed -n 's/^LIBS := //p' "$build/config.mk")"
 # shellcheck disable=SC2086  # words
 check "$compile" ${compile//cpu-debug/cpu-gdb} LIBRARY_SOURCES="${own[*]}" LIBS="$rest"
@@ -63,7 +63,7 @@ says "the excerpt is what gdb says" <"$scratch/lines"
 # ---- a barrier: block 3 of 5, thread (5, 0), of a sum over three rows of part[]. A breakpoint's condition costs some 0.1 ms
 # a thread that comes by, so the launch is found first.
 
-last=$(line_of "  store_vector(dw + c, d);") warp=$(line_of "  __syncwarp();")
+last=$(line_of "  store_vector(sum + c, d);") warp=$(line_of "  __syncwarp();" "$warp_file")
 
 reduce="tbreak rmsnorm_backward if x.shape[3] == 520
 run check >/dev/null
@@ -84,7 +84,7 @@ until $last
 print threadIdx
 print s[0] == part[c] + part[C + c] + part[2 * C + c]
 set \$sum = d[0]
-set \$place = &dw[c]
+set \$place = &sum[c]
 next
 print *\$place == \$sum"
 reduced="(gdb) print threadIdx

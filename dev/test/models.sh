@@ -65,7 +65,6 @@ cp -r run/export generating
 printf '{"do_sample": true, "temperature": 0.6, "eos_token_id": [250, 251], "transformers_version": "4.45.0"}' >generating/generation_config.json
 sed -i 's/"bos_token_id": null/"bos_token_id": 3, "pad_token_id": 7/' generating/config.json
 "$train" "${short[@]}" --model generating --seq-len 16 --sample-every 0 --checkpoint-every 1 --out trained >trained.txt 2>&1 || { cat trained.txt && fail "a training"; }
-check "the banner says that the padding token learns" says trained.txt "pad_token_id 7 is an ordinary token here"
 LLMC_PROGRAM=$train "$root/scripts/consolidate" trained whole_again >consolidated.txt
 for export in trained/export whole_again; do
   for key in '"do_sample": true' '"temperature": 0.6' '"transformers_version": "4.45.0"' '"bos_token_id": 3' '"pad_token_id": 7'; do

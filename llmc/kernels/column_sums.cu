@@ -21,11 +21,11 @@ __global__ void __launch_bounds__(kLanes* kGroups)
   auto& shared = shared_memory<GroupSums>();
   const int lane = threadIdx.x, group = threadIdx.y;
   const int c = (blockIdx.x * kLanes + lane) * width;
-  const float* matrix = part + size_t(blockIdx.y) * parts * C;
+  part += size_t(blockIdx.y) * parts * C, sum += size_t(blockIdx.y) * C;
   float s[width] = {};
   for (int p = group; c < C && p < parts; p += kGroups) {
     float v[width];
-    load_vector(v, matrix + size_t(p) * C + c);
+    load_vector(v, part + size_t(p) * C + c);
 #pragma unroll
     for (int j = 0; j < width; ++j) s[j] += v[j];
   }
@@ -38,12 +38,11 @@ __global__ void __launch_bounds__(kLanes* kGroups)
 #pragma unroll
     for (int j = 0; j < width; ++j) s[j] += v[j];
   }
-  float* to = sum + size_t(blockIdx.y) * C + c;
   float d[width];
-  load_vector(d, to);
+  load_vector(d, sum + c);
 #pragma unroll
   for (int j = 0; j < width; ++j) d[j] += s[j];
-  store_vector(to, d);
+  store_vector(sum + c, d);
 }
 
 }  // namespace
