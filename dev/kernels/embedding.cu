@@ -37,13 +37,13 @@ template <class T>
 using Outputs = std::tuple<std::vector<T>, std::vector<float>>;  // out, dweight
 
 template <class T>
-Outputs<T> run(Stream& stream, const Inputs<T>& in) {
+Outputs<T> run(Stream& stream, const Inputs<T>& in, int pad = -1) {
   Array<int> tokens(stream, in.tokens), order(stream, sorted_positions(in.tokens));
   Array<T> weight(stream, in.weight), dout(stream, in.dout), out(stream, in.dout.size());
   Array<float> dweight(stream, in.dweight);
   const int N = in.N(), C = in.C, V = in.V;
   embedding_forward(stream, out.tensor({N, C}), tokens.tensor(), weight.tensor({V, C}), {0, V});
-  embedding_backward(stream, dweight.tensor({V, C}), dout.tensor({N, C}), tokens.tensor(), order.tensor(), {0, V});
+  embedding_backward(stream, dweight.tensor({V, C}), dout.tensor({N, C}), tokens.tensor(), order.tensor(), {0, V, pad});
   return {out.download(), dweight.download()};
 }
 
@@ -70,6 +70,11 @@ void check_tokens(Checker& checker, OtherSchedules& orders, const std::string& w
   const int longest = *std::max_element(count.begin(), count.end());
   checker.close(name + " dweight", std::get<1>(outputs), want_d, {V, C}, 4 * 0x1p-23, 3e-7 * (longest + 1));
   orders.same_bits(checker, name, outputs, [&](Stream& stream) { return run(stream, in); });
+  // The most frequent token as the padding: its row gets nothing, all others what they got.
+  const int pad = int(std::max_element(count.begin(), count.end()) - count.begin());
+  std::vector<float> padded = std::get<1>(outputs);
+  std::copy_n(in.dweight.begin() + ptrdiff_t(pad) * C, C, padded.begin() + ptrdiff_t(pad) * C);
+  checker.same_bits(name + " dweight with a padding token", std::get<1>(run(checker.stream, in, pad)), padded);
 }
 
 // The table shared out over ranks by rows: their sum is the whole, and each rank's gradient its rows of the whole's.
@@ -80,12 +85,12 @@ void check_rows(Checker& checker, int N, int C, int V, int ranks) {
   for (int n = 0; n < N; ++n) drawn.push_back(n % 3 ? generator.integer(0, V - 1) : V / 2);
   drawn[0] = V, drawn[1] = -1;  // unknown to all
   const Inputs<T> in(drawn, C, V);
-  const auto [whole, dwhole] = run(checker.stream, in);
+  const auto [whole, dwhole] = run(checker.stream, in, V / 2);
   const std::string name = format("%s N=%d C=%d V=%d over %d ranks", dtype_name(kDType<T>), N, C, V, ranks);
   const int most = (V + ranks - 1) / ranks;
   int known = 0, unknown = 0, bad = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const EmbeddingRows rows{rank * most, V};
+    const EmbeddingRows rows{rank * most, V, V / 2};
     const int held = std::min(most, V - rank * most);
     const auto part = [&](const auto& all) {
       return std::vector(all.begin() + size_t(rows.first) * C, all.begin() + size_t(rows.first + held) * C);
