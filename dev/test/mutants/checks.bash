@@ -90,14 +90,14 @@ checks_of() {
     llmc/memory/fp8_scales.* | llmc/memory/fp8_*) echo 'ranks 2 $build/test/fp8_ranks same' ;;
     llmc/model/attention.* | llmc/model/context_*)
       echo "same_figures 2 $model --context-parallel-degree 2"
-      echo 'ranks 2 $build/test/meshes'
+      echo 'ranks 2 $build/test/meshes llama llama-tied olmo2'
       return
       ;;
     llmc/model/*)
       echo "same_figures 2 $model --tensor-parallel-degree 2"
       echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 tensorwise"
       echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 rowwise --recompute block"
-      echo 'ranks 2 $build/test/meshes'
+      echo 'ranks 2 $build/test/meshes llama llama-tied olmo2'
       return
       ;;
     llmc/train/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
