@@ -66,6 +66,7 @@ checks_of() {
   local noun model="--global-batch 8 --model \$scratch/heads.json"
   case $1 in
     llmc/kernels/tuning.*) echo '$build/kernels/matmul check' ;;
+    llmc/kernels/column_sums.*) echo '$build/kernels/rmsnorm check' ;;
     llmc/kernels/attention_hopper*)
       echo '$build/kernels/attention_hopper check' # no CPU's training runs it
       return
