@@ -19,15 +19,19 @@ constexpr int kT = 32, kSteps = 10, kMicroSteps = 3;
 // An evaluation follows step kEvaluated, a snapshot step kTaken. The first rank records step kRecorded, which all
 // enqueue piece by piece. From step kShort on there is one micro-batch.
 constexpr int kEvaluated = 4, kTaken = 6, kRecorded = 2, kShort = 8;
-constexpr float kClip = 1.2f;  // clips some steps
+constexpr float kClip = 1.2f, kLargerClip = 1.6f;  // clip some steps; the gradients of normed queries are larger
 
 struct Kind {
   std::string name;
   TrainerSettings settings;
   bool tied = false, packed = false;
   int degree = 0;  // of hybrid sharding
+  const char* family = "llama";
+  int window = 0;
 
-  ModelConfig config() const { return tiny({.C = 48, .L = 4, .FF = 64, .tied = tied}); }
+  ModelConfig config() const {
+    return tiny({.C = 48, .L = 4, .FF = 64, .tied = tied, .family = family, .window = window});
+  }
   // Behind which step, or with it: delayed scales are known in the third, which is recorded here.
   int captured() const { return settings.fp8.delayed() ? kRecorded + 1 : 0; }
 };
@@ -142,6 +146,13 @@ std::vector<Kind> kinds(int ranks, bool every) {
     add("fp32, tied" + shared, "fp32", stage).tied = true;
     Kind& packed = add("bf16, packed documents, a snapshot" + shared, "bf16", stage);
     packed.packed = packed.settings.snapshot = true;
+    add("fp32, ministral, packed documents" + shared, "fp32", stage).family = "ministral";
+    all.back().packed = true, all.back().window = 5;
+    add("bf16, qwen2" + shared, "bf16", stage).family = "qwen2";
+    add("FP8 delayed, qwen3" + shared, "delayed", stage).family = "qwen3";
+    all.back().settings.grad_clip = kLargerClip;
+    add("FP8 tensorwise, olmo2" + shared, "tensorwise", stage).family = "olmo2";
+    all.back().settings.grad_clip = kLargerClip;
     offloaded(add("bf16, activations, state and gradients offloaded" + shared, "bf16", stage));
     add("bf16, moments and master in bf16" + shared, "bf16", stage).settings.state = {DType::bf16, DType::bf16, false,
                                                                                       false, 1024};

@@ -76,7 +76,11 @@ TEST_CASE("all work of a step is in a class, and the classes are all of the step
            {"--tensor-parallel-degree 2 --zero-stage 3 --fp8 tensorwise --recompute mlp", 4},
            {"--tensor-parallel-degree 2 --zero-stage 3 --fp8 rowwise", 4},
            {"--context-parallel-degree 2 --zero-stage 2", 2},
-           {"--context-parallel-degree 2 --tensor-parallel-degree 2 --zero-stage 3 --recompute block", 8}}) {
+           {"--context-parallel-degree 2 --tensor-parallel-degree 2 --zero-stage 3 --recompute block", 8},
+           {"--model qwen2.5-0.5b --layers 2 --seq-len 64 --micro-batch 1 --global-batch 2 --fp8 tensorwise", 1},
+           {"--model qwen3-0.6b --layers 2 --seq-len 64 --micro-batch 1 --global-batch 2 --recompute block", 1},
+           {"--model olmo2-1b --layers 2 --seq-len 64 --micro-batch 1 --global-batch 2 --tensor-parallel-degree 2",
+            2}}) {
     CAPTURE(c.options);
     const Step step = step_of(c.options, c.ranks);
     size_t works = 0, pieces = 0;
@@ -103,6 +107,8 @@ TEST_CASE("FLOPs of a step are those of the formulas on paper") {
        {"--dtype fp32", "--seq-len 100 --micro-batch 3 --global-batch 12",
         "--model llama3.2-1b --seq-len 512 --micro-batch 2 --global-batch 2",  // a tied head
         "--model llama3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 tensorwise",
+        "--model qwen3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2",
+        "--model olmo2-7b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 delayed",
         "--model llama3-8b --layers 3 --seq-len 2048 --micro-batch 1 --global-batch 2 --fp8 rowwise-hp-wgrad"}) {
     CAPTURE(options);
     const Step step = step_of(options);

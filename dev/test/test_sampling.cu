@@ -13,9 +13,13 @@ namespace {
 constexpr int kWindow = 96;
 
 struct Model : Training {
-  Model(World& world, bool training, float std = 0.2f) : Training(world, config_with(std), settings_for(training)) {}
-  static ModelConfig config_with(float std) {
-    ModelConfig config = ModelConfig::preset("tiny");
+  Model(World& world, bool training, float std = 0.2f, const TinyModel& family = {})
+      : Training(world, config_with(std, family), settings_for(training)) {}
+  static ModelConfig config_with(float std, const TinyModel& family) {
+    ModelConfig config = tiny(family), shape = ModelConfig::preset("tiny");
+    config.C = shape.C, config.NH = shape.NH, config.NKV = shape.NKV, config.HD = shape.HD, config.FF = shape.FF;
+    config.V = shape.V;
+    config.set_layers(shape.L);
     config.init_std = double(std);  // far from uniform
     return config;
   }
@@ -52,23 +56,25 @@ std::vector<int32_t> some_tokens(int count) {
 }  // namespace
 
 TEST_CASE("a sequence that is continued piece by piece has the logits of the whole") {
-  for (const bool training : {false, true}) {
-    World world;
-    Model model(world, training), other(world, training);
-    const std::vector<int32_t> tokens = some_tokens(kWindow);
-    int past = 0;
-    for (const int count : {1, 1, 5, 40, 1, 1, 16, 31}) {
-      const std::span<const int32_t> piece(tokens.data() + past, size_t(count));
-      const std::vector<float> cached = model.trainer->next_logits(piece, past);
-      past += count;
-      CAPTURE(past);
-      // Products of another number of rows add in another order: some 1e-7 a layer.
-      CHECK(distance(cached, other.uncached({tokens.begin(), tokens.begin() + past})) < 1e-5);
+  for (const TinyModel& family : kFamilyModels)
+    for (const bool training : {false, true}) {
+      CAPTURE(family.family);
+      World world;
+      Model model(world, training, 0.2f, family), other(world, training, 0.2f, family);
+      const std::vector<int32_t> tokens = some_tokens(kWindow);
+      int past = 0;
+      for (const int count : {1, 1, 5, 40, 1, 1, 16, 31}) {
+        const std::span<const int32_t> piece(tokens.data() + past, size_t(count));
+        const std::vector<float> cached = model.trainer->next_logits(piece, past);
+        past += count;
+        CAPTURE(past);
+        // Products of another number of rows add in another order: some 1e-7 a layer.
+        CHECK(distance(cached, other.uncached({tokens.begin(), tokens.begin() + past})) < 1e-5);
+      }
+      CHECK(past == kWindow);
+      CHECK(error_of([&] { model.trainer->next_logits(std::vector<int32_t>{1}, past); }).find("at most 96") !=
+            std::string::npos);
     }
-    CHECK(past == kWindow);
-    CHECK(error_of([&] { model.trainer->next_logits(std::vector<int32_t>{1}, past); }).find("at most 96") !=
-          std::string::npos);
-  }
 }
 
 TEST_CASE("what is not there cannot be continued") {
@@ -83,23 +89,25 @@ TEST_CASE("what is not there cannot be continued") {
 }
 
 TEST_CASE("the likeliest tokens are those that the whole context gives, also beyond the window") {
-  World world;
-  Model model(world, false), other(world, false);
-  std::vector<int32_t> tokens = some_tokens(3);
-  SamplingSettings greedy{200, 0, 1, 1, kWindow};
-  const std::vector<int32_t> text = model.text(tokens, greedy);
-  CHECK(text.size() == 200);
-  size_t begin = 0, close_calls = 0;
-  for (const int32_t token : text) {
-    if (tokens.size() - begin > size_t(kWindow)) begin = tokens.size() - kWindow / 2;
-    std::vector<float> logits = other.uncached({tokens.begin() + ptrdiff_t(begin), tokens.end()});
-    const float chosen = logits[size_t(token)];
-    std::sort(logits.rbegin(), logits.rend());
-    if (logits[0] - logits[1] > 1e-4f) CHECK(chosen == logits[0]);
-    else ++close_calls;
-    tokens.push_back(token);
+  for (const TinyModel& family : kFamilyModels) {
+    World world;
+    Model model(world, false, 0.2f, family), other(world, false, 0.2f, family);
+    std::vector<int32_t> tokens = some_tokens(3);
+    SamplingSettings greedy{200, 0, 1, 1, kWindow};
+    const std::vector<int32_t> text = model.text(tokens, greedy);
+    CHECK(text.size() == 200);
+    size_t begin = 0, close_calls = 0;
+    for (const int32_t token : text) {
+      if (tokens.size() - begin > size_t(kWindow)) begin = tokens.size() - kWindow / 2;
+      std::vector<float> logits = other.uncached({tokens.begin() + ptrdiff_t(begin), tokens.end()});
+      const float chosen = logits[size_t(token)];
+      std::sort(logits.rbegin(), logits.rend());
+      if (logits[0] - logits[1] > 1e-4f) CHECK(chosen == logits[0]);
+      else ++close_calls;
+      tokens.push_back(token);
+    }
+    CHECK(close_calls < 20);
   }
-  CHECK(close_calls < 20);
 }
 
 TEST_CASE("a seed decides the sample; a prompt may be longer than the window") {
