@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmc_data.chat import ChatTemplate
 from llmc_data.errors import DataError
-from llmc_data.tokenizer import ByteTokenizer, Tokenizer
+from llmc_data.tokenizer import USUAL_END, ByteTokenizer, Tokenizer
 
 PLACES = ("before", "after", "both", "none")
+SOME_TALK = [{"role": role, "content": "Yes."} for role in ("user", "assistant", "user", "assistant")]
 
 
 @dataclass(frozen=True)
@@ -59,3 +61,18 @@ def find(place: str, wanted: str | None, tokenizer: ByteTokenizer | Tokenizer) -
             f" {end or 'none'}\n  give --delimiter before or --delimiter after"
         )
     return Delimiter(tokenizer.delimiter(begin), tokenizer.delimiter(end))
+
+
+def of_conversations(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, str | None]:
+    """Place and token where the command asks for none: the tokenizer's own before each conversation. ChatML begins or
+    ends every turn with that one; then a token that ends a text and that no turn has stands after each conversation,
+    which so begins as a prompt does."""
+    try:
+        ids, _ = template.tokens_and_mask(SOME_TALK)
+    except DataError:
+        return "before", None  # a template that takes only some conversations
+    if tokenizer.delimiter(None)[1] not in ids[1:]:
+        return "before", None
+    numbers = {name: tokenizer.tokenizer.token_to_id(name) for name in USUAL_END}
+    free = [name for name, number in numbers.items() if number is not None and number not in ids]
+    return ("after", free[0]) if free else ("before", None)

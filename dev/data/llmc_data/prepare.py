@@ -57,8 +57,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     option(
         "--delimiter",
         choices=delimiter.PLACES,
-        default="before",
-        help="where it stands (before each document)",
+        help="where it stands (before each document; with --chat after it, if turns have the delimiter inside)",
     )
     option(
         "--delimiter-token",
@@ -108,19 +107,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def conversion_of(options: argparse.Namespace) -> Conversion:
     tokenizer = open_tokenizer(options.tokenizer)
     template = find_template(options.template, tokenizer) if options.chat else None
+    place, token = options.delimiter or "before", options.delimiter_token
     if template:
-        ChatTemplate(*template, tokenizer)  # a bad one is refused before anything is read
+        chat = ChatTemplate(*template, tokenizer)  # a bad one is refused before anything is read
+        if options.delimiter is None and token is None:
+            place, token = delimiter.of_conversations(chat, tokenizer)
     encoding = Encoding(
         tokenizer=options.tokenizer,
-        delimiter=options.delimiter,
-        delimiter_token=options.delimiter_token,
+        delimiter=place,
+        delimiter_token=token,
         val_fraction=options.val_fraction,
         field=options.text_field or ("messages" if options.chat else "text"),
         strip=options.strip,
         replace_invalid=options.invalid_utf8 == "replace",
         template=template,
     )
-    border = delimiter.find(options.delimiter, options.delimiter_token, tokenizer).describe()
+    border = delimiter.find(place, token, tokenizer).describe()
     sources = resolve(options.sources, options.cache, options.format)
     if options.chat and any(source.format == "text" for source in sources):
         raise DataError("--chat takes conversations as JSON lines, parquet or arrow, not text files")
@@ -187,8 +189,9 @@ def delete_earlier(folder: Path, command: dict) -> None:
     (folder / manifest.FILE).unlink(missing_ok=True)
 
 
-def summary(content: dict, folder: Path) -> str:
-    lines = []
+def summary(content: dict, options: argparse.Namespace) -> str:
+    """What the shards hold, and the command that trains on them."""
+    lines, folder = [], options.out
     for split, of in content["splits"].items():
         shards = sum(record["split"] == split for record in content["shards"])
         lines.append(
@@ -202,7 +205,9 @@ def summary(content: dict, folder: Path) -> str:
     if "train" not in content["splits"]:
         lines.append("all documents fell to the held-out split: there is nothing to train on")
     val = f" --val-data '{folder}/{content['name']}_val_*.bin'" if "val" in content["splits"] else ""
-    lines.append(f"./train_llama --train-data '{folder}/{content['name']}_train_*.bin'{val}")
+    model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
+    train = "./train_llama" + f" --model {model}" * (model is not None) + " --packed-documents on" * options.chat
+    lines.append(f"{train} --train-data '{folder}/{content['name']}_train_*.bin'{val}")
     return "\n".join(lines)
 
 
@@ -223,7 +228,7 @@ def main() -> None:
             print(f"{options.out} is complete already")
         else:
             content = conversion.run()
-    print(summary(content, options.out))
+    print(summary(content, options))
 
 
 if __name__ == "__main__":

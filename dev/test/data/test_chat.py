@@ -237,7 +237,8 @@ INSIDE = "inside the conversation, too"
 
 
 def test_delimiter_inside_a_conversation(llama3, tmp_path):
-    """As where <|im_end|> ends both turns and texts, or <s> begins each turn: refused, and the ways out lead on."""
+    """As where <|im_end|> ends both turns and texts, or <s> begins each turn: not chosen, or refused if asked for, and
+    the ways out lead on."""
     one_turn = [{"role": "user", "content": "Who?"}]
     write_chat(tmp_path / "d.jsonl", [one_turn, CONVERSATION])
     begins = "{% for m in messages %}{{ bos_token + m.role + m.content }}{% endfor %}"
@@ -261,13 +262,18 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
         prepare(*command(*arguments))
         return tokens_of(tmp_path / "o").tolist()
 
-    refused(2, BOS, begins)
+    refused(2, BOS, begins, "--delimiter", "before")
     refused(2, EOS, ends, "--delimiter", "after")
     refused(1, EOS, ends, "--delimiter-token", SPECIAL[EOS])  # at the other border
     refused(2, BOS, around, "--delimiter", "both")
     refused(2, EOS, ends, "--delimiter", "both")
     plain = tokens(begins, "--delimiter", "none")
     assert plain.count(BOS) == 5 and plain[0] == BOS
+    # Where none is asked for, a token that no turn has stands after each conversation.
+    chosen = tokens(begins)
+    assert [token for token in chosen if token != EOS] == plain and chosen[-1] == EOS and chosen.count(EOS) == 2
+    assert manifest_of(tmp_path / "o")["delimiter"] == {"place": "after", "token": SPECIAL[EOS], "id": EOS}
+    refused(2, BOS, around)  # both of the tokenizer's are inside
     other = tokens(begins, "--delimiter-token", SPECIAL[EOT])
     assert other.count(BOS) == 5 and other.index(EOT) == 0 and other.count(EOT) == 2
     # At its border it is no second one, and not refused.
