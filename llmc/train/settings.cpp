@@ -1,6 +1,7 @@
 #include "llmc/train/settings.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "llmc/base/error.h"
@@ -23,6 +24,7 @@ Defaults defaults_of(const ModelConfig& config) {
 
 constexpr int64_t kStepsToSampleHalfWay = 20;  // halfway, a shorter run has learnt nothing worth reading
 constexpr int64_t kMicroBatchTokens = 8192;    // enough to keep products busy
+constexpr int64_t kStepsOfEpoch = 8;           // at least, with the default batch: fewer hardly change a loaded model
 
 int64_t largest_divisor(int64_t number, int64_t limit) {
   for (int64_t d = std::min(number, limit); d > 1; --d)
@@ -52,16 +54,27 @@ void require_shareable(int64_t G, int data_ranks, int64_t together) {
           (long long)((G / data_ranks + 1) * data_ranks));
 }
 
-void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const ModelConfig& config, int ranks) {
+// Returns the sequences of T tokens in an epoch, as Windows cuts them; 0 if the data is not known.
+int64_t sequences_of_epoch(int64_t data_tokens, int T) { return (data_tokens + T - 1) / T; }
+
+void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const ModelConfig& config, int ranks,
+                   int64_t data_tokens) {
   const int64_t T = is_auto(o.seq_len) ? defaults.T : o.seq_len;
   REQUIRE(T <= config.max_positions, "--seq-len %lld: model %s has at most %d positions", (long long)T,
           config.name.c_str(), config.max_positions);
   s.T = s.context_length = int(T);
   if (is_auto(o.global_batch)) {
     const int64_t unit = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
-    s.G = (std::max(defaults.G, unit) + unit - 1) / unit * unit;
-    s.reasons.push_back(format("global batch %s: the default%s", counted(s.G, "sequence").c_str(),
-                               s.G == defaults.G ? "" : ", rounded up to what the ranks can share"));
+    const int64_t epoch = sequences_of_epoch(data_tokens, s.T);
+    const int64_t most = std::max<int64_t>(1, epoch / kStepsOfEpoch);
+    const int64_t wanted = epoch ? std::min(defaults.G, int64_t(std::bit_floor(uint64_t(most)))) : defaults.G;
+    s.G = (std::max(wanted, unit) + unit - 1) / unit * unit;
+    s.reasons.push_back(format("global batch %s: %s%s", counted(s.G, "sequence").c_str(),
+                               wanted == defaults.G ? "the default"
+                                                    : format("less than the default %lld, for an epoch has %lld",
+                                                             (long long)defaults.G, (long long)epoch)
+                                                          .c_str(),
+                               s.G == wanted ? "" : ", rounded up to what the ranks can share"));
   } else {
     s.G = o.global_batch;
   }
@@ -92,7 +105,7 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
   const auto steps_for = [&](double sequences) {
     return std::max<int64_t>(1, int64_t(std::ceil(std::min(sequences, 1e18) / double(s.G))));
   };
-  const double epoch = std::ceil(double(data_tokens) / s.T);  // sequences, as Windows cuts them
+  const double epoch = double(sequences_of_epoch(data_tokens, s.T));
   if (!is_auto(o.steps)) s.steps = o.steps;
   else if (!is_auto(o.train_tokens)) s.steps = steps_for(double(o.train_tokens) / s.T);
   else if (!is_auto(o.epochs)) s.steps = steps_for(o.epochs * epoch);
@@ -198,7 +211,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   REQUIRE(o.tensor_parallel_reduce_dtype == "fp32" || s.dtype == DType::bf16,
           "--tensor-parallel-reduce-dtype bf16 with --dtype fp32: sums of fp32 numbers travel in fp32\n"
           "  use --dtype bf16, or leave it out");
-  resolve_batch(s, o, defaults, config, data_ranks);
+  resolve_batch(s, o, defaults, config, data_ranks, data_tokens);
   resolve_length(s, o, defaults, data_tokens);
   s.lr = is_auto(o.lr) ? defaults.lr / (loaded ? 10 : 1) : o.lr;
   s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
