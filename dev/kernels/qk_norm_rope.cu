@@ -20,10 +20,10 @@ struct Shape {
   Kind kind;
   int ranks = 1;  // by which sums of the whole are shared
 
-  int turned() const { return NH + NKV; }
+  int rotated() const { return NH + NKV; }
   int heads() const { return NH + 2 * NKV; }
   int width() const { return heads() * HD; }
-  int columns() const { return kind == Kind::bias ? width() : turned() * HD; }  // those that have vectors
+  int columns() const { return kind == Kind::bias ? width() : rotated() * HD; }  // those that have vectors
   // The numbers of the vectors: biases of q, k and v, or weights of q and k.
   int q_size() const { return kind == Kind::head ? HD : NH * HD; }
   int k_size() const { return kind == Kind::head ? HD : NKV * HD; }
@@ -78,7 +78,8 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, const Shape& s, bool in_plac
       amax(stream, std::vector<float>{0});
   Array<float> scratch(stream, size_t(qk_norm_rope_scratch(s.N, s.columns())));
   Array<int> positions(stream, in.positions);
-  const RopeAngles angles{table.tensor({int64_t(in.table.size()) / s.HD, s.HD / 2, 2}), positions.tensor(), s.turned()};
+  const RopeAngles angles{table.tensor({int64_t(in.table.size()) / s.HD, s.HD / 2, 2}), positions.tensor(),
+                          s.rotated()};
   const bool normed = s.kind != Kind::bias, whole = s.kind == Kind::whole;
   const WholeNorm shared{whole ? sums.tensor({s.N, 2}) : Tensor(), whole ? dots.tensor({s.N, 2}) : Tensor(), s.ranks};
   const TensorShape rows{s.N, s.width()};
@@ -107,17 +108,17 @@ Reference reference(const Inputs<T>& in, const Shape& s) {
   for (int n = 0; n < s.N; ++n)
     for (int h = 0; h < s.heads(); ++h) {
       const size_t at = size_t(n) * s.width() + size_t(h) * HD;
-      const bool turns = h < s.turned(), query = h < s.NH;
-      const std::vector<T>& vector = query ? in.q : turns ? in.k : in.v;
-      std::vector<double>& dvector = query ? r.dq : turns ? r.dk : r.dv;
-      std::vector<double> x(HD), y(HD), g(HD);  // the input; what RoPE turns; the gradient of y
+      const bool rotates = h < s.rotated(), query = h < s.NH;
+      const std::vector<T>& vector = query ? in.q : rotates ? in.k : in.v;
+      std::vector<double>& dvector = query ? r.dq : rotates ? r.dk : r.dv;
+      std::vector<double> x(HD), y(HD), g(HD);  // the input; what RoPE rotates; the gradient of y
       for (int i = 0; i < HD; ++i) {
         x[i] = to_double(in.qkv[at + i]), g[i] = to_double(in.dqkv[at + i]);
         if (!normed) x[i] += to_double(vector[s.vector_at(h * HD + i)]);
         y[i] = x[i];
       }
       double rstd = 0;
-      if (normed && turns) {
+      if (normed && rotates) {
         double squares = 0;
         for (int i = 0; i < HD; ++i) squares += x[i] * x[i];
         if (s.kind == Kind::whole) squares = in.sums[size_t(n) * 2 + !query];
@@ -126,19 +127,19 @@ Reference reference(const Inputs<T>& in, const Shape& s) {
       }
       for (int i = 0; i < half; ++i) {
         const float* angle = &in.table[(size_t(in.positions[n]) * half + i) * 2];
-        const double cosine = turns ? angle[0] : 1, sine = turns ? angle[1] : 0;
+        const double cosine = rotates ? angle[0] : 1, sine = rotates ? angle[1] : 0;
         r.out[at + i] = y[i] * cosine - y[half + i] * sine;
         r.out[at + half + i] = y[half + i] * cosine + y[i] * sine;
         const double a = g[i], b = g[half + i];
         g[i] = a * cosine + b * sine, g[half + i] = b * cosine - a * sine;
       }
       double dot = 0;
-      for (int i = 0; i < HD && normed && turns; ++i) dot += g[i] * y[i];
+      for (int i = 0; i < HD && normed && rotates; ++i) dot += g[i] * y[i];
       if (s.kind == Kind::whole) dot = in.dots[size_t(n) * 2 + !query];
       for (int i = 0; i < HD; ++i) {
         const int c = s.vector_at(h * HD + i);
         if (!normed) dvector[c] += g[i];
-        else if (turns) {
+        else if (rotates) {
           dvector[c] += g[i] * x[i] * rstd;
           g[i] = rstd * (g[i] * to_double(vector[c]) - x[i] * rstd * dot / s.mean_over(h));
         }
@@ -153,7 +154,7 @@ template <class T>
 std::vector<double> dots_of(const std::vector<T>& a, const std::vector<T>& b, const Shape& s) {
   std::vector<double> sums(size_t(s.N) * 2);
   for (int n = 0; n < s.N; ++n)
-    for (int c = 0; c < s.turned() * s.HD; ++c) {
+    for (int c = 0; c < s.rotated() * s.HD; ++c) {
       const size_t at = size_t(n) * s.width() + c;
       sums[size_t(n) * 2 + (c >= s.NH * s.HD)] += to_double(a[at]) * to_double(b[at]);
     }
@@ -227,7 +228,7 @@ void check_shape(Checker& checker, OtherSchedules& orders, const Shape& s) {
   orders.same_bits(checker, name, got.all(), [&](Stream& stream) { return run(stream, in, s, false).all(); });
 }
 
-// The gradient of a norm of the whole needs the sums of y and its gradient; RoPE turns both, so their product is that
+// The gradient of a norm of the whole needs the sums of y and its gradient; RoPE rotates both, so their product is that
 // of out and its gradient. Here by finite differences, through all of the formulas.
 void check_differences(Checker& checker) {
   for (const Kind kind : {Kind::head, Kind::whole}) {
@@ -371,7 +372,7 @@ void bench_shape(Bencher& bencher, const Shape& s) {
   std::vector<int> positions(size_t(s.N));
   for (int n = 0; n < s.N; ++n) positions[n] = n % 8192;
   Array<int> there(stream, positions);
-  const RopeAngles angles{table.tensor({8192, s.HD / 2, 2}), there.tensor(), s.turned()};
+  const RopeAngles angles{table.tensor({8192, s.HD / 2, 2}), there.tensor(), s.rotated()};
   const TensorShape rows{s.N, s.width()};
   const bool normed = s.kind != Kind::bias;
   const Tensor stats = s.kind == Kind::whole ? sums.tensor({s.N, 2}) : Tensor();
@@ -387,7 +388,7 @@ void bench_shape(Bencher& bencher, const Shape& s) {
                           normed ? qkv.tensor(rows) : Tensor(), vectors.views(), angles, kEps, whole);
   });
   if (s.kind == Kind::whole)
-    bencher.time("qk_dots " + name, 2 * all * s.turned() / s.heads(), 0, [&] {
+    bencher.time("qk_dots " + name, 2 * all * s.rotated() / s.heads(), 0, [&] {
       qk_dots(stream, sums.tensor({s.N, 2}), qkv.tensor(rows), dqkv.tensor(rows), s.NH, s.NKV);
     });
 }

@@ -2,7 +2,7 @@
 // Deterministic: see qk_norm_rope.h.
 //
 // `lanes` threads share a head, a power of two up to 32, so a warp has whole heads. A thread has `width` pairs of
-// elements that RoPE turns together, and holds them in registers between their sum and their result.
+// elements that RoPE rotates together, and holds them in registers between their sum and their result.
 //
 // Expected limit: device memory. Forward reads qkv and writes out; backward reads dqkv, with a norm also qkv, and
 // writes dqkv. A thread has two loads of 16 bytes (four in backward) in flight.
@@ -37,7 +37,7 @@ struct Rows {
   int table_positions, ranks;
 
   __device__ __forceinline__ int width() const { return (NH + 2 * NKV) * 2 * half; }
-  __device__ __forceinline__ bool turns(int head) const { return head < NH + NKV; }
+  __device__ __forceinline__ bool rotates(int head) const { return head < NH + NKV; }
 };
 
 // A thread's elements of a head: pairs i .. i+width-1, which are elements i and half + i.
@@ -89,7 +89,7 @@ template <class T>
 __device__ __forceinline__ const T* of_head(const Rows& rows, int head, const T* q, const T* k, const T* v) {
   const int HD = 2 * rows.half;
   if (head < rows.NH) return q + head * HD;
-  return rows.turns(head) ? k + (head - rows.NH) * HD : v + (head - rows.NH - rows.NKV) * HD;
+  return rows.rotates(head) ? k + (head - rows.NH) * HD : v + (head - rows.NH - rows.NKV) * HD;
 }
 
 template <class T, Norm norm>
@@ -118,14 +118,14 @@ __device__ __forceinline__ float rstd_of_head(const Pairs<width>& x, const float
   return active ? rsqrt_f32(squares[size_t(row) * 2 + key] / whole_columns(rows, key) + eps) : 0;
 }
 
-// A group of `lanes` threads has one head of one row. `heads` are touched: all, or those that turn.
+// A group of `lanes` threads has one head of one row. `heads` are touched: all, or those that RoPE rotates.
 template <class T, int width, Norm norm>
 __global__ void __launch_bounds__(kThreads)
     qk_norm_rope_forward_kernel(T* out, const T* qkv, Vectors<T> p, const float* __restrict__ squares, Rows rows,
                                 int heads, float eps) {
   const int64_t item = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
   const int row = int(item / heads), head = int(item % heads), i = threadIdx.x * width, HD = 2 * rows.half;
-  const bool active = row < rows.N && i < rows.half, turns = rows.turns(head);
+  const bool active = row < rows.N && i < rows.half, rotates = rows.rotates(head);
   const size_t at = size_t(row) * rows.width() + head * HD;
   Pairs<width> x;
   if (active) {
@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if constexpr (norm != Norm::none) {
-    const float r = rstd_of_head<norm>(x, squares, rows, row, head, active && turns, eps);
-    if (active && turns) {
+    const float r = rstd_of_head<norm>(x, squares, rows, row, head, active && rotates, eps);
+    if (active && rotates) {
       Pairs<width> w;
       w.load(norm_weight<T, norm>(rows, head, p), i, rows.half);
 #pragma unroll
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if (!active) return;
-  if (turns) x.template rotate<false>(rows, row, i);
+  if (rotates) x.template rotate<false>(rows, row, i);
   x.store(out + at, i, rows.half);
 }
 
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads)
                                  Vectors<T> p, const float* __restrict__ squares, const float* __restrict__ dots,
                                  Rows rows, float eps, float* amax) {
   const int head = blockIdx.y, i = threadIdx.x * width, HD = 2 * rows.half;
-  const bool turns = rows.turns(head), key = head >= rows.NH, normed = norm != Norm::none && turns;
+  const bool rotates = rows.rotates(head), key = head >= rows.NH, normed = norm != Norm::none && rotates;
   Pairs<width> w, sum;
   if (normed && i < rows.half) w.load(norm_weight<T, norm>(rows, head, p), i, rows.half);
   Vector<T, 2 * width> largest = {};
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
     Pairs<width> g, x;
     if (active) {
       g.load(dqkv + at, i, rows.half);
-      if (turns) g.template rotate<true>(rows, row, i);
+      if (rotates) g.template rotate<true>(rows, row, i);
     }
     if (!normed) {
 #pragma unroll
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads)
     if (std::is_same_v<T, bf16> && amax) max_abs_into(largest, numbers);
   }
   if (std::is_same_v<T, bf16> && amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
-  if (norm != Norm::none && !turns) return;  // all threads of the block
+  if (norm != Norm::none && !rotates) return;  // all threads of the block
   // The rows' sums, one after the other.
   float* all = reinterpret_cast<float*>(&shared_memory<float>());
   if (i < rows.half) sum.store(all + threadIdx.y * HD, i, rows.half);
@@ -351,7 +351,7 @@ void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors&
   if (qkv) require_apart(who, "dqkv", dqkv, "qkv", qkv);
   require_vectors(who, gradients, DType::fp32, call);
   require_tensor(who, "scratch", scratch, DType::fp32, {-1});
-  const int turned = rows.NH + rows.NKV, all = turned + rows.NKV, with_vectors = normed ? turned : all;
+  const int rotated = rows.NH + rows.NKV, all = rotated + rows.NKV, with_vectors = normed ? rotated : all;
   const int64_t chunks = blocks_for(size_t(rows.N), kRows), HD = 2 * rows.half;
   REQUIRE(scratch.size() >= with_vectors * chunks * HD, "%s: scratch is %s\n  expected (%lld) or more", who,
           scratch.text().c_str(), (long long)(with_vectors * chunks * HD));
@@ -378,7 +378,7 @@ void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors&
   };
   add(call.biased ? gradients.q_bias : gradients.q_norm, 0, rows.NH);
   add(call.biased ? gradients.k_bias : gradients.k_norm, rows.NH, rows.NKV);
-  add(gradients.v_bias, turned, rows.NKV);
+  add(gradients.v_bias, rotated, rows.NKV);
 }
 
 void qk_dots(Stream& stream, const Tensor& sums, const Tensor& a, const Tensor& b, int NH, int NKV) {

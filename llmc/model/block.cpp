@@ -8,7 +8,7 @@
 namespace {
 
 BlockScratch cut(const BlockScratch& s, int N, int R) {
-  return {s.projected.rows(0, R), s.dqkv.rows(0, N),       s.turned.rows(0, N),  s.qk_sums.rows(0, N),
+  return {s.projected.rows(0, R), s.dqkv.rows(0, N),       s.rotated.rows(0, N), s.qk_sums.rows(0, N),
           s.dnorm.rows(0, R),     s.dattention.rows(0, N), s.dswiglu.rows(0, N), s.dgate_up.rows(0, N),
           s.attention_delta,      s.norm_partials,         s.vector_partials};
 }
@@ -97,20 +97,20 @@ void Block::attention_half() const {
   const Tensor own = qkv_out_.rows(pass_.past, pass_.N), qkv = pass_.past ? s_.dqkv : own;
   qkv_.forward(pass_, qkv, qkv_input());  // (N, QKV)
   if (squares_) sum_over_heads(squares_, qkv, qkv);
-  turn(qkv);
+  rotate(qkv);
   if (pass_.past) copy(pass_.stream, own, qkv);  // behind those of earlier tokens
   float* amax = o_.wanted_amax(pass_, Role::input);
-  attention_forward(pass_, layer_, attention_, lse_, turned(), amax);  // (N, NH HD)
-  o_.forward(pass_, o_out_, {attention_, amax});                       // (R, C)
+  attention_forward(pass_, layer_, attention_, lse_, rotated(), amax);  // (N, NH HD)
+  o_.forward(pass_, o_out_, {attention_, amax});                        // (R, C)
   amax = gate_up_.wanted_amax(pass_, Role::input);
   if (norm_after()) rmsnorm_add_forward(pass_.stream, middle_, rstd1_, x_, o_out_, norm1_.value, pass_.eps(), amax);
   else add_rmsnorm_forward(pass_.stream, middle_, gate_up_in_, rstd2_, x_, o_out_, norm2_.value, pass_.eps(), amax);
 }
 
 // Computes q, k and v as attention takes them.
-void Block::turn(const Tensor& qkv) const {
+void Block::rotate(const Tensor& qkv) const {
   if (!has_vectors()) return rope_forward(pass_.stream, qkv, pass_.rope);
-  qk_norm_rope_forward(pass_.stream, turns_apart() ? s_.turned : qkv, qkv, vectors_, pass_.rope, pass_.eps(),
+  qk_norm_rope_forward(pass_.stream, rotates_apart() ? s_.rotated : qkv, qkv, vectors_, pass_.rope, pass_.eps(),
                        {squares_, {}, pass_.ranks_of_heads()});
 }
 
@@ -160,25 +160,25 @@ void Block::backward(const Tensor& dresidual, const float* amax, float* amax_bef
   float* amax_o = o_.wanted_amax(pass_, Role::output_gradient);
   add_input_gradient(dresidual, amax_o, norm2_, middle_, rstd2_);
 
-  if (turns_apart()) turn(qkv_out_);
-  attention_prefetch(pass_, layer_, turned());
+  if (rotates_apart()) rotate(qkv_out_);
+  attention_prefetch(pass_, layer_, rotated());
   const LinearInput dprojected = output_gradient(dresidual, amax_o, o_, norm1_, o_out_, rstd1_);  // (R, C)
   o_.backward(pass_, s_.dattention, dprojected, attention_);                                      // (N, NH HD)
   qkv_.prefetch_input(pass_, qkv_in_);
-  attention_backward(pass_, layer_, s_.dqkv, s_.attention_delta, s_.dattention, attention_, lse_, turned());
-  qkv_.backward(pass_, s_.dnorm, turn_backward(), qkv_in_);  // (R, C)
+  attention_backward(pass_, layer_, s_.dqkv, s_.attention_delta, s_.dattention, attention_, lse_, rotated());
+  qkv_.backward(pass_, s_.dnorm, rotate_backward(), qkv_in_);  // (R, C)
   add_input_gradient(dresidual, amax_before, norm1_, x_, rstd1_);
 }
 
-// Returns the gradient of qkv's output, from that of `turned` in dqkv (N, QKV): in memory or, if it is only quantized
+// Returns the gradient of qkv's output, from that of `rotated` in dqkv (N, QKV): in memory or, if it is only quantized
 // and has no vectors whose gradients are sums over it, how it is computed.
-LinearInput Block::turn_backward() const {
+LinearInput Block::rotate_backward() const {
   if (!has_vectors()) {
     const Tensor dqkv = qkv_.wgrad_in_model_type(pass_) ? s_.dqkv : Tensor();
     if (dqkv) rope_backward(pass_.stream, dqkv, pass_.rope);
     return input_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope});
   }
-  if (squares_) sum_over_heads(s_.qk_sums, s_.dqkv, s_.turned);
+  if (squares_) sum_over_heads(s_.qk_sums, s_.dqkv, s_.rotated);
   float* amax = qkv_.wanted_amax(pass_, Role::output_gradient);
   qk_norm_rope_backward(pass_.stream, s_.dqkv, vector_gradients_, s_.vector_partials, norms_qk() ? qkv_out_ : Tensor(),
                         vectors_, pass_.rope, pass_.eps(), {squares_, s_.qk_sums, pass_.ranks_of_heads()}, amax);

@@ -4,13 +4,13 @@
 // residual addition is fused with the norm that follows it:
 //
 //   x      = x_before + delta_before                      (first block: the embedding itself)
-//   middle = x + Wo attention(turned(Wqkv norm1(x)))
+//   middle = x + Wo attention(rotated(Wqkv norm1(x)))
 //   output = middle + delta,   delta = Wdown swiglu(Wgate_up norm2(middle))
 //
-// Between the product of queries, keys and values and attention these are `turned`: RoPE and, in some families, biases
+// Between the product of queries, keys and values and attention these are `rotated`: RoPE and, in some families, biases
 // or norms before it (qk_norm_rope.h). In families with `norm_after` the norms are behind the layers:
 //
-//   middle = x + norm1(Wo attention(turned(Wqkv x)))
+//   middle = x + norm1(Wo attention(rotated(Wqkv x)))
 //   output = middle + delta,   delta = norm2(Wdown swiglu(Wgate_up middle))
 //
 // Under tensor parallelism, NH, NKV and FF count what this rank holds, in weights and activations alike.
@@ -28,7 +28,7 @@
 struct BlockScratch {
   Tensor projected;        // (R, C) output of Wo; with norms behind the layers: gradient of the outputs of Wo and Wdown
   Tensor dqkv;             // (N, QKV); in forward with a `past`: the new tokens' q, k and v before they are copied
-  Tensor turned;           // (N, QKV) q, k and v after RoPE, where backward needs them as they were before a norm
+  Tensor rotated;          // (N, QKV) q, k and v after RoPE, where backward needs them as they were before a norm
   Tensor qk_sums;          // (N, 2) of q and k; only for a norm over all heads
   Tensor dnorm;            // (R, C)
   Tensor dattention;       // (N, NH HD)
@@ -74,14 +74,14 @@ class Block {
   bool norms_qk() const { return pass_.config.family->qk_norm != QkNorm::none; }
   bool has_vectors() const { return norms_qk() || pass_.config.family->qkv_bias; }  // of q, k and v
   // True if the product's output is kept for backward as it was, and attention reads a copy of it after RoPE.
-  bool turns_apart() const { return norms_qk() && pass_.training; }
-  const Tensor& turned() const { return turns_apart() ? s_.turned : qkv_out_; }
+  bool rotates_apart() const { return norms_qk() && pass_.training; }
+  const Tensor& rotated() const { return rotates_apart() ? s_.rotated : qkv_out_; }
 
   void attention_half() const;
-  void turn(const Tensor& qkv) const;
+  void rotate(const Tensor& qkv) const;
   void sum_over_heads(const Tensor& sums, const Tensor& a, const Tensor& b) const;
   void mlp_input() const;
-  LinearInput turn_backward() const;
+  LinearInput rotate_backward() const;
   LinearInput output_gradient(const Tensor& dresidual, const float* amax, const Linear& linear, const Parameter& norm,
                               const Tensor& x, const Tensor& rstd) const;
   void add_input_gradient(const Tensor& dresidual, float* amax, const Parameter& norm, const Tensor& x,

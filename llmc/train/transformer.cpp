@@ -55,7 +55,7 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
     scratch_.qk_sums = plan.add(settings_.tensor_parallel ? Segment::symmetric : Segment::device, "scratch",
                                 "sums of q and k", DType::fp32, {N, 2});
   if (!settings_.policy) return;
-  if (family.qk_norm != QkNorm::none) scratch_.turned = add("qkv after RoPE", type, {N, config_.qkv_width()});
+  if (family.qk_norm != QkNorm::none) scratch_.rotated = add("qkv after RoPE", type, {N, config_.qkv_width()});
   const int64_t with_vectors = family.qkv_bias ? config_.qkv_width() : config_.q_width() + config_.kv_width();
   if (family.qkv_bias || family.qk_norm != QkNorm::none)
     scratch_.vector_partials = add("qkv vector partials", DType::fp32, {qk_norm_rope_scratch(N, with_vectors)});
@@ -171,7 +171,7 @@ BlockTensors Transformer::block_tensors(int layer) const {
 }
 
 BlockScratch Transformer::block_scratch() const {
-  return {scratch_.projected,       scratch_.dqkv,          scratch_.turned,         scratch_.qk_sums,
+  return {scratch_.projected,       scratch_.dqkv,          scratch_.rotated,        scratch_.qk_sums,
           scratch_.dnorm,           scratch_.dattention,    scratch_.dswiglu,        scratch_.dgate_up,
           scratch_.attention_delta, scratch_.norm_partials, scratch_.vector_partials};
 }

@@ -109,7 +109,7 @@ class Transformer {
   std::function<void(const ObservedProduct&)> observer_;
 
   struct {
-    PlannedTensor projected, delta, dqkv, turned, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,
+    PlannedTensor projected, delta, dqkv, rotated, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,
         attention_delta, norm_partials, vector_partials;
   } scratch_;
   struct {
