@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 RECIPE_KEYS = {"learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip", "steps"}
 FILES = ("config.json", "model.safetensors", "batch.safetensors", "recipe.json", "expected.safetensors",
          "pytorch_error.json")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "olmo2")
 IGNORED = -100
 
 Arrays = dict[str, np.ndarray]
@@ -69,12 +70,15 @@ def read_tensors(path: Path, dtype: str, shapes: Shapes, optional: Shapes | None
 
 
 def weight_shapes(config: dict) -> Shapes:
-    """Shapes of a Llama's weights, by Hugging Face name."""
+    """Shapes of a model's weights, by Hugging Face name."""
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     missing = [key for key in keys if not isinstance(config.get(key), int)]
     if missing:
         raise Invalid(f"config.json: {', '.join(missing)}: missing or not an integer")
     C, FF, L, NH, V = (config[key] for key in keys)
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise Invalid(f"config.json: model_type is {family!r}, expected {', '.join(FAMILIES)}")
     NKV = config.get("num_key_value_heads") or NH
     HD = config.get("head_dim") or C // NH
     if NH % NKV:
@@ -84,11 +88,18 @@ def weight_shapes(config: dict) -> Shapes:
     shapes = {"model.embed_tokens.weight": (V, C), "model.norm.weight": (C,)}
     if not config.get("tie_word_embeddings", False):
         shapes["lm_head.weight"] = (V, C)
-    block = {"input_layernorm": (C,), "self_attn.q_proj": (NH * HD, C), "self_attn.k_proj": (NKV * HD, C),
+    block = {"self_attn.q_proj": (NH * HD, C), "self_attn.k_proj": (NKV * HD, C),
              "self_attn.v_proj": (NKV * HD, C), "self_attn.o_proj": (C, NH * HD), "post_attention_layernorm": (C,),
-             "mlp.gate_proj": (FF, C), "mlp.up_proj": (FF, C), "mlp.down_proj": (C, FF)}
+             "mlp.gate_proj": (FF, C), "mlp.up_proj": (FF, C), "mlp.down_proj": (C, FF),
+             "post_feedforward_layernorm" if family == "olmo2" else "input_layernorm": (C,)}
+    if family in ("qwen3", "olmo2"):  # a norm of each head, or of all
+        heads = {"q": NH, "k": NKV} if family == "olmo2" else {"q": 1, "k": 1}
+        block |= {f"self_attn.{x}_norm": (heads[x] * HD,) for x in "qk"}
+    block = {f"{noun}.weight": shape for noun, shape in block.items()}
+    if family == "qwen2":
+        block |= {f"self_attn.{x}_proj.bias": block[f"self_attn.{x}_proj.weight"][:1] for x in "qkv"}
     for layer in range(L):
-        shapes |= {f"model.layers.{layer}.{noun}.weight": shape for noun, shape in block.items()}
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
     return shapes
 
 

@@ -55,7 +55,7 @@ def main() -> None:
              "position_ids": torch.from_numpy(positions_in_documents(inputs[None] == begin))}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
-        logits = model(**inputs_of(batch, 0, torch.float32)).logits
+        logits = model(**inputs_of(model.config, batch, 0, torch.float32)).logits
     theirs = mean_loss(logits.double(), torch.from_numpy(labels)).item()
     ours = json.loads(log.read_text().splitlines()[0])["loss"]
     count, borders = int((labels >= 0).sum()), int((inputs[:, 1:] == begin).sum())

@@ -31,7 +31,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import LlamaConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 import make_dump
 from emulation import Emulation
@@ -47,14 +47,14 @@ def emulated(model: Emulation, weights: Tensors, batches: Tensors, i: int) -> Te
     return results_of(*model.gradients(weights, batches["input_ids"][i], batches["labels"][i]))
 
 
-def expected(config: LlamaConfig, weights: Tensors, batches: Tensors) -> list[Tensors]:
+def expected(config: PreTrainedConfig, weights: Tensors, batches: Tensors) -> list[Tensors]:
     """By Hugging Face's model in float64."""
     model = make_dump.build_model(config, weights, torch.float64, "sdpa")
     results = []
     with sdpa_kernel(SDPBackend.MATH):
         for i in range(len(batches["labels"])):
             model.zero_grad()
-            logits = model(**make_dump.inputs_of(batches, i, torch.float64)).logits
+            logits = model(**make_dump.inputs_of(config, batches, i, torch.float64)).logits
             loss = make_dump.mean_loss(logits, batches["labels"][i])
             loss.backward()
             grads = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -76,7 +76,7 @@ def rms_errors(got: list[Tensors], want: list[Tensors]) -> dict[str, float]:
 def write_batches(model: Path, out: Path, quantization: Quantization | None, shape: tuple[int, int, int],
                   seed: int) -> dict[str, dict[str, float]]:
     """`shape` is (batches, B, T).  Returns the errors."""
-    config, weights = LlamaConfig.from_pretrained(model), load_file(model / "model.safetensors")
+    config, weights = AutoConfig.from_pretrained(model), load_file(model / "model.safetensors")
     rng = np.random.default_rng(seed)
     n, B, T = shape
     tokens = torch.from_numpy(rng.integers(0, config.vocab_size, (n, B, T + 1), dtype=np.int32))

@@ -1,9 +1,9 @@
-"""Writes parity dumps: small Hugging Face Llama models, what they compute in float64, and PyTorch's own errors.
+"""Writes parity dumps: small Hugging Face models, what they compute in float64, and PyTorch's own errors.
 
 The truth (`expected.safetensors`) is a float64 run.  `.double()` alone is not one: Hugging Face computes RMSNorm, the
-eager softmax and the RoPE tables in fp32 in any model.  So the float64 run has its own norm and its own tables (inverse
-frequencies, angles, cosines and sines in float64) and takes sdpa's "math" attention.  test_reference.py proves it by
-finite differences.
+eager softmax and the RoPE tables in fp32 in any model.  So the float64 run has its own norms and its own tables
+(inverse frequencies, angles, cosines and sines in float64) and takes sdpa's "math" attention.  test_reference.py proves
+it by finite differences.
 
     python dev/reference/make_dump.py --out dev/reference/dumps          # every shape of the table
     python dev/reference/make_dump.py --out /tmp/dumps --shape gqa7 tied --seed 7
@@ -15,7 +15,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from emulation import Emulation
 from fp8 import GROUPS, Quantization
@@ -44,18 +43,23 @@ class Shape:
     seed: int = 1
     tied: bool = False
     rope_theta: float = 10000.0
-    rope_scaling: dict[str, float] | None = None
+    rope_scaling: dict[str, float | str | bool] | None = None  # its rope_type, and what that takes
     ignored: float = 0.0  # fraction of labels that are -100, scattered; with any, the last sequence is ignored whole
     grad_clip: float = 1.0
     older_config: bool = False  # config.json with the names that transformers 4 wrote
     documents: int = 0  # rows are packed with documents of some such length; 0: a row is one document
     turns: int = 0  # only every other stretch of some such length is learnt, as the answers of a conversation; 0: all is
     fp8: str = "off"  # Quantization.parse
+    family: str = "llama"  # Hugging Face's model_type
+    keys: dict[str, object] = field(default_factory=dict)  # of config.json, beside those that all shapes have
+    omitted: tuple[str, ...] = ()  # keys that Hugging Face writes, but older files of a family do not have
 
 
 # The original context is short enough that the wavelengths (2 pi theta^(2i/HD)) fall into all three bands, and that T
 # passes it.
-LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 32}
+YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "original_max_position_embeddings": 64}
 
 SHAPES: dict[str, Shape] = {
     "mha": Shape(C=48, FF=40, L=2, NH=3, NKV=3, HD=16, V=64, B=2, T=37),
@@ -75,11 +79,50 @@ SHAPES: dict[str, Shape] = {
     "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133),
     "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139),
 }
+SHAPES |= {
+    "qwen2": Shape(C=64, FF=24, L=2, NH=4, NKV=2, HD=16, V=61, B=2, T=41, family="qwen2"),
+    "qwen2_tied": Shape(C=32, FF=40, L=2, NH=2, NKV=1, HD=16, V=67, B=2, T=45, family="qwen2", tied=True),
+    "qwen3": Shape(C=32, FF=40, L=2, NH=4, NKV=2, HD=24, V=59, B=2, T=43, family="qwen3"),
+    "qwen3_head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=141, family="qwen3"),
+    "olmo2": Shape(C=48, FF=40, L=2, NH=3, NKV=1, HD=16, V=57, B=2, T=39, family="olmo2",
+                   keys={"pad_token_id": None, "eos_token_id": 2}),
+    "olmo2_pad": Shape(C=64, FF=24, L=2, NH=4, NKV=2, HD=16, V=53, B=2, T=35, family="olmo2", tied=True,
+                       keys={"pad_token_id": 7, "eos_token_id": 2}),
+    "window": Shape(C=32, FF=48, L=2, NH=4, NKV=2, HD=16, V=64, B=2, T=61, family="mistral",
+                    keys={"sliding_window": 5}),
+    "window_equal": Shape(C=32, FF=24, L=2, NH=2, NKV=1, HD=16, V=45, B=2, T=37, family="mistral",
+                          keys={"sliding_window": 37}),  # one key less, and only the last query of a row differs
+    "window_packed": Shape(C=32, FF=40, L=2, NH=2, NKV=2, HD=16, V=64, B=2, T=67, family="mistral", documents=15,
+                           keys={"sliding_window": 7}),
+    "window_layers": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=24, V=51, B=2, T=53, family="qwen3", documents=20,
+                           keys={"use_sliding_window": True, "sliding_window": 9, "layer_types": [
+                               "sliding_attention", "full_attention", "sliding_attention"]}),
+    "window_upper": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=16, V=51, B=2, T=47, family="qwen2",
+                          keys={"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1},
+                          omitted=("layer_types",)),
+    # Tiles of 64 and of 128 keys are not seen at all, in part, and whole.
+    "window128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=205, family="mistral",
+                       keys={"sliding_window": 70}),
+    "linear": Shape(C=32, FF=40, L=2, NH=2, NKV=1, HD=16, V=63, B=2, T=49, rope_theta=500.0,
+                    rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "yarn": Shape(C=64, FF=24, L=2, NH=2, NKV=1, HD=32, V=55, B=2, T=77, rope_theta=100.0, family="qwen2",
+                  rope_scaling=YARN_ROPE | {"attention_factor": 1.3}),
+    "yarn_default": Shape(C=32, FF=24, L=2, NH=2, NKV=1, HD=32, V=49, B=2, T=71, rope_theta=100.0,
+                          rope_scaling=YARN_ROPE | {"beta_fast": 8.0, "beta_slow": 2.0}),
+    "yarn_mscale": Shape(C=32, FF=24, L=2, NH=2, NKV=1, HD=32, V=49, B=2, T=73, rope_theta=100.0, tied=True,
+                         rope_scaling=YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 0.5, "truncate": False}),
+}
 # In the first C, FF, 2 FF, V and N are no multiples of 16; in the second a row of most operands has two blocks of 128
 # entries, and the weight of gate and up four of 128 x 128, of which three are cut off.
 ODD = Shape(C=40, FF=44, L=1, NH=2, NKV=1, HD=24, V=37, B=1, T=37)
 WIDE = Shape(C=136, FF=72, L=1, NH=1, NKV=1, HD=24, V=33, B=1, T=37)
 SHAPES |= {f"fp8_{recipe}": replace(WIDE if recipe == "blockwise" else ODD, fp8=recipe) for recipe in GROUPS}
+SHAPES |= {
+    "fp8_qwen2": replace(ODD, C=48, family="qwen2", fp8="rowwise"),
+    "fp8_qwen3": replace(ODD, family="qwen3", fp8="tensorwise",
+                         keys={"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0}),
+    "fp8_olmo2": replace(ODD, C=48, family="olmo2", fp8="delayed",
+                         keys={"pad_token_id": 7, "eos_token_id": 2})}
 
 RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 12}
 
@@ -87,19 +130,37 @@ RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weig
 # entries is a matter of luck, because Adam turns an entry whose sign flips into a full step.
 SEEDS = 8
 
+FAMILIES_WITHOUT_HEAD_DIM = {"qwen2", "olmo2"}
+
 Tensors = dict[str, Tensor]
 Errors = dict[str, dict[str, float]]  # by precision and tensor
 
 
-def llama_config(shape: Shape) -> LlamaConfig:
-    rope = {"rope_theta": shape.rope_theta, "rope_type": "llama3" if shape.rope_scaling else "default"}
-    config = LlamaConfig(
+def model_config(shape: Shape) -> PreTrainedConfig:
+    rope = {"rope_theta": shape.rope_theta, "rope_type": "default"} | (shape.rope_scaling or {})
+    keys = dict(
         hidden_size=shape.C, intermediate_size=shape.FF, num_hidden_layers=shape.L, num_attention_heads=shape.NH,
-        num_key_value_heads=shape.NKV, head_dim=shape.HD, vocab_size=shape.V, tie_word_embeddings=shape.tied,
-        max_position_embeddings=256, rms_norm_eps=1e-5, rope_parameters=rope | (shape.rope_scaling or {}),
-        use_cache=False, architectures=["LlamaForCausalLM"])
+        num_key_value_heads=shape.NKV, vocab_size=shape.V, tie_word_embeddings=shape.tied, max_position_embeddings=256,
+        rms_norm_eps=1e-5, rope_parameters=rope, use_cache=False)
+    if shape.family in FAMILIES_WITHOUT_HEAD_DIM:
+        assert shape.HD * shape.NH == shape.C, f"{shape.family} has heads of {shape.C} / {shape.NH} entries"
+    else:
+        keys["head_dim"] = shape.HD
+    config = AutoConfig.for_model(shape.family, **keys, **shape.keys)
+    config.architectures = [AutoModelForCausalLM._model_mapping[type(config)].__name__]
     config.dtype = "float32"
     return config
+
+
+def head_dim(config: PreTrainedConfig) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def windows(config: PreTrainedConfig) -> list[int | None]:
+    """How many keys a query of each layer sees, itself included; None: all."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
 def with_older_names(config: dict) -> dict:
@@ -113,25 +174,28 @@ def with_older_names(config: dict) -> dict:
     return dict(sorted(config.items()))
 
 
-def initial_weights(config: LlamaConfig, rng: np.random.Generator) -> Tensors:
+def initial_weights(config: PreTrainedConfig, rng: np.random.Generator) -> Tensors:
     """fp32, by Hugging Face name.  Large enough that attention is far from uniform and no gradient is mere rounding."""
     C, FF = config.hidden_size, config.intermediate_size
-    attended = config.num_attention_heads * config.head_dim
+    attended = config.num_attention_heads * head_dim(config)
     std = {  # after a norm the input has unit entries: scores get a standard deviation of qk^2 * C = 2.25
         "q_proj": 1.5 / math.sqrt(C), "k_proj": 1.5 / math.sqrt(C), "v_proj": 1 / math.sqrt(C),
         "o_proj": 1 / math.sqrt(attended), "gate_proj": 1.5 / math.sqrt(C), "up_proj": 1 / math.sqrt(C),
         "down_proj": 1 / math.sqrt(FF), "lm_head": 1.5 / math.sqrt(C),
         "embed_tokens": 1.5 / math.sqrt(C) if config.tie_word_embeddings else 1.0}
     weights: Tensors = {}
-    for name, parameter in LlamaForCausalLM(config).named_parameters():
+    for name, parameter in AutoModelForCausalLM.from_config(config).named_parameters():
         normal = rng.standard_normal(parameter.shape)  # numpy's: the same on every machine
-        noun = name.split(".")[-2]
-        weights[name] = torch.from_numpy((std[noun] * normal if noun in std else 1 + 0.25 * normal).astype(np.float32))
+        noun, kind = name.split(".")[-2:]
+        w = 0.5 * normal if kind == "bias" else std[noun] * normal if noun in std else 1 + 0.25 * normal
+        weights[name] = torch.from_numpy(w.astype(np.float32))
     return weights
 
 
 def token_batches(shape: Shape, steps: int, rng: np.random.Generator) -> Tensors:
     tokens = rng.integers(0, shape.V, (steps, shape.B, shape.T + 1), dtype=np.int32)
+    if (pad := shape.keys.get("pad_token_id")) is not None:
+        tokens[rng.random(tokens.shape) < 0.15] = pad
     labels = tokens[:, :, 1:].copy()
     if shape.ignored > 0:
         labels[rng.random(labels.shape) < shape.ignored] = -100
@@ -152,31 +216,49 @@ def positions_in_documents(begins: np.ndarray) -> np.ndarray:
     return places - np.maximum.accumulate(np.where(begins, places, 0), axis=-1)
 
 
-def setting(shape: Shape) -> tuple[LlamaConfig, Tensors, Tensors, dict]:
-    """Configuration, weights, batch and recipe."""
+def setting(shape: Shape) -> tuple[PreTrainedConfig, Tensors, Tensors, dict, Quantization | None]:
+    """Configuration, weights, batch, recipe and quantization."""
     rng = np.random.default_rng(shape.seed)
-    config = llama_config(shape)
+    config = model_config(shape)
     weights = initial_weights(config, rng)
-    return config, weights, token_batches(shape, RECIPE["steps"], rng), RECIPE | {"grad_clip": shape.grad_clip}
+    batch = token_batches(shape, RECIPE["steps"], rng)
+    return config, weights, batch, RECIPE | {"grad_clip": shape.grad_clip}, Quantization.parse(shape.fp8)
 
 
-def inputs_of(batch: Tensors, step: int, dtype: torch.dtype) -> Tensors:
-    """What the model is called with; for packed documents with their positions and a mask of blocks."""
-    inputs = {"input_ids": batch["input_ids"][step].long()}
-    if "position_ids" not in batch:
-        return inputs
-    positions = batch["position_ids"][step].long()
-    T = positions.shape[1]
+def sees(T: int, window: int | None, positions: Tensor | None) -> Tensor:
+    """Whether query q sees key k (B or 1, T, T): k is not later, among the last `window`, and of the same document."""
+    seen = torch.ones(T, T).tril() > (torch.ones(T, T).tril(-window) if window else 0)
+    if positions is None:
+        return seen[None]
     document = torch.arange(T) - positions  # where each token's document begins: the same for all of it
-    sees = (document[:, :, None] == document[:, None, :]) & torch.ones(T, T).tril().bool()
-    mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
-    return inputs | {"position_ids": positions, "attention_mask": mask[:, None]}
+    return seen & (document[:, :, None] == document[:, None, :])
+
+
+def inputs_of(config: PreTrainedConfig, batch: Tensors, step: int, dtype: torch.dtype) -> Tensors:
+    """What the model is called with; for packed documents with their positions.  Packed documents and windows have a
+    mask, or one for each kind of layer."""
+    inputs = {"input_ids": batch["input_ids"][step].long()}
+    positions = batch["position_ids"][step].long() if "position_ids" in batch else None
+    of_layers = windows(config)
+    if positions is None and not any(of_layers):
+        return inputs
+
+    def mask(window: int | None) -> Tensor:
+        seen = sees(inputs["input_ids"].shape[1], window, positions)
+        return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+
+    if hasattr(config, "layer_types"):
+        kinds = zip(config.layer_types, of_layers, strict=True)
+        inputs["attention_mask"] = {kind: mask(window) for kind, window in kinds}
+    else:
+        inputs["attention_mask"] = mask(of_layers[0])
+    return inputs if positions is None else inputs | {"position_ids": positions}
 
 
 class Norm64(nn.Module):
     """RMSNorm in float64."""
 
-    def __init__(self, norm: LlamaRMSNorm) -> None:
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.weight = norm.weight
         self.eps = norm.variance_epsilon
@@ -186,39 +268,62 @@ class Norm64(nn.Module):
 
 
 class Rotary64(nn.Module):
-    """RoPE tables in float64, with llama3 frequency scaling (Llama 3.1)."""
+    """RoPE tables in float64, with frequency scaling."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        rope = config.rope_parameters
-        inv_freq = rope["rope_theta"] ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
+        rope, HD = config.rope_parameters, head_dim(config)
+        theta, factor = rope["rope_theta"], rope.get("factor", 1.0)
+        inv_freq = theta ** (-torch.arange(0, HD, 2, dtype=torch.float64) / HD)
+        kept = torch.zeros(HD // 2, dtype=torch.float64)  # 0: a long wave, slowed; 1: a short wave, as it was
+        self.attention_factor = 1.0  # of cosines and sines
         if rope["rope_type"] == "llama3":
             low, high = rope["low_freq_factor"], rope["high_freq_factor"]
             turns = rope["original_max_position_embeddings"] * inv_freq / (2 * math.pi)
-            kept = ((turns - low) / (high - low)).clamp(0, 1)  # 0: a long wave, slowed; 1: a short wave, as it was
-            inv_freq = (1 - kept) * inv_freq / rope["factor"] + kept * inv_freq
-        self.inv_freq = inv_freq
+            kept = ((turns - low) / (high - low)).clamp(0, 1)
+        elif rope["rope_type"] == "yarn":
+            kept = 1 - yarn_ramp(rope, HD)
+            mscale, all_dim = rope.get("mscale"), rope.get("mscale_all_dim")
+            both = mscale and all_dim
+            gain = yarn_gain(factor, mscale) / yarn_gain(factor, all_dim) if both else yarn_gain(factor, 1)
+            self.attention_factor = rope.get("attention_factor") or gain
+        self.inv_freq = (1 - kept) * inv_freq / factor + kept * inv_freq
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         angles = position_ids[..., None].double() * self.inv_freq
         angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos(), angles.sin()
+        return angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
 
 
-def build_model(config: LlamaConfig, weights: Tensors, dtype: torch.dtype, attention: str) -> LlamaForCausalLM:
+def yarn_ramp(rope: dict, HD: int) -> Tensor:
+    """0 of frequencies that turn more than beta_fast times in the original context, 1 of those below beta_slow."""
+    def dimension(turns: float) -> float:
+        return HD * math.log(rope["original_max_position_embeddings"] / (2 * math.pi * turns)) / (
+            2 * math.log(rope["rope_theta"]))
+
+    low, high = dimension(rope.get("beta_fast") or 32), dimension(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, HD - 1)
+    return ((torch.arange(HD // 2, dtype=torch.float64) - low) / ((high - low) or 0.001)).clamp(0, 1)
+
+
+def yarn_gain(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def build_model(config: PreTrainedConfig, weights: Tensors, dtype: torch.dtype, attention: str) -> PreTrainedModel:
     config = copy.deepcopy(config)
-    config._attn_implementation = attention
-    model = LlamaForCausalLM(config)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
     model.load_state_dict(weights, strict=not config.tie_word_embeddings)
     model.to(dtype)
     if dtype == torch.float64:
         model.model.rotary_emb = Rotary64(config)
-        model.model.norm = Norm64(model.model.norm)
-        for layer in model.model.layers:
-            layer.input_layernorm = Norm64(layer.input_layernorm)
-            layer.post_attention_layernorm = Norm64(layer.post_attention_layernorm)
+        for name, module in list(model.named_modules()):
+            if type(module).__name__.endswith("RMSNorm"):
+                model.set_submodule(name, Norm64(module))
     else:  # .to(bfloat16) rounds the inverse frequencies, from_pretrained does not
-        model.model.rotary_emb = LlamaRotaryEmbedding(config)
+        model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model
 
 
@@ -281,7 +386,7 @@ def run_recipe(compute: Callable[[Tensors, int], tuple[Tensor, Tensor, Tensors]]
     return result
 
 
-def train(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, dtype: torch.dtype, attention: str,
+def train(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: dict, dtype: torch.dtype, attention: str,
           edit: Callable[[nn.Module], object] = lambda model: None) -> Tensors:
     """Runs the recipe by Hugging Face's model, edited.  Master weights are fp32 (float64 for float64)."""
     model = build_model(config, weights, dtype, attention)
@@ -294,7 +399,7 @@ def train(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, d
             for name, parameter in parameters.items():
                 parameter.copy_(master[name])
         model.zero_grad()
-        logits = model(**inputs_of(batch, step, dtype)).logits
+        logits = model(**inputs_of(config, batch, step, dtype)).logits
         loss = mean_loss(logits, batch["labels"][step])
         loss.backward()
         return logits.detach(), loss.detach(), {name: p.grad.to(wide) for name, p in parameters.items()}
@@ -302,14 +407,15 @@ def train(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, d
     return run_recipe(compute, weights, recipe, wide)
 
 
-def emulation(config: LlamaConfig, T: int, quantization: Quantization | None,
+def emulation(config: PreTrainedConfig, T: int, quantization: Quantization | None,
               dtype: torch.dtype = torch.bfloat16) -> Emulation:
     """For sequences of T tokens."""
     tables = Rotary64(config)(torch.zeros(1, dtype=torch.float64), torch.arange(T))
-    return Emulation(config, *(table[:, : config.head_dim // 2] for table in tables), quantization, dtype)
+    cosine, sine = (table[:, : head_dim(config) // 2] for table in tables)
+    return Emulation(config, cosine, sine, windows(config), quantization, dtype)
 
 
-def train_emulated(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict,
+def train_emulated(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: dict,
                    quantization: Quantization | None) -> tuple[Tensors, Tensors]:
     """Runs the recipe in bf16 and FP8; also gives what operands.safetensors holds."""
     model = emulation(config, batch["input_ids"].shape[-1], quantization)
@@ -319,7 +425,7 @@ def train_emulated(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe
     return result, operands
 
 
-def expected_run(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict) -> Tensors:
+def expected_run(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: dict) -> Tensors:
     with sdpa_kernel(SDPBackend.MATH):
         return train(config, weights, batch, recipe, torch.float64, "sdpa")
 
@@ -335,7 +441,7 @@ def relative_error(name: str, got: Tensor, expected: Tensors, recipe: dict) -> f
     return (got.double() - want).norm().item() / max(want.norm().item(), floor)
 
 
-def measure(config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict,
+def measure(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: dict,
             quantization: Quantization | None = None) -> tuple[Tensors, Errors, Tensors]:
     """What is expected, PyTorch's errors by precision and tensor, and what operands.safetensors holds."""
     expected = {name: t.float().contiguous() for name, t in expected_run(config, weights, batch, recipe).items()}
@@ -357,7 +463,7 @@ def with_seeds(errors: Errors, others: list[Errors]) -> dict[str, dict[str, floa
     return errors | seeds
 
 
-def attention_entropy(config: LlamaConfig, weights: Tensors, input_ids: Tensor) -> float:
+def attention_entropy(config: PreTrainedConfig, weights: Tensors, input_ids: Tensor) -> float:
     """Mean over layers, heads and rows of a row's entropy / log(its length); 1 = uniform attention.  Without documents."""
     with torch.no_grad():
         maps = build_model(config, weights, torch.float32, "eager")(input_ids=input_ids.long(),
@@ -366,8 +472,11 @@ def attention_entropy(config: LlamaConfig, weights: Tensors, input_ids: Tensor) 
     return (torch.special.entr(rows).sum(-1) / torch.arange(2, rows.shape[-1] + 1).log()).mean().item()
 
 
-def save_dump(folder: Path, config: LlamaConfig, weights: Tensors, batch: Tensors, recipe: dict, expected: Tensors,
-              errors: dict[str, dict[str, float | list[float]]], operands: Tensors | None = None) -> None:
+def save_dump(folder: Path, config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: dict,
+              quantization: Quantization | None, expected: Tensors, errors: dict[str, dict[str, float | list[float]]],
+              operands: Tensors) -> None:
+    if quantization:
+        recipe = recipe | {"quantization": quantization.json()}
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -383,18 +492,15 @@ def save_dump(folder: Path, config: LlamaConfig, weights: Tensors, batch: Tensor
 
 def write_dump(folder: Path, shape: Shape) -> str:
     """Writes one dump; returns its line of the table."""
-    config, weights, batch, recipe = setting(shape)
-    quantization = Quantization.parse(shape.fp8)
+    config, weights, batch, recipe, quantization = setting(shape)
     expected, errors, operands = measure(config, weights, batch, recipe, quantization)
     others = [measure(config, initial_weights(config, np.random.default_rng((shape.seed, k))), batch, recipe,
                       quantization)[1] for k in range(1, SEEDS)]
-    if quantization:
-        recipe["quantization"] = quantization.json()
-
-    save_dump(folder, config, weights, batch, recipe, expected, with_seeds(errors, others), operands)
-    if shape.older_config:
+    save_dump(folder, config, weights, batch, recipe, quantization, expected, with_seeds(errors, others), operands)
+    if shape.older_config or shape.omitted:
         path = folder / "config.json"
-        path.write_text(json.dumps(with_older_names(json.loads(path.read_text())), indent=2) + "\n")
+        keys = {key: value for key, value in json.loads(path.read_text()).items() if key not in shape.omitted}
+        path.write_text(json.dumps(with_older_names(keys) if shape.older_config else keys, indent=2) + "\n")
 
     size = sum(file.stat().st_size for file in folder.iterdir()) / 1024
     entropy = attention_entropy(config, weights, batch["input_ids"][0])
@@ -405,7 +511,7 @@ def write_dump(folder: Path, shape: Shape) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Writes parity dumps of small Llama models.")
+    parser = argparse.ArgumentParser(description="Writes parity dumps of small models.")
     parser.add_argument("--out", type=Path, required=True, help="a folder per shape is written here")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME",
                         help=", ".join(SHAPES))

@@ -281,9 +281,9 @@ def test_model() -> None:
         error = max(((run[key] - truth[key]).norm() / truth[key].norm()).item() for key in truth)
         expected = {key: t.float() for key, t in truth.items()}
         bf16, _ = make_dump.train_emulated(config, weights, batch, recipe, None)
-        theirs = make_dump.train(config, weights, batch, recipe, BF16, "sdpa")
-        ratios = [make_dump.relative_error(key, bf16[key], expected, recipe) /
-                  make_dump.relative_error(key, theirs[key], expected, recipe) for key in expected if "grad." in key]
+        _, errors, _ = make_dump.measure(config, weights, batch, recipe)
+        ratios = [make_dump.relative_error(key, bf16[key], expected, recipe) / errors["bf16"][key]
+                  for key in expected if "grad." in key]
         # Fewer roundings than Hugging Face's: a little below 1.
         check(error < 1e-12 and 0.5 < np.median(ratios) < 1.05,
               f"the emulation of {name:20} in float64 against Hugging Face's: {error:.1e}; in bf16 its gradients have "
@@ -312,8 +312,7 @@ def test_micro_batches() -> None:
 
 
 def test_dumps() -> None:
-    for recipe in GROUPS:
-        folder = DUMPS / f"fp8_{recipe}"
+    for folder in sorted(DUMPS.glob("fp8_*")):
         settings = Quantization.of(json.loads((folder / "recipe.json").read_text())["quantization"])
         stored = load_file(folder / "operands.safetensors")
         config, weights, batch = setting(folder.name)
@@ -333,7 +332,7 @@ def test_dumps() -> None:
         fused = torch.equal(stored["layers.0.qkv.w"], qkv) and torch.equal(stored["layers.0.gate_up.w"], gate_up)
         errors = json.loads((folder / "pytorch_error.json").read_text())
         grads = [name for name in errors["bf16"] if name.startswith("grad.")]
-        ratio = np.median([errors[recipe][name] / errors["bf16"][name] for name in grads])
+        ratio = np.median([errors[settings.recipe][name] / errors["bf16"][name] for name in grads])
         check(not wrong and fused and 3 < ratio < 20, f"{folder.name}: the operands of {products} products; gradients "
               f"err {ratio:.1f} times as much as in bf16")
 

@@ -45,8 +45,8 @@ def verdict_of(errors: dict[str, float], pytorch: Errors, others: list[Errors], 
     vectors = {name for name in errors if expected[name].dim() == 1}
     classes: dict[str, list[str]] = defaultdict(list)
     for name in errors:
-        update = name.startswith("update.") and name in vectors
-        classes["updates of vectors" if update else re.sub(r"layers\.\d+\.", "", name)].append(name)
+        pooled = name.startswith("update.") and name in vectors and not name.endswith("k_proj.bias")
+        classes["updates of vectors" if pooled else re.sub(r"layers\.\d+\.", "", name)].append(name)
     largest = {noun: max(e[precision][name] for name in names for e in (pytorch, *others))
                for noun, names in classes.items()}
     ratios = [(median(errors[name] / theirs[name] for name in errors if name not in vectors) / 1.1, MEDIAN)]
@@ -91,8 +91,8 @@ def errors_of_others(name: str) -> tuple[str, list[Errors]]:
 
 def run_task(task: Task) -> Task:
     shape = replace(SHAPES[task.shape], seed=task.seed)
-    config, weights, batch, recipe = make_dump.setting(shape)
-    expected, pytorch, _ = make_dump.measure(config, weights, batch, recipe)
+    config, weights, batch, recipe, quantization = make_dump.setting(shape)
+    expected, pytorch, operands = make_dump.measure(config, weights, batch, recipe, quantization)
 
     def verdict(fault: str, precision: str) -> Verdict:
         run = programs.program(fault, config, batch, recipe).train(weights, DTYPES[precision])
@@ -104,8 +104,8 @@ def run_task(task: Task) -> Task:
     task.right["emulated"] = max(verdict("right", precision) for precision in DTYPES)
     if task.program:
         with tempfile.TemporaryDirectory() as folder:
-            make_dump.save_dump(Path(folder), config, weights, batch, recipe, expected,
-                                make_dump.with_seeds(pytorch, task.others))
+            make_dump.save_dump(Path(folder), config, weights, batch, recipe, quantization, expected,
+                                make_dump.with_seeds(pytorch, task.others), operands)
             task.right["test_llama"] = verdict_of_test_llama(task.program, Path(folder))
     for name, fault in programs.FAULTS.items() if task.with_faults else ():
         if fault.concerns(shape):

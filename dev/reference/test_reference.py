@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import make_dump
 from check_dump import check_dump
@@ -30,7 +30,7 @@ def check(passed: bool, what: str) -> None:
         raise SystemExit(1)
 
 
-def setting(name: str) -> tuple[LlamaConfig, Tensors, Tensors]:
+def setting(name: str) -> tuple[PreTrainedConfig, Tensors, Tensors]:
     return make_dump.setting(SHAPES[name])[:3]
 
 
@@ -42,13 +42,16 @@ def gradient_error(name: str) -> tuple[float, str]:
     generator = torch.Generator().manual_seed(0)
 
     def loss() -> torch.Tensor:
-        return make_dump.mean_loss(model(input_ids=batch["input_ids"][0].long()).logits, batch["labels"][0])
+        return make_dump.mean_loss(model(**make_dump.inputs_of(config, batch, 0, torch.float64)).logits,
+                                   batch["labels"][0])
 
     step, worst = 1e-4, (0.0, "")
     with sdpa_kernel(SDPBackend.MATH):
         loss().backward()
         for weight, p in model.named_parameters():
             direction = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            if "embed_tokens" in weight and config.pad_token_id is not None:
+                direction[config.pad_token_id] = 0  # a row that is looked up without a gradient: see test_padding
             direction /= direction.norm()
             exact = (p.grad * direction).sum().item()
             ends = []
@@ -73,22 +76,74 @@ def test_gradients() -> None:
     check(error > 1e-5, f"     with Hugging Face's norm, which is fp32 in a .double() model: {error:.1e}, seen")
 
 
-def test_rope_tables() -> None:
+def test_padding() -> None:
+    """The row of pad_token_id gets no gradient of a lookup; a tied one still gets the head's."""
     for name, shape in SHAPES.items():
-        config = make_dump.llama_config(shape)
-        x, positions = torch.zeros(1, dtype=torch.float64), torch.arange(shape.T)[None]
-        pairs = zip(Rotary64(config)(x, positions), LlamaRotaryEmbedding(config)(x, positions))
-        error = max((mine - theirs).abs().max().item() for mine, theirs in pairs)
-        # Hugging Face rounds the frequency and the angle to fp32: 2^-24 each, a few operations, times the angle.
+        pad = shape.keys.get("pad_token_id")
+        if pad is None:
+            continue
+        config, weights, batch = setting(name)
+        grads = []
+        for untie in (True, False):
+            model = make_dump.build_model(config, weights, torch.float64, "sdpa")
+            if untie:
+                model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+            loss = make_dump.mean_loss(model(**make_dump.inputs_of(config, batch, 0, torch.float64)).logits,
+                                       batch["labels"][0])
+            loss.backward()
+            grads.append((model.model.embed_tokens.weight.grad[pad], model.lm_head.weight.grad[pad]))
+        (lookup, head), (both, _) = grads
+        count = int((batch["input_ids"][0] == pad).sum())
+        check(count > 2 and not lookup.any() and bool(head.any()) and (not shape.tied or torch.allclose(both, head)),
+              f"{name}: {count} pad tokens, whose lookup has no gradient{', but the head' if shape.tied else ''}")
+
+
+def test_masks() -> None:
+    """Hugging Face makes the same masks from the window, and from positions that begin again."""
+    for name, shape in SHAPES.items():
+        config, weights, batch = setting(name)
+        inputs = make_dump.inputs_of(config, batch, 0, torch.float32)
+        if "attention_mask" not in inputs:
+            continue
+        model = make_dump.build_model(config, weights, torch.float32, "eager")
+        with torch.no_grad():
+            ours = model(**inputs).logits
+            theirs = model(**{key: value for key, value in inputs.items() if key != "attention_mask"}).logits
+            config.sliding_window = None
+            if hasattr(config, "layer_types"):
+                config.layer_types = ["full_attention"] * shape.L
+            plain = make_dump.build_model(config, weights, torch.float32, "eager")(input_ids=inputs["input_ids"]).logits
+        differs = torch.equal(plain, ours) == (shape.keys.get("sliding_window") == shape.T)
+        check(torch.equal(ours, theirs) and differs, f"masks of {name:15} are Hugging Face's, to the bit")
+
+
+def test_rope_tables() -> None:
+    """Hugging Face rounds the frequency and the angle to fp32: 2^-24 each, a few operations, times the angle."""
+    types = set()
+    for name, shape in SHAPES.items():
+        config, weights, _ = setting(name)
+        model = make_dump.build_model(config, weights, torch.float32, "eager")
+        x, positions = torch.zeros(1), torch.arange(shape.T)[None]
+        mine = Rotary64(config)
+        pairs = zip(mine(x, positions), model.model.rotary_emb(x, positions))
+        error = max((a - b).abs().max().item() for a, b in pairs)
         check(error < 4 * shape.T * 2**-24, f"RoPE tables of {name:15} against Hugging Face's fp32: {error:.1e}")
-    low, high, length = (make_dump.LLAMA3_ROPE[key] for key in
-                         ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"))
-    config = make_dump.llama_config(SHAPES["scaled_rope"])
-    inv_freq = config.rope_parameters["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
-    turns = length * inv_freq / (2 * np.pi)
-    bands = [int((turns > high).sum()), int(((turns >= low) & (turns <= high)).sum()), int((turns < low).sum())]
-    check(min(bands) > 0 and SHAPES["scaled_rope"].T > length,
-          f"scaled RoPE: frequencies kept, blended, slowed: {bands}")
+        rope = config.rope_parameters
+        types.add(rope["rope_type"])
+        if rope["rope_type"] == "default":
+            continue
+        theirs, factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+        error = (mine.inv_freq / theirs.double() - 1).abs().max().item()
+        slowed = rope["rope_theta"] ** (np.arange(0, make_dump.head_dim(config), 2) / make_dump.head_dim(config)) * (
+            mine.inv_freq.numpy())  # 1 of a frequency that is kept, 1 / factor of one that is slowed
+        bands = [int(part.sum()) for part in (slowed > 1 - 1e-9, slowed < 1 / rope["factor"] + 1e-9)]
+        bands.insert(1, len(slowed) - sum(bands))
+        enough = (rope["rope_type"] == "linear" or min(bands) > 0) and shape.T > rope.get(
+            "original_max_position_embeddings", 0)
+        check(error < 4 * 2**-24 and abs(mine.attention_factor - factor) < 1e-12 and enough,
+              f"     {rope['rope_type']}: frequencies kept, blended, slowed: {bands}, off by {error:.1e}; cosines and "
+              f"sines x {factor:.4f}")
+    check(types == {"default", "linear", "llama3", "yarn"}, f"types of RoPE: {sorted(types)}")
 
 
 def test_adamw() -> None:
@@ -127,11 +182,13 @@ def test_committed() -> None:
         committed = load_file(folder / "expected.safetensors")
         run = make_dump.expected_run(config, weights, batch, RECIPE | {"grad_clip": shape.grad_clip})
         error = max((committed[key] - run[key]).norm().item() / run[key].norm().item() for key in run)
-        read_back = LlamaConfig.from_pretrained(folder)
-        same &= all(getattr(read_back, key) == getattr(config, key) for key in
-                    ("hidden_size", "head_dim", "num_key_value_heads", "rope_parameters", "tie_word_embeddings"))
+        read_back = AutoConfig.from_pretrained(folder)
+        same &= all(getattr(read_back, key, None) == getattr(config, key, None) for key in
+                    ("model_type", "hidden_size", "head_dim", "num_key_value_heads", "rope_parameters", "pad_token_id",
+                     "tie_word_embeddings", "sliding_window", "layer_types"))
         entropy = make_dump.attention_entropy(config, weights, batch["input_ids"][0])
-        check(same and error < 1e-7 and entropy < 0.7,
+        # With a norm of q and k, scores have a standard deviation of 1.
+        check(same and error < 1e-7 and entropy < (0.9 if shape.family in ("qwen3", "olmo2") else 0.7),
               f"dump {name:15} is what the script writes: {error:.1e}; attention's entropy {entropy:.2f} of uniform")
     ratios = {shape.NH // shape.NKV for shape in SHAPES.values()}
     check({1, 4, 7} <= ratios, f"query heads to a key/value head: {sorted(ratios)}")
@@ -169,6 +226,10 @@ def test_broken_dumps(scratch: Path) -> None:
         ("recipe.json is missing", lambda d: (d / "recipe.json").unlink()),
         ("config.json: not JSON", lambda d: (d / "config.json").write_text("{")),
         ("hidden_size: missing", json_edit("config.json", lambda c: c.pop("hidden_size"))),
+        ("model_type is 'gpt2'", json_edit("config.json", lambda c: c.update(model_type="gpt2"))),
+        ("q_proj.bias is missing", json_edit("config.json", lambda c: c.update(model_type="qwen2"))),
+        ("k_norm.weight is missing", json_edit("config.json", lambda c: c.update(model_type="qwen3"))),
+        ("input_layernorm.weight does not belong", json_edit("config.json", lambda c: c.update(model_type="olmo2"))),
         ("not a multiple of", json_edit("config.json", lambda c: c.update(num_key_value_heads=2))),
         ("neither rope_parameters nor", json_edit("config.json", lambda c: c.pop("rope_parameters"))),
         ("lm_head.weight does not belong", json_edit("config.json", lambda c: c.update(tie_word_embeddings=True))),
@@ -232,6 +293,8 @@ def test_broken_dumps(scratch: Path) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     test_gradients()
+    test_padding()
+    test_masks()
     test_rope_tables()
     test_adamw()
     test_committed()

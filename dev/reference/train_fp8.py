@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 import make_dump
 from fp8 import Quantization
@@ -32,7 +32,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    config, weights = LlamaConfig.from_pretrained(args.directory), load_file(args.directory / "model.safetensors")
+    config, weights = AutoConfig.from_pretrained(args.directory), load_file(args.directory / "model.safetensors")
     recipe = json.loads((args.directory / "recipe.json").read_text())
     batches = load_file(args.directory / "batches.safetensors")
     steps, *_, T = batches["labels"].shape
