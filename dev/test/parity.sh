@@ -23,9 +23,9 @@ for dump in dev/reference/dumps/*; do
   agrees "$dump" # in all precisions that it has
 done
 for attention in mma hopper; do
-  for dump in dev/reference/dumps/{head64,head128,packed128}; do agrees "$dump" --dtype bf16 --attention "$attention"; done
+  for dump in dev/reference/dumps/{head64,head128,packed128,window128,qwen3_head128}; do agrees "$dump" --dtype bf16 --attention "$attention"; done
 done
-check "at least 7 shapes" [ "$checks" -ge 17 ]
+check "at least 30 shapes" [ "$checks" -ge 40 ]
 
 # Seen failing: one wrong number, and dumps that cannot be compared.
 broken() { # WHAT TEXT COMMAND…: in a copy of a dump; then its parity fails and says TEXT
