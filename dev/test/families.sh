@@ -31,7 +31,7 @@ every=${FAMILIES:-}
 mapfile -t families < <(printf '%s\n' llama qwen2 qwen3 mistral olmo2 | some_of "$([ "$every" = every ] || echo 2)")
 mapfile -t recipes < <(printf '%s\n' tensorwise delayed rowwise rowwise-hp-wgrad blockwise | some_of "$([ "$every" = every ] || echo 2)")
 
-sampled() { sed -n '/^sample/{n;p}' "$scratch/$1.txt"; }
+sampled() { sed -n '/^sample/{n;p}' "$scratch/$1.txt" | tail -n 1; }  # the last of them
 beside_one() { # ONE NAME RANKS FIRST REST ARGUMENTS…
   run "$2" "$3" "${@:6}"
   check "$2 on $3 ranks: losses" near "$1" "$2" 4 "$4" "$5"
