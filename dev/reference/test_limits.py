@@ -1,7 +1,7 @@
 """Are the limits of test_llama fair, and are they sharp?
 
-    python dev/reference/test_limits.py                                                  # 2 seeds: two minutes
-    python dev/reference/test_limits.py --seeds 200 --wrong-seeds 10 --program build/cpu/test_llama    # an hour
+    python dev/reference/test_limits.py                                                  # one seed: two minutes
+    python dev/reference/test_limits.py --seeds 200 --wrong-seeds 10 --program build/cpu/test_llama   # two hours
 
 Fair: right programs pass, at any seed of weights and batch.  One is programs.py's; another is a test_llama (--program),
 which gets a dump for each seed.  Sharp: each wrong program of programs.py fails in fp32 or bf16; one that only rounds
@@ -50,7 +50,7 @@ def verdict_of(errors: dict[str, float], pytorch: Errors, others: list[Errors], 
     largest = {noun: max(e[precision][name] for name in names for e in (pytorch, *others))
                for noun, names in classes.items()}
     ratios = [(median(errors[name] / theirs[name] for name in errors if name not in vectors) / 1.1, MEDIAN)]
-    ratios += [(errors[name] / largest[noun] / (2 if name in vectors else 1.5), name)
+    ratios += [(errors[name] / largest[noun] / (4 if "k_proj.bias" in name else 2 if name in vectors else 1.5), name)
                for noun, names in classes.items() for name in names]
     return max(ratios)
 
@@ -157,9 +157,10 @@ def report_wrong(tasks: list[Task]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures how fair and how sharp test_llama's limits are.")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, metavar="NAME", help=", ".join(SHAPES),
-                        default=["gqa4", "tied", "scaled_rope", "conversations", "head128"])
-    parser.add_argument("--seeds", type=int, default=2, help="of each shape, with right programs")
-    parser.add_argument("--wrong-seeds", type=int, default=2, help="of each shape, with wrong programs, too")
+                        default=["gqa4", "tied", "scaled_rope", "conversations", "head128", "qwen2", "qwen3",
+                                 "olmo2_pad", "window_equal", "window_layers", "yarn"])
+    parser.add_argument("--seeds", type=int, default=1, help="of each shape, with right programs")
+    parser.add_argument("--wrong-seeds", type=int, default=1, help="of each shape, with wrong programs, too")
     parser.add_argument("--program", type=Path, help="a test_llama, as a right program: build/cpu/test_llama")
     args = parser.parse_args()
     os.nice(10)
