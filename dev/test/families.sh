@@ -61,6 +61,11 @@ for family in "${families[@]}"; do
     run "$n-again" 4 "${words[@]}" --tensor-parallel-degree 2 --context-parallel-degree 2 --recompute block \
       --activation-offload all --cuda-graphs on
     check "$n: recompute, offload and graphs on four ranks: the same bits" same "$n-both" "$n-again"
+    if [[ $recipe == tensorwise || $recipe == delayed ]]; then
+      run "$n-gathered" 2 "${words[@]}" --zero-stage 3 --fp8-all-gather on
+      run "$n-shard" 2 "${words[@]}" --zero-stage 3
+      check "$n: weights that travel in FP8 change no bit" same "$n-shard" "$n-gathered"
+    fi
     LLMC_CPU_STREAMS=random LLMC_CPU_ORDER=random LLMC_CPU_SEED=5 run "$n-random" 2 "${words[@]}" --tensor-parallel-degree 2 --zero-stage 3
     check "$n: other schedules: the same bits" same "$n-tensor" "$n-random"
   done

@@ -24,7 +24,7 @@ std::string describe_held_out(const TokenDataset& held_out, const std::string& m
 std::string describe_epochs(const Windows& windows, int64_t sequences);
 // Says that the bytes of the text are the tokens, although the model has more.
 std::string describe_bytes(const ModelSource& model);
-// Two lines: first origin and size, then shape. A run that trains a model with a padding token gets a third one.
+// Two lines: first origin and size, then shape.
 std::string describe_model(const ModelSource& model);
 // "16 sequences of 128 tokens: 2 ranks x 1 micro-batch of 8"
 std::string describe_step(const RunSettings& settings, const Mesh& mesh);
