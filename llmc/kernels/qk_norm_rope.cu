@@ -22,7 +22,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRows = 128;  // rows per block of backward, whose sums it writes
 
-enum class Norm { none, head, whole };
+// The norm of queries and keys; an int as a template's argument, so that tools can print a kernel's name.
+enum Norm : int { kNoNorm, kHeadNorm, kWholeNorm };
 
 template <class T>
 struct Vectors {
@@ -92,9 +93,9 @@ __device__ __forceinline__ const T* of_head(const Rows& rows, int head, const T*
   return rows.rotates(head) ? k + (head - rows.NH) * HD : v + (head - rows.NH - rows.NKV) * HD;
 }
 
-template <class T, Norm norm>
+template <class T, int norm>
 __device__ __forceinline__ const T* norm_weight(const Rows& rows, int head, const Vectors<T>& p) {
-  if (norm == Norm::whole) return of_head<T>(rows, head, p.q_norm, p.k_norm, nullptr);
+  if (norm == kWholeNorm) return of_head<T>(rows, head, p.q_norm, p.k_norm, nullptr);
   return head < rows.NH ? p.q_norm : p.k_norm;
 }
 
@@ -105,10 +106,10 @@ __device__ __forceinline__ float whole_columns(const Rows& rows, bool key) {
 
 // Returns the rstd of the norm to which this head belongs, x being the thread's part of it. All threads of a warp call,
 // also those that have no part: then `active` is false.
-template <Norm norm, int width>
+template <int norm, int width>
 __device__ __forceinline__ float rstd_of_head(const Pairs<width>& x, const float* squares, const Rows& rows, int row,
                                               int head, bool active, float eps) {
-  if constexpr (norm == Norm::head) {
+  if constexpr (norm == kHeadNorm) {
     float own[width];
 #pragma unroll
     for (int j = 0; j < width; ++j) own[j] = x.a[j] * x.a[j] + x.b[j] * x.b[j];
@@ -119,7 +120,7 @@ __device__ __forceinline__ float rstd_of_head(const Pairs<width>& x, const float
 }
 
 // A group of `lanes` threads has one head of one row. `heads` are touched: all, or those that RoPE rotates.
-template <class T, int width, Norm norm>
+template <class T, int width, int norm>
 __global__ void __launch_bounds__(kThreads)
     qk_norm_rope_forward_kernel(T* out, const T* qkv, Vectors<T> p, const float* __restrict__ squares, Rows rows,
                                 int heads, float eps) {
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < width; ++j) x.a[j] += bias.a[j], x.b[j] += bias.b[j];
     }
   }
-  if constexpr (norm != Norm::none) {
+  if constexpr (norm != kNoNorm) {
     const float r = rstd_of_head<norm>(x, squares, rows, row, head, active && rotates, eps);
     if (active && rotates) {
       Pairs<width> w;
@@ -154,13 +155,13 @@ __global__ void __launch_bounds__(kThreads)
 // A block has one head of kRows rows, blockDim.y at a time. A thread has the same elements of each row, so it adds up
 // their gradients; part[head, blockIdx.x, HD] = the sums over the block's rows of the gradient of the bias or of the
 // norm's weight.
-template <class T, int width, Norm norm>
+template <class T, int width, int norm>
 __global__ void __launch_bounds__(kThreads)
     qk_norm_rope_backward_kernel(T* __restrict__ dqkv, float* __restrict__ part, const T* __restrict__ qkv,
                                  Vectors<T> p, const float* __restrict__ squares, const float* __restrict__ dots,
                                  Rows rows, float eps, float* amax) {
   const int head = blockIdx.y, i = threadIdx.x * width, HD = 2 * rows.half;
-  const bool rotates = rows.rotates(head), key = head >= rows.NH, normed = norm != Norm::none && rotates;
+  const bool rotates = rows.rotates(head), key = head >= rows.NH, normed = norm != kNoNorm && rotates;
   Pairs<width> w, sum;
   if (normed && i < rows.half) w.load(norm_weight<T, norm>(rows, head, p), i, rows.half);
   Vector<T, 2 * width> largest = {};
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
         own[j] = g.a[j] * x.a[j] + g.b[j] * x.b[j];
       }
       float mean = 0;
-      if constexpr (norm == Norm::head) mean = sum_over_lanes(total(own), blockDim.x) / float(HD);
+      if constexpr (norm == kHeadNorm) mean = sum_over_lanes(total(own), blockDim.x) / float(HD);
       else if (active) mean = dots[size_t(row) * 2 + key] / whole_columns(rows, key);
 #pragma unroll
       for (int j = 0; j < width; ++j) g.a[j] = r * (g.a[j] - x.a[j] * mean), g.b[j] = r * (g.b[j] - x.b[j] * mean);
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
     if (std::is_same_v<T, bf16> && amax) max_abs_into(largest, numbers);
   }
   if (std::is_same_v<T, bf16> && amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
-  if (norm != Norm::none && !rotates) return;  // all threads of the block
+  if (norm != kNoNorm && !rotates) return;  // all threads of the block
   // The rows' sums, one after the other.
   float* all = reinterpret_cast<float*>(&shared_memory<float>());
   if (i < rows.half) sum.store(all + threadIdx.y * HD, i, rows.half);
@@ -250,7 +251,7 @@ void require_vector(const char* who, const char* name, const Tensor& t, DType ty
 // Throws unless the vectors have the sizes of the call and are there if the call needs them.
 void require_vectors(const char* who, const QkvVectors& v, DType type, const Call& call) {
   const int64_t HD = 2 * call.rows.half, q = call.rows.NH * HD, k = call.rows.NKV * HD;
-  const bool normed = call.norm != Norm::none, whole = call.norm == Norm::whole;
+  const bool normed = call.norm != kNoNorm, whole = call.norm == kWholeNorm;
   require_vector(who, "q_bias", v.q_bias, type, q, call.biased);
   require_vector(who, "k_bias", v.k_bias, type, k, call.biased);
   require_vector(who, "v_bias", v.v_bias, type, k, call.biased);
@@ -272,14 +273,14 @@ Call checked_call(const char* who, const Tensor& qkv, const QkvVectors& vectors,
   const int NKV = int(width / HD) - angles.heads, NH = angles.heads - NKV;
   require_tensor(who, "positions", positions, DType::int32, {N});
   Call call{{int(N), NH, NKV, int(half), table.as<float>(), positions.as<int>(), int(known), whole.ranks},
-            !vectors.q_norm ? Norm::none
-            : whole.squares ? Norm::whole
-                            : Norm::head,
+            !vectors.q_norm ? kNoNorm
+            : whole.squares ? kWholeNorm
+                            : kHeadNorm,
             bool(vectors.q_bias),
             {}};
-  REQUIRE(call.norm != Norm::none || call.biased, "%s: neither biases nor norms: rope.h does that", who);
-  REQUIRE(call.norm == Norm::none || (eps > 0 && eps < 1),
-          "%s: eps = %g: expected a small positive number, such as 1e-5", who, double(eps));
+  REQUIRE(call.norm != kNoNorm || call.biased, "%s: neither biases nor norms: rope.h does that", who);
+  REQUIRE(call.norm == kNoNorm || (eps > 0 && eps < 1), "%s: eps = %g: expected a small positive number, such as 1e-5",
+          who, double(eps));
   REQUIRE(whole.ranks >= 1, "%s: %d ranks share the heads, expected at least 1", who, whole.ranks);
   require_vectors(who, vectors, qkv.type, call);
   require_tensor(who, "squares", whole.squares, DType::fp32, {N, 2}, true);
@@ -299,9 +300,9 @@ void with_kernel(const char* who, DType type, const Call& call, std::initializer
             buffer);
   with_type(who, type, [&](auto number) {
     const auto with_norm = [&](auto width) {
-      if (call.norm == Norm::none) body(number, width, std::integral_constant<Norm, Norm::none>{});
-      else if (call.norm == Norm::head) body(number, width, std::integral_constant<Norm, Norm::head>{});
-      else body(number, width, std::integral_constant<Norm, Norm::whole>{});
+      if (call.norm == kNoNorm) body(number, width, std::integral_constant<int, kNoNorm>{});
+      else if (call.norm == kHeadNorm) body(number, width, std::integral_constant<int, kHeadNorm>{});
+      else body(number, width, std::integral_constant<int, kWholeNorm>{});
     };
     if (call.rows.half % 8 == 0) with_norm(std::integral_constant<int, 8>{});
     else with_norm(std::integral_constant<int, 4>{});
@@ -344,10 +345,10 @@ void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors&
   const char* who = "qk_norm_rope_backward";
   const Call call = checked_call(who, dqkv, v, angles, whole, eps);
   const Rows& rows = call.rows;
-  const bool normed = call.norm != Norm::none;
+  const bool normed = call.norm != kNoNorm;
   REQUIRE(!normed || !call.biased, "%s: biases and norms together have no gradient here", who);
   require_tensor(who, "qkv", qkv, dqkv.type, {dqkv.rows(), dqkv.columns()}, !normed);
-  require_tensor(who, "dots", whole.dots, DType::fp32, {dqkv.rows(), 2}, call.norm != Norm::whole);
+  require_tensor(who, "dots", whole.dots, DType::fp32, {dqkv.rows(), 2}, call.norm != kWholeNorm);
   if (qkv) require_apart(who, "dqkv", dqkv, "qkv", qkv);
   require_vectors(who, gradients, DType::fp32, call);
   require_tensor(who, "scratch", scratch, DType::fp32, {-1});
@@ -372,7 +373,7 @@ void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors&
   const auto add = [&](const Tensor& sum, int first, int count) {
     if (!sum) return;
     const Tensor own = part.slice(0, first, count);
-    const bool of_all_heads = sum.size() == HD && !call.biased && call.norm == Norm::head;
+    const bool of_all_heads = sum.size() == HD && !call.biased && call.norm == kHeadNorm;
     add_column_sums(stream, "qk_norm_rope_backward, vectors", sum,
                     of_all_heads ? own.first({1, count * chunks, HD}) : own);
   };

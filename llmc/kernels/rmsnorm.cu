@@ -35,12 +35,12 @@ __device__ __forceinline__ float row_sum(float value, int buffer) {
   return sum;
 }
 
-// With `add`: sum = x + b, and the norm is that of `sum`, which may be x. Without: the norm of x. `residual` is added
-// to the norm unless it is null; it may be y.
-template <class T, int width, bool add>
+// kAddBefore: sum = x + b, and the norm is that of `sum`, which may be x. Else it is the norm of x, to which kAddAfter
+// adds b.
+template <class T, int width, int add>
 __global__ void __launch_bounds__(kThreads)
-    rmsnorm_forward_kernel(T* sum, T* y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
-                           const T* __restrict__ w, const T* residual, int N, int C, float eps, float* amax) {
+    rmsnorm_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
+                           const T* __restrict__ w, int N, int C, float eps, float* amax) {
   const int row = blockIdx.x * blockDim.y + threadIdx.y;
   const int first = threadIdx.x * width, step = blockDim.x * width;
   const size_t offset = size_t(row) * C;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = first; row < N && c < C; c += step) {
     float v[width];
     load_vector(v, x + offset + c);
-    if constexpr (add) {
+    if constexpr (add == kAddBefore) {
       float other[width];
       load_vector(other, b + offset + c);
 #pragma unroll
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= N) return;
   if (threadIdx.x == 0) rstd[row] = r;
   if (!y && !amax) return;
-  const T* normed = add ? sum : x;
+  const T* normed = add == kAddBefore ? sum : x;
   Vector<T, width> largest = {};
   for (int c = first; c < C; c += step) {
     float v[width], scale[width];
@@ -70,9 +70,9 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(scale, w + c);
 #pragma unroll
     for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, scale[j]);
-    if (residual) {
+    if constexpr (add == kAddAfter) {
       float other[width];
-      load_vector(other, residual + offset + c);
+      load_vector(other, b + offset + c);
 #pragma unroll
       for (int j = 0; j < width; ++j) v[j] += other[j];
     }
@@ -153,40 +153,34 @@ int threads_per_row(int C) { return threads_for_row(C / vector_width(C), 16, 32)
 int rows_per_block(int C) { return C <= 512 ? 64 : 16; }
 int blocks_of_rows(int N, int C) { return int(blocks_for(size_t(N), size_t(rows_per_block(C)))); }
 
-// Without `add`, sum and b are absent.
-void forward(Stream& stream, const char* who, bool add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
-             const Tensor& x, const Tensor& b, const Tensor& w, const Tensor& residual, float eps, float* amax) {
-  const char* x_name = add ? "a" : "x";
+// `b` is absent if nothing is added; `sum` is there if it is added before the norm.
+void forward(Stream& stream, const char* who, RmsnormAdd add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
+             const Tensor& x, const Tensor& b, const Tensor& w, float eps, float* amax) {
+  const char* x_name = add == kAddBefore ? "a" : "x";
   require_rows(who, x_name, x);
   const int N = int(x.rows()), C = int(x.columns());
-  require_tensor(who, "sum", sum, x.type, {N, C}, !add);
-  require_tensor(who, "y", y, x.type, {N, C}, true);
+  require_tensor(who, "sum", sum, x.type, {N, C}, add != kAddBefore);
+  require_tensor(who, "y", y, x.type, {N, C}, add != kAddAfter);
   require_tensor(who, "rstd", rstd, DType::fp32, {N});
-  require_tensor(who, "b", b, x.type, {N, C}, !add);
+  require_tensor(who, "b", b, x.type, {N, C}, add == kAddNothing);
   require_tensor(who, "w", w, x.type, {C});
-  require_tensor(who, "residual", residual, x.type, {N, C}, true);
   REQUIRE(eps > 0 && eps < 1, "%s: eps = %g: expected a small positive number, such as 1e-5", who, double(eps));
   require_apart(who, "y", y, x_name, x);
   require_apart(who, "y", y, "sum", sum);
   require_apart(who, "y", y, "b", b);
   require_apart(who, "sum", sum, "b", b);
   if (sum.data != x.data) require_apart(who, "sum", sum, x_name, x);
-  if (y.data != residual.data) require_apart(who, "y", y, "residual", residual);
-  const Work work{
-      stream,
-      who,
-      {writes(y), writes(rstd), writes(sum), reads(x), reads(b), reads(w), reads(residual), updates(amax, 1)}};
+  const Work work{stream, who, {writes(y), writes(rstd), writes(sum), reads(x), reads(b), reads(w), updates(amax, 1)}};
   const int lanes = threads_per_row(C), together = kThreads / lanes;
   with_type(who, x.type, [&](auto number) {
     using T = decltype(number);
-    with_vector_width(who, C, {sum.data, y.data, x.data, b.data, w.data, residual.data}, [&](auto width) {
+    with_vector_width(who, C, {sum.data, y.data, x.data, b.data, w.data}, [&](auto width) {
       if (takes_rmsnorm_wide(stream.device().info(), C))
-        return rmsnorm_wide_forward(work, sum, y, rstd, x, b, w, residual, eps, amax);
-      with_constant(add, [&](auto adds) {
+        return rmsnorm_wide_forward(work, add, sum, y, rstd, x, b, w, eps, amax);
+      with_rmsnorm_add(add, [&](auto adds) {
         launch<rmsnorm_forward_kernel<T, decltype(width)::value, decltype(adds)::value>>(
             work, blocks_for(size_t(N), size_t(together)), dim3(lanes, together), sizeof(RowParts::part[0]),
-            sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), residual.as<T>(), N, C, eps,
-            amax);
+            sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), N, C, eps, amax);
       });
     });
   });
@@ -196,19 +190,17 @@ void forward(Stream& stream, const char* who, bool add, const Tensor& sum, const
 
 void rmsnorm_forward(Stream& stream, const Tensor& y, const Tensor& rstd, const Tensor& x, const Tensor& w, float eps,
                      float* amax) {
-  forward(stream, "rmsnorm_forward", false, {}, y, rstd, x, {}, w, {}, eps, amax);
+  forward(stream, "rmsnorm_forward", kAddNothing, {}, y, rstd, x, {}, w, eps, amax);
 }
 
 void add_rmsnorm_forward(Stream& stream, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& a,
                          const Tensor& b, const Tensor& w, float eps, float* amax) {
-  forward(stream, "add_rmsnorm_forward", true, sum, y, rstd, a, b, w, {}, eps, amax);
+  forward(stream, "add_rmsnorm_forward", kAddBefore, sum, y, rstd, a, b, w, eps, amax);
 }
 
 void rmsnorm_add_forward(Stream& stream, const Tensor& sum, const Tensor& rstd, const Tensor& a, const Tensor& b,
                          const Tensor& w, float eps, float* amax) {
-  const char* who = "rmsnorm_add_forward";
-  require_tensor(who, "a", a, b.type, {b.rows(), b.columns()});
-  forward(stream, who, false, {}, sum, rstd, b, {}, w, a, eps, amax);
+  forward(stream, "rmsnorm_add_forward", kAddAfter, {}, sum, rstd, b, a, w, eps, amax);
 }
 
 int64_t rmsnorm_backward_scratch(int N, int C) {

@@ -47,34 +47,34 @@ __device__ __forceinline__ void raise_by_warps(float* amax, const Vector<T, 8>& 
   if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
 }
 
-template <class T, int kVectors, bool add>
+template <class T, int kVectors, int add>
 __global__ void __launch_bounds__(kMostThreads)
-    rmsnorm_wide_forward_kernel(T* sum, T* y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
-                                const T* __restrict__ w, const T* residual, int C, float eps, float* amax) {
+    rmsnorm_wide_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x,
+                                const T* __restrict__ b, const T* __restrict__ w, int C, float eps, float* amax) {
   const size_t offset = size_t(blockIdx.x) * C;
   const int vectors = C / 8;
   Part<T, kVectors> row, other, scale;
   row.load(x + offset, vectors);
-  if constexpr (add) other.load(b + offset, vectors);
-  else other.load(residual + offset, residual ? vectors : 0);
+  if constexpr (add != kAddNothing) other.load(b + offset, vectors);
   scale.load(w, vectors);
   float squares[8] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if constexpr (add) row.set(i, j, row.get(i, j) + other.get(i, j));
+      if constexpr (add == kAddBefore) row.set(i, j, row.get(i, j) + other.get(i, j));
       squares[j] += row.get(i, j) * row.get(i, j);
     }
-  if constexpr (add) row.store(sum + offset, vectors);
+  if constexpr (add == kAddBefore) row.store(sum + offset, vectors);
   const float r = rsqrt_f32(block_sum(total(squares)) / float(C) + eps);
   if (threadIdx.x == 0) rstd[blockIdx.x] = r;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float normed = rmsnormed(row.get(i, j), r, scale.get(i, j));
-      row.set(i, j, residual ? normed + other.get(i, j) : normed);
+      float normed = rmsnormed(row.get(i, j), r, scale.get(i, j));
+      if constexpr (add == kAddAfter) normed += other.get(i, j);
+      row.set(i, j, normed);
     }
   if (y) row.store(y + offset, vectors);
   if (!amax) return;
@@ -150,16 +150,16 @@ bool takes_rmsnorm_wide(const DeviceInfo& device, int C) {
   return device.wide_rows && C % 8 == 0 && C >= 1024 && C <= 8 * kMostThreads * kMostVectors;
 }
 
-void rmsnorm_wide_forward(const Work& work, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& x,
-                          const Tensor& b, const Tensor& w, const Tensor& residual, float eps, float* amax) {
+void rmsnorm_wide_forward(const Work& work, RmsnormAdd add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
+                          const Tensor& x, const Tensor& b, const Tensor& w, float eps, float* amax) {
   const int N = int(x.rows()), C = int(x.columns());
   with_type(work.name, x.type, [&](auto number) {
     using T = decltype(number);
     with_parts(C, [&](auto vectors, unsigned threads) {
-      with_constant(bool(b), [&](auto add) {
-        launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, decltype(add)::value>>(
-            work, unsigned(N), threads, 0, sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(),
-            residual.as<T>(), C, eps, amax);
+      with_rmsnorm_add(add, [&](auto adds) {
+        launch<rmsnorm_wide_forward_kernel<T, decltype(vectors)::value, decltype(adds)::value>>(
+            work, unsigned(N), threads, 0, sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), C,
+            eps, amax);
       });
     });
   });

@@ -3,17 +3,31 @@
 // is known. rmsnorm.h calls these functions and has checked all arguments.
 #pragma once
 
+#include <type_traits>
+
 #include "llmc/device/device.h"
 #include "llmc/kernels/rmsnorm.h"
 
 // Returns true if these functions process rows of C elements on this device.
 bool takes_rmsnorm_wide(const DeviceInfo& device, int C);
 
+// What is added: nothing; a second tensor b before the norm (add_rmsnorm_forward, where x is its a); b behind it
+// (rmsnorm_add_forward, where b is its a). An int as a template's argument, so that tools can print a kernel's name.
+enum RmsnormAdd : int { kAddNothing, kAddBefore, kAddAfter };
+
+// Calls body(std::integral_constant<int, add>{}).
+template <class Body>
+void with_rmsnorm_add(RmsnormAdd add, const Body& body) {
+  if (add == kAddNothing) body(std::integral_constant<int, kAddNothing>{});
+  else if (add == kAddBefore) body(std::integral_constant<int, kAddBefore>{});
+  else body(std::integral_constant<int, kAddAfter>{});
+}
+
 // Both functions launch `work`, which declares all accesses.
 
-// As rmsnorm_forward, with b as add_rmsnorm_forward of a = x, or with a residual as rmsnorm_add_forward of b = x.
-void rmsnorm_wide_forward(const Work& work, const Tensor& sum, const Tensor& y, const Tensor& rstd, const Tensor& x,
-                          const Tensor& b, const Tensor& w, const Tensor& residual, float eps, float* amax);
+// As the function of rmsnorm.h that adds so.
+void rmsnorm_wide_forward(const Work& work, RmsnormAdd add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
+                          const Tensor& x, const Tensor& b, const Tensor& w, float eps, float* amax);
 
 // As rmsnorm_backward, but leaves dw alone and writes part (blocks, C), the sums of dw over `rows` rows each.
 void rmsnorm_wide_backward(const Work& work, const Tensor& dx, const Tensor& part, const Tensor& dy, const Tensor& x,
