@@ -103,7 +103,7 @@ void check_backward_amax(Checker& checker, const Inputs<bf16>& in, const Outputs
   checker.that(name + " dx with its maximum", wrong == 0, format("%d of 3 wrong", wrong));
 }
 
-// Norms after the layers: sum = a + norm(b), also in place of a, with its largest number; and backward that sets dx.
+// Norms after the layers: sum = a + norm(b), with its largest number; and backward that sets dx.
 template <class T>
 void check_norm_after(Checker& checker, const Inputs<T>& in, const std::string& name) {
   Stream& stream = checker.stream;
@@ -121,24 +121,21 @@ void check_norm_after(Checker& checker, const Inputs<T>& in, const std::string& 
     }
   }
   const double few = 8 * 0x1p-23, rounding = sizeof(T) == 2 ? 0x1p-8 : 0;
-  for (const bool in_place : {false, true}) {
-    const Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w), dy(stream, in.dy), dx(stream, in.a.size()),
-        beside(stream, in.a.size());
-    const Array<float> rstd(stream, size_t(N)), dw(stream, in.dw), amax(stream, std::vector<float>{0}),
-        scratch(stream, rmsnorm_backward_scratch(N, C));
-    const Array<T>& sum = in_place ? a : beside;
-    rmsnorm_add_forward(stream, sum.tensor({N, C}), rstd.tensor(), a.tensor({N, C}), b.tensor({N, C}), w.tensor(), kEps,
-                        amax.data());
-    const std::vector<T> got = sum.download();
-    float largest = 0;
-    for (const T x : got) largest = std::max(largest, std::fabs(to_float(x)));
-    // A sum of two numbers up to about 10, of which one may nearly undo the other.
-    checker.close(name + " a + norm(b)", got, want, {N, C}, few + rounding, 8e-6);
-    checker.that(name + " its largest number", amax.download()[0] == largest, format("%g", double(largest)));
-    rmsnorm_backward(stream, dx.tensor({N, C}), dw.tensor(), scratch.tensor(), dy.tensor({N, C}), b.tensor({N, C}),
-                     w.tensor(), rstd.tensor(), nullptr, false);
-    checker.close(name + " dx that is set", dx.download(), want_dx, {N, C}, 4 * few + rounding, 8e-6);
-  }
+  const Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w), dy(stream, in.dy), dx(stream, in.a.size()),
+      sum(stream, in.a.size());
+  const Array<float> rstd(stream, size_t(N)), dw(stream, in.dw), amax(stream, std::vector<float>{0}),
+      scratch(stream, rmsnorm_backward_scratch(N, C));
+  rmsnorm_add_forward(stream, sum.tensor({N, C}), rstd.tensor(), a.tensor({N, C}), b.tensor({N, C}), w.tensor(), kEps,
+                      amax.data());
+  const std::vector<T> got = sum.download();
+  float largest = 0;
+  for (const T x : got) largest = std::max(largest, std::fabs(to_float(x)));
+  // A sum of two numbers up to about 10, of which one may nearly undo the other.
+  checker.close(name + " a + norm(b)", got, want, {N, C}, few + rounding, 8e-6);
+  checker.that(name + " its largest number", amax.download()[0] == largest, format("%g", double(largest)));
+  rmsnorm_backward(stream, dx.tensor({N, C}), dw.tensor(), scratch.tensor(), dy.tensor({N, C}), b.tensor({N, C}),
+                   w.tensor(), rstd.tensor(), nullptr, false);
+  checker.close(name + " dx that is set", dx.download(), want_dx, {N, C}, 4 * few + rounding, 8e-6);
 }
 
 template <class T>

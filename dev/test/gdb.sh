@@ -150,7 +150,7 @@ $warp	  __syncwarp();
  = {x = 1, y = 7, z = 0}
  = true
 (gdb) finish
-rmsnorm_forward_kernel<float, 1, true>
+rmsnorm_forward_kernel<float, 1, 1>
  = {x = 1, y = 7, z = 0}
 EOF
 

@@ -23,7 +23,7 @@ void add_rmsnorm_forward(Stream& stream, const Tensor& sum, const Tensor& y, con
                          const Tensor& b, const Tensor& w, float eps, float* amax = nullptr);
 
 // For models whose norms come after the layers: writes sum = a + the norm of b, all (N, C), rounded once, and the
-// norm's rstd. `sum` may be `a`, and does not overlap b. amax is that of the sum.
+// norm's rstd. `sum` overlaps neither. amax is that of the sum.
 void rmsnorm_add_forward(Stream& stream, const Tensor& sum, const Tensor& rstd, const Tensor& a, const Tensor& b,
                          const Tensor& w, float eps, float* amax = nullptr);
 
