@@ -131,7 +131,7 @@ refusals 2 < <(some_of "$([ "${OPTIONS:-}" = every ] || echo 12)" <cases)
 for n in 1 2; do
   echo "-- what is found later, and what is read by all, on $n rank(s)"
   on=(ranks "$n" "$train" "${short[@]}")
-  refused "a token beyond the vocabulary when its turn comes" "token.bin: token 999 is 300" "${on[@]}" --train-data token.bin --out token_run
+  refused "a token beyond the vocabulary when its turn comes" "token.bin: token 999 is 300" "${on[@]}" --train-data token.bin --global-batch 8 --out token_run
   check "  in the first step, which has all tokens, and not before" grep -q "^  memory" refused
   for fp8 in tensorwise blockwise "delayed --zero-stage 3 --fp8-all-gather" "tensorwise --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off"; do
     # shellcheck disable=SC2086  # words
