@@ -7,8 +7,8 @@ AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype 
 a bf16 copy of the weights, as by FSDP's mixed precision, and gradients become fp32 when they are complete. --attention names
 the backend of scaled_dot_product_attention, and is an error where that cannot run (default: PyTorch's choice). --fp8: the
 blocks' products by torch._scaled_mm with a scale for each tensor, e4m3 forward and e5m2 output gradients, as torchtitan's
-tensorwise recipe. Trains on the bytes of a text, whose last tenth is held out, or on random tokens. Warm-up of a tenth of
-the steps, then a cosine to a tenth of the rate. Prints the rate in tokens a second of all but the first steps.
+tensorwise recipe. Trains on the bytes of a text, whose last tenth is held out, or on random tokens; --evaluate measures the
+held-out loss at the end. Warm-up of a tenth of the steps, then a cosine to a tenth of the rate. Prints the rate in tokens a second of all but the first steps.
 """
 
 import argparse
@@ -95,6 +95,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--config", type=Path, required=True, help="Hugging Face config.json; weights are random")
     parser.add_argument("--layers", type=int, help="shorten or lengthen the model")
     parser.add_argument("--text", type=Path, help="bytes to train on (none: random tokens)")
+    parser.add_argument("--evaluate", action="store_true", help="measure the loss of all held-out bytes")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=8, help="sequences a step")
     parser.add_argument("--seq-len", type=int, default=256)
@@ -108,6 +109,8 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.steps <= WARM_UP_STEPS:
         parser.error(f"--steps {args.steps}: the first {WARM_UP_STEPS} are not timed; take more")
+    if args.evaluate and not args.text:
+        parser.error("--evaluate: random tokens have no held-out part")
     if args.fp8 and args.dtype != "bf16":
         parser.error("--fp8: it is for --dtype bf16")
     return args
@@ -209,7 +212,7 @@ def main() -> None:
           f"attention {args.attention or 'of its choice'}{', compiled' if args.compile else ''}, {where}")
     with sdpa_kernel(BACKENDS[args.attention]) if args.attention else contextlib.nullcontext():
         seconds = train(args, model, data[:split])
-        if args.text:
+        if args.evaluate:
             loss = held_out_loss(model, data[split:], args.batch, args.seq_len)
             print(f"held-out loss: {loss:.4f} nats/byte")
     if args.device == "cuda":
