@@ -15,10 +15,10 @@
 //   fp32       each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of
 //              summation give errors of the same size, and one run of PyTorch is only a sample of these. This catches
 //              all mistakes but those of rounding
-//   bf16, fp8  each tensor at most 1.5 x the largest of PyTorch's errors in its class: over the layers, and over models
-//              with 8 sets of weights, which the dump lists. For vectors, 2 x: loss, norm of the gradients, norms and
-//              biases; for the biases of k, 4 x. The median over all matrices of error / PyTorch's error at most 1.1:
-//              this shows whether the program rounds as seldom as PyTorch does
+//   bf16, fp8  each tensor at most 2 x the largest of PyTorch's errors in its class, for the biases of k 4 x: over the
+//              layers, and over models with 8 sets of weights, which the dump lists. The best tenth of the matrices
+//              errs at most 1.05 x as much as PyTorch with the dump's weights: a program that rounds more often than
+//              PyTorch has larger errors in all matrices
 // The error of a vector is a matter of luck: AdamW turns an entry whose sign flips into a full step, and among 32
 // entries one such entry multiplies the error by 20. This happens to any vector, so the updates of all vectors are one
 // class. The biases of k are another: they shift all scores of a query nearly alike, which softmax does not see, so
@@ -257,12 +257,6 @@ double error_of(const Dump& dump, const std::string& name, const std::vector<flo
   return scale > 0 ? std::sqrt(difference) / scale : difference == 0 ? 0 : INFINITY;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 double ratio(double a, double b) { return a == b ? 1 : a / b; }  // 0 / 0 is 1
 
 struct Entry {
@@ -271,7 +265,7 @@ struct Entry {
   double excess() const { return ratio(error, limit); }  // a tensor fails above 1
 };
 
-constexpr double kMedianLimit = 1.1;
+constexpr double kBestTenthLimit = 1.05;
 
 struct Verdict {
   int passed = 0, failed = 0;
@@ -301,7 +295,7 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
         largest = std::max(largest, error.as_double());
     }
     for (Entry& e : entries) {
-      const double times = is_bias_of_k(e.name) ? 4 : is_vector(dump, e.name) ? 2 : 1.5;
+      const double times = is_bias_of_k(e.name) ? 4 : 2;
       const double least = e.name.starts_with("update.") ? 1e-4 : 1e-5;
       e.limit = precision == Precision::fp32 ? std::max(least, 4 * e.pytorch) : times * largest;
     }
@@ -313,10 +307,11 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
            worst.name.c_str(), worst.error, worst.pytorch, ratio(worst.error, worst.pytorch), 100 * worst.excess());
   }
   if (precision == Precision::fp32) return verdict;
-  const double middle = median(ratios);
-  ++(middle <= kMedianLimit ? verdict.passed : verdict.failed);
-  printf("  %s the median of the matrices' ratios is %.2f, its limit %.2f\n", middle <= kMedianLimit ? "ok  " : "FAIL",
-         middle, kMedianLimit);
+  std::sort(ratios.begin(), ratios.end());
+  const double best = ratios[ratios.size() / 10];
+  ++(best <= kBestTenthLimit ? verdict.passed : verdict.failed);
+  printf("  %s the best tenth of the matrices has %.2f of PyTorch's error or less, its limit is %.2f\n",
+         best <= kBestTenthLimit ? "ok  " : "FAIL", best, kBestTenthLimit);
   return verdict;
 }
 
