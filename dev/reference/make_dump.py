@@ -442,17 +442,25 @@ def relative_error(name: str, got: Tensor, expected: Tensors, recipe: dict) -> f
 
 
 def measure(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: dict,
-            quantization: Quantization | None = None) -> tuple[Tensors, Errors, Tensors]:
-    """What is expected, PyTorch's errors by precision and tensor, and what operands.safetensors holds."""
+            quantization: Quantization | None = None,
+            attentions: tuple[str, ...] = ("eager", "sdpa")) -> tuple[Tensors, Errors, Tensors]:
+    """What is expected, PyTorch's errors by precision and tensor, the largest with these kinds of attention, and what
+    operands.safetensors holds."""
     expected = {name: t.float().contiguous() for name, t in expected_run(config, weights, batch, recipe).items()}
-    runs = {key: [train(config, weights, batch, recipe, dtype, attention) for attention in ("eager", "sdpa")]
-            for key, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))}
+    errors: Errors = {}
+
+    def take(key: str, run: Tensors) -> None:
+        before = errors.get(key, {})
+        errors[key] = {name: max(before.get(name, 0.0), relative_error(name, run[name], expected, recipe))
+                       for name in sorted(expected)}
+
+    for key, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        for attention in attentions:  # one run at a time is in memory
+            take(key, train(config, weights, batch, recipe, dtype, attention))
     operands: Tensors = {}
     if quantization:
         run, operands = train_emulated(config, weights, batch, recipe, quantization)
-        runs[quantization.recipe] = [run]
-    errors = {key: {name: max(relative_error(name, run[name], expected, recipe) for run in runs[key])
-                    for name in sorted(expected)} for key in runs}
+        take(quantization.recipe, run)
     return expected, errors, operands
 
 
