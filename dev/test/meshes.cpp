@@ -140,8 +140,8 @@ void compare(World& world, const Model& model, const Alone& alone, const Way& wa
   REQUIRE(norm <= kNorm, "%s: the gradients' norm is %.9g, one rank's %.9g", name.c_str(), double(run.norms[0]),
           double(alone.run.norms[0]));
   // A smooth model feels other orders less than the rounding of its loss.
-  REQUIRE(curve <= std::max(3 * alone.spread, kFirstLoss) && curve <= kCurve, "%s: losses differ by %.2e, those of other orders by %.2e",
-          name.c_str(), curve, alone.spread);
+  REQUIRE(curve <= std::max(3 * alone.spread, kFirstLoss) && curve <= kCurve,
+          "%s: losses differ by %.2e, those of other orders by %.2e", name.c_str(), curve, alone.spread);
 }
 
 std::vector<Way> ways(int ranks, bool every) {
