@@ -51,7 +51,7 @@ def verdict_of(errors: dict[str, float], pytorch: Errors, others: list[Errors], 
                for noun, names in classes.items()}
     of_matrices = sorted(errors[name] / theirs[name] for name in errors if name not in vectors)
     ratios = [(of_matrices[len(of_matrices) // 10] / 1.05, BEST_TENTH)]
-    ratios += [(errors[name] / largest[noun] / (4 if name.endswith("k_proj.bias") else 2), name)
+    ratios += [(errors[name] / largest[noun] / (4 if name in vectors else 2), name)
                for noun, names in classes.items() for name in names]
     return max(ratios)
 
