@@ -11,6 +11,7 @@ set -euo pipefail
 source "$(dirname "$0")/lib.bash"
 in_own_tree
 limit=300
+export LLMC_PROGRAM=$train  # of scripts/consolidate
 head -c 60000 dev/data/tinyshakespeare.txt | tr -dc 'a-z \n' | tr 'a-z \n' '\1-\34' >"$scratch/letters.txt"
 
 # model FAMILY KEYS: $scratch/FAMILY.json, of odd sizes; token 3 is padding, which the text has.
