@@ -23,21 +23,24 @@ check "a rope_theta that is 1% larger is seen" eval '! logits "$scratch/turned"'
 # The program's own tokenizer cuts a text into the same shard as the tokenizers library.
 items=$scratch/items.jsonl score=$scratch/score.json
 head -n 4 dev/test/choices/items.jsonl >"$items"
-quietly "$train" --model "$model" --train-data dev/data/README.md --eval-only --eval-choices "$items" --val-tokens 64 --seq-len 128
+quietly "$train" --model "$model" --train-data dev/data/README.md --eval-only --eval-choices "$items" \
+  --val-tokens 64 --seq-len 128
 cp "$scratch/out.txt" "$scratch/evaluated.txt"
 LLMC_DATA_PYTHON=$PYTHON quietly dev/data/prepare dev/data/README.md --tokenizer "$model" --val-fraction 0 --out "$scratch/data"
 shard=$(echo "$scratch"/data/*.bin)
 check "the tokens of a text are those of the tokenizers library" cmp runs/cache/*/*.bin "$shard"
 
 "$build/test/score" "$model" "$items" "$shard" 128 "$score"
-check "held-out loss and choices are PyTorch's" "$PYTHON" dev/reference/compare_score.py "$model" "$items" "$shard" 128 "$score"
+check "held-out loss and choices are PyTorch's" \
+  "$PYTHON" dev/reference/compare_score.py "$model" "$items" "$shard" 128 "$score"
 check "and lm-eval's" "$PYTHON" dev/reference/compare_lm_eval.py "$model" "$items" "$score"
 tail -n 2 "$scratch/evaluated.txt"
 
 # The likeliest text. Ranks that split the context keep no keys: they compute the whole sequence for each token.
 prompt=$'<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n'
 likeliest() { # NAME RANKS OPTIONS…: after the heading
-  limit=600 ranks "$2" "$train" --model "$model" --sample-only --temperature 0 --seq-len 128 --prompt "$prompt" --sample-tokens 60 "${@:3}" |
+  limit=600 ranks "$2" "$train" --model "$model" --sample-only --temperature 0 --seq-len 128 \
+    --prompt "$prompt" --sample-tokens 60 "${@:3}" |
     sed '1,/^sample of the model:/d' >"$scratch/$1.txt"
 }
 likeliest kept 1

@@ -21,7 +21,8 @@ losses_of() {
 costs() {
   paste -d' ' <(losses_of "$scratch/fp32") <(losses_of "$scratch/$1") | awk -v name="$1" -v most="$2" '
     { for (i = 1; i <= 3; ++i) { p[i] = 100 * ($(i + 3) / $i - 1); if (!(p[i] <= most && p[i] >= -most)) bad = 1 }
-      printf "     %-18s held out %s (%+.2f%%), after 20 steps %s (%+.2f%%); steps %s (%+.2f%%)\n", name, $4, p[1], $5, p[2], $6, p[3] }
+      text = "     %-18s held out %s (%+.2f%%), after 20 steps %s (%+.2f%%); steps %s (%+.2f%%)\n"
+      printf text, name, $4, p[1], $5, p[2], $6, p[3] }
     END { exit bad || NR != 1 }'
 }
 quietly "$train" "${options[@]}" --dtype fp32 --out "$scratch/fp32"

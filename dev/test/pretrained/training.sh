@@ -13,7 +13,8 @@ cd "$root"
 parity() {
   local code=0
   rm -rf "$scratch/dump"
-  "$PYTHON" dev/reference/pretrained_dump.py "$model" dev/data/tinyshakespeare.txt --out "$scratch/dump" "${@:2}" 2>"$scratch/err.txt" || { cat "$scratch/err.txt" && return 1; }
+  "$PYTHON" dev/reference/pretrained_dump.py "$model" dev/data/tinyshakespeare.txt --out "$scratch/dump" "${@:2}" \
+    2>"$scratch/err.txt" || { cat "$scratch/err.txt" && return 1; }
   # shellcheck disable=SC2086  # words
   "$build/test_llama" "$scratch/dump" $1 >"$scratch/out.txt" || code=$?
   grep -E "FAIL| logits |loss |passed" "$scratch/out.txt"
