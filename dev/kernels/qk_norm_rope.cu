@@ -327,6 +327,7 @@ void check_refusals(Checker& checker) {
   };
   const QkvVectors norms{{}, {}, {}, w, w};
   checker.refused("neither", "neither biases nor norms", forward(x, {}, angles));
+  checker.refused("both", "biases and norms", forward(x, {weight.tensor({32}), w, w, w, w}, angles));
   checker.refused("one norm", "k_norm is absent", forward(x, {{}, {}, {}, w, {}}, angles));
   checker.refused("two biases", "v_bias is absent", forward(x, {weight.tensor({32}), w, {}, {}, {}}, angles));
   checker.refused("a weight of another size", "q_norm is (32)",

@@ -279,6 +279,7 @@ Call checked_call(const char* who, const Tensor& qkv, const QkvVectors& vectors,
             bool(vectors.q_bias),
             {}};
   REQUIRE(call.norm != kNoNorm || call.biased, "%s: neither biases nor norms: rope.h does that", who);
+  REQUIRE(call.norm == kNoNorm || !call.biased, "%s: biases and norms: expected one of them, as families have it", who);
   REQUIRE(call.norm == kNoNorm || (eps > 0 && eps < 1), "%s: eps = %g: expected a small positive number, such as 1e-5",
           who, double(eps));
   REQUIRE(whole.ranks >= 1, "%s: %d ranks share the heads, expected at least 1", who, whole.ranks);
@@ -346,7 +347,6 @@ void qk_norm_rope_backward(Stream& stream, const Tensor& dqkv, const QkvVectors&
   const Call call = checked_call(who, dqkv, v, angles, whole, eps);
   const Rows& rows = call.rows;
   const bool normed = call.norm != kNoNorm;
-  REQUIRE(!normed || !call.biased, "%s: biases and norms together have no gradient here", who);
   require_tensor(who, "qkv", qkv, dqkv.type, {dqkv.rows(), dqkv.columns()}, !normed);
   require_tensor(who, "dots", whole.dots, DType::fp32, {dqkv.rows(), 2}, call.norm != kWholeNorm);
   if (qkv) require_apart(who, "dqkv", dqkv, "qkv", qkv);

@@ -11,8 +11,9 @@
 // Returns true if these functions process rows of C elements on this device.
 bool takes_rmsnorm_wide(const DeviceInfo& device, int C);
 
-// What is added: nothing; a second tensor b before the norm (add_rmsnorm_forward, where x is its a); b behind it
-// (rmsnorm_add_forward, where b is its a). An int as a template's argument, so that tools can print a kernel's name.
+// A kernel adds nothing, or a second tensor b before the norm (add_rmsnorm_forward, where x is its a), or b behind it
+// (rmsnorm_add_forward, where b is its a). It is an int as a template's argument, so that tools can print a kernel's
+// name.
 enum RmsnormAdd : int { kAddNothing, kAddBefore, kAddAfter };
 
 // Calls body(std::integral_constant<int, add>{}).

@@ -15,12 +15,13 @@ Tensor wide_input(const Sizes& s, int layer, Product product, int64_t rows, int6
   return needed ? Tensor(nullptr, s.type, {rows, columns}) : Tensor();
 }
 
-// The same of qkv and gate_up: where norms come after the layers, it is the residual stream.
+// The input of qkv or gate_up likewise. If norms come after the layers, it is the residual stream, which is saved
+// anyway.
 template <Product product>
 Tensor norm_output(const Sizes& s, int layer) {
   return s.config.family->norm_after ? Tensor() : wide_input(s, layer, product, s.R, s.config.C);
 }
-// What a norm behind attention or MLP reads.
+// A norm behind attention or MLP reads this tensor.
 Tensor norm_input(const Sizes& s, int) {
   return s.config.family->norm_after ? Tensor(nullptr, s.type, {s.R, s.config.C}) : Tensor();
 }
@@ -61,7 +62,7 @@ constexpr SavedRow kSavedRows[] = {
        return Tensor(nullptr, s.type, {s.N, s.config.qkv_width()});
      },
      Offload::attention, Recompute::block},
-    // Of a norm over all heads: the sums of squares of queries and of keys.
+    // A norm over all heads needs the sums of squares of queries and of keys.
     {"squares of q and k",
      [](const Sizes& s, int) {
        return s.config.family->qk_norm == QkNorm::whole ? Tensor(nullptr, DType::fp32, {s.N, 2}) : Tensor();

@@ -1,7 +1,6 @@
 // The families of models: how each differs from a Llama. A family is the `model_type` of Hugging Face's config.json.
 #pragma once
 
-#include <span>
 #include <string>
 
 // The RMSNorm of queries and keys between their product and RoPE: over each head, with one weight for all heads, or

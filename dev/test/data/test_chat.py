@@ -269,7 +269,7 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
     refused(2, EOS, ends, "--delimiter", "both")
     plain = tokens(begins, "--delimiter", "none")
     assert plain.count(BOS) == 5 and plain[0] == BOS
-    # Where none is asked for, a token that no turn has stands after each conversation.
+    # If the user names none, the delimiter is a token that no turn has, after each conversation.
     chosen = tokens(begins)
     assert [token for token in chosen if token != EOS] == plain and chosen[-1] == EOS and chosen.count(EOS) == 2
     assert manifest_of(tmp_path / "o")["delimiter"] == {"place": "after", "token": SPECIAL[EOS], "id": EOS}
