@@ -15,16 +15,16 @@
 //   fp32       each tensor at most max(1e-5, 4 x PyTorch's), updates max(1e-4, 4 x PyTorch's): other orders of
 //              summation give errors of the same size, and one run of PyTorch is only a sample of these. This catches
 //              all mistakes but those of rounding
-//   bf16, fp8  each matrix at most 2 x the largest of PyTorch's errors in its class, each vector (loss, norm of the
-//              gradients, norms and biases) at most 4 x: over the layers, and over models with 8 sets of weights, which
-//              the dump lists. The best tenth of the matrices errs at most 1.05 x as much as PyTorch with the dump's
-//              weights: a program that rounds more often than PyTorch has larger errors in all matrices
+//   bf16, fp8  each tensor at most as often the largest of PyTorch's errors in its class, over the layers and over models
+//              with 8 sets of weights, which the dump lists: matrices 1.75 x, norms and biases 2 x, loss and norm of the
+//              gradients 3 x, biases of k 4 x. The median over all matrices of error / PyTorch's error is at most 1.1: a
+//              program that rounds more often than PyTorch has larger errors in all matrices
 // The error of a vector is a matter of luck: AdamW turns an entry whose sign flips into a full step, and among 32
 // entries one such entry multiplies the error by 20. This happens to any vector, so the updates of all vectors are one
 // class. The biases of k are another: they shift all scores of a query nearly alike, which softmax does not see, so
-// their gradients are what is left of large sums. The errors of matrices are steady. dev/reference/test_limits.py
-// measures how many right programs fail, and which wrong ones pass. A dump without such lists has the errors of its own
-// weights only.
+// their gradients are what is left of large sums. Loss and norm are one number each. The errors of matrices are steady.
+// dev/reference/test_limits.py measures how many right programs fail, and which wrong ones pass. A dump without such
+// lists has the errors of its own weights only.
 //
 // In FP8 each product of the dump's own operands is checked, too: see operand_limit.
 #include <algorithm>
@@ -226,10 +226,18 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
 
 bool is_vector(const Dump& dump, const std::string& name) { return dump.expected.at(name).shape.size() == 1; }
 
+bool is_bias_of_k(const std::string& name) { return name.ends_with("k_proj.bias"); }
+
+// Returns how often the largest of PyTorch's errors a tensor's error in bf16 or FP8 may be.
+double times_of(const Dump& dump, const std::string& name) {
+  if (is_bias_of_k(name)) return 4;
+  if (name == "loss" || name == "grad_norm") return 3;
+  return is_vector(dump, name) ? 2 : 1.75;
+}
+
 // Returns the name of the tensors that share a yardstick: the tensor's own with N for the number of its layer.
 std::string class_of(const Dump& dump, const std::string& name) {
-  if (name.starts_with("update.") && is_vector(dump, name) && !name.ends_with("k_proj.bias"))
-    return "updates of vectors";
+  if (name.starts_with("update.") && is_vector(dump, name) && !is_bias_of_k(name)) return "updates of vectors";
   const std::string layers = ".layers.";
   const size_t found = name.find(layers);
   if (found == name.npos) return name;
@@ -257,6 +265,12 @@ double error_of(const Dump& dump, const std::string& name, const std::vector<flo
   return scale > 0 ? std::sqrt(difference) / scale : difference == 0 ? 0 : INFINITY;
 }
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
 double ratio(double a, double b) { return a == b ? 1 : a / b; }  // 0 / 0 is 1
 
 struct Entry {
@@ -265,7 +279,7 @@ struct Entry {
   double excess() const { return ratio(error, limit); }  // a tensor fails above 1
 };
 
-constexpr double kBestTenthLimit = 1.05;
+constexpr double kMedianLimit = 1.1;
 
 struct Verdict {
   int passed = 0, failed = 0;
@@ -295,9 +309,8 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
         largest = std::max(largest, error.as_double());
     }
     for (Entry& e : entries) {
-      const double times = is_vector(dump, e.name) ? 4 : 2;
       const double least = e.name.starts_with("update.") ? 1e-4 : 1e-5;
-      e.limit = precision == Precision::fp32 ? std::max(least, 4 * e.pytorch) : times * largest;
+      e.limit = precision == Precision::fp32 ? std::max(least, 4 * e.pytorch) : times_of(dump, e.name) * largest;
     }
     const Entry& worst = *std::max_element(entries.begin(), entries.end(),
                                            [](const Entry& a, const Entry& b) { return a.excess() < b.excess(); });
@@ -307,11 +320,10 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
            worst.name.c_str(), worst.error, worst.pytorch, ratio(worst.error, worst.pytorch), 100 * worst.excess());
   }
   if (precision == Precision::fp32) return verdict;
-  std::sort(ratios.begin(), ratios.end());
-  const double best = ratios[ratios.size() / 10];
-  ++(best <= kBestTenthLimit ? verdict.passed : verdict.failed);
-  printf("  %s the best tenth of the matrices has %.2f of PyTorch's error or less, its limit is %.2f\n",
-         best <= kBestTenthLimit ? "ok  " : "FAIL", best, kBestTenthLimit);
+  const double middle = median(ratios);
+  ++(middle <= kMedianLimit ? verdict.passed : verdict.failed);
+  printf("  %s the median of the matrices' ratios is %.2f, its limit %.2f\n", middle <= kMedianLimit ? "ok  " : "FAIL",
+         middle, kMedianLimit);
   return verdict;
 }
 

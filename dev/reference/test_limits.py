@@ -30,9 +30,17 @@ from make_dump import SEEDS, SHAPES, Errors, Tensors
 
 SHAPES_OF_ROUNDING = {"head128"}  # short rows and narrow norms lose little in bf16
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-BEST_TENTH = "best tenth of the matrices"
+MEDIAN = "median of the matrices"
 
 Verdict = tuple[float, str]  # error / limit of the tensor that is closest to its limit; above 1 fails
+
+
+def times_of(name: str, vectors: set[str]) -> float:
+    if name.endswith("k_proj.bias"):
+        return 4
+    if name in ("loss", "grad_norm"):
+        return 3
+    return 2 if name in vectors else 1.75
 
 
 def verdict_of(errors: dict[str, float], pytorch: Errors, others: list[Errors], expected: Tensors,
@@ -49,9 +57,8 @@ def verdict_of(errors: dict[str, float], pytorch: Errors, others: list[Errors], 
         classes["updates of vectors" if pooled else re.sub(r"layers\.\d+\.", "", name)].append(name)
     largest = {noun: max(e[precision][name] for name in names for e in (pytorch, *others))
                for noun, names in classes.items()}
-    of_matrices = sorted(errors[name] / theirs[name] for name in errors if name not in vectors)
-    ratios = [(of_matrices[len(of_matrices) // 10] / 1.05, BEST_TENTH)]
-    ratios += [(errors[name] / largest[noun] / (4 if name in vectors else 2), name)
+    ratios = [(median(errors[name] / theirs[name] for name in errors if name not in vectors) / 1.1, MEDIAN)]
+    ratios += [(errors[name] / largest[noun] / times_of(name, vectors), name)
                for noun, names in classes.items() for name in names]
     return max(ratios)
 
@@ -62,8 +69,8 @@ def verdict_of_test_llama(program: Path, folder: Path) -> Verdict:
     if run.returncode not in (0, 1) or not lines:
         raise SystemExit(f"{program} {folder}:\n{run.stdout}{run.stderr}")
     ratios = [(float(percent) / 100, name) for name, percent in lines]
-    ratios += [(float(best) / float(limit), BEST_TENTH) for best, limit in
-               re.findall(r"matrices has (\S+) of PyTorch's error or less, its limit is (\S+)", run.stdout)]
+    ratios += [(float(middle) / float(limit), MEDIAN)
+               for middle, limit in re.findall(r"median of the matrices' ratios is (\S+), its limit (\S+)", run.stdout)]
     worst = max(ratios)
     return max(worst[0], 1.01) if run.returncode else worst[0], worst[1]
 
