@@ -79,6 +79,10 @@ def weight_shapes(config: dict) -> Shapes:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise Invalid(f"config.json: model_type is {family!r}, expected {', '.join(FAMILIES)}")
+    own = {"qwen2": ["num_key_value_heads"], "mistral": ["num_key_value_heads"], "qwen3": ["num_key_value_heads", "head_dim"]}
+    missing = [key for key in own.get(family, ()) if config.get(key) is None]
+    if missing:  # those classes take other numbers than the two below
+        raise Invalid(f"config.json: {', '.join(missing)}: missing")
     NKV = config.get("num_key_value_heads") or NH
     HD = config.get("head_dim") or C // NH
     if NH % NKV:

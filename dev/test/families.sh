@@ -80,5 +80,8 @@ for family in "${families[@]}"; do
   ranks 2 "$train" --model "$scratch/$f-saved/export" --seq-len 32 --prompt '1 2 3' --temperature 0 --sample-tokens 16 --sample-only \
     --context-parallel-degree 2 >"$scratch/$f-sampled.txt" 2>&1 </dev/null || { cat "$scratch/$f-sampled.txt" && fail "sampling"; }
   check "$f: what is imported says what was exported" eval '[ "$(sampled "$f-sampled")" = "$(sampled "$f-saved")" ]'
+  "$train" --model "$scratch/$f-saved/export" --layers 2 --prompt 1 --sample-tokens 4 --sample-only >"$scratch/out.txt" 2>&1 ||
+    { cat "$scratch/out.txt" && fail "its first two layers"; }
+  check "$f: its first two layers are a model" grep -q "2 layers" "$scratch/out.txt"
 done
 echo "$checks checks passed"

@@ -209,11 +209,14 @@ TEST_CASE("a family has its own values for keys that are missing, as transformer
 }
 
 TEST_CASE("windows by layer, as each family's keys say") {
-  const auto windows = [](const char* type, const char* keys) {
+  const auto config = [](const char* type, const char* keys) {
     Json json = Json::parse(keys, "config.json");
     json.set("model_type", type).set("hidden_size", 64).set("num_hidden_layers", 4).set("num_attention_heads", 4);
     json.set("num_key_value_heads", 4).set("head_dim", 16).set("intermediate_size", 64).set("vocab_size", 100);
-    const ModelConfig c = ModelConfig::from_json(json, "test");
+    return ModelConfig::from_json(json, "test");
+  };
+  const auto windows = [&](const char* type, const char* keys) {
+    const ModelConfig c = config(type, keys);
     CHECK(ModelConfig::from_json(c.to_json(), "again").to_json() == c.to_json());
     std::vector<int> all;
     for (int layer = 0; layer < c.L; ++layer) all.push_back(c.window_of(layer));
@@ -236,6 +239,7 @@ TEST_CASE("windows by layer, as each family's keys say") {
     CHECK(windows(type, R"({"sliding_window": 7, "use_sliding_window": true, "max_window_layers": 2})") == last);
     CHECK(windows(type, R"({"sliding_window": 7, "use_sliding_window": true})") == none);  // from layer 28 on
     CHECK(windows(type, R"({"use_sliding_window": true, "sliding_window": null, "max_window_layers": 0})") == none);
+    CHECK(windows(type, R"({"use_sliding_window": false, "sliding_window": 0})") == none);
     CHECK(windows(type, other_types) == other);
     says(error_of([&] { windows(type, R"({"sliding_window": 7, "layer_types": ["full_attention"]})"); }), "1 entries");
     says(error_of([&] {
@@ -250,6 +254,18 @@ TEST_CASE("windows by layer, as each family's keys say") {
          "chunked_attention");
   }
   says(error_of([&] { windows("mistral", R"({"sliding_window": 0})"); }), "sliding_window is 0");
+  says(error_of([&] { windows("mistral", R"({"sliding_window": 4294967301})"); }), "sliding_window is 4294967301");
+  says(error_of([&] { windows("qwen2", R"({"use_sliding_window": true, "max_window_layers": -1})"); }),
+       "max_window_layers is -1");
+  // A reader that knows no list of layers sees windows in the layers behind the last one without.
+  ModelConfig upper = config("qwen2", R"({"sliding_window": 7, "use_sliding_window": true, "max_window_layers": 2})");
+  CHECK(upper.to_json().get_int("max_window_layers") == 2);
+  upper.set_layers(5);
+  CHECK(upper.window_of(4) == 7);
+  upper.set_layers(2);  // the layers that are left have none
+  CHECK(upper.window == 0);
+  CHECK(!upper.to_json().get_bool("use_sliding_window", true));
+  upper.check();
   says(error_of([&] { windows("llama", R"({"sliding_window": 7})"); }), "sliding_window is 7");
   says(error_of([&] { windows("olmo2", other_types); }), "sliding_window is 7");
   says(error_of([&] { windows("mistral", other_types); }), "use_sliding_window");
@@ -282,6 +298,7 @@ TEST_CASE("pad_token_id is kept") {
   // PyTorch counts a negative one from the end.
   CHECK(ModelConfig::from_json(with(newest(), "pad_token_id", -1), "test").pad == 100);
   says(refusal(with(newest(), "pad_token_id", 101)), "pad_token_id 101 is beyond the vocabulary of 101");
+  says(refusal(with(newest(), "pad_token_id", -102)), "pad_token_id is -102");
   CHECK(!ModelConfig::from_json(newest(), "test").to_json().contains("pad_token_id"));
   CHECK(ModelConfig::from_json(with(newest(), "pad_token_id", 7), "test").to_json().get_int("pad_token_id") == 7);
 }

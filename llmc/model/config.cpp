@@ -12,7 +12,9 @@ const Family* find_family(const std::string& model_type) {
 
 void ModelConfig::set_layers(int count) {
   L = count;
-  if (window > 0) windowed.resize(size_t(count), windowed.back());
+  if (window == 0) return;
+  windowed.resize(size_t(count), windowed.back());
+  if (std::find(windowed.begin(), windowed.end(), true) == windowed.end()) window = 0, windowed.clear();
 }
 
 std::vector<int> ModelConfig::end_tokens() const {

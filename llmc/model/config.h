@@ -36,7 +36,7 @@ struct ModelConfig {
   int kv_width() const { return NKV * HD; }
   int qkv_width() const { return (NH + 2 * NKV) * HD; }
   int window_of(int layer) const { return window > 0 && windowed[size_t(layer)] ? window : 0; }
-  void set_layers(int count);  // more layers than there were are as the last one
+  void set_layers(int count);  // new layers have the window if the last one has it
   int64_t parameters() const;
   // The tokens that end a sampled text: those of generation_config.json or, if it names none, those of config.json.
   std::vector<int> end_tokens() const;

@@ -15,6 +15,19 @@ bool has(const Json& json, const char* key) {
   return value && !value->is_null();
 }
 
+// Reads an integer from `least` to 2^31-1.
+int read_int(const Json& json, const char* key, int64_t fallback, int least) {
+  const int64_t value = json.get_int(key, fallback);
+  REQUIRE(value >= least && value <= 0x7fffffff, "%s: %s is %lld, expected %d to 2^31-1", json.where().c_str(), key,
+          (long long)value, least);
+  return int(value);
+}
+
+// Reads a dimension: a positive integer. A fallback of 0: it must be there.
+int read_size(const Json& json, const char* key, int64_t fallback) {
+  return read_int(json, key, fallback > 0 ? fallback : json.get_int(key), 1);
+}
+
 // attention_factor, or as `mscale` says (Peng et al. 2023, section 3.4, and DeepSeek's form of it).
 double read_attention_factor(const Json& rope, double factor) {
   if (has(rope, "attention_factor")) return rope.get_double("attention_factor");
@@ -42,7 +55,7 @@ RopeScaling read_rope(const Json& json, int max_positions) {
   if (rope.type == RopeType::plain) return rope;
   rope.factor = parameters.get_double("factor");
   if (rope.type == RopeType::linear) return rope;
-  rope.original_max_position = int(parameters.get_int("original_max_position_embeddings", max_positions));
+  rope.original_max_position = read_size(parameters, "original_max_position_embeddings", max_positions);
   if (rope.type == RopeType::llama3) {
     rope.low_freq_factor = parameters.get_double("low_freq_factor");
     rope.high_freq_factor = parameters.get_double("high_freq_factor");
@@ -78,11 +91,9 @@ void read_windows(const Json& json, ModelConfig& config) {
   if (!config.family->windows) return;
   constexpr int kMissing = 4096;
   const bool qwen = config.family->max_window_layers > 0;
-  const Json* written = json.find("sliding_window");
-  int window = !written ? kMissing : written->is_null() ? 0 : int(written->as_int());
-  REQUIRE(window > 0 || !has(json, "sliding_window"), "%s: sliding_window is %d, expected 1 or more, or null",
-          json.where().c_str(), window);
-  if (qwen && !json.get_bool("use_sliding_window", false)) window = 0;
+  const bool absent = json.contains("sliding_window") && !has(json, "sliding_window");  // it is null
+  const bool off = absent || (qwen && !json.get_bool("use_sliding_window", false));
+  const int window = off ? 0 : read_size(json, "sliding_window", kMissing);
   std::vector<bool> windowed;
   if (has(json, "layer_types")) {
     for (const Json& type : json.at("layer_types").elements()) {
@@ -95,7 +106,7 @@ void read_windows(const Json& json, ModelConfig& config) {
     REQUIRE(windowed.size() == size_t(config.L), "%s: layer_types has %zu entries for %d layers", json.where().c_str(),
             windowed.size(), config.L);
   } else {
-    const int first = qwen ? int(json.get_int("max_window_layers", config.family->max_window_layers)) : 0;
+    const int first = qwen ? read_int(json, "max_window_layers", config.family->max_window_layers, 0) : 0;
     for (int layer = 0; layer < config.L; ++layer) windowed.push_back(window > 0 && layer >= first);
   }
   if (std::count(windowed.begin(), windowed.end(), true) == 0) return;
@@ -104,24 +115,24 @@ void read_windows(const Json& json, ModelConfig& config) {
   config.window = window, config.windowed = windowed;
 }
 
+// Returns the first layer from which on all have the window, for readers that do not know layer_types; L if there is
+// none.
+int first_windowed(const ModelConfig& config) {
+  int first = config.L;
+  while (first > 0 && config.window_of(first - 1) > 0) --first;
+  return first;
+}
+
 void write_windows(const ModelConfig& config, Json& json) {
   if (!config.family->windows) return;
   const bool qwen = config.family->max_window_layers > 0, any = config.window > 0;
   json.set("sliding_window", any ? Json(config.window) : Json());
-  if (qwen) json.set("use_sliding_window", any).set("max_window_layers", config.L);
+  if (qwen) json.set("use_sliding_window", any).set("max_window_layers", first_windowed(config));
   if (!config.family->layer_types) return;
   Json types = Json::array();
   for (int layer = 0; layer < config.L; ++layer)
     types.push_back(config.window_of(layer) ? "sliding_attention" : "full_attention");
   json.set("layer_types", types);
-}
-
-// Reads a dimension: a positive integer of at most 31 bits.
-int read_size(const Json& json, const char* key, int64_t fallback) {
-  const int64_t value = fallback > 0 ? json.get_int(key, fallback) : json.get_int(key);
-  REQUIRE(value > 0 && value <= 0x7fffffff, "%s: %s is %lld, expected 1 to 2^31-1", json.where().c_str(), key,
-          (long long)value);
-  return int(value);
 }
 
 }  // namespace
@@ -160,8 +171,8 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
   config.tied = json.get_bool("tie_word_embeddings", false);
   config.rope = read_rope(json, config.max_positions);
   read_windows(json, config);
-  config.bos = int(json.get_int("bos_token_id", -1));
-  config.pad = json.contains("pad_token_id") ? int(json.get_int("pad_token_id", -1)) : family.pad;
+  config.bos = read_int(json, "bos_token_id", -1, -1);
+  config.pad = json.contains("pad_token_id") ? read_int(json, "pad_token_id", -1, -config.V) : family.pad;
   if (has(json, "pad_token_id") && config.pad < 0) config.pad += config.V;  // PyTorch counts it from the end
   if (const Json* eos = json.find("eos_token_id")) config.eos = read_tokens(*eos);
   require_known_keys(json, family);

@@ -96,14 +96,15 @@ std::vector<std::string> TokenizerFiles::names() const {
 }
 
 void export_model_card(const ModelCard& card, const ModelConfig& c, const std::string& directory) {
-  std::string text = format(
-      "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [llama, train_llama]\n---\n# %s\n\n",
-      c.name.c_str());
+  std::string text =
+      format("---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [%s, train_llama]\n---\n# %s\n\n",
+             c.family->model_type, c.name.c_str());
   text += format(
-      "A Llama model of %s parameters, trained by `train_llama`: %s, hidden size %d, %d query and %d key/value\n"
+      "A model of the family %s, of %s parameters, trained by `train_llama`: %s, hidden size %d, %d query and %d "
+      "key/value\n"
       "heads of %d, FFN %d, vocabulary %d%s.\n\n",
-      human_count(double(c.parameters())).c_str(), count_of(c.L, "layer").c_str(), c.C, c.NH, c.NKV, c.HD, c.FF, c.V,
-      c.tied ? ", tied head" : "");
+      c.family->model_type, human_count(double(c.parameters())).c_str(), count_of(c.L, "layer").c_str(), c.C, c.NH,
+      c.NKV, c.HD, c.FF, c.V, c.tied ? ", tied head" : "");
   text += "| | |\n|---|---|\n";
   const auto row = [&](const std::string& name, const std::string& value) {
     text += "| " + name + " | " + value + " |\n";

@@ -13,7 +13,7 @@ namespace {
 
 // Throws if the weights have fewer layers than the config. If they have more, only the first ones are used.
 void require_enough_layers(const Safetensors& weights, const ModelConfig& config) {
-  const std::string last = format("model.layers.%d.input_layernorm.weight", config.L - 1);
+  const std::string last = format("model.layers.%d.self_attn.q_proj.weight", config.L - 1);
   REQUIRE(weights.find(last), "--layers %d: %s has no layer %d", config.L, weights.path().c_str(), config.L - 1);
 }
 

@@ -217,7 +217,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   REQUIRE(seq_len % settings_.part().multiple() == 0,
           "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, settings_.part().degree,
           settings_.part().multiple());
-  cached_ = B == 1 ? past + seq_len : 0;
+  cached_ = B == 1 && !training ? past + seq_len : 0;  // a training pass may save other rows than keys
   release_head();
   B_ = B, seq_len_ = seq_len;
   if (scales_) scales_->begin_pass(training);
