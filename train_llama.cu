@@ -1,4 +1,4 @@
-// train_llama: trains Llama-3-class models. `./train_llama --help` lists the options.
+// train_llama: trains Llama, Mistral, Qwen and OLMo models. `./train_llama --help` lists the options.
 //
 // The program reads like a recipe from top to bottom: the options, then the setup, the trainer, the training loop, the
 // export. Each step of run() is a function below it, or a file of llmc/train.

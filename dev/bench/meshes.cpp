@@ -269,7 +269,7 @@ void print_published() {
       "%6s %8s  %-50s %9s %20s %17s %18s\n",
       "GPUs", "sequence", "measured", "TFLOP/s", "model, same degrees", "waits, w and g", "public attention");
   for (const Published& p : kPublished) {
-    Cluster cluster("llama3-405b", p.T, p.gpus / kGpus, kNetwork);
+    Cluster cluster("llama3.1-405b", p.T, p.gpus / kGpus, kNetwork);
     const int64_t G = (int64_t(16) << 20) / p.T;
     const auto wanted = [&](const Way& way) { return way.tensor == kGpus && way.context == p.context; };
     const auto same = cluster.fastest(cluster.fitting(G, wanted), wanted);
@@ -337,10 +337,10 @@ int main(int argc, char** argv) try {
   print_8b(predicted_8b(false), predicted_8b(true));
   if (wants_8b_alone(argc, argv)) return 0;
   print_assumptions();
-  constexpr const char* models[] = {"llama3-8b", "llama3-70b", "llama3-405b"};
+  constexpr const char* models[] = {"llama3-8b", "llama3-70b", "llama3.1-405b"};
   for (const char* model : models) print_table(model, 8192, kNetwork, {8, 32, 128, 256, 512});
   print_published();
-  print_table("llama3-405b", 8192, kNetwork / 4, {32, 128, 512});
+  print_table("llama3.1-405b", 8192, kNetwork / 4, {32, 128, 512});
   for (const char* model : models) print_table(model, 131072, kNetwork, {32, 128, 512});
   printf("Estimates by few layers were at most %.1f%% off the steps that were replayed whole, too\n",
          100 * largest_error);

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 RECIPE_KEYS = {"learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip", "steps"}
 FILES = ("config.json", "model.safetensors", "batch.safetensors", "recipe.json", "expected.safetensors",
          "pytorch_error.json")
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "olmo2")
+FAMILIES = ("llama", "mistral", "ministral", "qwen2", "qwen3", "olmo2")
 IGNORED = -100
 
 Arrays = dict[str, np.ndarray]
@@ -79,7 +79,7 @@ def weight_shapes(config: dict) -> Shapes:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise Invalid(f"config.json: model_type is {family!r}, expected {', '.join(FAMILIES)}")
-    own = {"qwen2": ["num_key_value_heads"], "mistral": ["num_key_value_heads"], "qwen3": ["num_key_value_heads", "head_dim"]}
+    own = {"qwen2": ["num_key_value_heads"], "mistral": ["num_key_value_heads"], "ministral": ["num_key_value_heads"], "qwen3": ["num_key_value_heads", "head_dim"]}
     missing = [key for key in own.get(family, ()) if config.get(key) is None]
     if missing:  # those classes take other numbers than the two below
         raise Invalid(f"config.json: {', '.join(missing)}: missing")

@@ -92,6 +92,9 @@ SHAPES |= {
                     keys={"sliding_window": 5}),
     "window_equal": Shape(C=32, FF=24, L=2, NH=2, NKV=1, HD=16, V=45, B=2, T=37, family="mistral",
                           keys={"sliding_window": 37}),  # one key less, and only the last query of a row differs
+    "window_ministral": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=24, V=51, B=2, T=45, family="ministral",
+                              keys={"sliding_window": 8, "layer_types": [
+                                  "full_attention", "sliding_attention", "full_attention"]}),
     "window_packed": Shape(C=32, FF=40, L=2, NH=2, NKV=2, HD=16, V=64, B=2, T=67, family="mistral", documents=15,
                            keys={"sliding_window": 7}),
     "window_layers": Shape(C=32, FF=24, L=3, NH=2, NKV=1, HD=24, V=51, B=2, T=53, family="qwen3", documents=20,

@@ -100,7 +100,7 @@ an impossible mesh|tensor|--tensor-parallel-degree 3
 an output that is not empty|exists and is not an empty directory|--out full
 an unwritable output|/proc/run|--out /proc/run
 a sequence longer than the model|--seq-len|--seq-len 100000
-a model that does not fit|it does not fit|--model llama3-405b --train-data text.txt --seq-len 64
+a model that does not fit|it does not fit|--model llama3.1-405b --train-data text.txt --seq-len 64
 sums narrower than what is added|sums of fp32 numbers travel in fp32|--tensor-parallel-reduce-dtype bf16 --dtype fp32
 FP8 around fp32|--fp8 rowwise with --dtype fp32: FP8 products have bf16 around them|--fp8 rowwise --dtype fp32
 gradients in a format that the recipe has not|e5m2 goes with --fp8 tensorwise or delayed|--fp8 rowwise --fp8-grad e5m2

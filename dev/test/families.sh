@@ -27,9 +27,11 @@ model qwen2 '"tie_word_embeddings": true, "use_sliding_window": true, "sliding_w
  "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "original_max_position_embeddings": 16}'
 model qwen3 '"tie_word_embeddings": false, "rope_theta": 500.0'
 model mistral '"tie_word_embeddings": false, "rope_theta": 500.0, "sliding_window": 7'
+model ministral '"tie_word_embeddings": false, "rope_theta": 500.0, "sliding_window": 7,
+ "layer_types": ["full_attention", "sliding_attention", "full_attention"]'
 model olmo2 '"tie_word_embeddings": false, "rope_theta": 500.0'
 every=${FAMILIES:-}
-mapfile -t families < <(printf '%s\n' llama qwen2 qwen3 mistral olmo2 | some_of "$([ "$every" = every ] || echo 2)")
+mapfile -t families < <(printf '%s\n' llama qwen2 qwen3 mistral ministral olmo2 | some_of "$([ "$every" = every ] || echo 2)")
 mapfile -t recipes < <(printf '%s\n' tensorwise delayed rowwise rowwise-hp-wgrad blockwise | some_of "$([ "$every" = every ] || echo 2)")
 
 sampled() { sed -n '/^sample/{n;p}' "$scratch/$1.txt" | tail -n 1; }  # the last of them

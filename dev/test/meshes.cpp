@@ -166,7 +166,7 @@ void run(const Ranks& ranks, const Words& words) {
   for (const TinyModel& model : kModels)
     if (every || std::count(words.begin(), words.end(), name_of(model)))
       models.push_back({name_of(model), small(model), every ? 20 : 10});
-  REQUIRE(models.size() >= words.size(), "no model of one of these names");
+  REQUIRE(!models.empty() && (every || models.size() == words.size()), "usage: meshes every | MODEL …");
   CpuBackend cpu = CpuBackend::from_environment(ranks.local_size);
   cpu.exact_products = true;
   World world(ranks, cpu), alone_world(World::alone(), cpu);

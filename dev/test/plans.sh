@@ -116,7 +116,7 @@ refused "a degree that no head can be shared by" "choose one of: 1, 2, 4, 8, 16,
 check "ranks that compute together share their tokens: $(chosen mesh.txt)" [ "$(chosen mesh.txt)" = "--micro-batch 4" ]
 check "  in groups" grep -q "512 sequences of 8192 tokens: 128 groups of 8 ranks x 1 micro-batch of 4" mesh.txt
 check "  with what each waits for" grep -q "it waits .* for tensor parallelism" mesh.txt
-"$train" "${cluster[@]/llama3-8b/llama3-405b}" --tensor-parallel-degree 2 >large.txt || [ $? = 2 ]
+"$train" "${cluster[@]/llama3-8b/llama3.1-405b}" --tensor-parallel-degree 2 >large.txt || [ $? = 2 ]
 check "what is too large is told what would choose" grep -q -- "--plan auto chooses" large.txt
 check "  and that it is more" grep -q "it does not fit: .*, more than the 79.1 GiB of NVIDIA H100" large.txt
 

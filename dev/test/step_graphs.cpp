@@ -19,7 +19,8 @@ constexpr int kT = 32, kSteps = 10, kMicroSteps = 3;
 // An evaluation follows step kEvaluated, a snapshot step kTaken. The first rank records step kRecorded, which all
 // enqueue piece by piece. From step kShort on there is one micro-batch.
 constexpr int kEvaluated = 4, kTaken = 6, kRecorded = 2, kShort = 8;
-// Each clips some steps: of one rank, of several, whose batches are larger, and of queries that are normed.
+// Each of these clips some steps, and not all: kClip on one rank, kSmallerClip on several, whose batches are larger,
+// and kLargerClip where queries are normed.
 constexpr float kClip = 1.2f, kSmallerClip = 1.0f, kLargerClip = 1.6f;
 
 struct Kind {

@@ -68,7 +68,7 @@
   \
   X("Batch", Count, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T); if given, also the longest sample or question") \
   X("Batch", Count, micro_batch, kAuto, "[1, 1e9]", "sequences a rank takes at once (B)") \
-  X("Batch", Count, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps") \
+  X("Batch", Count, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps (auto: as many as suit the model; 8 steps or more an epoch)") \
   \
   X("Optimizer", Real, lr, kAuto, "(0, inf)", "peak learning rate (auto: 3e-4, below 10M parameters 4e-3, and a tenth of it where weights are loaded)", "trains") \
   X("Optimizer", Real, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling") \

@@ -158,7 +158,7 @@ AttentionCall checked_call(const char* who, Stream& stream, const Tensor& out, c
           k,
           v,
           options.document_start,
-          options.window};
+          options.window_for_flops};
 }
 
 }  // namespace

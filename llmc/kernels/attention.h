@@ -55,7 +55,7 @@ size_t plain_attention_stack(int HD);
 struct AttentionOptions {
   int query_offset = 0, key_offset = 0;  // the position of the first query and of the first key
   Tensor document_start = {};            // (B, Tq) int32: position of the first key that is seen; absent: all 0
-  int window = 0;                        // the most keys between these and the query, for counting; 0: any number
+  int window_for_flops = 0;              // the most keys that a query sees; 0: any number. document_start says which
   AttentionKernel kernel = AttentionKernel::automatic;
 };
 

@@ -182,7 +182,7 @@ struct AttentionCall {
   AttentionKernel kernel;
   AttentionShape shape;
   Tensor out, lse, q, k, v, document_start;
-  int window = 0;                                           // the most keys that a query sees; 0: any number
+  int window_for_flops = 0;                                 // the most keys that a query sees; 0: any number
   float* amax = nullptr;                                    // of forward
   Tensor dq = {}, dk = {}, dv = {}, delta = {}, dout = {};  // of backward
   AttentionAccumulate accumulate = {};
@@ -195,7 +195,7 @@ struct AttentionCall {
 inline Work attention_work(Work work, RateClass rate, double flops_per_pair, const AttentionCall& c) {
   const AttentionShape& s = c.shape;
   work.flops = flops_per_pair * s.HD * s.B * s.NH *
-               attention_pairs(s.Tq, s.Tk, int64_t(s.query_offset) - s.key_offset, c.window);
+               attention_pairs(s.Tq, s.Tk, int64_t(s.query_offset) - s.key_offset, c.window_for_flops);
   work.rate = rate, work.head_size = s.HD;
   return work;
 }

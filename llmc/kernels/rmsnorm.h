@@ -28,10 +28,9 @@ void rmsnorm_add_forward(Stream& stream, const Tensor& sum, const Tensor& rstd, 
                          const Tensor& w, float eps, float* amax = nullptr);
 
 // Adds the gradients to dx (N, C) and dw (C), from dy (N, C) and forward's x, w and rstd. Without `add` dx is set. dx
-// overlaps neither dy nor x.
-// If `amax` is not null (bf16 only), *amax is raised to the largest |dx|, after the addition.
-// scratch (rmsnorm_backward_scratch(N, C) elements or more) is overwritten with sums of dw over a few rows each, which
-// a second kernel adds up in their order.
+// overlaps neither dy nor x. If `amax` is not null (bf16 only), *amax is raised to the largest |dx|, after the
+// addition. scratch (rmsnorm_backward_scratch(N, C) elements or more) is overwritten with sums of dw over a few rows
+// each, which a second kernel adds up in their order.
 void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const Tensor& scratch, const Tensor& dy,
                       const Tensor& x, const Tensor& w, const Tensor& rstd, float* amax = nullptr, bool add = true);
 int64_t rmsnorm_backward_scratch(int N, int C);

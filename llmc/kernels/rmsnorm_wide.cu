@@ -1,11 +1,12 @@
 // Root-mean-square norm over rows that a whole block shares.  y[N,C] = x * rstd * w.
-// forward: sum =, y =, rstd =.  backward: dx +=, shares of dw =.  Deterministic: see rmsnorm.h.
+// forward: sum =, y =, rstd =.  backward: dx += or =, shares of dw =.  Deterministic: see rmsnorm.h.
 //
 // Expected limit: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
-// written), and w and a share of dw once per block. A block of 256 threads has all loads of a row in flight before the
-// first is used: at C = 2048 in bf16 8 KiB in forward with the addition, 12 KiB in backward. An H100 holds 6 and 4 of
-// these blocks per multiprocessor. They have the 40 KiB or more in flight that a latency of about 700 ns needs at
-// 4.3 TB/s over 132 multiprocessors. The loads of other blocks hide the two barriers of a row's sum.
+// written; 3 without the addition), and w and a share of dw once per block. A block of 256 threads has all loads of a
+// row in flight before the first is used: at C = 2048 in bf16 8 KiB in forward with the addition, 12 KiB in backward.
+// An H100 holds 6 and 4 of these blocks per multiprocessor. They have the 40 KiB or more in flight that a latency of
+// about 700 ns needs at 4.3 TB/s over 132 multiprocessors. The loads of other blocks hide the two barriers of a row's
+// sum.
 #include "llmc/kernels/rmsnorm_wide.h"
 
 #include "llmc/kernels/elementwise.cuh"

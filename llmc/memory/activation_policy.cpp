@@ -39,7 +39,7 @@ Storage storage_of(const SavedRow& row, int layer, const ActivationPolicy& polic
 }
 
 std::string activation_table() {
-  std::string text = format("%-48s  %-17s  %s\n", "of each block", "--recompute", "--activation-offload");
+  std::string text = format("%-62s  %-17s  %s\n", "of each block", "--recompute", "--activation-offload");
   const std::span<const SavedRow> rows = saved_rows();
   const auto alike = [](const SavedRow& a, const SavedRow& b) {
     return a.offloads_from == b.offloads_from && a.recomputes_from == b.recomputes_from;
@@ -51,7 +51,7 @@ std::string activation_table() {
       if (alike(other, *row) && !std::string(other.name).ends_with("factors"))
         names += (names.empty() ? "" : ", ") + std::string(other.name);
     const bool never = row->recomputes_from == Recompute::none;
-    text += format("%-48s  %-17s  %s\n", names.c_str(),
+    text += format("%-62s  %-17s  %s\n", names.c_str(),
                    never ? "never" : names_from(kRecomputes, int(row->recomputes_from)).c_str(),
                    names_from(kOffloads, int(row->offloads_from)).c_str());
   }

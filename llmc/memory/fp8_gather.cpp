@@ -27,15 +27,16 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
   if (sharding.stage.shards_weights())
     own_ =
         plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8, {config.L, part_size_});
-  spread_ = plan.add(Segment::symmetric, "gathered", "norms on their way", DType::fp32, {config.L, vectors, widest});
-  vectors_ = plan.add(Segment::device, "gathered", "norms", DType::bf16, {config.L, vectors, widest});
+  spread_ = plan.add(Segment::symmetric, "gathered", "norms and biases on their way", DType::fp32,
+                     {config.L, vectors, widest});
+  vectors_ = plan.add(Segment::device, "gathered", "norms and biases", DType::bf16, {config.L, vectors, widest});
   size_t count = 0;
   for (int layer = 0; layer < config.L; ++layer)
     if (takes(layer)) for_product_stretches(layer, [&](Product, size_t, size_t) { ++count; });
   if (count)
     stretches_on_device_ = plan.add_array<WeightRange>(Segment::device, "FP8 weights", "table of stretches", count);
   rows_on_device_ =
-      plan.add_array<RowRange>(Segment::device, "FP8 weights", "table of norms", size_t(config.L) * vectors);
+      plan.add_array<RowRange>(Segment::device, "FP8 weights", "table of norms and biases", size_t(config.L) * vectors);
 }
 
 void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(int)>& own) {

@@ -10,7 +10,7 @@
 #include "llmc/model/fp8.h"
 
 // How much of a block backward recomputes instead of keeping it. Each level includes the one before:
-//   norms   the outputs of both norms and of SwiGLU
+//   norms   the outputs of norms before products, and of SwiGLU
 //   mlp     all of the MLP: also the output of its first product
 //   block   all but the block's input
 enum class Recompute { none, norms, mlp, block };

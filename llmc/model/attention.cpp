@@ -9,8 +9,8 @@ namespace {
 AttentionOptions options_of(const Pass& pass, int layer) {
   AttentionOptions options;
   options.query_offset = pass.past;
-  options.window = pass.config.window_of(layer);
-  options.document_start = options.window ? pass.window_start : pass.document_start;
+  options.window_for_flops = pass.config.window_of(layer);
+  options.document_start = options.window_for_flops ? pass.window_start : pass.document_start;
   options.kernel = pass.attention;
   return options;
 }

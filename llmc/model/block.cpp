@@ -69,7 +69,7 @@ Block::Block(const Pass& pass, int layer, const BlockTensors& tensors, const Blo
       down_out_(tensors.saved["output of down"].rows(0, pass.R)) {}
 
 LinearInput Block::qkv_input() const {
-  // Nobody has looked for the embedding's largest number.
+  // The embedding writes no largest number.
   const float* amax = norm_after() && layer_ == 0 ? nullptr : qkv_.wanted_amax(pass_, Role::input);
   return input_of(qkv_in_, RmsnormOutput{x_, rstd1_, norm1_.value}, amax);
 }

@@ -7,6 +7,5 @@
 #include "llmc/model/family.h"
 
 // Throws if `config`, or its rope_parameters or rope_scaling, has a key that asks this family for something that is not
-// computed.
-// The message gives the key's value and says what to do.
+// computed. The message gives the key's value and says what to do.
 void require_known_keys(const Json& config, const Family& family);

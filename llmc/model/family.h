@@ -12,12 +12,13 @@ struct Family {
   const char* architecture;  // the class of transformers
   bool qkv_bias = false;     // q, k and v have biases
   QkNorm qk_norm = QkNorm::none;
-  bool norm_after = false;    // norms are applied to the outputs of attention and MLP, before these are added to the
-                              // residual stream, instead of to their inputs
-  bool windows = false;       // layers may have a sliding window
-  bool layer_types = false;   // a list of them says which
-  int max_window_layers = 0;  // without a list, and if use_sliding_window is set: which layers have none, unless the
-                              // file says it; 0: the family has no such keys
+  bool norm_after = false;   // norms are applied to the outputs of attention and MLP, before these are added to the
+                             // residual stream, instead of to their inputs
+  bool windows = false;      // layers may have a sliding window
+  bool layer_types = false;  // a list of them says which
+  // The first layer with the window if use_sliding_window is set and the file has neither this number nor the list. 0:
+  // the family has no such keys.
+  int max_window_layers = 0;
   // The values of transformers for keys that a config.json lacks. 0: one key/value head per query head; a head size of
   // hidden size / heads.
   double norm_eps = 1e-6;

@@ -45,10 +45,10 @@ double ModelConfig::flops_per_token(int T, bool causal) const {
   double products = double(V) * C;
   for (const ParameterRow& row : kParameterRows)
     if (row.linear && row.is_in(*this)) products += double(row.size(*this)) * L;
-  double layers = 0;  // as many whose attention sees everything
+  double layers = 0;  // so many layers without windows would compute as many pairs
   for (int layer = 0; layer < L; ++layer) {
     const int W = window_of(layer);
-    const double hidden = W > 0 && W < T ? 1 - double(W) / T : 0;  // a triangle of this part of the sides
+    const double hidden = W > 0 && W < T ? 1 - double(W) / T : 0;  // of the triangle's sides
     layers += 1 - hidden * hidden;
   }
   return 6 * products + (causal ? 6.0 : 12.0) * layers * q_width() * T;

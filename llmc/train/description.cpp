@@ -1,5 +1,7 @@
 #include "llmc/train/description.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/memory/sharding.h"

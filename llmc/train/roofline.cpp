@@ -17,8 +17,6 @@ const ClassOfNames kNames[] = {
     {WorkClass::optimizer, {"adamw", "global_norm"}},
     {WorkClass::pass,
      {"rmsnorm",
-      "add_rmsnorm",
-      "rmsnorm_add",
       "rope",
       "qk_norm_rope",
       "qk_dots",

@@ -45,6 +45,7 @@ TrainerSettings trainer_settings(const Options& options, const RunSettings& sett
 
 // Chooses batch and precision, which the memory plan needs. `data_ranks` share the global batch; if they cannot share
 // it evenly, this throws and names batches that they can share. `data_tokens`, the size of the training data, decides
-// the length of a run with --epochs, which counts windows. `loaded` weights get a lower learning rate by default.
+// the length of a run with --epochs, which counts windows, and bounds its default batch: an epoch has 8 steps or more.
+// `loaded` weights get a lower learning rate by default.
 RunSettings resolve_settings(const Options& options, const ModelConfig& config, const DeviceInfo& device,
                              int data_ranks, int64_t data_tokens, bool loaded = false);

@@ -66,7 +66,7 @@ checks_of() {
   local noun model="--global-batch 8 --model \$scratch/heads.json"
   case $1 in
     llmc/kernels/tuning.*) echo '$build/kernels/matmul check' ;;
-    llmc/kernels/column_sums.*) echo '$build/kernels/rmsnorm check' ;;
+    llmc/kernels/column_sums.*) printf '%s\n' '$build/kernels/rmsnorm check' '$build/kernels/qk_norm_rope check' ;;
     llmc/kernels/attention_hopper*)
       echo '$build/kernels/attention_hopper check' # no CPU's training runs it
       return

@@ -33,5 +33,5 @@ for recipe in tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
   quietly "$train" "${options[@]}" --fp8 $recipe --out "$scratch/$recipe"
   check "the loss that $recipe costs" costs $recipe 3
 done
-check "what blockwise costs is more than bf16 may" eval '! costs blockwise 0.8'
+check "a run that lost more would be noticed" eval '! costs blockwise 0.05'
 echo "$checks checks passed"

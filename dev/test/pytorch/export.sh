@@ -21,7 +21,7 @@ exported() {
     --out "$scratch/$1" >"$scratch/out.txt" 2>&1 || { cat "$scratch/out.txt" && fail "training $1"; }
 }
 # Every family, window and kind of RoPE.
-for dump in linear qwen2_tied qwen3 window window_layers window_upper olmo2_pad yarn yarn_mscale; do
+for dump in linear qwen2_tied qwen3 window window_ministral window_layers window_upper olmo2_pad yarn yarn_mscale; do
   exported $dump
   check "$dump, after a step" compare "$scratch/$dump/export"
 done
