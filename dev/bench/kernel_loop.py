@@ -37,6 +37,8 @@ class Instruction:
         """The name of a wait or barrier, or the letter of an instruction that is counted between them: a product (T), an
         exponential (M), a load (L) or store (S) of device memory."""
         name = next((text for start, text in WAITS if self.name.startswith(start)), None)
+        if name == "bar_arrive" and self.operands.startswith("0xf"):
+            return "compute_before_wait"  # nobody arrives there
         if name and "DEPBAR" in self.name:
             return f"{name}<{int(self.operands.split('0x')[-1].strip(), 16)}>"
         return name or ("T" if self.stem in PRODUCTS else "M" if self.stem == "MUFU" else

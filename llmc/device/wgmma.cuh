@@ -39,6 +39,14 @@ __device__ __forceinline__ void warpgroup_fence_operand(T (&x)[kCount]) {
   }
 }
 
+// Makes sure that everything `sum` depends on is computed before a later wgmma_wait_group. ptxas moves a wait above
+// arithmetic that does not need its products, and then this arithmetic does not run beside them; but it leaves barriers
+// in their order. `sum` is a sum of exponentials. It is never negative, so no thread arrives at the barrier.
+__device__ __forceinline__ void compute_before_wait(float sum) {
+  constexpr int kUnusedBarrier = 15;
+  if (sum < 0) asm volatile("bar.arrive %0, 128;" ::"n"(kUnusedBarrier) : "memory");
+}
+
 // clang-format off
 #define WGMMA_REGISTERS_64(d) \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
@@ -111,6 +119,7 @@ inline void wgmma_wait_group(LLMC_PLACE) {
 }
 template <class T, int kCount>
 inline void warpgroup_fence_operand(T (&)[kCount]) {}
+inline void compute_before_wait(float) {}
 
 template <int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
 inline void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate, LLMC_PLACE) {

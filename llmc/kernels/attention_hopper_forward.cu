@@ -7,10 +7,14 @@
 //   stages      two of keys, two of values; the queries are loaded once
 //   waits       a consumer waits for the queries, a stage's bytes and its turn; the producer waits for a free stage
 //
-// A consumer starts the scores of the next keys, then the product of the previous tile's weights and values. It
-// computes the exponentials of the new scores while the second product runs. In addition, consumers take turns at
+// A consumer starts the scores of the next keys, then the product of the previous tile's weights and values. At head
+// size 128 it computes the exponentials of the new scores while the second product runs. Consumers take turns at
 // starting products (named barriers; FlashAttention-3's ping-pong): while one uses the tensor cores, the others compute
-// exponentials.
+// exponentials. At head size 64 the exponentials and the tensor cores need the same time, and three consumers have
+// enough to do for both. There the compiler waits for the second product first and scales its sums between the
+// exponentials, which the simulation of dev/bench/kernel_budget finds faster: 1881 clocks a tile, 2056 the other way.
+// For the same reason all exponentials stay MUFU's. A polynomial for one of 16, 8 or 6 of them takes 9 instructions
+// each, which issue has no room for: 1906, 1931 and 1958 clocks.
 //
 // Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
 // tile at head size 128: two products 2048, exponentials 1024, fp32 768, shared memory 1792 (q, k and v for two
@@ -148,6 +152,7 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
     signal_next_warpgroup(tile == 0);
     wgmma_wait_group<1>();
     take_scores(tile);
+    if constexpr (kHD == 128) compute_before_wait(softmax.total[0] + softmax.total[1]);
     wgmma_wait_group<0>();
     warpgroup_fence_operand(sums);
     if (first_lane()) mbarrier_arrive(shared.v[values.slot].free);
