@@ -476,7 +476,7 @@ std::string options_help(const std::string& program) {
   std::string text =
       "Usage: " + program +
       " [--name value | --name=value] ...\n\n"
-      "Trains Llama, Mistral, Qwen and OLMo models. Without options it trains a tiny one on the bundled text.\n"
+      "Trains Llama, Mistral, Qwen and OLMo models. Alone it trains a tiny one on the bundled text.\n"
       "In names _ equals -. A switch alone means on. Where the default is auto, the program chooses\n"
       "and says why.\n";
   std::string group;
