@@ -1,6 +1,10 @@
 // Covers: settings that the program chooses: the learning rate, a tenth of it where weights are loaded; the global
-// batch
+// batch; the head's chunk, also of a run that an older program began
+#include <algorithm>
+
 #include "dev/test/test.h"
+#include "dev/test/token_files.h"
+#include "llmc/train/resume.h"
 #include "llmc/train/settings.h"
 
 namespace {
@@ -47,4 +51,44 @@ TEST_CASE("an epoch of little data has at least 8 steps of the default batch") {
   CHECK(tells(batch_of(19 * 256, 1), "global batch 2 sequences: less than the default 64, for an epoch has 19"));
   CHECK(batch_of(19 * 256, 3).G == 3);  // what the ranks can share
   CHECK(batch_of(100, 1).G == 1);
+}
+
+TEST_CASE("the head's chunks have 4096 to 8192 tokens, and the same size") {
+  const auto chunk_of = [](int64_t T, int64_t B, int64_t tensor = 1, int64_t context = 1) {
+    Options options;
+    options.seq_len = T, options.micro_batch = B, options.global_batch = B;
+    options.tensor_parallel_degree = tensor, options.context_parallel_degree = context;
+    return resolve_settings(options, ModelConfig::preset("llama3.2-1b"), DeviceInfo{}, 1, 0).head_chunk;
+  };
+  CHECK(chunk_of(128, 1) == 8192);  // all tokens: a micro-batch on more ranks may have more
+  CHECK(chunk_of(4096, 2) == 8192);
+  CHECK(chunk_of(4096, 3) == 6144);
+  CHECK(chunk_of(8193, 1) == 4224);  // rounded up to 128
+  CHECK(chunk_of(16384, 8) == 8192);
+  CHECK(chunk_of(16384, 1, 1, 2) == 8192);
+  CHECK(chunk_of(8192, 1, 2) == 4096);
+  CHECK(chunk_of(8192, 1, 2, 2) == 8192);
+  CHECK(chunk_of(6000, 1, 2) == 3072);
+  for (int64_t T = 8193; T < 100000; T += 1237) {
+    CHECK(chunk_of(T, 1) >= 4096);
+    CHECK(chunk_of(T, 1) <= 8192);
+    CHECK(chunk_of(T, 1, 8) == chunk_of(T, 1));
+  }
+}
+
+TEST_CASE("a checkpoint without the size of the head's chunks was written with the older default") {
+  const auto chunk_of = [](int V, Json written) {
+    TemporaryFolder folder;
+    Json state = Json::object();
+    state.set("ranks", 1).set("model", Json::object().set("vocab_size", V));
+    state.set("options", Json::object().set("head_chunk", written));
+    folder.write("manifest.json", "{}");
+    folder.write("state.json", state.dump(2));
+    Options options;
+    options.resume = folder.path();
+    return ResumePoint::find(options)->saved_options(1).get_int("head_chunk");
+  };
+  CHECK(chunk_of(128256, "auto") == 1024);
+  CHECK(chunk_of(256, "auto") == 8192);
+  CHECK(chunk_of(128256, 6144) == 6144);
 }

@@ -14,10 +14,10 @@ namespace fs = std::filesystem;
 namespace {
 
 // Orders to one process, its place among others, its machine: a resumed run does not take these over.
-constexpr const char* kNotSaved[] = {
-    "out",           "resume", "rendezvous",    "dry_run", "eval_only", "sample_only",  "consolidate",
-    "check_data",    "nodes",  "gpus_per_node", "gpu",     "trace",     "memory_limit", "host_memory_limit",
-    "tune_products", "tuning", "quiet"};
+constexpr const char* kNotSaved[] = {"out",           "resume",      "rendezvous", "dry_run",      "eval_only",
+                                     "sample_only",   "consolidate", "check_data", "nodes",        "gpus_per_node",
+                                     "gpu",           "trace",       "nvtx",       "memory_limit", "host_memory_limit",
+                                     "tune_products", "tuning",      "quiet"};
 // The number of ranks decides which values these may have.
 constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
                                           "tensor_parallel_overlap", "context_parallel_degree"};
@@ -39,6 +39,15 @@ bool is_empty_or_missing(const std::string& folder) {
 template <size_t N>
 bool is_one_of(const std::string& key, const char* const (&keys)[N]) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+}
+
+// Returns the options of a checkpoint's state. An older program wrote "auto" for --head-chunk, which then meant this.
+Json options_of(const Json& state) {
+  Json options = state.at("options");
+  const Json* chunk = options.find("head_chunk");
+  if (chunk && *chunk == Json("auto"))
+    options.set("head_chunk", state.at("model").get_int("vocab_size") > 4096 ? 1024 : 8192);
+  return options;
 }
 
 std::string spelled(std::string key) {
@@ -91,8 +100,9 @@ Json ResumePoint::saved_options(int ranks) const {
     try {
       const Json state = Json::read(path + "/state.json");
       const bool as_many = state.get_int("ranks") == ranks;
+      const Json options = options_of(state);
       Json saved = Json::object();
-      for (const auto& [key, value] : state.at("options").items())
+      for (const auto& [key, value] : options.items())
         if (as_many || !is_one_of(key, kArrangesRanks)) saved.set(key, value);
       return saved;
     } catch (const Error&) {  // open() reports why it is refused
@@ -182,7 +192,7 @@ Json resume_state(int64_t step, int ranks, const Options& options, const RunSett
   saved.set("seq_len", settings.T).set("global_batch", settings.G);
   saved.set("steps", settings.steps).set("train_tokens", "auto").set("epochs", "auto");
   saved.set("lr", settings.lr).set("warmup_steps", settings.warmup_steps);  // an automatic --min-lr follows from --lr
-  saved.set("val_every", settings.val_every);
+  saved.set("val_every", settings.val_every).set("head_chunk", settings.head_chunk);
   return Json::object()
       .set("step", step)
       .set("ranks", ranks)
@@ -216,8 +226,8 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
           "(scripts/consolidate, then --model)",
           path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   std::vector<std::string> changed;
-  const Json current = options_json(options);
-  for (const auto& [key, was] : state.at("options").items()) {
+  const Json current = options_json(options), before = options_of(state);
+  for (const auto& [key, was] : before.items()) {
     const Json* is = current.find(key);
     if (!is || *is == was) continue;
     const std::string text = format("--%s %s (was %s)", spelled(key).c_str(), is->dump().c_str(), was.dump().c_str());
