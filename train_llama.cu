@@ -12,6 +12,7 @@
 #include "llmc/base/options.h"
 #include "llmc/base/text.h"
 #include "llmc/comm/ranks.h"
+#include "llmc/device/range.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/banner.h"
@@ -96,6 +97,7 @@ std::string help() {
 
 // Trains, measures or samples, and returns the program's exit code.
 int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume) {
+  if (requested.nvtx) Range::turn_on();
   Setup setup(command_line, requested, ranks, resume);
   const Options& options = setup.options;
   const std::unique_ptr<Trainer> trainer = create_trainer(setup);

@@ -51,7 +51,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 }
 cudaStream_t cuda_stream(Stream&) { return nullptr; }
 cudaEvent_t cuda_event(Event&) { return nullptr; }
-RecordedWork::RecordedWork(const Work& work) : work_(work) {}
+RecordedWork::RecordedWork(const Work& work) : range_(work.name), work_(work) {}
 RecordedWork::~RecordedWork() = default;
 bool RecordedWork::executes() const { return true; }
 

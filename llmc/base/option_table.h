@@ -53,6 +53,7 @@
   X("Run", Count, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
   X("Run", Count, gpus_per_node, 8, "[1, 1024]", "of such a cluster", "nodes") \
   X("Run", Choice, gpu, "auto", "auto|A100|H100|H200|B200", "of such a cluster (auto: H100)", "nodes") \
+  X("Run", Switch, nvtx, false, "", "name steps, blocks and kernels for Nsight Systems", "gpu") \
   X("Run", Switch, quiet, false, "", "prints only warnings, errors, and what --sample-only or --eval-only found") \
   X("Run", Switch, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on", "trains") \
   X("Run", Text, trace, "", "FILE", "write the streams of the run's third step, or of --nodes' step, as a trace for Perfetto") \
@@ -95,7 +96,7 @@
   X("Precision", Switch, tune_products, false, "", "before training, time algorithms for each product of a step and take the fastest: tuning.json in the run's folder", "computes trains") \
   X("Precision", Text, tuning, "auto", "auto|none|FILE", "such a file of another run (auto: where a run goes on, what it was computed with)", "computes") \
   X("Precision", Choice, attention, "auto", "auto|plain|mma|hopper", "kernel of attention") \
-  X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once (rounded up to 128)") \
+  X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once, rounded up to 128 (auto: 4096 to 8192, as the micro-batch divides)") \
   \
   X("Memory", Choice, plan, "as-asked", "as-asked|auto", "auto: of recompute, offload and micro-batch what was not asked for, so that the run fits and its predicted speed is highest", "trains") \
   X("Memory", Text, memory_limit, "", "SIZE", "of a rank's device, as 70GiB (none: what it has free)") \

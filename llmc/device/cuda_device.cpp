@@ -13,6 +13,7 @@
 #include "llmc/device/cuda_stream.h"
 #include "llmc/device/gpu_choice.h"
 #include "llmc/device/known_devices.h"
+#include "llmc/device/numa.h"
 
 int Device::count() {
   int count = 0;
@@ -48,6 +49,9 @@ Device::Device(int local_rank, CpuBackend) : state_(new State) {
   size_t total_bytes;
   CUDA_CHECK(cudaMemGetInfo(&info.free_bytes, &total_bytes));
   info.shared_bytes_per_block = properties.sharedMemPerBlockOptin;
+  const int node = numa_node_of(format("%04x:%02x:%02x.0", unsigned(properties.pciDomainID),
+                                       unsigned(properties.pciBusID), unsigned(properties.pciDeviceID)));
+  if (bind_to_numa_node(node)) info.numa_node = node;  // before any memory is pinned, or a thread begins
   set_known_rates(info);
 }
 
@@ -72,7 +76,7 @@ void Device::record_to(Record* record) {
   if (record) record->streams = state_->stream_names;
 }
 
-RecordedWork::RecordedWork(const Work& work) : work_(work) {
+RecordedWork::RecordedWork(const Work& work) : range_(work.name), work_(work) {
   Device::State& device = work.stream.device().state();
   if (!device.record) return;
   device.record->entries.push_back(entry_of(work, work.stream.state().number));

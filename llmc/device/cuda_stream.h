@@ -4,12 +4,13 @@
 #include <cuda_runtime.h>
 
 #include "llmc/device/device.h"
+#include "llmc/device/range.h"
 
 cudaStream_t cuda_stream(Stream& stream);
 cudaEvent_t cuda_event(Event& event);
 
-// Lives while a piece of work is enqueued. If the device records, the constructor adds the work to the record. On a
-// device that executes, one CUDA event before the work and one after it measure when it ran.
+// Lives while a piece of work is enqueued, in a Range of its name. If the device records, the constructor adds the work
+// to the record. On a device that executes, one CUDA event before the work and one after it measure when it ran.
 class RecordedWork {
  public:
   explicit RecordedWork(const Work& work);
@@ -18,5 +19,6 @@ class RecordedWork {
   bool executes() const;  // false: the device is modelled, so nothing may be enqueued
 
  private:
+  const Range range_;
   const Work work_;
 };

@@ -23,6 +23,7 @@ struct Record;
 struct DeviceInfo {
   std::string name;            // "NVIDIA H200", "CPU (2 threads)"
   std::string uuid;            // of the GPU, "GPU-8a6e…"; "" if it is not known
+  int numa_node = -1;          // of the GPU, to whose CPUs this process is bound; -1: to none
   bool gpu = false;            // false: the CPU backend
   int compute_capability = 0;  // 90 for Hopper; 0 in the CPU backend
   int multiprocessors = 1;

@@ -17,7 +17,8 @@ void print_machine(Setup& setup) {
   Console& console = setup.console;
   const RunSettings& settings = setup.settings;
   const DeviceInfo& info = setup.device.info();
-  console.item("device", info.gpu ? info.name : info.name + ": a GPU's kernels, executed by the CPU");
+  const std::string bound = info.numa_node >= 0 ? format(", with the CPUs of its NUMA node %d", info.numa_node) : "";
+  console.item("device", info.gpu ? info.name + bound : info.name + ": a GPU's kernels, executed by the CPU");
   if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
     console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
   console.item("products", describe_products(setup.tuning));

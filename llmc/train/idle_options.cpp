@@ -31,6 +31,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"falling", s.schedule != Schedule::kConstant, "--schedule is constant"},
       {"fp8", s.fp8.on(), "--fp8 is off"},
       {"fp8-gather", o.fp8_all_gather, "--fp8-all-gather is off"},
+      {"gpu", run.device.gpu, "Nsight Systems is for GPUs"},
       {"tf32", run.device.gpu && s.dtype == DType::fp32, run.device.gpu ? "products are bf16" : "a CPU has none"},
       {"recompute", o.recompute != "none", "--recompute is none"},
       {"offload", o.activation_offload != "none", "--activation-offload is none"},
