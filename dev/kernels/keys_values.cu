@@ -91,7 +91,7 @@ void bench_type(Bencher& bencher) {
 void check(Checker& checker) {
   OtherSchedules orders;
   for (const Shape& s : {Shape{1, 1, 1, 16}, Shape{7, 3, 1, 24}, Shape{33, 4, 2, 64}, Shape{65, 8, 8, 128},
-                         Shape{300, 2, 1, 8}, Shape{5, 1, 3, 256}}) {
+                         Shape{300, 2, 1, 8}, Shape{5, 1, 3, 256}, Shape{3, 2, 2, 1048}}) {
     check_shape<float>(checker, orders, s);
     check_shape<bf16>(checker, orders, s);
   }

@@ -113,15 +113,18 @@ Alone train_alone(World& world, World& alone_world, const Model& model) {
 
 struct Way {
   int tensor, context, stage, hybrid, micro_steps;
+  int context_heads;  // 1: one after the other; 0: as the program chooses, which is all of so few
 };
 
 void compare(World& world, const Model& model, const Alone& alone, const Way& way) {
   const Mesh mesh = world.mesh(way.tensor, way.context, way.hybrid);
   const int mine = kSequences / mesh.data_ranks(), B = mine / way.micro_steps;
-  const Trained run =
-      train(world, model, settings_of(B, way.micro_steps, way.stage), mesh, sequences(mine * mesh.data_rank(), mine));
-  const std::string name = format("%s, %s, stage %d, %d micro-batch(es)", model.name.c_str(),
-                                  mesh.description().c_str(), way.stage, way.micro_steps);
+  TrainerSettings settings = settings_of(B, way.micro_steps, way.stage);
+  settings.context_heads = way.context_heads;
+  const Trained run = train(world, model, settings, mesh, sequences(mine * mesh.data_rank(), mine));
+  const std::string name =
+      format("%s, %s%s, stage %d, %d micro-batch(es)", model.name.c_str(), mesh.description().c_str(),
+             way.context_heads ? " head by head" : "", way.stage, way.micro_steps);
   const double first = std::fabs(run.losses[0] / alone.run.losses[0] - 1),
                norm = std::fabs(double(run.norms[0]) / double(alone.run.norms[0]) - 1),
                curve = largest_difference(run.losses, alone.run.losses);
@@ -155,7 +158,7 @@ std::vector<Way> ways(int ranks, bool every) {
           const int data = ranks / tensor / context;
           if (data * context == 1 && stage > 0) continue;
           for (int hybrid = 0; hybrid <= (every && data > 2 ? 2 : 0); hybrid += 2)
-            all.push_back({tensor, context, stage, hybrid, micro_steps});
+            all.push_back({tensor, context, stage, hybrid, micro_steps, context > 1 && stage == 0 ? 1 : 0});
         }
   return all;
 }

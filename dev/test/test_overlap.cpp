@@ -37,6 +37,7 @@ Record recorded(const Case& c) {
   settings.dtype = DType::bf16, settings.B = 1, settings.T = 8192, settings.tensor_chunks = kChunks;
   settings.tensor_sums = c.sums;
   settings.head_chunk = settings.T / c.context / kHeadChunks;
+  settings.context_heads = 1;  // more gathers, and more waits that could be forgotten
   if (c.fp8) {
     Fp8Choice choice;
     choice.recipe = "tensorwise";

@@ -68,6 +68,7 @@ ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
   ReplayRates rates{};
   rates.name = name;
   rates.memory_bytes = kMemoryPart * device.memory_bytes_per_second;
+  rates.multiprocessors = device.multiprocessors;
   rates.bytes_source = kBytesSource;
   const Links& links = *std::find_if(std::begin(kLinks), std::end(kLinks), [&](const Links& l) {
     return l.compute_capability == device.compute_capability || l.compute_capability == 0;

@@ -38,6 +38,7 @@ struct ReplayRates {
   std::vector<Rate> compute;     // the first that matches a piece of work counts
   double memory_bytes;           // per second, read plus written
   double kernel_seconds = 2e-6;  // the shortest time of a kernel
+  int multiprocessors = 1;       // attention with fewer blocks than these has a part of its rate
   int ranks_per_node = 8;
   double node_bytes = 360e9;          // per second that a rank sends within a node
   double network_bytes = 40e9;        // per second that a rank sends to other nodes

@@ -49,6 +49,14 @@ Way way_of(const std::vector<int>& ranks, const ReplayRates& rates) {
 
 double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(count))) : 0; }
 
+// The time that the operations take. A multiprocessor has one block of attention.
+double computing_seconds(const Record::Entry& work, const ReplayRates& rates) {
+  if (work.flops <= 0) return 0;
+  const double seconds = counted_flops(work) / rates.flops(work.rate, work.head_size);
+  const double blocks = double(work.shape.grid[0]) * work.shape.grid[1] * work.shape.grid[2];
+  return work.head_size && blocks > 0 ? seconds * std::max(1.0, rates.multiprocessors / blocks) : seconds;
+}
+
 }  // namespace
 
 // A collective whose result is the same on every rank goes along a tree, as NCCL's all_reduce can. all_gather and
@@ -56,8 +64,7 @@ double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(c
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
-    return std::max({rates.kernel_seconds, double(work.bytes()) / rates.memory_bytes,
-                     work.flops > 0 ? counted_flops(work) / rates.flops(work.rate, work.head_size) : 0});
+    return std::max({rates.kernel_seconds, double(work.bytes()) / rates.memory_bytes, computing_seconds(work, rates)});
   const Way way = way_of(work.ranks, rates);
   const double node_hops = work.tree ? log2_hops(way.in_node) : double(work.ranks.size() - way.nodes),
                network_hops = work.tree ? log2_hops(way.nodes) : double(way.nodes - 1);

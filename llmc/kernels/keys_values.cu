@@ -14,25 +14,28 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWidth = 8;  // elements that a thread moves
 
-// A block moves blockDim.y tokens of head blockIdx.y. Thread x moves piece x of the token's key and value.
+// A block moves blockDim.y tokens of head blockIdx.y. Thread x moves pieces x, x + blockDim.x, … of the token's key and
+// value.
 template <class T, bool kToHeads>
 __global__ void __launch_bounds__(kThreads)
     keys_values_kernel(T* __restrict__ to, const T* __restrict__ from, int64_t stride, int N, int NKV, int HD) {
-  const int token = blockIdx.x * blockDim.y + threadIdx.y, head = blockIdx.y, i = threadIdx.x * kWidth;
+  const int token = blockIdx.x * blockDim.y + threadIdx.y, head = blockIdx.y;
   if (token >= N) return;
-  const int column = i < HD ? head * HD + i : (NKV + head) * HD + i - HD;
-  const size_t by_row = size_t(token) * size_t(stride) + size_t(column);
-  const size_t by_head = (size_t(head) * N + token) * 2 * HD + i;
   using Piece = Vector<T, kWidth>;
-  *reinterpret_cast<Piece*>(to + (kToHeads ? by_head : by_row)) =
-      *reinterpret_cast<const Piece*>(from + (kToHeads ? by_row : by_head));
+  for (int i = threadIdx.x * kWidth; i < 2 * HD; i += blockDim.x * kWidth) {
+    const int column = i < HD ? head * HD + i : (NKV + head) * HD + i - HD;
+    const size_t by_row = size_t(token) * size_t(stride) + size_t(column);
+    const size_t by_head = (size_t(head) * N + token) * 2 * HD + i;
+    *reinterpret_cast<Piece*>(to + (kToHeads ? by_head : by_row)) =
+        *reinterpret_cast<const Piece*>(from + (kToHeads ? by_row : by_head));
+  }
 }
 
 template <bool kToHeads>
 void move(Stream& stream, const char* who, const Tensor& by_head, const Tensor& rows) {
   require_tensor(who, "by_head", by_head, by_head.type, {-1, -1, 2, -1});
   const int64_t NKV = by_head.shape[0], N = by_head.shape[1], HD = by_head.shape[3];
-  REQUIRE(N > 0 && N <= INT_MAX && NKV > 0 && NKV < (1 << 16) && HD > 0 && HD % 8 == 0 && HD <= kThreads * kWidth / 2,
+  REQUIRE(N > 0 && N <= INT_MAX && NKV > 0 && NKV < (1 << 16) && HD > 0 && HD % 8 == 0 && HD <= (1 << 20),
           "%s: by_head is %s\n  expected (NKV, N, 2, HD) with at least one head and one token, and HD in steps of 8",
           who, by_head.text().c_str());
   require_view(who, "rows", rows, by_head.type, {N, 2 * NKV * HD});
@@ -44,7 +47,7 @@ void move(Stream& stream, const char* who, const Tensor& by_head, const Tensor& 
     REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "%s: the buffer at %p is not 16-byte aligned", who, data);
   require_apart(who, "by_head", by_head, "rows", rows);
   const Tensor &to = kToHeads ? by_head : rows, &from = kToHeads ? rows : by_head;
-  const int pieces = 2 * int(HD) / kWidth;
+  const int pieces = std::min(2 * int(HD) / kWidth, kThreads);
   const dim3 block(pieces, std::max(kThreads / pieces, 1));
   with_type(who, rows.type, [&](auto number) {
     using T = decltype(number);

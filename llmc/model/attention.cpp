@@ -25,15 +25,15 @@ QkvHeads qkv_heads(const Pass& pass, const Tensor& qkv) {
   return {heads(0, NH), heads(NH, NKV), heads(NH + NKV, NKV)};
 }
 
-// The views of one head's calls under context parallelism. This rank's rows are (2, B, chunk); its pass counts 2 B as
-// B.
+// The views of the calls under context parallelism, each of a group of key/value heads and their query heads. This
+// rank's rows are (2, B, chunk); its pass counts 2 B as B.
 struct SharedHeads {
   const Pass& pass;
   const int layer;
   ContextParallel& ranks = *pass.context_parallel;
   const ContextBuffers& buffers = pass.context_buffers;
-  // G: query heads per key/value head.
-  const int NKV = pass.config.NKV, HD = pass.config.HD, G = pass.config.NH / NKV;
+  const int NKV = pass.config.NKV, HD = pass.config.HD, H = buffers.heads, groups = NKV / H;
+  const int G = pass.config.NH / groups;  // query heads of a group
   const int B = pass.B / 2, chunk = pass.T, T_all = chunk * ranks.part().multiple();
 
   // A call has the queries of one half and all keys up to the last query's position.
@@ -44,83 +44,94 @@ struct SharedHeads {
     return options;
   }
   int keys(int half) const { return ranks.part().first(half, T_all) + chunk; }
-  // Returns the head's queries of one half (B, chunk, G, HD), in rows that begin with the query heads.
-  Tensor queries(const Tensor& rows, int head, int half) const {
-    return rows.rows(half * B * chunk, B * chunk).columns(head * G * HD, G * HD).heads(B, HD);
+  // Returns the group's queries of one half (B, chunk, G, HD), in rows that begin with the query heads.
+  Tensor queries(const Tensor& rows, int group, int half) const {
+    return rows.rows(half * B * chunk, B * chunk).columns(group * G * HD, G * HD).heads(B, HD);
   }
-  // Returns the keys (from column 0) or values (from column HD) of a call, (B, keys, 1, HD).
+  // Returns the keys or values of a call, (B, keys, H, HD).
+  Tensor seen_keys(const Tensor& gathered, int half) const { return seen(gathered, 0, half); }
+  Tensor seen_values(const Tensor& gathered, int half) const { return seen(gathered, H * HD, half); }
   Tensor seen(const Tensor& gathered, int column, int half) const {
-    return gathered.columns(column, HD).heads(B, HD).slice(1, 0, keys(half));
+    return gathered.columns(column, H * HD).heads(B, HD).slice(1, 0, keys(half));
   }
-  Tensor lse(const Tensor& all, int head, int half) const {
-    return all.first({2 * NKV, B, G, chunk}).at(2 * head + half);
+  Tensor lse(const Tensor& all, int group, int half) const {
+    return all.first({2 * groups, B, G, chunk}).at(2 * group + half);
   }
 
-  // This rank's keys and values of all heads (NKV, N, 2, HD), and of one head (N, 2 HD).
-  Tensor own() const { return buffers.own.first({NKV, pass.N, 2, HD}); }
-  Tensor own(int head) const { return own().at(head).first({pass.N, 2 * HD}); }
-  // The keys and values of whole sequences (B T, 2 HD), and their gradients.
-  Tensor all(int head) const { return buffers.all[head % kContextSlots].first({B * T_all, 2 * HD}); }
-  Tensor dall(int head) const { return buffers.dall[head % kContextSlots].first({B * T_all, 2 * HD}); }
+  // This rank's keys and values of all groups (groups, N, 2, H HD), and of one (N, 2 H HD).
+  Tensor own() const { return buffers.own.first({groups, pass.N, 2, H * HD}); }
+  Tensor own(int group) const { return own().at(group).first({pass.N, 2 * H * HD}); }
+  // The keys and values of whole sequences (B T, 2 H HD), and their gradients.
+  Tensor all(int group) const { return buffers.all[group % kContextSlots].first({B * T_all, 2 * H * HD}); }
+  Tensor dall(int group) const { return buffers.dall[group % kContextSlots].first({B * T_all, 2 * H * HD}); }
 
-  void gather(int head) const { ranks.all_gather(all(head), own(head), head % kContextSlots, B); }
-  // Arranges this rank's keys and values by head, and starts the all-gather of the first kContextSlots heads.
+  void gather(int group) const { ranks.all_gather(all(group), own(group), group % kContextSlots, B); }
+  // Arranges this rank's keys and values by group, and starts the all-gather of the first kContextSlots groups.
   void start(const Tensor& qkv) const {
-    keys_values_by_head(pass.stream, own(), qkv.columns(NKV * G * HD, 2 * NKV * HD));
+    keys_values_by_head(pass.stream, own(), qkv.columns(groups * G * HD, 2 * NKV * HD));
     ranks.follow(pass.stream);
-    for (int head = 0; head < std::min(kContextSlots, NKV); ++head) gather(head);
+    for (int group = 0; group < std::min(kContextSlots, groups); ++group) gather(group);
   }
-  // Call this when compute is done with the head's keys and values: it starts the next gather into their slot.
-  void next(int head) const {
-    if (head + kContextSlots >= NKV) return;
+  // Call this when compute is done with the group's keys and values: it starts the next gather into their slot.
+  void next(int group) const {
+    if (group + kContextSlots >= groups) return;
     ranks.follow(pass.stream);
-    gather(head + kContextSlots);
+    gather(group + kContextSlots);
   }
 };
 
 void shared_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
   const SharedHeads heads{pass, layer};
   heads.start(qkv);
-  for (int head = 0; head < heads.NKV; ++head) {
-    heads.ranks.await_gathered(pass.stream, head % kContextSlots);
-    const Tensor gathered = heads.all(head);
+  for (int group = 0; group < heads.groups; ++group) {
+    heads.ranks.await_gathered(pass.stream, group % kContextSlots);
+    const Tensor gathered = heads.all(group);
     for (const int half : {0, 1})
-      attention_forward(pass.stream, heads.queries(out, head, half), heads.lse(lse, head, half),
-                        heads.queries(qkv, head, half), heads.seen(gathered, 0, half),
-                        heads.seen(gathered, heads.HD, half), heads.options(half), amax);
-    heads.next(head);
+      attention_forward(pass.stream, heads.queries(out, group, half), heads.lse(lse, group, half),
+                        heads.queries(qkv, group, half), heads.seen_keys(gathered, half),
+                        heads.seen_values(gathered, half), heads.options(half), amax);
+    heads.next(group);
   }
 }
 
 void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta_scratch, const Tensor& dout,
                      const Tensor& out, const Tensor& lse, const Tensor& qkv) {
   const SharedHeads heads{pass, layer};
-  const int B = heads.B, HD = heads.HD, T_all = heads.T_all;
+  const int B = heads.B, T_all = heads.T_all;
   const Tensor delta = delta_scratch.first({B, heads.G, heads.chunk});
-  for (int head = 0; head < heads.NKV; ++head) {
+  for (int group = 0; group < heads.groups; ++group) {
     // This also waits until the last gradients in this slot have been summed: the same stream sums and gathers.
-    heads.ranks.await_gathered(pass.stream, head % kContextSlots);
-    const Tensor gathered = heads.all(head), dgathered = heads.dall(head);
+    heads.ranks.await_gathered(pass.stream, group % kContextSlots);
+    const Tensor gathered = heads.all(group), dgathered = heads.dall(group);
     // The later chunk goes first. It sees all keys that the earlier chunk sees, so it sets their gradients and the
     // earlier chunk adds to them. Keys behind the later chunk get no gradient from this rank, so theirs are cleared.
     for (const int half : {1, 0}) {
       const int keys = heads.keys(half);
-      attention_backward(pass.stream, heads.queries(dqkv, head, half), heads.seen(dgathered, 0, half),
-                         heads.seen(dgathered, HD, half), delta, heads.queries(dout, head, half),
-                         heads.queries(out, head, half), heads.lse(lse, head, half), heads.queries(qkv, head, half),
-                         heads.seen(gathered, 0, half), heads.seen(gathered, HD, half), heads.options(half),
+      attention_backward(pass.stream, heads.queries(dqkv, group, half), heads.seen_keys(dgathered, half),
+                         heads.seen_values(dgathered, half), delta, heads.queries(dout, group, half),
+                         heads.queries(out, group, half), heads.lse(lse, group, half), heads.queries(qkv, group, half),
+                         heads.seen_keys(gathered, half), heads.seen_values(gathered, half), heads.options(half),
                          {false, half == 0});
       if (half == 1 && keys < T_all)
         for (int b = 0; b < B; ++b) clear(pass.stream, dgathered.rows(b * T_all + keys, T_all - keys));
     }
-    heads.ranks.reduce_scatter(pass.stream, heads.own(head), dgathered, B);
-    heads.next(head);
+    heads.ranks.reduce_scatter(pass.stream, heads.own(group), dgathered, B);
+    heads.next(group);
   }
   heads.ranks.await_scattered(pass.stream);
-  keys_values_by_row(pass.stream, dqkv.columns(heads.NKV * heads.G * HD, 2 * heads.NKV * HD), heads.own());
+  keys_values_by_row(pass.stream, dqkv.columns(heads.groups * heads.G * heads.HD, 2 * heads.NKV * heads.HD),
+                     heads.own());
 }
 
 }  // namespace
+
+int context_heads(const ModelConfig& config, int B, int chunk) {
+  constexpr int kQueries = 128, kMultiprocessors = 132;  // of a block of attention; of an H100
+  const int64_t blocks = int64_t((chunk + kQueries - 1) / kQueries) * B * (config.NH / config.NKV);
+  int heads = 1;
+  while (heads < config.NKV && (config.NKV % heads || blocks * heads < kMultiprocessors)) ++heads;
+  return heads;
+}
 
 void attention_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv,
                        float* amax) {

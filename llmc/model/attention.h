@@ -1,9 +1,9 @@
 // A block's attention: this rank's queries against the keys of whole sequences, wherever these are.
 //
-// Under context parallelism (context_parallel.h) key and value heads are processed one after the other. For each of
-// them the kernel is called twice, once for each of this rank's two chunks of queries. A call sees the keys of the
-// whole sequence up to the chunk's last position, so no softmax is joined from parts: one rank computes all sums of a
-// query.
+// Under context parallelism (context_parallel.h) a few key/value heads are gathered and processed at a time. For each
+// such group the kernel is called twice, once for each of this rank's two chunks of queries. A call sees the keys of
+// the whole sequence up to the chunk's last position, so no softmax is joined from parts: one rank computes all sums of
+// a query.
 #pragma once
 
 #include "llmc/model/pass.h"
@@ -21,8 +21,12 @@ void attention_prefetch(const Pass& pass, int layer, const Tensor& qkv);
 // attention_delta_size() elements.
 void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
                         const Tensor& out, const Tensor& lse, const Tensor& qkv);
-// For a pass of N tokens. `shared`: ranks share sequences. Then one call of the kernel handles one key/value head and
-// one of two chunks, so it needs 1 / (2 NKV) of the memory.
-inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, bool shared) {
-  return N * config.NH / (shared ? 2 * config.NKV : 1);
+// For a pass of N tokens. `heads`: context_heads() if ranks share sequences. Then one call of the kernel handles so
+// many key/value heads and one of two chunks, so it needs less memory. Else 0.
+inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, int heads) {
+  return heads ? N * config.NH / config.NKV * heads / 2 : N * config.NH;
 }
+// Returns the number of key/value heads of a group: the fewest, a divisor of all, whose forward has a block for each
+// multiprocessor of an H100, where B sequences have chunks of `chunk` tokens. More would take memory and leave less to
+// gather beside attention. It does not depend on the device, so that a plan is the same everywhere.
+int context_heads(const ModelConfig& config, int B, int chunk);

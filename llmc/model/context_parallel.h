@@ -1,8 +1,8 @@
 // The ranks that share sequences (context_part.h). Each rank computes everything for its own tokens, and needs only the
-// keys and values of the other ranks' tokens. These are gathered head by head on a stream of their own, the next head's
-// while attention runs on this head's (Llama team 2024: an all-gather, no ring). Backward gathers them again. Each rank
-// then has the gradients of a head's keys and values from its own queries; they are summed over the ranks while the
-// next head's are computed.
+// keys and values of the other ranks' tokens. These are gathered on a stream of their own, a group of heads at a time,
+// the next group's while attention runs on this group's (Llama team 2024: an all-gather, no ring). Backward gathers
+// them again. Each rank then has the gradients of a group's keys and values from its own queries; they are summed over
+// the ranks while the next group's are computed.
 //
 // Two communicators span the same ranks, one in ascending and one in descending order. One gathers the earlier chunks
 // and the other the later chunks, so that both lie in the order of the sequence. Each query therefore sees its keys in
@@ -13,13 +13,15 @@
 #include "llmc/device/tensor.h"
 #include "llmc/model/context_part.h"
 
-constexpr int kContextSlots = 2;  // heads whose gathered keys and values are in memory at once
+constexpr int kContextSlots = 2;  // groups whose gathered keys and values are in memory at once
 
-// Buffers of this rank, for the largest micro-batch. The key and the value of a head lie side by side (keys_values.h).
+// Buffers of this rank, for the largest micro-batch. The keys and the values of a group lie side by side
+// (keys_values.h).
 struct ContextBuffers {
-  Tensor own;                  // (NKV, 2, B, T / (2 degree), 2, HD) of its tokens; in backward then their gradients
-  Tensor all[kContextSlots];   // (B, T, 2, HD) of one head
-  Tensor dall[kContextSlots];  // (B, T, 2, HD), backward: gradients from this rank's queries
+  int heads = 0;  // key/value heads of a group: H
+  Tensor own;     // (NKV / H, 2, B, T / (2 degree), 2, H HD) of its tokens; in backward then their gradients
+  Tensor all[kContextSlots];   // (B, T, 2, H HD) of one group
+  Tensor dall[kContextSlots];  // (B, T, 2, H HD), backward: gradients from this rank's queries
 };
 
 class ContextParallel {

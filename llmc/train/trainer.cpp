@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "llmc/base/error.h"
+#include "llmc/device/range.h"
 #include "llmc/kernels/classifier.h"
 #include "llmc/kernels/tuning.h"
 #include "llmc/memory/reserve.h"
@@ -93,7 +94,7 @@ TransformerSettings Trainer::transformer_settings() const {
   if (tensor_) s.tensor_parallel = &tensor_->parallel;
   const int each = whole_config_.vocabulary_part(split_.degree);
   s.vocabulary = {split_.rank * each, config_.V, whole_config_.V, each};
-  if (context_) s.context_parallel = &context_->parallel;
+  if (context_) s.context_parallel = &context_->parallel, s.context_heads = settings_.context_heads;
   s.sequence_group = groups_.sequence_group.get();
   return s;
 }
@@ -126,6 +127,7 @@ void Trainer::enqueue_step(const StepInput& input) {
   REQUIRE(!graph_ || input.no_graph || !device_.records(),
           "step %lld is recorded here, and other ranks may launch theirs as a whole: all must enqueue it no_graph",
           (long long)input.step + 1);
+  const Range range("step %lld", input.step + 1);
   const StepForm form{int(input.inputs.size() / micro_tokens), !input.positions.empty()};
   device_.begin_step();
   begin_step(input);
@@ -165,6 +167,7 @@ void Trainer::enqueue_work(StepForm form, bool captured) {
   for (int k = 0; k < form.micro_steps; ++k)
     transformer_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, states_.on_device(), *gradients_,
                                   k == 0, k + 1 == form.micro_steps);
+  const Range range("optimizer");
   start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
   if (scales_) scales_->start_all_reduce();  // after the sum, which waits for compute
   gradients_->finish_step();                 // waits for all that was started on the reduce stream

@@ -25,6 +25,7 @@ struct TrainerSettings {
   StateSettings state;               // types and memory of master weights and moments
   uint64_t seed = 0;                 // for stochastic rounding
   int micro_steps = 1;               // most micro-batches per step
+  int context_heads = 0;             // key/value heads that context parallelism gathers together; 0: as it chooses
   int tensor_chunks = 1;             // pieces in which tensor parallelism sends rows, beside the products
   DType tensor_sums = DType::fp32;   // of partial sums between tensor-parallel ranks
   bool graphs = false;               // captures a step once as a CUDA graph, and then launches the graph

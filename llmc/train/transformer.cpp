@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "llmc/base/error.h"
+#include "llmc/device/range.h"
 #include "llmc/kernels/embedding.h"
 #include "llmc/kernels/qk_norm_rope.h"
 #include "llmc/kernels/rmsnorm.h"
@@ -66,8 +67,7 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
   for (int layer = 0; layer < config_.L; ++layer) wide = wide || !fp8_.quantizes(layer, Product::gate_up);
   if (wide) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
   scratch_.dresidual = add("dresidual", type, {R, C});
-  scratch_.attention_delta =
-      add("attention delta", DType::fp32, {attention_delta_size(config_, N, settings_.context_parallel != nullptr)});
+  scratch_.attention_delta = add("attention delta", DType::fp32, {attention_delta_size(config_, N, context_heads())});
   scratch_.norm_partials = add("norm partials", DType::fp32, {rmsnorm_backward_scratch(int(R), config_.C)});
 }
 
@@ -100,15 +100,22 @@ void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
 }
 
 void Transformer::plan_context_parallel(MemoryPlan& plan) {
-  const int64_t head = 2 * config_.HD, all = int64_t(settings_.B) * settings_.T;
+  const int64_t group = int64_t(2) * context_heads() * config_.HD, all = int64_t(settings_.B) * settings_.T;
   const auto add = [&](const char* name, TensorShape shape) {
     return plan.add(Segment::symmetric, "context parallelism", name, settings_.type, shape);
   };
-  own_keys_values_ = add("keys and values", {config_.NKV, settings_.tokens(), head});
-  for (int slot = 0; slot < std::min(kContextSlots, config_.NKV); ++slot) {
-    keys_values_[slot] = add("all keys and values of a head", {all, head});
-    if (settings_.policy) dkeys_values_[slot] = add("gradients of a head", {all, head});
+  own_keys_values_ = add("keys and values", {settings_.tokens(), 2 * config_.kv_width()});
+  for (int slot = 0; slot < std::min(kContextSlots, config_.NKV / context_heads()); ++slot) {
+    keys_values_[slot] = add("all keys and values of some heads", {all, group});
+    if (settings_.policy) dkeys_values_[slot] = add("gradients of some heads", {all, group});
   }
+}
+
+// Returns the key/value heads whose attention is computed together; 0 if this rank has whole sequences.
+int Transformer::context_heads() const {
+  if (!settings_.context_parallel) return 0;
+  if (settings_.context_heads) return settings_.context_heads;
+  return ::context_heads(config_, settings_.B, settings_.part().chunk(settings_.T));
 }
 
 void Transformer::prepare(Matmul& matmul) {
@@ -143,7 +150,7 @@ Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
   if (settings_.context_parallel) {
     pass.B = 2 * B, pass.T = settings_.part().chunk(seq_len);
     pass.context_parallel = settings_.context_parallel;
-    pass.context_buffers.own = own_keys_values_;
+    pass.context_buffers.heads = context_heads(), pass.context_buffers.own = own_keys_values_;
     for (int slot = 0; slot < kContextSlots; ++slot)
       pass.context_buffers.all[slot] = keys_values_[slot], pass.context_buffers.dall[slot] = dkeys_values_[slot];
   }
@@ -223,6 +230,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   if (scales_) scales_->begin_pass(training);
   const std::optional<Fp8Pass> fp8 = fp8_pass();
   const Pass pass = make_pass(batch, B, seq_len, past, training, fp8 ? &*fp8 : nullptr);
+  const Range range("forward");
   tokens_ = pass.N;
   const int embedding = layout_.embedding_unit();
 
@@ -236,6 +244,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   const Tensor delta = scratch_.delta->rows(0, pass.R);
   Tensor middle;  // of the previous block
   for (int layer = 0; layer < L; ++layer) {
+    const Range of_block("block %lld", layer);
     if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     if (layer) activations_.begin_forward(layer, training);
     const Block block(pass, layer, block_tensors(layer), block_scratch());
@@ -310,6 +319,7 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
                                    bool first, bool last) {
   REQUIRE(settings_.policy, "a backward pass was asked for, and only forward passes were planned");
   forward_from(batch, B, seq_len, 0, true);
+  const Range range("backward");
   const std::optional<Fp8Pass> fp8 = fp8_pass();
   Pass pass = make_pass(batch, B, seq_len, 0, true, fp8 ? &*fp8 : nullptr);
   const int embedding = layout_.embedding_unit();
@@ -330,6 +340,7 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
   release_head();
   gradients.reduce(layout_.head_unit());
   for (int layer = L - 1; layer >= 0; --layer) {
+    const Range of_block("block %lld", layer);
     if (layer >= ahead) parameters_.gather(layout_.block_unit(layer - ahead));
     backward_block(pass, layer, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
     parameters_.release(layout_.block_unit(layer));
@@ -347,6 +358,7 @@ void Transformer::backward_block(const Pass& pass, int layer, GradientStore& gra
   if (const Recompute level = activations_.recompute(layer); level != Recompute::none) {
     Pass again = pass;
     again.recomputing = true;
+    const Range range("recompute");
     Block(again, layer, tensors, block_scratch()).recompute(level);
   }
   const int unit = layout_.block_unit(layer);

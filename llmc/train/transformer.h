@@ -24,6 +24,7 @@ struct TransformerSettings {
   TensorParallel* tensor_parallel = nullptr;    // null: this rank computes all of each product
   VocabularyPart vocabulary = {};               // this rank's part
   ContextParallel* context_parallel = nullptr;  // null: this rank has all of each sequence
+  int context_heads = 0;                        // key/value heads whose attention it computes together; 0: chosen here
   Communicator* sequence_group = nullptr;       // ranks that compute the same sequences; null: this rank alone
 
   ContextPart part() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
@@ -94,6 +95,7 @@ class Transformer {
   void backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual, const float* amax,
                       float* amax_before);
   BlockScratch block_scratch() const;
+  int context_heads() const;
   Head make_head(const Pass& pass, GradientStore* gradients);
   Tensor embedding_gradient(GradientStore& gradients) const;
 
