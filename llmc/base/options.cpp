@@ -473,12 +473,11 @@ Json options_json(const Options& options) {
 
 std::string options_help(const std::string& program) {
   constexpr size_t kColumn = 32, kWidth = 100;
-  std::string text =
-      "Usage: " + program +
-      " [--name value | --name=value] ...\n\n"
-      "Trains Llama, Mistral, Qwen and OLMo models. Alone it trains a tiny one on the bundled text.\n"
-      "In names _ equals -. A switch alone means on. Where the default is auto, the program chooses\n"
-      "and says why.\n";
+  std::string text = "Usage: " + program +
+                     " [--name value | --name=value] ...\n\n"
+                     "Trains Llama, Mistral, Qwen and OLMo models. Alone it trains a tiny one on the bundled text.\n"
+                     "In names _ equals -. A switch alone means on. Where the default is auto, the program chooses\n"
+                     "and says why.\n";
   std::string group;
   for (const OptionInfo& info : table()) {
     if (group != info.group) text += "\n" + (group = info.group) + "\n";
