@@ -54,8 +54,8 @@ MEMORY = {name: Hot(1, loop) for name, loop in (
     ("global_norm: squares_kernel", "L"), ("quantize: amax_kernel<PlainSource, 8>", "L"),
     ("quantize: quantize_kernel<PlainSource, 8>", "L"), ("quantize: quantize_kernel<RmsnormSource, 8>", "L"),
     ("quantize: quantize_kernel<SwigluSource, 8>", "L"), ("quantize: transpose_kernel", ""),
-    ("rmsnorm_wide: rmsnorm_wide_backward_kernel<bf16, 1>", ""),
-    ("rmsnorm_wide: rmsnorm_wide_forward_kernel<bf16, 1, 1>", ""), ("rope: rope_kernel<bf16, 8, false>", "LS"),
+    ("rmsnorm: rmsnorm_backward_kernel<bf16, 8, 1>", ""),
+    ("rmsnorm: rmsnorm_forward_kernel<bf16, 8, 1, 1>", ""), ("rope: rope_kernel<bf16, 8, false>", "LS"),
     ("swiglu: swiglu_backward_kernel<bf16, 8>", "LS"), ("swiglu: swiglu_forward_kernel<bf16, 8>", "LS"))}
 HOT = {"sm_90a": HOPPER | MEMORY, "sm_80": MMA}
 

@@ -272,18 +272,20 @@ void check(Checker& checker) {
     check_shape<float>(checker, orders, N, C);
     check_shape<bf16>(checker, orders, N, C);
   }
-  // Long rows with a block each, as on a GPU.
+  // Rows that a block shares, as on a GPU.
   CpuBackend wide = CpuBackend::from_environment();
   wide.wide_rows = true;
   Device wide_device(0, wide);
   Checker wide_checker(wide_device);
   OtherSchedules wide_orders(wide);
-  for (const auto& [N, C] : std::vector<std::pair<int, int>>{
-           {1, 1024}, {17, 1032}, {3, 2048}, {33, 2056}, {5, 4096}, {2, 4104}, {18, 5120}, {2, 8192}}) {
+  const std::vector<std::pair<int, int>> shared = {{9, 7},     {33, 40},  {3, 1000},  {2, 1025}, {1, 1024},
+                                                   {17, 1032}, {3, 2048}, {33, 2056}, {5, 4096}, {2, 4104},
+                                                   {18, 5120}, {2, 8192}, {3, 8200}};
+  for (const auto& [N, C] : shared) {
     check_shape<float>(wide_checker, wide_orders, N, C);
     check_shape<bf16>(wide_checker, wide_orders, N, C);
   }
-  checker.all_of("long rows with a block each", wide_checker);
+  checker.all_of("rows that a block shares", wide_checker);
   check_fp32_sum(checker);
   check_refusals(checker);
 }

@@ -19,14 +19,14 @@ grep -q "exited normally" "$scratch/out" || left_out "gdb cannot run a program h
 # and what runs its threads are compiled anew; the rest comes from the build under test.
 awk '/^```/ { if (/^```$/ && text ~ /\(gdb\)/) printf "%s", text; text = ""; next } { text = text $0 "\n" }' dev/docs/contributing.md >"$scratch/excerpt"
 # It names two lines of the source, by number. They are looked up, so that the source may move.
-source_file=llmc/kernels/column_sums.cu warp_file=llmc/kernels/rmsnorm.cu
+source_file=llmc/kernels/column_sums.cu norm_file=llmc/kernels/rmsnorm.cu
 line_of() { grep -nF -- "$1" "${2:-$source_file}" | tail -n 1 | cut -d: -f1; }
 barrier=$(line_of "  __syncthreads();")
 written=$(grep -oE 'column_sums\.cu:[0-9]+' "$scratch/excerpt" | head -n 1 | cut -d: -f2)
 sed -i "s/column_sums\.cu:$written /column_sums.cu:$barrier /; s/^$written\t/$barrier\t/; t; s/^$((written + 1))\t/$((barrier + 1))\t/" "$scratch/excerpt"
 compile=$(sed -n 's/^\$ \(make .*\)/\1/p' "$scratch/excerpt")
 check "contributing.md has an excerpt with gdb, and how to build for it" [ -n "$compile" ]
-own=(llmc/device/cpu_block.cpp "$warp_file" "$source_file")
+own=(llmc/device/cpu_block.cpp "$norm_file" "$source_file")
 rest="$build/libllmc.a $(sed -n 's/^LIBS := //p' "$build/config.mk")"
 # shellcheck disable=SC2086  # words
 check "$compile" ${compile//cpu-debug/cpu-gdb} LIBRARY_SOURCES="${own[*]}" LIBS="$rest"
@@ -63,7 +63,7 @@ says "the excerpt is what gdb says" <"$scratch/lines"
 # ---- a barrier: block 3 of 5, thread (5, 0), of a sum over three rows of part[]. A breakpoint's condition costs some 0.1 ms
 # a thread that comes by, so the launch is found first.
 
-last=$(line_of "  store_vector(sum + c, d);") warp=$(line_of "  __syncwarp();" "$warp_file")
+last=$(line_of "  store_vector(sum + c, d);") sum=$(line_of "sum = block_sum(sum);" "$norm_file")
 
 reduce="tbreak rmsnorm_backward if x.shape[3] == 520
 run check >/dev/null
@@ -122,36 +122,34 @@ check "the backtrace ends with the fiber" ends_with_fiber
 session LLMC_ONE_ORDER=1 LLMC_CPU_ORDER=random LLMC_THREADS=3 <<<"$reduce"
 says "a barrier, threads in random order, blocks on 3 OS threads: the same" <<<"$reduced"
 
-# ---- a warp collective in a function of the kernel: block 0, thread (1, 7), two threads a row
+# ---- a sum over the block in a function of the kernel: block 5, thread 37 of the 160 that share a row
 
-echo "---- a warp"
+echo "---- a sum"
 session LLMC_ONE_ORDER=1 <<EOF
-tbreak add_rmsnorm_forward if a.shape[3] == 33
+tbreak add_rmsnorm_forward if a.shape[3] == 1032
 run check >/dev/null
-tbreak rmsnorm_forward_kernel if blockIdx.x == 0 && threadIdx.x == 1 && threadIdx.y == 7
+tbreak rmsnorm_forward_kernel if blockIdx.x == 5 && threadIdx.x == 37
 continue
-advance row_sum
-until $warp
-print parts[1] == value
+advance $norm_file:$sum
+print threadIdx
+set \$own = sum
 next
 print threadIdx
-until $((warp + 3))
-print sum == parts[0] + parts[1]
+print \$own > 0 && sum > 10 * \$own
 finish
 print threadIdx
 EOF
 cat "$scratch/out"
-says "a warp: the same thread behind it, in the function and in the kernel" <<EOF
+says "a sum over the block: the same thread behind it, in the function and in the kernel" <<EOF
 (gdb) advance
-row_sum (
-$warp	  __syncwarp();
- = true
+of_row (
+ = {x = 37, y = 0, z = 0}
 (gdb) next
- = {x = 1, y = 7, z = 0}
+ = {x = 37, y = 0, z = 0}
  = true
 (gdb) finish
-rmsnorm_forward_kernel<float, 1, 1>
- = {x = 1, y = 7, z = 0}
+rmsnorm_forward_kernel<float, 8, 1, 1>
+ = {x = 37, y = 0, z = 0}
 EOF
 
 # ---- seen failing: without \`next\`, the first thread that comes by is another one

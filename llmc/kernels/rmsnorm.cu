@@ -1,160 +1,265 @@
 // Root-mean-square norm over the last axis.  y[N,C] = x * rstd * w;  rstd[N] = 1/sqrt(mean(x^2) + eps), fp32.
 // forward: sum =, y =, rstd =.  backward: dx +=, dw +=.  Deterministic: see rmsnorm.h.
 //
-// At most one warp shares a row (1, 2, 4 ... 32 threads), because waiting is expensive in the CPU backend. Each thread
-// adds up its own part of the row, then adds the parts of all of the row's threads, in their order, from shared memory.
-// On a GPU rmsnorm_wide.cu processes long rows.
+// The threads of a block share a row, and the block processes some rows, one after another. On a GPU a thread has one
+// or two vectors of 8 elements of a row. All loads of a row are in flight before the first is used, and every input
+// stays in registers until the row's sum is known. On a CPU, where threads that wait for each other cost more, one
+// thread has the whole row and reads it again from cache behind the sum.
+//
+// Expected limit: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
+// written; 3 without the addition), and w and a share of dw once per block. At C = 2048 in bf16 a block of 256 threads
+// has 8 KiB in flight in forward with the addition, 12 KiB in backward. An H100 holds 6 and 4 of these blocks per
+// multiprocessor. They have the 40 KiB or more in flight that a latency of about 700 ns needs at 4.3 TB/s over 132
+// multiprocessors. The loads of other blocks hide the two barriers of a row's sum.
 #include "llmc/kernels/rmsnorm.h"
 
 #include <algorithm>
 
 #include "llmc/kernels/column_sums.h"
 #include "llmc/kernels/elementwise.cuh"
-#include "llmc/kernels/rmsnorm_wide.h"
 #include "llmc/kernels/rows.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kMostThreads = 512;
 
-struct RowParts {
-  float part[2][kThreads];
+// What a kernel adds: nothing, a second tensor b before the norm (add_rmsnorm_forward, where x is its a), or b behind
+// it (rmsnorm_add_forward, where b is its a). It is an int as a template's argument, so that tools can print a kernel's
+// name.
+enum Addition : int { kAddNothing, kAddBefore, kAddAfter };
+
+// A thread's part of a row in memory: vectors threadIdx.x, threadIdx.x + blockDim.x, … of `width` elements. T may be
+// const. Between load() and store() kVectors of them are in registers. If kVectors is 0, the thread has any number of
+// vectors and they stay in memory: get() reads there, set() writes there, and load() and store() do nothing.
+template <class T, int width, int kVectors>
+struct RowPart {
+  using Packed = Vector<std::remove_const_t<T>, width>;
+  T* row;
+  int vectors;  // of the whole row
+  Packed kept[kVectors ? kVectors : 1];
+
+  __device__ __forceinline__ RowPart(T* row, int C) : row(row), vectors(C / width) {}
+  static __device__ __forceinline__ int place(int i) { return threadIdx.x + i * blockDim.x; }
+  __device__ __forceinline__ T* at(int i) const { return row + size_t(place(i)) * width; }
+  // True if i is less than the number of this thread's vectors.
+  __device__ __forceinline__ bool has(int i) const { return kVectors ? i < kVectors : place(i) < vectors; }
+  // Zeros unless `there`: of a row that is not read, only registers may be used.
+  __device__ __forceinline__ void load(bool there = true) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      kept[i] = there && place(i) < vectors ? *reinterpret_cast<const Packed*>(at(i)) : Packed{};
+  }
+  __device__ __forceinline__ void store() const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      if (place(i) < vectors) *reinterpret_cast<Packed*>(at(i)) = kept[i];
+  }
+  __device__ __forceinline__ void get(float (&x)[width], int i) const {
+    if constexpr (kVectors == 0) {
+      load_vector(x, at(i));
+    } else {
+#pragma unroll
+      for (int j = 0; j < width; ++j) x[j] = to_float(kept[i].v[j]);
+    }
+  }
+  __device__ __forceinline__ void set(int i, const Packed& x) {
+    if constexpr (kVectors == 0) *reinterpret_cast<Packed*>(at(i)) = x;
+    else kept[i] = x;
+  }
 };
 
-// Returns the sum over the blockDim.x threads of this row. `buffer` alternates between two calls of a thread: then no
-// thread writes what another still reads, and one barrier per call is enough.
-__device__ __forceinline__ float row_sum(float value, int buffer) {
-  if (blockDim.x == 1) return value;
-  float* parts = shared_memory<RowParts>().part[buffer] + threadIdx.y * blockDim.x;
-  parts[threadIdx.x] = value;
-  __syncwarp();
-  float sum = 0;
-  for (int i = 0; i < int(blockDim.x); ++i) sum += parts[i];
-  return sum;
+// A sum over a row. Where a thread has hundreds of vectors, it adds up 32 of them on their own, so that rounding errors
+// hardly grow with the length of the row.
+template <int width, int kVectors>
+struct RowSum {
+  float few[width] = {}, rest = 0;
+
+  // Adds x, the i-th vector of this thread.
+  __device__ __forceinline__ void add(int i, const float (&x)[width]) {
+#pragma unroll
+    for (int j = 0; j < width; ++j) few[j] += x[j];
+    if (kVectors || i % 32 != 31) return;
+    rest += total(few);
+#pragma unroll
+    for (int j = 0; j < width; ++j) few[j] = 0;
+  }
+  // The sum over the block's threads: whole warps, or one thread alone.
+  __device__ __forceinline__ float of_row() const {
+    float sum = rest + total(few);
+    if (blockDim.x > 1) sum = block_sum(sum);
+    return sum;
+  }
+};
+
+// Raises *amax to the largest of all threads' values.
+template <class T, int width>
+__device__ __forceinline__ void raise(float* amax, const Vector<T, width>& largest) {
+  uint32_t bits = max_value(largest);
+  if (blockDim.x > 1) bits = warp_max(bits);
+  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), bits);
 }
 
 // kAddBefore: sum = x + b, and the norm is that of `sum`, which may be x. Else it is the norm of x, to which kAddAfter
 // adds b.
-template <class T, int width, int add>
-__global__ void __launch_bounds__(kThreads)
+template <class T, int width, int kVectors, int add>
+__global__ void __launch_bounds__(kMostThreads)
     rmsnorm_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
-                           const T* __restrict__ w, int N, int C, float eps, float* amax) {
-  const int row = blockIdx.x * blockDim.y + threadIdx.y;
-  const int first = threadIdx.x * width, step = blockDim.x * width;
-  const size_t offset = size_t(row) * C;
-  float squares[width] = {};
-  for (int c = first; row < N && c < C; c += step) {
-    float v[width];
-    load_vector(v, x + offset + c);
-    if constexpr (add == kAddBefore) {
-      float other[width];
-      load_vector(other, b + offset + c);
-#pragma unroll
-      for (int j = 0; j < width; ++j) v[j] = to_float(from_float<T>(v[j] + other[j]));
-      store_vector(sum + offset + c, v);
-    }
-#pragma unroll
-    for (int j = 0; j < width; ++j) squares[j] += v[j] * v[j];
-  }
-  const float r = rsqrt_f32(row_sum(total(squares), 0) / float(C) + eps);
-  if (row >= N) return;
-  if (threadIdx.x == 0) rstd[row] = r;
-  if (!y && !amax) return;
-  const T* normed = add == kAddBefore ? sum : x;
+                           const T* __restrict__ w, int N, int C, int rows, float eps, float* amax) {
+  RowPart<const T, width, kVectors> scale(w, C);
+  scale.load();
   Vector<T, width> largest = {};
-  for (int c = first; c < C; c += step) {
-    float v[width], scale[width];
-    load_vector(v, normed + offset + c);
-    load_vector(scale, w + c);
+  const int first = blockIdx.x * rows, last = N - first < rows ? N : first + rows;
+  for (int n = first; n < last; ++n) {
+    const size_t offset = size_t(n) * C;
+    RowPart<const T, width, kVectors> in(x + offset, C), other(b + offset, C);
+    RowPart<T, width, kVectors> added(sum + offset, C), out(y + offset, C);
+    in.load();
+    if constexpr (add != kAddNothing) other.load();
+    RowSum<width, kVectors> squares;
 #pragma unroll
-    for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, scale[j]);
-    if constexpr (add == kAddAfter) {
-      float other[width];
-      load_vector(other, b + offset + c);
+    for (int i = 0; in.has(i); ++i) {
+      float v[width];
+      in.get(v, i);
+      if constexpr (add == kAddBefore) {
+        float before[width];
+        other.get(before, i);
 #pragma unroll
-      for (int j = 0; j < width; ++j) v[j] += other[j];
+        for (int j = 0; j < width; ++j) v[j] += before[j];
+        added.set(i, rounded<T>(v));
+        added.get(v, i);
+      }
+#pragma unroll
+      for (int j = 0; j < width; ++j) v[j] *= v[j];
+      squares.add(i, v);
     }
-    const Vector<T, width> numbers = rounded<T>(v);
-    if (amax) max_abs_into(largest, numbers);
-    if (y) *reinterpret_cast<Vector<T, width>*>(y + offset + c) = numbers;
+    if constexpr (add == kAddBefore) added.store();
+    const float r = rsqrt_f32(squares.of_row() / float(C) + eps);
+    if (threadIdx.x == 0) rstd[n] = r;
+    if (!y && !amax) continue;
+#pragma unroll
+    for (int i = 0; in.has(i); ++i) {
+      float v[width], s[width];
+      if constexpr (add == kAddBefore) added.get(v, i);
+      else in.get(v, i);
+      scale.get(s, i);
+#pragma unroll
+      for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, s[j]);
+      if constexpr (add == kAddAfter) {
+        float after[width];
+        other.get(after, i);
+#pragma unroll
+        for (int j = 0; j < width; ++j) v[j] += after[j];
+      }
+      const Vector<T, width> numbers = rounded<T>(v);
+      if (amax) max_abs_into(largest, numbers);
+      if (y) out.set(i, numbers);
+    }
+    if (y) out.store();
   }
-  if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
+  if (amax) raise(amax, largest);
 }
 
 // True for bf16, the only type that is quantized; finding the amax costs registers.
 template <class T>
 constexpr bool kTakesAmax = std::is_same_v<T, bf16>;
 
-// A block processes `rows` rows, blockDim.y at a time: first dx, then their share of dw, while dy and x are in cache.
-// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)), or = unless `add`; part[block, C] = sum of dy * x * rstd over
-// the block's rows.
-template <class T, int width>
-__global__ void __launch_bounds__(kThreads)
-    rmsnorm_backward_kernel(T* __restrict__ dx, float* __restrict__ part, const T* __restrict__ dy,
+// dx += rstd * (dy * w - x * rstd^2 * mean(dy * w * x)), or = unless `add`; share[block, C] = sum of dy * x * rstd over
+// the block's rows. A thread has the same columns of each row and keeps their sums.
+template <class T, int width, int kVectors>
+__global__ void __launch_bounds__(kMostThreads)
+    rmsnorm_backward_kernel(T* __restrict__ dx, float* __restrict__ share, const T* __restrict__ dy,
                             const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd, int N,
                             int C, int rows, bool add, float* amax) {
-  const int lane = threadIdx.x, lanes = blockDim.x, together = blockDim.y;
-  for (int pass = 0; pass * together < rows; ++pass) {
-    const int first = blockIdx.x * rows + pass * together, row = first + threadIdx.y;
-    const size_t offset = size_t(row) * C;
-    float dots[width] = {};
-    for (int c = lane * width; row < N && c < C; c += lanes * width) {
-      float g[width], v[width], scale[width];
-      load_vector(g, dy + offset + c);
-      load_vector(v, x + offset + c);
-      load_vector(scale, w + c);
+  RowPart<const T, width, kVectors> scale(w, C);
+  scale.load();
+  RowPart<float, width, kVectors> dw(share + size_t(blockIdx.x) * C, C);
+  dw.load(false);
+  Vector<T, width> largest = {};
+  const int first = blockIdx.x * rows, last = N - first < rows ? N : first + rows;
+  for (int n = first; n < last; ++n) {
+    const size_t offset = size_t(n) * C;
+    RowPart<const T, width, kVectors> gradient(dy + offset, C), in(x + offset, C);
+    RowPart<T, width, kVectors> out(dx + offset, C);
+    gradient.load();
+    in.load();
+    out.load(add);
+    const float r = rstd[n];
+    RowSum<width, kVectors> dots;
 #pragma unroll
-      for (int j = 0; j < width; ++j) dots[j] += g[j] * scale[j] * v[j];
+    for (int i = 0; in.has(i); ++i) {
+      float g[width], v[width], s[width], sums[width] = {};
+      gradient.get(g, i);
+      in.get(v, i);
+      scale.get(s, i);
+      if (kVectors || n > first) dw.get(sums, i);
+#pragma unroll
+      for (int j = 0; j < width; ++j) sums[j] += g[j] * v[j] * r;
+      dw.set(i, rounded<float>(sums));
+#pragma unroll
+      for (int j = 0; j < width; ++j) g[j] *= s[j] * v[j];
+      dots.add(i, g);
     }
-    const float dot = row_sum(total(dots), pass % 2);
-    const float r = row < N ? rstd[row] : 0, slope = dot / float(C) * r * r;
-    Vector<T, width> largest = {};
-    for (int c = lane * width; row < N && c < C; c += lanes * width) {
-      float g[width], v[width], scale[width], d[width] = {};
-      load_vector(g, dy + offset + c);
-      load_vector(v, x + offset + c);
-      load_vector(scale, w + c);
-      if (add) load_vector(d, dx + offset + c);
+    const float slope = dots.of_row() / float(C) * r * r;
 #pragma unroll
-      for (int j = 0; j < width; ++j) d[j] += r * (g[j] * scale[j] - v[j] * slope);
+    for (int i = 0; in.has(i); ++i) {
+      float g[width], v[width], s[width], d[width] = {};
+      gradient.get(g, i);
+      in.get(v, i);
+      scale.get(s, i);
+      if (add) out.get(d, i);
+#pragma unroll
+      for (int j = 0; j < width; ++j) d[j] += r * (g[j] * s[j] - v[j] * slope);
       const Vector<T, width> numbers = rounded<T>(d);
-      if constexpr (kTakesAmax<T>) max_abs_into(largest, numbers);
-      *reinterpret_cast<Vector<T, width>*>(dx + offset + c) = numbers;
+      if constexpr (kTakesAmax<T>)
+        if (amax) max_abs_into(largest, numbers);
+      out.set(i, numbers);
     }
-    if constexpr (kTakesAmax<T>)
-      if (amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
-    // Here a thread owns columns, not rows. No barrier is needed, since dy, x and rstd are only read.
-    const int last = N < first + together ? N : first + together;
-    for (int c = (threadIdx.y * lanes + lane) * width; c < C; c += lanes * together * width) {
-      float* sums = part + size_t(blockIdx.x) * C + c;
-      float s[width] = {};
-      if (pass) load_vector(s, sums);
-      for (int n = first; n < last; ++n) {
-        float g[width], v[width];
-        load_vector(g, dy + size_t(n) * C + c);
-        load_vector(v, x + size_t(n) * C + c);
-        const float rn = rstd[n];
-#pragma unroll
-        for (int j = 0; j < width; ++j) s[j] += g[j] * v[j] * rn;
-      }
-      store_vector(sums, s);
-    }
+    out.store();
   }
+  dw.store();
+  if constexpr (kTakesAmax<T>)
+    if (amax) raise(amax, largest);
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-int threads_per_row(int C) { return threads_for_row(C / vector_width(C), 16, 32); }
+// Rows that a block processes. In backward they share one row of sums for dw; forward takes several only where one
+// thread has a row, so that starting a block costs little beside it.
+constexpr int kRows = 16;
+int blocks_of_rows(int N) { return int(blocks_for(size_t(N), kRows)); }
 
-// Returns the rows that one block of the backward kernel adds up for dw: 64 if rows are short, else 16, so that a GPU
-// does not lack blocks.
-int rows_per_block(int C) { return C <= 512 ? 64 : 16; }
-int blocks_of_rows(int N, int C) { return int(blocks_for(size_t(N), size_t(rows_per_block(C)))); }
+// Calls body(width, vectors, threads): the width of a vector and the vectors that a thread keeps in registers, as
+// constants, and the threads of a block. A GPU's thread keeps the fewest vectors for which kMostThreads threads
+// suffice.
+template <class Body>
+void with_shape(const Work& work, int C, std::initializer_list<const void*> buffers, const Body& body) {
+  constexpr std::integral_constant<int, 0> in_memory;
+  const bool wide = work.stream.device().info().wide_rows;
+  with_vector_width(work.name, C, buffers, [&](auto width) {
+    const int vectors = C / width;
+    const auto threads = [&](int each) {
+      return wide ? std::min(kMostThreads, ((vectors + each - 1) / each + 31) / 32 * 32) : 1;
+    };
+    if constexpr (width == 8) {
+      if (wide && vectors <= kMostThreads) return body(width, std::integral_constant<int, 1>{}, threads(1));
+      if (wide && vectors <= 2 * kMostThreads) return body(width, std::integral_constant<int, 2>{}, threads(2));
+    }
+    body(width, in_memory, threads(1));
+  });
+}
+
+// Calls body(std::integral_constant<int, add>{}).
+template <class Body>
+void with_addition(Addition add, const Body& body) {
+  if (add == kAddNothing) body(std::integral_constant<int, kAddNothing>{});
+  else if (add == kAddBefore) body(std::integral_constant<int, kAddBefore>{});
+  else body(std::integral_constant<int, kAddAfter>{});
+}
 
 // `b` is absent if nothing is added; `sum` is there if it is added before the norm.
-void forward(Stream& stream, const char* who, RmsnormAdd add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
+void forward(Stream& stream, const char* who, Addition add, const Tensor& sum, const Tensor& y, const Tensor& rstd,
              const Tensor& x, const Tensor& b, const Tensor& w, float eps, float* amax) {
   const char* x_name = add == kAddBefore ? "a" : "x";
   require_rows(who, x_name, x);
@@ -171,16 +276,14 @@ void forward(Stream& stream, const char* who, RmsnormAdd add, const Tensor& sum,
   require_apart(who, "sum", sum, "b", b);
   if (sum.data != x.data) require_apart(who, "sum", sum, x_name, x);
   const Work work{stream, who, {writes(y), writes(rstd), writes(sum), reads(x), reads(b), reads(w), updates(amax, 1)}};
-  const int lanes = threads_per_row(C), together = kThreads / lanes;
   with_type(who, x.type, [&](auto number) {
     using T = decltype(number);
-    with_vector_width(who, C, {sum.data, y.data, x.data, b.data, w.data}, [&](auto width) {
-      if (takes_rmsnorm_wide(stream.device().info(), C))
-        return rmsnorm_wide_forward(work, add, sum, y, rstd, x, b, w, eps, amax);
-      with_rmsnorm_add(add, [&](auto adds) {
-        launch<rmsnorm_forward_kernel<T, decltype(width)::value, decltype(adds)::value>>(
-            work, blocks_for(size_t(N), size_t(together)), dim3(lanes, together), sizeof(RowParts::part[0]),
-            sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(), b.as<T>(), w.as<T>(), N, C, eps, amax);
+    with_shape(work, C, {sum.data, y.data, x.data, b.data, w.data}, [&](auto width, auto vectors, int threads) {
+      const int rows = threads == 1 ? kRows : 1;
+      with_addition(add, [&](auto adds) {
+        launch<rmsnorm_forward_kernel<T, decltype(width)::value, decltype(vectors)::value, decltype(adds)::value>>(
+            work, blocks_for(size_t(N), size_t(rows)), threads, 0, sum.as<T>(), y.as<T>(), rstd.as<float>(), x.as<T>(),
+            b.as<T>(), w.as<T>(), N, C, rows, eps, amax);
       });
     });
   });
@@ -205,7 +308,7 @@ void rmsnorm_add_forward(Stream& stream, const Tensor& sum, const Tensor& rstd, 
 
 int64_t rmsnorm_backward_scratch(int N, int C) {
   REQUIRE(N >= 1 && C >= 1, "rmsnorm_backward_scratch: N = %d, C = %d: expected at least one row and one column", N, C);
-  return int64_t(blocks_of_rows(N, C)) * C;
+  return int64_t(blocks_of_rows(N)) * C;
 }
 
 void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const Tensor& scratch, const Tensor& dy,
@@ -213,7 +316,7 @@ void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const 
   const char* who = "rmsnorm_backward";
   require_rows(who, "x", x);
   const int N = int(x.rows()), C = int(x.columns());
-  const int rows = rows_per_block(C), parts = blocks_of_rows(N, C);
+  const int parts = blocks_of_rows(N);
   require_tensor(who, "dx", dx, x.type, {N, C});
   require_tensor(who, "dw", dw, DType::fp32, {C});
   require_tensor(who, "scratch", scratch, DType::fp32, {-1});
@@ -230,17 +333,13 @@ void rmsnorm_backward(Stream& stream, const Tensor& dx, const Tensor& dw, const 
       stream,
       who,
       {add ? updates(dx) : writes(dx), writes(part), reads(dy), reads(x), reads(w), reads(rstd), updates(amax, 1)}};
-  const int lanes = threads_per_row(C), together = std::min(rows, kThreads / lanes);
   with_type(who, x.type, [&](auto number) {
     using T = decltype(number);
-    with_vector_width(who, C, {dx.data, dw.data, part.data, dy.data, x.data, w.data}, [&](auto width_constant) {
-      constexpr int width = decltype(width_constant)::value;
-      if (takes_rmsnorm_wide(stream.device().info(), C))
-        rmsnorm_wide_backward(work, dx, part, dy, x, w, rstd, rows, add, amax);
-      else
-        launch<rmsnorm_backward_kernel<T, width>>(work, unsigned(parts), dim3(lanes, together), sizeof(RowParts),
-                                                  dx.as<T>(), part.as<float>(), dy.as<T>(), x.as<T>(), w.as<T>(),
-                                                  rstd.as<float>(), N, C, rows, add, amax);
+    const std::initializer_list<const void*> buffers = {dx.data, dw.data, part.data, dy.data, x.data, w.data};
+    with_shape(work, C, buffers, [&](auto width, auto vectors, int threads) {
+      launch<rmsnorm_backward_kernel<T, decltype(width)::value, decltype(vectors)::value>>(
+          work, unsigned(parts), threads, 0, dx.as<T>(), part.as<float>(), dy.as<T>(), x.as<T>(), w.as<T>(),
+          rstd.as<float>(), N, C, kRows, add, amax);
     });
   });
   add_column_sums(stream, "rmsnorm_backward, dw", dw, part.first({1, parts, C}));

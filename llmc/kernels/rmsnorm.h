@@ -3,8 +3,9 @@
 //   y[N,C] = x * rstd * w        rstd[N] = 1 / sqrt(mean(x^2) + eps), fp32
 //
 // Matrices and w are all fp32 or all bf16; rstd, dw and scratch are fp32, and so are arithmetic and sums. All tensors
-// are contiguous. Deterministic: the order of additions depends on N and C alone. Matrices, w, dw and scratch are
-// 16-byte aligned if C is a multiple of 8. All functions throw on invalid shapes, types, alignment or overlaps.
+// are contiguous. Deterministic: the order of additions depends on N, C and DeviceInfo::wide_rows alone. Matrices, w,
+// dw and scratch are 16-byte aligned if C is a multiple of 8. All functions throw on invalid shapes, types, alignment
+// or overlaps.
 #pragma once
 
 #include <cstdint>
