@@ -96,12 +96,12 @@ TEST_CASE("what is reserved follows from the device, the communicators and the a
                         {gpu, 0, {automatic, DType::bf16, 128}, driver},
                         {gpu, 0, {mma, DType::bf16, 64}, driver},
                         {gpu, 5, {automatic, DType::bf16, 128}, driver + 5 * 288 * MiB},
-                        {gpu, 0, {plain, DType::bf16, 64}, driver + 1552 * stack_of_a_byte},
-                        {gpu, 2, {plain, DType::bf16, 128}, driver + 2 * 288 * MiB + 3072 * stack_of_a_byte},
-                        {gpu, 0, {automatic, DType::fp32, 64}, driver + 1552 * stack_of_a_byte},  // no other takes it
+                        {gpu, 0, {plain, DType::bf16, 64}, driver + 1616 * stack_of_a_byte},
+                        {gpu, 2, {plain, DType::bf16, 128}, driver + 2 * 288 * MiB + 3104 * stack_of_a_byte},
+                        {gpu, 0, {automatic, DType::fp32, 64}, driver + 1616 * stack_of_a_byte},  // no other takes it
                         {gpu, 0, {automatic, DType::bf16, 80}, driver + 5120 * stack_of_a_byte},
                         {older, 0, {automatic, DType::bf16, 128}, driver},
-                        {older, 0, {plain, DType::bf16, 128}, driver + 3072 * 108 * 2048}};
+                        {older, 0, {plain, DType::bf16, 128}, driver + 3104 * 108 * 2048}};
   for (const Kind& kind : kinds) {
     CAPTURE(kind.attention.HD);
     CAPTURE(kind.communicators);

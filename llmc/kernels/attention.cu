@@ -79,7 +79,7 @@ AttentionChoice choose_attention_kernel(AttentionKernel asked, const DeviceInfo&
   return {mma, "tensor cores, the fastest that takes " + what + "; not hopper: " + no_hopper};
 }
 
-size_t plain_attention_stack(int HD) { return HD == 64 ? 1552 : HD == 128 ? 3072 : 5120; }
+size_t plain_attention_stack(int HD) { return HD == 64 ? 1616 : HD == 128 ? 3104 : 5120; }
 
 // ---------------------------------------------------------------------------------------------- checks
 

@@ -1,7 +1,7 @@
-// Shared by the plain attention kernels. A block has one thread for each of its rows (queries or keys). All its threads
-// walk over tiles of the other side, which are stored in shared memory as fp32, in one or both of two layouts:
+// Shared by the plain attention kernels. A thread has kRows of the block's rows (queries or keys). All threads walk
+// over tiles of the other side, which are stored in shared memory as fp32, in one or both of two layouts:
 //
-//   transposed (HD, tile)      for the products of a thread's own row with each row of the tile
+//   transposed (HD, tile)      for the products of a thread's own rows with each row of the tile
 //   rows (tile, row_stride)    for weighted sums of the tile's rows
 //
 // The query heads of a group share their keys, so a block takes them together: its row r is query r / group of the
@@ -10,7 +10,9 @@
 
 #include "llmc/kernels/attention_rows.cuh"
 
-constexpr int kRowsOfBlock = 64;         // rows and threads of a block
+// Rows of a thread. What a CPU's thread reads of a tile serves all of them. A GPU's thread would need more registers.
+constexpr int kRows = LLMC_CUDA ? 1 : 4;
+constexpr int kMostThreads = 64;         // threads of a block
 constexpr int kChunk = 32;               // rows of a tile that a thread multiplies at once
 constexpr int kMostRows = 4 * kChunk;    // the most rows of a tile
 constexpr size_t kTileBytes = 48 << 10;  // shared memory for tiles, unless a single chunk needs more
@@ -85,43 +87,59 @@ __device__ static void load_tile(float* __restrict__ transposed, float* __restri
 
 // ---------------------------------------------------------------------------------------------- products and sums
 
-// s[j] = sum over d of a[d] * transposed[d][j], for a chunk of rows j. Even and odd d are summed separately, so that
-// fewer additions wait for one another. All kernels compute their scores here, so backward gets exactly forward's bits.
-__device__ inline void multiply_rows(float* __restrict__ s, const float* __restrict__ a,
+// s[r][j] = sum over d of a[r][d] * transposed[d][j], for a chunk of rows j of the tile. All kernels compute their
+// scores here, in the order of d, so backward gets exactly forward's bits.
+template <int kWidth>
+__device__ inline void multiply_rows(float (&s)[kRows][kChunk], const float (&a)[kRows][kWidth],
                                      const float* __restrict__ transposed, int tile, int HD) {
-  float sum[2][kChunk] = {};
-  for (int d = 0; d < HD; d += 2)
+  float sum[kRows][kChunk] = {};
+  for (int d = 0; d < HD; ++d)
 #pragma unroll
-    for (int odd = 0; odd < 2; ++odd)
+    for (int r = 0; r < kRows; ++r)
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j) sum[odd][j] += a[d + odd] * transposed[(d + odd) * tile + j];
+      for (int j = 0; j < kChunk; ++j) sum[r][j] += a[r][d] * transposed[d * tile + j];
 #pragma unroll
-  for (int j = 0; j < kChunk; ++j) s[j] = sum[0][j] + sum[1][j];
+  for (int r = 0; r < kRows; ++r)
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) s[r][j] = sum[r][j];
 }
 
-// sum[d] += weights[i] * rows[i][d] over i = first .. last-1. With kTogether = 2, rows are taken in pairs; a row
-// outside the range that shares a pair with one inside must have weight 0.
+// sum[r][d] += weights[r][i] * rows[i][d] over i = first .. last-1.
 template <int kHD>
-__device__ inline void add_rows(float* __restrict__ sum, const float* __restrict__ weights,
+__device__ inline void add_rows(float (&sum)[kRows][kLargestHD<kHD>], const float (&weights)[kRows][kMostRows],
                                 const float* __restrict__ rows, int first, int last, int HD) {
-  constexpr int kWide = kColumns<kHD>, kTogether = 64 / kWide;  // 64 sums at a time, of one row or two
+  constexpr int kWide = kColumns<kHD>;
   const int stride = row_stride<kHD>(HD);
 #pragma unroll 1
   for (int c = 0; c < HD; c += kWide) {
-    float part[kTogether][kWide];
+    float part[kRows][kWide];
 #pragma unroll
-    for (int h = 0; h < kTogether; ++h)
+    for (int r = 0; r < kRows; ++r)
 #pragma unroll
-      for (int d = 0; d < kWide; ++d) part[h][d] = h ? 0 : sum[c + d];
-    for (int i = first / kTogether * kTogether; i < last; i += kTogether)
+      for (int d = 0; d < kWide; ++d) part[r][d] = sum[r][c + d];
+    for (int i = first; i < last; ++i)
 #pragma unroll
-      for (int h = 0; h < kTogether; ++h)
+      for (int r = 0; r < kRows; ++r)
 #pragma unroll
-        for (int d = 0; d < kWide; ++d) part[h][d] += weights[i + h] * rows[(i + h) * stride + c + d];
+        for (int d = 0; d < kWide; ++d) part[r][d] += weights[r][i] * rows[i * stride + c + d];
 #pragma unroll
-    for (int d = 0; d < kWide; ++d) sum[c + d] = kTogether == 1 ? part[0][d] : part[0][d] + part[kTogether - 1][d];
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int d = 0; d < kWide; ++d) sum[r][c + d] = part[r][d];
   }
 }
+
+// The rows of a tile that each of the thread's rows sees, first .. last-1, and the range that holds all of them. Within
+// the range weights are 0 where a row does not see; outside nobody looks.
+struct RowsSeen {
+  int first[kRows], last[kRows], begin = kMostRows, end = 0;
+
+  __device__ __forceinline__ void set(int r, int from, int to) {
+    first[r] = from, last[r] = to;
+    if (from < to) begin = min_int(begin, from), end = max_int(end, to);
+  }
+  __device__ __forceinline__ int first_chunk() const { return begin / kChunk * kChunk; }
+};
 
 // Reduces kWidth numbers to one: combines the upper half with the lower half, then repeats with the result.
 template <int kWidth, class Combine>
@@ -161,9 +179,9 @@ inline int chunks_of_tile(size_t row_bytes) {
   return chunks;
 }
 
-// Returns the threads per block for `rows` rows in all: whole warps, at most kRowsOfBlock, and no more than there are
+// Returns the threads per block for `rows` rows in all: whole warps, at most kMostThreads, and no more than there are
 // rows for.
-inline int threads_of_block(int rows) { return min_int(kRowsOfBlock, (rows + 31) / 32 * 32); }
+inline int threads_of_block(int rows) { return min_int(kMostThreads, (rows + 32 * kRows - 1) / (32 * kRows) * 32); }
 
 // Called by attention_forward and attention_backward.
 void plain_attention_forward(Stream& stream, const AttentionCall& call);

@@ -2,8 +2,8 @@
 //
 //   ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dk[j] = scale * sum_t ds[t,j] q[t]     dv[j] = sum_t p[t,j] dout[t]
 //
-// Writes dk and dv (= or +=).  Deterministic, without atomics: a thread has one key and walks over the queries that see
-// it, in all heads of its group.
+// Writes dk and dv (= or +=).  Deterministic, without atomics: a thread has some keys and walks over the queries that
+// see them, in all heads of its group.
 #include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -27,75 +27,94 @@ __device__ inline void load_query_rows(QueryRows& to, const float* lse, const fl
   }
 }
 
-// Computes p and ds of key j with rows first .. last-1 of a tile. They are 0 for rows of the same chunks that do not
-// see the key.
-__device__ inline void weigh_rows(float* p, float* ds, const float* key, const float* value,
+// Computes p and ds of one key with a chunk of rows. They are 0 for rows that do not see the key: those before `first`,
+// from `last` on, and those whose first key comes behind it.
+__device__ __forceinline__ void weigh_chunk(float* __restrict__ p, float* __restrict__ ds, const float (&s)[kChunk],
+                                            const float (&dp)[kChunk], const float* __restrict__ lse,
+                                            const float* __restrict__ delta, const int* __restrict__ first_key, int key,
+                                            int first, int last) {
+  for (int i = 0; i < kChunk; ++i) {
+    const float e = exp_f32(s[i] - lse[i]), de = e * (dp[i] - delta[i]);
+    const bool hidden = i < first || i >= last || first_key[i] > key;
+    p[i] = hidden ? 0.0f : e;
+    ds[i] = hidden ? 0.0f : de;
+  }
+}
+
+// The same of the keys from `own` on with the rows of a tile.
+template <int kWidth>
+__device__ inline void weigh_rows(float (&p)[kRows][kMostRows], float (&ds)[kRows][kMostRows],
+                                  const float (&key)[kRows][kWidth], const float (&value)[kRows][kWidth],
                                   const float* queries_transposed, const float* douts_transposed, const QueryRows& info,
-                                  int j, int first, int last, int tile, int HD) {
-  for (int c = first / kChunk * kChunk; c < last; c += kChunk) {
-    float s[kChunk], dp[kChunk];
+                                  int own, const RowsSeen& behind, int tile, int HD) {
+  for (int c = behind.first_chunk(); c < behind.end; c += kChunk) {
+    float s[kRows][kChunk], dp[kRows][kChunk];
     multiply_rows(s, key, queries_transposed + c, tile, HD);
     multiply_rows(dp, value, douts_transposed + c, tile, HD);
-    for (int i = 0; i < kChunk; ++i) {
-      const bool sees = c + i >= first && c + i < last && info.first_key[c + i] <= j;
-      const float e = exp_f32(s[i] - info.lse[c + i]), de = e * (dp[i] - info.delta[c + i]);
-      p[c + i] = sees ? e : 0.0f;
-      ds[c + i] = sees ? de : 0.0f;
-    }
+    for (int r = 0; r < kRows; ++r)
+      weigh_chunk(p[r] + c, ds[r] + c, s[r], dp[r], info.lse + c, info.delta + c, info.first_key + c, own + r,
+                  behind.first[r] - c, behind.last[r] - c);
   }
 }
 
 // Computes dk and dv. If shared memory is short (`in_turn`), a tile's row layout overwrites its transposed layout once
 // the scores are computed.
 template <class T, int kHD>
-__global__ void __launch_bounds__(kRowsOfBlock)
+__global__ void __launch_bounds__(kMostThreads)
     attention_dkv_kernel(T* __restrict__ dk, T* __restrict__ dv, const T* __restrict__ dout,
                          const float* __restrict__ lse, const float* __restrict__ delta, const T* __restrict__ q,
                          const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
                          int chunks, bool in_turn, bool accumulate) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
-  const int key0 = place.range * blockDim.x, j = key0 + threadIdx.x;  // most queries see the first keys
-  const int rows = group * first_query_past(shape, place.b, min_int(key0 + blockDim.x, shape.Tk) - 1);
+  const int key0 = place.range * blockDim.x * kRows,
+            own = key0 + threadIdx.x * kRows;  // most queries see the first keys
+  const int rows = group * first_query_past(shape, place.b, min_int(key0 + blockDim.x * kRows, shape.Tk) - 1);
   const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
   const HeadRows<const T> douts(dout, shape.out, place.b, place.kv_head * group, group, HD);
 
-  float key[kLargestHD<kHD>], value[kLargestHD<kHD>], dkey[kLargestHD<kHD>], dvalue[kLargestHD<kHD>];
-  if (j < shape.Tk) {
-    load_row(key, HeadRows<const T>(k, shape.k, place.b, place.kv_head, 1, HD).row(j), HD);
-    load_row(value, HeadRows<const T>(v, shape.v, place.b, place.kv_head, 1, HD).row(j), HD);
+  float key[kRows][kLargestHD<kHD>], value[kRows][kLargestHD<kHD>];
+  float dkey[kRows][kLargestHD<kHD>], dvalue[kRows][kLargestHD<kHD>];
+  int my_first[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    for (int d = 0; d < padded_width<kHD>(HD); ++d) dkey[r][d] = dvalue[r][d] = 0;
+    my_first[r] = rows;
+    if (own + r >= shape.Tk) continue;
+    my_first[r] = first_row_behind(shape, group, own + r);
+    load_row(key[r], HeadRows<const T>(k, shape.k, place.b, place.kv_head, 1, HD).row(own + r), HD);
+    load_row(value[r], HeadRows<const T>(v, shape.v, place.b, place.kv_head, 1, HD).row(own + r), HD);
   }
-  for (int d = 0; d < padded_width<kHD>(HD); ++d) dkey[d] = dvalue[d] = 0;
 
   QueryRows& info = shared_memory<QueryRows>();
   float* queries_transposed = reinterpret_cast<float*>(&info + 1);
   float* douts_transposed = queries_transposed + HD * tile;
   float* query_rows = in_turn ? queries_transposed : douts_transposed + HD * tile;
   float* dout_rows = query_rows + row_stride<kHD>(HD) * tile;
-  const int my_first = j < shape.Tk ? first_row_behind(shape, group, j) : rows;
   const int begin = first_row_behind(shape, group, key0);
   for (int row0 = begin; row0 < rows; row0 += tile) {
-    const int count = rows - row0, last = min_int(tile, count), first = min_int(max_int(my_first - row0, 0), last);
+    const int count = rows - row0;
+    RowsSeen behind;
+    for (int r = 0; r < kRows; ++r) behind.set(r, max_int(my_first[r] - row0, 0), min_int(tile, count));
     if (row0 > begin) __syncthreads();
     load_query_rows(info, lse, delta, shape, place, group, row0, count, tile);
     load_tile<kHD>(queries_transposed, in_turn ? nullptr : query_rows, queries, row0, count, tile, HD, scale);
     load_tile<kHD>(douts_transposed, in_turn ? nullptr : dout_rows, douts, row0, count, tile, HD);
     __syncthreads();
-    float p[kMostRows], ds[kMostRows];
-    weigh_rows(p, ds, key, value, queries_transposed, douts_transposed, info, j, first, last, tile, HD);
+    float p[kRows][kMostRows], ds[kRows][kMostRows];
+    weigh_rows(p, ds, key, value, queries_transposed, douts_transposed, info, own, behind, tile, HD);
     if (in_turn) {
       __syncthreads();
       load_tile<kHD, T>(nullptr, query_rows, queries, row0, count, tile, HD, scale);
       load_tile<kHD, T>(nullptr, dout_rows, douts, row0, count, tile, HD);
       __syncthreads();
     }
-    if (first == last) continue;
-    add_rows<kHD>(dvalue, p, dout_rows, first, last, HD);
-    add_rows<kHD>(dkey, ds, query_rows, first, last, HD);  // the queries were scaled when loaded
+    add_rows<kHD>(dvalue, p, dout_rows, behind.begin, behind.end, HD);
+    add_rows<kHD>(dkey, ds, query_rows, behind.begin, behind.end, HD);  // the queries were scaled when loaded
   }
-  if (j >= shape.Tk) return;
-  store_row(HeadRows<T>(dk, shape.k, place.b, place.kv_head, 1, HD).row(j), dkey, HD, 1, accumulate);
-  store_row(HeadRows<T>(dv, shape.v, place.b, place.kv_head, 1, HD).row(j), dvalue, HD, 1, accumulate);
+  for (int r = 0; r < kRows && own + r < shape.Tk; ++r) {
+    store_row(HeadRows<T>(dk, shape.k, place.b, place.kv_head, 1, HD).row(own + r), dkey[r], HD, 1, accumulate);
+    store_row(HeadRows<T>(dv, shape.v, place.b, place.kv_head, 1, HD).row(own + r), dvalue[r], HD, 1, accumulate);
+  }
 }
 
 }  // namespace
@@ -105,7 +124,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 void plain_attention_dkv(Stream& stream, const AttentionCall& call) {
   const AttentionShape& s = call.shape;
   const int threads = threads_of_block(s.Tk);
-  const unsigned ranges = blocks_for(size_t(s.Tk), size_t(threads));
+  const unsigned ranges = blocks_for(size_t(s.Tk), size_t(threads) * kRows);
   const Work work = dkv_work(stream, "attention_backward, dk and dv", RateClass::attention_plain_backward, call);
   with_type(work.name, call.q.type, [&](auto number) {
     using T = decltype(number);

@@ -2,8 +2,8 @@
 //
 //   delta[t] = dout[t].out[t]     ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dq[t] = scale * sum_j ds[t,j] k[j]
 //
-// Writes dq (= or +=) and delta (=).  Deterministic: a thread has one query of one head and walks over the keys that it
-// sees.
+// Writes dq (= or +=) and delta (=).  Deterministic: a thread has some rows, each a query of one head, and walks over
+// the keys that they see.
 #include "llmc/kernels/attention_plain.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -25,55 +25,66 @@ __device__ inline float dot(const float* a, const T* b, int HD) {
 
 // Computes dq and delta.
 template <class T, int kHD>
-__global__ void __launch_bounds__(kRowsOfBlock)
+__global__ void __launch_bounds__(kMostThreads)
     attention_dq_kernel(T* __restrict__ dq, float* __restrict__ delta, const T* __restrict__ dout,
                         const T* __restrict__ out, const float* __restrict__ lse, const T* __restrict__ q,
                         const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale, int ranges,
                         int chunks, bool accumulate) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
-  const int row0 = (ranges - 1 - place.range) * blockDim.x, row = row0 + threadIdx.x;  // the last rows see most keys
-  const int t = row / group, head0 = place.kv_head * group;
+  const int row0 = (ranges - 1 - place.range) * blockDim.x * kRows;  // the last rows see most keys
+  const int row1 = min_int(row0 + blockDim.x * kRows, rows), own = row0 + threadIdx.x * kRows;
+  const int head0 = place.kv_head * group;
   const HeadRows<const T> keys(k, shape.k, place.b, place.kv_head, 1, HD);
   const HeadRows<const T> values(v, shape.v, place.b, place.kv_head, 1, HD);
 
-  float query[kLargestHD<kHD>], doutput[kLargestHD<kHD>], sum[kLargestHD<kHD>], my_lse = 0, my_delta = 0;
-  KeyRange mine = {0, -1};
-  if (row < rows) {
-    mine = keys_of_query(shape, place.b, t);
-    load_row(query, HeadRows<const T>(q, shape.q, place.b, head0, group, HD).row(row), HD, scale);
-    load_row(doutput, HeadRows<const T>(dout, shape.out, place.b, head0, group, HD).row(row), HD);
+  float query[kRows][kLargestHD<kHD>], doutput[kRows][kLargestHD<kHD>], sum[kRows][kLargestHD<kHD>];
+  float my_lse[kRows] = {}, my_delta[kRows] = {};
+  KeyRange mine[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    const int row = own + r, t = row / group;
+    mine[r] = {0, -1};
+    for (int d = 0; d < padded_width<kHD>(HD); ++d) sum[r][d] = 0;
+    if (row >= rows) continue;
+    mine[r] = keys_of_query(shape, place.b, t);
+    load_row(query[r], HeadRows<const T>(q, shape.q, place.b, head0, group, HD).row(row), HD, scale);
+    load_row(doutput[r], HeadRows<const T>(dout, shape.out, place.b, head0, group, HD).row(row), HD);
     const size_t index = (size_t(place.b) * shape.NH + head0 + row % group) * shape.Tq + t;
-    my_lse = lse[index];
-    my_delta = dot(doutput, HeadRows<const T>(out, shape.out, place.b, head0, group, HD).row(row), HD);
-    delta[index] = my_delta;
+    my_lse[r] = lse[index];
+    my_delta[r] = dot(doutput[r], HeadRows<const T>(out, shape.out, place.b, head0, group, HD).row(row), HD);
+    delta[index] = my_delta[r];
   }
-  for (int d = 0; d < padded_width<kHD>(HD); ++d) sum[d] = 0;
 
   float* keys_transposed = &shared_memory<float>();
   float* values_transposed = keys_transposed + HD * tile;
   float* key_rows = values_transposed + HD * tile;
-  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (min_int(row0 + blockDim.x, rows) - 1) / group);
+  const KeyRange all = keys_of_queries(shape, place.b, row0 / group, (row1 - 1) / group);
   for (int key0 = all.first; key0 <= all.last; key0 += tile) {
     if (key0 != all.first) __syncthreads();
     load_tile<kHD>(keys_transposed, key_rows, keys, key0, all.last + 1 - key0, tile, HD);
     load_tile<kHD, T>(values_transposed, nullptr, values, key0, all.last + 1 - key0, tile, HD);
     __syncthreads();
-    const int first = max_int(mine.first - key0, 0), last = min_int(mine.last + 1 - key0, tile);
-    if (first >= last) continue;
-    float ds[kMostRows];
-    for (int c = first / kChunk * kChunk; c < last; c += kChunk) {
-      float s[kChunk], dp[kChunk];
+    RowsSeen seen;
+    for (int r = 0; r < kRows; ++r)
+      seen.set(r, max_int(mine[r].first - key0, 0), min_int(mine[r].last + 1 - key0, tile));
+    float ds[kRows][kMostRows];
+    for (int c = seen.first_chunk(); c < seen.end; c += kChunk) {
+      float s[kRows][kChunk], dp[kRows][kChunk];
       multiply_rows(s, query, keys_transposed + c, tile, HD);
       multiply_rows(dp, doutput, values_transposed + c, tile, HD);
-      for (int j = 0; j < kChunk; ++j) {
-        const float seen = exp_f32(s[j] - my_lse) * (dp[j] - my_delta);
-        ds[c + j] = c + j < first || c + j >= last ? 0.0f : seen;
+      for (int r = 0; r < kRows; ++r) {
+        const int first = seen.first[r] - c, last = seen.last[r] - c;
+        const float lse_of_row = my_lse[r], delta_of_row = my_delta[r];
+        for (int j = 0; j < kChunk; ++j) {
+          const float if_seen = exp_f32(s[r][j] - lse_of_row) * (dp[r][j] - delta_of_row);
+          ds[r][c + j] = j < first || j >= last ? 0.0f : if_seen;
+        }
       }
     }
-    add_rows<kHD>(sum, ds, key_rows, first, last, HD);
+    add_rows<kHD>(sum, ds, key_rows, seen.begin, seen.end, HD);
   }
-  if (row < rows) store_row(HeadRows<T>(dq, shape.q, place.b, head0, group, HD).row(row), sum, HD, scale, accumulate);
+  for (int r = 0; r < kRows && own + r < rows; ++r)
+    store_row(HeadRows<T>(dq, shape.q, place.b, head0, group, HD).row(own + r), sum[r], HD, scale, accumulate);
 }
 
 }  // namespace
@@ -83,7 +94,7 @@ __global__ void __launch_bounds__(kRowsOfBlock)
 void plain_attention_dq(Stream& stream, const AttentionCall& call) {
   const AttentionShape& s = call.shape;
   const int rows = s.Tq * (s.NH / s.NKV), threads = threads_of_block(rows);
-  const unsigned ranges = blocks_for(size_t(rows), size_t(threads));
+  const unsigned ranges = blocks_for(size_t(rows), size_t(threads) * kRows);
   const Work work = dq_work(stream, "attention_backward, dq", RateClass::attention_plain_backward, call);
   with_type(work.name, call.q.type, [&](auto number) {
     using T = decltype(number);
