@@ -265,7 +265,7 @@ HOST = $(OPTIMIZE) $(DEBUG) $(WARNINGS) -pthread $(SANITIZER)
 COMMON = -std=c++20 -I. $(DEFINES) $(INCLUDES) $(CPPFLAGS) -MMD -MP
 code_of = sm_$1
 # To ThreadSanitizer each thread of a block is a fiber; what switches between them must stay invisible.
-FIBERS := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,block flags rendezvous hopper mbarriers async_proxy box warpgroups product))
+FIBERS := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,block rendezvous hopper mbarriers async_proxy box warpgroups product))
 ifneq ($(SOFTGPU),)
 include dev/softgpu/rules.mk
 endif

@@ -68,7 +68,7 @@ class OtherSchedules {
 };
 
 // All checks once more, with the threads of a block in other orders, copies landing at other moments and other numbers
-// of resident blocks (on a GPU: just again).
+// of blocks executed together (on a GPU: just again).
 inline void check_in_other_schedules(Checker& checker, void (*check_everything)(Checker&)) {
   if (!OtherSchedules::wanted()) return;
   struct Execution {
@@ -76,20 +76,20 @@ inline void check_in_other_schedules(Checker& checker, void (*check_everything)(
     CpuBackend::ThreadOrder order;
     CpuBackend::CopyTiming copy_timing;
     unsigned long seed;
-    int residents;
+    int threads;
   };
   using Order = CpuBackend::ThreadOrder;
   using CopyTiming = CpuBackend::CopyTiming;
   for (const Execution& execution :
-       {Execution{"reverse order, early copies, 1 resident block", Order::reverse, CopyTiming::early, 1, 1},
-        Execution{"random order and copies, seed 1, 2 resident blocks", Order::random, CopyTiming::random, 1, 2},
-        Execution{"random order and copies, seed 2, 3 resident blocks", Order::random, CopyTiming::random, 2, 3},
-        Execution{"random order and copies, seed 3, 7 resident blocks", Order::random, CopyTiming::random, 3, 7}}) {
+       {Execution{"reverse order, early copies, one block at a time", Order::reverse, CopyTiming::early, 1, 1},
+        Execution{"random order and copies, seed 1, two blocks", Order::random, CopyTiming::random, 1, 2},
+        Execution{"random order and copies, seed 2, three blocks", Order::random, CopyTiming::random, 2, 3},
+        Execution{"random order and copies, seed 3, seven blocks", Order::random, CopyTiming::random, 3, 7}}) {
     CpuBackend cpu = CpuBackend::from_environment();
     cpu.order = execution.order;
     cpu.copy_timing = execution.copy_timing;
     cpu.seed = execution.seed;
-    cpu.threads = execution.residents;
+    cpu.threads = execution.threads;
     Device device(0, cpu);
     Checker other(device);
     check_everything(other);

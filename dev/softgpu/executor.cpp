@@ -13,7 +13,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/device/cpu_block_state.h"
-#include "llmc/device/cpu_flags.h"
 #include "llmc/device/thread_pool.h"
 
 namespace softgpu {
@@ -78,7 +77,6 @@ u32 shared_bytes(const Launch& launch) {
 void execute(const Launch& launch, Failed failed) {
   Machine& m = machine();
   on_failure = failed;
-  cpu_backend::ResidentBlocks residents(m.pool.size());
   const cpu_backend::KernelLaunch shape{.name = launch.kernel->name,
                                         .site = {"PTX", 0},
                                         .grid = CpuExtent(launch.grid[0], launch.grid[1], launch.grid[2]),
@@ -86,8 +84,7 @@ void execute(const Launch& launch, Failed failed) {
                                         .shared_bytes = shared_bytes(launch),
                                         .arguments = &launch,
                                         .run_threads = &run_threads,
-                                        .enter_block = &enter_block,
-                                        .residents = &residents};
+                                        .enter_block = &enter_block};
   using Order = CpuBackend::ThreadOrder;
   const size_t blocks = shape.grid.count();
   const size_t offset = m.backend.order == Order::random ? m.random.below(blocks) : 0;

@@ -17,7 +17,7 @@ STAND_IN_FLAGS := -std=c++20 -g1 -fPIC -fvisibility=hidden -march=native -pthrea
   -Wno-missing-field-initializers -I. $(call cpu_setting,INCLUDES) $(filter-out -DLLMC_DEVICE%,$(INCLUDES)) \
   -DLLMC_DEVICE_CPU=1
 # What the software GPU shares with the CPU backend: fibers, barriers, warps, mbarriers, wgmma.
-SHARED_SOURCES := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,backend block rendezvous flags memory_fault hopper async_proxy mbarriers warpgroups product)) \
+SHARED_SOURCES := $(addprefix llmc/device/cpu_,$(addsuffix .cpp,backend block rendezvous memory_fault hopper async_proxy mbarriers warpgroups product)) \
   llmc/device/thread_pool.cpp llmc/base/text.cpp llmc/base/utf8.cpp
 CUDART_SOURCES := $(wildcard $S/*.cpp $S/runtime/*.cpp) $(SHARED_SOURCES)
 link_stand_in = @mkdir -p $(@D) && $(CXX) -shared -pthread $(STAND_IN_SANITIZER) -Wl,-Bsymbolic,--no-undefined,--as-needed,-soname,$(@F) $^ \

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "llmc/device/async_copy.cuh"
-#include "llmc/device/block_flag.cuh"
 #include "llmc/device/launch.cuh"
 #include "llmc/device/tensor_core.cuh"
 #include "llmc/device/tma.cuh"
@@ -137,17 +136,6 @@ struct alignas(64) MisplacedTile {
 };
 BROKEN(tile_misaligned, 32, sizeof(MisplacedTile)) {
   out[threadIdx.x] = float(swizzled_address<64>(shared_memory<MisplacedTile>().tile, int(threadIdx.x % 16), 0));
-}
-BROKEN(flag_never_set, 128, sizeof(Tile)) {
-  uint32_t& flag = *reinterpret_cast<uint32_t*>(out);
-  if (threadIdx.x == 0) flag_set(flag, 3);
-  if (threadIdx.x == 5) flag_wait(flag, 4);
-  __syncthreads();
-}
-BROKEN(flag_in_shared_memory, 128, sizeof(Tile)) {
-  uint32_t* volatile flag = &shared_memory<uint32_t>();  // nvcc crashes where it sees whose address it is
-  flag_set(*flag, 1);
-  out[threadIdx.x] = 1;
 }
 BROKEN(shared_overrun, 128, 128 * sizeof(float)) {
   shared_memory<Tile>().values[threadIdx.x + 1] = 1;

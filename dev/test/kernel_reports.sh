@@ -67,9 +67,6 @@ ends copy_misaligned "$(at copy_misaligned cp_async16): cp_async16 of 16 bytes f
 ends copy_to_global "$(at copy_to_global cp_async16): cp_async16: the target is not in the block's 1024 bytes of shared memory"
 ends matrix_misaligned "$(at matrix_misaligned ldmatrix): ldmatrix: the row's address 0x[0-9a-f]+ is not 16-byte aligned"
 ends tile_misaligned "$(at tile_misaligned swizzled_address): a swizzled tile of rows of 128 bytes lies at 0x[0-9a-f]+, no multiple of that"
-ends flag_never_set "hang" "1 thread(s) wait in flag_wait at $(at flag_never_set flag_wait), until the flag at 0x[0-9a-f]+ is 4; it is [0-9]+" \
-  "127 thread(s) wait in __syncthreads"
-ends flag_in_shared_memory "$(at flag_in_shared_memory flag_set): flag_set: a flag in the block's own shared memory"
 
 # Hopper's instructions.
 barrier="the barrier at byte 16384 of shared memory"

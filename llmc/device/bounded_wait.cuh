@@ -16,9 +16,8 @@
 
 // The first wait in vain of this file's kernels since the host looked.
 struct VainWait {
-  enum What : uint32_t { none, mbarrier, flag };
-  uint32_t what, block, thread;
-  uint32_t first, second;  // mbarrier: its address in shared memory, the parity; flag: its value, the value waited for
+  uint32_t seen, block, thread;
+  uint32_t address, parity;  // of the mbarrier, in shared memory; that it waited for
 };
 
 #if LLMC_BOUNDED_WAITS
@@ -33,12 +32,12 @@ struct BoundedWait {
 __device__ __forceinline__ BoundedWait bounded_wait() { return {clock64()}; }
 
 // Called after a look that found nothing. Returns true if the thread must go on without what it waited for.
-__device__ __forceinline__ bool in_vain(const BoundedWait& wait, uint32_t what, uint32_t first, uint32_t second) {
-  const uint32_t before = *const_cast<volatile uint32_t*>(&vain_wait.what);
-  if (before == VainWait::none && clock64() - wait.begin <= (1ll << 34)) return false;
-  if (before == VainWait::none && atomicCAS(&vain_wait.what, uint32_t(VainWait::none), what) == VainWait::none) {
+__device__ __forceinline__ bool in_vain(const BoundedWait& wait, uint32_t address, uint32_t parity) {
+  const uint32_t before = *const_cast<volatile uint32_t*>(&vain_wait.seen);
+  if (!before && clock64() - wait.begin <= (1ll << 34)) return false;
+  if (!before && !atomicCAS(&vain_wait.seen, 0u, 1u)) {
     vain_wait.block = blockIdx.x, vain_wait.thread = threadIdx.x;
-    vain_wait.first = first, vain_wait.second = second;
+    vain_wait.address = address, vain_wait.parity = parity;
   }
   return true;
 }
@@ -47,7 +46,7 @@ __device__ __forceinline__ bool in_vain(const BoundedWait& wait, uint32_t what, 
 
 struct BoundedWait {};
 __device__ __forceinline__ BoundedWait bounded_wait() { return {}; }
-__device__ __forceinline__ bool in_vain(const BoundedWait&, uint32_t, uint32_t, uint32_t) { return false; }
+__device__ __forceinline__ bool in_vain(const BoundedWait&, uint32_t, uint32_t) { return false; }
 
 #endif
 #endif

@@ -11,7 +11,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/device/cpu_block_state.h"
-#include "llmc/device/cpu_flags.h"
 #include "llmc/device/cpu_hopper_state.h"
 #include "llmc/device/cpu_memory_fault.h"
 
@@ -80,8 +79,8 @@ int Block::pick_otherwise() {
   return ready_[ready_begin_++ % kMaxThreads];
 }
 
-// No thread is ready. Only a load that lands, or a flag that another block sets, can make one ready. Loads need not
-// land in the order in which they were started.
+// No thread is ready. Only a load that lands can make one ready. Loads need not land in the order in which they were
+// started.
 int Block::nobody_is_ready() {
   using Which = AsyncProxy::Which;
   if (done_ == count_) return kNothing;
@@ -89,8 +88,6 @@ int Block::nobody_is_ready() {
   const bool reverse = backend_.order == CpuBackend::ThreadOrder::reverse;
   while (uses_hopper_ && hopper_->proxy.land_one(random_order_ ? Which::any : reverse ? Which::newest : Which::oldest))
     if (ready_begin_ != ready_end_) return ready_[ready_begin_++ % kMaxThreads];
-  if (!flag_waiters_.empty() && launch_->residents->wait([this] { return flags_have_come(); }))
-    return ready_[ready_begin_++ % kMaxThreads];
   return kNothing;
 }
 
@@ -293,8 +290,6 @@ void Block::describe() const {
   for (int t = 0; t < count_; ++t)
     if (const Warp& warp = warps_[t / kWarpSize]; warp.waiting >> t % kWarpSize & 1)
       add(t, format(", warp %d, mask %08x", t / kWarpSize, warp.mask[t % kWarpSize]));
-  for (const FlagWaiter& w : flag_waiters_)
-    add(w.thread, format(", until the flag at %p is %u; it is %u", static_cast<const void*>(w.flag), w.value, *w.flag));
   if (uses_hopper_) hopper_->describe_waiting(add);
   for (const auto& [where, who] : waiting)
     fprintf(stderr, "  %d thread(s) wait in %s; the first is thread %d\n", who.first, where.c_str(), who.second);
@@ -322,11 +317,7 @@ BlockRunner::BlockRunner(const CpuBackend& backend, int number) : block_(std::ma
   if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(describe_block);
 }
 BlockRunner::~BlockRunner() = default;
-void BlockRunner::run(const KernelLaunch& launch, size_t block_number) {
-  launch.residents->block_begins();
-  block_->run(launch, block_number);
-  launch.residents->block_ends();
-}
+void BlockRunner::run(const KernelLaunch& launch, size_t block_number) { block_->run(launch, block_number); }
 
 std::byte* shared_bytes() { return current_block->shared(); }
 int lane_number() { return current_block->lane(); }
@@ -337,10 +328,6 @@ uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const P
 }
 uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place) {
   return current_block->sync_warp(mask, operation, posted, place);
-}
-void flag_set(uint32_t* flag, uint32_t value, const Place& place) { current_block->flag_set(flag, value, place); }
-void flag_wait(const uint32_t* flag, uint32_t value, const Place& place) {
-  current_block->flag_wait(flag, value, place);
 }
 void async_copy(void* to, const void* from, int bytes, const Place& place) {
   current_block->async_copy(to, from, bytes, place);

@@ -60,8 +60,6 @@ struct Place {
   int line;
 };
 
-class ResidentBlocks;
-
 // A kernel with its arguments and its launch shape. launch<kernel>() instantiates the two functions in the kernel's own
 // file, because threadIdx is a variable of that file.
 struct KernelLaunch {
@@ -75,7 +73,6 @@ struct KernelLaunch {
   void (*run_threads)(const void* arguments, int first, int last, const bool& in_loop);
   // Sets blockIdx, blockDim and gridDim of the kernel's file; returns the address of its threadIdx.
   CpuIndex* (*enter_block)(CpuIndex block, CpuExtent block_dim, CpuExtent grid_dim);
-  ResidentBlocks* residents = nullptr;  // the resident blocks of the grid while it is executed
 };
 
 class Block;
@@ -101,9 +98,6 @@ void sync_named(int barrier, int threads, const Place& place);
 uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
 uint64_t sync_block_operation(BlockOperation operation, uint64_t posted, const Place& place);
 int lane_number();
-
-void flag_set(uint32_t* flag, uint32_t value, const Place& place);
-void flag_wait(const uint32_t* flag, uint32_t value, const Place& place);
 
 void async_copy(void* to, const void* from, int bytes, const Place& place);
 void async_copy_commit();

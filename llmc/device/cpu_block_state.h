@@ -49,13 +49,6 @@ struct NamedBarrier {
   OrderToken arrived;
 };
 
-// A thread that waits until a flag in global memory is at least `value`.
-struct FlagWaiter {
-  const uint32_t* flag;
-  uint32_t value;
-  int thread;
-};
-
 struct HopperState;
 
 class Block {
@@ -68,8 +61,6 @@ class Block {
   void sync_named(int barrier, int threads, const Place& place);
   void arrive_named(int barrier, int threads, const Place& place);
   uint64_t sync_warp(uint32_t mask, WarpOperation operation, uint64_t posted, const Place& place);
-  void flag_set(uint32_t* flag, uint32_t value, const Place& place);
-  void flag_wait(const uint32_t* flag, uint32_t value, const Place& place);
   void async_copy(void* to, const void* from, int bytes, const Place& place);
   void async_copy_commit();
   void async_copy_wait(int groups_in_flight);
@@ -149,8 +140,6 @@ class Block {
   void complete_barrier(int running);
   NamedBarrier& come_to_named(int number, int threads, const Place& place);
   void complete_named(NamedBarrier& barrier, int running);
-  void require_flag(const uint32_t* flag, const Place& place) const;
-  bool flags_have_come();
 
   FiberSwitch switch_;
   CpuIndex* thread_index_ = nullptr;  // threadIdx of the kernel's file
@@ -177,7 +166,6 @@ class Block {
   BlockOperation barrier_operation_ = nullptr;
   uint64_t barrier_posted_[kMaxThreads];
   NamedBarrier named_[kNamedBarriers];
-  std::vector<FlagWaiter> flag_waiters_;
 
   const CpuBackend backend_;
   Random random_;

@@ -11,7 +11,6 @@
 #include "llmc/base/error.h"
 #include "llmc/device/addresses.h"
 #include "llmc/device/cpu_device_state.h"
-#include "llmc/device/cpu_flags.h"
 
 // ---------------------------------------------------------------------------------------------- schedules
 
@@ -109,8 +108,6 @@ void enqueue_collective(const Work& work, std::function<void()> task) {
 
 void run_grid(Device& device, KernelLaunch launch) {
   Device::State& state = device.state();
-  ResidentBlocks residents(state.pool.size());
-  launch.residents = &residents;
   const size_t blocks = launch.grid.count();
   size_t offset = 0;
   if (state.backend.order == CpuBackend::ThreadOrder::random) offset = state.random.below(blocks);

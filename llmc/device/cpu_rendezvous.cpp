@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "llmc/device/cpu_block_state.h"
-#include "llmc/device/cpu_flags.h"
 
 namespace cpu_backend {
 
@@ -172,39 +171,6 @@ uint64_t Block::sync_warp(uint32_t mask, WarpOperation operation, uint64_t poste
   }
   threads_[me].left.acquire();
   return warp.posted[lane];
-}
-
-void Block::require_flag(const uint32_t* flag, const Place& place) const {
-  const auto* at = reinterpret_cast<const std::byte*>(flag);
-  if (at >= shared_ && at < shared_ + kSharedMapping)
-    stop_kernel("%s:%d: %s: a flag in the block's own shared memory", place.file, place.line, place.what);
-}
-
-// Makes the threads ready whose flags have reached their values. Returns true if there are any.
-bool Block::flags_have_come() {
-  bool some = false;
-  std::erase_if(flag_waiters_, [&](const FlagWaiter& w) {
-    const bool come = std::atomic_ref<const uint32_t>(*w.flag).load(std::memory_order_acquire) >= w.value;
-    if (come) make_ready(w.thread), some = true;
-    return come;
-  });
-  return some;
-}
-
-void Block::flag_set(uint32_t* flag, uint32_t value, const Place& place) {
-  leave_loop();
-  require_flag(flag, place);
-  OrderToken::release(flag);
-  launch_->residents->set(flag, value);
-  step_aside();
-}
-
-void Block::flag_wait(const uint32_t* flag, uint32_t value, const Place& place) {
-  leave_loop();
-  require_flag(flag, place);
-  flag_waiters_.push_back({flag, value, current_});
-  wait_at(place);
-  OrderToken::acquire(flag);
 }
 
 }  // namespace cpu_backend

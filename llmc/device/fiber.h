@@ -48,17 +48,12 @@ class OrderToken {
 #if LLMC_TSAN
   void release() { __tsan_release(this); }
   void acquire() { __tsan_acquire(this); }
-  // The same at the address of any other object.
-  static void release(const void* address) { __tsan_release(const_cast<void*>(address)); }
-  static void acquire(const void* address) { __tsan_acquire(const_cast<void*>(address)); }
 
  private:
   char address_;
 #else
   void release() {}
   void acquire() {}
-  static void release(const void*) {}
-  static void acquire(const void*) {}
 #endif
 };
 

@@ -44,16 +44,13 @@ namespace {
   CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(work.stream), &capture));
   if (capture != cudaStreamCaptureStatusNone) return;
   CUDA_CHECK(cudaStreamSynchronize(cuda_stream(work.stream)));
-  VainWait seen;
-  CUDA_CHECK(cudaMemcpyFromSymbol(&seen, vain_wait, sizeof seen));
-  if (seen.what == VainWait::none) return;
+  VainWait wait;
+  CUDA_CHECK(cudaMemcpyFromSymbol(&wait, vain_wait, sizeof wait));
+  if (!wait.seen) return;
   const VainWait nothing{};
   CUDA_CHECK(cudaMemcpyToSymbol(vain_wait, &nothing, sizeof nothing));
-  const std::string place = format("%s (%s:%d): thread %u of block %u waited in vain", work.name, work.site.file,
-                                   work.site.line, seen.thread, seen.block);
-  REQUIRE(seen.what != VainWait::mbarrier, "%s for parity %u of the mbarrier at %u of shared memory", place.c_str(),
-          seen.second, seen.first);
-  fail("%s for the value %u of a flag, which is %u", place.c_str(), seen.second, seen.first);
+  fail("%s (%s:%d): thread %u of block %u waited in vain for parity %u of the mbarrier at %u of shared memory",
+       work.name, work.site.file, work.site.line, wait.thread, wait.block, wait.parity, wait.address);
 }
 }  // namespace
 #endif

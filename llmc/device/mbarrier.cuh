@@ -50,7 +50,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier& barrier, int parity) {
         : "=r"(done)
         : "r"(smem_address(&barrier)), "r"(parity)
         : "memory");
-  } while (!done && !in_vain(wait, VainWait::mbarrier, smem_address(&barrier), uint32_t(parity)));
+  } while (!done && !in_vain(wait, smem_address(&barrier), uint32_t(parity)));
 }
 
 // Arrives at a named barrier without waiting there. `threads` counts the threads that wait and those that only arrive.

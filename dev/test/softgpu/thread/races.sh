@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Covers: the software GPU under ThreadSanitizer: a barrier, an acquire or a release that is missing in the PTX is a race
-# between two lines of .cu files, also where the results are right
-# Programs: kernels/block_flag kernels/hopper kernels/tensor_core
+# Covers: the software GPU under ThreadSanitizer: a barrier that is missing in the PTX is a race between two lines of .cu
+# files, also where the results are right
+# Programs: kernels/hopper kernels/tensor_core
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../../lib.bash"
@@ -14,9 +14,7 @@ race() {
   LLMC_SOFTGPU_PTX=$3 refused "$1" "ThreadSanitizer: data race" "$build/kernels/$2" check
   check "  between two lines of $4" [ "$(grep -A 99 -m 1 "data race" "$scratch/refused" | grep -cE "^ +#[0-9] run .*$4:[0-9]+")" -ge 2 ]
 }
-race "a flag is read without acquire" block_flag 's/ld\.acquire\.gpu/ld/' device/block_flag.cuh
-race "a flag is set without release" block_flag 's/st\.release\.gpu/st/' device/block_flag.cuh
 race "no __syncthreads before an mbarrier is used" hopper '0,/bar\.sync[[:space:]]+0;/s/bar\.sync[[:space:]]+0;/;/' device/mbarrier.cuh
 race "no __syncwarp between a store and ldmatrix" tensor_core 's/bar\.warp\.sync[^;]*;/;/' "(kernels/tensor_core.cu|device/tensor_core.cuh)"
-check "no edit, no race" "$build/kernels/block_flag" check
+check "no edit, no race" "$build/kernels/tensor_core" check
 echo "$checks checks passed"
