@@ -4,24 +4,29 @@
 //   tile        head 128: 128 queries x 128 keys; head 64: 192 x 128. The last keys come first: they need masks.
 //   roles       warpgroup 0 is the producer (24 or 32 registers); 2 or 3 consumers have 64 queries each (240 or 160)
 //   registers   per thread, head 128: 64 scores, 64 accumulators of out, 32 pairs of weights
-//   stages      two of keys, two of values; the queries are loaded once
-//   waits       a consumer waits for the queries, a stage's bytes and its turn; the producer waits for a free stage
+//   stages      two each of queries, keys and values
+//   waits       a consumer waits for a stage's bytes and its turn; the producer waits for a free stage
+//   blocks      at most one for each multiprocessor. A block computes one range of queries after another, and the
+//               producer loads the next range's queries and keys while consumers compute the last tiles of this one.
 //
 // A consumer starts the scores of the next keys, then the product of the previous tile's weights and values. At head
 // size 128 it computes the exponentials of the new scores while the second product runs. Consumers take turns at
 // starting products (named barriers; FlashAttention-3's ping-pong): while one uses the tensor cores, the others compute
 // exponentials. At head size 64 the exponentials and the tensor cores need the same time, and three consumers have
 // enough to do for both. There the compiler waits for the second product first and scales its sums between the
-// exponentials, which the simulation of dev/bench/kernel_budget finds faster: 1881 clocks a tile, 2056 the other way.
+// exponentials, which the simulation of dev/bench/kernel_budget finds faster: 1852 clocks a tile, 2069 the other way.
 // For the same reason all exponentials stay MUFU's. A polynomial for one of 16, 8 or 6 of them takes 9 instructions
-// each, which issue has no room for: 1906, 1931 and 1958 clocks.
+// each, which issue has no room for: a tile took 25, 50 and 77 clocks more.
 //
 // Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
 // tile at head size 128: two products 2048, exponentials 1024, fp32 768, shared memory 1792 (q, k and v for two
 // warpgroups 1280, TMA writes 512), L2 2048 at 32 bytes per clock. With 40% of the exponentials and fp32 not overlapped
-// and two waits of 100, a tile takes about 2965 clocks. At 1.6 GHz that is 566 TFLOP/s at T = 8192; it would be 423 if
-// none of them overlapped. At head size 64: products 1536, exponentials 1536, fp32 1056. Turns matter most there: 393
-// TFLOP/s at T = 4096 with them, 263 without.
+// and two waits of 100, a tile takes about 2965 clocks. At 1.6 GHz that is 585 TFLOP/s at T = 8192; it would be 429 if
+// none of them overlapped. At head size 64: products 1536, exponentials 1536, fp32 1056. Turns matter most there: 419
+// TFLOP/s at T = 4096 with them, 268 without. With a block for each range of queries, whose loads and stores nothing
+// hides, it would be 566 and 393; at T = 2048 491 and 351, where it is 553 and 393.
+#include <algorithm>
+
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -34,29 +39,50 @@ struct Tiles {
   static constexpr int kThreads = (1 + kGroups) * kGroupThreads;
   static constexpr int kProducerRegisters = kHD == 64 ? 32 : 24, kRegisters = kHD == 64 ? 160 : 240;
   using Keys = WgmmaTile<kKeys, kHD>;
-  WgmmaTile<kQueries, kHD> q;
+  using Queries = WgmmaTile<kQueries, kHD>;
+  Stage<Queries> q[kStages];
   Stage<Keys> k[kStages], v[kStages];
-  Mbarrier q_full;
 };
 static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
 
 constexpr int kTurn = 1, kResult = 4;  // named barriers: a consumer's turn (1 … 3), its result (4 … 6)
 
-// The producer thread loads the queries, then the tiles of keys and values in the order in which they are multiplied.
+// Calls body(place, tiles) with each range of queries that this block computes. The ranges are in the order of
+// query_place, those with most keys first, and blocks deal them out forwards and backwards in turn, so that all blocks
+// get nearly the same number of tiles.
+template <int kQueries, int kKeys, class Body>
+__device__ __forceinline__ void for_ranges(const AttentionShape& shape, int ranges, const Body& body) {
+  const int all = ranges * shape.NH * shape.B, blocks = gridDim.x, block = blockIdx.x;
+#pragma unroll 1
+  for (int first = 0, turn = 0; first < all; first += blocks, turn ^= 1) {
+    const int range = first + (turn ? blocks - 1 - block : block);
+    if (range >= all) continue;
+    const QueryPlace place = query_place(shape, range, ranges, kQueries);
+    body(place, KeyTiles::of<kKeys>(shape, place, kQueries));
+  }
+}
+
 template <int kHD>
-__device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& k, const TensorMap& v,
-                                        const QueryPlace& place, int kv_head, const KeyTiles& tiles) {
-  using Shared = Tiles<kHD>;
-  mbarrier_arrive_expect_tx(shared.q_full, sizeof(shared.q));
-  load_rows(shared.q, q, shared.q_full, place.head, place.t0, place.b);
-  const auto key_of = [&](int tile) { return tiles.first + tile * Shared::kKeys; };
-  PipelineState<Shared::kStages> keys, values;
-  load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key_of(tiles.count - 1), place.b);
+struct Rings {
+  PipelineState<Tiles<kHD>::kStages> queries, keys, values;
+};
+
+// The producer thread loads a range's queries, then its tiles of keys and values in the order in which they are
+// multiplied.
+template <int kHD>
+__device__ __forceinline__ void produce(Tiles<kHD>& shared, Rings<kHD>& ring, const TensorMap& q, const TensorMap& k,
+                                        const TensorMap& v, const QueryPlace& place, int kv_head,
+                                        const KeyTiles& tiles) {
+  load_stage(shared.q[ring.queries.slot], q, ring.queries.parity, place.head, place.t0, place.b);
+  ring.queries.advance();
+  const auto key_of = [&](int tile) { return tiles.first + tile * Tiles<kHD>::kKeys; };
+  if (tiles.count > 0)
+    load_stage(shared.k[ring.keys.slot], k, ring.keys.parity, kv_head, key_of(tiles.count - 1), place.b);
   for (int tile = tiles.count - 1; tile >= 0; --tile) {
-    keys.advance();
-    if (tile > 0) load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key_of(tile - 1), place.b);
-    load_stage(shared.v[values.slot], v, values.parity, kv_head, key_of(tile), place.b);
-    values.advance();
+    ring.keys.advance();
+    if (tile > 0) load_stage(shared.k[ring.keys.slot], k, ring.keys.parity, kv_head, key_of(tile - 1), place.b);
+    load_stage(shared.v[ring.values.slot], v, ring.values.parity, kv_head, key_of(tile), place.b);
+    ring.values.advance();
   }
 }
 
@@ -92,12 +118,15 @@ __device__ static __forceinline__ void raise_amax(float* amax, const float (&d)[
   if (first_lane()) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
 }
 
-// A consumer's 64 queries, from t0 on: products, online softmax and epilogue.
+// A consumer's 64 queries of a range: products, online softmax and epilogue. The results are still being stored from
+// the stage of the queries at the end; the stage before it, `stored`, is given back to the producer here.
 template <int kHD>
-__device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& out, float* lse,
-                                                   const AttentionShape& shape, float scale, const QueryPlace& place,
-                                                   int group, const KeyTiles& tiles, float* amax) {
+__device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, Rings<kHD>& ring, Mbarrier* stored,
+                                                   const TensorMap& out, float* lse, const AttentionShape& shape,
+                                                   float scale, const QueryPlace& place, int group,
+                                                   const KeyTiles& tiles, float* amax) {
   using Shared = Tiles<kHD>;
+  auto& queries = shared.q[ring.queries.slot];
   constexpr int kKeys = Shared::kKeys, kTakingTurns = 2 * kGroupThreads;
   const int row0 = group * kGroupRows, t0 = place.t0 + row0;
   KeyRange rows[2];
@@ -108,13 +137,13 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   float sums[kHD / 2] = {}, s[kKeys / 2] = {}, shrink[2];
   uint32_t weights[kKeys / 16][4];
   Softmax softmax;
-  PipelineState<Shared::kStages> keys, values;
+  auto &keys = ring.keys, &values = ring.values;
   const auto start_scores = [&] {
     mbarrier_wait(shared.k[keys.slot].full, keys.parity);
     named_barrier_sync(kTurn + group, kTakingTurns);
     warpgroup_fence_operand(s);
     wgmma_fence();
-    multiply_rows(s, shared.q, row0, shared.k[keys.slot].tile);
+    multiply_rows(s, queries.tile, row0, shared.k[keys.slot].tile);
     wgmma_commit_group();
   };
   const auto start_sums = [&] {
@@ -124,9 +153,14 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
     add_weighted<kHD>(sums, weights, shared.v[values.slot].tile);
     wgmma_commit_group();
   };
-  const auto signal_next_warpgroup = [&](bool last) {
-    if (!last || group + 1 < Shared::kGroups)
-      named_barrier_arrive(kTurn + (group + 1 < Shared::kGroups ? group + 1 : 0), kTakingTurns);
+  const auto finish_sums = [&] {
+    wgmma_wait_group<0>();
+    warpgroup_fence_operand(sums);
+    if (first_lane()) mbarrier_arrive(shared.v[values.slot].free);
+    values.advance();
+  };
+  const auto signal_next_warpgroup = [&] {
+    named_barrier_arrive(kTurn + (group + 1 < Shared::kGroups ? group + 1 : 0), kTakingTurns);
   };
   const auto take_scores = [&](int tile) {
     warpgroup_fence_operand(s);
@@ -136,35 +170,35 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
     if (every.first > key0 || every.last < key0 + kKeys - 1) mask(s, key0, rows, -INFINITY);
     softmax.take(s, shrink, scale * kLog2e);
   };
+  mbarrier_wait(queries.full, ring.queries.parity);
+  ring.queries.advance();
   if (tiles.count > 0) {
-    mbarrier_wait(shared.q_full, 0);
-    if (group == 0) named_barrier_arrive(kTurn, kTakingTurns);  // consumer 0 has the first turn
     start_scores();
-    signal_next_warpgroup(tiles.count == 1);
+    signal_next_warpgroup();
     wgmma_wait_group<0>();
     take_scores(tiles.count - 1);
     round_to_operand<kKeys>(weights, s);
+  }
+  if (stored && threadIdx.x % kGroupThreads == 0) {
+    tma_store_wait_group_read();
+    mbarrier_arrive(*stored);
   }
 #pragma unroll 1
   for (int tile = tiles.count - 2; tile >= 0; --tile) {
     start_scores();
     start_sums();
-    signal_next_warpgroup(tile == 0);
+    signal_next_warpgroup();
     wgmma_wait_group<1>();
     take_scores(tile);
     if constexpr (kHD == 128) compute_before_wait(softmax.total[0] + softmax.total[1]);
-    wgmma_wait_group<0>();
-    warpgroup_fence_operand(sums);
-    if (first_lane()) mbarrier_arrive(shared.v[values.slot].free);
-    values.advance();
+    finish_sums();
 #pragma unroll
     for (int i = 0; i < kHD / 2; ++i) sums[i] *= shrink[i / 2 % 2];
     round_to_operand<kKeys>(weights, s);
   }
   if (tiles.count > 0) {
     start_sums();
-    wgmma_wait_group<0>();
-    warpgroup_fence_operand(sums);
+    finish_sums();
   }
 
   float inverse[2];
@@ -181,8 +215,7 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
 #pragma unroll
   for (int i = 0; i < kHD / 2; ++i) sums[i] *= inverse[i / 2 % 2];
   if (amax) raise_amax(amax, sums, there);
-  store_rows<kHD>(out, place.head, t0, place.b, sums, shared.q, row0, kResult + group);
-  tma_store_wait_group_read();
+  store_rows<kHD>(out, place.head, t0, place.b, sums, queries.tile, row0, kResult + group);
 }
 
 template <int kHD>
@@ -193,24 +226,34 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
                                     float* amax) {
   using Shared = Tiles<kHD>;
   Shared& shared = shared_memory<Shared>();
-  const QueryPlace place = query_place(shape, blockIdx.x, ranges, Shared::kQueries);
-  const KeyTiles tiles = KeyTiles::of<Shared::kKeys>(shape, place, Shared::kQueries);
   const int group = warpgroup_number();
   if (threadIdx.x == 0) {
     prefetch_tensor_maps(q, k, v, out);
-    mbarrier_init(shared.q_full, 1);
+    initialize_ring(shared.q, Shared::kGroups);
     initialize_ring(shared.k, 4 * Shared::kGroups);
     initialize_ring(shared.v, 4 * Shared::kGroups);
     fence_mbarrier_init();
   }
   __syncthreads();
+  Rings<kHD> ring;
   if (group == 0) {
     setmaxnreg_dec<Shared::kProducerRegisters>();
-    if (threadIdx.x == 0 && tiles.count > 0)
-      produce(shared, q, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
+    if (threadIdx.x != 0) return;
+    for_ranges<Shared::kQueries, Shared::kKeys>(shape, ranges, [&](const QueryPlace& place, const KeyTiles& tiles) {
+      produce(shared, ring, q, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
+    });
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
-    multiply_and_store(shared, out, lse, shape, scale, place, group - 1, tiles, amax);
+    constexpr int kTakingTurns = 2 * kGroupThreads;
+    if (group == 1) named_barrier_arrive(kTurn, kTakingTurns);  // the first consumer has the first turn
+    Mbarrier* stored = nullptr;
+    for_ranges<Shared::kQueries, Shared::kKeys>(shape, ranges, [&](const QueryPlace& place, const KeyTiles& tiles) {
+      Mbarrier* const own = &shared.q[ring.queries.slot].free;
+      multiply_and_store(shared, ring, stored, out, lse, shape, scale, place, group - 1, tiles, amax);
+      stored = own;
+    });
+    if (group == 1) named_barrier_sync(kTurn, kTakingTurns);  // takes the turn that nobody needs
+    tma_store_wait_group_read();
   }
 }
 
@@ -228,10 +271,11 @@ void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
     const unsigned ranges = blocks_for(size_t(s.Tq), Shared::kQueries);
+    const unsigned blocks = std::min(ranges * unsigned(s.NH * s.B), unsigned(device.info().multiprocessors));
     launch<attention_hopper_forward_kernel<kHD>>(
-        forward_work(stream, who, RateClass::attention_hopper_forward, call), ranges * unsigned(s.NH * s.B),
-        Shared::kThreads, sizeof(Shared), map_of_rows(device, call.out, kGroupRows, who),
-        map_of_rows(device, call.q, Shared::kQueries, who), map_of_rows(device, call.k, Shared::kKeys, who),
-        map_of_rows(device, call.v, Shared::kKeys, who), call.lse.as<float>(), s, call.scale(), int(ranges), call.amax);
+        forward_work(stream, who, RateClass::attention_hopper_forward, call), blocks, Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, call.out, kGroupRows, who), map_of_rows(device, call.q, Shared::kQueries, who),
+        map_of_rows(device, call.k, Shared::kKeys, who), map_of_rows(device, call.v, Shared::kKeys, who),
+        call.lse.as<float>(), s, call.scale(), int(ranges), call.amax);
   });
 }
