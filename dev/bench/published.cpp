@@ -58,27 +58,28 @@ struct Table {
 constexpr char k8B[] = "llama3.1-8b", k70B[] = "llama3.1-70b", k405B[] = "llama3.1-405b";
 constexpr Cluster kNode{"H100", 8, 1, 1, 1}, k16Nodes{"H100", 128, 1, 1, 1}, k2D{"H100", 32, 8, 1, 1},
     k3D{"H100", 8, 8, 1, 8}, k405BWithoutPipeline{"H100", 16, 8, 1, 1}, k8BTensor{"H100", 8, 8, 1, 1},
-    kA100s{"A100", 64, 1, 1, 1};
+    kA100s{"A100", 64, 1, 1, 1}, k4H200Nodes{"H200", 32, 1, 1, 1}, k8H200Nodes{"H200", 64, 1, 1, 1};
 
 constexpr Cluster context_of(int shard, int context, int tensor, int pipeline) {
   return {"H100", shard, tensor, context, pipeline};
 }
 
 // In the repository pytorch/torchtitan: benchmarks/llama3_h100_202412_torchtitan.md, docs/performance.md at commit
-// 4d88a8a44, and benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md.
+// 4d88a8a44, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md, and
+// benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md.
 const Table kTables[] = {
-    {"12/2024, table 1: FSDP on 8 H100",
+    {"12/2024, table 1: FSDP",
      kSelective,
      {{"FSDP", k8B, kNode, 8192, 2, "off", false, 5762, 82.4},
       {"+ torch.compile", k8B, kNode, 8192, 2, "off", false, 6667, 77.0},
       {"+ torch.compile + Float8", k8B, kNode, 8192, 2, "tensorwise", false, 8532, 76.8}}},
-    {"12/2024, table 2: FSDP + CP + torch.compile + Float8 on 8 H100",
+    {"12/2024, table 2: FSDP + CP + torch.compile + Float8",
      kFull,
      {{"FSDP 8, CP 1", k8B, kNode, 32768, 1, "tensorwise", false, 3890, 83.9},
       {"FSDP 4, CP 2", k8B, context_of(4, 2, 1, 1), 65536, 1, "tensorwise", false, 2540, 84.2},
       {"FSDP 2, CP 4", k8B, context_of(2, 4, 1, 1), 131072, 1, "tensorwise", false, 1071, 84.0},
       {"FSDP 1, CP 8", k8B, context_of(1, 8, 1, 1), 262144, 1, "tensorwise", false, 548, 84.5}}},
-    {"12/2024, table 3: FSDP on 128 H100",
+    {"12/2024, table 3: FSDP",
      kSelective,
      {{"FSDP", k8B, k16Nodes, 8192, 2, "off", false, 5605, 67.0},
       {"+ torch.compile", k8B, k16Nodes, 8192, 2, "off", false, 6514, 62.0},
@@ -102,8 +103,12 @@ const Table kTables[] = {
      {{"2D", k405B, k405BWithoutPipeline, 8192, 2, "off", false, 109, 0},
       {"2D + Float8", k405B, k405BWithoutPipeline, 8192, 2, "tensorwise", false, 177, 0},
       {"2D + Float8 + AsyncTP", k405B, k405BWithoutPipeline, 8192, 2, "tensorwise", true, 185, 0}}},
-    {"4/2024: FSDP on 64 A100", kSelective, {{"FSDP", k8B, kA100s, 8192, 1, "off", false, 2973, 0}}},
-    {"4/2024: FSDP on 64 A100", kFull, {{"FSDP", k70B, kA100s, 8192, 1, "off", false, 331, 0}}},
+    {"4/2024: FSDP", kSelective, {{"FSDP", k8B, kA100s, 8192, 1, "off", false, 2973, 0}}},
+    {"4/2024: FSDP", kFull, {{"FSDP", k70B, kA100s, 8192, 1, "off", false, 331, 0}}},
+    {"6/2025, Trainy on WhiteFiber: FSDP + torch.compile + Float8",
+     kSelective,
+     {{"4 nodes", k8B, k4H200Nodes, 8192, 2, "tensorwise", false, 10938, 47.96},
+      {"8 nodes", k8B, k8H200Nodes, 8192, 2, "tensorwise", false, 10753, 46.97}}},
     {"6/2025: FSDP 32 + TP 8 + torch.compile",
      kFull,
      {{"bf16", k70B, k2D, 8192, 16, "off", false, 597.3, 0},
@@ -188,11 +193,11 @@ void print_row(const Row& row, const Checkpointing& checkpointing) {
   const Ours ours = ours_for(row, checkpointing);
   const std::string policy =
       std::string(ours.policy.recompute) + (strcmp(ours.policy.offload, "none") ? ", offloaded" : "");
-  printf("%-24s %-13s %6lld %5lld %8.0f %6s   %3d x %d x %d %3lld x %-2lld %-16s %6s %7s", row.what, row.model,
-         (long long)row.T, (long long)row.batch, row.tokens, row.gib > 0 ? format("%.1f", row.gib).c_str() : "-",
-         ours.mesh.shard_degree, ours.mesh.context_degree, ours.mesh.tensor_degree, (long long)ours.micro_steps,
-         (long long)ours.micro_batch, policy.c_str(), gib(double(ours.bytes)).c_str(),
-         gib(double(ours.needed)).c_str());
+  printf("%-24s %-13s %3d %4s %6lld %5lld %8.0f %6s   %3d x %d x %d %3lld x %-2lld %-16s %6s %7s", row.what, row.model,
+         row.theirs.gpus(), row.theirs.gpu, (long long)row.T, (long long)row.batch, row.tokens,
+         row.gib > 0 ? format("%.1f", row.gib).c_str() : "-", ours.mesh.shard_degree, ours.mesh.context_degree,
+         ours.mesh.tensor_degree, (long long)ours.micro_steps, (long long)ours.micro_batch, policy.c_str(),
+         gib(double(ours.bytes)).c_str(), gib(double(ours.needed)).c_str());
   if (!ours.fits()) {
     printf("  does not fit\n");
     return;
@@ -207,8 +212,7 @@ void print_row(const Row& row, const Checkpointing& checkpointing) {
 void print_table(const Table& table, const std::string& model) {
   const auto wanted = [&](const Row& row) { return std::string(row.model).ends_with(model); };
   if (std::none_of(table.rows.begin(), table.rows.end(), wanted)) return;
-  printf("%s: %d GPUs, %s activation checkpointing\n", table.title, table.rows[0].theirs.gpus(),
-         table.checkpointing.name);
+  printf("%s, %s activation checkpointing\n", table.title, table.checkpointing.name);
   for (const Row& row : table.rows)
     if (wanted(row)) print_row(row, table.checkpointing);
   printf("\n");
@@ -223,11 +227,11 @@ void print_head() {
       "tensor parallelism's sums in bf16, and\ntensorwise FP8 gathers weights in FP8. AsyncTP: %d chunks, else 1. "
       "Tokens/s are those of a GPU.\n\n",
       kOverlap);
-  const char* format = "%-24s %-13s %6s %5s %8s %6s   %11s %8s %-16s %6s %7s %9s %9s %9s\n";
-  printf(format, "", "", "", "local", "", "", "shard, ctx,", "micro-", "", "GiB,", "with", "", "published",
+  const char* format = "%-24s %-13s %8s %6s %5s %8s %6s   %11s %8s %-16s %6s %7s %9s %9s %9s\n";
+  printf(format, "", "", "", "", "local", "", "", "shard, ctx,", "micro-", "", "GiB,", "with", "", "published",
          "predicted,");
-  printf(format, "published", "model", "T", "batch", "tokens/s", "GiB", "tensor", "batches", "recompute", "plan",
-         "reserve", "predicted", "of it", "2.4 TB/s");
+  printf(format, "published", "model", "GPUs", "T", "batch", "tokens/s", "GiB", "tensor", "batches", "recompute",
+         "plan", "reserve", "predicted", "of it", "2.4 TB/s");
 }
 
 }  // namespace

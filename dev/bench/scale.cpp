@@ -105,7 +105,6 @@ const Published kPublished[] = {
     {"torchtitan, 8B, bf16, torch.compile", "H100", k8B, kBf16, 4, 4, 7166, 0},
     {"torchtitan, 8B, FP8 products", "H100", k8B, kFp8, 4, 4, 8624, 0},
     {"torchtitan, 8B, FP8 products and all-gather", "H100", k8B, kFp8Gathered, 4, 4, 8950, 0},
-    {"torchtitan 6/2025, 8B, FP8 and all-gather", "H200", k8B, kFp8Gathered, 4, 8, 10938, 10753},
     {"Megatron-Bridge, 8B, FP8", "H100", k8B, kFp8Gathered, 1, 1, 14451, 0}};
 
 void print_published() {
@@ -155,7 +154,7 @@ void print_disagreement() {
       "Theirs have launches from\nPython and passes that are not fused (quantization by itself takes about 17%% of "
       "TransformerEngine's FP8 linear layers).\nThe micro-batch and sequence of TransformerEngine's runs and the shape "
       "of its 1B are not known here. Megatron-Bridge is as\nfast as this model with our attention, and slower than "
-      "with the public one. torchtitan's tables of 12/2024 stand in\nbuild/cpu/bench/published.\n");
+      "with the public one. torchtitan's tables stand in\nbuild/cpu/bench/published.\n");
   printf(
       "Scaling: the model hides nearly all communication to 32 nodes. torchtitan of 12/2024 kept 97 to 98%% over 16 "
       "times the\nnodes, on 400 Gb/s a GPU. TransformerEngine on P5 lost 7 to 17%% to 32 nodes; for the model to lose "
