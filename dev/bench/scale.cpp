@@ -101,14 +101,10 @@ const Published kPublished[] = {
     {"TransformerEngine on P5, 7B, bf16", "H100", k7B, kBf16, 1, 32, 9350, 7900},
     {"TransformerEngine on P5, 7B, FP8", "H100", k7B, kFp8, 1, 32, 11000, 9700},
     {"NeMo 24.12, 7B, FP8", "H100", k7B, kFp8Gathered, 1, 1, 16934, 0},
-    {"torchtitan 12/2024, 8B, bf16", "H100", k8B, kBf16, 1, 16, 5762, 5605},
-    {"torchtitan 12/2024, 8B, bf16, torch.compile", "H100", k8B, kBf16, 1, 16, 6667, 6514},
-    {"torchtitan 12/2024, 8B, FP8, torch.compile", "H100", k8B, kFp8, 1, 16, 8532, 8380},
     {"torchtitan, 8B, bf16", "H100", k8B, kBf16, 4, 4, 6475, 0},
     {"torchtitan, 8B, bf16, torch.compile", "H100", k8B, kBf16, 4, 4, 7166, 0},
     {"torchtitan, 8B, FP8 products", "H100", k8B, kFp8, 4, 4, 8624, 0},
     {"torchtitan, 8B, FP8 products and all-gather", "H100", k8B, kFp8Gathered, 4, 4, 8950, 0},
-    {"torchtitan 6/2025, 8B, FP8 and all-gather", "H200", k8B, kFp8Gathered, 4, 8, 10938, 10753},
     {"Megatron-Bridge, 8B, FP8", "H100", k8B, kFp8Gathered, 1, 1, 14451, 0}};
 
 void print_published() {
@@ -156,14 +152,13 @@ void print_disagreement() {
       "\nWhere this model disagrees, and why. Level: it is faster than TransformerEngine on P5 and torchtitan, by what "
       "the table\nshows. It has every product at the rate of its class and every pass at 85%% of the memory's. "
       "Theirs have launches from\nPython and passes that are not fused (quantization by itself takes about 17%% of "
-      "TransformerEngine's FP8 linear layers);\ntorchtitan's H100 of 12/2024 had 500 W and 2.4 TB/s, and it took 2 "
-      "sequences and computed some activations again; the\nmicro-batch and sequence of TransformerEngine's runs and "
-      "the shape of its 1B are not known here. Megatron-Bridge is as fast\nas this model with our attention, and "
-      "slower than with the public one.\n");
+      "TransformerEngine's FP8 linear layers).\nThe micro-batch and sequence of TransformerEngine's runs and the shape "
+      "of its 1B are not known here. Megatron-Bridge is as\nfast as this model with our attention, and slower than "
+      "with the public one. torchtitan's tables stand in\nbuild/cpu/bench/published.\n");
   printf(
-      "Scaling: the model hides nearly all communication to 32 nodes. torchtitan kept 97 to 98%% over 16 times the "
-      "nodes, on 400\nGb/s a GPU; what the model keeps stands beside it. TransformerEngine on P5 lost 7 to 17%% to 32 "
-      "nodes; for the model to lose\nas much, a GPU's network would have to be down to\n");
+      "Scaling: the model hides nearly all communication to 32 nodes. torchtitan of 12/2024 kept 97 to 98%% over 16 "
+      "times the\nnodes, on 400 Gb/s a GPU. TransformerEngine on P5 lost 7 to 17%% to 32 nodes; for the model to lose "
+      "as much, a GPU's\nnetwork would have to be down to\n");
   for (size_t i = 0; i < 4; ++i)
     printf("  %5.1f GB/s of %.0f: %s\n", explaining_network(kPublished[i]) * 1e-9, kLink * 1e-9, kPublished[i].who);
   printf(

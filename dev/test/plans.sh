@@ -3,7 +3,7 @@
 # most; --plan auto chooses of what fits the fastest, on all ranks the same, and with the same micro-batch changes no bit
 # Covers: a dry run's predicted speed is that of the benchmarks, and names the rates that no GPU has confirmed
 # Timeout: 300
-# Programs: bench/roofline bench/scale bench/meshes
+# Programs: bench/roofline bench/scale bench/meshes bench/published
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -136,6 +136,11 @@ for bench in roofline scale meshes; do
   check "$bench says the same: $(cat $bench.txt)" \
     grep -qF "predicted $(speed bf16.txt) tokens/s a GPU in bf16, $(speed fp8.txt) in FP8" $bench.txt
 done
+"$train" --dry-run --nodes 1 --model llama3.1-8b --seq-len 8192 --zero-stage 3 --micro-batch 2 --global-batch 16 --recompute norms >two.txt
+"$build/bench/published" 8b >published.txt
+plan=$(said two.txt "device, total") tokens=$(speed two.txt)
+check "published has the plan and the speed of a row: $plan, $tokens tokens/s" \
+  grep -q "^+ torch.compile  .* norms  *${plan% GiB}  *[0-9.]*  *${tokens%.*}[0-9]* .*%" published.txt
 check "--plan auto names them, too" grep -q "(rates that no GPU has confirmed: products in bf16; .*links)" mesh.txt
 
 for n in 1 2; do
