@@ -126,10 +126,10 @@ void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tens
 }  // namespace
 
 int context_heads(const ModelConfig& config, int B, int chunk) {
-  constexpr int kQueries = 128, kMultiprocessors = 132;  // of a block of attention; of an H100
-  const int64_t blocks = int64_t((chunk + kQueries - 1) / kQueries) * B * (config.NH / config.NKV);
+  constexpr int kKeys = 128, kEnough = 128;  // keys of a block; blocks that keep an H100 busy, which has 132 places
+  const int64_t blocks = int64_t((chunk + kKeys - 1) / kKeys) * B;
   int heads = 1;
-  while (heads < config.NKV && (config.NKV % heads || blocks * heads < kMultiprocessors)) ++heads;
+  while (heads < config.NKV && (config.NKV % heads || blocks * heads < kEnough)) ++heads;
   return heads;
 }
 

@@ -26,7 +26,8 @@ void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const T
 inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, int heads) {
   return heads ? N * config.NH / config.NKV * heads / 2 : N * config.NH;
 }
-// Returns the number of key/value heads of a group: the fewest, a divisor of all, whose forward has a block for each
-// multiprocessor of an H100, where B sequences have chunks of `chunk` tokens. More would take memory and leave less to
-// gather beside attention. It does not depend on the device, so that a plan is the same everywhere.
+// Returns the number of key/value heads of a group: the fewest, a divisor of all, with which an H100 is busy in each
+// call, where B sequences have chunks of `chunk` tokens. The fewest blocks has the gradient of the keys and values that
+// the first chunk sees. More heads would take memory and leave less to gather beside attention. The number does not
+// depend on the device, so that a plan is the same everywhere.
 int context_heads(const ModelConfig& config, int B, int chunk);
