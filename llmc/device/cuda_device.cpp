@@ -109,8 +109,14 @@ void Device::synchronize() {
 
 // ---------------------------------------------------------------------------------------------- streams and events
 
-Stream::Stream(Device& device, const char* name) : device_(&device), name_(name), state_(new State) {
-  if (device.state().executes) CUDA_CHECK(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking));
+Stream::Stream(Device& device, const char* name, StreamPriority priority)
+    : device_(&device), name_(name), state_(new State) {
+  if (device.state().executes) {
+    int lowest = 0, highest = 0;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&state_->stream, cudaStreamNonBlocking,
+                                            priority == StreamPriority::highest ? highest : lowest));
+  }
   state_->number = int(device.state().stream_names.size());
   device.state().stream_names.push_back(name);
 }

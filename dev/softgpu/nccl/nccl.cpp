@@ -103,6 +103,9 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
     warn("NCCL: %s", wrong.c_str());
     return fail(ncclInvalidArgument, wrong);
   }
+  if (captures(stream) && stream->priority != kHighestPriority)
+    warn("NCCL: %s of a step is captured in a stream of priority %d: its blocks wait until products have started",
+         kNames[int(call.kind)], stream->priority);
   const auto launch = [=] {
     return complete(comm, [=] {
       const bool captured = captures(stream);
