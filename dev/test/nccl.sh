@@ -33,7 +33,10 @@ refused "two ranks on one GPU" "error on all 2 ranks: ranks 0, 1 of 2 take the s
   ranks 2 "$nccl" same-gpu
 # shellcheck disable=SC2016  # of the other shell
 again() { ranks 2 bash -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$0" same-gpu' "$nccl"; }
-check "  unless each has an NCCL_HOSTID of its own" again
+check "  unless each has an NCCL_HOSTID of its own; these take as many multiprocessors as NCCL likes" again
+refused "the second collective of a group fails on rank 1" \
+  "all_reduce_sum (dev/test/nccl.cpp" ranks 2 "$nccl" group 1
+check "  the message names the group" says ", the first of a group of 3, on rank 1 of 2: an error of NCCL"
 
 export LLMC_TEST_RENDEZVOUS=$scratch/meet WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
 RANK=0 timeout $limit "$nccl" same-gpu >"$scratch/rank0" 2>&1 &

@@ -270,16 +270,27 @@ class NcclCommunicator : public Communicator {
     event.synchronize();
   }
 
-  void enqueue(const Work& work, const Collective& c) override {
+  void enqueue(const Work& work, const Collective& c) override { enqueue_group({{work, c}}); }
+
+  // The watchdog counts a group as one collective, which has the name of the first.
+  void enqueue_group(const std::vector<CollectiveWork>& works) override {
+    const auto& [work, c] = works[0];
     const RecordedWork recorded(work);
+    for (size_t i = 1; i < works.size(); ++i) const RecordedWork joined(works[i].work);
     const cudaStream_t stream = cuda_stream(work.stream);
     // The first collective of a kind connects the ranks, which takes all of them.
     const ncclResult_t result = [&] {
       const Watchdog::Call call(*connection_->watchdog, work.name);
-      return launch(c, stream);
+      if (works.size() == 1) return launch(c, stream);
+      ncclResult_t first_error = ncclGroupStart();
+      for (size_t i = 0; i < works.size() && first_error == ncclSuccess; ++i)
+        first_error = launch(works[i].collective, stream);
+      const ncclResult_t ended = ncclGroupEnd();
+      return first_error == ncclSuccess ? ended : first_error;
     }();
-    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more",
-            work.name, work.site.file, work.site.line, c.bytes(), rank(), size(),
+    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes%s on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more",
+            work.name, work.site.file, work.site.line, c.bytes(),
+            works.size() > 1 ? format(", the first of a group of %zu,", works.size()).c_str() : "", rank(), size(),
             nccl_error_text(result, comm_).c_str());
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));

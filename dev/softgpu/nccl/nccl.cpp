@@ -89,7 +89,26 @@ bool captures(cudaStream_t stream) {
 
 // A call between ncclGroupStart and ncclGroupEnd waits for the latter.
 thread_local int group_depth = 0;
-thread_local std::vector<std::function<ncclResult_t()>> grouped;
+struct Grouped {
+  CollectiveCall call;
+  ncclComm_t comm;
+  std::function<ncclResult_t()> launch;
+};
+thread_local std::vector<Grouped> grouped;
+
+// Collectives of one communicator and group are one kernel, in which none waits for another one.
+bool touch_each_other(const Grouped& a, const Grouped& b) {
+  const auto overlap = [](const void* x, size_t n, const void* y, size_t m) {
+    const auto *p = static_cast<const char*>(x), *q = static_cast<const char*>(y);
+    return p < q + m && q < p + n;
+  };
+  const auto writes_what = [&](const Grouped& writer, const Grouped& other) {
+    const size_t written = writer.call.received_bytes(writer.comm->size);
+    return overlap(writer.call.out, written, other.call.in, other.call.sent_bytes(other.comm->size)) ||
+           overlap(writer.call.out, written, other.call.out, other.call.received_bytes(other.comm->size));
+  };
+  return a.comm == b.comm && (writes_what(a, b) || writes_what(b, a));
+}
 
 ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
   if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
@@ -118,7 +137,13 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
     });
   };
   if (!group_depth) return launch();
-  grouped.push_back(launch);
+  const Grouped added{call, comm, launch};
+  for (const Grouped& before : grouped)
+    if (touch_each_other(before, added)) {
+      warn("NCCL: collectives of a group, one of which writes what another one touches");
+      return fail(ncclInvalidUsage, "collectives of a group touch each other");
+    }
+  grouped.push_back(added);
   return ncclSuccess;
 }
 
@@ -256,8 +281,8 @@ SOFTGPU_API ncclResult_t ncclGroupStart() {
 SOFTGPU_API ncclResult_t ncclGroupEnd() {
   if (--group_depth) return ncclSuccess;
   ncclResult_t result = ncclSuccess;
-  for (const auto& launch : std::exchange(grouped, {}))
-    if (const ncclResult_t r = launch(); r != ncclSuccess) result = r;
+  for (const Grouped& g : std::exchange(grouped, {}))
+    if (const ncclResult_t r = g.launch(); r != ncclSuccess) result = r;
   return result;
 }
 SOFTGPU_API ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
