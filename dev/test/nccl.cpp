@@ -64,7 +64,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId*) { return ncclSuccess; }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int, ncclConfig_t*) {
   return *comm = new ncclComm, ncclSuccess;
 }
-ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t* group, ncclConfig_t*) {
+ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t* group, ncclConfig_t* config) {
+  ctas_of_group = config->maxCTAs;
   return *group = new ncclComm, ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
@@ -138,6 +139,7 @@ void run(const Ranks& ranks) {
   const char* file = getenv("LLMC_TEST_RENDEZVOUS");
   const std::unique_ptr<Communicator> all = make_nccl_communicator(device, ranks, file ? file : "", 60);
   const std::unique_ptr<Communicator> group = all->split({0, 1});
+  check(ctas_of_group == (getenv("NCCL_HOSTID") ? NCCL_CONFIG_UNDEF_INT : 16), "CTAs of a group within a node");
   {
     const DeviceMemory memory = all->allocate(device, 1000);
     check(memory.size() == 1000 && memory.data(), "memory");

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round;
+# Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round; a group of collectives is one
+# launch, and NCCL takes fewer multiprocessors for ranks of one node;
 # a wait leaves no error of CUDA; ranks on one GPU are refused
 #
 # NCCL and CUDA are a stand-in (nccl.cpp): what NCCL itself does in these cases is not seen.

@@ -18,6 +18,7 @@ struct ncclComm {
   std::string name;
   int rank, size;
   bool blocking;
+  int ctas;  // blocks of its kernels, at most
   std::unique_ptr<softgpu::Segment> segment;
   uint64_t begun = 0, executed = 0;  // collectives, counted by the engine
   uint64_t meetings = 0;             // of the hosts: splits, windows

@@ -22,6 +22,7 @@ namespace {
 
 // What a communicator takes of the GPU's memory for buffers and channels.
 constexpr size_t kBytesPerCommunicator = 32 << 20;
+constexpr int kMostCtas = 32;
 
 thread_local std::string last_error;
 ncclResult_t fail(ncclResult_t result, const std::string& why) {
@@ -72,6 +73,7 @@ void wait_for_ranks(ncclComm_t comm, const Come& come) {
 ncclComm_t new_communicator(const ncclConfig_t* config) {
   auto* const comm = new ncclComm;
   comm->blocking = !config || config->blocking != 0;
+  comm->ctas = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : kMostCtas;
   return comm;
 }
 // Its name and place are known: it joins the others.
@@ -200,13 +202,20 @@ SOFTGPU_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, nccl
   *to = group;
   return complete(comm, [=] {
     const uint64_t meeting = ++comm->meetings;
-    comm->segment->meet(2 * meeting - 1, color, key);
+    // All ranks of a group limit it alike: they must come to the same channels.
+    const int64_t own_ctas = group ? group->ctas : 0;
+    const int64_t words = own_ctas << 32 | key;
+    comm->segment->meet(2 * meeting - 1, color, words);
     wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting - 1); });
     std::vector<std::pair<int64_t, int>> members;  // key, old rank
     for (int r = 0; r < comm->size; ++r)
-      if (const auto [its_color, its_key] = comm->segment->words_of(r); its_color == color)
-        members.push_back({its_key, r});
-    comm->segment->meet(2 * meeting, color, key);  // the words may be overwritten after this
+      if (const auto [its_color, its_words] = comm->segment->words_of(r); its_color == color) {
+        members.push_back({its_words & 0xffffffff, r});
+        if (its_words >> 32 != own_ctas)
+          warn("NCCL: a group of %lld CTAs on rank %d has %lld on rank %d", (long long)own_ctas, comm->rank,
+               (long long)(its_words >> 32), r);
+      }
+    comm->segment->meet(2 * meeting, color, words);  // the words may be overwritten after this
     wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting); });
     if (!group) return;
     std::sort(members.begin(), members.end());

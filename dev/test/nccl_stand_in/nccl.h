@@ -18,10 +18,11 @@ struct ncclUniqueId {
   char internal[128];
 };
 struct ncclConfig_t {
-  int blocking;
+  int blocking, maxCTAs;
 };
+#define NCCL_CONFIG_UNDEF_INT (-0x7fffffff - 1)
 #define NCCL_CONFIG_INITIALIZER \
-  { 1 }
+  { 1, NCCL_CONFIG_UNDEF_INT }
 #define NCCL_WIN_COLL_SYMMETRIC 1
 
 const char* ncclGetErrorString(ncclResult_t result);
