@@ -112,6 +112,12 @@ bool touch_each_other(const Grouped& a, const Grouped& b) {
   return a.comm == b.comm && (writes_what(a, b) || writes_what(b, a));
 }
 
+bool in_window(ncclComm_t comm, const void* p) {
+  const auto* const byte = static_cast<const std::byte*>(p);
+  const auto after = comm->windows.upper_bound(byte);
+  return after != comm->windows.begin() && byte < std::prev(after)->first + std::prev(after)->second;
+}
+
 ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
   if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
   if (call.count == 0) return ncclSuccess;
@@ -127,6 +133,10 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
   if (captures(stream) && stream->priority != kHighestPriority)
     warn("NCCL: %s of a step is captured in a stream of priority %d: its blocks wait until products have started",
          kNames[int(call.kind)], stream->priority);
+  // NCCL 2.28: such a collective goes through NCCL's own buffers.
+  if (captures(stream) && call.kind != CollectiveKind::all_reduce && !comm->windows.empty() &&
+      !(in_window(comm, call.in) && in_window(comm, call.out)))
+    warn("NCCL: %s of a step has an end that lies in no window of its communicator", kNames[int(call.kind)]);
   const auto launch = [=] {
     return complete(comm, [=] {
       const bool captured = captures(stream);
@@ -276,10 +286,14 @@ SOFTGPU_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* p, size_t
              (long long)comm->segment->words_of(r).first, comm->rank, bytes);
     comm->segment->meet(2 * meeting, int64_t(bytes), 0);
     wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting); });
+    comm->windows[static_cast<const std::byte*>(p)] = bytes;
     *to = reinterpret_cast<ncclWindow_t>(p);
   });
 }
-SOFTGPU_API ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return ncclSuccess; }
+SOFTGPU_API ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  comm->windows.erase(reinterpret_cast<const std::byte*>(window));
+  return ncclSuccess;
+}
 
 // ---------------------------------------------------------------------------------------------- collectives
 
