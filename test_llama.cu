@@ -161,7 +161,7 @@ struct Arguments {
   std::vector<Precision> precisions = {Precision::fp32, Precision::bf16, Precision::fp8};
   bool chosen = false;  // by the user
   int tensor_degree = 1, context_degree = 1;
-  DType tensor_sums = DType::fp32;
+  std::optional<DType> tensor_sums;  // by default that of the activations
   AttentionKernel attention = AttentionKernel::automatic;
 };
 
@@ -171,7 +171,7 @@ TrainerSettings settings_for(const Dump& dump, int T, Precision precision, const
   if (precision == Precision::fp8) settings.fp8 = dump.fp8;
   settings.B = dump.B, settings.T = T;
   settings.attention = arguments.attention;
-  if (precision != Precision::fp32) settings.tensor_sums = arguments.tensor_sums;
+  settings.tensor_sums = precision == Precision::fp32 ? DType::fp32 : arguments.tensor_sums.value_or(settings.dtype);
   settings.beta1 = dump.recipe.beta1, settings.beta2 = dump.recipe.beta2, settings.eps = dump.recipe.eps;
   settings.weight_decay = float(dump.recipe.weight_decay), settings.grad_clip = dump.recipe.grad_clip;
   return settings;

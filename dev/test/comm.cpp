@@ -244,7 +244,11 @@ void check_reduce_scatter(Bench& b, const char* type) {
 void check_refusals(Bench& b) {
   Communicator& c = *b.communicator;
   Buffer<float> data(b, 100 * size_t(b.ranks.size));
+  const auto sum = [&](Stream& stream, size_t at) { c.all_reduce_sum(stream, data.data() + at, 10); };
   const std::pair<const char*, std::function<void()>> calls[] = {
+      {"one touches what the other writes", [&] { c.group([&] { sum(b.compute, 0), sum(b.compute, 9); }); }},
+      {"in two streams", [&] { c.group([&] { sum(b.compute, 0), sum(b.communication, 10); }); }},
+      {"within a group", [&] { c.group([&] { c.group([] {}); }); }},
       {"expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, b.ranks.size); }},
       {"expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, -1); }},
       {"12 numbers at a null pointer", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); }},
@@ -252,6 +256,38 @@ void check_refusals(Bench& b) {
       {"overlap", [&] { c.all_gather(b.compute, data.data(), data.data() + 1, 100 * sizeof(float)); }},
       {"overlap", [&] { c.reduce_scatter_sum(b.compute, data.data() + 1, data.data(), 100); }}};
   for (const auto& [expected, call] : calls) b.says(error_of(call), expected);
+}
+
+// ---------------------------------------------------------------------------------------------- launched as one
+
+// Sums, gathers and scattered sums of one launch have the bits of those that are launched one by one.
+void check_launched_together(Bench& b) {
+  constexpr size_t kCount = 1003;
+  const size_t size = size_t(b.ranks.size);
+  Communicator& c = *b.communicator;
+  Buffer<float> sums(b, 3 * kCount), own(b, kCount), all(b, kCount * size), part(b, kCount);
+  Buffer<bf16> narrow(b, kCount);
+  sums.put(values<float>(b.ranks.rank, 3 * kCount)), own.put(values<float>(b.ranks.rank, kCount, 5));
+  narrow.put(values<bf16>(b.ranks.rank, kCount));
+  Buffer<float> scattered(b, kCount * size);
+  scattered.put(values<float>(b.ranks.rank, kCount * size, 9));
+  c.group([&] {
+    for (size_t at : {size_t(0), 2 * kCount}) c.all_reduce_sum(b.compute, sums.data() + at, kCount);
+    c.all_gather(b.compute, all.data(), own.data(), kCount * sizeof(float));
+    c.all_reduce_sum(b.compute, narrow.data(), kCount);
+    c.reduce_scatter_sum(b.compute, part.data(), scattered.data(), kCount);
+  });
+  c.group([] {});
+  std::vector<float> gathered, expected = sum_of_ranks<float>(b.ranks.size, kCount);
+  for (const float x : values<float>(b.ranks.rank, kCount, kCount)) expected.push_back(x);
+  for (const float x : sum_of_ranks<float>(b.ranks.size, kCount, 2 * kCount)) expected.push_back(x);
+  for (int r = 0; r < b.ranks.size; ++r)
+    for (const float x : values<float>(r, kCount, 5)) gathered.push_back(x);
+  b.check(agree(b, sums.get(), expected), "sums of one launch, and what lies between");
+  b.check(agree(b, all.get(), gathered), "a gather of one launch with them");
+  b.check(agree(b, narrow.get(), sum_of_ranks<bf16>(b.ranks.size, kCount)), "a sum of bf16 of the same launch");
+  b.check(agree(b, part.get(), sum_of_ranks<float>(b.ranks.size, kCount, 9 + size_t(b.ranks.rank) * kCount)),
+          "a scattered sum of the same launch");
 }
 
 // ---------------------------------------------------------------------------------------------- streams
@@ -423,6 +459,7 @@ void check_all(const Ranks& ranks) {
   check_reduce_scatter<bf16>(b, "bf16");
   check_refusals(b);
   check_groups(b);
+  check_launched_together(b);
   check_pipeline(b);
   check_two_streams(b);
   check_order(b);

@@ -27,6 +27,8 @@ std::string scenario;
 bool troubled = false;  // this rank is the one
 cudaError_t last_error = cudaSuccess;
 int memory_calls = 0, windows_made = 0, windows_open = 0;
+int ctas_of_group = 0;  // the most that its collectives may take
+int group_depth = 0, groups = 0, in_groups = 0, events = 0;
 
 bool trouble_at(const char* where) { return troubled && scenario == where; }
 
@@ -42,7 +44,7 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
   return last_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return *event = nullptr, cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return ++events, cudaSuccess; }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
@@ -62,7 +64,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId*) { return ncclSuccess; }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int, ncclConfig_t*) {
   return *comm = new ncclComm, ncclSuccess;
 }
-ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t* group, ncclConfig_t*) {
+ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t* group, ncclConfig_t* config) {
+  ctas_of_group = config->maxCTAs;
   return *group = new ncclComm, ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
@@ -84,8 +87,13 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t* win
 ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
   return --windows_open, delete window, ncclSuccess;
 }
+ncclResult_t ncclGroupStart() { return ++group_depth, ncclSuccess; }
+ncclResult_t ncclGroupEnd() { return ++groups, --group_depth, ncclSuccess; }
+// One of a group is executed at once, too, where NCCL would wait for the group's end.
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t,
                            cudaStream_t) {
+  in_groups += group_depth;
+  if (in_groups == 2 && trouble_at("group")) return ncclInternalError;
   if (type != ncclInt64) return ncclInternalError;
   const std::vector<int64_t> own(static_cast<const int64_t*>(in), static_cast<const int64_t*>(in) + count);
   MPI_Allreduce(own.data(), out, int(count), MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
@@ -105,6 +113,25 @@ namespace {
 
 void check(bool ok, const char* what) { REQUIRE(ok, "check failed: %s", what); }
 
+// Three sums of a group are one launch for NCCL, and one for the watchdog.
+void check_group(Communicator& all, Device& device) {
+  Stream stream(device, "compute");
+  DeviceMemory memory(device, 3 * sizeof(int64_t));
+  auto* const numbers = reinterpret_cast<int64_t*>(memory.data());
+  const std::vector<int64_t> own = {1 + all.rank(), 10, 100};
+  copy(stream, numbers, own.data(), own.size());
+  const int events_before = events;
+  all.group([&] {
+    for (int i = 0; i < 3; ++i) all.all_reduce_sum(stream, numbers + i, 1);
+  });
+  check(groups == 1 && in_groups == 3 && group_depth == 0, "three collectives in one group");
+  check(events == events_before + 1, "the watchdog looks at one event");
+  std::vector<int64_t> sums(3);
+  copy(stream, sums.data(), numbers, sums.size());
+  stream.synchronize();
+  check(sums == std::vector<int64_t>{3, 20, 200}, "the sums of a group");
+}
+
 void run(const Ranks& ranks) {
   Device device(ranks.local_rank);
   device.state().info.uuid = scenario == "same-gpu" ? "GPU-1" : format("GPU-%d", ranks.rank);
@@ -112,6 +139,7 @@ void run(const Ranks& ranks) {
   const char* file = getenv("LLMC_TEST_RENDEZVOUS");
   const std::unique_ptr<Communicator> all = make_nccl_communicator(device, ranks, file ? file : "", 60);
   const std::unique_ptr<Communicator> group = all->split({0, 1});
+  check(ctas_of_group == (getenv("NCCL_HOSTID") ? NCCL_CONFIG_UNDEF_INT : 16), "CTAs of a group within a node");
   {
     const DeviceMemory memory = all->allocate(device, 1000);
     check(memory.size() == 1000 && memory.data(), "memory");
@@ -122,6 +150,7 @@ void run(const Ranks& ranks) {
     check(sum_number(*all, stream, ranks.rank) == 1, "a sum");
     check(cudaGetLastError() == cudaSuccess, "a wait leaves no error of CUDA");
   }
+  if (scenario == "group" || scenario == "windows") check_group(*all, device);
   check(windows_open == 0, "the memory's end takes the windows back");
   if (ranks.rank == 0) printf("all checks passed\n");
 }

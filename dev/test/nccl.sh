@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round;
+# Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round; a group of collectives is one
+# launch, and NCCL takes fewer multiprocessors for ranks of one node;
 # a wait leaves no error of CUDA; ranks on one GPU are refused
 #
 # NCCL and CUDA are a stand-in (nccl.cpp): what NCCL itself does in these cases is not seen.
@@ -33,7 +34,10 @@ refused "two ranks on one GPU" "error on all 2 ranks: ranks 0, 1 of 2 take the s
   ranks 2 "$nccl" same-gpu
 # shellcheck disable=SC2016  # of the other shell
 again() { ranks 2 bash -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$0" same-gpu' "$nccl"; }
-check "  unless each has an NCCL_HOSTID of its own" again
+check "  unless each has an NCCL_HOSTID of its own; these take as many multiprocessors as NCCL likes" again
+refused "the second collective of a group fails on rank 1" \
+  "all_reduce_sum (dev/test/nccl.cpp" ranks 2 "$nccl" group 1
+check "  the message names the group" says ", the first of a group of 3, on rank 1 of 2: an error of NCCL"
 
 export LLMC_TEST_RENDEZVOUS=$scratch/meet WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
 RANK=0 timeout $limit "$nccl" same-gpu >"$scratch/rank0" 2>&1 &

@@ -288,6 +288,26 @@ TEST_CASE("replayed times by hand") {
   CHECK(replayed_seconds(collective, rates) == 0.5 + 6 * 1 + 1 * 10);
   collective.tree = true;
   CHECK(replayed_seconds(collective, rates) == 0.5 + 2 * 1 + 1 * 10);
+  collective.joins = true, collective.sent = 16;  // another one's launch
+  CHECK(replayed_seconds(collective, rates) == 4);
+}
+
+TEST_CASE("the collectives of a group are recorded as one launch") {
+  Device device(modelled_device("H100"));
+  RecordingCommunicator communicator(0, {0, 1});
+  Stream stream(device, "compute");
+  DeviceMemory memory(device, 3 * sizeof(float));
+  auto* const numbers = reinterpret_cast<float*>(memory.data());
+  Record record;
+  device.record_to(&record);
+  communicator.group([&] {
+    for (int i = 0; i < 3; ++i) communicator.all_reduce_sum(stream, numbers + i, 1);
+  });
+  communicator.all_reduce_sum(stream, numbers, 1);
+  device.record_to(nullptr);
+  std::vector<bool> joins;
+  for (const Entry& entry : record.entries) joins.push_back(entry.joins);
+  CHECK(joins == std::vector<bool>{false, true, true, false});
 }
 
 TEST_CASE("collectives that travel at once share the links that both use, and waits are told by stream") {

@@ -1,5 +1,5 @@
 // Covers: settings that the program chooses: the learning rate, a tenth of it where weights are loaded; the global
-// batch; the head's chunk, also of a run that an older program began
+// batch; the head's chunk and the type of tensor parallelism's sums, also of a run that an older program began
 #include <algorithm>
 
 #include "dev/test/test.h"
@@ -19,6 +19,18 @@ bool tells(const RunSettings& s, const std::string& text) {
   for (const std::string& reason : s.reasons)
     if (reason.find(text) != std::string::npos) return true;
   return false;
+}
+
+// The options with which a run goes on from a checkpoint whose state.json holds these.
+Json resumed(const Json& written, int V) {
+  TemporaryFolder folder;
+  Json state = Json::object();
+  state.set("ranks", 1).set("model", Json::object().set("vocab_size", V)).set("options", written);
+  folder.write("manifest.json", "{}");
+  folder.write("state.json", state.dump(2));
+  Options options;
+  options.resume = folder.path();
+  return ResumePoint::find(options)->saved_options(1);
 }
 
 }  // namespace
@@ -78,17 +90,30 @@ TEST_CASE("the head's chunks have 4096 to 8192 tokens, and the same size") {
 
 TEST_CASE("a checkpoint without the size of the head's chunks was written with the older default") {
   const auto chunk_of = [](int V, Json written) {
-    TemporaryFolder folder;
-    Json state = Json::object();
-    state.set("ranks", 1).set("model", Json::object().set("vocab_size", V));
-    state.set("options", Json::object().set("head_chunk", written));
-    folder.write("manifest.json", "{}");
-    folder.write("state.json", state.dump(2));
-    Options options;
-    options.resume = folder.path();
-    return ResumePoint::find(options)->saved_options(1).get_int("head_chunk");
+    return resumed(Json::object().set("head_chunk", written), V).get_int("head_chunk");
   };
   CHECK(chunk_of(128256, "auto") == 1024);
   CHECK(chunk_of(256, "auto") == 8192);
   CHECK(chunk_of(128256, 6144) == 6144);
+}
+
+TEST_CASE(
+    "tensor parallelism's sums have the type of the activations, or fp32 on request or from an older checkpoint") {
+  const auto sums_of = [](const std::string& activations, const std::string& sums) {
+    Options options;
+    options.dtype = activations;
+    if (!sums.empty()) options.tensor_parallel_reduce_dtype = sums;
+    const RunSettings s = resolve_settings(options, ModelConfig::preset("tiny"), DeviceInfo{}, 1, 0);
+    return trainer_settings(options, s).tensor_sums;
+  };
+  CHECK(sums_of("bf16", "") == DType::bf16);
+  CHECK(sums_of("fp32", "") == DType::fp32);
+  CHECK(sums_of("bf16", "fp32") == DType::fp32);
+  CHECK(sums_of("bf16", "bf16") == DType::bf16);
+  const auto resumed_with = [](const Json& written) {
+    return resumed(written, 256).get_string("tensor_parallel_reduce_dtype");
+  };
+  CHECK(resumed_with(Json::object()) == "fp32");  // this checkpoint is older than the option
+  for (const char* written : {"fp32", "bf16", "auto"})
+    CHECK(resumed_with(Json::object().set("tensor_parallel_reduce_dtype", written)) == written);
 }

@@ -115,7 +115,7 @@
   X("Ranks", Count, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3)", "stage-3") \
   X("Ranks", Count, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that split heads, FFN and vocabulary, and the tokens between products (sequence parallelism)") \
   X("Ranks", Count, tensor_parallel_overlap, 4, "[1, 64]", "chunks of each all-gather and reduce-scatter of tensor parallelism, which overlap with products", "tensor") \
-  X("Ranks", Choice, tensor_parallel_reduce_dtype, "fp32", "fp32|bf16", "type in which tensor parallelism's partial sums are sent and added", "tensor") \
+  X("Ranks", Choice, tensor_parallel_reduce_dtype, "auto", "auto|fp32|bf16", "type in which tensor parallelism sends and adds partial sums (auto: that of activations)", "tensor") \
   X("Ranks", Count, context_parallel_degree, 1, "[1, 1e6]", "ranks that split each sequence") \
   X("Ranks", Choice, reduce_dtype, "fp32", "fp32|bf16", "type in which gradients are summed within a shard group (NCCL adds in it, too)", "trains sharing") \
   X("Ranks", Real, comm_timeout, 600, "(0, inf)", "seconds after which a collective that some rank does not come to ends the run", "ranks") \

@@ -67,7 +67,64 @@ void Communicator::start(Work work, const Collective& collective) {
   if (size() > 1)
     work.traffic = {ring_bytes(collective, size_t(size())), &world_ranks_,
                     collective.kind == Collective::Kind::all_reduce || collective.kind == Collective::Kind::broadcast};
-  enqueue(work, collective);
+  if (grouped_) grouped_->push_back({work, collective});
+  else enqueue(work, collective);
+}
+
+namespace {
+
+// Throws if a collective touches what another one writes.
+void require_independent(const std::vector<CollectiveWork>& works, int ranks) {
+  struct Range {
+    const std::byte *begin, *end;
+    size_t number;  // of the collective
+    bool written;
+  };
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < works.size(); ++i) {
+    const Collective& c = works[i].collective;
+    const size_t sent = c.bytes() * (c.kind == Collective::Kind::reduce_scatter ? size_t(ranks) : 1),
+                 received = c.bytes() * (c.kind == Collective::Kind::all_gather ? size_t(ranks) : 1);
+    ranges.push_back({bytes_of(c.in), bytes_of(c.in) + sent, i, false});
+    ranges.push_back({bytes_of(c.out), bytes_of(c.out) + received, i, true});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (size_t i = 0; i < ranges.size(); ++i)
+    for (size_t j = i + 1; j < ranges.size() && ranges[j].begin < ranges[i].end; ++j)
+      if (const Range& a = ranges[i], &b = ranges[j]; a.number != b.number && (a.written || b.written)) {
+        const Work &one = works[a.number].work, &other = works[b.number].work;
+        fail(
+            "%s (%s:%d) and %s (%s:%d) are of one group, and one touches what the other writes\n"
+            "  enqueue one of them after the group",
+            one.name, one.site.file, one.site.line, other.name, other.site.file, other.site.line);
+      }
+}
+
+}  // namespace
+
+void Communicator::group(const std::function<void()>& calls) {
+  REQUIRE(!grouped_, "a group of collectives within a group");
+  std::vector<CollectiveWork> works;
+  grouped_ = &works;
+  try {
+    calls();
+  } catch (...) {
+    grouped_ = nullptr;
+    throw;
+  }
+  grouped_ = nullptr;
+  if (works.empty()) return;
+  for (size_t i = 1; i < works.size(); ++i) {
+    works[i].work.traffic.joins = true;
+    REQUIRE(&works[i].work.stream == &works[0].work.stream, "a group of collectives in two streams, '%s' and '%s'",
+            works[0].work.stream.name(), works[i].work.stream.name());
+  }
+  require_independent(works, size());
+  enqueue_group(works);
+}
+
+void Communicator::enqueue_group(const std::vector<CollectiveWork>& works) {
+  for (const CollectiveWork& w : works) enqueue(w.work, w.collective);
 }
 
 namespace {

@@ -41,6 +41,11 @@ struct Collective {
   size_t bytes() const { return count * number_bytes(); }
 };
 
+struct CollectiveWork {
+  Work work;
+  Collective collective;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -86,6 +91,11 @@ class Communicator {
   // The same for tensors of one type, fp32 or bf16; `in` has size() times the elements of `out`.
   void reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, CallSite site = CallSite::here());
 
+  // Enqueues the collectives that `calls` requests of this communicator, all in one stream, as one launch: NCCL then
+  // has one kernel for them, and its latency once. They may run at the same time, so that none may touch what another
+  // one writes.
+  void group(const std::function<void()>& calls);
+
   // The host waits for the event, or for all work enqueued in the stream. Throws, or ends the process, if a rank was
   // lost or if the wait exceeds the timeout. The host must use these functions whenever collectives may be in flight.
   void wait_for(Event& event) { wait(event); }
@@ -105,6 +115,8 @@ class Communicator {
   virtual void wait(Event& event) { event.synchronize(); }
   // Enqueues the collective. Its arguments have been checked, and its count is not 0.
   virtual void enqueue(const Work& work, const Collective& collective) = 0;
+  // Enqueues several collectives of one stream as one launch.
+  virtual void enqueue_group(const std::vector<CollectiveWork>& works);
   void start(Work work, const Collective& collective);
   void all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
                   Collective::Operation operation, CallSite site);
@@ -117,6 +129,7 @@ class Communicator {
   const int rank_;
   const std::vector<int> world_ranks_;
   std::byte turn_{};
+  std::vector<CollectiveWork>* grouped_ = nullptr;  // where the collectives of a group wait for the others
 };
 
 // The communicator of one rank: it sums nothing, and copies only if out differs from in.

@@ -37,9 +37,9 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
   } while (0)
 
 // Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0 and the way to its roll call, and learns
-// which GPU every rank took. If two ranks took the same GPU, all ranks throw.
+// which GPU every rank took (`places`). If two ranks took the same GPU, all ranks throw.
 ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& rendezvous_file, double timeout_seconds,
-                  Watchdog& watchdog) {
+                  Watchdog& watchdog, std::vector<GpuPlace>& places) {
   REQUIRE(ranks.mpi || !rendezvous_file.empty(),
           "%d ranks, %s: they need a way to find each other\n"
           "  name a file that all of them can reach: --rendezvous FILE, or start them with mpirun in a build with MPI",
@@ -58,7 +58,6 @@ ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& r
   } else {
     words = rendezvous(rendezvous_file, ranks.rank, ranks.size, own, timeout_seconds);  // names the missing itself
   }
-  std::vector<GpuPlace> places;
   for (const std::string& said : words) {
     const size_t host = sizeof id, uuid = said.find('\n', host) + 1, address = said.find('\n', uuid) + 1;
     REQUIRE(said.size() > host && uuid > host && address > uuid,
@@ -140,12 +139,25 @@ struct Connection {
     std::erase(comms, comm);
   }
 
+  bool within_node(const std::vector<int>& world_ranks) const {
+    return std::all_of(world_ranks.begin(), world_ranks.end(),
+                       [&](int rank) { return places[size_t(rank)].host == places[size_t(world_ranks[0])].host; });
+  }
+
   int device = 0;
-  std::mutex mutex;  // guards the next two, which the watchdog's thread uses, too
+  std::vector<GpuPlace> places;  // of all ranks
+  std::mutex mutex;              // guards the next two, which the watchdog's thread uses, too
   std::vector<ncclComm_t> comms;
   std::vector<cudaEvent_t> free_events;
   std::optional<Watchdog> watchdog;
 };
+
+// The most blocks (CTAs) of a collective within a node. Each takes one of the multiprocessors that products want, 132
+// on an H100; NCCL's default is 32. Its kernels for windows take fewer than 16: its model of them (NCCL 2.28,
+// src/sym_kernels.cc) has 44 GB/s for a block and 320 GB/s for NVLink before Blackwell, so 9 blocks come within 2.5% of
+// the most. Its kernels that copy through its own buffers need 20 GB/s from each of 16 for as much. The number decides
+// in which pieces and order NCCL adds, so it is a constant, the same in each run. NCCL_MAX_CTAS overrides it.
+constexpr int kCtasInNode = 16;
 
 // Its calls block until all ranks have come, under the eyes of the watchdog. NCCL would otherwise make a thread for
 // each call.
@@ -156,7 +168,8 @@ class NcclCommunicator : public Communicator {
       : Communicator(ranks.rank, first_ranks(ranks.size)),
         order_of_sums_(std::move(order)),
         connection_(std::make_shared<Connection>(ranks, timeout_seconds)) {
-    const ncclUniqueId id = meet(device, ranks, rendezvous_file, timeout_seconds, *connection_->watchdog);
+    const ncclUniqueId id =
+        meet(device, ranks, rendezvous_file, timeout_seconds, *connection_->watchdog, connection_->places);
     const Watchdog::Call call(*connection_->watchdog, "the start of NCCL");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     NCCL_CHECK(nullptr, ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config));
@@ -259,6 +272,7 @@ class NcclCommunicator : public Communicator {
     const Watchdog::Call call(*connection_->watchdog, "a split of NCCL's communicator");
     ncclComm_t group = nullptr;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (connection_->within_node(ranks)) config.maxCTAs = kCtasInNode;
     NCCL_CHECK(comm_, ncclCommSplit(comm_, ranks[0], rank, &group, &config));
     REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", this->rank(), size());
     return std::make_unique<NcclCommunicator>(group, rank, ranks, order_of_sums_, connection_);
@@ -270,16 +284,27 @@ class NcclCommunicator : public Communicator {
     event.synchronize();
   }
 
-  void enqueue(const Work& work, const Collective& c) override {
+  void enqueue(const Work& work, const Collective& c) override { enqueue_group({{work, c}}); }
+
+  // The watchdog counts a group as one collective, which has the name of the first.
+  void enqueue_group(const std::vector<CollectiveWork>& works) override {
+    const auto& [work, c] = works[0];
     const RecordedWork recorded(work);
+    for (size_t i = 1; i < works.size(); ++i) const RecordedWork joined(works[i].work);
     const cudaStream_t stream = cuda_stream(work.stream);
     // The first collective of a kind connects the ranks, which takes all of them.
     const ncclResult_t result = [&] {
       const Watchdog::Call call(*connection_->watchdog, work.name);
-      return launch(c, stream);
+      if (works.size() == 1) return launch(c, stream);
+      ncclResult_t first_error = ncclGroupStart();
+      for (size_t i = 0; i < works.size() && first_error == ncclSuccess; ++i)
+        first_error = launch(works[i].collective, stream);
+      const ncclResult_t ended = ncclGroupEnd();
+      return first_error == ncclSuccess ? ended : first_error;
     }();
-    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more",
-            work.name, work.site.file, work.site.line, c.bytes(), rank(), size(),
+    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes%s on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more",
+            work.name, work.site.file, work.site.line, c.bytes(),
+            works.size() > 1 ? format(", the first of a group of %zu,", works.size()).c_str() : "", rank(), size(),
             nccl_error_text(result, comm_).c_str());
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));

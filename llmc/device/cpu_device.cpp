@@ -183,7 +183,7 @@ std::string Device::unused_gpu() {
 
 // ---------------------------------------------------------------------------------------------- streams and events
 
-Stream::Stream(Device& device, const char* name) : device_(&device), name_(name), state_(new State) {
+Stream::Stream(Device& device, const char* name, StreamPriority) : device_(&device), name_(name), state_(new State) {
   state_->device = &device;
   state_->timeline = device.state().order.add_timeline(name);
   device.state().streams.push_back(state_.get());

@@ -80,7 +80,7 @@ RecordedWork::RecordedWork(const Work& work) : range_(work.name), work_(work) {
   Device::State& device = work.stream.device().state();
   if (!device.record) return;
   device.record->entries.push_back(entry_of(work, work.stream.state().number));
-  if (!device.executes) return;
+  if (!device.executes || work.traffic.joins) return;  // the first of a launch has the time of all
   Device::State::Timed timed{int(device.record->entries.size()) - 1, nullptr, nullptr};
   CUDA_CHECK(cudaEventCreate(&timed.begin));
   CUDA_CHECK(cudaEventCreate(&timed.end));
@@ -89,7 +89,8 @@ RecordedWork::RecordedWork(const Work& work) : range_(work.name), work_(work) {
 }
 RecordedWork::~RecordedWork() {
   Device::State& device = work_.stream.device().state();
-  if (device.record && device.executes) cudaEventRecord(device.timed.back().end, cuda_stream(work_.stream));
+  if (device.record && device.executes && !work_.traffic.joins)
+    cudaEventRecord(device.timed.back().end, cuda_stream(work_.stream));
 }
 bool RecordedWork::executes() const { return work_.stream.device().executes(); }
 
@@ -109,8 +110,14 @@ void Device::synchronize() {
 
 // ---------------------------------------------------------------------------------------------- streams and events
 
-Stream::Stream(Device& device, const char* name) : device_(&device), name_(name), state_(new State) {
-  if (device.state().executes) CUDA_CHECK(cudaStreamCreateWithFlags(&state_->stream, cudaStreamNonBlocking));
+Stream::Stream(Device& device, const char* name, StreamPriority priority)
+    : device_(&device), name_(name), state_(new State) {
+  if (device.state().executes) {
+    int lowest = 0, highest = 0;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&state_->stream, cudaStreamNonBlocking,
+                                            priority == StreamPriority::highest ? highest : lowest));
+  }
   state_->number = int(device.state().stream_names.size());
   device.state().stream_names.push_back(name);
 }

@@ -130,9 +130,12 @@ class Device {
   std::vector<std::pair<const std::byte*, size_t>> pinned_;
 };
 
+// A GPU gives multiprocessors that become free to the stream of the highest priority that has blocks to start.
+enum class StreamPriority { normal, highest };
+
 class Stream {
  public:
-  Stream(Device& device, const char* name);
+  Stream(Device& device, const char* name, StreamPriority priority = StreamPriority::normal);
   ~Stream();
   Stream(Stream&&) noexcept;
 

@@ -9,6 +9,7 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.accesses.assign(work.accesses, work.accesses + work.access_count);
   entry.sent = work.traffic.sent;
   entry.tree = work.traffic.tree;
+  entry.joins = work.traffic.joins;
   entry.crossed = work.crossed;
   entry.shape = work.shape;
   if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;

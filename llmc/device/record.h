@@ -31,6 +31,7 @@ struct Record {
     std::vector<Access> accesses = {};
     size_t sent = 0;              // bytes that this rank sends to others
     bool tree = false;            // true: a collective that need not go from rank to rank
+    bool joins = false;           // true: launched as one with the collective before it in the stream
     size_t crossed = 0;           // bytes that a copy moves between the device and pinned memory of the host
     std::vector<int> ranks = {};  // the ranks that a collective spans
     LaunchShape shape = {};       // the launch shape of a kernel

@@ -45,10 +45,13 @@ Access updates(const T* data, size_t count) {
 // received, and the ranks that the collective spans, by their numbers in the world. `tree`: every rank gets the same
 // result (all_reduce, broadcast), so that a short message can go along a tree instead. A result that differs from rank
 // to rank goes through all of them.
+//
+// `joins`: it is launched as one with the collective before it (Communicator::group).
 struct Traffic {
   size_t sent = 0;
   const std::vector<int>* ranks = nullptr;
   bool tree = false;
+  bool joins = false;
 };
 
 // The kind of operations. A device has a rate for each kind (rates.h).

@@ -28,6 +28,8 @@ void ActivationStore::plan_tensors(MemoryPlan& plan) {
   constexpr const char* categories[] = {"activations", "recompute", "offload slots"};
   constexpr const char* owners[] = {"block %d %s", "workspace %d %s", "slot %d %s"};
   const std::span<const SavedRow> rows = saved_rows();
+  // Some are what tensor-parallel ranks gather or scatter (Transformer::rows_segment).
+  const Segment segment = sizes_.tensor_parallel ? Segment::symmetric : Segment::device;
   std::map<std::tuple<Storage, int, const char*>, PlannedTensor> planned;
   for (int layer = 0; layer < layers(); ++layer) {
     Saved& block = blocks_[size_t(layer)];
@@ -39,8 +41,8 @@ void ActivationStore::plan_tensors(MemoryPlan& plan) {
       const int index = index_of(rows[i], layer);
       PlannedTensor& there = planned[{storage, index, rows[i].name}];
       if (!there)
-        there = plan.add(Segment::device, categories[int(storage)], format(owners[int(storage)], index, rows[i].name),
-                         t.type, {t.rows(), t.columns()});
+        there = plan.add(segment, categories[int(storage)], format(owners[int(storage)], index, rows[i].name), t.type,
+                         {t.rows(), t.columns()});
       block.device[i] = there;
       if (storage == Storage::offloaded && leaves(layer))
         block.host[i] = plan.add(Segment::pinned, "activations", format("block %d %s", layer, rows[i].name), t.type,

@@ -63,7 +63,10 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Mode
     if (count) planned = plan.add(Segment::device, "scratch", name, type, {count});
   };
   const bool needs_input = keeps_inputs && any_turned;
-  add(by_rows_.data, "FP8 operand by rows", DType::uint8, sizes.by_rows);
+  // Tensor-parallel ranks gather rows from here, and NCCL wants both ends in windows (Transformer::rows_segment).
+  if (sizes.by_rows)
+    by_rows_.data = plan.add(tensor ? Segment::symmetric : Segment::device, "scratch", "FP8 operand by rows",
+                             DType::uint8, {sizes.by_rows});
   add(by_rows_.factors, "FP8 operand by rows, factors", DType::fp32, sizes.row_factors);
   add(by_columns_.data, "FP8 operand by columns", DType::uint8, sizes.by_columns);
   add(by_columns_.factors, "FP8 operand by columns, factors", DType::fp32, sizes.column_factors);

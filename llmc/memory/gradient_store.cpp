@@ -153,9 +153,13 @@ void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
 
 void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
   if (!sharding_.tensor_group) return;
-  for (const ParameterSlice& piece : layout_.slices(unit, first, size_t(sums.size())))
-    if (Communicator* copies = sharding_.copies(*piece.tensor))
-      copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
+  const std::vector<ParameterSlice> pieces = layout_.slices(unit, first, size_t(sums.size()));
+  for (Communicator* copies : {sharding_.tensor_group, sharding_.heads})
+    copies->group([&] {
+      for (const ParameterSlice& piece : pieces)
+        if (sharding_.copies(*piece.tensor) == copies)
+          copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
+    });
 }
 
 void GradientStore::reduce(int unit) {

@@ -7,8 +7,9 @@
 // chunks, on a stream of their own, while the product that consumes or produces them computes. Chunk k is the k-th part
 // of the tokens, and each rank owns an equal share of it, so gathered rows lie in the tokens' own order.
 //
-// Partial sums are sent and added in fp32 or, on request, in the type of the activations. That halves the bytes, but a
-// sum of bf16 numbers is then rounded at each rank that it passes, while a single rank rounds it once.
+// Partial sums are sent and added in the type of the activations, as in Megatron-LM and torchtitan, or in fp32 on
+// request. In fp32 a sum is rounded to bf16 once, as on a single rank. In bf16 it takes half the bytes, and is rounded
+// at each rank that it passes.
 #pragma once
 
 #include <vector>

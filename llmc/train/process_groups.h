@@ -69,16 +69,18 @@ struct ProcessGroups {
   }
 };
 
-// Communication beside products and attention: each kind has a stream of its own.
+// Communication beside products and attention: each kind has a stream of its own. The priority lets NCCL's blocks start
+// between those of a product. They would otherwise wait for its last wave, and the ranks for the latest of them.
 struct TensorStream {
   Stream stream;
   TensorParallel parallel;
   TensorStream(Device& device, const ProcessGroups& groups, int chunks, DType sums)
-      : stream(device, "tensor"), parallel(*groups.products, stream, chunks, sums, device) {}
+      : stream(device, "tensor", StreamPriority::highest), parallel(*groups.products, stream, chunks, sums, device) {}
 };
 struct ContextStream {
   Stream stream;
   ContextParallel parallel;
   ContextStream(Device& device, const ProcessGroups& groups)
-      : stream(device, "context"), parallel(*groups.ascending, *groups.descending, stream, device) {}
+      : stream(device, "context", StreamPriority::highest),
+        parallel(*groups.ascending, *groups.descending, stream, device) {}
 };

@@ -41,12 +41,14 @@ bool is_one_of(const std::string& key, const char* const (&keys)[N]) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
-// Returns the options of a checkpoint's state. An older program wrote "auto" for --head-chunk, which then meant this.
+// Returns the options of a checkpoint's state, with the meaning that they had for the program that wrote it. An older
+// program wrote "auto" for --head-chunk. One older still had no --tensor-parallel-reduce-dtype, and added in fp32.
 Json options_of(const Json& state) {
   Json options = state.at("options");
   const Json* chunk = options.find("head_chunk");
   if (chunk && *chunk == Json("auto"))
     options.set("head_chunk", state.at("model").get_int("vocab_size") > 4096 ? 1024 : 8192);
+  if (!options.contains("tensor_parallel_reduce_dtype")) options.set("tensor_parallel_reduce_dtype", "fp32");
   return options;
 }
 

@@ -220,7 +220,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
       o.master_dtype == "fp32" || s.dtype == DType::bf16,
       "--master-dtype bf16: the products compute with the master weights themselves, which --dtype fp32 has in fp32\n"
       "  use --dtype bf16, or --master-dtype fp32");
-  REQUIRE(o.tensor_parallel_reduce_dtype == "fp32" || s.dtype == DType::bf16,
+  REQUIRE(o.tensor_parallel_reduce_dtype != "bf16" || s.dtype == DType::bf16,
           "--tensor-parallel-reduce-dtype bf16 with --dtype fp32: sums of fp32 numbers travel in fp32\n"
           "  use --dtype bf16, or leave it out");
   resolve_batch(s, o, defaults, config, data_ranks, data_tokens);
@@ -269,6 +269,6 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.micro_steps = t.training ? int(s.micro_steps) : 1;
   t.graphs = t.training && o.cuda_graphs;
   t.tensor_chunks = int(o.tensor_parallel_overlap);
-  t.tensor_sums = o.tensor_parallel_reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
+  t.tensor_sums = o.tensor_parallel_reduce_dtype == "fp32" ? DType::fp32 : s.dtype;
   return t;
 }

@@ -48,8 +48,8 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       sharding_(groups_.sharding(settings.zero_stage)),
       layout_(whole_config_, sharding_.degree(), split_),
       compute_(device, "compute"),
-      gather_(device, "gather"),
-      reduce_(device, "reduce"),
+      gather_(device, "gather", StreamPriority::highest),
+      reduce_(device, "reduce", StreamPriority::highest),
       tensor_(groups_.tensor
                   ? std::make_unique<TensorStream>(device, groups_, settings.tensor_chunks, settings.tensor_sums)
                   : nullptr),

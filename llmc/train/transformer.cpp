@@ -42,31 +42,37 @@ Transformer::Transformer(MemoryPlan& plan, const ModelConfig& config, const Para
                                {settings.sequence_group->size(), head_buffers_.logits[0]->columns()});
 }
 
+// Tensor-parallel ranks gather and scatter the rows between products. NCCL takes its kernels for windows only if both
+// ends of a collective lie in one.
+Segment Transformer::rows_segment() const { return settings_.tensor_parallel ? Segment::symmetric : Segment::device; }
+
 void Transformer::plan_scratch(MemoryPlan& plan) {
   const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C, FF = config_.FF;
   const auto add = [&](const char* name, DType type, TensorShape shape) {
     return plan.add(Segment::device, "scratch", name, type, shape);
   };
+  const auto add_rows = [&](const char* name) {
+    return plan.add(rows_segment(), "scratch", name, settings_.type, {R, C});
+  };
   const DType type = settings_.type;
-  scratch_.projected = add("projected", type, {R, C});
-  scratch_.delta = add("delta", type, {R, C});
+  scratch_.projected = add_rows("projected");
+  scratch_.delta = add_rows("delta");
   scratch_.dqkv = add("dqkv", type, {N, config_.qkv_width()});
   const Family& family = *config_.family;
   if (family.qk_norm == QkNorm::whole)
-    scratch_.qk_sums = plan.add(settings_.tensor_parallel ? Segment::symmetric : Segment::device, "scratch",
-                                "sums of q and k", DType::fp32, {N, 2});
+    scratch_.qk_sums = plan.add(rows_segment(), "scratch", "sums of q and k", DType::fp32, {N, 2});
   if (!settings_.policy) return;
   if (family.qk_norm != QkNorm::none) scratch_.rotated = add("qkv after RoPE", type, {N, config_.qkv_width()});
   const int64_t with_vectors = family.qkv_bias ? config_.qkv_width() : config_.q_width() + config_.kv_width();
   if (family.qkv_bias || family.qk_norm != QkNorm::none)
     scratch_.vector_partials = add("qkv vector partials", DType::fp32, {qk_norm_rope_scratch(N, with_vectors)});
-  scratch_.dnorm = add("dnorm", type, {R, C});
+  scratch_.dnorm = add_rows("dnorm");
   scratch_.dattention = add("dattention", type, {N, config_.q_width()});
   scratch_.dswiglu = add("dswiglu", type, {N, FF});
   bool wide = fp8_.bf16_wgrad();
   for (int layer = 0; layer < config_.L; ++layer) wide = wide || !fp8_.quantizes(layer, Product::gate_up);
   if (wide) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
-  scratch_.dresidual = add("dresidual", type, {R, C});
+  scratch_.dresidual = add_rows("dresidual");
   scratch_.attention_delta = add("attention delta", DType::fp32, {attention_delta_size(config_, N, context_heads())});
   scratch_.norm_partials = add("norm partials", DType::fp32, {rmsnorm_backward_scratch(int(R), config_.C)});
 }
@@ -75,7 +81,7 @@ void Transformer::plan_head(MemoryPlan& plan) {
   const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C;
   const DType type = settings_.type;
   head_buffers_.x = plan.add(Segment::device, "activations", "head x", type, {R, C});
-  head_buffers_.norm = plan.add(Segment::device, "activations", "head norm", type, {R, C});
+  head_buffers_.norm = plan.add(rows_segment(), "activations", "head norm", type, {R, C});
   head_buffers_.rstd = plan.add(Segment::device, "activations", "head rstd", DType::fp32, {R});
   const int64_t chunk = std::min<int64_t>(settings_.head_chunk, (N + 127) / 128 * 128);
   const int slots = settings_.tensor_parallel && chunk < N ? kExchangeSlots : 1;

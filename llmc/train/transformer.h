@@ -77,6 +77,7 @@ class Transformer {
   bool keeps_keys() const { return !settings_.context_parallel && activations_.keeps_keys(); }
 
  private:
+  Segment rows_segment() const;
   void plan_scratch(MemoryPlan& plan);
   void plan_head(MemoryPlan& plan);
   void plan_tensor_parallel(MemoryPlan& plan);

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,9 +19,11 @@ struct ncclComm {
   std::string name;
   int rank, size;
   bool blocking;
+  int ctas;  // blocks of its kernels, at most
   std::unique_ptr<softgpu::Segment> segment;
-  uint64_t begun = 0, executed = 0;  // collectives, counted by the engine
-  uint64_t meetings = 0;             // of the hosts: splits, windows
+  uint64_t begun = 0, executed = 0;            // collectives, counted by the engine
+  uint64_t meetings = 0;                       // of the hosts: splits, windows
+  std::map<const std::byte*, size_t> windows;  // bytes from an address on
   std::atomic<bool> aborted{false};
   // NCCL keeps a communicator's collectives in the order of the calls, whatever their streams are.
   cudaEvent_t last = nullptr;  // after the last one

@@ -22,6 +22,7 @@ namespace {
 
 // What a communicator takes of the GPU's memory for buffers and channels.
 constexpr size_t kBytesPerCommunicator = 32 << 20;
+constexpr int kMostCtas = 32;
 
 thread_local std::string last_error;
 ncclResult_t fail(ncclResult_t result, const std::string& why) {
@@ -72,6 +73,7 @@ void wait_for_ranks(ncclComm_t comm, const Come& come) {
 ncclComm_t new_communicator(const ncclConfig_t* config) {
   auto* const comm = new ncclComm;
   comm->blocking = !config || config->blocking != 0;
+  comm->ctas = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : kMostCtas;
   return comm;
 }
 // Its name and place are known: it joins the others.
@@ -89,7 +91,32 @@ bool captures(cudaStream_t stream) {
 
 // A call between ncclGroupStart and ncclGroupEnd waits for the latter.
 thread_local int group_depth = 0;
-thread_local std::vector<std::function<ncclResult_t()>> grouped;
+struct Grouped {
+  CollectiveCall call;
+  ncclComm_t comm;
+  std::function<ncclResult_t()> launch;
+};
+thread_local std::vector<Grouped> grouped;
+
+// Collectives of one communicator and group are one kernel, in which none waits for another one.
+bool touch_each_other(const Grouped& a, const Grouped& b) {
+  const auto overlap = [](const void* x, size_t n, const void* y, size_t m) {
+    const auto *p = static_cast<const char*>(x), *q = static_cast<const char*>(y);
+    return p < q + m && q < p + n;
+  };
+  const auto writes_what = [&](const Grouped& writer, const Grouped& other) {
+    const size_t written = writer.call.received_bytes(writer.comm->size);
+    return overlap(writer.call.out, written, other.call.in, other.call.sent_bytes(other.comm->size)) ||
+           overlap(writer.call.out, written, other.call.out, other.call.received_bytes(other.comm->size));
+  };
+  return a.comm == b.comm && (writes_what(a, b) || writes_what(b, a));
+}
+
+bool in_window(ncclComm_t comm, const void* p) {
+  const auto* const byte = static_cast<const std::byte*>(p);
+  const auto after = comm->windows.upper_bound(byte);
+  return after != comm->windows.begin() && byte < std::prev(after)->first + std::prev(after)->second;
+}
 
 ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
   if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
@@ -103,6 +130,13 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
     warn("NCCL: %s", wrong.c_str());
     return fail(ncclInvalidArgument, wrong);
   }
+  if (captures(stream) && stream->priority != kHighestPriority)
+    warn("NCCL: %s of a step is captured in a stream of priority %d: its blocks wait until products have started",
+         kNames[int(call.kind)], stream->priority);
+  // NCCL 2.28: such a collective goes through NCCL's own buffers.
+  if (captures(stream) && call.kind != CollectiveKind::all_reduce && !comm->windows.empty() &&
+      !(in_window(comm, call.in) && in_window(comm, call.out)))
+    warn("NCCL: %s of a step has an end that lies in no window of its communicator", kNames[int(call.kind)]);
   const auto launch = [=] {
     return complete(comm, [=] {
       const bool captured = captures(stream);
@@ -115,7 +149,13 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
     });
   };
   if (!group_depth) return launch();
-  grouped.push_back(launch);
+  const Grouped added{call, comm, launch};
+  for (const Grouped& before : grouped)
+    if (touch_each_other(before, added)) {
+      warn("NCCL: collectives of a group, one of which writes what another one touches");
+      return fail(ncclInvalidUsage, "collectives of a group touch each other");
+    }
+  grouped.push_back(added);
   return ncclSuccess;
 }
 
@@ -172,13 +212,20 @@ SOFTGPU_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, nccl
   *to = group;
   return complete(comm, [=] {
     const uint64_t meeting = ++comm->meetings;
-    comm->segment->meet(2 * meeting - 1, color, key);
+    // All ranks of a group limit it alike: they must come to the same channels.
+    const int64_t own_ctas = group ? group->ctas : 0;
+    const int64_t words = own_ctas << 32 | key;
+    comm->segment->meet(2 * meeting - 1, color, words);
     wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting - 1); });
     std::vector<std::pair<int64_t, int>> members;  // key, old rank
     for (int r = 0; r < comm->size; ++r)
-      if (const auto [its_color, its_key] = comm->segment->words_of(r); its_color == color)
-        members.push_back({its_key, r});
-    comm->segment->meet(2 * meeting, color, key);  // the words may be overwritten after this
+      if (const auto [its_color, its_words] = comm->segment->words_of(r); its_color == color) {
+        members.push_back({its_words & 0xffffffff, r});
+        if (its_words >> 32 != own_ctas)
+          warn("NCCL: a group of %lld CTAs on rank %d has %lld on rank %d", (long long)own_ctas, comm->rank,
+               (long long)(its_words >> 32), r);
+      }
+    comm->segment->meet(2 * meeting, color, words);  // the words may be overwritten after this
     wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting); });
     if (!group) return;
     std::sort(members.begin(), members.end());
@@ -239,10 +286,14 @@ SOFTGPU_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* p, size_t
              (long long)comm->segment->words_of(r).first, comm->rank, bytes);
     comm->segment->meet(2 * meeting, int64_t(bytes), 0);
     wait_for_ranks(comm, [&] { return comm->segment->all_met(2 * meeting); });
+    comm->windows[static_cast<const std::byte*>(p)] = bytes;
     *to = reinterpret_cast<ncclWindow_t>(p);
   });
 }
-SOFTGPU_API ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return ncclSuccess; }
+SOFTGPU_API ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  comm->windows.erase(reinterpret_cast<const std::byte*>(window));
+  return ncclSuccess;
+}
 
 // ---------------------------------------------------------------------------------------------- collectives
 
@@ -253,8 +304,8 @@ SOFTGPU_API ncclResult_t ncclGroupStart() {
 SOFTGPU_API ncclResult_t ncclGroupEnd() {
   if (--group_depth) return ncclSuccess;
   ncclResult_t result = ncclSuccess;
-  for (const auto& launch : std::exchange(grouped, {}))
-    if (const ncclResult_t r = launch(); r != ncclSuccess) result = r;
+  for (const Grouped& g : std::exchange(grouped, {}))
+    if (const ncclResult_t r = g.launch(); r != ncclSuccess) result = r;
   return result;
 }
 SOFTGPU_API ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,

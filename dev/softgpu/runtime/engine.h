@@ -36,6 +36,8 @@ struct Point {
   double seconds = 0;  // when it was done
 };
 
+inline constexpr int kHighestPriority = -5;  // of a stream, as on an H100
+
 }  // namespace softgpu
 
 struct CUgraph_st;
@@ -54,6 +56,7 @@ struct CUstream_st {
   uint64_t enqueued = 0, done = 0, wanted = 0;
   CUgraph_st* capture = nullptr;
   bool removed = false;
+  int priority = 0;  // the lowest
 };
 
 namespace softgpu {

@@ -1,4 +1,5 @@
 // CUDA's functions for streams, events, copies, fills and functions of the host.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -8,10 +9,19 @@
 
 using namespace softgpu;
 
-SOFTGPU_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+// A number outside the range is taken for the nearest in it.
+SOFTGPU_API cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0, *highest = kHighestPriority;
+  return cudaSuccess;
+}
+SOFTGPU_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   *stream = new CUstream_st;
+  (*stream)->priority = std::clamp(priority, kHighestPriority, 0);
   Engine::get().add(*stream);
   return give(Engine::get().error());
+}
+SOFTGPU_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 SOFTGPU_API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (stream->capture) return give(cudaErrorStreamCaptureUnsupported);

@@ -18,10 +18,11 @@ struct ncclUniqueId {
   char internal[128];
 };
 struct ncclConfig_t {
-  int blocking;
+  int blocking, maxCTAs;
 };
+#define NCCL_CONFIG_UNDEF_INT (-0x7fffffff - 1)
 #define NCCL_CONFIG_INITIALIZER \
-  { 1 }
+  { 1, NCCL_CONFIG_UNDEF_INT }
 #define NCCL_WIN_COLL_SYMMETRIC 1
 
 const char* ncclGetErrorString(ncclResult_t result);
@@ -37,6 +38,8 @@ ncclResult_t ncclMemAlloc(void** data, size_t bytes);
 ncclResult_t ncclMemFree(void* data);
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, size_t bytes, ncclWindow_t* window, int flags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
