@@ -73,7 +73,7 @@ class Execution {
         return Progress::moved;
       case Stage::waits_for_areas:
         if (!segment.all_finished(number_ - 1)) return Progress::waits;
-        require_written(call_.in, sent(), name());
+        if (sends()) require_written(call_.in, sent(), name());
         memcpy(segment.own_area(std::max<size_t>(sent(), 1)), accessible(call_.in, sent()), sent());
         segment.post(number_, request());
         stage_ = Stage::waits_for_others;
@@ -96,6 +96,7 @@ class Execution {
     static constexpr const char* kNames[] = {"ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclBroadcast"};
     return kNames[int(call_.kind)];
   }
+  bool sends() const { return call_.kind != CollectiveKind::broadcast || call_.detail == comm_->rank; }
   size_t sent() const { return call_.sent_bytes(comm_->size); }
   Request request() const { return {int64_t(call_.kind), int64_t(call_.count), int64_t(call_.type), call_.detail}; }
 
