@@ -73,17 +73,18 @@ TEST_CASE("the head's chunks have 4096 to 8192 tokens, and the same size") {
     return resolve_settings(options, ModelConfig::preset("llama3.2-1b"), DeviceInfo{}, 1, 0).head_chunk;
   };
   CHECK(chunk_of(128, 1) == 8192);  // all tokens: a micro-batch on more ranks may have more
-  CHECK(chunk_of(4096, 2) == 8192);
-  CHECK(chunk_of(4096, 3) == 6144);
+  CHECK(chunk_of(8191, 1) == 8192);
+  CHECK(chunk_of(4096, 2) == 4096);
+  CHECK(chunk_of(4096, 3) == 4096);
   CHECK(chunk_of(8193, 1) == 4224);  // rounded up to 128
-  CHECK(chunk_of(16384, 8) == 8192);
-  CHECK(chunk_of(16384, 1, 1, 2) == 8192);
+  CHECK(chunk_of(16384, 8) == 4096);
+  CHECK(chunk_of(16384, 1, 1, 2) == 4096);
   CHECK(chunk_of(8192, 1, 2) == 4096);
   CHECK(chunk_of(8192, 1, 2, 2) == 8192);
   CHECK(chunk_of(6000, 1, 2) == 3072);
   for (int64_t T = 8193; T < 100000; T += 1237) {
     CHECK(chunk_of(T, 1) >= 4096);
-    CHECK(chunk_of(T, 1) <= 8192);
+    CHECK(chunk_of(T, 1) <= 6144);
     CHECK(chunk_of(T, 1, 8) == chunk_of(T, 1));
   }
 }
