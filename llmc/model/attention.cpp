@@ -125,11 +125,17 @@ void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tens
 
 }  // namespace
 
-int context_heads(const ModelConfig& config, int B, int chunk) {
-  constexpr int kKeys = 128, kEnough = 128;  // keys of a block; blocks that keep an H100 busy, which has 132 places
-  const int64_t blocks = int64_t((chunk + kKeys - 1) / kKeys) * B;
+int context_heads(const ModelConfig& config, int B, int chunk, int ranks) {
+  constexpr int kRows = 128, kEnough = 128;  // rows of a block; blocks that keep an H100 busy, which has 132 places
+  constexpr double kMostIdle = 0.04;
+  const double of_a_head = double((chunk + kRows - 1) / kRows) * B;
+  const auto busy = [&](int heads) {
+    const double blocks = of_a_head * heads;  // of dK and dV for the first chunk, which sees no other keys
+    const double longer = std::max(0.0, kEnough / blocks - 1), share = 1.0 / (4 * ranks);
+    return blocks * (config.NH / config.NKV) >= kEnough && longer * share <= kMostIdle;
+  };
   int heads = 1;
-  while (heads < config.NKV && (config.NKV % heads || blocks * heads < kEnough)) ++heads;
+  while (heads < config.NKV && (config.NKV % heads || !busy(heads))) ++heads;
   return heads;
 }
 

@@ -26,8 +26,10 @@ void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const T
 inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, int heads) {
   return heads ? N * config.NH / config.NKV * heads / 2 : N * config.NH;
 }
-// Returns the number of key/value heads of a group: the fewest, a divisor of all, with which an H100 is busy in each
-// call, where B sequences have chunks of `chunk` tokens. The fewest blocks has the gradient of the keys and values that
-// the first chunk sees. More heads would take memory and leave less to gather beside attention. The number does not
-// depend on the device, so that a plan is the same everywhere.
-int context_heads(const ModelConfig& config, int B, int chunk);
+// Returns the number of key/value heads of a group: the fewest, a divisor of all, with which an H100 is busy, where
+// `ranks` share each of B sequences in chunks of `chunk` tokens. Busy means enough blocks in forward. The gradient of
+// keys and values has fewer blocks for the first chunk of a sequence, which sees the fewest keys. This is 1 / (4 ranks)
+// of the first rank's work; for want of blocks it may take longer by 4% of all of it. More heads would take memory, and
+// the first gather of a layer, which nothing hides in forward, would take longer. The number does not depend on the
+// device, so that a plan is the same everywhere.
+int context_heads(const ModelConfig& config, int B, int chunk, int ranks);

@@ -121,7 +121,8 @@ void Transformer::plan_context_parallel(MemoryPlan& plan) {
 int Transformer::context_heads() const {
   if (!settings_.context_parallel) return 0;
   if (settings_.context_heads) return settings_.context_heads;
-  return ::context_heads(config_, settings_.B, settings_.part().chunk(settings_.T));
+  const ContextPart part = settings_.part();
+  return ::context_heads(config_, settings_.B, part.chunk(settings_.T), part.degree);
 }
 
 void Transformer::prepare(Matmul& matmul) {
