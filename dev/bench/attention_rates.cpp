@@ -24,6 +24,7 @@ namespace {
 
 // What one SM does in a clock, from data sheets and programming guides.
 constexpr int kSms = 132;
+constexpr int kBlocksOfSm = 4;         // that a persistent kernel launches
 constexpr double kTensorFlops = 4096;  // m64nNk16 in bf16: N/2 clocks
 constexpr double kMmaSync = 0.62;      // mma.sync's part of that
 constexpr double kSharedBytes = 128;
@@ -94,9 +95,13 @@ Tile tile_of(const Kernel& k) {
 
 int tiles_of(int n, int tile) { return (n + tile - 1) / tile; }
 
-// A block's clocks. At both ends nothing overlaps: 5 waits until memory answers, 3 for the last write, the bytes that
-// are kept and half of the first tile's at the port's rate, what else is hidden of a tile's work on scores. Of all that
-// a persistent block has the last write alone, beside which the other consumers begin the next range.
+// The clocks of a block's both ends, where nothing overlaps: 5 waits until memory answers, 3 for the last write, the
+// bytes that are kept and half of the first tile's at the port's rate, what else is hidden of a tile's work on scores.
+double ends_clocks(const Kernel& k, const Tile& tile, double exposed) {
+  return 8 * kWait + (k.kept + k.l2 / 2) / kPortBytes + (1 - exposed) * tile.rest();
+}
+
+// The clocks of a block that has one range.
 double block_clocks(const Kernel& k, const Tile& tile, int T, int block, double exposed) {
   const int first = block * (k.by_keys ? k.keys : k.queries);
   const int end = std::min(T, first + (k.by_keys ? k.keys : k.queries));
@@ -109,9 +114,19 @@ double block_clocks(const Kernel& k, const Tile& tile, int T, int block, double 
     for (int key = 0; key < end; key += k.keys) masked += key + k.keys - 1 > first;
   }
   const double mask = 2.0 * k.queries * k.keys / kLanes;  // a comparison and a choice a score
-  if (k.persistent) return tiles * tile.clocks(exposed) + masked * exposed * mask + 3 * kWait;
-  return k.group * (tiles * tile.clocks(exposed) + masked * exposed * mask) + 8 * kWait +
-         (k.kept + k.l2 / 2) / kPortBytes + (1 - exposed) * tile.rest();
+  return k.group * (tiles * tile.clocks(exposed) + masked * exposed * mask) + ends_clocks(k, tile, exposed);
+}
+
+// Deals the ranges, longest first, to kBlocksOfSm blocks for each SM, forwards and backwards in turn. A block pays for
+// the ends of its first range, and for the others waits for the last write.
+std::vector<double> dealt(const std::vector<double>& ranges, double ends) {
+  const size_t count = std::min(ranges.size(), size_t(kSms * kBlocksOfSm));
+  std::vector<double> blocks(count);
+  for (size_t i = 0; i < ranges.size(); i++) {
+    const size_t at = i % count, turn = i / count;
+    blocks[turn % 2 ? count - 1 - at : at] += ranges[i] - (turn ? ends - 3 * kWait : 0);
+  }
+  return blocks;
 }
 
 // Blocks in order, longest first, each on the SM that is free first.
@@ -122,6 +137,7 @@ double seconds(const Kernel& k, int T, double exposed = kExposed) {
   for (int b = 0; b < tiles_of(T, k.by_keys ? k.keys : k.queries); b++)
     blocks.insert(blocks.end(), size_t(heads), block_clocks(k, tile, T, b, exposed));
   std::sort(blocks.begin(), blocks.end(), std::greater<>());
+  if (k.persistent) blocks = dealt(blocks, ends_clocks(k, tile, exposed));
   std::priority_queue<double, std::vector<double>, std::greater<>> free;
   for (int sm = 0; sm < kSms; sm++) free.push(0);
   double last = 0;

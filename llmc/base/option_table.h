@@ -96,7 +96,7 @@
   X("Precision", Switch, tune_products, false, "", "before training, time algorithms for each product of a step and take the fastest: tuning.json in the run's folder", "computes trains") \
   X("Precision", Text, tuning, "auto", "auto|none|FILE", "such a file of another run (auto: where a run goes on, what it was computed with)", "computes") \
   X("Precision", Choice, attention, "auto", "auto|plain|mma|hopper", "kernel of attention") \
-  X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once, rounded up to 128 (auto: 4096 to 8192, as the micro-batch divides)") \
+  X("Precision", Count, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once, rounded up to 128 (auto: 4096 or more, in equal chunks)") \
   \
   X("Memory", Choice, plan, "as-asked", "as-asked|auto", "auto: of recompute, offload and micro-batch what was not asked for, so that the run fits and its predicted speed is highest", "trains") \
   X("Memory", Text, memory_limit, "", "SIZE", "of a rank's device, as 70GiB (none: what it has free)") \

@@ -288,7 +288,8 @@ class NcclCommunicator : public Communicator {
 
   // The watchdog counts a group as one collective, which has the name of the first.
   void enqueue_group(const std::vector<CollectiveWork>& works) override {
-    const auto& [work, c] = works[0];
+    const Work& work = works[0].work;
+    const Collective& c = works[0].collective;
     const RecordedWork recorded(work);
     for (size_t i = 1; i < works.size(); ++i) const RecordedWork joined(works[i].work);
     const cudaStream_t stream = cuda_stream(work.stream);

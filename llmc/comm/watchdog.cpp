@@ -153,7 +153,7 @@ Watchdog::Wait Watchdog::longest_wait() const {
       return format("%s (%s:%d), collective %lld of this run", oldest->name, oldest->site.file, oldest->site.line,
                     (long long)oldest->number);
     });
-  for (const auto& [what, begin] : calls_) take(begin, [&] { return what; });
+  for (const auto& [what, begin] : calls_) take(begin, [&what = what] { return what; });
   return longest;
 }
 

@@ -36,18 +36,18 @@ __device__ __forceinline__ void prefetch_tensor_maps(const Maps&... maps) {
   (prefetch_tensor_map(maps), ...);
 }
 
-// A stage of a ring: a tile, the barrier that counts its bytes (`full`), and the barrier that counts the warps that are
-// done with it (`free`).
+// A stage of a ring: a tile, the barrier that counts its bytes (`full`), and the barrier that counts the warps, or the
+// warpgroups, that are done with it (`free`).
 template <class Tile>
 struct Stage {
   Tile tile;
   Mbarrier full, free;
 };
 template <class Tile, int kStages>
-__device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], int warps) {
+__device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], int users) {
   for (int i = 0; i < kStages; ++i) {
     mbarrier_init(ring[i].full, 1);
-    mbarrier_init(ring[i].free, warps);
+    mbarrier_init(ring[i].free, users);
   }
 }
 

@@ -6,8 +6,10 @@
 //   registers   per thread, head 128: 64 scores, 64 accumulators of out, 32 pairs of weights
 //   stages      two each of queries, keys and values
 //   waits       a consumer waits for a stage's bytes and its turn; the producer waits for a free stage
-//   blocks      at most one for each multiprocessor. A block computes one range of queries after another, and the
-//               producer loads the next range's queries and keys while consumers compute the last tiles of this one.
+//   blocks      at most four for each multiprocessor, which has one at a time. A block computes one range of queries
+//               after another, and the producer loads the next range's queries and keys while consumers compute the
+//               last tiles of this one. With a single block each, a launch would wait for the multiprocessors that
+//               NCCL holds when it begins, and NCCL for the end of the launch.
 //
 // A consumer starts the scores of the next keys, then the product of the previous tile's weights and values. At head
 // size 128 it computes the exponentials of the new scores while the second product runs. Consumers take turns at
@@ -21,10 +23,10 @@
 // Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
 // tile at head size 128: two products 2048, exponentials 1024, fp32 768, shared memory 1792 (q, k and v for two
 // warpgroups 1280, TMA writes 512), L2 2048 at 32 bytes per clock. With 40% of the exponentials and fp32 not overlapped
-// and two waits of 100, a tile takes about 2965 clocks. At 1.6 GHz that is 585 TFLOP/s at T = 8192; it would be 429 if
-// none of them overlapped. At head size 64: products 1536, exponentials 1536, fp32 1056. Turns matter most there: 419
-// TFLOP/s at T = 4096 with them, 268 without. With a block for each range of queries, whose loads and stores nothing
-// hides, it would be 566 and 393; at T = 2048 491 and 351, where it is 553 and 393.
+// and two waits of 100, a tile takes about 2965 clocks. At 1.6 GHz that is 580 TFLOP/s at T = 8192; it would be 428 if
+// none of them overlapped. At head size 64: products 1536, exponentials 1536, fp32 1056. Turns matter most there: 414
+// TFLOP/s at T = 4096 with them, 267 without. With a block for each range of queries, whose loads and stores nothing
+// hides, it would be 566 and 393; at T = 2048 491 and 351, where it is 528 and 381.
 #include <algorithm>
 
 #include "llmc/kernels/attention_hopper.cuh"
@@ -45,11 +47,12 @@ struct Tiles {
 };
 static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
 
+constexpr unsigned kBlocksOfMultiprocessor = 4;
 constexpr int kTurn = 1, kResult = 4;  // named barriers: a consumer's turn (1 … 3), its result (4 … 6)
 
 // Calls body(place, tiles) with each range of queries that this block computes. The ranges are in the order of
-// query_place, those with most keys first, and blocks deal them out forwards and backwards in turn, so that all blocks
-// get nearly the same number of tiles.
+// query_place, those with most keys first, and blocks deal them out forwards and backwards in turn, so that without
+// documents all blocks get nearly the same number of tiles.
 template <int kQueries, int kKeys, class Body>
 __device__ __forceinline__ void for_ranges(const AttentionShape& shape, int ranges, const Body& body) {
   const int all = ranges * shape.NH * shape.B, blocks = gridDim.x, block = blockIdx.x;
@@ -271,7 +274,8 @@ void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
     const unsigned ranges = blocks_for(size_t(s.Tq), Shared::kQueries);
-    const unsigned blocks = std::min(ranges * unsigned(s.NH * s.B), unsigned(device.info().multiprocessors));
+    const unsigned most = kBlocksOfMultiprocessor * unsigned(device.info().multiprocessors);
+    const unsigned blocks = std::min(ranges * unsigned(s.NH * s.B), most);
     launch<attention_hopper_forward_kernel<kHD>>(
         forward_work(stream, who, RateClass::attention_hopper_forward, call), blocks, Shared::kThreads, sizeof(Shared),
         map_of_rows(device, call.out, kGroupRows, who), map_of_rows(device, call.q, Shared::kQueries, who),

@@ -130,7 +130,8 @@ __device__ inline void add_rows(float (&sum)[kRows][kLargestHD<kHD>], const floa
 }
 
 // The rows of a tile that each of the thread's rows sees, first .. last-1, and the range that holds all of them. Within
-// the range weights are 0 where a row does not see; outside nobody looks.
+// the range weights are 0 where a row does not see; outside nobody looks. So a value that is not finite reaches the
+// other rows of its thread, too: keys and values must be finite even where a row does not see them (attention.h).
 struct RowsSeen {
   int first[kRows], last[kRows], begin = kMostRows, end = 0;
 

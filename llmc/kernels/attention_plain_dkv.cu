@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kMostThreads)
                          int chunks, bool in_turn, bool accumulate) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, tile = chunks * kChunk;
   const BlockPlace place = block_place(shape);
-  const int key0 = place.range * blockDim.x * kRows,
-            own = key0 + threadIdx.x * kRows;  // most queries see the first keys
+  const int key0 = place.range * blockDim.x * kRows;  // most queries see the first keys
+  const int own = key0 + threadIdx.x * kRows;
   const int rows = group * first_query_past(shape, place.b, min_int(key0 + blockDim.x * kRows, shape.Tk) - 1);
   const HeadRows<const T> queries(q, shape.q, place.b, place.kv_head * group, group, HD);
   const HeadRows<const T> douts(dout, shape.out, place.b, place.kv_head * group, group, HD);

@@ -3,12 +3,13 @@
 //
 // The threads of a block share a row, and the block processes some rows, one after another. On a GPU a thread has one
 // or two vectors of 8 elements of a row. All loads of a row are in flight before the first is used, and every input
-// stays in registers until the row's sum is known. On a CPU, where threads that wait for each other cost more, one
-// thread has the whole row and reads it again from cache behind the sum.
+// stays in registers until the row's sum is known. Rows of more than 8192 elements, or of a number that 8 does not
+// divide, are read again from cache. On a CPU, where threads that wait for each other cost more, one thread has the
+// whole row and reads it again from cache behind the sum.
 //
 // Expected limit: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
 // written; 3 without the addition), and w and a share of dw once per block. At C = 2048 in bf16 a block of 256 threads
-// has 8 KiB in flight in forward with the addition, 12 KiB in backward. An H100 holds 6 and 4 of these blocks per
+// has 8 KiB in flight in forward with the addition, 12 KiB in backward. An H100 holds 5 and 4 of these blocks per
 // multiprocessor. They have the 40 KiB or more in flight that a latency of about 700 ns needs at 4.3 TB/s over 132
 // multiprocessors. The loads of other blocks hide the two barriers of a row's sum.
 #include "llmc/kernels/rmsnorm.h"
@@ -45,7 +46,7 @@ struct RowPart {
   __device__ __forceinline__ T* at(int i) const { return row + size_t(place(i)) * width; }
   // True if i is less than the number of this thread's vectors.
   __device__ __forceinline__ bool has(int i) const { return kVectors ? i < kVectors : place(i) < vectors; }
-  // Zeros unless `there`: of a row that is not read, only registers may be used.
+  // Without `there` the row is not read, and what is kept of it is zero.
   __device__ __forceinline__ void load(bool there = true) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
@@ -88,7 +89,7 @@ struct RowSum {
   // The sum over the block's threads: whole warps, or one thread alone.
   __device__ __forceinline__ float of_row() const {
     float sum = rest + total(few);
-    if (blockDim.x > 1) sum = block_sum(sum);
+    if (kVectors || blockDim.x > 1) sum = block_sum(sum);
     return sum;
   }
 };
