@@ -28,8 +28,8 @@ inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, int he
 }
 // Returns the number of key/value heads of a group: the fewest, a divisor of all, with which an H100 is busy, where
 // `ranks` share each of B sequences in chunks of `chunk` tokens. Busy means enough blocks in forward. The gradient of
-// keys and values has fewer blocks for the first chunk of a sequence, which sees the fewest keys. This is 1 / (4 ranks)
-// of the first rank's work; for want of blocks it may take longer by 4% of all of it. More heads would take memory, and
-// the first gather of a layer, which nothing hides in forward, would take longer. The number does not depend on the
-// device, so that a plan is the same everywhere.
+// keys and values has fewer blocks for the first chunk of a sequence, which sees the fewest keys. That chunk is
+// 1 / (4 ranks) of the first rank's work, and its want of blocks may lengthen that work by 4%. More heads would take
+// memory, and the first gather of a layer, which nothing hides in forward, would take longer. The number does not
+// depend on the device, so that a plan is the same everywhere.
 int context_heads(const ModelConfig& config, int B, int chunk, int ranks);
