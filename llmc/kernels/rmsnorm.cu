@@ -88,9 +88,10 @@ struct RowSum {
   }
   // The sum over the block's threads: whole warps, or one thread alone.
   __device__ __forceinline__ float of_row() const {
-    float sum = rest + total(few);
-    if (kVectors || blockDim.x > 1) sum = block_sum(sum);
-    return sum;
+    float sum = rest;
+    sum += total(few);
+    if (kVectors == 0 && blockDim.x == 1) return sum;
+    return block_sum(sum);
   }
 };
 
