@@ -22,8 +22,8 @@ namespace {
 constexpr double kTheirMemory = 2.4e12;  // bytes per second of the H100 in their tables, by their data sheet
 constexpr int kOverlap = 4;              // chunks of tensor parallelism, where they have asynchronous TP
 
-// What forward leaves for backward. Theirs: `selective` keeps attention and every second product of a block, `full`
-// keeps a block's input. Ours: the first of the list that fits.
+// This says what forward leaves for backward. torchtitan's `selective` keeps attention and every second product of a
+// block, and its `full` keeps a block's input. Here the first of the list that fits is taken.
 struct Policy {
   const char *recompute, *offload;
 };

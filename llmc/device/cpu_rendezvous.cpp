@@ -1,6 +1,4 @@
-// Synchronization of the threads of a block: __syncthreads, named barriers and warp collectives. Also the flags by
-// which blocks wait for each other.
-#include <atomic>
+// Synchronization of the threads of a block: __syncthreads, named barriers and warp collectives.
 #include <bit>
 #include <cstring>
 

@@ -26,8 +26,8 @@ namespace {
 
 constexpr int kMostThreads = 512;
 
-// What a kernel adds: nothing, a second tensor b before the norm (add_rmsnorm_forward, where x is its a), or b behind
-// it (rmsnorm_add_forward, where b is its a). It is an int as a template's argument, so that tools can print a kernel's
+// A kernel adds nothing, a second tensor b before the norm (add_rmsnorm_forward, where x is its a), or b behind it
+// (rmsnorm_add_forward, where b is its a). This is an int as a template's argument, so that tools can print a kernel's
 // name.
 enum Addition : int { kAddNothing, kAddBefore, kAddAfter };
 
@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kMostThreads)
   const int first = blockIdx.x * rows, last = N - first < rows ? N : first + rows;
   for (int n = first; n < last; ++n) {
     const size_t offset = size_t(n) * C;
-    RowPart<const T, width, kVectors> in(x + offset, C), other(b + offset, C);
-    RowPart<T, width, kVectors> added(sum + offset, C), out(y + offset, C);
+    RowPart<const T, width, kVectors> in(x + offset, C), other(add == kAddNothing ? nullptr : b + offset, C);
+    RowPart<T, width, kVectors> added(add == kAddBefore ? sum + offset : nullptr, C), out(y + offset, C);
     in.load();
     if constexpr (add != kAddNothing) other.load();
     RowSum<width, kVectors> squares;
