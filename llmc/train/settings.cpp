@@ -119,11 +119,11 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
                                defaults.steps ? "the default for a small model" : "one pass over the training data"));
 }
 
-// Returns the tokens whose logits exist at once: as few as 4096 allow, in chunks of the same size. The gradient of the
-// head's weight is read and written for each chunk, 8 V C bytes beside products of 6 V C operations a token. On an H100
-// this takes 32% of the products' time with chunks of 1024 tokens, and 8% with 4096. Larger chunks win little more, and
-// 4096 tokens of Llama 3 take 2 GiB. A tensor-parallel rank sends the softmax of one chunk while it computes another,
-// so it has two or more.
+// Returns the tokens whose logits exist at once: the smallest chunks of the same size that have at least 4096. The
+// gradient of the head's weight is read and written for each chunk, 8 V C bytes beside products of 6 V C operations a
+// token. On an H100 this takes 32% of the products' time with chunks of 1024 tokens, and 8% with 4096. Larger chunks
+// win little more, and each further 4096 tokens of Llama 3 take 1 GiB. A tensor-parallel rank sends the softmax of one
+// chunk while it computes another, so it has two or more, which may be smaller.
 int64_t default_head_chunk(const RunSettings& s, const Options& o) {
   constexpr int64_t kFewest = 4096;
   const int64_t tokens = int64_t(s.B) * s.T / o.context_parallel_degree;
