@@ -269,10 +269,10 @@ void check_box(Checker& checker, Swizzle swizzle, const BoxCorner& corner, const
   Generator generator(32);
   const int line = int(line_bytes(swizzle)) / 2;
   TmaTensor view;
-  const int64_t sizes[4] = {line + 5, 13, 3, 4};
+  const int64_t sizes[4] = {line + 11, 13, 3, 4};
   const int box[4] = {line, 9, 2, 3};
   // Rows and planes that lie apart, and dimension 1 outside of dimension 2.
-  view.strides[1] = (line + 5 + 15) / 8 * 16;
+  view.strides[1] = (line + 11 + 15) / 8 * 16;
   view.strides[0] = view.strides[1] * sizes[2] + 32;
   view.strides[2] = view.strides[0] * sizes[1] + 48;
   std::copy_n(sizes, 4, view.sizes);
@@ -312,9 +312,9 @@ void check_box(Checker& checker, Swizzle swizzle, const BoxCorner& corner, const
 void check_boxes(Checker& checker) {
   for (const Swizzle swizzle : {Swizzle::bytes128, Swizzle::bytes64, Swizzle::bytes32, Swizzle::none}) {
     check_box(checker, swizzle, {{0, 0, 0, 0}}, "inside");
-    check_box(checker, swizzle, {{5, 4, 1, 1}}, "at the end");
-    check_box(checker, swizzle, {{6, 7, 2, 2}}, "beyond the end");
-    check_box(checker, swizzle, {{-3, -8, -1, -2}}, "before the beginning");
+    check_box(checker, swizzle, {{8, 4, 1, 1}}, "at the end");
+    check_box(checker, swizzle, {{16, 7, 2, 2}}, "beyond the end");
+    check_box(checker, swizzle, {{-8, -8, -1, -2}}, "before the beginning");
     check_box(checker, swizzle, {{0, 0, 5, 0}}, "outside");
   }
 }

@@ -346,9 +346,11 @@ __device__ __forceinline__ void max_abs_into(Vector<float, width>& largest, cons
 // Returns the largest of the magnitudes, as the bits of an fp32 number.
 template <class T, int width>
 __device__ __forceinline__ uint32_t max_value(const Vector<T, width>& magnitudes) {
-  uint32_t largest = 0;
+  // It begins with the first magnitude, not with 0: for `bits > 0` after __vmaxu2 with zeros, ptxas 13.0 takes both
+  // predicates of VIMNMX.U16x2 in one register, and an H200 was seen to lose the first magnitude.
+  uint32_t largest = float_to_bits(to_float(magnitudes.v[0]));
 #pragma unroll
-  for (int j = 0; j < width; ++j) {
+  for (int j = 1; j < width; ++j) {
     const uint32_t bits = float_to_bits(to_float(magnitudes.v[j]));
     largest = bits > largest ? bits : largest;
   }

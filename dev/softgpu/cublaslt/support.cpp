@@ -53,6 +53,9 @@ std::string unsupported_fp8(const Operation& o, const Layout& a, const Layout& b
            capability <= modes.last_capability;
   });
   if (!known) return format("scale modes %d and %d on compute capability %d", o.mode_a, o.mode_b, capability);
+  const auto blocks = [](int mode) { return mode == kBlock1 || mode == kBlock2; };
+  if (o.fast_accumulation && (blocks(o.mode_a) || blocks(o.mode_b)))  // seen on an H200, cuBLASLt 13.1
+    return "fast accumulation with scales of blocks of 128";
   return "";
 }
 
