@@ -202,7 +202,8 @@ void check_product(Checker& checker, Matmul& matmul, const std::string& shape, c
   const std::vector<float> before = random_normal<float>(generator, size, 0.1);
   for (const bool fast : {false, true}) {
     if (fast && !stream.device().info().gpu) continue;  // the CPU backend knows no difference
-    const std::string how = name + (fast ? " fast" : ""), refusal = fast ? left_out(matmul, a.tensor, b.tensor, true) : "";
+    const std::string how = name + (fast ? " fast" : ""),
+                      refusal = fast ? left_out(matmul, a.tensor, b.tensor, true) : "";
     if (!refusal.empty()) {  // cuBLASLt adds the products of blocks in fp32 anyway
       checker.that(how, may_refuse || has_blocks(a.tensor) || has_blocks(b.tensor), "left out: " + refusal);
       continue;

@@ -218,6 +218,13 @@ BROKEN_WITH_MAP(box_misaligned) {
   Hopper& shared = with_barrier();
   if (threadIdx.x == 0) tma_load(shared.a.panel[0][1], map, shared.barrier, 0, 0, 0, 0);
 }
+BROKEN_WITH_MAP(box_between_chunks) {
+  Hopper& shared = with_barrier();
+  if (threadIdx.x == 0) tma_load(&shared.a, map, shared.barrier, 4, 0, 0, 0);
+}
+BROKEN_WITH_MAP(store_before_tensor) {
+  if (threadIdx.x == 0) tma_store(map, &shared_memory<Hopper>().a, 0, -1, 0, 0);
+}
 BROKEN_WITH_MAP(box_beyond_shared) {
   Hopper& shared = with_barrier();
   if (threadIdx.x == 0) tma_load(&shared.b + 1, map, shared.barrier, 0, 0, 0, 0);

@@ -98,6 +98,10 @@ AsyncProxy::Box AsyncProxy::make_box(const TensorMap& packed, const void* shared
   if (box.map.swizzle != Swizzle::none && box.map.box[0] * 2u != line)
     stop_kernel("%s:%d: %s: a line of the box has %d bytes, that of its swizzle %u: shorter lines are not modelled",
                 call.file, call.line, call.what, box.map.box[0] * 2, line);
+  // An H200 ends such a kernel with an illegal instruction.
+  if (place[0] % kChunkElements != 0)
+    stop_kernel("%s:%d: %s: the box begins at coordinate %lld of dimension 0, which is no multiple of 16 bytes",
+                call.file, call.line, call.what, (long long)place[0]);
   return box;
 }
 
@@ -183,6 +187,13 @@ void AsyncProxy::land_early() {
 
 void AsyncProxy::store(const TensorMap& map, const void* from, const BoxPlace& to, const Place& place) {
   Box box = make_box(map, from, to, place);
+  // An H200 ends a kernel that stores at negative coordinates with an illegal instruction, and writes whole 16 bytes.
+  if (std::any_of(to.begin(), to.end(), [](int64_t c) { return c < 0; }))
+    stop_kernel("%s:%d: %s: the box begins before the tensor: a GPU loads such a box, but does not store it",
+                place.file, place.line, place.what);
+  if (box.map.sizes[0] % kChunkElements != 0)
+    stop_kernel("%s:%d: %s: rows of %lld elements are not whole 16 bytes: a GPU would write beyond them", place.file,
+                place.line, place.what, (long long)box.map.sizes[0]);
   Actor& actor = actors_[size_t(box.thread)];
   box.group = actor.group;
   ++actor.stores;
