@@ -16,7 +16,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
   SM90_ASM("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 // Starts to load the box at these coordinates (dimension 0 first; the box may lie outside the tensor) to `to`, which is
-// 1024-byte aligned. `barrier` counts the bytes, always those of the whole box.
+// 1024-byte aligned. c0 is a multiple of 16 bytes: else an H200 reports an illegal instruction. `barrier` counts the
+// bytes, always those of the whole box.
 __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Mbarrier& barrier, int c0, int c1, int c2,
                                          int c3) {
   SM90_ASM(
@@ -25,7 +26,9 @@ __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Mbarrie
       "l"(&map), "r"(smem_address(&barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
-// Starts to store the box from `from` at these coordinates. `from` must not change until tma_store_wait_group_read.
+// Starts to store the box from `from` at these coordinates. c0 is a multiple of 16 bytes and no coordinate is negative,
+// or an H200 reports an illegal instruction; a row of the tensor is whole 16 bytes, or it writes beyond the row. `from`
+// must not change until tma_store_wait_group_read.
 __device__ __forceinline__ void tma_store(const TensorMap& map, const void* from, int c0, int c1, int c2, int c3) {
   SM90_ASM("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
            "r"(smem_address(from)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)

@@ -20,12 +20,12 @@
 // With two arrays, or with v.dout started beside the scores, registers are short at head size 128, and the compiler
 // makes products wait for one another.
 //
-// Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
-// tile at head size 128: four products 2048, exponentials 512, fp32 320, shared memory 1920 (operands 1536, TMA writes
-// 256, lse and delta 128), L2 1024, four waits 400. A tile takes about 2781 clocks, which is 620 TFLOP/s of the
-// kernel's four products at T = 8192. Scores and v.dout have 64 columns with both operands in shared memory: each wgmma
-// reads 4 KiB in 32 clocks, the full bandwidth of shared memory. At head size 64: 1024, 512, 320, 1024; a tile takes
-// 1757, which is 479 TFLOP/s at T = 4096.
+// Expected limit (dev/bench/attention_rates.cpp, a model; measured: dev/docs/benchmarks.md), in clocks of a
+// multiprocessor for a tile at head size 128: four products 2048, exponentials 512, fp32 320, shared memory 1920
+// (operands 1536, TMA writes 256, lse and delta 128), L2 1024, four waits 400. A tile takes about 2781 clocks, which is
+// 620 TFLOP/s of the kernel's four products at T = 8192. Scores and v.dout have 64 columns with both operands in shared
+// memory: each wgmma reads 4 KiB in 32 clocks, the full bandwidth of shared memory. At head size 64: 1024, 512, 320,
+// 1024; a tile takes 1757, which is 479 TFLOP/s at T = 4096.
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels

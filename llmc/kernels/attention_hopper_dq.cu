@@ -15,12 +15,12 @@
 // A consumer starts the scores and dout.v of the next keys, then the product of the previous tile's ds and keys. It
 // computes the exponentials while the other products run.
 //
-// Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
-// tile at head size 128: three products 1536, exponentials 512, fp32 256, shared memory 1536 (operands 1280, since each
-// consumer reads its own q and dout; TMA writes 256), L2 1024, three waits 300. A tile takes about 2143 clocks, which
-// is 593 TFLOP/s of the kernel's three products at T = 8192. At head size 64: 1536, 1024, 512, 1280; a tile takes 2450,
-// which is 487 TFLOP/s at T = 4096. Together with the kernel of dk and dv, counted as five products: 435 and 345
-// TFLOP/s.
+// Expected limit (dev/bench/attention_rates.cpp, a model; measured: dev/docs/benchmarks.md), in clocks of a
+// multiprocessor for a tile at head size 128: three products 1536, exponentials 512, fp32 256, shared memory 1536
+// (operands 1280, since each consumer reads its own q and dout; TMA writes 256), L2 1024, three waits 300. A tile takes
+// about 2143 clocks, which is 593 TFLOP/s of the kernel's three products at T = 8192. At head size 64: 1536, 1024, 512,
+// 1280; a tile takes 2450, which is 487 TFLOP/s at T = 4096. Together with the kernel of dk and dv, counted as five
+// products: 435 and 345 TFLOP/s.
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels

@@ -20,13 +20,13 @@
 // For the same reason all exponentials stay MUFU's. A polynomial for one of 16, 8 or 6 of them takes 9 instructions
 // each, which issue has no room for: a tile took 25, 50 and 77 clocks more.
 //
-// Expected limit (dev/bench/attention_rates.cpp, a model; nothing measured yet), in clocks of a multiprocessor for a
-// tile at head size 128: two products 2048, exponentials 1024, fp32 768, shared memory 1792 (q, k and v for two
-// warpgroups 1280, TMA writes 512), L2 2048 at 32 bytes per clock. With 40% of the exponentials and fp32 not overlapped
-// and two waits of 100, a tile takes about 2965 clocks. At 1.6 GHz that is 580 TFLOP/s at T = 8192; it would be 428 if
-// none of them overlapped. At head size 64: products 1536, exponentials 1536, fp32 1056. Turns matter most there: 414
-// TFLOP/s at T = 4096 with them, 267 without. With a block for each range of queries, whose loads and stores nothing
-// hides, it would be 566 and 393; at T = 2048 491 and 351, where it is 528 and 381.
+// Expected limit (dev/bench/attention_rates.cpp, a model; measured: dev/docs/benchmarks.md), in clocks of a
+// multiprocessor for a tile at head size 128: two products 2048, exponentials 1024, fp32 768, shared memory 1792 (q, k
+// and v for two warpgroups 1280, TMA writes 512), L2 2048 at 32 bytes per clock. With 40% of the exponentials and fp32
+// not overlapped and two waits of 100, a tile takes about 2965 clocks. At 1.6 GHz that is 580 TFLOP/s at T = 8192; it
+// would be 428 if none of them overlapped. At head size 64: products 1536, exponentials 1536, fp32 1056. Turns matter
+// most there: 414 TFLOP/s at T = 4096 with them, 267 without. With a block for each range of queries, whose loads and
+// stores nothing hides, it would be 566 and 393; at T = 2048 491 and 351, where it is 528 and 381.
 #include <algorithm>
 
 #include "llmc/kernels/attention_hopper.cuh"
