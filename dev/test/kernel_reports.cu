@@ -27,12 +27,12 @@ void run(Stream& stream, float* data, unsigned threads, size_t shared_bytes) {
   launch<kernel>({stream, "broken", {updates(data, 1024)}}, 3, threads, shared_bytes, data);
 }
 
-// `data` as 16 rows of 64 bf16; boxes of 64 rows.
-template <auto kernel>
+// `data` as 16 rows of 64 bf16, or of the first 60 of them; boxes of 64 rows.
+template <auto kernel, int columns>
 void run_with_map(Stream& stream, float* data, unsigned threads, size_t shared_bytes) {
   TmaTensor view;
   view.data = data;
-  view.sizes[0] = 64, view.sizes[1] = 16;
+  view.sizes[0] = columns, view.sizes[1] = 16;
   for (int64_t& stride : view.strides) stride = 128;
   view.box[0] = 64, view.box[1] = 64;
   launch<kernel>({stream, "broken", {updates(data, 1024)}}, 3, threads, shared_bytes, data,
@@ -52,9 +52,9 @@ bool add(const char* name, unsigned threads, size_t shared_bytes) {
   cases.push_back({name, &run<kernel>, threads, shared_bytes});
   return true;
 }
-template <auto kernel>
+template <auto kernel, int columns = 64>
 bool add_with_map(const char* name) {
-  cases.push_back({name, &run_with_map<kernel>, 128, sizeof(Hopper)});
+  cases.push_back({name, &run_with_map<kernel, columns>, 128, sizeof(Hopper)});
   return true;
 }
 
@@ -225,6 +225,11 @@ BROKEN_WITH_MAP(box_between_chunks) {
 BROKEN_WITH_MAP(store_before_tensor) {
   if (threadIdx.x == 0) tma_store(map, &shared_memory<Hopper>().a, 0, -1, 0, 0);
 }
+__global__ void store_of_ragged_rows(float*, const __grid_constant__ TensorMap map) {
+  if (threadIdx.x == 0) tma_store(map, &shared_memory<Hopper>().a, 0, 0, 0, 0);
+}
+[[maybe_unused]] const bool store_of_ragged_rows_is_a_case =
+    add_with_map<store_of_ragged_rows, 60>("store_of_ragged_rows");
 BROKEN_WITH_MAP(box_beyond_shared) {
   Hopper& shared = with_barrier();
   if (threadIdx.x == 0) tma_load(&shared.b + 1, map, shared.barrier, 0, 0, 0, 0);

@@ -84,6 +84,7 @@ ends barrier_went_on "$(at barrier_went_on 'i < 2'): mbarrier_arrive: $barrier w
 ends box_misaligned "$(at box_misaligned tma_load): tma_load: the box's place, byte 128 of shared memory, is not aligned to 1024 bytes"
 ends box_between_chunks "$(at box_between_chunks tma_load): tma_load: the box begins at coordinate 4 of dimension 0, which is no multiple of 16 bytes"
 ends store_before_tensor "$(at store_before_tensor tma_store): tma_store: the box begins before the tensor: a GPU loads such a box, but does not store it"
+ends store_of_ragged_rows "$(at store_of_ragged_rows tma_store): tma_store: rows of 60 elements are not whole 16 bytes: a GPU would write beyond them"
 ends box_beyond_shared "tma_load: the box's place is not in the block's 17408 bytes of shared memory"
 ends box_without_map "tma_load: the map is not one that tensor_map() made"
 ends box_not_waited_for "$(at box_not_waited_for tma_load): tma_load: the block ended while the box was under way to byte 0"
