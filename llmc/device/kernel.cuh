@@ -208,9 +208,11 @@ __device__ __forceinline__ T block_sum(T value, LLMC_PLACE) {
 
 // ---------------------------------------------------------------------------------------------- atomics
 
+// The maximum and the minimum look before they write: most values of a launch do not change the number, and atomic
+// writes of one number wait for each other.
 __device__ __forceinline__ void atomic_max(uint32_t* address, uint32_t value) {
 #if LLMC_CUDA
-  atomicMax(address, value);
+  if (*static_cast<volatile uint32_t*>(address) < value) atomicMax(address, value);
 #else
   std::atomic_ref<uint32_t> atom(*address);
   uint32_t seen = atom.load(std::memory_order_relaxed);
@@ -220,7 +222,7 @@ __device__ __forceinline__ void atomic_max(uint32_t* address, uint32_t value) {
 }
 __device__ __forceinline__ void atomic_min(uint32_t* address, uint32_t value) {
 #if LLMC_CUDA
-  atomicMin(address, value);
+  if (*static_cast<volatile uint32_t*>(address) > value) atomicMin(address, value);
 #else
   std::atomic_ref<uint32_t> atom(*address);
   uint32_t seen = atom.load(std::memory_order_relaxed);
@@ -291,8 +293,15 @@ __device__ __forceinline__ void load_vector(float (&to)[width], const T* from) {
   if constexpr (width == 8 && std::is_same_v<T, bf16>) return cpu_backend::widen(to, from);
 #endif
   const Vector<T, width> vector = *reinterpret_cast<const Vector<T, width>*>(from);
+  if constexpr (LLMC_CUDA && width % 2 == 0 && std::is_same_v<T, bf16>) {  // whole words: one instruction per number
+    uint32_t words[width / 2];
+    memcpy(words, &vector, sizeof words);
 #pragma unroll
-  for (int j = 0; j < width; ++j) to[j] = to_float(vector.v[j]);
+    for (int j = 0; j < width; ++j) to[j] = bits_to_float(j % 2 ? words[j / 2] & 0xffff0000u : words[j / 2] << 16);
+  } else {
+#pragma unroll
+    for (int j = 0; j < width; ++j) to[j] = to_float(vector.v[j]);
+  }
 }
 template <class T, int width>
 __device__ __forceinline__ Vector<T, width> rounded(const float (&from)[width]) {
@@ -358,22 +367,22 @@ __device__ __forceinline__ uint32_t max_value(const Vector<T, width>& magnitudes
 }
 
 // Stores numbers as FP8, saturated and rounded to nearest even. `width` is 8 or 16.
-template <int width>
-__device__ __forceinline__ void store_fp8(uint8_t* to, const float (&from)[width], Fp8Format format) {
-  Vector<uint8_t, width> vector;
+template <Fp8Format format, int width>
+__device__ __forceinline__ void store_fp8(uint8_t* to, const float (&from)[width]) {
 #if LLMC_CUDA
-  const __nv_fp8_interpretation_t type = format == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
+  constexpr __nv_fp8_interpretation_t type = format == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
+  const auto pair = [&](int j) -> uint32_t {
+    return __nv_cvt_float2_to_fp8x2(make_float2(from[j], from[j + 1]), __NV_SATFINITE, type);
+  };
+  Vector<uint32_t, width / 4> words;
 #pragma unroll
-  for (int j = 0; j < width; j += 2) {
-    const uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(from[j], from[j + 1]), __NV_SATFINITE, type);
-    vector.v[j] = uint8_t(pair), vector.v[j + 1] = uint8_t(pair >> 8);
-  }
+  for (int j = 0; j < width; j += 4) words.v[j / 4] = pair(j) | pair(j + 2) << 16;
+  *reinterpret_cast<Vector<uint32_t, width / 4>*>(to) = words;
 #else
-  for (int j = 0; j < width; j += 8)
-    if (format == Fp8Format::e4m3) cpu_backend::narrow<4>(vector.v + j, from + j);
-    else cpu_backend::narrow<5>(vector.v + j, from + j);
-#endif
+  Vector<uint8_t, width> vector;
+  for (int j = 0; j < width; j += 8) cpu_backend::narrow<format == Fp8Format::e4m3 ? 4 : 5>(vector.v + j, from + j);
   *reinterpret_cast<Vector<uint8_t, width>*>(to) = vector;
+#endif
 }
 
 // ---------------------------------------------------------------------------------------------- fp32 functions

@@ -18,17 +18,18 @@ namespace {
 __device__ __forceinline__ TilePlace tile_of_block() { return {int(blockIdx.y), int(blockIdx.x)}; }
 
 template <class Source, int width>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     amax_kernel(float* amax, float* row_amax, float* column_amax, Source source, int rows, int columns) {
   raise_amax_of_tile<Source, width>(amax, row_amax, column_amax, source, rows, columns, tile_of_block());
 }
 
 template <class Source, int width>
-__global__ void __launch_bounds__(kTileThreads) quantize_kernel(TileArguments a, Source source, int rows, int columns) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    quantize_kernel(TileArguments a, Source source, int rows, int columns) {
   quantize_tile<Source, width>(a, source, rows, columns, tile_of_block());
 }
 
-__global__ void __launch_bounds__(kTileThreads) transpose_kernel(QuantizedTensor out, QuantizedTensor in) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks) transpose_kernel(QuantizedTensor out, QuantizedTensor in) {
   auto& tile = shared_memory<ByteTile>();
   const TilePlace at = tile_of_block();
   load_bytes<kBytes>(tile, in.data, in.rows, in.stride(), in.stride(), at, nullptr);

@@ -1,5 +1,5 @@
-// How kernels read the sources of quantize.h and compute x. load_source returns `width` neighbours of a row in fp32;
-// rounded to bf16 they have the same bits as the output of the kernel that would write x.
+// How kernels read the sources of quantize.h and compute x. load_source returns `width` neighbours of a row in bf16.
+// They have the same bits as the output of the kernel that would write x.
 #pragma once
 
 #include "llmc/kernels/elementwise.cuh"
@@ -30,38 +30,38 @@ struct RopeBackwardSource {
 };
 
 template <int width>
-__device__ __forceinline__ void load_source(float (&v)[width], const PlainSource& s, int row, int column, int columns) {
-  load_vector(v, s.x + size_t(row) * columns + column);
+__device__ __forceinline__ Vector<bf16, width> load_source(const PlainSource& s, int row, int column, int columns) {
+  return *reinterpret_cast<const Vector<bf16, width>*>(s.x + size_t(row) * columns + column);
 }
 
 template <int width>
-__device__ __forceinline__ void load_source(float (&v)[width], const RmsnormSource& s, int row, int column,
-                                            int columns) {
-  float weight[width];
+__device__ __forceinline__ Vector<bf16, width> load_source(const RmsnormSource& s, int row, int column, int columns) {
+  float v[width], weight[width];
   load_vector(v, s.x + size_t(row) * columns + column);
   load_vector(weight, s.weight + column);
   const float rstd = s.rstd[row];
 #pragma unroll
   for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], rstd, weight[j]);
+  return rounded<bf16>(v);
 }
 
 template <int width>
-__device__ __forceinline__ void load_source(float (&v)[width], const SwigluSource& s, int row, int column,
-                                            int columns) {
+__device__ __forceinline__ Vector<bf16, width> load_source(const SwigluSource& s, int row, int column, int columns) {
   const bf16* gates = s.gate_up + size_t(row) * 2 * columns + column;
-  float gate[width];
+  float v[width], gate[width];
   load_vector(gate, gates);
   load_vector(v, gates + columns);
 #pragma unroll
   for (int j = 0; j < width; ++j) v[j] = swiglu(gate[j], v[j]);
+  return rounded<bf16>(v);
 }
 
 template <int width>
-__device__ __forceinline__ void load_source(float (&v)[width], const SwigluBackwardSource& s, int row, int column,
-                                            int columns) {
+__device__ __forceinline__ Vector<bf16, width> load_source(const SwigluBackwardSource& s, int row, int column,
+                                                           int columns) {
   const int FF = columns / 2, f = column < FF ? column : column - FF;
   const bf16* gates = s.gate_up + size_t(row) * columns + f;
-  float gate[width], up[width];
+  float v[width], gate[width], up[width];
   load_vector(v, s.dout + size_t(row) * FF + f);
   load_vector(gate, gates);
   load_vector(up, gates + FF);
@@ -70,21 +70,22 @@ __device__ __forceinline__ void load_source(float (&v)[width], const SwigluBackw
     const SwigluGradient gradient = swiglu_gradient(v[j], gate[j], up[j]);
     v[j] = column < FF ? gradient.gate : gradient.up;
   }
+  return rounded<bf16>(v);
 }
 
 // The neighbours lie in one half of a head.
 template <int width>
-__device__ __forceinline__ void load_source(float (&v)[width], const RopeBackwardSource& s, int row, int column,
-                                            int columns) {
+__device__ __forceinline__ Vector<bf16, width> load_source(const RopeBackwardSource& s, int row, int column,
+                                                           int columns) {
   const bf16* x = s.dqkv + size_t(row) * columns + column;
-  load_vector(v, x);
+  if (column >= s.heads * s.HD) return *reinterpret_cast<const Vector<bf16, width>*>(x);
   const int half = s.HD / 2, in_head = column % s.HD;
-  if (column >= s.heads * s.HD) return;
   const bool first = in_head < half;
   const int i = first ? in_head : in_head - half, position = s.positions[row];
   const bool known = position >= 0 && position < s.table_positions;
   const float nothing = known ? 0.0f : NAN;
-  float pairs[2 * width], partner[width];
+  float v[width], pairs[2 * width], partner[width];
+  load_vector(v, x);
   load_vector(pairs, s.table + (size_t(known ? position : 0) * half + i) * 2);
   load_vector(partner, first ? x + half : x - half);
 #pragma unroll
@@ -93,4 +94,5 @@ __device__ __forceinline__ void load_source(float (&v)[width], const RopeBackwar
     const RotatedPair pair = rotate_pair(a, b, pairs[2 * j] + nothing, -pairs[2 * j + 1] + nothing);
     v[j] = first ? pair.a : pair.b;
   }
+  return rounded<bf16>(v);
 }

@@ -10,6 +10,9 @@
 #include "llmc/kernels/quantize_sources.cuh"
 
 constexpr int kTileThreads = 256, kTile = 128, kTileWarps = kTileThreads / 32;
+// Blocks of a multiprocessor, which leaves a thread 64 registers. Without this number ptxas saves registers and waits
+// for each load before the next.
+constexpr int kTileBlocks = 4;
 constexpr int kTilePitch = kTile + 8;  // elements per row in shared memory
 constexpr int kSegment = 16;           // elements that a thread writes at once
 
@@ -27,27 +30,44 @@ struct Tile {
   uint32_t warp_amax[kTileWarps];
 };
 
-__device__ __forceinline__ int place(int row, int column) { return column ^ (row / kSegment % 8 * 8); }
+__device__ __forceinline__ int place(int row, int column) { return column ^ int(unsigned(row) / kSegment % 8 * 8); }
+
+// Returns x, or zeros unless `keep`. Whole words take half of the instructions of single bf16.
+template <int width>
+__device__ __forceinline__ Vector<bf16, width> zero_unless(bool keep, Vector<bf16, width> x) {
+  using Word = std::conditional_t<width % 2 == 0, uint32_t, uint16_t>;
+  Word words[sizeof x / sizeof(Word)];
+  memcpy(words, &x, sizeof x);
+  VECTOR_LOOP
+  for (Word& word : words) word = keep ? word : Word(0);
+  memcpy(static_cast<void*>(&x), words, sizeof x);
+  return x;
+}
 
 // Loads the tile into shared memory, with zeros beyond the matrix. Returns the largest magnitude among this thread's
 // elements, as the bits of an fp32 value.
 template <class Source, int width>
 __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns, TilePlace at) {
-  const int first_row = at.row(), first_column = at.column();
+  constexpr int kAcross = kTile / width;  // vectors in a row of the tile
+  const int c = int(threadIdx.x % kAcross) * width, column = at.column() + c;
+  const int column_read = column < columns ? column : columns - width;
   Vector<bf16, width> largest = {};
-#pragma unroll 4  // several loads in flight
-  for (int k = 0; k < kTile * kTile / width / kTileThreads; ++k) {
-    const int task = k * kTileThreads + threadIdx.x, r = task / (kTile / width), c = task % (kTile / width) * width;
-    const int row = first_row + r, column = first_column + c;
+  constexpr int kStep = kTileThreads / kAcross, kTogether = 4;  // rows from one load to the next, and loads in flight
+#pragma unroll 1
+  for (int r = int(threadIdx.x / kAcross), k = 0; k < kTile / kStep; k += kTogether) {
+    Vector<bf16, width> x[kTogether];
     // Beyond the matrix the thread reads the last elements and masks them: a branch would wait for each load.
-    float v[width];
-    load_source(v, source, row < rows ? row : rows - 1, column < columns ? column : columns - width, columns);
-    Vector<bf16, width> x = rounded<bf16>(v);
-    const uint16_t mask = row < rows && column < columns ? 0xffff : 0;
-    VECTOR_LOOP
-    for (int j = 0; j < width; ++j) x.v[j].bits &= mask;
-    max_abs_into(largest, x);
-    *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][place(r, c)]) = x;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int row = at.row() + r + i * kStep;
+      x[i] = load_source<width>(source, row < rows ? row : rows - 1, column_read, columns);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i, r += kStep) {
+      x[i] = zero_unless(at.row() + r < rows && column < columns, x[i]);
+      max_abs_into(largest, x[i]);
+      *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][place(r, c)]) = x[i];
+    }
   }
   return max_value(largest);
 }
@@ -109,12 +129,13 @@ struct TileArguments {
   QuantizeStatistics* statistics;
 };
 
-// Returns the scale of row `row` of an operand within this tile. `rows_amax`: the amax of whole rows, for an operand
-// with one scale per row. `part_amax`: the amax of the row's part in the tile. `tile_amax`: the amax of the tile.
-__device__ __forceinline__ float scale_of_row(const TileArguments& a, const QuantizedTensor& operand, int row,
-                                              const float* rows_amax, uint32_t part_amax, uint32_t tile_amax) {
+// Returns the scale of row `row` of an operand within this tile. `given`: the scale that the tensor has, or 0.
+// `rows_amax`: the amax of whole rows, for an operand with one scale per row. `part_amax`: the amax of the row's part
+// in the tile. `tile_amax`: the amax of the tile.
+__device__ __forceinline__ float scale_of_row(const TileArguments& a, const QuantizedTensor& operand, float given,
+                                              int row, const float* rows_amax, uint32_t part_amax, uint32_t tile_amax) {
   const bool single = operand.scaling == Scaling::tensor || operand.one_scale;
-  if (single && a.scale && *a.scale != 0) return *a.scale;
+  if (single && given != 0) return given;
   const uint32_t amax = single                                      ? bits_at(a.amax)
                         : operand.scaling == Scaling::row           ? bits_at(rows_amax + row)
                         : operand.scaling == Scaling::block_128x128 ? tile_amax
@@ -125,14 +146,14 @@ __device__ __forceinline__ float scale_of_row(const TileArguments& a, const Quan
 // Each factor is written by one thread of one block. `row` is the operand's row that the thread has, `block` its block
 // of 128 columns.
 __device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int row, int block, float scale) {
-  if (row >= operand.padded_rows()) return;
+  const bool of_first_block = operand.scaling == Scaling::tensor || operand.scaling == Scaling::row;
+  if (row >= operand.padded_rows() || (of_first_block && block != 0)) return;
+  if (operand.scaling == Scaling::tensor && row != 0) return;
   const float factor = row < operand.rows ? 1.0f / scale : 1.0f;
   switch (operand.scaling) {
     case Scaling::tensor:
-      if (row == 0 && block == 0) operand.factors[0] = factor;
-      break;
     case Scaling::row:
-      if (block == 0) operand.factors[row] = factor;
+      operand.factors[row] = factor;
       break;
     case Scaling::block_1x128:
       if (block < operand.column_blocks()) operand.factors[operand.factor_at(row, block * kTile)] = factor;
@@ -146,44 +167,78 @@ __device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int
   }
 }
 
-// Writes the tile as a part of `operand`. The operand's rows are the tile's rows, or its columns if `transposed`.
-template <bool transposed>
-__device__ __forceinline__ void write_tile(const Tile& tile, const QuantizedTensor& operand, int first_row,
-                                           int first_column, QuantizeStatistics* statistics) {
-  const float largest = largest_fp8(operand.format);
-  int values = 0, saturated = 0, underflowed = 0;
-  for (int task = threadIdx.x; task < kTile * kTile / kSegment; task += kTileThreads) {
-    const int r = task / (kTile / kSegment), c = task % (kTile / kSegment) * kSegment;
-    const int row = first_row + r, column = first_column + c;
-    if (row >= operand.padded_rows() || column >= operand.stride()) continue;
-    const float scale = transposed ? tile.column_scale[r] : tile.row_scale[r];
-    float v[kSegment];
-    if constexpr (transposed) {
-      VECTOR_LOOP
-      for (int j = 0; j < kSegment; ++j) v[j] = to_float(tile.x[c + j][place(c, r)]) * scale;
-    } else {
-      float low[8], high[8];
-      load_vector(low, &tile.x[r][place(r, c)]);
-      load_vector(high, &tile.x[r][place(r, c + 8)]);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] = low[j] * scale, v[8 + j] = high[j] * scale;
-    }
-    uint8_t* to = operand.data + size_t(row) * operand.stride() + column;
-    store_fp8(to, v, operand.format);
-    if (!statistics) continue;
-    for (int j = 0; j < kSegment && row < operand.rows && column + j < operand.columns; ++j) {
-      ++values;
-      saturated += is_beyond(v[j], largest);
-      underflowed += v[j] != 0 && (to[j] & 0x7f) == 0;
-    }
+// Writes the tile's rows as a part of `operand`, whose rows they are.
+template <Fp8Format format>
+__device__ __forceinline__ void write_rows(const Tile& tile, const QuantizedTensor& operand, TilePlace at) {
+  constexpr int kWidth = 8, kAcross = kTile / kWidth, kStep = kTileThreads / kAcross;
+  const int c = int(threadIdx.x % kAcross) * kWidth, column = at.column() + c;
+  const int stride = operand.stride(), rows = operand.padded_rows();
+  if (column >= stride) return;
+  int r = int(threadIdx.x / kAcross);
+  uint8_t* to = operand.data + size_t(at.row() + r) * stride + column;
+#pragma unroll 2
+  for (; r < kTile && at.row() + r < rows; r += kStep, to += size_t(kStep) * stride) {
+    const float scale = tile.row_scale[r];
+    float v[kWidth];
+    load_vector(v, &tile.x[r][place(r, c)]);
+    VECTOR_LOOP
+    for (int j = 0; j < kWidth; ++j) v[j] *= scale;
+    store_fp8<format>(to, v);
   }
-  if (statistics) add_statistics(*statistics, values, saturated, underflowed);
+}
+
+// Writes the tile's columns as a part of `operand`, whose rows they are. A thread has kSegment elements of two
+// neighbouring columns: it reads the elements of both in one word.
+template <Fp8Format format>
+__device__ __forceinline__ void write_columns(const Tile& tile, const QuantizedTensor& operand, TilePlace at) {
+  constexpr int kAcross = kTile / kSegment;  // segments in a column of the tile
+  const int r = int(threadIdx.x % kAcross) * kSegment, column = at.row() + r;
+  const int stride = operand.stride(), rows = operand.padded_rows();
+  if (column >= stride) return;
+  for (int k = 0; k < kTile / 2 * kAcross / kTileThreads; ++k) {
+    const int c = (int(threadIdx.x / kAcross) + k * (kTileThreads / kAcross)) * 2, row = at.column() + c;
+    if (row >= rows) break;
+    const float scale = tile.column_scale[c], next_scale = tile.column_scale[c + 1];
+    float v[kSegment], next[kSegment];
+#pragma unroll
+    for (int j = 0; j < kSegment; ++j) {
+      float pair[2];
+      load_vector(pair, &tile.x[r + j][place(r, c)]);
+      v[j] = pair[0] * scale, next[j] = pair[1] * next_scale;
+    }
+    uint8_t* to = operand.data + size_t(row) * stride + column;
+    store_fp8<format>(to, v);
+    store_fp8<format>(to + stride, next);  // padded_rows() is even
+  }
+}
+
+// Counts what became of the tile's elements in each operand.
+__device__ __forceinline__ void count_elements(const TileArguments& a, const Tile& tile, int rows, int columns,
+                                               TilePlace at) {
+  int values = 0, saturated = 0, underflowed = 0;
+  const auto count = [&](const QuantizedTensor& operand, float x) {
+    if (!operand.data) return;
+    const float largest = largest_fp8(operand.format);
+    ++values;
+    saturated += is_beyond(x, largest);
+    underflowed += x != 0 && becomes_zero(fabsf(x), largest);
+  };
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < kTile * kTile; i += kTileThreads) {
+    const int r = i / kTile, c = i % kTile;
+    if (at.row() + r >= rows || at.column() + c >= columns) continue;
+    const float x = to_float(tile.x[r][place(r, c)]);
+    count(a.by_rows, x * tile.row_scale[r]);
+    count(a.by_columns, x * tile.column_scale[c]);
+  }
+  add_statistics(*a.statistics, values, saturated, underflowed);
 }
 
 template <class Source, int width>
 __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Source& source, int rows, int columns,
                                               TilePlace at) {
   auto& tile = shared_memory<Tile>();
+  const float given = a.scale ? *a.scale : 0.0f;  // read here, so that no thread waits for it behind the barrier
   const uint32_t of_warp = warp_max(load_tile<Source, width>(tile, source, rows, columns, at));
   if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
   __syncthreads();
@@ -194,12 +249,12 @@ __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Sour
   const int i = threadIdx.x % kTile, row = at.row() + i, column = at.column() + i;
   float scale = 1;
   if (threadIdx.x < kTile) {
-    if (a.by_rows.data && row < rows) scale = scale_of_row(a, a.by_rows, row, a.row_amax, of_mine, largest);
+    if (a.by_rows.data && row < rows) scale = scale_of_row(a, a.by_rows, given, row, a.row_amax, of_mine, largest);
     tile.row_scale[i] = scale;
     if (a.by_rows.data) write_factor(a.by_rows, row, at.across, scale);
   } else {
     if (a.by_columns.data && column < columns)
-      scale = scale_of_row(a, a.by_columns, column, a.column_amax, of_mine, largest);
+      scale = scale_of_row(a, a.by_columns, given, column, a.column_amax, of_mine, largest);
     tile.column_scale[i] = scale;
     if (a.by_columns.data) write_factor(a.by_columns, column, at.down, scale);
   }
@@ -213,6 +268,10 @@ __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Sour
     atomic_min(&a.statistics->smallest_scale, float_to_bits(scale));
   }
   __syncthreads();
-  if (a.by_rows.data) write_tile<false>(tile, a.by_rows, at.row(), at.column(), a.statistics);
-  if (a.by_columns.data) write_tile<true>(tile, a.by_columns, at.column(), at.row(), a.statistics);
+  const bool rows_e4m3 = a.by_rows.format == Fp8Format::e4m3, columns_e4m3 = a.by_columns.format == Fp8Format::e4m3;
+  if (a.by_rows.data && rows_e4m3) write_rows<Fp8Format::e4m3>(tile, a.by_rows, at);
+  if (a.by_rows.data && !rows_e4m3) write_rows<Fp8Format::e5m2>(tile, a.by_rows, at);
+  if (a.by_columns.data && columns_e4m3) write_columns<Fp8Format::e4m3>(tile, a.by_columns, at);
+  if (a.by_columns.data && !columns_e4m3) write_columns<Fp8Format::e5m2>(tile, a.by_columns, at);
+  if (a.statistics) count_elements(a, tile, rows, columns, at);
 }

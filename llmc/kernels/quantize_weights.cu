@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const Weig
               VECTOR_LOOP
               for (int j = 0; j < kUnit; ++j) v[j] *= scale;
               alignas(8) uint8_t bytes[kUnit];
-              store_fp8(bytes, v, Fp8Format::e4m3);
+              store_fp8<Fp8Format::e4m3>(bytes, v);
               // Loops with a fixed trip count, so that the bytes stay in registers.
               if (here == kUnit) *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
 #pragma unroll
@@ -149,7 +149,7 @@ __device__ __forceinline__ QuantizedTensor assume_global(QuantizedTensor tensor)
 }
 
 template <int width>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     matrices_amax_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile) {
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 template <int width>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     quantize_matrices_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile,
                              WeightScaleRefs refs) {
   const unsigned tile = blockIdx.x + first_tile;
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
 // `width`: bytes per load from q.
 template <int width>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     arrange_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile, WeightScaleRefs refs) {
   auto& tile = shared_memory<ByteTile>();
   const WeightMatrix& m = entry_of(table, count, blockIdx.x + first_tile);

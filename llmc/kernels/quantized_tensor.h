@@ -34,8 +34,9 @@ struct QuantizedTensor {
   HOST_DEVICE int padding() const {
     return scaling == Scaling::block_1x128 || scaling == Scaling::block_128x128 ? kBlock : 16;
   }
-  HOST_DEVICE int padded_rows() const { return (rows + padding() - 1) / padding() * padding(); }
-  HOST_DEVICE int stride() const { return (columns + padding() - 1) / padding() * padding(); }
+  HOST_DEVICE int padded(int n) const { return (n + padding() - 1) & -padding(); }  // padding() is a power of two
+  HOST_DEVICE int padded_rows() const { return padded(rows); }
+  HOST_DEVICE int stride() const { return padded(columns); }
   size_t bytes() const { return size_t(padded_rows()) * size_t(stride()); }
 
   // column_blocks: the number of blocks of 128 columns. block_stride: factors from one row of 128x128 blocks to the

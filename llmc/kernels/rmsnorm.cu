@@ -58,12 +58,7 @@ struct RowPart {
       if (place(i) < vectors) *reinterpret_cast<Packed*>(at(i)) = kept[i];
   }
   __device__ __forceinline__ void get(float (&x)[width], int i) const {
-    if constexpr (kVectors == 0) {
-      load_vector(x, at(i));
-    } else {
-#pragma unroll
-      for (int j = 0; j < width; ++j) x[j] = to_float(kept[i].v[j]);
-    }
+    load_vector(x, kVectors == 0 ? at(i) : kept[i].v);
   }
   __device__ __forceinline__ void set(int i, const Packed& x) {
     if constexpr (kVectors == 0) *reinterpret_cast<Packed*>(at(i)) = x;
