@@ -54,6 +54,10 @@ __device__ __forceinline__ float max_of(const float (&x)[kVectorSize]) {
   return max_f32(a[0], a[1]);
 }
 
+// Returns e^(x - max). The rounding of the exponent is a relative error of |x - max| * 2^-24 in the result, so it is
+// large only where the result is small.
+__device__ __forceinline__ float weight_of(float x, float max) { return exp2_f32((x - max) * 1.44269504f); }
+
 struct RowShared {
   float max[32], sum[32];  // one per warp
 };
@@ -76,29 +80,59 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
       shared.sum[threadIdx.x / 32] = row.sum;
     }
     __syncthreads();
-    row.max = shared.max[0];
-    for (int w = 1; w < kThreads / 32; ++w) row.max = max_f32(row.max, shared.max[w]);
-    row.sum = 0;
-    for (int w = 0; w < kThreads / 32; ++w) row.sum += shared.sum[w] * exp_f32(shared.max[w] - row.max);
+    const int w = int(threadIdx.x % 32);  // every warp combines all warps, one in each lane
+    const Softmax part = w < kThreads / 32 ? Softmax{shared.max[w], shared.sum[w]} : Softmax{-FLT_MAX, 0};
+    row.max = warp_max(part.max);
+    row.sum = warp_sum(part.sum * exp_f32(part.max - row.max));
   }
   return row;
 }
 
-// Returns the maximum and the sum over a row's V columns. A thread reads the vectors threadIdx.x, threadIdx.x +
-// kThreads, …
-template <class T, int kThreads>
-__device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned) {
-  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;  // vectors whose loads are in flight together
-  const int vectors = (V + kVectorSize - 1) / kVectorSize;
-  Softmax mine{-FLT_MAX, 0};
-  float sums[kVectorSize] = {};
-  for (int u = int(threadIdx.x); u < vectors; u += kThreads * kAtOnce) {
+// Calls f(u, x, whole) with the vectors of the first `end` columns that this thread has: threadIdx.x, threadIdx.x +
+// kThreads, … First x has several: the u-th, the one kThreads behind it, and so on. Their loads are in flight together,
+// as a branch around each would prevent. Those from the `whole`-th on are -infinity, and must not be stored. Then x has
+// one vector, and `whole` is Partial(): some of its columns may not be in the row, or it is not aligned.
+struct Partial {};
+template <class T, int kThreads, class F>
+__device__ __forceinline__ void for_columns(const T* row, int V, int end, bool aligned, const F& f) {
+  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;
+  const int whole = aligned ? V / kVectorSize : 0, vectors = (end + kVectorSize - 1) / kVectorSize;
+  const int thread = int(threadIdx.x);
+  for (int u = thread; u < whole; u += kThreads * kAtOnce) {
+    Vector<T, kVectorSize> packed[kAtOnce];
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) {
+      const int last = whole - 1, read = u + a * kThreads < last ? u + a * kThreads : last;
+      packed[a] = *reinterpret_cast<const Vector<T, kVectorSize>*>(row + size_t(read) * kVectorSize);
+    }
     float x[kAtOnce][kVectorSize];
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) load_columns<T>(x[a], row, (u + a * kThreads) * kVectorSize, V, aligned);
+    for (int a = 0; a < kAtOnce; ++a) load_vector(x[a], packed[a].v);
+    if (u + (kAtOnce - 1) * kThreads >= whole) {
+#pragma unroll
+      for (int a = 1; a < kAtOnce; ++a)
+        for (int i = 0; i < kVectorSize; ++i) x[a][i] = u + a * kThreads < whole ? x[a][i] : -INFINITY;
+    }
+    f(u, x, whole);
+  }
+  // A vector belongs to the thread whose number is its own modulo kThreads.
+  const int round = whole - whole % kThreads + thread;
+  for (int u = round < whole ? round + kThreads : round; u < vectors; u += kThreads) {
+    float x[1][kVectorSize];
+    load_columns<T>(x[0], row, u * kVectorSize, V, aligned);
+    f(u, x, Partial());
+  }
+}
+
+// Returns the maximum and the sum over a row's V columns.
+template <class T, int kThreads>
+__device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned) {
+  Softmax mine{-FLT_MAX, 0};
+  float sums[kVectorSize] = {};
+  for_columns<T, kThreads>(row, V, V, aligned, [&](int, const auto& x, auto) {
     float max = mine.max;
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) max = max_f32(max, max_of(x[a]));
+    for (const auto& vector : x) max = max_f32(max, max_of(vector));
     if (max > mine.max) {
       const float rescale = exp_f32(mine.max - max);
       VECTOR_LOOP
@@ -106,11 +140,11 @@ __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned)
       mine.max = max;
     }
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) {
+    for (const auto& vector : x) {
       VECTOR_LOOP
-      for (int i = 0; i < kVectorSize; ++i) sums[i] += exp_f32(x[a][i] - max);
+      for (int i = 0; i < kVectorSize; ++i) sums[i] += weight_of(vector[i], max);
     }
-  }
+  });
   for (int i = 0; i < kVectorSize; ++i) mine.sum += sums[i];
   return combine<kThreads>(mine);
 }
@@ -120,26 +154,25 @@ __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned)
 template <class T, int kThreads>
 __device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, int V, int ld,
                                                 bool aligned) {
-  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;
-  const int vectors_written = (ld + kVectorSize - 1) / kVectorSize;
-  const float inverse_sum = 1.0f / all.sum;
-  for (int u = int(threadIdx.x); u < vectors_written; u += kThreads * kAtOnce) {
-    float x[kAtOnce][kVectorSize];
+  const float inverse_sum = 1.0f / all.sum, factor = inverse_sum * scale;
+  const bool has_label = label >= 0 && label < V && label / kVectorSize % kThreads == int(threadIdx.x);
+  const float label_weight = has_label ? weight_of(to_float(row[label]), all.max) : 0.0f;
+  for_columns<T, kThreads>(row, V, ld, aligned, [&](int u, auto& x, auto whole) {
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) load_columns<T>(x[a], row, (u + a * kThreads) * kVectorSize, V, aligned);
-#pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) {
-      const int first = (u + a * kThreads) * kVectorSize;
+    for (auto& vector : x) {
+      const int first = u * kVectorSize;
       VECTOR_LOOP
-      for (int i = 0; i < kVectorSize; ++i) {
-        const float p = exp_f32(x[a][i] - all.max) * inverse_sum;
-        x[a][i] = (p - (first + i == label ? 1.0f : 0.0f)) * scale;
+      for (int i = 0; i < kVectorSize; ++i) vector[i] = weight_of(vector[i], all.max) * factor;
+      if constexpr (std::is_same_v<decltype(whole), int>) {
+        if (u < whole) store_vector(row + first, vector);
+      } else {
+        for (int i = 0; i < kVectorSize; ++i) vector[i] = first + i < V ? vector[i] : 0.0f;
+        store_columns<T>(row, vector, first, ld, aligned);
       }
-      if (first + kVectorSize > V)
-        for (int i = 0; i < kVectorSize; ++i) x[a][i] = first + i < V ? x[a][i] : 0.0f;
-      store_columns<T>(row, x[a], first, ld, aligned);
+      u += kThreads;
     }
-  }
+  });
+  if (has_label) row[label] = from_float<T>((label_weight * inverse_sum - 1.0f) * scale);
 }
 
 template <class T, int kThreads>
