@@ -127,10 +127,14 @@ node=(--dry-run --nodes 1 --model llama3-8b --seq-len 8192 --zero-stage 3 --micr
 speed() { sed -n 's/^ *predicted  *\([^ ]*\) tokens\/s a GPU.*/\1/p' "$1"; }
 for file in bf16 fp8; do
   check "$file: $(speed $file.txt) tokens/s" [ -n "$(speed $file.txt)" ]
-  check "  by rates with their sources" grep -q "^ *attention (hopper) backward, head size 128: .* TFLOP/s (assumption: " $file.txt
-  check "  that no GPU has confirmed" grep -q "(rates that no GPU has confirmed: products in bf16; .*attention (hopper) forward, head size 128; .*links)" $file.txt
+  check "  by rates with their sources" grep -q "^ *attention (hopper) backward, head size 128: .* TFLOP/s (measured: " $file.txt
+  check "  of which no GPU has confirmed the links" grep -q "^ *(rates that no GPU has confirmed: links)$" $file.txt
 done
-check "  of FP8 products, too" grep -q "rates that no GPU has confirmed: .*FP8 products, one factor a tensor" fp8.txt
+"$train" "${node[@]}" --fp8 rowwise >row.txt
+check "  nor products by rows" grep -q "(rates that no GPU has confirmed: FP8 products, one factor a row; links)" row.txt
+"$train" "${node[@]}" --gpu A100 --recompute block >a100.txt
+check "  nor those of an A100" \
+  grep -q "(rates that no GPU has confirmed: products in bf16; attention (mma) forward; .*memory; links)" a100.txt
 for bench in roofline scale meshes; do
   timeout 100 "$build/bench/$bench" 8b >$bench.txt
   check "$bench says the same: $(cat $bench.txt)" \
@@ -141,7 +145,7 @@ done
 plan=$(said two.txt "device, total") tokens=$(speed two.txt)
 check "published has the plan and the speed of a row: $plan, $tokens tokens/s" \
   grep -q "^+ torch.compile  .* norms  *${plan% GiB}  *[0-9.]*  *${tokens%.*}[0-9]* .*%" published.txt
-check "--plan auto names them, too" grep -q "(rates that no GPU has confirmed: products in bf16; .*links)" mesh.txt
+check "--plan auto names them, too" grep -q "(rates that no GPU has confirmed: links)" mesh.txt
 
 for n in 1 2; do
   sharing=$([ $n = 1 ] || echo --zero-stage 3)

@@ -258,10 +258,12 @@ TEST_CASE("the table of rates: sources, order and what is confirmed") {
       }
   }
   const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
-  CHECK(rates.unconfirmed({rates.rate(RateClass::product_bf16, 0)}) ==
+  CHECK(rates.unconfirmed({rates.rate(RateClass::product_bf16, 0)}) == "rates that no GPU has confirmed: links");
+  const ReplayRates others = ReplayRates::of(modelled_device("A100"));
+  CHECK(others.unconfirmed({others.rate(RateClass::product_bf16, 0)}) ==
         "rates that no GPU has confirmed: products in bf16; memory; links");
   ReplayRates confirmed = rates;
-  confirmed.bytes_confirmed = true;
+  confirmed.links_confirmed = true;
   CHECK(confirmed.unconfirmed({}).empty());
   says(error_of([&] { rates.rate(RateClass::attention_hopper_forward, 96); }),
        "no rate is known for attention (hopper) forward, head size 96");

@@ -21,23 +21,25 @@ struct Row {
 constexpr double kHopper = 989, kBlackwell = 2250;  // TFLOP/s in bf16: H100 and H200 (SXM); B200
 using enum RateClass;
 constexpr Row kRows[] = {
-    {0, product_bf16, 0, 0.70, "assumption: 70% of the data sheet; published: cuBLAS at best 795 of 989 on an H200"},
+    {90, product_bf16, 0, 690 / kHopper, "measured: 675 to 705 in steps of 1B and 8B on an H200", true},
+    {0, product_bf16, 0, 0.70, "assumption: 70% of the data sheet, as on an H200"},
     {0, product_tf32, 0, 0.35, "assumption: half of bf16's, as on the data sheet"},
     {0, product_fp32, 0, 53.6 / kHopper,
      "assumption: 80% of the data sheet's fp32 without tensor cores, 67 on an H100"},
-    {0, product_fp8_tensor, 0, 1.40,
-     "assumption: 70% of the data sheet; published: cuBLAS at best 1453 of 1979 on an H200"},
+    {90, product_fp8_tensor, 0, 1315 / kHopper, "measured: 1290 to 1361 in steps of 1B and 8B on an H200", true},
+    {0, product_fp8_tensor, 0, 1.33, "assumption: 66% of the data sheet, as on an H200"},
     {0, product_fp8_row, 0, 0.70 * 1.75,
      "published: cuBLAS 12.9 on Hopper, factors of rows or blocks, up to 1.75 times bf16's (here: of 70%)"},
     {0, product_fp8_block, 0, 0.70 * 1.5,
      "assumption: 1.5 times bf16's; published: cuBLAS 12.9 on Hopper 1.25 to 1.75 times, with rows or blocks"},
-    {0, attention_hopper_forward, 128, 400 / kHopper,
-     "assumption: 2/3 of FlashAttention-3's published 602 at T = 8192"},
-    {0, attention_hopper_backward, 128, 300 / kHopper,
-     "assumption: 54% of FlashAttention-3's published 559 at T = 8192, since S and dP are computed twice"},
-    {0, attention_hopper_forward, 64, 330 / kHopper, "assumption: 79% of FlashAttention-3's published 420 at T = 4096"},
-    {0, attention_hopper_backward, 64, 280 / kHopper,
-     "assumption: 62% of FlashAttention-3's published 453 at T = 4096, since S and dP are computed twice"},
+    {0, attention_hopper_forward, 128, 555 / kHopper,
+     "measured: with backward 460 on the whole in steps of 8B on an H200, T = 8192; alone 690", true},
+    {0, attention_hopper_backward, 128, 430 / kHopper,
+     "measured: with forward 460 on the whole in steps of 8B on an H200, T = 8192; alone 533", true},
+    {0, attention_hopper_forward, 64, 350 / kHopper,
+     "measured: with backward 305 on the whole in steps of 1B on an H200, T = 4096; alone 439", true},
+    {0, attention_hopper_backward, 64, 290 / kHopper,
+     "measured: with forward 305 on the whole in steps of 1B on an H200, T = 4096; alone 355", true},
     {90, attention_mma_forward, 0, 280 / kHopper, "assumption: 5/6 of FlashAttention-2's published 335 on an H100"},
     {90, attention_mma_backward, 0, 220 / kHopper,
      "assumption: 69% of FlashAttention-2's published 320 on an H100, since S and dP are computed twice"},
@@ -49,16 +51,24 @@ constexpr Row kRows[] = {
     {0, attention_plain_backward, 0, 9.4 / kHopper, "assumption: 70% of forward's, since S and dP are computed twice"},
 };
 
-// Bytes per second in each direction: 80% of NVLink's data sheet (of PCIe's for GPUs without NVLink), and 85% of
-// PCIe's.
-struct Links {
+// Memory as a fraction of the data sheet's bandwidth. Bytes per second in each direction: 80% of NVLink's data sheet (of
+// PCIe's for GPUs without NVLink), and 85% of PCIe's.
+struct Bytes {
   int compute_capability;
-  double node_bytes, host_bytes;
+  double memory_part, node_bytes, host_bytes;
+  const char* source;
+  bool memory_confirmed = false;
 };
-constexpr Links kLinks[] = {{80, 240e9, 27e9}, {90, 360e9, 55e9}, {100, 720e9, 55e9}, {0, 25e9, 27e9}};
-constexpr double kMemoryPart = 0.85;  // fraction of the data sheet's bandwidth
-constexpr const char* kBytesSource =
-    "assumption: 85% of the data sheet's memory, 80% of NVLink and of a network card of 400 Gb/s a GPU";
+constexpr const char* kAssumed =
+    "assumption: 80% of the data sheet's memory, as on an H200; 80% of NVLink and of a network card of 400 Gb/s a GPU";
+constexpr Bytes kBytes[] = {
+    {80, 0.80, 240e9, 27e9, kAssumed},
+    {90, 0.80, 360e9, 55e9,
+     "measured: memory 77% to 83% of the data sheet in steps of 1B and 8B on an H200, and the host; assumption: 80% of "
+     "NVLink and of a network card of 400 Gb/s a GPU",
+     true},
+    {100, 0.80, 720e9, 55e9, kAssumed},
+    {0, 0.80, 25e9, 27e9, kAssumed}};
 
 // Returns the rates of memory and links, which every kind of device has. Throws if the device's data sheet is not
 // known.
@@ -67,13 +77,13 @@ ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
           device.name.c_str());
   ReplayRates rates{};
   rates.name = name;
-  rates.memory_bytes = kMemoryPart * device.memory_bytes_per_second;
-  rates.multiprocessors = device.multiprocessors;
-  rates.bytes_source = kBytesSource;
-  const Links& links = *std::find_if(std::begin(kLinks), std::end(kLinks), [&](const Links& l) {
-    return l.compute_capability == device.compute_capability || l.compute_capability == 0;
+  const Bytes& bytes = *std::find_if(std::begin(kBytes), std::end(kBytes), [&](const Bytes& b) {
+    return b.compute_capability == device.compute_capability || b.compute_capability == 0;
   });
-  rates.node_bytes = links.node_bytes, rates.host_bytes = links.host_bytes;
+  rates.memory_bytes = bytes.memory_part * device.memory_bytes_per_second;
+  rates.node_bytes = bytes.node_bytes, rates.host_bytes = bytes.host_bytes;
+  rates.bytes_source = bytes.source, rates.memory_confirmed = bytes.memory_confirmed;
+  rates.multiprocessors = device.multiprocessors;
   return rates;
 }
 
@@ -121,6 +131,7 @@ ReplayRates ReplayRates::data_sheet(const DeviceInfo& device) {
   rates.set_all(device.bf16_flops, 2 * device.bf16_flops, "published: data sheet");
   rates.memory_bytes = device.memory_bytes_per_second;
   rates.bytes_source = "published: data sheet's memory; links are assumed to reach 80%";
+  rates.memory_confirmed = false;
   rates.kernel_seconds = 0;
   return rates;
 }
@@ -168,7 +179,8 @@ std::string ReplayRates::unconfirmed(const std::vector<Rate>& rates) const {
   std::string text;
   for (const Rate& rate : rates)
     if (!rate.confirmed) text += (text.empty() ? "" : "; ") + rate.name();
-  if (!bytes_confirmed) text += text.empty() ? "memory; links" : "; memory; links";
+  if (!memory_confirmed) text += text.empty() ? "memory" : "; memory";
+  if (!links_confirmed) text += text.empty() ? "links" : "; links";
   return text.empty() ? "" : "rates that no GPU has confirmed: " + text;
 }
 

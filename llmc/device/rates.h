@@ -46,7 +46,7 @@ struct ReplayRates {
   double network_hop_seconds = 6e-6;  // from a node to the next
   double host_bytes = 55e9;           // per second between the device and pinned memory, in each direction
   const char* bytes_source = "";      // source of the rates of memory and links
-  bool bytes_confirmed = false;
+  bool memory_confirmed = false, links_confirmed = false;
 
   // Returns the table's rates for this device; the name is "predicted". Throws if the device's data sheet is not known.
   static ReplayRates of(const DeviceInfo& device);

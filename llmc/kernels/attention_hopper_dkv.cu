@@ -242,6 +242,7 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
     take_scores();
     wgmma_wait_group<0>();
     warpgroup_fence_operand(dkeys);
+    __syncwarp();  // every lane has read the tile's rows, which the producers may now replace
     if (first_lane()) mbarrier_arrive(shared.q[last.slot].free);
     last.advance();
     finish_tile();

@@ -159,6 +159,7 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
       }
     return;
   }
+  __syncwarp();  // every lane has read what these rows held
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
