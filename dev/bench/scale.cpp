@@ -150,11 +150,11 @@ void print_disagreement() {
   };
   printf(
       "\nWhere this model disagrees, and why. Level: it is faster than TransformerEngine on P5 and torchtitan, by what "
-      "the table\nshows. It has every product at the rate of its class and every pass at 85%% of the memory's. "
+      "the table\nshows. It has every product at the rate of its class and every pass at the memory's rate. "
       "Theirs have launches from\nPython and passes that are not fused (quantization by itself takes about 17%% of "
       "TransformerEngine's FP8 linear layers).\nThe micro-batch and sequence of TransformerEngine's runs and the shape "
-      "of its 1B are not known here. Megatron-Bridge is as\nfast as this model with our attention, and slower than "
-      "with the public one. torchtitan's tables stand in\nbuild/cpu/bench/published.\n");
+      "of its 1B are not known here. Megatron-Bridge is nearest\nto this model. torchtitan's tables stand in "
+      "build/cpu/bench/published.\n");
   printf(
       "Scaling: the model hides nearly all communication to 32 nodes. torchtitan of 12/2024 kept 97 to 98%% over 16 "
       "times the\nnodes, on 400 Gb/s a GPU. TransformerEngine on P5 lost 7 to 17%% to 32 nodes; for the model to lose "
