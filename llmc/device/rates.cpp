@@ -51,8 +51,8 @@ constexpr Row kRows[] = {
     {0, attention_plain_backward, 0, 9.4 / kHopper, "assumption: 70% of forward's, since S and dP are computed twice"},
 };
 
-// Memory as a fraction of the data sheet's bandwidth. Bytes per second in each direction: 80% of NVLink's data sheet (of
-// PCIe's for GPUs without NVLink), and 85% of PCIe's.
+// Memory as a fraction of the data sheet's bandwidth. Bytes per second in each direction: 80% of NVLink's data sheet
+// (of PCIe's for GPUs without NVLink), and 85% of PCIe's.
 struct Bytes {
   int compute_capability;
   double memory_part, node_bytes, host_bytes;
