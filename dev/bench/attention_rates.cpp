@@ -1,8 +1,7 @@
 // What attention kernels on an H100 should reach, predicted from arithmetic alone: the clocks that a tile takes on each
 // unit of a multiprocessor (SM), the tiles of a causal head, the blocks over 132 SMs. First for FlashAttention-3 and 2,
 // whose rates are public: a prediction that misses one by more than 15% is an error. Then, with the same constants, for
-// our kernels' tiles, beside the rates that the table assumes (llmc/device/rates.cpp). Nothing of ours is measured
-// here.
+// our kernels' tiles, beside the rates of the table (llmc/device/rates.cpp), which are those of whole steps.
 //
 //   build/cpu/bench/attention_rates
 #include <algorithm>
@@ -370,7 +369,7 @@ void print_ours(const Aim& aim) {
            100 * t.tensor / t.clocks(kExposed));
   }
   printf("\n%-30s %27s %9s %9s %9s %9s %9s\n", format("head size %d", HD).c_str(), "T = 2048   4096   8192  16384",
-         format("T = %d", aim.T).c_str(), "in turn", "assumed", "goal", "of goal");
+         format("T = %d", aim.T).c_str(), "in turn", "in a step", "goal", "of goal");
   const ReplayRates assumed = ReplayRates::of(modelled_device("H100"));
   const auto line = [&](const char* name, const Kernels& kernels, double useful, RateClass of, double goal) {
     printf("%-30s", name);

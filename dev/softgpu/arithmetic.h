@@ -250,14 +250,10 @@ SOFTGPU_INLINE T atomic_min(u8* p, T x) {
   return atomic_replace_if(p, x, [](T a, T b) { return a < b; });
 }
 
-// ld.acquire and st.release.
+// ld.volatile, which may stand beside atomic writes of other threads.
 template <class T>
-SOFTGPU_INLINE T load_acquire(const u8* p) {
-  return __atomic_load_n(reinterpret_cast<const T*>(p), __ATOMIC_ACQUIRE);
-}
-template <class T>
-SOFTGPU_INLINE void store_release(u8* p, T x) {
-  __atomic_store_n(reinterpret_cast<T*>(p), x, __ATOMIC_RELEASE);
+SOFTGPU_INLINE T load_volatile(const u8* p) {
+  return __atomic_load_n(reinterpret_cast<const T*>(p), __ATOMIC_RELAXED);
 }
 
 }  // namespace softgpu

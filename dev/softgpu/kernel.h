@@ -78,7 +78,7 @@ void bar_sync(u32 barrier, const Place& place);
 void bar_sync(u32 barrier, u32 threads, const Place& place);
 void bar_arrive(u32 barrier, u32 threads, const Place& place);
 u64 clock64();                   // in cycles of an H100 at 1.755 GHz
-void yield(const Place& place);  // lets other threads and blocks go on: called before a load that acquires
+void yield(const Place& place);  // lets other threads and blocks go on: called by one that waits
 
 // The threads of a warp call these.
 enum class Shuffle { up, down, bfly, idx };

@@ -106,33 +106,23 @@ def take_cache(i):
     i.take("ca", "cg", "cs", "lu", "cv", "wb", "wt", default="no")
 
 
-def take_order(i):
-    """How an access is ordered among others: weak, volatile, relaxed, acquire or release."""
-    order = i.take("weak", "volatile", "relaxed", "acquire", "release", default="weak")
-    if order in ("relaxed", "acquire", "release"):
-        i.take("cta", "cluster", "gpu", "sys")
-    return order
-
-
 def take_access(i, data):
-    """(space, order, type, registers, bytes) of a load or store of the operand `data`."""
-    space, order = take_space(i), take_order(i)
+    """(space, volatile, type, registers, bytes) of a load or store of the operand `data`."""
+    space, volatile = take_space(i), i.take("weak", "volatile", default="weak") == "volatile"
     take_cache(i)
     count = {"v2": 2, "v4": 4, "one": 1}[i.take("v2", "v4", default="one")]
     t = i.type(*BYTES)
     registers = vector(data) if count > 1 else [data]
-    return space, order, t, registers, BYTES[t] * count
+    return space, volatile, t, registers, BYTES[t] * count
 
 
 @opcode("ld", "ldu")
 def _(e, i):
     to, source = i.operands
-    space, order, t, registers, size = take_access(i, to)
+    space, volatile, t, registers, size = take_access(i, to)
     p = e.memory(space, "read", size, source)
-    if order == "acquire":
-        return f"{{ {e.call('ld.acquire', 'yield')} {e.assign(to, t, f'load_acquire<{c_type(t)}>({p})')} }}"
     if len(registers) == 1:
-        return e.assign(to, t, f"load<{c_type(t)}>({p})")
+        return e.assign(to, t, f"{'load_volatile' if volatile else 'load'}<{c_type(t)}>({p})")
     return f"{{ const u8* const p = {p}; " + " ".join(
         e.assign(r, t, f"load<{c_type(t)}>(p + {k * BYTES[t]})") for k, r in enumerate(registers) if r != "_") + " }"
 
@@ -140,11 +130,9 @@ def _(e, i):
 @opcode("st")
 def _(e, i):
     to, source = i.operands
-    space, order, t, registers, size = take_access(i, source)
+    space, _, t, registers, size = take_access(i, source)
     p = e.memory(space, "write", size, to)
     values = [e.value(r, t) for r in registers]
-    if order == "release":
-        return f"store_release<{c_type(t)}>({p}, {values[0]});"
     if space == "shared" and e.async_proxy:
         if size < 4:
             raise PtxError("stores under 4 bytes to shared memory that TMA or wgmma may read are not executed")

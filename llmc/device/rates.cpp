@@ -8,8 +8,9 @@
 namespace {
 
 // FLOPs per second of kernels as a fraction of the device's bf16 peak in its data sheet, so that one row serves all
-// GPUs of an architecture. The first row that matches counts. A figure that was measured with this program replaces its
-// row here, with source "measured: …" and confirmed = true.
+// GPUs of an architecture: what an H200 showed holds for an H100, too. The first row that matches counts. A figure that
+// was measured with this program has a row for the GPU's compute capability before the general one, or replaces it,
+// with source "measured: …" and confirmed = true.
 struct Row {
   int compute_capability;  // 0: any
   RateClass of;
@@ -52,7 +53,8 @@ constexpr Row kRows[] = {
 };
 
 // Memory as a fraction of the data sheet's bandwidth. Bytes per second in each direction: 80% of NVLink's data sheet
-// (of PCIe's for GPUs without NVLink), and 85% of PCIe's.
+// (of PCIe's for GPUs without NVLink), and 85% of
+// PCIe's, which is what an H200 reached.
 struct Bytes {
   int compute_capability;
   double memory_part, node_bytes, host_bytes;
@@ -61,14 +63,14 @@ struct Bytes {
 };
 constexpr const char* kAssumed =
     "assumption: 80% of the data sheet's memory, as on an H200; 80% of NVLink and of a network card of 400 Gb/s a GPU";
-constexpr Bytes kBytes[] = {
-    {80, 0.80, 240e9, 27e9, kAssumed},
-    {90, 0.80, 360e9, 55e9,
-     "measured: memory 77% to 83% of the data sheet in steps of 1B and 8B on an H200, and the host; assumption: 80% of "
-     "NVLink and of a network card of 400 Gb/s a GPU",
-     true},
-    {100, 0.80, 720e9, 55e9, kAssumed},
-    {0, 0.80, 25e9, 27e9, kAssumed}};
+constexpr Bytes kBytes[] = {{80, 0.80, 240e9, 27e9, kAssumed},
+                            {90, 0.80, 360e9, 55e9,
+                             "measured: memory 77% to 83% of the data sheet in steps of 1B and 8B in bf16 on an H200, "
+                             "and the host; assumption: 80% of "
+                             "NVLink and of a network card of 400 Gb/s a GPU",
+                             true},
+                            {100, 0.80, 720e9, 55e9, kAssumed},
+                            {0, 0.80, 25e9, 27e9, kAssumed}};
 
 // Returns the rates of memory and links, which every kind of device has. Throws if the device's data sheet is not
 // known.

@@ -1,6 +1,7 @@
-// The assumed speed of work on a GPU that does not run it. One table of rates serves everything that replays a record
-// (replay.h): --dry-run --nodes, --plan auto and the benchmarks. Each rate belongs to a class of kernels and, for
-// attention, to a head size. It states its source, and whether a GPU that ran this program has confirmed it.
+// The speed that work has, or is assumed to have, on a GPU that is not here. One table of rates serves everything that
+// replays a record (replay.h): --dry-run --nodes, --plan auto and the benchmarks. Each rate belongs to a class of
+// kernels and, for attention, to a head size. It states its source, and whether a GPU that ran this program has
+// confirmed it.
 #pragma once
 
 #include <initializer_list>
@@ -63,7 +64,7 @@ struct ReplayRates {
 
   // Returns the rates that apply to the record's work, in the order of the table.
   std::vector<Rate> used_by(const Record& record) const;
-  // Returns lines "products in bf16: 692 TFLOP/s (assumption: …)", then one line for memory and links.
+  // Returns lines "products in bf16: 690 TFLOP/s (measured: …)", then one line for memory and links.
   std::string table(const std::vector<Rate>& rates) const;
   // Returns "rates that no GPU has confirmed: products in bf16; …; memory; links", or "" if all are confirmed.
   std::string unconfirmed(const std::vector<Rate>& rates) const;

@@ -103,7 +103,7 @@ class Player {
       REQUIRE(line.queue.empty(), "a record of %zu entries cannot be replayed: its streams wait for each other",
               record_.entries.size());
     result_.seconds = now_;
-    result_.exposed = result_.seconds - result_.compute;
+    result_.exposed = std::max(0.0, result_.seconds - result_.compute);  // not -0.0: the sums are rounded apart
     return std::move(result_);
   }
 
@@ -226,7 +226,7 @@ Replay extended(const Replay& first, const Replay& second, double times) {
   };
   Replay r;
   r.seconds = further(first.seconds, second.seconds), r.compute = further(first.compute, second.compute);
-  r.exposed = further(first.exposed, second.exposed),
+  r.exposed = std::max(0.0, further(first.exposed, second.exposed));
   r.waits_by_stream = further_each(first.waits_by_stream, second.waits_by_stream);
   r.within_nodes = further(first.within_nodes, second.within_nodes);
   r.between_nodes = further(first.between_nodes, second.between_nodes);

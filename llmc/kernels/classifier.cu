@@ -90,8 +90,8 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
 
 // Calls f(u, x, whole) with the vectors of the first `end` columns that this thread has: threadIdx.x, threadIdx.x +
 // kThreads, … First x has several: the u-th, the one kThreads behind it, and so on. Their loads are in flight together,
-// as a branch around each would prevent. Those from the `whole`-th on are -infinity, and must not be stored. Then x has
-// one vector, and `whole` is Partial(): some of its columns may not be in the row, or it is not aligned.
+// which a branch around each load would prevent. Those from the `whole`-th on are -infinity, and must not be stored.
+// Then x has one vector, and `whole` is Partial(): some of its columns may be V or beyond, or it is not aligned.
 struct Partial {};
 template <class T, int kThreads, class F>
 __device__ __forceinline__ void for_columns(const T* row, int V, int end, bool aligned, const F& f) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void for_columns(const T* row, int V, int end, bool a
     Vector<T, kVectorSize> packed[kAtOnce];
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) {
-      const int last = whole - 1, read = u + a * kThreads < last ? u + a * kThreads : last;
+      const int v = u + a * kThreads, read = v < whole ? v : u;  // never a vector of another thread
       packed[a] = *reinterpret_cast<const Vector<T, kVectorSize>*>(row + size_t(read) * kVectorSize);
     }
     float x[kAtOnce][kVectorSize];

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   quantize_tile<Source, width>(a, source, rows, columns, tile_of_block());
 }
 
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks) transpose_kernel(QuantizedTensor out, QuantizedTensor in) {
+__global__ void __launch_bounds__(kTileThreads) transpose_kernel(QuantizedTensor out, QuantizedTensor in) {
   auto& tile = shared_memory<ByteTile>();
   const TilePlace at = tile_of_block();
   load_bytes<kBytes>(tile, in.data, in.rows, in.stride(), in.stride(), at, nullptr);

@@ -2,8 +2,12 @@
 // quantize_weights.cu, which has several (contract: quantize.h).
 //
 // A block computes its tile's elements once, rounds them to bf16 into shared memory, finds their scales and writes both
-// orientations from there, 16 bytes per thread at a time. Shared memory is swizzled: the order of groups of 8 columns
-// differs from one 16 rows to the next, so that 8 threads that read 16 rows each of one column use different banks.
+// orientations from there: a thread writes 8 bytes of a row at once, and 16 bytes of a column. Shared memory is
+// swizzled: the order of groups of 8 columns differs from one 16 rows to the next, so that in write_columns 8 threads
+// along the rows and 4 along pairs of columns use different banks.
+//
+// Kernels of this kind are bound by the issue of instructions before they are bound by memory. So bf16 is read, masked
+// and packed by words of two.
 #pragma once
 
 #include "llmc/kernels/quantize_scale.cuh"
@@ -11,10 +15,11 @@
 
 constexpr int kTileThreads = 256, kTile = 128, kTileWarps = kTileThreads / 32;
 // Blocks of a multiprocessor, which leaves a thread 64 registers. Without this number ptxas saves registers and waits
-// for each load before the next.
+// for each load before the next. The sources with the most inputs spill one to four registers for it, outside of their
+// loops over elements; they gained all the same.
 constexpr int kTileBlocks = 4;
 constexpr int kTilePitch = kTile + 8;  // elements per row in shared memory
-constexpr int kSegment = 16;           // elements that a thread writes at once
+constexpr int kSegment = 16;           // elements of a column that a thread writes at once
 
 // The tile's position in the matrix, counted in tiles.
 struct TilePlace {

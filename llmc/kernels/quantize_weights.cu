@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 
 // `width`: bytes per load from q.
 template <int width>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+__global__ void __launch_bounds__(kTileThreads)
     arrange_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile, WeightScaleRefs refs) {
   auto& tile = shared_memory<ByteTile>();
   const WeightMatrix& m = entry_of(table, count, blockIdx.x + first_tile);

@@ -2,9 +2,9 @@
 // forward: sum =, y =, rstd =.  backward: dx +=, dw +=.  Deterministic: see rmsnorm.h.
 //
 // The threads of a block share a row, and the block processes some rows, one after another. On a GPU a thread has one
-// or two vectors of 8 elements of a row. All loads of a row are in flight before the first is used, and every input
-// stays in registers until the row's sum is known. Rows of more than 8192 elements, or of a number that 8 does not
-// divide, are read again from cache. On a CPU, where threads that wait for each other cost more, one thread has the
+// or two vectors of 8 elements of a row. All loads that a row's sum needs are in flight before the first is used, and
+// every input stays in registers until the sum is known. Rows of more than 8192 elements, or of a number that 8 does
+// not divide, are read again from cache. On a CPU, where threads that wait for each other cost more, one thread has the
 // whole row and reads it again from cache behind the sum.
 //
 // Expected limit: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
