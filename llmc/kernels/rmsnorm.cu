@@ -9,7 +9,7 @@
 //
 // Expected limit: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
 // written; 3 without the addition), and w and a share of dw once per block. At C = 2048 in bf16 a block of 256 threads
-// has 8 KiB in flight in forward with the addition, 12 KiB in backward. An H100 holds 5 and 4 of these blocks per
+// has 8 KiB in flight in forward with the addition, 12 KiB in backward. An H100 holds 6 and 4 of these blocks per
 // multiprocessor. They have the 40 KiB or more in flight that a latency of about 700 ns needs at 4.3 TB/s over 132
 // multiprocessors. The loads of other blocks hide the two barriers of a row's sum.
 #include "llmc/kernels/rmsnorm.h"
