@@ -370,13 +370,13 @@ void print_ours(const Aim& aim) {
   }
   printf("\n%-30s %27s %9s %9s %9s %9s %9s\n", format("head size %d", HD).c_str(), "T = 2048   4096   8192  16384",
          format("T = %d", aim.T).c_str(), "in turn", "in a step", "goal", "of goal");
-  const ReplayRates assumed = ReplayRates::of(modelled_device("H100"));
+  const ReplayRates table = ReplayRates::of(modelled_device("H100"));
   const auto line = [&](const char* name, const Kernels& kernels, double useful, RateClass of, double goal) {
     printf("%-30s", name);
     for (const int T : {2048, 4096, 8192, 16384}) printf(" %6.0f", rate(kernels, useful, T, kExposed));
     const double predicted = rate(kernels, useful, aim.T, kExposed);
     printf(" %9.0f %9.0f %9.0f %9.0f %8.0f%%\n", predicted, rate(kernels, useful, aim.T, 1),
-           assumed.flops(of, HD) * 1e-12, goal, 100 * predicted / goal);
+           table.flops(of, HD) * 1e-12, goal, 100 * predicted / goal);
   };
   line("forward, a block a range", {forward("forward", HD)}, 2, RateClass::attention_hopper_forward, aim.forward_goal);
   line("forward", {fwd}, 2, RateClass::attention_hopper_forward, aim.forward_goal);

@@ -1,6 +1,6 @@
-// What one H100 or H200 could train: microseconds a token of a step by class of work, at the data sheet's rates, at
-// rates that other projects reach in public, and at those that are predicted for ours; beside what other trainers were
-// measured with. A model: see llmc/device/rates.h and llmc/train/roofline.h.
+// This program predicts what one H100 or H200 trains. It prints microseconds a token of a step by class of work: at the
+// data sheet's rates, at rates that other projects reach in public, and at those of our own kernels. The figures of
+// other trainers stand below. It is a model: see llmc/device/rates.h and llmc/train/roofline.h.
 //
 //   build/cpu/bench/roofline          all
 //   build/cpu/bench/roofline 8b       the figure that --dry-run, scale and meshes have, too

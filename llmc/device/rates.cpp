@@ -52,9 +52,8 @@ constexpr Row kRows[] = {
     {0, attention_plain_backward, 0, 9.4 / kHopper, "assumption: 70% of forward's, since S and dP are computed twice"},
 };
 
-// Memory as a fraction of the data sheet's bandwidth. Bytes per second in each direction: 80% of NVLink's data sheet
-// (of PCIe's for GPUs without NVLink), and 85% of
-// PCIe's, which is what an H200 reached.
+// `memory_part` is a fraction of the data sheet's bandwidth. Links have bytes per second in each direction: 80% of
+// NVLink's data sheet (of PCIe's for GPUs without NVLink), and 85% of PCIe's, which is what an H200 reached.
 struct Bytes {
   int compute_capability;
   double memory_part, node_bytes, host_bytes;
@@ -66,8 +65,7 @@ constexpr const char* kAssumed =
 constexpr Bytes kBytes[] = {{80, 0.80, 240e9, 27e9, kAssumed},
                             {90, 0.80, 360e9, 55e9,
                              "measured: memory 77% to 83% of the data sheet in steps of 1B and 8B in bf16 on an H200, "
-                             "and the host; assumption: 80% of "
-                             "NVLink and of a network card of 400 Gb/s a GPU",
+                             "and the host; assumption: 80% of NVLink and of a network card of 400 Gb/s a GPU",
                              true},
                             {100, 0.80, 720e9, 55e9, kAssumed},
                             {0, 0.80, 25e9, 27e9, kAssumed}};

@@ -88,11 +88,13 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
   return row;
 }
 
+// Stands for the number of whole vectors where a vector may not be whole.
+struct Partial {};
+
 // Calls f(u, x, whole) with the vectors of the first `end` columns that this thread has: threadIdx.x, threadIdx.x +
 // kThreads, … First x has several: the u-th, the one kThreads behind it, and so on. Their loads are in flight together,
 // which a branch around each load would prevent. Those from the `whole`-th on are -infinity, and must not be stored.
 // Then x has one vector, and `whole` is Partial(): some of its columns may be V or beyond, or it is not aligned.
-struct Partial {};
 template <class T, int kThreads, class F>
 __device__ __forceinline__ void for_columns(const T* row, int V, int end, bool aligned, const F& f) {
   constexpr int kAtOnce = kThreads > 32 ? 4 : 1;
