@@ -1,13 +1,15 @@
 // How fast a configuration trains and how far that is from this device's limits: tokens a second, MFU, memory, and a
 // step by class of work beside what its FLOPs and bytes would take at the rates that were measured just before.
 //
-//   build/cpu/bench/train [--soak N] [--fit] [train_llama's options]
+//   build/cpu/bench/train [--soak N] [--fit] [--brief] [train_llama's options]
 //   build/cuda/bench/train --model llama3.2-1b --seq-len 4096 --micro-batch 4 --global-batch 4 --fp8 tensorwise
 //   build/cpu/bench/train --predict --gpu H200 --model llama3-8b --seq-len 8192 --micro-batch 1 --zero-stage 3 --nodes 1
 //
 // Trains on --train-data or random tokens: N steps that are not counted (10), then --steps of them (20), then one that
-// is recorded. --fit shortens the model to as many layers as fit. On several ranks under mpirun too. --predict executes
-// nothing: it replays the step of a --gpu that is not here (of --nodes, else of one) at named rates, a model.
+// is recorded. --fit shortens the model to as many layers as fit. --brief prints the rate alone: it measures no limits,
+// records no step, and the steps that are not counted have one micro-batch, so that a step of half a million tokens is
+// timed in little more than its own time. On several ranks under mpirun too. --predict executes nothing: it replays the
+// step of a --gpu that is not here (of --nodes, else of one) at named rates, a model.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -24,6 +26,7 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/known_devices.h"
+#include "llmc/memory/reserve.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/roofline.h"
@@ -39,7 +42,7 @@ namespace {
 struct Arguments {
   Options options;
   int soak = 10;
-  bool fit = false, predict = false;
+  bool fit = false, predict = false, brief = false;
 };
 
 // Options of a run that have no meaning here.
@@ -63,6 +66,7 @@ Arguments arguments_of(int argc, char** argv) {
     const std::string argument = argv[i];
     if (argument == "--predict") a.predict = true;
     else if (argument == "--fit") a.fit = true;
+    else if (argument == "--brief") a.brief = true;
     else if (argument == "--soak" && i + 1 < argc) a.soak = steps_of(argv[++i]);
     else others.push_back(argument);
   }
@@ -74,7 +78,9 @@ Arguments arguments_of(int argc, char** argv) {
     REQUIRE(!given_here, "--%s: this only trains, and keeps nothing", name.c_str());
   }
   REQUIRE(a.predict || a.options.nodes == 0, "--nodes: with --predict only");
-  REQUIRE(!a.predict || (!a.fit && !a.options.tune_products), "--fit, --tune-products: not with --predict");
+  REQUIRE(!a.predict || (!a.fit && !a.brief && !a.options.tune_products),
+          "--fit, --brief, --tune-products: not with --predict");
+  REQUIRE(!a.brief || a.options.trace.empty(), "--trace: not with --brief, which records no step");
   if (is_auto(a.options.steps)) a.options.steps = 20;
   return a;
 }
@@ -126,10 +132,11 @@ class Batches {
     if (options.train_data.empty()) return;
     data_.emplace(open_training_data(options.train_data, "", V).train, s.T, seed_);
   }
-  void fill(int64_t step) {
+  void fill(int64_t step) { fill(step, s_.micro_steps); }
+  void fill(int64_t step, int64_t micro_steps) {
     const size_t micro_tokens = size_t(s_.B) * size_t(s_.T);
-    inputs.resize(micro_tokens * size_t(s_.micro_steps)), labels.resize(inputs.size());
-    for (int64_t k = 0; data_ && k < s_.micro_steps; ++k)
+    inputs.resize(micro_tokens * size_t(micro_steps)), labels.resize(inputs.size());
+    for (int64_t k = 0; data_ && k < micro_steps; ++k)
       data_->fill({s_.G, ranks_.size, s_.B}, step, k, ranks_.rank, inputs.data() + size_t(k) * micro_tokens,
                   labels.data() + size_t(k) * micro_tokens);
     for (size_t i = 0; !data_ && i < inputs.size(); ++i) {
@@ -151,48 +158,59 @@ struct Measured {
   std::string state;            // of the GPU when it was soaked
   Record record;                // of a step after them
   double loss = 0;
+
+  double mean_seconds() const {
+    double sum = 0;
+    for (const double s : seconds) sum += s;
+    return sum / double(seconds.size());
+  }
 };
 
 // One step is always under way while the host prepares the next, as in train_llama.
 Measured train(Trainer& trainer, Device& device, const Arguments& a, const RunSettings& s, Batches& batches) {
   Measured m;
   const int64_t steps = a.soak + a.options.steps;
-  for (int64_t step = 0; step <= steps; ++step) {
-    if (step == steps) {  // alone: nothing else is in its record
-      m.seconds.push_back(trainer.wait_for_step().seconds);
-      device.record_to(&m.record);
-    }
-    batches.fill(step);
+  const auto enqueue = [&](int64_t step, bool no_graph) {
+    batches.fill(step, a.brief && step < a.soak ? 1 : s.micro_steps);
     const double rate = s.learning_rate_at(std::min<int64_t>(step, s.steps));
-    trainer.enqueue_step({step, rate, batches.inputs, batches.labels, {}, {}, step == steps});
-    if (step == a.soak - 2) m.state = gpu_state(device);  // this step and the next are not counted
-    if (step > 0 && step < steps) {
-      const double seconds = trainer.wait_for_step().seconds;
-      if (step - 1 >= a.soak) m.seconds.push_back(seconds);
-    }
+    trainer.enqueue_step({step, rate, batches.inputs, batches.labels, {}, {}, no_graph});
+  };
+  const auto finish = [&](int64_t step) {
+    const StepResult result = trainer.wait_for_step();
+    if (step >= a.soak) m.seconds.push_back(result.seconds);
+    m.loss = result.loss;
+  };
+  // The host asks while steps run that are not counted; if these are short, while the first one runs that is.
+  const int64_t asks = a.brief ? a.soak : a.soak - 2;
+  for (int64_t step = 0; step < steps; ++step) {
+    enqueue(step, false);
+    if (step == asks) m.state = gpu_state(device);
+    if (step > 0) finish(step - 1);
   }
+  finish(steps - 1);
+  if (a.brief) return m;
+  device.record_to(&m.record);  // nothing else is in its record
+  enqueue(steps, true);
   device.record_to(nullptr);
   m.loss = trainer.wait_for_step().loss;
   return m;
 }
 
-void report(const Measured& m, const ModelConfig& config, const RunSettings& s, const MeasuredRates& rates,
-            const DeviceInfo& device, int ranks) {
-  double sum = 0;
-  for (const double seconds : m.seconds) sum += seconds;
+// `peak`: FLOP/s of a product, of the device's data sheet or measured; 0 if neither is known.
+void report_rate(const Measured& m, const ModelConfig& config, const RunSettings& s, double peak, const char* whose,
+                 int ranks) {
+  const double mean = m.mean_seconds(), tokens = double(s.step_tokens()) / ranks;
   const auto [least, most] = std::minmax_element(m.seconds.begin(), m.seconds.end());
-  const double mean = sum / double(m.seconds.size()), tokens = double(s.step_tokens()) / ranks;
   printf("%zu steps: %.2f ms each (%.2f to %.2f): %s tokens/s a rank, %s in all; loss %.4f\n", m.seconds.size(),
          mean * 1e3, *least * 1e3, *most * 1e3, human_count(tokens / mean).c_str(),
          human_count(tokens / mean * ranks).c_str(), m.loss);
-  const bool known = device.bf16_flops > 0 && s.dtype == DType::bf16;
-  printf("%s, %s\n",
-         mfu_text(config, s.T, tokens / mean, known ? device.bf16_flops : rates.ceilings.flops(RateClass::product_bf16))
-             .c_str(),
-         known ? "the data sheet's for bf16" : "the measured product");
+  if (peak > 0) printf("%s, %s\n", mfu_text(config, s.T, tokens / mean, peak).c_str(), whose);
   if (!m.state.empty()) printf("GPU, while it trains: %s\n", m.state.c_str());
+}
 
-  const StepSplit split = split_step(m.record, m.record.spans, rates.ceilings);
+void report_step(const Measured& m, const RunSettings& s, const ReplayRates& ceilings, int ranks) {
+  const double tokens = double(s.step_tokens()) / ranks;
+  const StepSplit split = split_step(m.record, m.record.spans, ceilings);
   printf("\none recorded step of %.2f ms; roofline: the least at the rates above, for FLOPs or bytes\n\n",
          split.seconds * 1e3);
   printf("%s", split.table(tokens).c_str());
@@ -201,7 +219,7 @@ void report(const Measured& m, const ModelConfig& config, const RunSettings& s, 
                             WorkClass::optimizer, WorkClass::other})
     compute += split[c].least;
   printf("\nat the roofline of all that it computes: %s tokens/s a rank; this is %.1f%% of that\n",
-         human_count(tokens / compute).c_str(), 100 * compute / mean);
+         human_count(tokens / compute).c_str(), 100 * compute / m.mean_seconds());
 }
 
 int least_of_ranks(int number, Device& device, Communicator& communicator) {
@@ -250,14 +268,17 @@ void run(const Arguments& a, const Ranks& ranks) {
   const bool is_leader = ranks.rank == 0;
   if (is_leader) printf("%s\n", device.info().name.c_str());
   if (is_leader) print_heading(model.config, settings, options, ranks.size);
-  const MeasuredRates rates = measure_rates(device, *communicator, settings.dtype, options.tf32, settings.fp8.on());
-  if (is_leader) printf("%s\n", rates.text.c_str());
+  MeasuredRates rates;
+  if (!a.brief) {
+    rates = measure_rates(device, *communicator, settings.dtype, options.tf32, settings.fp8.on());
+    if (is_leader) printf("%s\n", rates.text.c_str());
+  }
 
   const auto trainer = Trainer::create(device, *communicator, model.config, trainer_settings(options, settings), mesh);
   const Planner planner(options, model.config, device.info(), mesh, 0,
                         MemoryLimits::here(options, device.info(), ranks.local_size));
   planner.require_fits(trainer->plan());
-  if (is_leader) printf("memory, as planned\n%s\n", trainer->plan().table().c_str());
+  if (is_leader && !a.brief) printf("memory, as planned\n%s\n", trainer->plan().table().c_str());
   trainer->allocate();
   Batches batches(options, settings, model.config.V, ranks);
   Tuning tuning = open_tuning(options, nullptr, *communicator, device);
@@ -271,8 +292,14 @@ void run(const Arguments& a, const Ranks& ranks) {
   set_weights(*trainer, model, options);
   const Measured measured = train(*trainer, device, a, settings, batches);
   if (is_leader && options.cuda_graphs) printf("launched as a whole: %zu pieces a step\n", trainer->graph_pieces());
-  if (is_leader) report(measured, model.config, settings, rates, device.info(), ranks.size);
-  if (is_leader && !options.trace.empty()) write_trace(options.trace, measured.record, measured.record.spans);
+  if (!is_leader) return;
+  const bool known = device.info().bf16_flops > 0 && settings.dtype == DType::bf16;
+  const double measured_peak = a.brief ? 0 : rates.ceilings.flops(RateClass::product_bf16);
+  report_rate(measured, model.config, settings, known ? device.info().bf16_flops : measured_peak,
+              known ? "the data sheet's for bf16" : "the measured product", ranks.size);
+  printf("memory: %s\n", describe_taken(trainer->plan(), device.info(), device.taken_bytes()).c_str());
+  if (!a.brief) report_step(measured, settings, rates.ceilings, ranks.size);
+  if (!options.trace.empty()) write_trace(options.trace, measured.record, measured.record.spans);
 }
 
 }  // namespace
