@@ -78,8 +78,7 @@ Arguments arguments_of(int argc, char** argv) {
     REQUIRE(!given_here, "--%s: this only trains, and keeps nothing", name.c_str());
   }
   REQUIRE(a.predict || a.options.nodes == 0, "--nodes: with --predict only");
-  REQUIRE(!a.predict || (!a.fit && !a.brief && !a.options.tune_products),
-          "--fit, --brief, --tune-products: not with --predict");
+  REQUIRE(!a.predict || (!a.brief && !a.options.tune_products), "--brief, --tune-products: not with --predict");
   REQUIRE(!a.brief || a.options.trace.empty(), "--trace: not with --brief, which records no step");
   if (is_auto(a.options.steps)) a.options.steps = 20;
   return a;
@@ -94,19 +93,36 @@ void print_heading(const ModelConfig& config, const RunSettings& s, const Option
   if (!changed.empty()) printf("options: %s\n", changed.c_str());
 }
 
+// The layers with which the model fits so many bytes of a device, at most its own.
+int fitting_layers(Options options, const DeviceInfo& device, const Mesh& mesh, size_t room) {
+  const int all = open_model(options).config.L;
+  const int layers = largest_passing([&](int n) {
+    if (n > all) return false;
+    options.layers = n;
+    const ModelConfig config = open_model(options).config;
+    const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+    return plan_memory(config, trainer_settings(options, settings), mesh, device).needed_device_bytes() <= room;
+  });
+  REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),
+          human_bytes(room).c_str());
+  return layers;
+}
+
 // ---------------------------------------------------------------------------------------------- a step that is not run
 
-void predict(const Options& options) {
+void predict(const Arguments& a) {
+  Options options = a.options;
   const DeviceInfo device = modelled_device(options.gpu);
   const int world = options.nodes ? int(options.nodes * options.gpus_per_node) : 1;
   const Mesh mesh = Mesh::create(world, 0, 1, 1, int(options.hybrid_shard_degree));
+  const size_t room = MemoryLimits::elsewhere(options, device, int(options.gpus_per_node)).device;
+  if (a.fit) options.layers = fitting_layers(options, device, mesh, room);
   const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, world, 0);
   const RecordedStep step =
       record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
   printf("a model of a step on %d %s: nothing is measured\n", world, device.name.c_str());
   print_heading(config, settings, options, world);
-  const size_t room = MemoryLimits::elsewhere(options, device, int(options.gpus_per_node)).device;
   printf("memory: %s of a device, %s\n", human_bytes(step.plan.device_bytes()).c_str(),
          step.plan.needed_device_bytes() <= room ? "which fits" : "which does not fit");
   const double tokens = double(settings.step_tokens()) / world;
@@ -235,23 +251,6 @@ int least_of_ranks(int number, Device& device, Communicator& communicator) {
   return -int(most);
 }
 
-// The layers with which the model fits the devices of all ranks, at most its own. All ranks call.
-int64_t fitting_layers(Options options, Device& device, Communicator& communicator, const Mesh& mesh, int local_ranks) {
-  const int all = open_model(options).config.L;
-  const size_t room = MemoryLimits::here(options, device.info(), local_ranks).device;
-  int layers = largest_passing([&](int n) {
-    if (n > all) return false;
-    options.layers = n;
-    const ModelConfig config = open_model(options).config;
-    const RunSettings settings = resolve_settings(options, config, device.info(), mesh.data_ranks(), 0);
-    return plan_memory(config, trainer_settings(options, settings), mesh, device.info()).needed_device_bytes() <= room;
-  });
-  layers = least_of_ranks(layers, device, communicator);
-  REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),
-          human_bytes(room).c_str());
-  return layers;
-}
-
 void set_weights(Trainer& trainer, const ModelSource& model, const Options& options) {
   if (model.weights) trainer.load(*model.weights);
   else trainer.initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
@@ -262,7 +261,10 @@ void run(const Arguments& a, const Ranks& ranks) {
   Device device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size));
   const auto communicator = make_communicator(device, ranks, options.rendezvous, options.comm_timeout);
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, int(options.hybrid_shard_degree));
-  if (a.fit) options.layers = fitting_layers(options, device, *communicator, mesh, ranks.local_size);
+  if (a.fit) {  // all ranks: as many as fit the smallest device
+    const size_t room = MemoryLimits::here(options, device.info(), ranks.local_size).device;
+    options.layers = least_of_ranks(fitting_layers(options, device.info(), mesh, room), device, *communicator);
+  }
   const ModelSource model = open_model(options);
   const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), 0);
   const bool is_leader = ranks.rank == 0;
@@ -309,7 +311,7 @@ int main(int argc, char** argv) {
   try {
     ranks = Ranks::start(&argc, &argv);
     const Arguments arguments = arguments_of(argc, argv);
-    if (arguments.predict) predict(arguments.options);
+    if (arguments.predict) predict(arguments);
     else run(arguments, ranks);
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
