@@ -55,8 +55,10 @@ inline ReplayRates public_rates(const DeviceInfo& device, int HD, int T) {
 }
 
 inline std::string attention_text(const ReplayRates& rates, int HD) {
-  return format("%.0f forward, %.0f backward", rates.flops(RateClass::attention_hopper_forward, HD) * 1e-12,
-                rates.flops(RateClass::attention_hopper_backward, HD) * 1e-12);
+  const Rate &forward = rates.rate(RateClass::attention_hopper_forward, HD),
+             &backward = rates.rate(RateClass::attention_hopper_backward, HD);
+  return format("%.0f forward, %.0f backward%s", forward.flops * 1e-12, backward.flops * 1e-12,
+                backward.source == kNoMask ? " without a causal mask" : "");
 }
 
 // One setup that several benchmarks and --dry-run predict, each in its own way: `NAME 8b` prints this alone.

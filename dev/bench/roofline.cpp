@@ -183,9 +183,8 @@ int main(int argc, char** argv) try {
   printf(
       "A model, not a measurement: a recorded step of one micro-batch, each piece of it as long as its FLOPs or its "
       "bytes take,\nwhichever is longer. FP8 is tensorwise; state in fp32 unless it says otherwise; as many sequences "
-      "(B) as fit. MFU is of the data sheet's bf16, causal "
-      "(6 N + 6 L C T); full: 6 N + 12 L C T.\nThe public rate of attention's backward has no causal mask, except head "
-      "size 128 from T = 8192 on.\n\n");
+      "(B) as fit.\nMFU is of the data sheet's bf16, causal "
+      "(6 N + 6 L C T); full: 6 N + 12 L C T.\n\n");
   for (const char* gpu : {"H100", "H200"}) {
     const DeviceInfo device = modelled_device(gpu);
     const ReplayRates rates = ReplayRates::of(device), best = public_rates(device, 128, 8192);
