@@ -8,7 +8,7 @@
 namespace {
 
 // FLOPs per second of kernels as a fraction of the device's bf16 peak in its data sheet, so that one row serves all
-// GPUs of an architecture: what an H200 showed holds for an H100, too. The first row that matches counts. A figure that
+// GPUs of an architecture: what an H200 showed is assumed of an H100, too. The first row that matches counts. A figure that
 // was measured with this program has a row for the GPU's compute capability before the general one, or replaces it,
 // with source "measured: …" and confirmed = true.
 struct Row {
