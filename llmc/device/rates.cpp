@@ -8,9 +8,9 @@
 namespace {
 
 // FLOPs per second of kernels as a fraction of the device's bf16 peak in its data sheet, so that one row serves all
-// GPUs of an architecture: what an H200 showed is assumed of an H100, too. The first row that matches counts. A figure that
-// was measured with this program has a row for the GPU's compute capability before the general one, or replaces it,
-// with source "measured: …" and confirmed = true.
+// GPUs of an architecture: what an H200 showed is assumed of an H100, too. The first row that matches counts. A figure
+// that was measured with this program has a row for the GPU's compute capability before the general one, or replaces
+// it, with source "measured: …" and confirmed = true.
 struct Row {
   int compute_capability;  // 0: any
   RateClass of;
