@@ -76,7 +76,7 @@ Figures figures_of(const Options& options, const Changes& changes) {
   Figures f{replay(step.record, rates_of(device, options, changes)), step.plan.device_bytes(), false, 0, 0};
   f.fits = step.plan.needed_device_bytes() <= device.memory_bytes;
   f.tokens_per_gpu = double(settings.step_tokens()) / f.replayed.seconds / world;
-  f.mfu = config.flops_per_token(settings.T, false) * f.tokens_per_gpu / device.bf16_flops;
+  f.mfu = config.flops_per_token(settings.T, true) * f.tokens_per_gpu / device.bf16_flops;
   if (!options.trace.empty()) write_trace(options.trace, step.record, f.replayed.spans);
   return f;
 }

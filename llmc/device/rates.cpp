@@ -8,9 +8,9 @@
 namespace {
 
 // FLOPs per second of kernels as a fraction of the device's bf16 peak in its data sheet, so that one row serves all
-// GPUs of an architecture: what an H200 showed holds for an H100, too. The first row that matches counts. A figure that
-// was measured with this program has a row for the GPU's compute capability before the general one, or replaces it,
-// with source "measured: …" and confirmed = true.
+// GPUs of an architecture: what an H200 showed is assumed of an H100, too. The first row that matches counts. A figure
+// that was measured with this program has a row for the GPU's compute capability before the general one, or replaces
+// it, with source "measured: …" and confirmed = true.
 struct Row {
   int compute_capability;  // 0: any
   RateClass of;
@@ -43,7 +43,8 @@ constexpr Row kRows[] = {
      "measured: with forward 305 on the whole in steps of 1B on an H200, T = 4096; alone 355", true},
     {90, attention_mma_forward, 0, 280 / kHopper, "assumption: 5/6 of FlashAttention-2's published 335 on an H100"},
     {90, attention_mma_backward, 0, 220 / kHopper,
-     "assumption: 69% of FlashAttention-2's published 320 on an H100, since S and dP are computed twice"},
+     "assumption: 69% of FlashAttention-2's published 320 on an H100 without a mask, since S and dP are computed "
+     "twice"},
     {100, attention_mma_forward, 0, 280 / kBlackwell, "assumption: mma.sync is as fast as on an H100"},
     {100, attention_mma_backward, 0, 220 / kBlackwell, "assumption: mma.sync is as fast as on an H100"},
     {0, attention_mma_forward, 0, 0.50, "assumption: half of the data sheet"},

@@ -18,7 +18,8 @@ struct StepReport {
   double learning_rate;
   double seconds;       // of this step
   double tokens;        // of the global batch
-  double mfu;           // model FLOPs / (time x peak of all devices); 0 if the peak is not known
+  double mfu;           // model FLOPs / (time x bf16 peak of all devices), causal; 0 if the peak is not known
+  double mfu_full;      // the same with attention counted in full: 6 N + 12 L C T instead of 6 N + 6 L C T
   size_t memory_bytes;  // planned per device
   double eta_seconds;
   // Tensors with numbers beyond their delayed FP8 scale, and tensors whose numbers all became 0 at it; -1: no such
@@ -26,7 +27,7 @@ struct StepReport {
   int64_t fp8_overflows = -1, fp8_underflows = -1;
 };
 
-// "step 120/2000 | loss 3.1416 | norm 0.82 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 47.2% | 61.3 GiB | eta 13m"
+// "step 12/20 | loss 3.141 | norm 0.8 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 43.0% (full 47.2%) | 61.3 GiB | eta 3s"
 std::string step_line(const StepReport& report);
 // Returns step, loss, grad_norm, lr, step_ms, tokens_per_s and, if known, mfu, fp8_overflows and fp8_underflows. A loss
 // or norm that is not finite becomes a string, since JSON has no number for it.

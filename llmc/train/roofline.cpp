@@ -124,6 +124,6 @@ std::string StepSplit::table(double tokens) const {
 
 std::string mfu_text(const ModelConfig& config, int T, double tokens_per_second, double peak) {
   const auto percent = [&](bool causal) { return 100 * config.flops_per_token(T, causal) * tokens_per_second / peak; };
-  return format("MFU %.1f%% (attention in full: 6 N + 12 L C T), %.1f%% (causal: 6 N + 6 L C T) of %.4g TFLOP/s",
-                percent(false), percent(true), peak * 1e-12);
+  return format("MFU %.1f%% (%.1f%% with attention in full: 6 N + 12 L C T) of %.4g TFLOP/s", percent(true),
+                percent(false), peak * 1e-12);
 }

@@ -42,6 +42,6 @@ struct StepSplit {
 // `spans` say when the record's work ran, or would run.
 StepSplit split_step(const Record& record, const std::vector<Record::Span>& spans, const ReplayRates& ceilings);
 
-// "MFU 41.2% (attention in full: 6 N + 12 L C T), 38.0% (causal: 6 N + 6 L C T) of 989 TFLOP/s". `tokens_per_second`
-// and `peak` (FLOP/s) are those of one rank.
+// "MFU 38.0% (41.2% with attention in full: 6 N + 12 L C T) of 989 TFLOP/s". The first figure counts only the
+// attention that the causal mask leaves: 6 N + 6 L C T. `tokens_per_second` and `peak` (FLOP/s) are those of one rank.
 std::string mfu_text(const ModelConfig& config, int T, double tokens_per_second, double peak);

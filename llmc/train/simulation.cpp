@@ -145,7 +145,7 @@ bool simulate(const Options& asked, Console& console) {
                       time_text(replayed.compute, replayed).c_str(), time_text(replayed.exposed, replayed).c_str()));
   if (const std::string unconfirmed = rates.unconfirmed(used); !unconfirmed.empty())
     console.item("", "(" + unconfirmed + ")");
-  console.item("", mfu_text(config, settings.T, tokens_per_second, device.bf16_flops));
+  console.item("", mfu_text(config, settings.T, tokens_per_second, device.bf16_flops) + ", the data sheet's for bf16");
   if (const std::string waits = waits_of(replayed); !waits.empty()) console.item("", "it waits " + waits);
   if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
   if (!planner.fits(plan)) console.warning("it does not fit (see memory above): such a step cannot run");

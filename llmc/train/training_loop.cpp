@@ -161,9 +161,11 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   r.learning_rate = settings_.learning_rate_at(result.step);
   r.seconds = result.seconds;
   r.tokens = double(settings_.step_tokens());
-  if (device.bf16_flops > 0 && settings_.dtype == DType::bf16)
-    r.mfu = setup_.model.config.flops_per_token(settings_.T, false) * r.tokens / result.seconds /
-            (device.bf16_flops * setup_.ranks.size);
+  if (device.bf16_flops > 0 && settings_.dtype == DType::bf16) {
+    const double tokens_of_peak = r.tokens / result.seconds / (device.bf16_flops * setup_.ranks.size);
+    r.mfu = setup_.model.config.flops_per_token(settings_.T, true) * tokens_of_peak;
+    r.mfu_full = setup_.model.config.flops_per_token(settings_.T, false) * tokens_of_peak;
+  }
   r.memory_bytes = trainer_.plan().device_bytes();
   if (settings_.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
   r.eta_seconds = training_seconds_ / double(r.step) * double(r.steps - r.step);

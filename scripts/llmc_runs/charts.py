@@ -15,7 +15,7 @@ TITLES = {
     "grad_norm": ("Gradient norm", "before clipping"),
     "lr": ("Learning rate", ""),
     "tokens_per_s": ("Throughput", "tokens a second"),
-    "mfu": ("Model FLOPs utilization", "of the peak"),
+    "mfu": ("Model FLOPs utilization", "of bf16's peak, causal"),
     "step_ms": ("Time of a step", "ms"),
 }
 EXACT = ("lr",)  # no noise: never smoothed
