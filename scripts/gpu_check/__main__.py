@@ -118,6 +118,7 @@ def attempt(check, machine, args, deadline):
         "figures": job.figures,
         "command": job.commands[-1] if job.commands else "",
         "log": log.name,
+        "keeps": job.keeps,
     }
 
 

@@ -1,9 +1,12 @@
 """Each check is a function that takes a Job (jobs.py). order.py has the order in which they run."""
 
 import gzip
+import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import figures
@@ -12,6 +15,19 @@ from jobs import failed, last_line, skipped
 ROOT = Path(__file__).resolve().parents[2]
 ONE_B, EIGHT_B = "dev/bench/llama3.2-1b.json", "dev/bench/llama3-8b.json"
 QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off")
+
+
+def program(path):
+    """Imports a program that is written in Python, without running it."""
+    name = Path(path).name
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    sys.modules[name] = module
+    loader.exec_module(module)
+    return module
+
+
+PEERS = program("dev/bench/peers").ROWS
 
 
 # ---- before anything runs ----------------------------------------------------------------------------------------------
@@ -189,11 +205,19 @@ def one_b(*options, title):
     return does
 
 
-def eight_b(*options, title):
+def peer(row):
+    """Measures one row of dev/bench/peers; peers.tsv in the tar has the figures of all rows, for its --take."""
+
     def does(job):
-        shape = ("--model", "llama3-8b", "--fit", "--seq-len", 8192, "--micro-batch", 1, "--global-batch", 1)
-        said = job.run(job.machine.programs / "bench/train", *shape, *job.machine.detours.attention(128), *options)
-        figures.training(job, title, said, "")
+        if row.in_turn and job.machine.torch is None:
+            skipped("python3 has no torch with transformers")
+        small = ("--small",) if job.machine.rehearsal else ()
+        said = job.run("dev/bench/peers", row.name, *small, "--build", job.machine.programs, "--results", job.keep("peers.tsv"))
+        published = ", ".join(f"{peer.project} {peer.rate:.0f} on {peer.on}" for peer in row.peers if peer.rate)
+        job.say(f"published: {published or 'nothing, the peer ran here'}")
+        job.figure(row.name, figures.number(r"^ok .*: ([\d.]+\s?[kM]?) tokens/s", said), "tokens/s")
+        if row.in_turn:
+            job.figure(f"  {row.name}", figures.number(r"([\d.]+) times as fast as PyTorch", said), "times PyTorch's rate", least=1.0)
 
     return does
 
@@ -257,7 +281,7 @@ def trace(job):
         "--out",
         job.folder("run"),
     )
-    with open(file, "rb") as plain, gzip.open(job.kept / "trace.json.gz", "wb") as packed:
+    with open(file, "rb") as plain, gzip.open(job.keep("trace.json.gz"), "wb") as packed:
         shutil.copyfileobj(plain, packed)
 
 

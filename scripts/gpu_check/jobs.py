@@ -43,7 +43,7 @@ class Job:
     def __init__(self, machine, limit, deadline, log, scratch, kept):
         self.machine, self.limit, self.deadline = machine, limit, deadline
         self.log, self.scratch, self.kept = log, scratch, kept
-        self.figures, self.commands = [], []
+        self.figures, self.commands, self.keeps = [], [], []
         self.begin = time.monotonic()
 
     # ---- output
@@ -58,9 +58,10 @@ class Job:
             failed(f"no figure for '{name}' in its output")
         self.figures.append({"name": name, "value": value, "unit": unit, "predicted": predicted, "least": least})
 
-    def keep(self, path, name):
-        """Copies a file to those that go into the tar."""
-        shutil.copyfile(path, self.kept / name)
+    def keep(self, name):
+        """Returns the path of a file that goes into the tar when the check has ended, and stays for the next check."""
+        self.keeps.append(name)
+        return self.kept / name
 
     def folder(self, name):
         """Returns a path in the scratch folder of this check."""

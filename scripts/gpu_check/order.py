@@ -67,7 +67,6 @@ ATTENTION = (
     ("attention_mma", "Attention by mma.sync agrees with it.", (MMA_ATTENTION,)),
     ("attention_hopper", "Attention for Hopper (TMA, wgmma, warpgroups in turns) agrees with it.", (HOPPER_ATTENTION,)),
 )
-PYTORCH_1B = ("--model", checks.ONE_B, "--seq-len", 4096, "--batch", 2)
 PYTORCH_8B = ("--model", checks.EIGHT_B, "--layers", 6, "--seq-len", 8192, "--batch", 1)  # PyTorch takes 20 bytes a parameter
 ZERO0, ZERO3 = ("--zero-stage", 0), ("--zero-stage", 3)
 TENSOR, CONTEXT = ("--tensor-parallel-degree", 2), ("--context-parallel-degree", 2)
@@ -103,12 +102,16 @@ def first_speed():
                 (BUILD, TRAINING), (ONE_B,))
     yield Check("1b/fp8", "Llama-3.2-1B trains with FP8 products (tensorwise).",
                 checks.one_b(*IN_FP8, title="1B FP8 tensorwise"), 25, 120, (BUILD, ONE_B), (FP8,))
-    yield Check("pytorch/1b_bf16", "Llama-3.2-1B in bf16 is at least as fast as in PyTorch.",
-                checks.beside_pytorch("1B bf16", 1.0, *PYTORCH_1B), 250, 440, (BUILD, ONE_B), rate=True)
-    yield Check("pytorch/1b_fp8", "Llama-3.2-1B in FP8 is at least as fast as in PyTorch.",
-                checks.beside_pytorch("1B FP8", 1.0, *PYTORCH_1B, "--fp8"), 260, 440, (BUILD, ONE_B, FP8), rate=True)
     yield Check("pytorch/attention", "Attention beside flash and cuDNN; its limits on a Hopper.", checks.attention_rates, 40,
                 120, (BUILD, MMA_ATTENTION), rate=True)
+
+
+def peers():
+    """The rates that other projects publish, by their own protocols."""
+    for row in checks.PEERS:
+        yield Check(f"peers/{row.name.replace('/', '-')}", "Ours by the protocol of another project's published figure.",
+                    checks.peer(row), row.expected, 4 * max(row.expected, 30),
+                    (BUILD, ONE_B, HOPPER_ATTENTION, *((FP8,) if "FP8" in row.title else ())), rate=row.in_turn)
 
 
 def same_bits():
@@ -151,10 +154,6 @@ def the_rest():
                 checks.one_b("--tune-products", title="1B bf16, tuned products"), 40, 150, (BUILD, ONE_B))
     yield Check("1b/trace", "--trace shows the streams of a step (trace.json.gz, in the tar).", checks.trace, 20, 90,
                 (BUILD, ONE_B))
-    yield Check("8b/bf16", "8B's shape trains in as many layers as fit.", checks.eight_b(title="8B in part, bf16"), 40, 150,
-                (BUILD, ONE_B), rate=True)
-    yield Check("8b/fp8", "The same in FP8.", checks.eight_b(*IN_FP8, title="8B in part, FP8"), 40, 150,
-                (BUILD, ONE_B, FP8), rate=True)
     yield Check("pytorch/8b_bf16", "6 layers of 8B in bf16 are at least as fast as in PyTorch.",
                 checks.beside_pytorch("8B in 6 layers, bf16", 1.0, *PYTORCH_8B), 260, 440, (BUILD, ONE_B), rate=True)
     yield Check("pytorch/8b_fp8", "6 layers of 8B in FP8 reach at least 0.85 of PyTorch's rate.",
@@ -171,4 +170,4 @@ def the_rest():
                     checks.kernel_bench(name), 12, 200, (BUILD, f"{part_of(name)}/{name}"))
 
 
-CHECKS = [*numbers(), *first_speed(), *same_bits(), *the_rest()]
+CHECKS = [*numbers(), *first_speed(), *peers(), *same_bits(), *the_rest()]

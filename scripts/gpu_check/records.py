@@ -64,9 +64,10 @@ class Records:
         record.update(sources=version, commit=self.commit, call=len(self.known["calls"]))
         self.of[name] = record
         self._save()
-        kept = [self.work / "logs" / record["log"]] if record.get("log") else []
+        paths = [self.work / "logs" / record["log"]] if record.get("log") else []
+        paths += [path for path in (self.work / "kept" / name for name in record.get("keeps", ())) if path.is_file()]
         with tarfile.open(self.out / "gpu_check.tar", "a") as tar:
-            for path in kept + sorted((self.work / "kept").glob("*")) * (name == "1b/trace"):
+            for path in paths:
                 tar.add(path, f"{path.parent.name}/{path.name}")
 
     def _save(self):
