@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from training import (ROOT, Failed, commit, finish, gpu, kill_and_resume, lines_of, sha256, spell, start, words_of)
+from training import ROOT, Failed, finish, gpu, kill_and_resume, lines_of, sha256, spell, start, words_of
 
 
 class Run(NamedTuple):
@@ -38,13 +38,13 @@ RUNS = (
 class Size:
     """What all runs share: model, data and length. `small` is a rehearsal on any machine: a narrow model, few short steps."""
 
-    def __init__(self, small):
+    def __init__(self, small, folder):
         self.small = small
-        self.folder = ROOT / ("build/show/small" if small else "build/show")
+        self.folder = folder / "small" if small else folder
         self.results, self.runs = self.folder / "results", self.folder / "runs"
         self.steps, self.quarter = (40, 10) if small else (2000, 500)
-        data = ROOT / "build/show/data"
-        self.order = self.folder / "order.safetensors" if small else data / "order.safetensors"
+        data = folder / "data"
+        self.order = (self.folder if small else data) / "order.safetensors"
         self.model = self.folder / "model.json" if small else ROOT / "dev/bench/llama-135m.json"
         self.train, self.val = ((ROOT / "dev/data/tinyshakespeare.txt", None) if small else
                                 (data / "text_train_*.bin", data / "text_val_*.bin"))
@@ -165,8 +165,8 @@ def speed(lines, tokens):
     return 1000 * tokens * len(times) / sum(times) if times else None
 
 
-def do(run, size, machine, limit):
-    """Trains, and writes the result's folder. Raises Failed."""
+def do(run, size, machine, limit, made_by):
+    """Trains, and writes the result's folder, with the commit `made_by`. Raises Failed."""
     out, began = size.runs / run.name, time.monotonic()
     size.prepare()
     shutil.rmtree(out, ignore_errors=True)
@@ -189,7 +189,7 @@ def do(run, size, machine, limit):
         if (out / name).is_file():
             shutil.copyfile(out / name, part / name)
     shutil.copyfile(out.with_suffix(".txt"), part / "log.txt")
-    result = {"name": run.name, "command": spell(command), "commit": commit(), "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    result = {"name": run.name, "command": spell(command), "commit": made_by, "date": time.strftime("%Y-%m-%d", time.gmtime()),
               "seconds": round(time.monotonic() - began, 1), "on_gpu": machine.gpu is not None, "small": size.small,
               **machine.describe(), **facts}
     (part / "result.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -45,42 +45,39 @@ def start(command, log, **variables):
         raise Failed(f"{command[0]}: {error.strerror}") from None
 
 
-def end(process, number):
-    """Sends the signal to the process and all that it started."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
+def end(process):
+    """Asks a process and all that it started to end, and kills what has not after LAST_WORDS seconds."""
+    for number, seconds in ((signal.SIGTERM, LAST_WORDS), (signal.SIGKILL, None)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(seconds)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
 
 
 def finish(processes, log, limit, stops=False, watch=None):
-    """Waits until all have ended, at most `limit` seconds; a Failed if one fails or the time is over. With `stops`, they are
-    asked to end (SIGTERM) before the time is over, and that is no failure. `watch` is called every second."""
+    """Waits until all have ended, at most `limit` seconds. Raises Failed if one fails or if the time is over; with `stops` the
+    end of the time is no failure. `watch` is called every few seconds."""
     began = looked = time.monotonic()
-    asked = False
+    over = False
     try:
-        while any(process.poll() is None for process in processes):
-            seconds = time.monotonic() - began
-            if stops and not asked and seconds > limit - LAST_WORDS:
-                asked = True
-                for process in processes:
-                    process.send_signal(signal.SIGTERM)
-            if seconds > limit:
-                raise Failed(f"not done after {seconds:.0f} s\n{tail(log)}")
+        while not over and any(process.poll() is None for process in processes):
+            over = time.monotonic() - began > limit - LAST_WORDS * stops
             if any(process.returncode for process in processes):
                 time.sleep(2)  # the others notice
                 break
-            if watch and time.monotonic() - looked > 1:
+            if watch and time.monotonic() - looked > 5:
                 looked = time.monotonic()
                 watch()
             time.sleep(0.01)
     finally:
         for process in processes:
             if process.poll() is None:
-                end(process, signal.SIGKILL)
-            process.wait()
+                end(process)
     codes = [process.returncode for process in processes]
-    if any(codes) and not asked:
+    if over and not stops:
+        raise Failed(f"not done after {limit:.0f} s\n{tail(log)}")
+    if any(codes) and not over:
         raise Failed(f"exit code {next(code for code in codes if code)}\n{tail(log)}")
 
 
@@ -107,7 +104,7 @@ def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
         while process.poll() is None and not whole.is_dir() and time.monotonic() - began < limit:
             time.sleep(0.002)
         alive = process.poll() is None
-        end(process, signal.SIGKILL)
+        process.kill()
         process.wait()
         reached = max((line["step"] for line in lines_of(out)), default=0)
         if alive and whole.is_dir() and half <= reached < steps:
@@ -127,8 +124,9 @@ def sha256(path):
 
 
 def commit():
+    """Of this tree, with "-dirty" if files differ from it; "unknown" of a copy without git's folder."""
     said = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, capture_output=True, text=True)
-    return said.stdout.strip() or os.environ.get("LLMC_COMMIT", "unknown")
+    return said.stdout.strip() or "unknown"
 
 
 def libraries(program):
