@@ -97,7 +97,7 @@ test:
 test-pytorch:
 	@$(PROBE) install test
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6
-	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors && \
+	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
 	  dev/test/run --with pytorch $$build $(T)
 test-pretrained:
 	@$(PROBE) install test

@@ -2,29 +2,40 @@
 
     python dev/bench/pytorch_train.py --config config.json --text FILE --steps 200 --batch 8 --seq-len 256
     python dev/bench/pytorch_train.py --config config.json --device cuda --dtype bf16 --batch 4 --accumulate 8 --seq-len 2048 --compile
+    python dev/bench/pytorch_train.py --config config.json --weights DIR --batches order.safetensors --train-data FILE
+        --val-data FILE --val-every 500 --log losses.jsonl
 
-The model is Hugging Face's, or torchtitan's by --code torchtitan (pip install torchtitan==0.2.2), compiled as torchtitan
-does, block by block. AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 everything but the
-loss is computed with a bf16 copy of the weights, as by FSDP's mixed precision, and gradients are summed in fp32. --attention
-names the backend of scaled_dot_product_attention for Hugging Face's model, and is an error where that cannot run (default:
-PyTorch's choice). --fp8: the blocks' products in FP8 with a scale for each tensor, e4m3 forward and e5m2 output gradients, by
-torch._scaled_mm or by torchao's float8 (torchtitan's tensorwise recipe). Trains on the bytes of a text, whose last tenth is
-held out, or on random tokens; --evaluate measures the held-out loss at the end. Warm-up of a tenth of the steps, then a
-cosine to a tenth of the rate. Prints the rate in tokens a second of all but the first steps.
+The model is Hugging Face's, or torchtitan's by --code torchtitan (pip install torchtitan==0.2.2), which is compiled block by
+block, as torchtitan does. AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 everything but
+the loss is computed with a bf16 copy of the weights, as by FSDP's mixed precision, and gradients are summed in fp32. --attention
+names Hugging Face's backend of scaled_dot_product_attention, and is an error where that cannot run (default: PyTorch's choice; fastest: times
+flash and cuDNN on this shape first). --fp8: the blocks' products in FP8 with a scale for each tensor, e4m3 forward and e5m2
+output gradients, as torchtitan's tensorwise recipe: by torchao where it is installed, else by torch._scaled_mm. Trains on the
+bytes of a text, whose last tenth is held out, or on random tokens; --evaluate measures the held-out loss at the end. Warm-up of
+a tenth of the steps, then a cosine to a tenth of the rate. Prints the rate in tokens a second of all but the first steps.
+
+--weights begins with the weights of model.safetensors there. --batches trains on the sequences and at the learning rates of
+that file, which dev/bench/batch_order writes, from shards of 2-byte tokens or a text's bytes; steps, batch and length are
+its, too. --log then gets a line {"step", "loss", "grad_norm"} for each step and {"step", "val_loss"} for each validation.
 """
 
 import argparse
 import contextlib
+import json
 import math
 import time
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
+from pytorch_batches import IGNORED, GivenBatches, RandomBatches
+
+Batches = GivenBatches | RandomBatches
 LOG_EVERY = 20
 WARM_UP_STEPS = 5  # not timed: memory is allocated, kernels are chosen and compiled
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
@@ -64,16 +75,19 @@ class Fp8Linear(nn.Linear):
         return Fp8Product.apply(x.flatten(0, -2), self.weight).unflatten(0, x.shape[:-1])
 
 
-def to_fp8(blocks: nn.Module, by: str) -> None:
-    """The blocks' linear layers; the head and the embedding stay."""
-    if by == "torchao":
+def to_fp8(blocks: nn.Module) -> str:
+    """The blocks' linear layers; the head and the embedding stay. Returns by what."""
+    try:
+        from torchao import __version__
         from torchao.float8 import convert_to_float8_training
 
         convert_to_float8_training(blocks)
-        return
-    for module in blocks.modules():
-        if type(module) is nn.Linear:
-            module.__class__ = Fp8Linear
+        return f"torchao {__version__}"
+    except ImportError:
+        for module in blocks.modules():
+            if type(module) is nn.Linear:
+                module.__class__ = Fp8Linear
+        return "torch._scaled_mm"
 
 
 def causal_attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, _mask: None, **more) -> tuple[Tensor, None]:
@@ -82,29 +96,54 @@ def causal_attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, _mask: 
     return out.transpose(1, 2).contiguous(), None
 
 
-def mean_loss(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Mean loss in nats of predicting tokens[:, 1:]; tokens is (B, T+1)."""
-    inputs = tokens[:, :-1]
+def mean_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean loss in nats of the labels, (B, T) as the inputs; of those that are IGNORED there is none."""
     logits = model(input_ids=inputs, use_cache=False).logits if isinstance(model, LlamaForCausalLM) else model(inputs)
-    return cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
 
 
 @torch.no_grad()
-def held_out_loss(model: nn.Module, text: Tensor, batch: int, seq_len: int) -> float:
-    """Mean over the windows of seq_len that the text holds, side by side."""
-    count = (len(text) - 1) // seq_len
-    windows = text[: count * seq_len + 1].unfold(0, seq_len + 1, seq_len)
-    total = sum(mean_loss(model, part).item() * len(part) for part in windows.split(batch))
+def held_out_loss(model: nn.Module, batches: Batches) -> float:
+    total = count = 0
+    for inputs, labels in batches.held_out():
+        labelled = int((labels != IGNORED).sum())
+        total += mean_loss(model, inputs, labels).item() * labelled
+        count += labelled
     return total / count
+
+
+def fastest_attention(config: LlamaConfig, batch: int, seq_len: int) -> str:
+    """Of flash and cuDNN, timed alone on random numbers of the run's shape: forward and backward."""
+    size = config.hidden_size // config.num_attention_heads
+    q, k, v = (torch.randn(batch, heads, seq_len, size, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+               for heads in (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads))
+    times = {}
+    for name in ("flash", "cudnn"):
+        with sdpa_kernel(BACKENDS[name]):
+            for timed in (False, True):
+                torch.cuda.synchronize()
+                started = time.perf_counter()
+                for _ in range(20):
+                    scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1]).sum().backward()
+                torch.cuda.synchronize()
+                times[name] = time.perf_counter() - started
+    print("attention: " + ", ".join(f"{name} {1e3 * seconds / 20:.2f} ms" for name, seconds in times.items()))
+    return min(times, key=times.get)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains a Llama with plain PyTorch, and times it.")
     parser.add_argument("--config", type=Path, required=True, help="Hugging Face config.json; weights are random")
     parser.add_argument("--layers", type=int, help="shorten or lengthen the model")
-    parser.add_argument("--text", type=Path, help="bytes to train on (none: random tokens)")
+    parser.add_argument("--weights", type=Path, metavar="DIR", help="begin with the weights of its model.safetensors")
+    parser.add_argument("--text", help="bytes to train on (none: random tokens)")
+    parser.add_argument("--batches", type=Path, metavar="FILE", help="train on the sequences that dev/bench/batch_order wrote")
+    parser.add_argument("--train-data", metavar="FILES", help="their data: shards, or a text")
+    parser.add_argument("--val-data", metavar="FILES", help="held-out data (none: the last tenth of a text)")
+    parser.add_argument("--val-every", type=int, default=0, metavar="N", help="steps between validations (0: none)")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="write losses there, as JSON lines")
     parser.add_argument("--evaluate", action="store_true", help="measure the loss of all held-out bytes")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=200, help="with --batches at most its steps")
     parser.add_argument("--batch", type=int, default=8, help="sequences of a micro-batch")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--seq-len", type=int, default=256)
@@ -112,31 +151,37 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--code", choices=("transformers", "torchtitan"), default="transformers", help="whose model")
-    parser.add_argument("--fp8", choices=("scaled_mm", "torchao"), help="the blocks' products in FP8, and by what")
-    parser.add_argument("--attention", choices=sorted(BACKENDS), help="backend of attention")
+    parser.add_argument("--fp8", action="store_true", help="the blocks' products in FP8")
+    parser.add_argument("--attention", choices=(*sorted(BACKENDS), "fastest"), help="backend of attention")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
     args = parser.parse_args()
     if args.steps <= WARM_UP_STEPS:
         parser.error(f"--steps {args.steps}: the first {WARM_UP_STEPS} are not timed; take more")
-    if args.evaluate and not args.text:
+    if args.evaluate and not (args.text or args.batches):
         parser.error("--evaluate: random tokens have no held-out part")
-    if args.accumulate < 1:
-        parser.error(f"--accumulate {args.accumulate}: expected at least 1")
-    if args.attention and args.code == "torchtitan":
-        parser.error("--attention: torchtitan's model chooses by itself")
     if args.fp8 and args.dtype != "bf16":
         parser.error("--fp8: it is for --dtype bf16")
+    if args.accumulate < 1 or (args.accumulate > 1 and args.batches):
+        parser.error(f"--accumulate {args.accumulate}: expected at least 1, and with --batches no more")
+    if args.code == "torchtitan" and (args.attention or args.weights):
+        parser.error("--attention, --weights: they are for Hugging Face's model")
+    if bool(args.batches) != bool(args.train_data):
+        parser.error("--batches and --train-data go together")
+    if args.attention == "fastest" and (args.device, args.dtype) != ("cuda", "bf16"):
+        parser.error("--attention fastest: it is for --device cuda --dtype bf16")
     return args
 
 
 class Weights:
-    """What the optimizer updates: the model's parameters, or their fp32 masters where those are of another type."""
+    """What the optimizer updates: the model's parameters, or their fp32 masters if the model computes in another type."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.used = list(model.parameters())
-        self.separate = self.used[0].dtype != torch.float32
-        self.masters = [nn.Parameter(p.detach().float()) for p in self.used] if self.separate else self.used
+        self.separate = dtype != torch.float32
+        self.masters = [nn.Parameter(p.detach().clone()) for p in self.used] if self.separate else self.used
+        for p in self.used:  # but not RoPE's frequencies
+            p.data = p.data.to(dtype)
 
     def take_gradients(self, first: bool) -> None:
         """After a micro-batch: its gradients are added to the step's, which are fp32."""
@@ -159,36 +204,11 @@ class Weights:
                 p.grad = None
 
 
-def optimizer_of(weights: Weights, lr: float) -> torch.optim.AdamW:
+def optimizer_of(weights: Weights) -> torch.optim.AdamW:
     matrices = [p for p in weights.masters if p.dim() == 2]
     vectors = [p for p in weights.masters if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
-
-
-def hugging_faces(config: LlamaConfig) -> nn.Module:
-    AttentionInterface.register("causal", causal_attention)
-    config._attn_implementation = "causal"
-    return LlamaForCausalLM(config)
-
-
-def torchtitans(config: LlamaConfig, seq_len: int) -> nn.Module:
-    """torchtitan 0.2's Llama of this shape; a tied head is tied here, since that version has none."""
-    from torchtitan.models.llama3 import Transformer, TransformerModelArgs
-
-    width = config.intermediate_size  # torchtitan rounds 8/3 of the hidden size up to a multiple
-    if 8 * config.hidden_size // 3 > width:
-        raise SystemExit(f"--code torchtitan: its MLP is at least 8/3 of the hidden size wide, this model's is {width}")
-    rope = getattr(config, "rope_parameters", None) or {}
-    model = Transformer(TransformerModelArgs(
-        dim=config.hidden_size, n_layers=config.num_hidden_layers, n_heads=config.num_attention_heads,
-        n_kv_heads=config.num_key_value_heads, vocab_size=config.vocab_size, multiple_of=width, norm_eps=config.rms_norm_eps,
-        rope_theta=rope.get("rope_theta", 1e4), max_seq_len=seq_len))
-    with torch.no_grad():
-        model.init_weights()
-    if config.tie_word_embeddings:
-        model.output.weight = model.tok_embeddings.weight
-    return model
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
 
 
 def config_of(args: argparse.Namespace) -> LlamaConfig:
@@ -199,51 +219,103 @@ def config_of(args: argparse.Namespace) -> LlamaConfig:
     return config
 
 
-def model_of(args: argparse.Namespace, config: LlamaConfig, dtype: torch.dtype) -> nn.Module:
-    titan = args.code == "torchtitan"
+def hugging_faces(args: argparse.Namespace, config: LlamaConfig) -> nn.Module:
+    """With --weights or random ones."""
+    AttentionInterface.register("causal", causal_attention)
+    config._attn_implementation = "causal"
     with torch.device(args.device):
-        model = torchtitans(config, args.seq_len) if titan else hugging_faces(config)
-    for parameter in model.parameters():  # but not RoPE's frequencies
-        parameter.data = parameter.data.to(dtype)
-    blocks = model.layers if titan else model.model.layers
-    if args.fp8:
-        to_fp8(blocks, args.fp8)
-    if titan and args.compile:
-        for block in blocks.values():
-            block.compile(fullgraph=True)
+        model = LlamaForCausalLM(config)
+    if args.weights:
+        found = load_file(args.weights / "model.safetensors", device=args.device)
+        model.load_state_dict(found, strict=not config.tie_word_embeddings)
     return model
 
 
-def data_of(args: argparse.Namespace, vocabulary: int) -> Tensor:
-    if not args.text:
-        return torch.randint(vocabulary, (1 << 22,), device=args.device)
-    return torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long().to(args.device)
+def torchtitans(args: argparse.Namespace, config: LlamaConfig) -> nn.Module:
+    """torchtitan 0.2's Llama of this shape; a tied head is tied here, since that version has none."""
+    from torchtitan.models.llama3 import Transformer, TransformerModelArgs
+
+    width = config.intermediate_size  # torchtitan rounds 8/3 of the hidden size up to a multiple
+    if 8 * config.hidden_size // 3 > width:
+        raise SystemExit(f"--code torchtitan: its MLP is at least 8/3 of the hidden size wide, this model's is {width}")
+    rope = getattr(config, "rope_parameters", None) or {}
+    shape = TransformerModelArgs(
+        dim=config.hidden_size, n_layers=config.num_hidden_layers, n_heads=config.num_attention_heads,
+        n_kv_heads=config.num_key_value_heads, vocab_size=config.vocab_size, multiple_of=width, norm_eps=config.rms_norm_eps,
+        rope_theta=rope.get("rope_theta", 1e4), max_seq_len=args.seq_len)
+    with torch.device(args.device), torch.no_grad():
+        model = Transformer(shape)
+        model.init_weights()
+    if config.tie_word_embeddings:
+        model.output.weight = model.tok_embeddings.weight
+    return model
 
 
-def train(args: argparse.Namespace, model: nn.Module, data: Tensor) -> float:
-    """The seconds of all but the first steps."""
-    weights = Weights(model)
-    optimizer = optimizer_of(weights, args.lr)
-    rise = max(args.steps // 10, 1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / rise, 0.55 + 0.45 * math.cos(math.pi * step / args.steps)))
+def batches_of(args: argparse.Namespace, vocabulary: int) -> Batches:
+    if args.batches:
+        batches = GivenBatches(args.batches, args.train_data, args.val_data, args.device)
+        args.batch, args.seq_len = batches.batch, batches.seq_len
+        if args.steps > batches.steps:
+            raise SystemExit(f"--steps {args.steps}: {args.batches} has {batches.steps}")
+        return batches
+    return RandomBatches(args.text, vocabulary, args.steps, args.batch, args.seq_len, args.lr, args.device)
+
+
+class Log:
+    """--log's lines, and the console's. The losses wait on the device until LOG_EVERY steps are done."""
+
+    def __init__(self, path: Path | None, steps: int) -> None:
+        self.file, self.steps, self.waiting = open(path, "w") if path else None, steps, []
+
+    def line(self, fields: dict) -> None:
+        if self.file:
+            print(json.dumps(fields), file=self.file, flush=True)
+
+    def add(self, step: int, loss: Tensor, norm: Tensor) -> None:
+        self.waiting.append((step, loss.detach(), norm))
+        if step % LOG_EVERY == 0 or step == self.steps:
+            for number, *values in self.waiting:
+                last_loss, last_norm = (value.item() for value in values)
+                self.line({"step": number, "loss": last_loss, "grad_norm": last_norm})
+            self.waiting.clear()
+            print(f"step {step}/{self.steps} | loss {last_loss:.4f} | norm {last_norm:.2f}", flush=True)
+
+
+def train(args: argparse.Namespace, model: nn.Module, batches: Batches) -> float:
+    """The seconds of all but the first steps, without validations."""
+    weights = Weights(model, torch.bfloat16 if args.dtype == "bf16" else torch.float32)
+    optimizer = optimizer_of(weights)
     loss_of = torch.compile(mean_loss) if args.compile and args.code == "transformers" else mean_loss
-    windows = data.unfold(0, args.seq_len + 1, 1)
+    log = Log(args.log, args.steps)
+
+    def validate(step: int) -> None:
+        loss = held_out_loss(model, batches)
+        log.line({"step": step, "val_loss": loss})
+        print(f"step {step}/{args.steps} | held-out loss {loss:.4f}", flush=True)
+
+    if args.val_every:
+        validate(0)
     started = time.perf_counter()
     for step in range(args.steps):
         if step == WARM_UP_STEPS:
             loss.item()  # waits for the device
             started = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = batches.rates[step]
         for k in range(args.accumulate):
-            loss = loss_of(model, windows[torch.randint(len(windows), (args.batch,), device=args.device)])
+            loss = loss_of(model, *batches.of_step(step))
             (loss / args.accumulate).backward()
             weights.take_gradients(first=k == 0)
         norm = torch.nn.utils.clip_grad_norm_(weights.masters, 1.0)
         optimizer.step()
         weights.updated()
-        schedule.step()
-        if (step + 1) % LOG_EVERY == 0 or step + 1 == args.steps:
-            print(f"step {step + 1}/{args.steps} | loss {loss.item():.4f} | norm {norm.item():.2f}", flush=True)
+        log.add(step + 1, loss, norm)
+        if args.val_every and ((step + 1) % args.val_every == 0 or step + 1 == args.steps):
+            loss.item()
+            paused = time.perf_counter()
+            validate(step + 1)
+            started += time.perf_counter() - paused
+    loss.item()
     return time.perf_counter() - started
 
 
@@ -251,21 +323,24 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
-    dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
+    titan = args.code == "torchtitan"
     config = config_of(args)
-    model = model_of(args, config, dtype)
-    data = data_of(args, config.vocab_size)
-    split = len(data) * 9 // 10
+    model = (torchtitans if titan else hugging_faces)(args, config)
+    batches = batches_of(args, config.vocab_size)
+    if args.attention == "fastest":
+        args.attention = fastest_attention(config, args.batch, args.seq_len)
+    blocks = model.layers if titan else model.model.layers
+    products = f", FP8 products by {to_fp8(blocks)}" if args.fp8 else ""
+    for block in blocks.values() if titan and args.compile else ():
+        block.compile(fullgraph=True)
     count = sum(p.numel() for p in model.parameters())
     where = torch.cuda.get_device_name() if args.device == "cuda" else f"{args.threads} threads"
-    print(f"pytorch {torch.__version__}: model of {args.code}, {count / 1e6:.2f} M parameters, {args.dtype}"
-          f"{', FP8 products by ' + args.fp8 if args.fp8 else ''}, attention {args.attention or 'of its choice'}"
-          f"{', compiled' if args.compile else ''}, {where}")
+    print(f"pytorch {torch.__version__}: model of {args.code}, {count / 1e6:.2f} M parameters, {args.dtype}{products}, "
+          f"attention {args.attention or 'of its choice'}{', compiled' if args.compile else ''}, {where}")
     with sdpa_kernel(BACKENDS[args.attention]) if args.attention else contextlib.nullcontext():
-        seconds = train(args, model, data[:split])
+        seconds = train(args, model, batches)
         if args.evaluate:
-            loss = held_out_loss(model, data[split:], args.batch, args.seq_len)
-            print(f"held-out loss: {loss:.4f} nats/byte")
+            print(f"held-out loss: {held_out_loss(model, batches):.4f} nats a token")
     if args.device == "cuda":
         print(f"pytorch: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
     print(f"pytorch: {(args.steps - WARM_UP_STEPS) * args.accumulate * args.batch * args.seq_len / seconds:.0f} tok/s")
