@@ -13,7 +13,7 @@ tree=$scratch/tree stand_in=$scratch/bin
 mkdir -p "$tree/dev/bench" "$tree/dev/reference" "$tree/llmc" "$tree/scripts" "$stand_in"
 cp -r "$root/scripts/gpu_check.sh" "$root/scripts/gpu_check" "$tree/scripts"
 cp -r "$root/dev/reference/dumps" "$tree/dev/reference"
-cp "$root/dev/bench/llama3.2-1b.json" "$root/dev/bench/peers" "$tree/dev/bench"
+cp "$root"/dev/bench/{llama3.2-1b.json,peers,show_runs.py,training.py} "$tree/dev/bench"
 cp -r "$root/scripts/llmc_runs" "$tree/scripts"
 mkdir "$tree/dev/kernels"
 for kernel in "$root"/dev/kernels/*.cu; do touch "$tree/dev/kernels/$(basename "$kernel")"; done
@@ -60,6 +60,12 @@ program dev/bench/attention "for shape in 'forward, head size 128, T = 8192' 'ba
   echo \"\$shape: 420 TFLOP/s; limit 400, goal 660, predicted 566: the limit\"
 done"
 echo "" >dev/bench/memory_policies
+# As dev/bench/show run NAME [--small] --program P --folder F; the weights after a kill have the hash in $scratch/after_kill.
+program dev/bench/show 'out=${*: -1}; if [[ $* == *--small* ]]; then out+=/small; fi; mkdir -p "$out/results/$2"
+hash=aa; if [ "$2" = bf16-killed ]; then hash=$(cat '"$scratch"'/after_kill); fi
+echo "{\"tokens_per_s\": 250000.5, \"sha256\": \"$hash\"}" >"$out/results/$2/result.json"
+echo "{\"step\":2000,\"val_loss\":3.25}" >"$out/results/$2/train.jsonl"'
+echo aa >"$scratch/after_kill"
 torch() { # COMMAND: what Python does when it is asked for PyTorch's version
   printf '#!/usr/bin/env bash\nif [ "$1" = -c ]; then %s; else exec %s "$@"; fi\n' "$1" "$python" >"$stand_in/python3"
   chmod +x "$stand_in/python3"
@@ -136,6 +142,19 @@ calls
 is wrappers/hopper ok
 is attention/attention_hopper ok
 is peers/pytorch-1b-bf16 ok
+is show/bf16 skipped
+page "build/show/data is not there: dev/bench/show prepare makes it, also on another machine: show/bf16, show/fp8-tensorwise"
+mkdir -p build/show/data && touch build/show/data/order.safetensors
+echo bb >"$scratch/after_kill"
+calls show
+is show/fp8-gather ok
+page "  bf16, 135M, tokens/s +2\.5e\+05"
+is show/bf16-killed failed
+page "the weights have the hash bb after a kill, and aa of the run that was left alone"
+echo aa >"$scratch/after_kill"
+calls show/bf16-killed
+is show/bf16-killed ok
+check "  the tar has the results, a folder each" eval 'tar -tf $out/gpu_check.tar | grep -q "^kept/show/fp8-gather/result.json"'
 tar -xf $out/gpu_check.tar -C "$scratch" kept/peers.tsv
 check "  dev/bench/peers --take reads the rates in the tar" dev/bench/peers --take "$scratch/kept/peers.tsv"
 check "    two lines of heads, and one for each row" [ "$(wc -l <dev/bench/peers.tsv)" = 15 ]

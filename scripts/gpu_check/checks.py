@@ -27,7 +27,11 @@ def program(path):
     return module
 
 
+sys.path.append(str(ROOT / "dev/bench"))  # what the programs there share
 PEERS = program("dev/bench/peers").ROWS
+import show_runs  # noqa: E402
+
+SHOW = show_runs.RUNS
 
 
 # ---- before anything runs ----------------------------------------------------------------------------------------------
@@ -250,6 +254,37 @@ def attention_rates(job):
             title, figures.number(r": (\d+) TFLOP/s", line), "TFLOP/s", figures.number(r"predicted (\d+)", line), least
         )
         job.say(f"{title}: the goal is {goal:.0f}")
+
+
+def show(run):
+    """One run of dev/bench/show; kept/show in the tar has its results, a folder each, for build/show/results."""
+
+    def does(job):
+        if run.pytorch and job.machine.torch is None:
+            skipped("python3 has no torch with transformers")
+        folder = job.folder("show") if job.machine.rehearsal else ROOT / "build/show"
+        if not job.machine.rehearsal and not (folder / "data/order.safetensors").is_file():
+            skipped("build/show/data is not there: dev/bench/show prepare makes it, also on another machine")
+        small = ("--small",) if job.machine.rehearsal else ()
+        job.run("dev/bench/show", "run", run.name, *small, "--program", job.machine.programs / "train_llama", "--folder", folder)
+        results = folder / ("small/results" if small else "results")
+        for name in ("result.json", "train.jsonl"):
+            shutil.copyfile(results / run.name / name, job.keep(f"show/{run.name}/{name}"))
+        lines = [json.loads(line) for line in (results / run.name / "train.jsonl").read_text().splitlines()]
+        if run.ranks == 1:
+            job.figure(f"{run.name}, 135M", json.loads((results / run.name / "result.json").read_text())["tokens_per_s"], "tokens/s")
+        job.figure(f"  {run.name}, held-out loss", [line["val_loss"] for line in lines if "val_loss" in line][-1], "nats")
+        if run.killed and not small:
+            require_one_hash(results)
+
+    return does
+
+
+def require_one_hash(results):
+    alone, killed = (json.loads(path.read_text())["sha256"] if path.is_file() else None
+                     for path in (results / "bf16/result.json", results / "bf16-killed/result.json"))
+    if alone and killed != alone:
+        failed(f"the weights have the hash {killed} after a kill, and {alone} of the run that was left alone")
 
 
 def kernel_bench(name):

@@ -61,6 +61,7 @@ class Job:
     def keep(self, name):
         """Returns the path of a file that goes into the tar when the check has ended, and stays for the next check."""
         self.keeps.append(name)
+        (self.kept / name).parent.mkdir(parents=True, exist_ok=True)
         return self.kept / name
 
     def folder(self, name):

@@ -114,6 +114,14 @@ def peers():
                     (BUILD, ONE_B, HOPPER_ATTENTION, *((FP8,) if "FP8" in row.title else ())), rate=row.in_turn)
 
 
+def show():
+    """2000 steps on real text, in each precision; a kill changes no bit."""
+    for run in checks.SHOW:
+        yield Check(f"show/{run.name}", "A model of 135M parameters learns real text; the same bits after a kill.", checks.show(run),
+                    run.seconds, run.limit, (BUILD, TRAINING, HOPPER_ATTENTION, *((FP8,) if run.options.get("fp8") else ()),
+                                             *((RANKS,) if run.ranks > 1 else ())), gpu=run.ranks > 1, rate=run.pytorch)
+
+
 def same_bits():
     """Graphs, and several ranks on the one GPU."""
     for name, options, needs in (("bf16", (), ()), ("fp8", IN_FP8, (FP8,)), ("offload", OFFLOAD, ()),
@@ -170,4 +178,4 @@ def the_rest():
                     checks.kernel_bench(name), 12, 200, (BUILD, f"{part_of(name)}/{name}"))
 
 
-CHECKS = [*numbers(), *first_speed(), *peers(), *same_bits(), *the_rest()]
+CHECKS = [*numbers(), *first_speed(), *peers(), *show(), *same_bits(), *the_rest()]

@@ -68,7 +68,7 @@ class Records:
         paths += [path for path in (self.work / "kept" / name for name in record.get("keeps", ())) if path.is_file()]
         with tarfile.open(self.out / "gpu_check.tar", "a") as tar:
             for path in paths:
-                tar.add(path, f"{path.parent.name}/{path.name}")
+                tar.add(path, path.relative_to(self.work))
 
     def _save(self):
         text = json.dumps(self.known, indent=1) + "\n"
