@@ -122,7 +122,8 @@ def trained(size, machine, run, out, log, limit):
         return command, {}
     # Two processes on one GPU: NCCL takes them for two machines that are linked by sockets.
     command = our_command(machine, {**options, "rendezvous": out.with_suffix(".rendezvous")})
-    shared = dict(WORLD_SIZE=run.ranks, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1, NCCL_NET="Socket")
+    shared = dict(WORLD_SIZE=run.ranks, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1,
+                  NCCL_NET="Socket")
     ranks = [start(command, log, **shared, RANK=rank, NCCL_HOSTID=f"rank{rank}") for rank in range(run.ranks)]
     finish(ranks, log, limit, stops=True, watch=machine.watch)
     return command, {}

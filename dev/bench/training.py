@@ -112,7 +112,8 @@ def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
             return reached
         if not alive and process.returncode != 0:
             raise Failed(f"exit code {process.returncode}\n{tail(log)}")
-    raise Failed(f"the run was at step {reached} of {steps} before it could be killed, its checkpoint is of step {half}: take more steps")
+    raise Failed(f"the run was at step {reached} of {steps} before it could be killed: its checkpoint of step {half} was late\n"
+                 "  take more steps")
 
 
 def sha256(path):
