@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "scripts/gpu_check"))
 import gpu  # noqa: E402  (scripts/gpu_check/gpu.py: the GPU that nvidia-smi names)
 
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of <sys/prctl.h>: the signal that a child gets when its parent dies
 LAST_WORDS = 15  # seconds that a run has to end well when its time is over
 
 
@@ -36,11 +37,12 @@ def spell(command):
 
 
 def start(command, log, **variables):
-    """Starts a process in a group of its own. `log` is an open file for what it prints."""
+    """Starts a process in a group of its own, which ends with this script. `log` is an open file for what it prints."""
     environment = dict(os.environ, NO_COLOR="1", PYTHONUNBUFFERED="1", **{name: str(value) for name, value in variables.items()})
     try:
         return subprocess.Popen([str(word) for word in command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
-                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                                preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
     except OSError as error:
         raise Failed(f"{command[0]}: {error.strerror}") from None
 
