@@ -100,18 +100,21 @@ def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
     half = steps // 2
     whole = out / f"checkpoints/step-{half:08}"
     command = [*command, "--checkpoint-every", half, "--out", out]
+    over = time.monotonic() + limit
     for _ in range(3):  # it may be done before this script looks
         shutil.rmtree(out, ignore_errors=True)
-        process, began = start(command, log, **variables), time.monotonic()
-        while process.poll() is None and not whole.is_dir() and time.monotonic() - began < limit:
+        process = start(command, log, **variables)
+        while process.poll() is None and not whole.is_dir() and time.monotonic() < over:
             time.sleep(0.002)
         alive = process.poll() is None
         process.kill()
         process.wait()
         reached = max((line["step"] for line in lines_of(out)), default=0)
         if alive and whole.is_dir() and half <= reached < steps:
-            finish([start([*command, "--resume", "auto"], log, **variables)], log, limit, watch=watch)
+            finish([start([*command, "--resume", "auto"], log, **variables)], log, over - time.monotonic(), watch=watch)
             return reached
+        if alive and not whole.is_dir():
+            raise Failed(f"no checkpoint of step {half} after {limit:.0f} s\n{tail(log)}")
         if not alive and process.returncode != 0:
             raise Failed(f"exit code {process.returncode}\n{tail(log)}")
     raise Failed(f"the run was at step {reached} of {steps} before it could be killed: its checkpoint of step {half} was late\n"
