@@ -108,7 +108,7 @@ def trained(size, machine, run, out, log, limit):
                "export": "on" if run.name.startswith("bf16") else "off"}
     if run.killed:
         reached = kill_and_resume(our_command(machine, options), out, size.steps, log, limit, machine.watch)
-        command = our_command(machine, {**options, "checkpoint-every": size.steps // 2})
+        command = our_command(machine, {**options, "checkpoint-every": size.steps // 2, "checkpoint-async": "off"})
         return command, {"killed_after": reached}
     options["out"] = out
     if run.ranks == 1:

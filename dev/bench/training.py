@@ -99,7 +99,8 @@ def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
     last step that the killed run had logged."""
     half = steps // 2
     whole = out / f"checkpoints/step-{half:08}"
-    command = [*command, "--checkpoint-every", half, "--out", out]
+    # The training waits for its save: so all of the second half is left when the checkpoint is whole.
+    command = [*command, "--checkpoint-every", half, "--checkpoint-async", "off", "--out", out]
     over = time.monotonic() + limit
     for _ in range(3):  # it may be done before this script looks
         shutil.rmtree(out, ignore_errors=True)
