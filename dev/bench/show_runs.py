@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from training import ROOT, Failed, finish, gpu, kill_and_resume, lines_of, sha256, spell, start, words_of
+from training import ROOT, Failed, finish, gpu, kill_and_resume, lines_of, reached_by, sha256, spell, start, words_of
 
 
 class Run(NamedTuple):
@@ -176,7 +176,7 @@ def do(run, size, machine, limit, made_by):
         command, facts = (trained_by_pytorch if run.pytorch else trained)(size, machine, run, out, log, limit)
     lines = lines_of(out)
     validated = [line["step"] for line in lines if "val_loss" in line]
-    reached = max((line["step"] for line in lines), default=0)
+    reached = reached_by(out)
     if reached < (size.quarter if run.ranks > 1 else size.steps) or size.quarter not in validated:
         raise Failed(f"it ended after step {reached} of {size.steps}")
     weights = out / "export/model.safetensors"

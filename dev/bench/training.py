@@ -1,4 +1,5 @@
-"""Runs train_llama for scripts: to its end, until its time is over, or killed halfway and resumed; and what its bits depend on."""
+"""Runs train_llama for scripts: to its end, until its time is over, or killed halfway and resumed; and tells what its bits
+depend on."""
 
 import ctypes
 import hashlib
@@ -94,9 +95,14 @@ def lines_of(folder):
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def reached_by(folder):
+    """The last step that a run has logged; 0: none."""
+    return max((line["step"] for line in lines_of(folder)), default=0)
+
+
 def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
-    """Runs a training that saves a checkpoint halfway, kills it (SIGKILL) when that is whole, and resumes it. Returns the
-    last step that the killed run had logged."""
+    """Runs a training that saves a checkpoint halfway, kills it (SIGKILL) when that is whole and a step beyond it is logged,
+    and resumes it. Returns the last step that the killed run had logged."""
     half = steps // 2
     whole = out / f"checkpoints/step-{half:08}"
     # The training waits for its save: so all of the second half is left when the checkpoint is whole.
@@ -105,17 +111,17 @@ def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
     for _ in range(3):  # it may be done before this script looks
         shutil.rmtree(out, ignore_errors=True)
         process = start(command, log, **variables)
-        while process.poll() is None and not whole.is_dir() and time.monotonic() < over:
+        while process.poll() is None and not (whole.is_dir() and reached_by(out) > half) and time.monotonic() < over:
             time.sleep(0.002)
         alive = process.poll() is None
         process.kill()
         process.wait()
-        reached = max((line["step"] for line in lines_of(out)), default=0)
-        if alive and whole.is_dir() and half <= reached < steps:
+        reached = reached_by(out)
+        if alive and half < reached < steps:
             finish([start([*command, "--resume", "auto"], log, **variables)], log, over - time.monotonic(), watch=watch)
             return reached
-        if alive and not whole.is_dir():
-            raise Failed(f"no checkpoint of step {half} after {limit:.0f} s\n{tail(log)}")
+        if alive and reached <= half:
+            raise Failed(f"it was at step {reached} of {steps} after {limit:.0f} s\n{tail(log)}")
         if not alive and process.returncode != 0:
             raise Failed(f"exit code {process.returncode}\n{tail(log)}")
     raise Failed(f"the run was at step {reached} of {steps} before it could be killed: its checkpoint of step {half} was late\n"
