@@ -151,8 +151,9 @@ def trained_by_pytorch(size, machine, run, out, log, limit):
     weights = initial_weights(size, machine, log, limit)
     fast = ["--device", "cuda", "--attention", "fastest", "--compile"] if machine.gpu else []
     out.mkdir()
-    command = pytorch_command(size, machine, weights, out, "--steps", size.steps, "--val-every", size.quarter, "--dtype", "bf16",
-                              *fast, *(["--fp8"] if "fp8" in run.options else []))
+    fp8 = ["--fp8"] if "fp8" in run.options else []
+    command = pytorch_command(size, machine, weights, out, "--steps", size.steps, "--val-every", size.quarter,
+                              "--dtype", "bf16", *fast, *fp8)
     left = limit - (time.monotonic() - began)
     finish([start(command, log, OMP_WAIT_POLICY="passive")], log, left, watch=machine.watch)
     said = Path(log.name).read_text()

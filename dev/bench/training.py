@@ -39,7 +39,8 @@ def spell(command):
 
 def start(command, log, **variables):
     """Starts a process in a group of its own, which ends with this script. `log` is an open file for what it prints."""
-    environment = dict(os.environ, NO_COLOR="1", PYTHONUNBUFFERED="1", **{name: str(value) for name, value in variables.items()})
+    texts = {name: str(value) for name, value in variables.items()}
+    environment = dict(os.environ, NO_COLOR="1", PYTHONUNBUFFERED="1", **texts)
     try:
         return subprocess.Popen([str(word) for word in command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
                                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
@@ -163,7 +164,8 @@ def bits_depend_on(program, banner):
     if flags.is_file():
         compiler = flags.read_text().split()[0]
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
-        facts["compiler"] = f"{version}; {' '.join(re.findall(r'-march=.*?(?= |$)|arch=compute_.*?,', flags.read_text())[:1])}"
+        target = re.search(r"-march=[^ ]+|arch=compute_[^ ,]+", flags.read_text())
+        facts["compiler"] = f"{version}; {target[0] if target else 'its own -march'}"
     for name in ("device", "attention"):
         found = re.search(rf"^  {name} +(.*)", banner, re.M)
         facts[name] = found[1] if found else "?"
