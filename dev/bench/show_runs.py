@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from training import ROOT, Failed, finish, gpu, kill_and_resume, lines_of, sha256, spell, start, words_of
+from training import ROOT, Failed, finish, gpu, kill_and_resume, lines_of, reached_by, sha256, spell, start, words_of
 
 
 class Run(NamedTuple):
@@ -108,7 +108,7 @@ def trained(size, machine, run, out, log, limit):
                "export": "on" if run.name.startswith("bf16") else "off"}
     if run.killed:
         reached = kill_and_resume(our_command(machine, options), out, size.steps, log, limit, machine.watch)
-        command = our_command(machine, {**options, "checkpoint-every": size.steps // 2})
+        command = our_command(machine, {**options, "checkpoint-every": size.steps // 2, "checkpoint-async": "off"})
         return command, {"killed_after": reached}
     options["out"] = out
     if run.ranks == 1:
@@ -122,7 +122,8 @@ def trained(size, machine, run, out, log, limit):
         return command, {}
     # Two processes on one GPU: NCCL takes them for two machines that are linked by sockets.
     command = our_command(machine, {**options, "rendezvous": out.with_suffix(".rendezvous")})
-    shared = dict(WORLD_SIZE=run.ranks, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1, NCCL_NET="Socket")
+    shared = dict(WORLD_SIZE=run.ranks, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1,
+                  NCCL_NET="Socket")
     ranks = [start(command, log, **shared, RANK=rank, NCCL_HOSTID=f"rank{rank}") for rank in range(run.ranks)]
     finish(ranks, log, limit, stops=True, watch=machine.watch)
     return command, {}
@@ -150,8 +151,9 @@ def trained_by_pytorch(size, machine, run, out, log, limit):
     weights = initial_weights(size, machine, log, limit)
     fast = ["--device", "cuda", "--attention", "fastest", "--compile"] if machine.gpu else []
     out.mkdir()
-    command = pytorch_command(size, machine, weights, out, "--steps", size.steps, "--val-every", size.quarter, "--dtype", "bf16",
-                              *fast, *(["--fp8"] if "fp8" in run.options else []))
+    fp8 = ["--fp8"] if "fp8" in run.options else []
+    command = pytorch_command(size, machine, weights, out, "--steps", size.steps, "--val-every", size.quarter,
+                              "--dtype", "bf16", *fast, *fp8)
     left = limit - (time.monotonic() - began)
     finish([start(command, log, OMP_WAIT_POLICY="passive")], log, left, watch=machine.watch)
     said = Path(log.name).read_text()
@@ -175,7 +177,7 @@ def do(run, size, machine, limit, made_by):
         command, facts = (trained_by_pytorch if run.pytorch else trained)(size, machine, run, out, log, limit)
     lines = lines_of(out)
     validated = [line["step"] for line in lines if "val_loss" in line]
-    reached = max((line["step"] for line in lines), default=0)
+    reached = reached_by(out)
     if reached < (size.quarter if run.ranks > 1 else size.steps) or size.quarter not in validated:
         raise Failed(f"it ended after step {reached} of {size.steps}")
     weights = out / "export/model.safetensors"

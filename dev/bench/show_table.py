@@ -97,12 +97,24 @@ def tables(size, results):
 
 
 def draw(size, results):
-    """The SVG of the smoothed training losses; the first twentieth of the run, which is far above, is left out."""
-    curves = []
+    """Two SVGs: of the smoothed training losses, and of their distances from ours in bf16 (None without that). The first
+    twentieth of the run, which is far above the rest, is left out."""
+    points = {}
+    for name, result in results.items():
+        shown = smoothed(size, result)[:: max(1, size.steps // 400)]
+        points[name] = {step: loss for step, loss in shown if step >= size.steps // 20}
+    bf16 = points.get("bf16")
+    losses, distances = [], []
     for color, run in enumerate(RUNS):
-        if run.name in results and not run.killed:
-            points = [point for point in smoothed(size, results[run.name]) if point[0] >= size.steps // 20]
-            points = points[:: max(1, size.steps // 400)]
-            curves.append(Curve(run.name, [step for step, _ in points], [loss for _, loss in points], color, dashed=run.pytorch))
-    return line_chart(f"Training loss of 135M parameters, means over {size.steps // 40} steps" if not size.small else
-                      "A rehearsal: training loss of a narrow model", "step", "nats a token", curves)
+        if run.name not in points or run.killed:
+            continue
+        steps, values = zip(*points[run.name].items())
+        losses.append(Curve(run.name, steps, values, color, dashed=run.pytorch))
+        if bf16 and run.name != "bf16":
+            percent = [100 * (value / bf16[step] - 1) for step, value in points[run.name].items()]
+            distances.append(Curve(run.name, steps, percent, color, dashed=run.pytorch))
+    of = "a narrow model, a rehearsal" if size.small else f"135M parameters, means over {size.steps // 40} steps"
+    first = line_chart(f"Training loss of {of}", "step", "nats a token", losses)
+    if not distances:
+        return first, None
+    return first, line_chart(f"Training loss against ours in bf16, of {of}", "step", "percent above it", distances)

@@ -1,4 +1,5 @@
-"""Runs train_llama for scripts: to its end, until its time is over, or killed halfway and resumed; and what its bits depend on."""
+"""Runs train_llama for scripts: to its end, until its time is over, or killed halfway and resumed; and tells what its bits
+depend on."""
 
 import ctypes
 import hashlib
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "scripts/gpu_check"))
 import gpu  # noqa: E402  (scripts/gpu_check/gpu.py: the GPU that nvidia-smi names)
 
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of <sys/prctl.h>: the signal that a child gets when its parent dies
 LAST_WORDS = 15  # seconds that a run has to end well when its time is over
 
 
@@ -36,11 +38,13 @@ def spell(command):
 
 
 def start(command, log, **variables):
-    """Starts a process in a group of its own. `log` is an open file for what it prints."""
-    environment = dict(os.environ, NO_COLOR="1", PYTHONUNBUFFERED="1", **{name: str(value) for name, value in variables.items()})
+    """Starts a process in a group of its own, which ends with this script. `log` is an open file for what it prints."""
+    texts = {name: str(value) for name, value in variables.items()}
+    environment = dict(os.environ, NO_COLOR="1", PYTHONUNBUFFERED="1", **texts)
     try:
         return subprocess.Popen([str(word) for word in command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
-                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                                preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
     except OSError as error:
         raise Failed(f"{command[0]}: {error.strerror}") from None
 
@@ -92,27 +96,37 @@ def lines_of(folder):
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def reached_by(folder):
+    """The last step that a run has logged; 0: none."""
+    return max((line["step"] for line in lines_of(folder)), default=0)
+
+
 def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
-    """Runs a training that saves a checkpoint halfway, kills it (SIGKILL) when that is whole, and resumes it. Returns the
-    last step that the killed run had logged."""
+    """Runs a training that saves a checkpoint halfway, kills it (SIGKILL) when that is whole and a step beyond it is logged,
+    and resumes it. Returns the last step that the killed run had logged."""
     half = steps // 2
     whole = out / f"checkpoints/step-{half:08}"
-    command = [*command, "--checkpoint-every", half, "--out", out]
+    # The training waits for its save: so all of the second half is left when the checkpoint is whole.
+    command = [*command, "--checkpoint-every", half, "--checkpoint-async", "off", "--out", out]
+    over = time.monotonic() + limit
     for _ in range(3):  # it may be done before this script looks
         shutil.rmtree(out, ignore_errors=True)
-        process, began = start(command, log, **variables), time.monotonic()
-        while process.poll() is None and not whole.is_dir() and time.monotonic() - began < limit:
+        process = start(command, log, **variables)
+        while process.poll() is None and not (whole.is_dir() and reached_by(out) > half) and time.monotonic() < over:
             time.sleep(0.002)
         alive = process.poll() is None
         process.kill()
         process.wait()
-        reached = max((line["step"] for line in lines_of(out)), default=0)
-        if alive and whole.is_dir() and half <= reached < steps:
-            finish([start([*command, "--resume", "auto"], log, **variables)], log, limit, watch=watch)
+        reached = reached_by(out)
+        if alive and half < reached < steps:
+            finish([start([*command, "--resume", "auto"], log, **variables)], log, over - time.monotonic(), watch=watch)
             return reached
+        if alive and reached <= half:
+            raise Failed(f"it was at step {reached} of {steps} after {limit:.0f} s\n{tail(log)}")
         if not alive and process.returncode != 0:
             raise Failed(f"exit code {process.returncode}\n{tail(log)}")
-    raise Failed(f"the run was at step {reached} of {steps} before it could be killed, its checkpoint is of step {half}: take more steps")
+    raise Failed(f"the run was at step {reached} of {steps} before it could be killed: its checkpoint of step {half} was late\n"
+                 "  take more steps")
 
 
 def sha256(path):
@@ -150,7 +164,8 @@ def bits_depend_on(program, banner):
     if flags.is_file():
         compiler = flags.read_text().split()[0]
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
-        facts["compiler"] = f"{version}; {' '.join(re.findall(r'-march=.*?(?= |$)|arch=compute_.*?,', flags.read_text())[:1])}"
+        target = re.search(r"-march=[^ ]+|arch=compute_[^ ,]+", flags.read_text())
+        facts["compiler"] = f"{version}; {target[0] if target else 'its own -march'}"
     for name in ("device", "attention"):
         found = re.search(rf"^  {name} +(.*)", banner, re.M)
         facts[name] = found[1] if found else "?"

@@ -21,7 +21,7 @@ check "  with the command" grep -q '"command": ".*train_llama --model .*--steps 
 check "  it is called a rehearsal" grep -q 'A rehearsal' "$scratch/table.txt"
 check "  the others are said to be missing" [ "$(grep -c 'not yet run on a GPU' "$scratch/table.txt")" = 5 ]
 check "  a row has speed, losses, held-out loss" grep -qE '^\| bf16 \| [0-9,]+ \| 1\.00 (\| [0-9]\.[0-9]{4} ){5}\| \+0\.00% \|$' "$scratch/table.txt"
-check "  a picture" grep -q '<polyline' "$scratch/show/small/show.svg"
+check "  pictures" grep -q "<polyline" "$scratch/show/small/show.svg"
 check "what is there is not run again" exits 0 show run --small --program "$train" --seconds 0.1 bf16 bf16-killed
 check "  it says so" said "bf16: is there already" "bf16-killed: is there already"
 sed -i 's/"sha256": "./"sha256": "x/; s/"device": "/"device": "another than /' "$results/bf16-killed/result.json"
@@ -40,6 +40,7 @@ chmod +x "$scratch/python"
 check "two ranks, and PyTorch" exits 0 show run --small --program "$train" --python "$scratch/python" fp8-gather pytorch
 show table --small >"$scratch/table.txt"
 check "  PyTorch's row" grep -qE '^\| PyTorch, bf16, compiled \| 12,345 \| [0-9.]+ (\| 3\.5000 ){4}\| 3\.2500 \| [-+][0-9.]+% \|$' "$scratch/table.txt"
+check "  and their distances from bf16" grep -q "<polyline" "$scratch/show/small/show_against_bf16.svg"
 check "  two ranks have no speed" grep -qE '^\| FP8 tensorwise, two ranks.* \| two ranks share the GPU \| – (\| [0-9]\.[0-9]{4} ){5}\|' "$scratch/table.txt"
 
 printf '#!/bin/sh\necho "error: no such luck" && exit 1\n' >"$scratch/broken"
