@@ -6,6 +6,7 @@
 ## make test-asan       kernels, device, memory, files and communicator under Address- and UndefinedBehaviorSanitizer
 ## make test-tsan       kernels under ThreadSanitizer, each thread of a block a thread of its own
 ## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
+## make test-processors  make test and slow checks whose results are numbers, with the last bits of other processors
 ## make test-checkpoints   every pair of meshes, and kills all through the saves
 ## make test-memory     recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 ## make test-meshes     every mesh of tensor, context and data ranks beside one rank: losses, memory, PyTorch's dumps, FP8
@@ -39,7 +40,7 @@
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native);
 ## WERROR=1 warnings end the build; SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb,
-## beside the other (for a GPU: kernels that wait in vain end with block, barrier and phase);
+## beside the other, for test, too (for a GPU: kernels that wait in vain end with block, barrier and phase);
 ## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
 ## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME DOCTEST_HOME say where things are.
 
@@ -47,7 +48,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -73,7 +74,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -88,28 +89,30 @@ quickstart:
 	@$(MAKE) all
 	@scripts/quickstart
 test test-docs docs docs-check test-pytorch test-pretrained test-tokenizer test-watch: DEVICE := cpu
+# The folder of the programs under test: BUILD, or the variant's.
+folder = $(or $(BUILD),build/$$($(PROBE) configure))
 # What the tests of this name need, or all tests: (the options of dev/test/run, the folder of the build)
 needed = $(if $(T),$$(dev/test/run $1 --programs $2 $(T)),programs kernels tests)
 test:
 	@$(PROBE) install test
-	@build=build/$$($(PROBE) configure) && goals="$(call needed,,$$build)" && $(MAKE) DEVICE=cpu $$goals
-	@dev/test/run build/$$($(PROBE) configure) $(T)
+	@build=$(folder) && goals="$(call needed,,$$build)" && $(MAKE) DEVICE=cpu $$goals
+	@dev/test/run $(folder) $(T)
 test-pytorch:
 	@$(PROBE) install test
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6
-	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
+	@build=$(folder) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
 	  dev/test/run --with pytorch $$build $(T)
 test-pretrained:
 	@$(PROBE) install test
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6
 	@dev/test/pretrained/fetch
-	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pretrained --programs $$build $(T)) && \
+	@build=$(folder) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pretrained --programs $$build $(T)) && \
 	  dev/test/run --with pretrained $$build $(T)
 test-watch:
 	@$(PROBE) install test
 	@scripts/python_environment watch scripts/requirements.txt 1
 	@$(MAKE) DEVICE=cpu programs
-	@dev/test/run --with watch build/$$($(PROBE) configure) $(T)
+	@dev/test/run --with watch $(folder) $(T)
 data-environment:
 	@scripts/python_environment data dev/data/requirements.txt 1
 test-data: data-environment
@@ -117,7 +120,7 @@ test-data: data-environment
 test-tokenizer:
 	@$(PROBE) install test
 	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 1
-	@program=build/$$($(PROBE) configure)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
+	@program=$(folder)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
 	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
 test-descriptors:
 	@dev/test/descriptors/cute.sh
@@ -142,41 +145,44 @@ test-tsan:
 test-orders:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests
-	@dev/test/orders build/cpu $(T)
+	@dev/test/orders $(folder) $(T)
+test-processors:
+	@$(PROBE) install test
+	@dev/test/processors $(T)
 test-checkpoints:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
-	@CHECKPOINTS=every KILLS=$(or $(SAMPLE),60) dev/test/run --only "checkpoint*" build/$$($(PROBE) configure) $(T)
+	@CHECKPOINTS=every KILLS=$(or $(SAMPLE),60) dev/test/run --only "checkpoint*" $(folder) $(T)
 test-memory:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
-	@MEMORY=every dev/test/run --only "activations offloaded_state" build/$$($(PROBE) configure) $(T)
+	@MEMORY=every dev/test/run --only "activations offloaded_state" $(folder) $(T)
 test-meshes:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
-	@MESHES=every MEMORY=every PARITY=every dev/test/run --only "meshes mesh_memory fp8_meshes parity_ranks" build/$$($(PROBE) configure) $(T)
+	@MESHES=every MEMORY=every PARITY=every dev/test/run --only "meshes mesh_memory fp8_meshes parity_ranks" $(folder) $(T)
 test-sharding:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
-	@SHARDING=every GRAPHS=every TUNING=every dev/test/run --only "sharding fp8_sharding sharded_memory step_graphs tuning" build/$$($(PROBE) configure) $(T)
+	@SHARDING=every GRAPHS=every TUNING=every dev/test/run --only "sharding fp8_sharding sharded_memory step_graphs tuning" $(folder) $(T)
 test-recipes:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs
-	@RECIPES=every dev/test/run --only recipes build/$$($(PROBE) configure) $(T)
+	@RECIPES=every dev/test/run --only recipes $(folder) $(T)
 test-attention:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels
-	@LLMC_SIZES=every dev/test/run --only kernels/attention_hopper build/$$($(PROBE) configure)
-	@dev/test/attention_losses
+	@LLMC_SIZES=every dev/test/run --only kernels/attention_hopper $(folder)
+	@LLMC_BUILD=$(folder) dev/test/attention_losses
 test-options:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs
-	@OPTIONS=every dev/test/run --only bad_input build/$$($(PROBE) configure)
-	@dev/test/random_options build/$$($(PROBE) configure) $(T)
+	@OPTIONS=every dev/test/run --only bad_input $(folder)
+	@dev/test/random_options $(folder) $(T)
 test-fp8:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
-	@dev/test/run --with fp8 build/$$($(PROBE) configure) $(T)
+	@dev/test/run --with fp8 $(folder) $(T)
 test-dependencies:
 	@$(PROBE) install test
 	@dev/test/dependencies
@@ -208,12 +214,12 @@ ci:
 check-slow:
 	+@dev/test/ci slow
 docs docs-check:
-	@build=build/$$($(PROBE) configure) && $(MAKE) DEVICE=cpu $$build/docs/tables && \
+	@build=$(folder) && $(MAKE) DEVICE=cpu $$build/docs/tables && \
 	  dev/docs/write $$build $(if $(filter docs-check,$@),--check)
 test-docs:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels
-	@LLMC_BUILD=build/$$($(PROBE) configure) dev/test/readme.sh README.md dev/docs/*.md
+	@LLMC_BUILD=$(folder) dev/test/readme.sh README.md dev/docs/*.md
 headers:
 	@$(MAKE) DEVICE=cpu check-headers
 format:
@@ -240,6 +246,10 @@ ifneq ($(filter all,$(GOALS)),)
 $(info $(file <build/$(VARIANT)/summary.txt))
 endif
 include build/$(VARIANT)/config.mk
+# A folder of its own has what the tests read of a build.
+ifneq ($(BUILD),)
+$(shell mkdir -p $B && cp -u build/$(VARIANT)/config.mk build/$(VARIANT)/summary.txt $B)
+endif
 
 # Files named cpu_* belong to the CPU backend alone, files named cuda_* to the CUDA backend.
 OTHER_BACKEND := $(if $(filter cuda,$(DEVICE)),cpu_%,cuda_%)

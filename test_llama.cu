@@ -23,6 +23,7 @@
 // entries one such entry multiplies the error by 20. This happens to any vector, so the updates of all vectors are one
 // class. The biases of k are another: they shift all scores of a query nearly alike, which softmax does not see, so
 // their gradients are what is left of large sums. Loss and norm are one number each. The errors of matrices are steady.
+// PyTorch's error counts as what rounding leaves, at least, where a gradient is 0 in exact arithmetic: see rounding_of.
 // dev/reference/test_limits.py measures how many right programs fail, and which wrong ones pass. A dump without such
 // lists has the errors of its own weights only.
 //
@@ -246,23 +247,44 @@ std::string class_of(const Dump& dump, const std::string& name) {
   return name.substr(0, begin) + "N" + name.substr(end);
 }
 
-double error_of(const Dump& dump, const std::string& name, const std::vector<float>& got) {
+double norm_of(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float x : values) sum += double(x) * x;
+  return std::sqrt(sum);
+}
+
+// Returns what an error counts beside. The floor prevents a close comparison of what is small beside all gradients.
+double scale_of(const Dump& dump, const std::string& name) {
   const std::vector<float> want = dump.want(name);
-  REQUIRE(got.size() == want.size(), "%s: %s has %zu values in the dump, %zu here", dump.directory.c_str(),
-          name.c_str(), want.size(), got.size());
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
-    norm += double(want[i]) * want[i];
-  }
-  // At T = 1 the gradients of q and k are nothing but rounding errors. The floor prevents a close comparison of what is
-  // small beside all gradients.
   double floor = 0;
   if (name.starts_with("grad.")) floor = double(dump.want("grad_norm")[0]) / 1000;
   if (name.starts_with("update."))
     floor = dump.recipe.learning_rate * dump.recipe.steps * std::sqrt(double(want.size())) / 1000;
-  const double scale = std::max(std::sqrt(norm), floor);
+  return std::max(norm_of(want), floor);
+}
+
+double error_of(const Dump& dump, const std::string& name, const std::vector<float>& got) {
+  const std::vector<float> want = dump.want(name);
+  REQUIRE(got.size() == want.size(), "%s: %s has %zu values in the dump, %zu here", dump.directory.c_str(),
+          name.c_str(), want.size(), got.size());
+  double difference = 0;
+  for (size_t i = 0; i < want.size(); ++i) difference += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
+  const double scale = scale_of(dump, name);
   return scale > 0 ? std::sqrt(difference) / scale : difference == 0 ? 0 : INFINITY;
+}
+
+// Returns the error that rounding leaves of a gradient that is 0 in exact arithmetic, and of its tensor's update; else
+// 0. The terms that cancel are as large as all gradients at most, and each is rounded by 2^-24 of itself in fp32. AdamW
+// divides what is left by eps, for it is smaller than that.
+double rounding_of(const Dump& dump, const std::string& name) {
+  const bool update = name.starts_with("update.");
+  if (!update && !name.starts_with("grad.")) return 0;
+  const std::vector<float> norms = dump.want("grad_norm");
+  const double left = 0x1p-24 * double(norms[0]), largest = double(*std::max_element(norms.begin(), norms.end()));
+  if (norm_of(dump.want("grad." + name.substr(name.find('.') + 1))) >= left) return 0;
+  const Recipe& r = dump.recipe;
+  const double step = 0x1p-24 * std::min(largest, double(r.grad_clip)) / double(r.eps);
+  return (update ? r.learning_rate * r.steps * step : left) / scale_of(dump, name);
 }
 
 double median(std::vector<double> values) {
@@ -295,7 +317,8 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
   std::vector<double> ratios;  // of the matrices
   for (const auto& [name, values] : results) {
     const double error = error_of(dump, name, values);
-    const Entry e{name, std::isnan(error) ? INFINITY : error, pytorch.get_double(name)};
+    const Entry e{name, std::isnan(error) ? INFINITY : error,
+                  std::max(pytorch.get_double(name), rounding_of(dump, name))};
     classes[class_of(dump, name)].push_back(e);
     if (!is_vector(dump, name)) ratios.push_back(ratio(e.error, e.pytorch));
   }

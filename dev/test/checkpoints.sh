@@ -112,8 +112,9 @@ chmod 700 "$scratch/closed"
 
 echo "-- gone on only to look, and with other options"
 resume measured 2 "$(checkpoint zero1 8)" --eval-only
-loss=$(numbers zero1 val_loss | tail -n 1 | sed 's/.* \([0-9]\.[0-9]\{3\}\).*/\1/') # rounded down
-check "--eval-only of a checkpoint: the held-out loss of its run ($loss)" says measured "held-out loss $loss"
+loss=$(numbers zero1 val_loss | tail -n 1 | cut -d' ' -f2)
+check "--eval-only of a checkpoint: the held-out loss of its run ($loss)" \
+  same_figures <(printf 'held-out loss %.4f\n' "$loss") <(grep -o 'held-out loss [0-9.]*' "$scratch/measured.txt" | tail -n 1)
 resume sampled 2 "$(checkpoint zero1 8)" --sample-only --sample-tokens 20 --prompt '1 2'
 check "--sample-only of a checkpoint" says sampled "sample of the model"
 printf '{"train_tokens": 2304}' >"$scratch/length.json"

@@ -22,12 +22,12 @@ measure() {
 measure one 1
 check "--eval-only measures" grep -q "10 choices | acc 0\.[0-9]* | acc_norm 0\.[0-9]* | acc_norm_tokens 0\." "$scratch/one"
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$scratch/end.json")
-# shellcheck disable=SC2016
-check "  what the run measured at its end" grep -q "held-out loss $(printf %.4f "$loss") " "$scratch/one"
+check "  what the run measured at its end" \
+  same_figures <(printf 'held-out loss %.4f\n' "$loss") <(grep -o 'held-out loss [0-9.]*' "$scratch/one")
 for words in 2 4 "4 --tensor-parallel-degree 2 --context-parallel-degree 2" "1 --micro-batch 3"; do
   # shellcheck disable=SC2086  # words
   measure more $words
-  check "the same on other ranks or micro-batches: $words" cmp "$scratch/one" "$scratch/more"
+  check "the same on other ranks or micro-batches: $words" same_figures "$scratch/one" "$scratch/more"
 done
 measure more 1 --eval-format llm.c
 check "llm.c's way to build the text" grep -q "10 choices | acc 0" "$scratch/more"
@@ -50,7 +50,7 @@ all=$(loss_of)
 check "--eval-only measures all held-out tokens" all_says "held out: 6\.40k tokens, all of which are measured"
 check "  with progress" all_says "^measured [1-9][0-9]% of 6\.[34][0-9]k held-out tokens \| eta "
 val_tokens 2
-check "  the same on 2 ranks ($all)" [ "$(loss_of)" = "$all" ]
+check "  the same on 2 ranks ($all)" same_figures <(echo "$all") <(loss_of)
 val_tokens 1 --val-tokens 0
 check "  and with --val-tokens 0" [ "$(loss_of)" = "$all" ]
 val_tokens 1 --val-tokens 1000

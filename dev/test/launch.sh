@@ -15,7 +15,8 @@ source "$(dirname "$0")/lib.bash"
 in_own_tree
 unset MPIRUN_FLAGS CUDA_VISIBLE_DEVICES "${!LLMC_@}" "${!SLURM_@}" "${!NCCL_@}"
 export LLMC_PROGRAM=$train
-run=(--layers 1 --seq-len 64 --val-every 0 --sample-every 0 --steps 100)
+# Without end, so that a signal always comes between two steps; the rate is that of any number of steps.
+run=(--layers 1 --seq-len 64 --val-every 0 --sample-every 0 --schedule constant --warmup-steps 1 --steps)
 
 says() { grep -qF -- "$2" "$1"; }
 ended_with() { # CODE: of the child
@@ -64,7 +65,7 @@ check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bi
 refused "MPICH's mpirun" "is not Open MPI's, which several hosts need" \
   env MPI_HOME="$scratch/mpich" scripts/run --hosts node1:8
 
-setsid env --default-signal=INT scripts/run --hosts localhost:2 "${run[@]}" --out "$scratch/hosts.run" \
+setsid env --default-signal=INT scripts/run --hosts localhost:2 "${run[@]}" 1000000 --out "$scratch/hosts.run" \
   >"$scratch/out" 2>&1 &
 child=$!
 wait_for "$scratch/out" "^step .*loss"
@@ -152,8 +153,7 @@ check "with one it goes on, by another file" \
 unset RANKS
 
 # A run that is stopped, and goes on.
-ranks 2 "$train" "${run[@]}" --out straight >"$scratch/out"
-begin "${run[@]}"
+begin "${run[@]}" 1000000
 kill -USR1 "$child"
 sleep 0.02
 kill -USR1 "$child" || true
@@ -162,13 +162,13 @@ check "both ranks were there" says "$scratch/out" "ranks      2 (started by mpir
 check "train_llama was asked to stop" says "$scratch/out" "asked to stop: ending after step"
 checkpoint=$(echo runs/slurm-7/checkpoints/step-*)
 step=$((10#${checkpoint##*-}))
-between() { [ -d "$checkpoint" ] && [ "$step" -gt 0 ] && [ "$step" -lt 100 ]; }
-check "it saved the state after step $step of 100" between
+check "it saved the state after step $step" [ -d "$checkpoint" ]
 check "the job is requeued" requeues 1
-SLURM_RESTART_COUNT=1 job "${run[@]}"
+SLURM_RESTART_COUNT=1 job "${run[@]}" $((step + 3))
 check "the second start goes on after step $step" says "$scratch/out" "goes on    after step $step of $checkpoint"
 check "it comes to the end" says "$scratch/out" "exported the weights to runs/slurm-7/export"
 check "and is not requeued" requeues 1
+ranks 2 "$train" "${run[@]}" $((step + 3)) --out straight >"$scratch/out"
 check "the losses are those of a run that was never stopped" \
   diff <(losses straight/train.jsonl) <(losses runs/slurm-7/train.jsonl)
 check "nothing is left beside the run" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 " ]
@@ -182,7 +182,7 @@ fails() { # CODE ARGUMENTS…
 }
 fails 1 --model nothing
 check "it says why" says "$scratch/out" "nothing"
-SLURM_NTASKS_PER_NODE=1 fails 1 "${run[@]}" --lr nonsense
+SLURM_NTASKS_PER_NODE=1 fails 1 "${run[@]}" 3 --lr nonsense
 export LLMC_PROGRAM=$scratch/bin/program SLURM_NTASKS_PER_NODE=1
 usr1() { # WHAT CODE COMMAND: what the program does at USR1, and the job's code then
   rm -rf runs

@@ -121,6 +121,18 @@ near() {
       END { printf "     %s against %s: %s, %d numbers, first differs by %.1e, others by at most %.1e\n", a, b, what, NR, first, worst
             exit wrong || NR != count || first > most_first || worst > most }'
 }
+# same_figures A B: the files have the same words, and numbers whose last digits differ by 1 at most: sums in another order
+# may round to the next number.
+same_figures() {
+  paste -d '\n' "$1" "$2" | awk '
+    NR % 2 { n = split($0, want); next }
+    { if (NF != n) bad = 1
+      for (i = 1; i <= NF; ++i) {
+        last = want[i] ~ /^[0-9]+[.][0-9]+$/ ? 10 ^ (index(want[i], ".") - length(want[i])) : 0
+        if ($i != want[i] && !(($i - want[i]) ^ 2 <= (1.01 * last) ^ 2 && $i ~ /^[0-9.]+$/)) { print "     " want[i], "and", $i; bad = 1 }
+      } }
+    END { exit bad || !NR }'
+}
 # falls NAME NATS: the last loss lies so much below the first.
 falls() { numbers "$1" loss | awk -v least="$2" 'NR == 1 { first = $2 } END { exit !(first - $2 >= least) }'; }
 

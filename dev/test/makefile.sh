@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Covers: the Makefile: new files are found, only what changed is rebuilt, variants side by side, make without news < 1 s,
-# a failed build leaves no old program, warnings end the build with WERROR=1 alone
+# Covers: the Makefile: new files are found, only what changed is rebuilt, variants side by side, make without news takes
+# less than a second of the processor, a failed build leaves no old program, warnings end the build with WERROR=1 alone
 # Timeout: 120
 #
 # Works on a copy of the Makefile in a small tree of its own.
@@ -61,10 +61,10 @@ compiles "dev/kernels/twice.cu dev/test/doctest_main.cpp dev/test/test_answer.cp
 prints "cpu 42" build/cpu/kernels/twice
 check "  a test passes" build/cpu/test/test_answer
 
-begin=$EPOCHREALTIME
 compiles "" all kernels tests
-took=$(awk "BEGIN { print int(1000 * ($EPOCHREALTIME - $begin)) }")
-check "make without news takes less than 1 s (took $took ms)" [ "$took" -lt 1000 ]
+# Of the processor, for others may keep it from this test.
+took=$(TIMEFORMAT='%U %S' && { time make -j1 all kernels tests >/dev/null; } 2>&1 | awk '{ print int(1000 * ($1 + $2)) }')
+check "make without news takes less than 1 s of the processor (took $took ms)" [ "$took" -lt 1000 ]
 touch llmc/kernels/twice.cuh
 compiles "llmc/kernels/twice.cu" all kernels tests
 echo 'int answer() { return 43; }' >llmc/base/answer.cpp
@@ -105,6 +105,9 @@ prints "cpu 43" "build/cpu-$(g++ -dumpmachine | cut -d- -f1)/train_llama"
 prints build/cpu/train_llama readlink train_llama # which is of none of these
 makes 0
 prints "cpu 43" ./train_llama
+makes 0 BUILD=build/cpu-own CPU_ARCH= build/cpu-own/train_llama
+prints "cpu 43" build/cpu-own/train_llama
+check "  a folder of its own has what the tests read" cmp build/cpu/config.mk build/cpu-own/config.mk
 makes 0 SANITIZE=address build/cpu-address/kernels/twice
 check "  the sanitizer's symbols are in" grep -q __asan build/cpu-address/kernels/twice
 if command -v nvcc >/dev/null; then

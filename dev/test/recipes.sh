@@ -75,7 +75,8 @@ options=(--model "$scratch/zeroed" --dtype bf16 --global-batch 8 --micro-batch 2
 # weights of 9e-4 all become 0.
 keeps_to() {
   paste -d' ' <(numbers "$1" loss) <(numbers "$2" loss) |
-    awk '{ off = $4 / $2 - 1; most = NR <= 2 ? 0.01 : 0.03; if (!(off < most && off > -most)) bad = 1 } END { exit bad || NR != 5 }'
+    awk '{ off = $4 / $2 - 1; most = NR <= 2 ? 0.01 : 0.03; printf "     step %d: %+.3f%%\n", NR, 100 * off
+      if (!(off < most && off > -most)) bad = 1 } END { exit bad || NR != 5 }'
 }
 run zero-tensorwise 1 --fp8 tensorwise
 run zero-delayed 1 --fp8 delayed --checkpoint-every 1 --keep-checkpoints 0
