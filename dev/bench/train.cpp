@@ -10,6 +10,7 @@
 // records no step, and the steps that are not counted have one micro-batch and take 10 s of a GPU together, so that a
 // step of half a million tokens is timed in little more than its own time. On several ranks under mpirun too. --predict
 // executes nothing: it replays the step of a --gpu that is not here (of --nodes, else of one) at named rates, a model.
+// --flops prints the FLOPs of a token of --model at --seq-len, and ends.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -43,7 +44,7 @@ namespace {
 struct Arguments {
   Options options;
   int soak = 10;
-  bool fit = false, predict = false, brief = false;
+  bool fit = false, predict = false, brief = false, flops = false;
 };
 
 // Options of a run that have no meaning here.
@@ -68,6 +69,7 @@ Arguments arguments_of(int argc, char** argv) {
     if (argument == "--predict") a.predict = true;
     else if (argument == "--fit") a.fit = true;
     else if (argument == "--brief") a.brief = true;
+    else if (argument == "--flops") a.flops = true;
     else if (argument == "--soak" && i + 1 < argc) a.soak = steps_of(argv[++i]);
     else others.push_back(argument);
   }
@@ -83,6 +85,14 @@ Arguments arguments_of(int argc, char** argv) {
   REQUIRE(!a.brief || a.options.trace.empty(), "--trace: not with --brief, which records no step");
   if (is_auto(a.options.steps)) a.options.steps = 20;
   return a;
+}
+
+void print_flops(const Options& options) {
+  const ModelConfig config = open_model(options).config;
+  REQUIRE(!is_auto(options.seq_len), "--flops: name the tokens of a sequence with --seq-len");
+  const int T = int(options.seq_len);
+  printf("FLOPs of a token: %.6g, with attention in full %.6g\n", config.flops_per_token(T, true),
+         config.flops_per_token(T, false));
 }
 
 void print_heading(const ModelConfig& config, const RunSettings& s, const Options& options, int ranks) {
@@ -318,7 +328,8 @@ int main(int argc, char** argv) {
   try {
     ranks = Ranks::start(&argc, &argv);
     const Arguments arguments = arguments_of(argc, argv);
-    if (arguments.predict) predict(arguments);
+    if (arguments.flops) print_flops(arguments.options);
+    else if (arguments.predict) predict(arguments);
     else run(arguments, ranks);
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -183,3 +184,13 @@ def bits_depend_on(program, banner):
     for name in ("LLMC_THREADS", "OPENBLAS_CORETYPE", "GLIBC_TUNABLES"):
         facts[name] = os.environ.get(name, "not set")
     return facts
+
+
+def said(command, limit, **variables):
+    """What a command prints, errors included. It has `limit` seconds; then it is ended with all that it started. Raises Failed."""
+    with tempfile.NamedTemporaryFile("w+") as log:
+        try:
+            finish([start(command, log, **variables)], log, limit)
+        except Failed as error:
+            raise Failed(f"{spell(command)}\n{error}") from None
+        return Path(log.name).read_text(errors="replace")

@@ -54,7 +54,7 @@ fi'
 program build/cuda/train_llama 'while [ $# -gt 0 ]; do case $1 in --out) out=$2 ;; --trace) echo "{}" >"$2" ;; --cuda-graphs) graphs=$2 ;; esac; shift; done
 mkdir -p "$out"
 for step in 1 2 3 4 5 6; do echo "{\"step\":$step,\"loss\":5.$((9 - step))2${other:-5}}"; done >"$out/train.jsonl"; touch "$out/tuning.json"'
-for peer in pytorch_ratio ladder; do program dev/bench/$peer "echo 'median, 1b: train_llama 95 tokens/s, PyTorch (--compile) 100 tokens/s: 0.950 times as fast as PyTorch'"; done
+for peer in pytorch_ratio ladder; do program dev/bench/$peer "echo 'median, 1b: train_llama 95 tokens/s, PyTorch (--compile) 100 tokens/s: 0.950 times as fast as PyTorch'; echo 'PyTorch was: 2.11.0: compiled'"; done
 program dev/bench/attention "for shape in 'forward, head size 128, T = 8192' 'backward, head size 128, T = 8192' \
   'forward, head size 64, T = 4096' 'backward, head size 64, T = 4096'; do
   echo \"\$shape: 420 TFLOP/s; limit 400, goal 660, predicted 566: the limit\"

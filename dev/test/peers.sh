@@ -32,7 +32,7 @@ check "  11 figures" [ "$(measured)" = 11 ]
 
 echo "-- a row that fails"
 mkdir -p "$scratch/broken/bench"
-printf '#!/usr/bin/env bash\ncase $* in *llmc-none*|*"--fp8"*) echo "error: a product failed" >&2; exit 1 ;; esac\nexec %q "$@"\n' \
+printf '#!/usr/bin/env bash\ncase $* in *"--fp8"*) echo "error: a product failed" >&2; exit 1 ;; esac\nexec %q "$@"\n' \
   "$build/bench/train" >"$scratch/broken/bench/train"
 chmod +x "$scratch/broken/bench/train"
 check "ends with 1" peers 1 --small --build "$scratch/broken" --results "$scratch/broken.tsv" 8b
@@ -47,11 +47,14 @@ check "  twice" peers 0 --take "$scratch/theirs.tsv" --results "$scratch/kept.ts
 check "  adds each figure once" cmp "$scratch/theirs.tsv" "$scratch/kept.tsv"
 check "the table of nothing" peers 0 --table measured --model-build "$build" --results "$scratch/none.tsv"
 check "  says of 15 lines that no GPU has run them" [ "$(grep -c "no GPU has run it" "$scratch/out.txt")" = 15 ]
+check "  and has the MFU of what was published" grep -q '| 14.5k | 2.16 | 75% (85%) | no GPU has run it |' "$scratch/out.txt"
 check "the table of 11 figures" peers 0 --table measured --model-build "$build" --results "$scratch/kept.tsv"
 check "  says so of PyTorch's two" [ "$(grep -c "no GPU has run it" "$scratch/out.txt")" = 2 ]
 check "  and names the GPU" grep -q '^\*Ours: NVIDIA H100, driver' "$scratch/out.txt"
-check "the predicted table" peers 0 --table predicted --model-build "$build"
-check "  has a rate for each row but PyTorch's" [ "$(grep -cE '^\| (LLMQ|llm.c|torchtitan|Megatron)' "$scratch/out.txt")" = 13 ]
+check "the predicted table of 8B" peers 0 8b --table predicted --model-build "$build"
+check "  has layers and a time for each published figure" [ "$(grep -cE '^\| (torchtitan|Megatron).* \| [0-9]+: [0-9.]+ \| [0-9]+: [0-9.]+ \|$' "$scratch/out.txt")" = 4 ]
+refused "figures of a rehearsal" "is of a rehearsal: its rates mean nothing" \
+  dev/bench/peers --take "$scratch/found.tsv" --results "$scratch/kept.tsv"
 
 echo "-- what is refused"
 refused "a row that is none" "there is no row 9b; --list names them" dev/bench/peers 9b

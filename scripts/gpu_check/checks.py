@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import figures
@@ -63,7 +64,7 @@ def build(job):
     if job.machine.gpu and job.machine.rehearsal:
         way += ("SOFTGPU=ptx", f"BUILD={build}")
     kernels = [f"kernels/{path.stem}" for path in sorted((ROOT / "dev/kernels").glob("*.cu"))]
-    goals = [build / name for name in (*kernels, "bench/train", "bench/host_copies", "test/comm")]
+    goals = [build / name for name in (*kernels, "bench/train", "bench/host_copies", "bench/batch_order", "test/comm")]
     job.run("make", *way, f"-j{os.cpu_count()}", "programs", *goals)
 
 
@@ -262,29 +263,34 @@ def show(run):
     def does(job):
         if run.pytorch and job.machine.torch is None:
             skipped("python3 has no torch with transformers")
-        folder = job.folder("show") if job.machine.rehearsal else ROOT / "build/show"
+        folder = job.kept / "rehearsal" if job.machine.rehearsal else ROOT / "build/show"
         if not job.machine.rehearsal and not (folder / "data/order.safetensors").is_file():
             skipped("build/show/data is not there: dev/bench/show prepare makes it, also on another machine")
         small = ("--small",) if job.machine.rehearsal else ()
-        job.run("dev/bench/show", "run", run.name, *small, "--program", job.machine.programs / "train_llama", "--folder", folder)
+        seconds = max(job.deadline - time.monotonic(), 1) if job.deadline < float("inf") else 24 * 3600
+        job.run("dev/bench/show", "run", run.name, *small, "--program", job.machine.programs / "train_llama", "--folder", folder,
+                "--seconds", seconds, **job.machine.detours.nccl())
         results = folder / ("small/results" if small else "results")
         for name in ("result.json", "train.jsonl"):
             shutil.copyfile(results / run.name / name, job.keep(f"show/{run.name}/{name}"))
         lines = [json.loads(line) for line in (results / run.name / "train.jsonl").read_text().splitlines()]
+        result = json.loads((results / run.name / "result.json").read_text())
         if run.ranks == 1:
-            job.figure(f"{run.name}, 135M", json.loads((results / run.name / "result.json").read_text())["tokens_per_s"], "tokens/s")
+            job.figure(f"{run.name}, real text", result["tokens_per_s"], "tokens/s")
         job.figure(f"  {run.name}, held-out loss", [line["val_loss"] for line in lines if "val_loss" in line][-1], "nats")
-        if run.killed and not small:
-            require_one_hash(results)
+        if run.killed:
+            require_one_hash(result, results / "bf16/result.json")
 
     return does
 
 
-def require_one_hash(results):
-    alone, killed = (json.loads(path.read_text())["sha256"] if path.is_file() else None
-                     for path in (results / "bf16/result.json", results / "bf16-killed/result.json"))
-    if alone and killed != alone:
-        failed(f"the weights have the hash {killed} after a kill, and {alone} of the run that was left alone")
+def require_one_hash(killed, of_alone):
+    """Compares the weights after a kill with those of the run that was left alone, if that ran here, by the same program."""
+    alone = json.loads(of_alone.read_text()) if of_alone.is_file() else None
+    if not alone or any(alone.get(name) != killed.get(name) for name in ("device", "driver", "commit")):
+        skipped("the run that is left alone (show/bf16) has no result of this GPU, driver and commit to compare with")
+    if killed["sha256"] != alone["sha256"]:
+        failed(f"the weights have the hash {killed['sha256']} after a kill, and {alone['sha256']} of the run that was left alone")
 
 
 def kernel_bench(name):
