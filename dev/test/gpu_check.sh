@@ -13,7 +13,7 @@ tree=$scratch/tree stand_in=$scratch/bin
 mkdir -p "$tree/dev/bench" "$tree/dev/reference" "$tree/llmc" "$tree/scripts" "$stand_in"
 cp -r "$root/scripts/gpu_check.sh" "$root/scripts/gpu_check" "$tree/scripts"
 cp -r "$root/dev/reference/dumps" "$tree/dev/reference"
-cp "$root"/dev/bench/{llama3.2-1b.json,peers,show_runs.py,training.py} "$tree/dev/bench"
+cp "$root"/dev/bench/{llama3.2-1b.json,peers,peers_rows.py,show_runs.py,training.py} "$tree/dev/bench"
 cp -r "$root/scripts/llmc_runs" "$tree/scripts"
 mkdir "$tree/dev/kernels"
 for kernel in "$root"/dev/kernels/*.cu; do touch "$tree/dev/kernels/$(basename "$kernel")"; done

@@ -1,8 +1,6 @@
 """Each check is a function that takes a Job (jobs.py). order.py has the order in which they run."""
 
 import gzip
-import importlib.machinery
-import importlib.util
 import json
 import os
 import shutil
@@ -16,22 +14,11 @@ from jobs import failed, last_line, skipped
 ROOT = Path(__file__).resolve().parents[2]
 ONE_B, EIGHT_B = "dev/bench/llama3.2-1b.json", "dev/bench/llama3-8b.json"
 QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off")
-
-
-def program(path):
-    """Imports a program that is written in Python, without running it."""
-    name = Path(path).name
-    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / path))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    sys.modules[name] = module
-    loader.exec_module(module)
-    return module
-
-
-sys.path.append(str(ROOT / "dev/bench"))  # what the programs there share
-PEERS = program("dev/bench/peers").ROWS
+sys.path.append(str(ROOT / "dev/bench"))  # which lists what it measures
+import peers_rows  # noqa: E402
 import show_runs  # noqa: E402
 
+PEERS = peers_rows.ROWS
 SHOW = show_runs.RUNS
 
 
