@@ -1,4 +1,4 @@
-"""What dev/bench/pytorch_train.py trains on: pairs (inputs, labels), int64 (B, T) each, of a step and of a validation."""
+"""The batches of dev/bench/pytorch_train.py: pairs (inputs, labels), int64 (B, T) each, of a step and a validation."""
 
 import glob
 import math
@@ -33,13 +33,15 @@ def read_tokens(pattern: str, device: str) -> Tensor:
 class RandomBatches:
     """Sequences from random places of a text, whose last tenth is held out, or of random tokens (text: None)."""
 
-    def __init__(self, text: str | None, vocabulary: int, steps: int, batch: int, seq_len: int, lr: float, device: str) -> None:
+    def __init__(self, text: str | None, vocabulary: int, steps: int, batch: int, seq_len: int, lr: float,
+                 device: str) -> None:
         data = read_tokens(text, device) if text else torch.randint(vocabulary, (1 << 22,), device=device)
         split = len(data) * 9 // 10
         self.windows, self.rest = data[:split].unfold(0, seq_len + 1, 1), data[split:]
         self.steps, self.batch, self.seq_len = steps, batch, seq_len
         rise = max(steps // 10, 1)
-        self.rates = [lr * min((step + 1) / rise, 0.55 + 0.45 * math.cos(math.pi * step / steps)) for step in range(steps)]
+        self.rates = [lr * min((step + 1) / rise, 0.55 + 0.45 * math.cos(math.pi * step / steps))
+                      for step in range(steps)]
 
     def of_step(self, step: int) -> tuple[Tensor, Tensor]:
         rows = self.windows[torch.randint(len(self.windows), (self.batch,), device=self.windows.device)]

@@ -1,22 +1,25 @@
 """Trains a Llama with plain PyTorch: the peer of the trainer's figures, on a CPU or a GPU.
 
     python dev/bench/pytorch_train.py --config config.json --text FILE --steps 200 --batch 8 --seq-len 256
-    python dev/bench/pytorch_train.py --config config.json --device cuda --dtype bf16 --batch 4 --accumulate 8 --seq-len 2048 --compile
+    python dev/bench/pytorch_train.py --config config.json --device cuda --dtype bf16 --batch 4 --accumulate 8
+        --seq-len 2048 --compile
     python dev/bench/pytorch_train.py --config config.json --weights DIR --batches order.safetensors --train-data FILE
         --val-data FILE --val-every 500 --log losses.jsonl
 
-The model is Hugging Face's, or torchtitan's by --code torchtitan (pip install torchtitan==0.2.2), which is compiled block by
-block, as torchtitan does. AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16 everything but
-the loss is computed with a bf16 copy of the weights, as by FSDP's mixed precision, and gradients are summed in fp32. --attention
-names Hugging Face's backend of scaled_dot_product_attention, and is an error where that cannot run (default: PyTorch's choice; fastest: times
-flash and cuDNN on this shape first). --fp8: the blocks' products in FP8 with a scale for each tensor, e4m3 forward and e5m2
-output gradients, as torchtitan's tensorwise recipe: by torchao where it is installed, else by torch._scaled_mm. Trains on the
-bytes of a text, whose last tenth is held out, or on random tokens; --evaluate measures the held-out loss at the end. Warm-up of
-a tenth of the steps, then a cosine to a tenth of the rate. Prints the rate in tokens a second of all but the first steps.
+The model is Hugging Face's, or torchtitan's by --code torchtitan (pip install torchtitan==0.2.2), which is compiled
+block by block, as torchtitan does. AdamW fused, gradients clipped, weights and their updates in fp32; with --dtype bf16
+everything but the loss is computed with a bf16 copy of the weights, as by FSDP's mixed precision, and gradients are
+summed in fp32. --attention names Hugging Face's backend of scaled_dot_product_attention, and is an error where that
+cannot run (default: PyTorch's choice; fastest: times flash and cuDNN on this shape first). --fp8: the blocks' products
+in FP8 with a scale for each tensor, e4m3 forward and e5m2 output gradients, as torchtitan's tensorwise recipe: by
+torchao where it is installed, else by torch._scaled_mm. Trains on the bytes of a text, whose last tenth is held out, or
+on random tokens; --evaluate measures the held-out loss at the end. Warm-up of a tenth of the steps, then a cosine to a
+tenth of the rate. Prints the rate in tokens a second of all but the first steps.
 
---weights begins with the weights of model.safetensors there. --batches trains on the sequences and at the learning rates of
-that file, which dev/bench/batch_order writes, from shards of 2-byte tokens or a text's bytes; steps, batch and length are
-its, too. --log then gets a line {"step", "loss", "grad_norm"} for each step and {"step", "val_loss"} for each validation.
+--weights begins with the weights of model.safetensors there. --batches trains on the sequences and at the learning
+rates of that file, which dev/bench/batch_order writes, from shards of 2-byte tokens or a text's bytes; steps, batch and
+length are its, too. --log gets a line {"step", "loss", "grad_norm"} for each step, where the loss is the mean over the
+micro-batches, and {"step", "val_loss"} for each validation.
 """
 
 import argparse
@@ -92,7 +95,8 @@ def to_fp8(blocks: nn.Module) -> str:
 
 def causal_attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, _mask: None, **more) -> tuple[Tensor, None]:
     """Without a mask, whatever the version of transformers would build: the fast backends take none."""
-    out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=more.get("scaling"), enable_gqa=k.shape[1] != q.shape[1])
+    grouped = k.shape[1] != q.shape[1]
+    out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=more.get("scaling"), enable_gqa=grouped)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -113,7 +117,7 @@ def held_out_loss(model: nn.Module, batches: Batches) -> float:
 
 
 def fastest_attention(config: LlamaConfig, batch: int, seq_len: int) -> str:
-    """Of flash and cuDNN, timed alone on random numbers of the run's shape: forward and backward."""
+    """Returns the faster of flash and cuDNN, each timed alone on random numbers of the run's shape, both ways."""
     size = config.hidden_size // config.num_attention_heads
     q, k, v, dout = (torch.randn(batch, heads, seq_len, size, dtype=torch.bfloat16, device="cuda", requires_grad=True)
                      for heads in (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads,
@@ -129,12 +133,15 @@ def fastest_attention(config: LlamaConfig, batch: int, seq_len: int) -> str:
         torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    times = {}
+    times, failures = {}, []
     for name in ("flash", "cudnn"):
         try:
             times[name] = min(seconds(BACKENDS[name]) for _ in range(3))
         except RuntimeError as error:
-            print(f"attention: {name} does not run here: {str(error).splitlines()[0]}")
+            failures.append(f"attention: {name} does not run here: {(str(error).splitlines() or ['?'])[0]}")
+            print(failures[-1])
+    if not times:
+        raise SystemExit("--attention fastest: neither flash nor cudnn runs here\n" + "\n".join(failures))
     print("attention: " + ", ".join(f"{name} {50 * total:.3f} ms" for name, total in times.items()))
     return min(times, key=times.get)
 
@@ -145,17 +152,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="shorten or lengthen the model")
     parser.add_argument("--weights", type=Path, metavar="DIR", help="begin with the weights of its model.safetensors")
     parser.add_argument("--text", help="bytes to train on (none: random tokens)")
-    parser.add_argument("--batches", type=Path, metavar="FILE", help="train on the sequences that dev/bench/batch_order wrote")
+    parser.add_argument("--batches", type=Path, metavar="FILE",
+                        help="train on the sequences that dev/bench/batch_order wrote")
     parser.add_argument("--train-data", metavar="FILES", help="their data: shards, or a text")
     parser.add_argument("--val-data", metavar="FILES", help="held-out data (none: the last tenth of a text)")
     parser.add_argument("--val-every", type=int, default=0, metavar="N", help="steps between validations (0: none)")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write losses there, as JSON lines")
     parser.add_argument("--evaluate", action="store_true", help="measure the loss of all held-out bytes")
     parser.add_argument("--steps", type=int, default=200, help="with --batches at most its steps")
-    parser.add_argument("--batch", type=int, default=8, help="sequences of a micro-batch")
+    parser.add_argument("--batch", type=int, help="sequences of a micro-batch (8)")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")
-    parser.add_argument("--seq-len", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--seq-len", type=int, help="tokens of a sequence (256)")
+    parser.add_argument("--lr", type=float, help="the largest learning rate (3e-3)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--code", choices=("transformers", "torchtitan"), default="transformers", help="whose model")
@@ -176,13 +184,20 @@ def arguments() -> argparse.Namespace:
         parser.error("--attention, --weights: they are for Hugging Face's model")
     if bool(args.batches) != bool(args.train_data):
         parser.error("--batches and --train-data go together")
+    if args.val_data and not args.batches:
+        parser.error("--val-data: it is for --batches; a text's last tenth is held out")
+    for name, default in (("text", None), ("batch", 8), ("seq_len", 256), ("lr", 3e-3)):
+        if getattr(args, name) is None:
+            setattr(args, name, default)
+        elif args.batches:
+            parser.error(f"--{name.replace('_', '-')}: --batches has its own")
     if args.attention == "fastest" and (args.device, args.dtype) != ("cuda", "bf16"):
         parser.error("--attention fastest: it is for --device cuda --dtype bf16")
     return args
 
 
 class Weights:
-    """What the optimizer updates: the model's parameters, or their fp32 masters if the model computes in another type."""
+    """The optimizer updates these: the model's parameters, or their fp32 masters if it computes in another type."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.used = list(model.parameters())
@@ -249,7 +264,8 @@ def torchtitans(args: argparse.Namespace, config: LlamaConfig) -> nn.Module:
     rope = getattr(config, "rope_parameters", None) or {}
     shape = TransformerModelArgs(
         dim=config.hidden_size, n_layers=config.num_hidden_layers, n_heads=config.num_attention_heads,
-        n_kv_heads=config.num_key_value_heads, vocab_size=config.vocab_size, multiple_of=width, norm_eps=config.rms_norm_eps,
+        n_kv_heads=config.num_key_value_heads, vocab_size=config.vocab_size, multiple_of=width,
+        norm_eps=config.rms_norm_eps,
         rope_theta=rope.get("rope_theta", 1e4), max_seq_len=args.seq_len)
     with torch.device(args.device), torch.no_grad():
         model = Transformer(shape)
@@ -280,7 +296,7 @@ class Log:
             print(json.dumps(fields), file=self.file, flush=True)
 
     def add(self, step: int, loss: Tensor, norm: Tensor) -> None:
-        self.waiting.append((step, loss.detach(), norm))
+        self.waiting.append((step, loss, norm))
         if step % LOG_EVERY == 0 or step == self.steps:
             for number, *values in self.waiting:
                 last_loss, last_norm = (value.item() for value in values)
@@ -310,9 +326,11 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches) -> float
             started = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = batches.rates[step]
+        loss = torch.zeros((), device=args.device)  # the mean over the micro-batches
         for k in range(args.accumulate):
-            loss = loss_of(model, *batches.of_step(step))
-            (loss / args.accumulate).backward()
+            part = loss_of(model, *batches.of_step(step)) / args.accumulate
+            part.backward()
+            loss += part.detach()
             weights.take_gradients(first=k == 0)
         norm = torch.nn.utils.clip_grad_norm_(weights.masters, 1.0)
         optimizer.step()

@@ -1,5 +1,6 @@
 """The tables and the picture of dev/bench/show, of the results that are there."""
 
+import math
 import statistics
 
 from line_chart import Curve, line_chart
@@ -25,7 +26,7 @@ def share(value, base, form="+.2%"):
 
 
 def row(size, run, result, bf16):
-    """One line of the table; bf16: our result in bf16, of the same GPU, or None."""
+    """One line of the table. bf16: our result in bf16 on the same GPU, or None."""
     quarters = [size.quarter * i for i in range(1, 5)]
     if result is None:
         return f"| {run.title} | {NOT_YET} |" + " |" * (len(quarters) + 3)
@@ -55,7 +56,7 @@ def loss_table(size, results):
 
 
 def hash_table(results):
-    """Whether the run that was killed has the bits of the one that was left alone."""
+    """Compares the bits of the run that was killed with those of the one that was left alone."""
     alone, killed = results.get("bf16"), results.get("bf16-killed")
     lines = ["| bf16, SHA-256 of `export/model.safetensors` | |", "|---|---|",
              f"| left alone | {'`' + alone['sha256'] + '`' if alone else NOT_YET} |"]
@@ -69,7 +70,7 @@ def hash_table(results):
 
 
 def origins(results):
-    """Where each result comes from: a sentence for each machine and commit."""
+    """Names the source of each result: a phrase for each machine and commit."""
     groups = {}
     for name, result in results.items():
         key = result["device"], result["driver"], result["commit"], result["date"]
@@ -97,24 +98,23 @@ def tables(size, results):
 
 
 def draw(size, results):
-    """Two SVGs: of the smoothed training losses, and of their distances from ours in bf16 (None without that). The first
-    twentieth of the run, which is far above the rest, is left out."""
+    """Two SVGs, or None for each that has no curve: of the smoothed training losses, and of their distances from ours in bf16. The
+    first twentieth of the run, which is far above the rest, and losses that are not finite are left out."""
     points = {}
     for name, result in results.items():
         shown = smoothed(size, result)[:: max(1, size.steps // 400)]
-        points[name] = {step: loss for step, loss in shown if step >= size.steps // 20}
+        points[name] = {step: loss for step, loss in shown if step >= size.steps // 20 and math.isfinite(loss)}
     bf16 = points.get("bf16")
     losses, distances = [], []
     for color, run in enumerate(RUNS):
-        if run.name not in points or run.killed:
+        if not points.get(run.name) or run.killed:
             continue
         steps, values = zip(*points[run.name].items())
         losses.append(Curve(run.name, steps, values, color, dashed=run.pytorch))
         if bf16 and run.name != "bf16":
-            percent = [100 * (value / bf16[step] - 1) for step, value in points[run.name].items()]
-            distances.append(Curve(run.name, steps, percent, color, dashed=run.pytorch))
+            percent = {step: 100 * (value / bf16[step] - 1) for step, value in points[run.name].items() if step in bf16}
+            distances.append(Curve(run.name, [*percent], [*percent.values()], color, dashed=run.pytorch))
     of = "a narrow model, a rehearsal" if size.small else f"135M parameters, means over {size.steps // 40} steps"
-    first = line_chart(f"Training loss of {of}", "step", "nats a token", losses)
-    if not distances:
-        return first, None
-    return first, line_chart(f"Training loss against ours in bf16, of {of}", "step", "percent above it", distances)
+    against = f"Training loss against ours in bf16, of {of}"
+    return (line_chart(f"Training loss of {of}", "step", "nats a token", losses) if losses else None,
+            line_chart(against, "step", "percent above it", distances) if distances else None)

@@ -1,6 +1,8 @@
-"""Runs train_llama for scripts: to its end, until its time is over, or killed halfway and resumed; and tells what its bits
-depend on."""
+"""Runs train_llama for scripts: to its end, until its time is over, or killed halfway and resumed. Tells what its bits depend
+on, and the commit: in a copy of the tree without .git the environment variable LLMC_COMMIT names it.
+"""
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -21,10 +23,21 @@ import gpu  # noqa: E402  (scripts/gpu_check/gpu.py: the GPU that nvidia-smi nam
 
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of <sys/prctl.h>: the signal that a child gets when its parent dies
 LAST_WORDS = 15  # seconds that a run has to end well when its time is over
+HURRY, AT_ONCE = 1, 3  # seconds, if this script is asked to end (gpu_check kills it after 5): until the second signal, and after
 
 
 class Failed(Exception):
     """A command did not end as it must; the message has its last lines."""
+
+
+class TimeOver(Failed):
+    """A command needed more time than it was given."""
+
+
+def heed_signals():
+    """SIGTERM and SIGHUP end this script as Ctrl-C does: by an exception, so that it ends what it started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def words_of(options):
@@ -32,10 +45,16 @@ def words_of(options):
     return [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
 
 
-def spell(command):
-    """The command as a line to type in the root of the repository."""
-    quoted = (f"'{word}'" if re.search(r"[*? ]", word) else word for word in map(str, command))
-    return " ".join(quoted).replace(f"{ROOT}/", "")
+def spell(command, **variables):
+    """The command as a line to type in the root of the repository, with these variables of the environment."""
+    words = [*(f"{name}={value}" for name, value in variables.items()), *map(str, command)]
+    return " ".join(f"'{word}'" if re.search(r"[*? ]", word) else word for word in words).replace(f"{ROOT}/", "")
+
+
+def prepare_child():
+    """Lets a child end when this script is killed, and heed SIGINT, also if a shell started this script in the background."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start(command, log, **variables):
@@ -44,46 +63,72 @@ def start(command, log, **variables):
     environment = dict(os.environ, NO_COLOR="1", PYTHONUNBUFFERED="1", **texts)
     try:
         return subprocess.Popen([str(word) for word in command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
-                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                                preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
+                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=prepare_child)
     except OSError as error:
         raise Failed(f"{command[0]}: {error.strerror}") from None
 
 
-def end(process):
-    """Asks a process and all that it started to end, and kills what has not after LAST_WORDS seconds."""
-    for number, seconds in ((signal.SIGTERM, LAST_WORDS), (signal.SIGKILL, None)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(seconds)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            pass
+def signal_group(process, number):
+    """Sends a signal to a process and to all of its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def end(processes, patience=LAST_WORDS):
+    """Asks processes to end. After `patience` seconds SIGINT asks again: then scripts/run ends mpirun, which takes 2 s to end its
+    ranks. Kills what is left."""
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGINT, AT_ONCE), (signal.SIGKILL, 5)):
+        running = [process for process in processes if process.poll() is None]
+        over = time.monotonic() + seconds
+        for process in running:
+            signal_group(process, number)
+        while time.monotonic() < over and any([process.poll() is None for process in running]):
+            time.sleep(0.01)
 
 
 def finish(processes, log, limit, stops=False, watch=None):
-    """Waits until all have ended, at most `limit` seconds. Raises Failed if one fails or if the time is over; with `stops` the
-    end of the time is no failure. `watch` is called every few seconds."""
-    began = looked = time.monotonic()
-    over = False
+    """Waits until all have ended, at most `limit` seconds. Raises Failed if one fails, and TimeOver if the time is over; with
+    `stops` they are asked to end before that, and must do so well. `watch` is called all the time."""
+    latest = time.monotonic() + limit - LAST_WORDS * stops
     try:
-        while not over and any(process.poll() is None for process in processes):
-            over = time.monotonic() - began > limit - LAST_WORDS * stops
-            if any(process.returncode for process in processes):
-                time.sleep(2)  # the others notice
+        while True:
+            codes = [process.poll() for process in processes]
+            if any(codes) or None not in codes or time.monotonic() > latest:
                 break
-            if watch and time.monotonic() - looked > 5:
-                looked = time.monotonic()
+            if watch:
                 watch()
             time.sleep(0.01)
+        if any(codes):
+            time.sleep(2)  # the others notice
+        end(processes)
+    except BaseException:
+        end(processes, HURRY)
+        raise
+    if None in codes and not any(codes) and not stops:
+        raise TimeOver(f"not done after {limit:.0f} s\n{tail(log)}")
+    failures = [code for code in [*codes, *(process.returncode for process in processes)] if code]
+    if failures:
+        raise Failed(f"exit code {failures[0]}\n{tail(log)}")
+
+
+def kill_when(done, command, log, limit, watch=None, **variables):
+    """Runs a command and kills it (SIGKILL) when done() is true. Returns whether it was killed; False: it ended by itself before.
+    Raises Failed and TimeOver as finish()."""
+    over = time.monotonic() + limit
+    process = start(command, log, **variables)
+    try:
+        while process.poll() is None and not done():
+            if time.monotonic() > over:
+                raise TimeOver(f"not as far as it must be after {limit:.0f} s\n{tail(log)}")
+            if watch:
+                watch()
+            time.sleep(0.002)
     finally:
-        for process in processes:
-            if process.poll() is None:
-                end(process)
-    codes = [process.returncode for process in processes]
-    if over and not stops:
-        raise Failed(f"not done after {limit:.0f} s\n{tail(log)}")
-    if any(codes) and not over:
-        raise Failed(f"exit code {next(code for code in codes if code)}\n{tail(log)}")
+        signal_group(process, signal.SIGKILL)
+        process.wait()
+    if process.returncode not in (0, -signal.SIGKILL):
+        raise Failed(f"exit code {process.returncode}\n{tail(log)}")
+    return process.returncode != 0
 
 
 def tail(log):
@@ -91,10 +136,14 @@ def tail(log):
 
 
 def lines_of(folder):
-    """The objects of a run's train.jsonl; a last line that is not whole is left out."""
+    """The objects of a run's train.jsonl; a last line that is not whole is left out. The strings "nan", "inf" and "-inf", which
+    stand for numbers that JSON does not have, are numbers here."""
+    def numbers(pairs):
+        return {name: float(value) if value in ("nan", "inf", "-inf") else value for name, value in pairs}
+
     path = Path(folder, "train.jsonl")
     text = path.read_text() if path.is_file() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [json.loads(line, object_pairs_hook=numbers) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def reached_by(folder):
@@ -110,24 +159,14 @@ def kill_and_resume(command, out, steps, log, limit, watch=None, **variables):
     # The training waits for its save: so all of the second half is left when the checkpoint is whole.
     command = [*command, "--checkpoint-every", half, "--checkpoint-async", "off", "--out", out]
     over = time.monotonic() + limit
-    for _ in range(3):  # it may be done before this script looks
+    for _ in range(3):  # it may have saved another one, or be done, before this script looks
         shutil.rmtree(out, ignore_errors=True)
-        process = start(command, log, **variables)
-        while process.poll() is None and not (whole.is_dir() and reached_by(out) > half) and time.monotonic() < over:
-            time.sleep(0.002)
-        alive = process.poll() is None
-        process.kill()
-        process.wait()
+        killed = kill_when(lambda: whole.is_dir() and reached_by(out) > half, command, log, limit, watch, **variables)
         reached = reached_by(out)
-        if alive and half < reached < steps:
+        if killed and list(out.glob("checkpoints/step-????????")) == [whole]:
             finish([start([*command, "--resume", "auto"], log, **variables)], log, over - time.monotonic(), watch=watch)
             return reached
-        if alive and reached <= half:
-            raise Failed(f"it was at step {reached} of {steps} after {limit:.0f} s\n{tail(log)}")
-        if not alive and process.returncode != 0:
-            raise Failed(f"exit code {process.returncode}\n{tail(log)}")
-    raise Failed(f"the run was at step {reached} of {steps} before it could be killed: its checkpoint of step {half} was late\n"
-                 "  take more steps")
+    raise Failed(f"the run was at step {reached} of {steps} before it could be killed\n  take more steps")
 
 
 def sha256(path):
@@ -139,9 +178,13 @@ def sha256(path):
 
 
 def commit():
-    """Of this tree, with "-dirty" if files differ from it; "unknown" of a copy without git's folder."""
-    said = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, capture_output=True, text=True)
-    return said.stdout.strip() or "unknown"
+    """Returns LLMC_COMMIT if it is set, else what git says of this tree, with "-dirty" if files differ; else "unknown"."""
+    try:
+        said = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, capture_output=True,
+                              text=True).stdout
+    except OSError:
+        said = ""  # no git
+    return os.environ.get("LLMC_COMMIT") or said.strip() or "unknown"
 
 
 def libraries(program):
@@ -159,7 +202,8 @@ def openblas_core(path):
 
 
 def bits_depend_on(program, banner):
-    """What the bits of a training depend on beside its options and data: {what: value}. `banner` is what the run printed."""
+    """Returns what the bits of a training depend on, apart from its options and data: {what: value}. `banner` is what the run
+    printed."""
     facts = {"commit": commit()}
     flags = program.parent / "flags"
     if flags.is_file():
