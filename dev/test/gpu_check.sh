@@ -60,8 +60,8 @@ program dev/bench/attention "for shape in 'forward, head size 128, T = 8192' 'ba
   echo \"\$shape: 420 TFLOP/s; limit 400, goal 660, predicted 566: the limit\"
 done"
 echo "" >dev/bench/memory_policies
-# As dev/bench/show run NAME [--small] --program P --folder F; the weights after a kill have the hash in $scratch/after_kill.
-program dev/bench/show 'out=${*: -1}; if [[ $* == *--small* ]]; then out+=/small; fi; mkdir -p "$out/results/$2"
+# As dev/bench/show run NAME [--small] … --folder F …; the weights after a kill have the hash in $scratch/after_kill.
+program dev/bench/show 'out="$*" out=${out#*--folder } out=${out%% *}; if [[ $* == *--small* ]]; then out+=/small; fi; mkdir -p "$out/results/$2"
 hash=aa; if [ "$2" = bf16-killed ]; then hash=$(cat '"$scratch"'/after_kill); fi
 echo "{\"tokens_per_s\": 250000.5, \"sha256\": \"$hash\"}" >"$out/results/$2/result.json"
 echo "{\"step\":2000,\"val_loss\":3.25}" >"$out/results/$2/train.jsonl"'
@@ -148,12 +148,16 @@ mkdir -p build/show/data && touch build/show/data/order.safetensors
 echo bb >"$scratch/after_kill"
 calls show
 is show/fp8-gather ok
-page "  bf16, 135M, tokens/s +2\.5e\+05"
+page "  bf16, real text, tokens/s +2\.5e\+05"
 is show/bf16-killed failed
 page "the weights have the hash bb after a kill, and aa of the run that was left alone"
 echo aa >"$scratch/after_kill"
 calls show/bf16-killed
 is show/bf16-killed ok
+echo '{"tokens_per_s": 1, "sha256": "aa", "commit": "another"}' >build/show/results/bf16/result.json
+calls show/bf16-killed
+is show/bf16-killed skipped
+page "the run that is left alone .show/bf16. has no result of this GPU, driver and commit to compare with: show/bf16-killed"
 check "  the tar has the results, a folder each" eval 'tar -tf $out/gpu_check.tar | grep -q "^kept/show/fp8-gather/result.json"'
 tar -xf $out/gpu_check.tar -C "$scratch" kept/peers.tsv
 check "  dev/bench/peers --take reads the rates in the tar" dev/bench/peers --take "$scratch/kept/peers.tsv"
