@@ -288,6 +288,12 @@ else
 COMPILE_cpp = $(CXX) $(COMMON) $(HOST) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -fno-math-errno -fno-trapping-math \
   -Wno-unknown-pragmas
 COMPILE_cu = $(COMPILE_cpp) -x c++
+# The instructions that CPU_ARCH lets the compiler use, by their macros. This one file does without them: it looks whether
+# the processor has them.
+CPU_FEATURES := $(shell $(CXX) $(if $(CPU_ARCH),-march=$(CPU_ARCH)) -dM -E -x c++ /dev/null | grep -oE '__(SSE|SSSE|AVX|FMA|BMI|POPCNT|XOP|GFNI|VPCL)[A-Z0-9_]*__')
+PROCESSOR := $B/obj/llmc/base/processor.cpp.o
+$(PROCESSOR): private override CPU_ARCH :=
+$(PROCESSOR): private CPPFLAGS += -DLLMC_CPU_FEATURES='"$(CPU_FEATURES)"'
 # Files that are optimized alike read the standard library from what was compiled once (llmc/base/standard.h). To
 # g++ the strings' memcpy overlaps under more names then.
 PRECOMPILED := $(if $(filter gcc,$(COMPILER)),$B/standard)

@@ -17,6 +17,7 @@
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
+#include "llmc/base/processor.h"
 #include "llmc/comm/mpi_check.h"
 
 namespace {
@@ -303,6 +304,7 @@ Ranks::Ranks(Ranks&&) noexcept = default;
 Ranks& Ranks::operator=(Ranks&&) noexcept = default;
 
 Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
+  require_processor();
   Ranks ranks;
   const Launcher* deaf = nullptr;  // a launcher that told the number of ranks, but no way to reach them
   for (const Launcher& launcher : kLaunchers) {
