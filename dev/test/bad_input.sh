@@ -49,6 +49,16 @@ with open(sys.argv[1], "r+b") as file:
     file.seek(8 + length + end - 12)  # of the fp32 numbers the third last: a row of the last rank's
     file.write(struct.pack("<f", float("nan")))
 END
+of_good escapes : && python3 - escapes/model.safetensors <<'END'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as file:
+    (length,) = struct.unpack("<Q", file.read(8))
+    header, data = json.loads(file.read(length)), file.read()
+    header["\x1b]0;title\x07\x1b[2J"] = {"dtype": "F32", "shape": [1], "data_offsets": [len(data), len(data) + 4]}
+    text = json.dumps(header).encode()
+    file.seek(0)
+    file.write(struct.pack("<Q", len(text)) + text + data + bytes(4))
+END
 cp good/export/model.safetensors lonely.safetensors
 sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 check "a model of 300 tokens" trains --model large.json "${small[@]:2}" --train-data good.bin --out large
@@ -124,6 +134,8 @@ refusals() { # RANKS: of the cases on standard input
   done
 }
 refusals 1 <cases
+refused "a name with a terminal's escape sequences" "the model has no place for tensor" "$train" "${short[@]}" --model escapes
+check "  which do not reach the terminal" not grep -q $'\x1b' "$scratch/refused"
 head -c 200 text.txt >short.txt
 refused "1: a text whose last tenth is too short" "20 tokens, too few for a sequence of 64" "$train" --steps 1 --train-data short.txt --seq-len 64
 refusals 2 < <(some_of "$([ "${OPTIONS:-}" = every ] || echo 12)" <cases)

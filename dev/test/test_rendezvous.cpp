@@ -3,6 +3,7 @@
 // user has asked for it
 #include "llmc/comm/rendezvous.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -59,6 +60,21 @@ TEST_CASE("all ranks get the words of all, whoever comes first, and leave no fil
     CHECK(folder.count() == 0);
   }
   CHECK(rendezvous(folder / "meet", 0, 1, "", 30) == std::vector<std::string>{""});
+}
+
+TEST_CASE("nobody else can read what ranks tell each other") {
+  const TemporaryFolder folder;
+  const mode_t before = umask(022);
+  const std::string call = folder / "meet";
+  std::thread waits([&] {  // for a rank that comes when the file was looked at
+    CHECK(rendezvous(call, 0, 2, "secret", 30).size() == 2);
+  });
+  struct stat status = {};
+  while (stat(call.c_str(), &status) != 0) sleep_ms(1);
+  CHECK((status.st_mode & 07777) == 0600);
+  CHECK(rendezvous(call, 1, 2, "secret", 30).size() == 2);
+  waits.join();
+  umask(before);
 }
 
 TEST_CASE("what an earlier run left is not taken for this one's") {

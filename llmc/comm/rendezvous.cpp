@@ -1,5 +1,7 @@
 #include "llmc/comm/rendezvous.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -52,7 +54,8 @@ std::vector<std::string> read_words(const std::string& path) {
 
 void write_whole(const std::string& path, const std::string& text) {
   const std::string beside = path + "." + random_number();
-  FILE* file = fopen(beside.c_str(), "w");
+  const int descriptor = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // it holds a secret
+  FILE* file = descriptor < 0 ? nullptr : fdopen(descriptor, "w");
   REQUIRE(file, "rendezvous: cannot write %s: %s\n  --rendezvous names a file in a directory that all ranks share",
           beside.c_str(), strerror(errno));
   const bool written = fputs(text.c_str(), file) >= 0;

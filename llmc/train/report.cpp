@@ -47,6 +47,7 @@ void Console::end_line() {
   fflush(stdout);
 }
 
+// The console's own colors pass; what others wrote is made printable first.
 void Console::print(FILE* file, const std::string& text) {
   if (!is_leader_) return;
   end_line();
@@ -54,20 +55,27 @@ void Console::print(FILE* file, const std::string& text) {
   fflush(file);
 }
 
+namespace {
+// Names in files of strangers may have any bytes.
+std::string safe(const std::string& text) { return PrintableText().take(text); }
+}  // namespace
+
 void Console::line(const std::string& text) {
-  if (!quiet_) print(stdout, text);
+  if (!quiet_) print(stdout, safe(text));
 }
 
 void Console::item(const char* name, const std::string& text) {
   std::string indented;
-  for (char c : text) indented += c == '\n' ? std::string("\n             ") : std::string(1, c);
-  line(format(terminal_ ? "  \033[2m%-10s\033[0m %s" : "  %-10s %s", name, indented.c_str()));
+  for (char c : safe(text)) indented += c == '\n' ? std::string("\n             ") : std::string(1, c);
+  if (!quiet_) print(stdout, format(terminal_ ? "  \033[2m%-10s\033[0m %s" : "  %-10s %s", name, indented.c_str()));
 }
 
-void Console::heading(const std::string& text) { line(terminal_ ? "\033[1m" + text + "\033[0m" : text); }
-void Console::result(const std::string& text) { print(stdout, text); }
+void Console::heading(const std::string& text) {
+  if (!quiet_) print(stdout, terminal_ ? "\033[1m" + safe(text) + "\033[0m" : safe(text));
+}
+void Console::result(const std::string& text) { print(stdout, safe(text)); }
 void Console::warning(const std::string& text) {
-  print(quiet_ ? stderr : stdout, (terminal_ ? "\033[33mwarning:\033[0m " : "warning: ") + text);
+  print(quiet_ ? stderr : stdout, (terminal_ ? "\033[33mwarning:\033[0m " : "warning: ") + safe(text));
 }
 
 void Console::piece(const std::string& text) {

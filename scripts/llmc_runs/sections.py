@@ -136,7 +136,7 @@ def memory(pages):
         pieces = "".join(f'<i style="{shade[part]};width:{100 * plan[part] / largest:.3f}%" '
                          f'title="{escape(part)}: {human_bytes(plan[part])}"></i>' for part in parts if part in plan)
         bars += f'<div class="plan">{name}<div class="bar">{pieces}</div></div>'
-    rows = [[f'<span class="part" style="{shade[part]}">{escape(part)}</span>' if part in shade else f"<b>{part}</b>"] +
+    rows = [[f'<span class="part" style="{shade[part]}">{escape(part)}</span>' if part in shade else f"<b>{escape(part)}</b>"] +
             [human_bytes(plan[part]) if part in plan else "–" for plan in plans]
             for part in parts + [name for name in names if name not in parts]]
     return bars + table(["planned for", *run_names(pages)], rows, "numbers")
