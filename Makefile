@@ -1,5 +1,6 @@
 ## make                 build train_llama and test_llama, for a GPU if nvcc and one are here, else for the CPU
 ## make DEVICE=cpu      ... for the CPU;  make DEVICE=cuda ARCH=90a  ... for a GPU, also where none is
+## make train_llama     build this program alone; or test_llama
 ## make doctor          what was found where, what it means, what to do about the rest
 ## make quickstart      all that a bare machine needs: install, build, train a small model, print a sample
 ## make test [T=rope]   build and run the tests on the CPU backend, all or those whose name contains T
@@ -324,8 +325,11 @@ $(call remember,$B/programs,$(PROGRAMS) $(call program_of,$(DEV_SOURCES)))
 remove_old = { $(if $(filter llmc/%,$<),xargs rm -f <$B/programs,rm -f $(call program_of,$<)); exit 1; }
 
 programs: $(PROGRAMS) $(LIBRARY)
-all: programs
-	@$(if $(SANITIZE)$(EMULATOR),,$(foreach p,$(PROGRAMS),ln -sfn $p $(notdir $p);))
+all: programs $(notdir $(PROGRAMS))
+# train_llama and test_llama here are links to this build's.
+.PHONY: $(notdir $(PROGRAMS))
+$(notdir $(PROGRAMS)): %: $B/%
+	@$(if $(SANITIZE)$(EMULATOR),,ln -sfn $< $@)
 kernels: $(call program_of,$(KERNEL_SOURCES) $(BENCH_SOURCES))
 tests: $(call program_of,$(TEST_SOURCES) $(SCRIPTED_SOURCES))
 softgpu-programs: programs $(KERNELS:%=$B/kernels/%) $(SOFTGPU_TESTS)

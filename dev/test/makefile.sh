@@ -78,6 +78,14 @@ rm llmc/kernels/other.cu
 compiles ""
 prints 0 grep -c other build/cpu/libllmc.a
 
+echo 'int answer() { return 44; }' >llmc/base/answer.cpp
+compiles "llmc/base/answer.cpp" train_llama
+prints "cpu 44" ./train_llama
+compiles "" test_llama
+prints "cpu 44" ./test_llama
+echo 'int answer() { return 43; }' >llmc/base/answer.cpp
+makes 0
+
 echo "-- what is broken leaves no program behind that holds the older code, and no other goes"
 makes 0 all kernels tests
 good=$(<llmc/kernels/twice.cu)
