@@ -289,9 +289,23 @@ TEST_CASE("kinds of RoPE") {
   // transformers 5.23 computes 0.9167912505 of these.
   CHECK(rope(R"({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.2})").attention_factor ==
         doctest::Approx(0.9167912505).epsilon(1e-9));
-  // The older name wins if both are there.
+  // As in transformers null is false, and a missing key is true.
+  CHECK(!rope(R"({"rope_type": "yarn", "factor": 4.0, "truncate": null})").truncate);
+  CHECK(!rope(R"({"rope_type": "yarn", "factor": 4.0, "truncate": false})").truncate);
+  // The older name wins if both are there, but for one without a key.
+  Json empty = with(newest(), "rope_scaling", Json::object());
+  CHECK(ModelConfig::from_json(empty, "test").rope.type == RopeType::llama3);
   Json both = with(newest(), "rope_scaling", Json::parse(R"({"type": "linear", "factor": 2.0})", "rope"));
   CHECK(ModelConfig::from_json(both, "test").rope.type == RopeType::linear);
+}
+
+TEST_CASE("classes that are no causal language model are refused by name") {
+  for (const char* name : {"LlamaForSequenceClassification", "Qwen2ForTokenClassification", "LlamaModel"})
+    says(refusal(with(newest(), "architectures", Json::array().push_back(name))), name);
+  CHECK(
+      ModelConfig::from_json(with(newest(), "architectures", Json::array().push_back("LlamaForCausalLM")), "test").L ==
+      2);
+  CHECK(ModelConfig::from_json(with(newest(), "architectures", Json()), "test").L == 2);
 }
 
 TEST_CASE("pad_token_id is kept") {

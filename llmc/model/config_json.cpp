@@ -39,8 +39,9 @@ double read_attention_factor(const Json& rope, double factor) {
 RopeScaling read_rope(const Json& json, int max_positions) {
   RopeScaling rope;
   rope.theta = json.get_double("rope_theta", rope.theta);
-  // Hugging Face prefers the older name if both are there.
-  const char* const name = has(json, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+  // Hugging Face prefers the older name if both are there, but for one without a key.
+  const bool older = has(json, "rope_scaling") && json.at("rope_scaling").size() > 0;
+  const char* const name = older ? "rope_scaling" : "rope_parameters";
   if (!has(json, name)) return rope;
   const Json& parameters = json.at(name);
   rope.theta = parameters.get_double("rope_theta", rope.theta);
@@ -64,7 +65,8 @@ RopeScaling read_rope(const Json& json, int max_positions) {
   if (has(parameters, "beta_fast")) rope.beta_fast = parameters.get_double("beta_fast");
   if (has(parameters, "beta_slow")) rope.beta_slow = parameters.get_double("beta_slow");
   rope.attention_factor = read_attention_factor(parameters, rope.factor);
-  rope.truncate = parameters.get_bool("truncate", true);
+  const bool null = parameters.contains("truncate") && !has(parameters, "truncate");  // as false, in transformers
+  rope.truncate = !null && parameters.get_bool("truncate", true);
   return rope;
 }
 
@@ -145,6 +147,22 @@ std::vector<int> read_tokens(const Json& json) {
   return tokens;
 }
 
+namespace {
+
+// Other classes have another head, or none: their weights are no causal language model's.
+void require_language_model(const Json& json) {
+  if (!has(json, "architectures")) return;
+  for (const Json& architecture : json.at("architectures").elements()) {
+    const std::string name = architecture.as_string();
+    REQUIRE(name.ends_with("ForCausalLM"),
+            "%s: architectures names %s, which is no causal language model\n  expected a class ForCausalLM; if the "
+            "weights are one's, write its name there",
+            json.where().c_str(), name.c_str());
+  }
+}
+
+}  // namespace
+
 ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
   std::string type = json.get_string("model_type", "llama");
   if (type == "mistral" && has(json, "layer_types")) type = "ministral";  // transformers, too, takes that class then
@@ -156,6 +174,7 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
   REQUIRE(config.family, "%s: model_type \"%s\" is not computed here\n  expected one of: %s", json.where().c_str(),
           type.c_str(), known.c_str());
   const Family& family = *config.family;
+  require_language_model(json);
   config.C = read_size(json, "hidden_size", 0);
   config.L = read_size(json, "num_hidden_layers", 0);
   config.NH = read_size(json, "num_attention_heads", 0);

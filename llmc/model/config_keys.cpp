@@ -52,7 +52,7 @@ constexpr ConfigKey kKeys[] = {
     {"use_sliding_window", Use::used, "", "qwen2 qwen3"},
     {"max_window_layers", Use::used, "", "qwen2 qwen3"},
 
-    {"architectures", Use::harmless, "names a class; the tensors are checked one by one"},
+    {"architectures", Use::used},
     {"pretraining_tp", Use::harmless, "cuts products into parts, which are added"},
     {"is_llama_config", Use::harmless, "says what model_type says"},
     {"max_sequence_length", Use::harmless, "an older name of max_position_embeddings, which nothing reads"},
