@@ -1,5 +1,5 @@
-// Ends the program if this processor lacks instructions that the compiler was allowed to use (-march), before any of them
-// is executed. Without this a program that was built on another machine ends by SIGILL.
+// Ends the program if this processor lacks instructions that the compiler was allowed to use (-march), before any of
+// them is executed. Without this a program that was built on another machine ends by SIGILL.
 #pragma once
 
 // Called by Ranks::start. The check itself runs before main() and before all global objects; this call makes the linker
