@@ -8,9 +8,10 @@
 // Trains on --train-data or random tokens: N steps that are not counted (10), then --steps of them (20), then one that
 // is recorded. --fit shortens the model to as many layers as fit. --brief prints the rate alone: it measures no limits,
 // records no step, and the steps that are not counted have one micro-batch and take 10 s of a GPU together, so that a
-// step of half a million tokens is timed in little more than its own time. On several ranks under mpirun too. --predict
-// executes nothing: it replays the step of a --gpu that is not here (of --nodes, else of one) at named rates, a model.
-// --flops prints the FLOPs of a token of --model at --seq-len, and ends.
+// step of half a million tokens is timed in little more than its own time; it is for one rank, since each would end
+// these steps at a time of its own. On several ranks under mpirun otherwise. --predict executes nothing: it replays the
+// step of a --gpu that is not here (of --nodes, else of one) at named rates, a model. --flops prints the FLOPs of a
+// token of --model at --seq-len, and ends.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -61,7 +62,7 @@ int steps_of(const std::string& text) {
   return steps;
 }
 
-Arguments arguments_of(int argc, char** argv) {
+Arguments arguments_of(int argc, char** argv, int ranks) {
   Arguments a;
   std::vector<std::string> others;
   for (int i = 1; i < argc; ++i) {
@@ -83,6 +84,8 @@ Arguments arguments_of(int argc, char** argv) {
   REQUIRE(a.predict || a.options.nodes == 0, "--nodes: with --predict only");
   REQUIRE(!a.predict || (!a.brief && !a.options.tune_products), "--brief, --tune-products: not with --predict");
   REQUIRE(!a.brief || a.options.trace.empty(), "--trace: not with --brief, which records no step");
+  REQUIRE(!a.brief || ranks == 1, "--brief on %d ranks: each would end its warm-up at another step\n  leave it away",
+          ranks);
   if (is_auto(a.options.steps)) a.options.steps = 20;
   return a;
 }
@@ -327,7 +330,7 @@ int main(int argc, char** argv) {
   Ranks ranks;
   try {
     ranks = Ranks::start(&argc, &argv);
-    const Arguments arguments = arguments_of(argc, argv);
+    const Arguments arguments = arguments_of(argc, argv, ranks.size);
     if (arguments.flops) print_flops(arguments.options);
     else if (arguments.predict) predict(arguments);
     else run(arguments, ranks);

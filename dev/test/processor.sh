@@ -7,10 +7,6 @@ set -euo pipefail
 source "$(dirname "$0")/lib.bash"
 cd "$root"
 
-if [ "$(uname -m)" != x86_64 ]; then
-  check "other processors have one instruction set: nothing to look at" true
-  exit
-fi
 cat >"$scratch/main.cpp" <<'END'
 #include <cstdio>
 #include "llmc/base/processor.h"
@@ -29,6 +25,10 @@ built_for() {
 built_for "__SSE__ __SSE2__"
 check "a program for this processor runs" exits 0 "$scratch/program"
 check "  to its main" said "main was reached"
+if [ "$(uname -m)" != x86_64 ]; then # they have one set of instructions
+  echo "$checks checks passed"
+  exit
+fi
 built_for "__SSE2__ __AVX5124FMAPS__" # Xeon Phi of 2017 alone has them
 check "one for another ends with code 1" exits 1 "$scratch/program"
 check "  says what is missing" said "instructions that this one lacks: avx5124fmaps"
