@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     ranks = Ranks::start(&argc, &argv);
     code = follow_options(argc, argv, ranks);
   } catch (const std::exception& error) {
-    end_all_ranks(ranks, error, exit_code(error));
+    end_all_ranks(ranks, error);
   }
   ranks.finish();
   return code;
@@ -81,7 +81,7 @@ int follow_options(int argc, char** argv, Ranks& ranks) {
     REQUIRE(options.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
             (long long)options.nodes);
     Console console(true);
-    return simulate(options, console) ? 0 : DoesNotFit::kExitCode;
+    return simulate(options, console) ? 0 : int(ExitCode::does_not_fit);
   }
   return run(command_line, options, ranks, resume ? &*resume : nullptr);
 }
@@ -129,7 +129,7 @@ int run(const Options& command_line, const Options& requested, Ranks& ranks, con
   } catch (const std::exception& error) {
     setup.console.end_line();
     loop.give_up();
-    end_all_ranks(ranks, error, exit_code(error));  // before the destructor of `loop` waits for a save
+    end_all_ranks(ranks, error);  // before the destructor of `loop` waits for a save
   }
 }
 
@@ -150,7 +150,7 @@ int report_plan(Setup& setup, const MemoryPlan& plan) {
   setup.console.result(setup.planner->verdict(plan));
   Stream stream(setup.device, "verdict");
   const bool fits = sum_number(*setup.communicator, stream, !setup.planner->fits(plan)) == 0;
-  return fits ? 0 : DoesNotFit::kExitCode;
+  return fits ? 0 : int(ExitCode::does_not_fit);
 }
 
 // The CPU's kernels are tested where they are built; on a GPU the driver and the libraries are this machine's.

@@ -3,7 +3,7 @@
 //   REQUIRE(NH % NKV == 0, "query heads %d are not a multiple of key/value heads %d", NH, NKV);
 //   fail("shard %s: wrong magic %d\n  expected 20240520: is this a .bin file?", path, magic);
 //
-// Both throw `Error`. main() catches it, prints it once with the rank, and ends every rank with a nonzero exit code.
+// Both throw `Error`. main() catches it, prints it once with the rank, and ends every rank with its exit code.
 #pragma once
 
 #include <cstdarg>
@@ -11,9 +11,18 @@
 #include <stdexcept>
 #include <string>
 
+#include "llmc/base/exit_code.h"
+
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& text, ExitCode code = ExitCode::wrong_input)
+      : std::runtime_error(text), exit_code(code) {}
+  ExitCode exit_code;  // with which the program ends
 };
+
+inline ExitCode exit_code_of(const std::exception& error) {
+  const auto* own = dynamic_cast<const Error*>(&error);
+  return own ? own->exit_code : ExitCode::wrong_input;
+}
 
 // Returns the text that printf would print.
 inline std::string format_list(const char* pattern, va_list args) {

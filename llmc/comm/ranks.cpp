@@ -230,7 +230,8 @@ class Ranks::Session {
       if (const std::vector<int>& from = by_text[message]; from[0] == rank)
         all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, ranks.size)) + ": " + message;
     print_error(all);
-    const Deadline in_any_case(kPatience, "", code);  // the abort of some MPIs runs the exit handlers, which may hang
+    // The abort of some MPIs runs the exit handlers, which may hang.
+    const Deadline in_any_case(kPatience, "", ExitCode(code));
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
   }
@@ -342,17 +343,18 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
 
 void Ranks::finish() noexcept { session_.reset(); }
 
-void end_all_ranks(Ranks& ranks, const std::exception& error, int code) {
+void end_all_ranks(Ranks& ranks, const std::exception& error) {
+  const ExitCode code = exit_code_of(error);
   fflush(stdout);
 #if LLMC_MPI
-  if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what(), code);
+  if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what(), int(code));
 #endif
   end_now((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what(), code);
 }
 
-void end_now(const std::string& error, int code) {
+void end_now(const std::string& error, ExitCode code) {
   if (!error.empty()) print_error(error);
-  _exit(code);
+  _exit(int(code));
 }
 
 struct Deadline::State {
@@ -361,7 +363,7 @@ struct Deadline::State {
   bool met = false;
 };
 
-Deadline::Deadline(double seconds, std::string error, int code) : state_(std::make_shared<State>()) {
+Deadline::Deadline(double seconds, std::string error, ExitCode code) : state_(std::make_shared<State>()) {
   std::thread([state = state_, seconds, error = std::move(error), code] {
     std::unique_lock lock(state->mutex);
     if (!state->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state->met; }))

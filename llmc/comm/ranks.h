@@ -21,24 +21,26 @@
 #include <string>
 #include <vector>
 
+#include "llmc/base/exit_code.h"
+
 struct Ranks;
 
-// Prints the error to stderr and ends this rank and all others with this exit code. If MPI connects the ranks, an error
+// Prints the error to stderr and ends this rank and all others with its exit code. If MPI connects the ranks, an error
 // that several ranks have (for example a wrong option) is printed once, by the lowest of them, with the list of those
 // ranks. Ranks without MPI each print their own error, and their launcher ends the others.
 //
 // No destructor and no exit handler runs after this, because those of a failed CUDA, NCCL or MPI may wait forever.
-[[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error, int code = 1);
+[[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error);
 
 // Prints the error with one write and ends this process at once, whatever its other threads do. The launcher ends the
 // other ranks.
-[[noreturn]] void end_now(const std::string& error, int code = 1);
+[[noreturn]] void end_now(const std::string& error, ExitCode code = ExitCode::lost);
 
 // Unless it is destroyed before, prints `error` (if it is not empty) after `seconds` and ends this process. For calls
 // that may hang.
 class Deadline {
  public:
-  Deadline(double seconds, std::string error, int code = 1);
+  Deadline(double seconds, std::string error, ExitCode code = ExitCode::lost);
   ~Deadline();
   Deadline(const Deadline&) = delete;
 
@@ -84,5 +86,5 @@ struct Ranks {
  private:
   class Session;
   std::unique_ptr<Session> session_;
-  friend void end_all_ranks(Ranks& ranks, const std::exception& error, int code);
+  friend void end_all_ranks(Ranks& ranks, const std::exception& error);
 };

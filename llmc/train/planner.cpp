@@ -52,10 +52,6 @@ std::vector<Options> micro_batch_ways(const Options& from, int B) {
 
 }  // namespace
 
-int exit_code(const std::exception& error) {
-  return dynamic_cast<const DoesNotFit*>(&error) ? DoesNotFit::kExitCode : 1;
-}
-
 MemoryLimits MemoryLimits::here(const Options& options, const DeviceInfo& device, int ranks_on_node) {
   const size_t host = host_memory_bytes();
   MemoryLimits limits = elsewhere(options, device, ranks_on_node);

@@ -32,12 +32,9 @@ struct MemoryLimits {
   static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
 };
 
-// Thrown if a run does not fit: the program then ends with an exit code of its own.
 struct DoesNotFit : Error {
-  using Error::Error;
-  static constexpr int kExitCode = 2;
+  explicit DoesNotFit(const std::string& text) : Error(text, ExitCode::does_not_fit) {}
 };
-int exit_code(const std::exception& error);  // DoesNotFit's code, or 1
 
 class Planner {
  public:
