@@ -9,6 +9,7 @@
 ## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
 ## make test-processors  make test and slow checks whose results are numbers, with the last bits of other processors
 ## make test-checkpoints   every pair of meshes, and kills all through the saves
+## make test-faults      kills, damaged checkpoints, full disks, readers and signals at random moments: is anything lost?
 ## make test-memory     recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 ## make test-meshes     every mesh of tensor, context and data ranks beside one rank: losses, memory, PyTorch's dumps, FP8
 ## make test-sharding   every ZeRO stage and hybrid mesh, graphs and tuned products on each
@@ -49,7 +50,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -75,7 +76,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -154,6 +155,10 @@ test-checkpoints:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@CHECKPOINTS=every KILLS=$(or $(SAMPLE),60) dev/test/run --only "checkpoint*" $(folder) $(T)
+test-faults:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu train_llama
+	@dev/test/fault_campaign $(folder) $(T)
 test-memory:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
