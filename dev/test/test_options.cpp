@@ -458,7 +458,7 @@ TEST_CASE("help and the table of options") {
     CAPTURE(row);
     size_t bars = 0;
     for (size_t i = 0; i < row.size(); ++i) bars += row[i] == '|' && (i == 0 || row[i - 1] != '\\');
-    CHECK(bars == 4);
+    CHECK(bars == 5);
   }
 }
 

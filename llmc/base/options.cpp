@@ -515,18 +515,33 @@ std::string options_help(const std::string& program) {
   return text;
 }
 
+// Returns what a run that goes on does with an option of its checkpoint.
+static const char* going_on(Scope scope) {
+  switch (scope) {
+    case Scope::run:
+      return "takes it over";
+    case Scope::ranks:
+      return "takes it over, by as many ranks";
+    case Scope::order:
+      return "keeps it";
+    default:
+      return "";
+  }
+}
+
 std::string options_markdown() {
-  std::string text = "| option | default | |\n|---|---|---|\n", group;
+  std::string text = "| option | default | a run that goes on | |\n|---|---|---|---|\n", group;
   const auto escaped = [](const std::string& words) {
     std::string result;
     for (char c : words) result += c == '|' ? "\\|" : c == '<' ? "&lt;" : std::string(1, c);
     return result;
   };
   for (const OptionInfo& info : table()) {
-    if (group != info.group) text += "| **" + (group = info.group) + "** | | |\n";
+    if (group != info.group) text += "| **" + (group = info.group) + "** | | | |\n";
     const std::string value = placeholder(info), standard = value.empty() ? "" : default_of(info);
     text += "| `--" + info.name + (value.empty() ? "" : " " + escaped(value)) + "` | " +
-            (standard.empty() ? "" : "`" + standard + "`") + " | " + escaped(info.help) + " |\n";
+            (standard.empty() ? "" : "`" + standard + "`") + " | " + going_on(info.scope) + " | " + escaped(info.help) +
+            " |\n";
   }
   return text;
 }

@@ -228,17 +228,26 @@ std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
                 resume ? ", with the options of its config.json" : "");
 }
 
-std::string resume_command(const Ranks& ranks, const std::string& run_folder) {
+// Quotes a word for a shell, if it needs that.
+static std::string quoted(std::string word) {
+  if (!word.empty() &&
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") == word.npos)
+    return word;
+  for (size_t at = 0; (at = word.find('\'', at)) != word.npos; at += 4) word.replace(at, 1, "'\\''");
+  return "'" + word + "'";
+}
+
+std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options) {
   const std::string how = ranks.size == 1                  ? "./train_llama"
                           : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
                                                            : "the same start, with";
-  std::string folder = run_folder;  // quoted for a shell
-  if (folder.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") !=
-      folder.npos) {
-    for (size_t at = 0; (at = folder.find('\'', at)) != folder.npos; at += 4) folder.replace(at, 1, "'\\''");
-    folder = "'" + folder + "'";
+  std::string command = format("%s --out %s --resume auto", how.c_str(), quoted(run_folder).c_str());
+  for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
+    const size_t space = option.find(' ');
+    if (scope_of(option.substr(0, space)) == Scope::machine)
+      command += " --" + option.substr(0, space) + " " + quoted(option.substr(space + 1));
   }
-  return format("%s --out %s --resume auto", how.c_str(), folder.c_str());
+  return command;
 }
 
 std::string make_room(const std::string& root, const std::vector<std::string>& refused) {
@@ -306,5 +315,11 @@ void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Com
   REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",
           checkpoint.path().c_str(), why.empty() ? "the first rank says why" : why.c_str());
   const Json is = Json::parse(broadcast_text(communicator, stream, text), "the data");
+  if (const Json& now = is.at("train").at("documents");
+      !now.is_null() && was.at("train").at("documents").is_null() && options_of(checkpoint).packed_documents)
+    changes.push_back(
+        format("this checkpoint is of an older program and does not say how documents are told apart: each %s token "
+               "%lld now",
+               now.get_bool("begins") ? "begins with" : "ends with", (long long)now.get_int("token")));
   std::ranges::move(changed_data(checkpoint.path(), was, is), std::back_inserter(changes));
 }

@@ -56,8 +56,9 @@ std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& cod
 std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
                               const std::optional<Checkpoint>& start);
 
-// Returns the command that continues the run in this folder. Its other options are in its checkpoints.
-std::string resume_command(const Ranks& ranks, const std::string& run_folder);
+// Returns the command that continues the run in this folder, with the options of its machine. The run's options are in
+// its checkpoints.
+std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options);
 
 // Makes room for checkpoints to come below `root`: renames refused ones to *.refused, or *.refused-2 and so on if there
 // is one already, and removes those that were never completed. Returns what could not be removed, and why. Throws if a

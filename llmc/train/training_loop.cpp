@@ -254,7 +254,7 @@ void TrainingLoop::report_end(int64_t steps) {
                          human_count(double(steps) * double(settings_.step_tokens()) / training_seconds_).c_str()));
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
-    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path()));
+    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));
   REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
 }
 
