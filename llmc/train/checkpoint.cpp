@@ -198,8 +198,14 @@ std::vector<int64_t> checkpoints_in(const std::string& root) {
 
 Checkpoint::Checkpoint(const std::string& path) : path_(path) {
   const Json manifest = Json::read(path + "/manifest.json");
-  REQUIRE(manifest.get_string("format") == kFormat, "%s is %s\n  expected \"%s\": was it written by another version?",
-          manifest.where().c_str(), manifest.at("format").found().c_str(), kFormat);
+  const std::string is = manifest.get_string("format");
+  int version = 0;
+  if (sscanf(is.c_str(), "train_llama checkpoint %d", &version) == 1 && version > 1)
+    throw LaterVersion(
+        format("%s is \"%s\", and this program reads \"%s\"\n  a later train_llama wrote this "
+               "checkpoint: go on with that one",
+               manifest.where().c_str(), is.c_str(), kFormat));
+  REQUIRE(is == kFormat, "%s is \"%s\"\n  expected \"%s\"", manifest.where().c_str(), is.c_str(), kFormat);
   step_ = manifest.get_int("step");
   for (const auto& [name, entry] : manifest.at("files").items()) open(name, entry);
   state_ = known_state(Json::read(path + "/state.json"));

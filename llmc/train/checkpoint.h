@@ -72,7 +72,7 @@ std::vector<int64_t> checkpoints_in(const std::string& root);
 class Checkpoint {
  public:
   // Throws unless all files of the manifest exist with their sizes, and the state and the small files are as they were
-  // written. Throws NewerState if the state is of a later version.
+  // written. Throws LaterVersion if a later program wrote it.
   explicit Checkpoint(const std::string& path);
 
   const std::string& path() const { return path_; }

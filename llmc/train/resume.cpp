@@ -198,7 +198,7 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
     std::string why;
     try {
       checkpoint.emplace(path);
-    } catch (const NewerState&) {
+    } catch (const LaterVersion&) {
       throw;
     } catch (const Error& error) {
       why = error.what();
@@ -254,7 +254,7 @@ std::string make_room(const std::string& root, const std::vector<std::string>& r
   for (const std::string& path : refused) {
     std::string aside = path + ".refused";
     std::error_code error;
-    for (int i = 2; fs::exists(aside, error); ++i) aside = format("%s.refused-%d", path.c_str(), i);
+    for (int i = 2; fs::exists(fs::symlink_status(aside, error)); ++i) aside = format("%s.refused-%d", path.c_str(), i);
     REQUIRE(rename(path.c_str(), aside.c_str()) == 0,
             "cannot set the refused checkpoint aside as %s: %s\n  remove or rename it", aside.c_str(), strerror(errno));
   }

@@ -49,7 +49,7 @@ void complete_identity(Json& identity) {
 Json known_state(Json state) {
   const int64_t version = state.get_int("version", 0);
   if (version > kStateVersion)
-    throw NewerState(
+    throw LaterVersion(
         format("%s is of version %lld, and this program knows the versions up to %lld\n  a later train_llama wrote "
                "this checkpoint: go on with that one",
                state.where().c_str(), (long long)version, (long long)kStateVersion));

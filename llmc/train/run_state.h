@@ -35,9 +35,9 @@ Json run_state(int64_t step, int ranks, const Options& options, const RunSetting
                int64_t data_tokens);
 
 // Returns the state of any version as one of today's: keys that an older program did not write have the values that
-// they had for it. Throws NewerState on a later version.
+// they had for it. Throws LaterVersion on a later version.
 Json known_state(Json state);
 
-struct NewerState : Error {
+struct LaterVersion : Error {
   using Error::Error;
 };
