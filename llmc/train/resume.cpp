@@ -147,7 +147,7 @@ TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const M
     return TextCodec::open(options.tokenizer, "", data, config);
   TextCodec codec = TextCodec::open("", small_files_of(checkpoint, options), "", config);
   REQUIRE(codec.checksum() == tokenizer.get_string("xxh64"),
-          "checkpoint %s has not the tokenizer that its state.json names, of checksum %s", checkpoint.path().c_str(),
+          "checkpoint %s lacks the tokenizer.json that its state.json names, of checksum %s", checkpoint.path().c_str(),
           tokenizer.get_string("xxh64").c_str());
   if (const Json& token = tokenizer.at("document_token"); !token.is_null())
     codec.keep_document_token(token.as_int() < 0 ? std::nullopt : std::optional(int32_t(token.as_int())));
@@ -171,9 +171,7 @@ std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& cod
   std::string changed;
   for (const std::string& path : files.changed_beside(before.get_string("file")))
     changed += (changed.empty() ? "" : ", ") + path;
-  return changed.empty()
-             ? ""
-             : format("changed, and not taken: %s; the run keeps the tokenizer's files that it had", changed.c_str());
+  return changed.empty() ? "" : changed + " changed since the run began, which keeps the files that its checkpoint has";
 }
 
 void require_same_on_all_ranks(const std::string& read, Communicator& communicator, Stream& stream) {
