@@ -537,6 +537,27 @@ TEST_CASE("data that is too large to be read is known by pieces of each file and
   says(changed(listed, data), "manifest.json lists other checksums of its files");
 }
 
+TEST_CASE("the rule of the documents is a part of the data, where rows are packed with them") {
+  TemporaryFolder folder;
+  write_file(folder / "a.txt", std::string(100, 'a'));
+  const TokenDataset data = TokenDataset::open(folder / "a.txt", 256);
+  const auto with = [&](std::optional<DocumentRule> train, std::optional<DocumentRule> held_out) {
+    return DataIdentity(data, 1, &data, train, held_out).json();
+  };
+  const DocumentRule ends{10, false}, begins{10, true}, other{5, true};
+  const Json was = with(ends, begins);
+  const auto change = [&](const Json& is) { return error_of([&] { changed_data("run", was, is); }); };
+  CHECK(change(with(ends, begins)) == "");
+  says(change(with(other, begins)), "the training data is not what it was: each document begins with token 5",
+       "each ends with token 10");
+  says(change(with(begins, begins)), "each document begins with token 10");
+  CHECK(change(with({}, {})) == "");  // --packed-documents off
+  CHECK(changed_data("run", was, with(ends, begins)).empty());
+  const std::vector<std::string> remarks = changed_data("run", was, with(ends, other));
+  CHECK(remarks.size() == 1);
+  says(remarks.at(0), "the held-out data is not what it was: each document begins with token 5");
+}
+
 TEST_CASE("of thousands of files the checkpoint keeps a few checksums") {
   TemporaryFolder folder;
   for (int i = 0; i < 3000; ++i) write_file(folder / format("%04d.txt", i), format("file %04d", i));

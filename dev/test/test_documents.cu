@@ -52,11 +52,16 @@ TEST_CASE("the token that tells documents apart: asked for, the shards' manifest
   ModelConfig config = ModelConfig::preset("tiny");
   config.bos = 3;
   CHECK(document_rule(shard, -1, config).token == 3);
+  const std::optional<DocumentRule> before = rule_of(json_of(DocumentRule{8, false}));  // of a run that goes on
+  CHECK(document_rule(shard, -1, config, before).token == 8);
+  CHECK(!document_rule(shard, -1, config, before).begins);
+  CHECK(document_rule(shard, 5, config, before).token == 5);
   write_file(
       folder / "manifest.json",
       std::string(R"({"format": "train_llama shards 1", "delimiter": {"place": "after", "token": "<end>", "id": 7}})"));
   CHECK(document_rule(shard, -1, config).token == 7);
   CHECK(!document_rule(shard, -1, config).begins);
+  CHECK(document_rule(shard, -1, config, before).token == 7);  // it is compared with the one before
   CHECK(document_rule(shard, 5, config).token == 5);
   CHECK(document_rule(shard, 5, config).begins);
   write_file(folder / "manifest.json", std::string(R"({"format": "train_llama shards 1", "delimiter": null})"));

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "llmc/base/error.h"
+#include "llmc/train/run_state.h"
 
 namespace fs = std::filesystem;
 
@@ -128,13 +129,15 @@ void write_checkpoint_share(const std::string& path, const CheckpointShare& shar
   write_file(name + ".json", entry.dump() + "\n", disk);
 }
 
-void publish_checkpoint(const std::string& path, int ranks, const Json& state, Disk& disk) {
+void publish_checkpoint(const std::string& path, int ranks, const Json& state, const SmallFiles& small_files,
+                        Disk& disk) {
   const std::string partial = path + kPartial;
   Json files = Json::object();
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string name = share_name(rank, ranks);
     files.set(name + ".safetensors", Json::read(partial + "/" + name + ".json"));
   }
+  for (const auto& [name, content] : small_files) files.set(name, write_checked(partial + "/" + name, content, disk));
   files.set("state.json", write_checked(partial + "/state.json", state.dump(2) + "\n", disk));
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string note = partial + "/" + share_name(rank, ranks) + ".json";
@@ -195,11 +198,17 @@ std::vector<int64_t> checkpoints_in(const std::string& root) {
 
 Checkpoint::Checkpoint(const std::string& path) : path_(path) {
   const Json manifest = Json::read(path + "/manifest.json");
-  REQUIRE(manifest.get_string("format") == kFormat, "%s is %s\n  expected \"%s\": was it written by another version?",
-          manifest.where().c_str(), manifest.at("format").found().c_str(), kFormat);
+  const std::string is = manifest.get_string("format");
+  int version = 0;
+  if (sscanf(is.c_str(), "train_llama checkpoint %d", &version) == 1 && version > 1)
+    throw LaterVersion(
+        format("%s is \"%s\", and this program reads \"%s\"\n  a later train_llama wrote this "
+               "checkpoint: go on with that one",
+               manifest.where().c_str(), is.c_str(), kFormat));
+  REQUIRE(is == kFormat, "%s is \"%s\"\n  expected \"%s\"", manifest.where().c_str(), is.c_str(), kFormat);
   step_ = manifest.get_int("step");
   for (const auto& [name, entry] : manifest.at("files").items()) open(name, entry);
-  state_ = Json::read(path + "/state.json");
+  state_ = known_state(Json::read(path + "/state.json"));
   REQUIRE(state_.get_int("step") == step_, "%s: the state is that of step %lld, the manifest of %lld", path.c_str(),
           (long long)state_.get_int("step"), (long long)step_);
   for (auto& [name, parts] : parts_)
@@ -207,6 +216,8 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path) {
 }
 
 void Checkpoint::open(const std::string& name, const Json& entry) {
+  REQUIRE(fs::path(name).filename() == name && name != "." && name != "..",
+          "%s names %s\n  expected the name of a file in the same folder", entry.where().c_str(), name.c_str());
   const std::string file = path_ + "/" + name;
   std::error_code error;
   const uint64_t bytes = fs::file_size(file, error);

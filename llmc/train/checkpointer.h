@@ -28,6 +28,9 @@ class Checkpointer {
   Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk = Disk::real());
   ~Checkpointer();  // gives up a save that still reads from the device, and waits for its thread
 
+  // Each checkpoint from now on has these files, too. Only those of the first rank count.
+  void add_files(SmallFiles files) { files_ = std::move(files); }
+
   // Begins to save the state after `step` steps, from a snapshot. The last of these steps must be the last one that was
   // enqueued. Throws if another save is under way.
   void begin(int64_t step);
@@ -94,6 +97,7 @@ class Checkpointer {
   Trainer& trainer_;
   const Ranks& ranks_;
   Disk& disk_;
+  SmallFiles files_;
   Phase phase_ = Phase::idle;
   int64_t asked_ = 0, counted_ = 0;  // flags that were given out, flags that came back
   int64_t stale_ = 0;                // how many of them were given out before the phase began

@@ -53,10 +53,21 @@ bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t mos
 
 }  // namespace
 
-DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config) {
+Json json_of(const std::optional<DocumentRule>& rule) {
+  return rule ? Json::object().set("token", rule->token).set("begins", rule->begins) : Json();
+}
+
+std::optional<DocumentRule> rule_of(const Json& json) {
+  if (json.is_null()) return {};
+  return DocumentRule{json.get_int("token"), json.get_bool("begins")};
+}
+
+DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
+                           const std::optional<DocumentRule>& before) {
   std::optional<DocumentRule> rule;
   if (token >= 0) rule = {token, true};
   else rule = rule_of_manifests(shard_folders(pattern));
+  if (!rule) rule = before;
   if (!rule) rule = {config.bos, true};
   REQUIRE(rule->token >= 0,
           "--packed-documents: no token is known to begin a document of %s\n  name it with --document-token, or write "

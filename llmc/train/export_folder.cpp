@@ -73,11 +73,13 @@ TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config
                              "merges.txt", "chat_template.jinja"})
       if (others && fs::exists(from / name)) files_.emplace_back(name, content_of(from / name));
     if (others && fs::exists(from / "tokenizer_config.json")) {
-      tokenizer_config = Json::read(from / "tokenizer_config.json");
+      config_ = content_of(from / "tokenizer_config.json");
+      tokenizer_config = Json::parse(*config_, from / "tokenizer_config.json");
       tokenizer_config.items();  // throws if it is not an object
     }
   } else if (codec.reads_text()) {
     files_.emplace_back("tokenizer.json", tokenizer_of_bytes(config.V).dump(2) + "\n");
+    of_bytes_ = true;
   } else {
     return;
   }
@@ -93,6 +95,26 @@ std::vector<std::string> TokenizerFiles::names() const {
   std::vector<std::string> names;
   for (const auto& file : files_) names.push_back(file.first);
   return names;
+}
+
+std::vector<std::pair<std::string, std::string>> TokenizerFiles::sources() const {
+  if (files_.empty() || of_bytes_) return {};
+  std::vector<std::pair<std::string, std::string>> read(files_.begin(), files_.end() - 1);
+  if (config_) read.emplace_back(files_.back().first, *config_);
+  return read;
+}
+
+std::vector<std::string> TokenizerFiles::changed_beside(const std::string& tokenizer_json) const {
+  std::vector<std::string> changed;
+  const fs::path file = tokenizer_json;
+  const bool others = file.filename() == "tokenizer.json";
+  for (const auto& [name, content] : sources()) {
+    const fs::path path = name == "tokenizer.json" ? file : file.parent_path() / name;
+    std::error_code error;
+    if ((path != file && !others) || !fs::is_regular_file(path, error)) continue;
+    if (fs::file_size(path, error) != content.size() || content_of(path) != content) changed.push_back(path);
+  }
+  return changed;
 }
 
 void export_model_card(const ModelCard& card, const ModelConfig& c, const std::string& directory) {

@@ -113,6 +113,7 @@ ModelSource open_model(const Options& options) {
     if (fs::exists(generation, error)) source.config.generation = Json::read(generation);
     source.config.end_tokens();  // throws on token ids that make no sense
     source.weights.emplace(name);
+    source.loaded = true;
     source.directory = name;
     require_own_file(*source.weights, options.model);
     source.description = "weights of " + name;

@@ -31,13 +31,21 @@ std::string files_in_both(const TokenDataset& train, const TokenDataset& held_ou
                 (long long)both, held_out.shards(), first.c_str(), both > 1 ? " first" : "", both > 1 ? "are" : "is");
 }
 
+// Returns the rule of the documents of the checkpoint's run; nothing if it is not known. `part` is "train" or
+// "held_out".
+std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const char* part) {
+  const Json& identity = checkpoint.state().at("data_identity");
+  if (identity.is_null() || identity.at(part).is_null()) return {};
+  return rule_of(identity.at(part).at("documents"));
+}
+
 }  // namespace
 
-RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec,
+RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console) {
   RunData data;
   const int V = model.config.V;
-  const bool named = !options.train_data.empty(), cuts = codec.cuts_text(), by_bytes = V <= 256 || !model.weights;
+  const bool named = !options.train_data.empty(), cuts = codec.cuts_text(), by_bytes = V <= 256 || !model.loaded;
   const bool trains = !options.sample_only && !options.eval_only;
   // shards_of() returns the pattern of the shards: as it is named, or of the shards that a text was cut into.
   bool train_was_cut = false, held_out_was_cut = false;
@@ -85,14 +93,16 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   constexpr const char* way_out =
       ": it would change nothing\n  name the token that begins each document with --document-token, or remove "
       "--packed-documents";
-  const auto rule = [&](const std::string& pattern, bool was_cut) {
+  const auto rule = [&](const std::string& pattern, bool was_cut, const char* part) {
     if (options.document_token < 0 && was_cut && codec.document_token())
       return DocumentRule{*codec.document_token(), true};
-    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config);
+    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config,
+                         start ? documents_of(*start, part) : std::nullopt);
   };
-  if (data.train) data.documents = rule(options.train_data, train_was_cut);
+  if (data.train) data.documents = rule(options.train_data, train_was_cut, "train");
   if (data.held_out)
-    data.held_out_documents = options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut);
+    data.held_out_documents =
+        options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut, "held_out");
   if (data.held_out)
     if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
       REQUIRE(trains, "--packed-documents: %s%s", missing.c_str(), way_out);

@@ -10,29 +10,31 @@
 #include "llmc/train/description.h"
 #include "llmc/train/tuner.h"
 
-Setup::Setup(const Options& command_line, const Options& requested, const Ranks& ranks, const ResumePoint* resume)
+// The checkpoint is opened before anything that the options decide, so that they are those of the one that is intact.
+Setup::Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
+             const ResumePoint* resume)
     : command_line(command_line),
-      requested(requested),
-      options(requested),
       ranks(ranks),
       resume(resume),
-      console(ranks.rank == 0, requested.quiet),
+      console(ranks.rank == 0, command_line.quiet),
+      device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
+      communicator(make_communicator(device, ranks, command_line.rendezvous, command_line.comm_timeout)),
+      start(open_start()),
+      requested(complete_options(arguments)),
+      options(requested),
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
                         int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
-      device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
-      communicator(make_communicator(device, ranks, options.rendezvous, options.comm_timeout)),
-      model(open_model(options)),
-      codec(TextCodec::open(options.tokenizer, model.directory,
-                            options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
-  {
-    Stream stream(device, "resume");
-    require_same_on_all_ranks(resume, *communicator, stream);
-  }
+      model(start ? model_of(*start, options) : open_model(options)),
+      codec(start ? codec_of(*start, options, model.config)
+                  : TextCodec::open(options.tokenizer, model.directory,
+                                    options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
+  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config);
   if (!options.sample_only) open_data();
+  if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
   prompt = codec.prompt(options.prompt);
-  if (resume && !options.dry_run) open_start();
-  const WindowRule rule = trains() && start ? window_rule_of(*start) : WindowRule::concatenation;
+  const WindowRule rule =
+      trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
   prepare_evaluation(rule);
   if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
@@ -41,8 +43,23 @@ Setup::Setup(const Options& command_line, const Options& requested, const Ranks&
           options.trace.c_str());
 }
 
+std::optional<Checkpoint> Setup::open_start() {
+  Stream stream(device, "resume");
+  require_same_on_all_ranks(resume, *communicator, stream);
+  if (!resume) return {};
+  return resume->open(*communicator, stream, command_line.dry_run, refused);
+}
+
+Options Setup::complete_options(const std::vector<std::string>& arguments) {
+  if (!resume) return command_line;
+  const Json saved = saved_options(resume, start ? &*start : nullptr, ranks.size);
+  Stream stream(device, "resume");
+  require_same_on_all_ranks(saved.dump() + (start ? start->state().dump() : ""), *communicator, stream);
+  return parse_options(arguments, &saved);
+}
+
 void Setup::open_data() {
-  data = open_run_data(options, model, codec, *communicator, device, console);
+  data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
   if (options.check_data) check_data(data, *communicator, device, console);
 }
 
@@ -53,20 +70,14 @@ void Setup::choose_settings() {
   if (!limits.warning.empty()) console.warning(limits.warning);
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
-  settings =
-      resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.weights.has_value());
-}
-
-void Setup::open_start() {
-  Stream stream(device, "resume");
-  start = resume->open(*communicator, stream, refused);
-  if (start) require_same_model(*start, model.config);
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
 }
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
 void Setup::open_sampler(WindowRule rule) {
   sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
-  identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr);
+  identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
+                   data.held_out_documents);
   if (!start) return;
   REQUIRE(start->step() <= settings.steps,
           "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
@@ -74,12 +85,15 @@ void Setup::open_sampler(WindowRule rule) {
   changes = require_same_run(*start, requested, data.train->size());
   Stream stream(device, "resume");
   require_same_data(*start, *identity, *communicator, stream, changes);
+  if (ranks.rank == 0)
+    if (const std::string change = changed_tokenizer(*start, codec, *tokenizer_files); !change.empty())
+      changes.push_back(change);
 }
 
 // Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
 // nothing to measure for --eval-only.
 void Setup::prepare_evaluation(WindowRule rule) {
-  const bool asked_length = resume ? resume->own_length : !is_auto(options.seq_len);
+  const bool asked_length = !is_auto((start ? command_line : options).seq_len);
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
   evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);

@@ -58,6 +58,7 @@ bool TextCodec::cuts_text() const {
 }
 
 std::optional<int32_t> TextCodec::document_token() const {
+  if (kept_token_) return *kept_token_;
   Json begin, end;
   bool named = false;
   for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {  // the second one takes precedence
@@ -87,8 +88,9 @@ std::string TextCodec::description() const {
   return bytes_ ? "none: a token is a byte" : "none: samples are shown as numbers of tokens (--tokenizer DIR)";
 }
 
-std::string TextCodec::identity() const {
-  if (reads_text() && !cuts_text()) return "bytes";
+std::string TextCodec::identity() const { return reads_text() && !cuts_text() ? "bytes" : checksum(); }
+
+std::string TextCodec::checksum() const {
   if (file_.empty()) return "";
   std::ifstream file(file_, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};

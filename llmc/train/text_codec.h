@@ -30,11 +30,14 @@ class TextCodec {
   // that the files beside the tokenizer name, else their end-of-text. If they name neither, it is the first one that
   // the tokenizer has in a list of usual names.
   std::optional<int32_t> document_token() const;
+  // From now on this token begins each document: a run that goes on has the same one, whatever lies beside the file.
+  void keep_document_token(std::optional<int32_t> token) { kept_token_ = token; }
   // Returns the path of the tokenizer.json, whatever its name; empty without one.
   const std::string& file() const { return file_; }
+  std::string checksum() const;  // of that file's bytes, as `xxhsum -H64` prints it; empty without one
   std::string description() const;
-  // Returns the same text for two runs whose tokens have the same meaning: "bytes", or the checksum of tokenizer.json
-  // (as `xxhsum -H64` prints it); empty if the tokenizer is not known.
+  // Returns the same text for two runs whose tokens have the same meaning: "bytes", or the checksum of tokenizer.json;
+  // empty if the tokenizer is not known.
   std::string identity() const;
   // Returns why a tokenizer.json that was found is not supported; empty if that did not happen.
   const std::string& why_not() const { return why_not_; }
@@ -67,6 +70,7 @@ class TextCodec {
  private:
   std::optional<Tokenizer> tokenizer_;
   std::string file_, why_not_;  // the path; why a file that was found is not read
+  std::optional<std::optional<int32_t>> kept_token_;
   bool bytes_ = false;
   int V_ = 0;
   int32_t bos_ = -1;

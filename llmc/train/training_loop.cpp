@@ -9,8 +9,16 @@
 #include "llmc/train/description.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/fp8_report.h"
+#include "llmc/train/run_state.h"
 #include "llmc/train/sampling.h"
 #include "llmc/train/tuner.h"
+
+// Returns the files that a checkpoint has besides the state.
+static SmallFiles small_files(const TokenizerFiles& tokenizer, const ModelConfig& config) {
+  SmallFiles files = tokenizer.sources();
+  if (!config.generation.is_null()) files.emplace_back("generation_config.json", config.generation.dump(2) + "\n");
+  return files;
+}
 
 TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer)
     : setup_(setup),
@@ -37,7 +45,7 @@ void TrainingLoop::open_folder() {
     if (reopens) folder_ = RunFolder::reopen(setup_.resume->run_folder, setup_.first_step());
     else folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
     for (const std::string& what : folder_->moved()) console_.line(what);
-    folder_->write_about(options_json(setup_.requested),
+    folder_->write_about(options_json(setup_.requested, Scope::machine),
                          run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
                                    options_.fp8, config, setup_.codec, *setup_.data.train),
                          trainer_.plan().table());
@@ -49,6 +57,7 @@ void TrainingLoop::open_folder() {
   if (folder_ && reopens)
     if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
   checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
+  if (folder_) checkpointer_->add_files(small_files(*setup_.tokenizer_files, config));
 }
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
@@ -222,10 +231,12 @@ void TrainingLoop::report_checkpoints() {
 
 // Returns what a checkpoint stores beside weights and moments, after the steps that have ended.
 Json TrainingLoop::state() const {
-  Json saved = resume_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
-                            setup_.data.train->size());
+  Json saved = run_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
+                         setup_.data.train->size());
   return saved.set("data", setup_.data_description())
       .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
+      .set("weights_loaded", setup_.model.loaded)
+      .set("tokenizer", setup_.tokenizer)
       .set("windows", name_of(setup_.sampler->windows().rule()))
       .set("seconds", training_seconds_)
       .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())
@@ -243,7 +254,7 @@ void TrainingLoop::report_end(int64_t steps) {
                          human_count(double(steps) * double(settings_.step_tokens()) / training_seconds_).c_str()));
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
-    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path()));
+    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));
   REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
 }
 
