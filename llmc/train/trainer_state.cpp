@@ -55,7 +55,8 @@ void Trainer::load(const Safetensors& weights) {
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
-  reset_state();
+  // A checkpoint that does not say how many updates were made is older than steps without one.
+  reset_state(checkpoint.state().get_int("optimizer_steps", checkpoint.step()));
   std::vector<float> numbers;
   for (const StateKind kind : kStateKinds) {
     if (kind != StateKind::weights && !optimizer_) break;
@@ -90,8 +91,9 @@ void Trainer::begin_training() {
 }
 
 // Resets everything but the weights to its state before the first step.
-void Trainer::reset_state() {
-  if (optimizer_) optimizer_->reset();
+void Trainer::reset_state(int64_t updates) {
+  if (optimizer_) optimizer_->reset(updates);
+  updates_ = updates;
   if (scales_) scales_->reset();
 }
 

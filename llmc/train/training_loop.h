@@ -53,6 +53,7 @@ class TrainingLoop {
   void fill_batch(int64_t step);
   void finish_step();
   void finish_steps();
+  [[noreturn]] void end_not_finite(const StepReport& report);
   void report_first_step();
   StepReport report_of(const StepResult& result) const;
   void begin_checkpoint();
