@@ -136,6 +136,6 @@ std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& inp
                plain_number(r.loss).c_str(), plain_number(double(r.grad_norm)).c_str());
   else text = "no tensor has an infinity or NaN before the gradients are summed: their sum or their norm has";
   if (const int64_t weight = smallest(communicator, stream, bad_weight(trainer)).first; weight != kNone)
-    text += "\n  its weights had one before: " + trainer.layout().tensors[size_t(weight)].name;
+    text += "\n  the weights held one before the step: " + trainer.layout().tensors[size_t(weight)].name;
   return text;
 }
