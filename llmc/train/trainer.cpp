@@ -204,15 +204,16 @@ StepResult Trainer::wait_for_step() {
   const auto [s, seconds] = states_.wait_for_oldest(communicator_);
   if (scales_) scales_->learn(s);
   updates_ = s.updates;
-  return {s.step,
-          LossSum{s.loss_sum, s.label_count}.mean(),
-          s.grad_norm,
-          s.label_count,
-          flags_of(s),
-          s.fp8,
-          std::isfinite(s.loss_sum) && std::isfinite(s.grad_norm) && s.not_finite_ranks == 0,
-          s.held != 0,
-          seconds};
+  StepResult result{};
+  result.step = s.step;
+  result.loss = LossSum{s.loss_sum, s.label_count}.mean(), result.label_count = s.label_count;
+  result.grad_norm = s.grad_norm;
+  result.flags = flags_of(s);
+  result.fp8 = s.fp8, result.fp8_not_finite = s.fp8_not_finite;
+  result.finite = std::isfinite(s.loss_sum) && std::isfinite(s.grad_norm) && s.not_finite_ranks == 0;
+  result.held = s.held != 0;
+  result.seconds = seconds;
+  return result;
 }
 
 Trainer::Search Trainer::search_not_finite(const StepInput& input) {
@@ -222,7 +223,11 @@ Trainer::Search Trainer::search_not_finite(const StepInput& input) {
   transformer_.observe_tensors([&](const ObservedTensor& seen) { search.look_at(seen); });
   enqueue_step({input.step, input.learning_rate, input.inputs, input.labels, input.flags, input.positions, true});
   transformer_.observe_tensors({});
-  return {search.found(), wait_for_step()};
+  Search all{search.found(), wait_for_step()};
+  // Weights that are sent in FP8 are quantized before the first micro-batch, and reported at the end of the step.
+  if (const uint32_t word = all.result.fp8_not_finite; !all.found && !is_finite_word(word))
+    all.found = {0, 0, fp8_tensor_name(not_finite_number(word)) + ", which FP8 cannot hold"};
+  return all;
 }
 
 StepFlags Trainer::sum_flags(const StepFlags& own) {

@@ -54,11 +54,12 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
   float grad_norm;
   int64_t label_count;
-  StepFlags flags;  // summed over all ranks
-  Fp8Counts fp8;    // with delayed scales only
-  bool finite;      // the loss and the norm are, and FP8 could hold all tensors
-  bool held;        // it or a step before it is not finite: weights and state are as they were before that step
-  double seconds;   // since the previous step's end, if both were enqueued without a wait; else of this step alone
+  StepFlags flags;          // summed over all ranks
+  Fp8Counts fp8;            // with delayed scales only
+  uint32_t fp8_not_finite;  // see step_state.h
+  bool finite;              // the loss and the norm are, and FP8 could hold all tensors
+  bool held;                // it or a step before it is not finite: weights and state are as they were before that step
+  double seconds;  // since the previous step's end, if both were enqueued without a wait; else of this step alone
 };
 
 // A sum of losses over the labels that are not ignored. mean() is the loss; it is NaN if there are none.
