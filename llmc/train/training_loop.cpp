@@ -168,12 +168,13 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
   fill_batch(finished_);
   const std::string found = find_not_finite(
       setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
-  throw Error(format("step %lld has the loss %s and the gradients' norm %s: it was not made, and the weights are those "
-                     "after step %lld\n  %s\n  %s; going on from there meets the same step\n"
-                     "  a lower --lr or a longer --warmup-steps may help",
-                     (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
-                     (long long)finished_, found.c_str(), checkpointer_->what_remains().c_str()),
-              ExitCode::not_finite);
+  throw Error(
+      format("step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
+             "those after step %lld\n  %s\n  checkpoints: %s; from there the run meets this step again\n"
+             "  a lower --lr or a longer --warmup-steps may help",
+             (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
+             (long long)finished_, found.c_str(), checkpointer_->what_remains().c_str()),
+      ExitCode::not_finite);
 }
 
 StepReport TrainingLoop::report_of(const StepResult& result) const {
