@@ -264,8 +264,10 @@ std::vector<Kind> kinds(int ranks) {
 void run(const Ranks& ranks, const Words& words) {
   World world(ranks);
   int checked = 0;
-  for (const Kind& kind : kinds(ranks.size))
-    for (const Fault fault : kFaults) check(world, kind, fault, words[0]), ++checked;
+  const std::vector<Kind> all = kinds(ranks.size);
+  for (size_t i = 0; i < all.size(); ++i)
+    for (const Fault fault : kFaults)  // several ranks: two of the four
+      if (ranks.size == 1 || (i + size_t(fault)) % 2 == 0) check(world, all[i], fault, words[0]), ++checked;
   if (world.first())
     printf("%d steps that are not finite on %d rank(s): the state stays, and the place is named\n", checked,
            ranks.size);

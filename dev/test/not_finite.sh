@@ -9,7 +9,7 @@ in_own_tree
 export LLMC_THREADS=1
 
 limit=200
-for n in ${PARTS:-1 2 4}; do
+for n in 1 2 4; do
   check "the state of $n rank(s)" ranks $n "$build/test/not_finite" "$scratch"
 done
 
@@ -46,11 +46,13 @@ same_checkpoint() {
   done
 }
 
+# One rank writes a checkpoint while a step is held that is to be in the next one; two ranks have saved none.
 for n in 1 2; do
-  more=(--checkpoint-every 1 --keep-checkpoints 0)
-  if [ $n = 2 ]; then more+=(--cuda-graphs --zero-stage 3 --dtype bf16 --fp8 delayed); fi
-  run good$n $n --train-data "$scratch/without.txt" "${more[@]}"
-  not_finite bad$n ranks $n "$train" --out "$scratch/bad$n" "${options[@]}" --train-data "$scratch/with.txt" "${more[@]}"
+  more=() every=1
+  if [ $n = 2 ]; then more=(--cuda-graphs --zero-stage 3 --dtype bf16 --fp8 delayed) every=100; fi
+  run good$n $n --train-data "$scratch/without.txt" "${more[@]}" --checkpoint-every 1 --keep-checkpoints 0
+  not_finite bad$n ranks $n "$train" --out "$scratch/bad$n" "${options[@]}" --train-data "$scratch/with.txt" "${more[@]}" \
+    --checkpoint-every $every
   step=$(held bad$n)
   check "$n rank(s): a step is held" [ "$step" -gt 1 ]
   check "$n rank(s): the tensor" says bad$n "an infinity or NaN is the output of the embedding"
@@ -61,10 +63,7 @@ for n in 1 2; do
   check "$n rank(s): no later state" not test -e "$(checkpoint bad$n "$step")"
 done
 check "two ranks: the rank" grep -q "of the embedding, on rank [01] of 2," "$scratch/bad2.txt"
-more=(--checkpoint-every 100)
-not_finite alone "$train" --out "$scratch/alone" "${options[@]}" --train-data "$scratch/with.txt" "${more[@]}"
-step=$(held alone)
-check "a run without checkpoints saves its last good state" same_checkpoint alone good1 $((step - 1))
-not_finite again "$train" --out "$scratch/alone" --resume auto
+step=$(held bad1)
+not_finite again "$train" --out "$scratch/bad1" --resume auto
 check "gone on, it meets the same step" [ "$(held again)" = "$step" ]
 echo "$checks checks passed"
