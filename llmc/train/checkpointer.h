@@ -56,9 +56,9 @@ class Checkpointer {
   bool all_failed() const { return failed_ && !succeeded_; }
   // Returns the newest complete checkpoint below root, of this run or an earlier one; "" if there is none.
   std::string newest() const;
-  // Returns "the newest one is X" or "no checkpoint exists".
+  // Returns "the newest checkpoint is X" or "no checkpoint exists".
   std::string what_remains() const {
-    return newest().empty() ? "no checkpoint exists" : "the newest one is " + newest();
+    return newest().empty() ? "no checkpoint exists" : "the newest checkpoint is " + newest();
   }
 
   struct Saved {

@@ -140,12 +140,14 @@ void TrainingLoop::finish_step() {
   const StepReport report = report_of(result);
   report_checkpoints();
   console_.progress(step_line(report), double(report.step) / double(settings_.steps));
-  if (folder_) folder_->log(step_json(report));
+  const Json line = step_json(report);
+  const bool leaves_nothing = result.held && !started_.empty();  // the first step: give_up() removes the folder
+  if (folder_ && !leaves_nothing) folder_->log(line);
+  if (result.held) end_not_finite(report);
+  if (folder_) last_step_ = line;
   if (result.step == setup_.first_step()) report_first_step();
   const bool counts_fp8 = settings_.fp8.on() && options_.fp8_stats && result.step % options_.fp8_stats == 0;
   if (folder_ && counts_fp8) folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step)));
-  if (result.held) end_not_finite(report);
-  if (folder_) last_step_ = step_json(report);
   ++finished_;
 }
 
@@ -170,10 +172,11 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
       setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
   throw Error(
       format("step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
-             "those after step %lld\n  %s\n  checkpoints: %s; from there the run meets this step again\n"
+             "those after step %lld\n  %s\n  %s%s\n"
              "  a lower --lr or a longer --warmup-steps may help",
              (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
-             (long long)finished_, found.c_str(), checkpointer_->what_remains().c_str()),
+             (long long)finished_, found.c_str(), checkpointer_->what_remains().c_str(),
+             checkpointer_->newest().empty() ? "" : ": from there the run meets this step again"),
       ExitCode::not_finite);
 }
 
