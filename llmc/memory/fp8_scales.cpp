@@ -134,6 +134,8 @@ void Fp8Scales::begin_pass(bool training) {
   shares_amax_ = training && settings_.delayed() && refs_.needs_amax() && all_ranks_.size() > 1;
 }
 
+void Fp8Scales::count_not_finite() { ::count_not_finite(compute_, step_state_, weights_not_finite_); }
+
 void Fp8Scales::start_all_reduce() {
   if (!settings_.delayed() || all_ranks_.size() == 1) return;
   all_ranks_.all_reduce_max(reduce_stream_, seen_);
@@ -142,13 +144,12 @@ void Fp8Scales::start_all_reduce() {
 void Fp8Scales::finish_step() {
   if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_.get(), size_t(tensors_));
   if (counts_ || counts_weights_) copy(compute_, statistics_.get(), nothing_.get(), size_t(tensors_));
-  if (weights_not_finite_) copy(compute_, &step_state_->fp8_weights_not_finite, weights_not_finite_.get(), 1);
   if (!settings_.delayed()) return;
   update_delayed_scales(
       compute_,
       {seen_->as<float>(), scale().as<float>(), earlier().as<float>(), entries_, largest_->as<float>(), tensors_,
        settings_.history, settings_.latest, settings_.power_of_two, settings_.margin},
-      &step_state_->fp8);
+      step_state_);
 }
 
 void Fp8Scales::end_step() {

@@ -142,7 +142,7 @@ void Checkpointer::count(const StepFlags& flags) {
     else outcome_ = Outcome::done;
   } else {
     enter(Phase::idle);
-    saved_ = succeeded_ = true;
+    saved_ = succeeded_ = true, saved_step_ = step_;
     news_.push_back({path, seconds() - begun_});
   }
 }

@@ -59,6 +59,7 @@ Json known_state(Json state) {
     set_missing(state, "model_name", completed.get_string("model", ""));
     state.set("options", completed);
   }
+  if (const Json* step = state.find("step")) set_missing(state, "optimizer_steps", Json(*step));  // each made an update
   set_missing(state, "weights_loaded", false);
   set_missing(state, "windows", name_of(WindowRule::per_file));
   set_missing(state, "data", "");

@@ -2,6 +2,7 @@
 //
 //   version                    of this list of keys; a program refuses a later version than its own
 //   step, ranks                steps that are done; ranks that wrote the checkpoint
+//   optimizer_steps            how many of the steps made an update
 //   sequences, data_tokens     sequences that were trained on; tokens of the training data
 //   seconds                    that all steps took
 //   model                      the model as a config.json of Hugging Face, model_name and weights_loaded: whether the

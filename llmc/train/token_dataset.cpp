@@ -164,6 +164,22 @@ void TokenDataset::with_checked_tokens(const Shard& shard, int64_t start, int64_
   });
 }
 
+std::string TokenDataset::where(int64_t start, int64_t count) const {
+  REQUIRE(start >= 0 && start < size(), "token %lld of %lld", (long long)start, (long long)size());
+  std::string text;
+  for (int64_t n; count > 0; count -= n, start = (start + n) % size()) {
+    const auto next = std::upper_bound(begins_.begin(), begins_.end(), start);
+    const Shard& shard = shards_[size_t(next - begins_.begin()) - 1];
+    n = std::min(count, *next - start);
+    const int64_t first = shard.first + shard.tokens - (*next - start);
+    text += (text.empty() ? "" : ", ") +
+            (n == 1 ? format("token %lld", (long long)first)
+                    : format("tokens %lld to %lld", (long long)first, (long long)(first + n - 1))) +
+            " of " + shard.file->path();
+  }
+  return text;
+}
+
 void TokenDataset::add(Shard shard) {
   begins_.push_back(begins_.back() + shard.tokens);
   shards_.push_back(std::move(shard));

@@ -53,6 +53,10 @@ class TokenDataset {
   // above do.
   void check(int64_t start, int64_t count) const;
 
+  // Returns where tokens [start, start+count) of the concatenation are, as "tokens 512 to 639 of data/a.bin": they
+  // count from 0 in each file, and go on at the first file after the last one. Throws unless start < size().
+  std::string where(int64_t start, int64_t count) const;
+
   // Returns the first `first_tokens` tokens and the rest, cut in the concatenation of the shards. Throws if either is
   // empty.
   std::pair<TokenDataset, TokenDataset> split(int64_t first_tokens) const;

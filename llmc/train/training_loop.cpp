@@ -1,6 +1,6 @@
 #include "llmc/train/training_loop.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -9,6 +9,7 @@
 #include "llmc/train/description.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/fp8_report.h"
+#include "llmc/train/not_finite.h"
 #include "llmc/train/run_state.h"
 #include "llmc/train/sampling.h"
 #include "llmc/train/tuner.h"
@@ -144,22 +145,48 @@ void TrainingLoop::finish_step() {
   const StepResult result = trainer_.wait_for_step();
   checkpointer_->count(result.flags);
   stop_requested_ = stop_requested_ || result.flags.stop > 0;
-  training_seconds_ += result.seconds;
+  if (!result.held) training_seconds_ += result.seconds;
   const StepReport report = report_of(result);
   report_checkpoints();
   console_.progress(step_line(report), double(report.step) / double(settings_.steps));
-  if (folder_) folder_->log(last_step_ = step_json(report));
+  const Json line = step_json(report);
+  const bool leaves_nothing = result.held && !started_.empty();  // the first step: give_up() removes the folder
+  if (folder_ && !leaves_nothing) folder_->log(line);
+  if (result.held) end_not_finite(report);
+  if (folder_) last_step_ = line;
   if (result.step == setup_.first_step()) report_first_step();
   const bool counts_fp8 = settings_.fp8.on() && options_.fp8_stats && result.step % options_.fp8_stats == 0;
   if (folder_ && counts_fp8) folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step)));
-  REQUIRE((std::isfinite(result.loss) || result.label_count == 0) && std::isfinite(result.grad_norm),
-          "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
-          (long long)report.step, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());
   ++finished_;
 }
 
 void TrainingLoop::finish_steps() {
   while (finished_ < enqueued_) finish_step();
+}
+
+// Ends the run at a step that is not finite. The steps that are under way are held, too, so the state is the one before
+// that step. Saves it, unless it was saved already, and runs the step again to say where it went wrong.
+void TrainingLoop::end_not_finite(const StepReport& report) {
+  for (int64_t under_way = enqueued_ - finished_ - 1; under_way > 0; --under_way)
+    checkpointer_->count(trainer_.wait_for_step().flags);
+  if (checkpointer_->waits_for_state()) checkpointer_->forget();
+  checkpointer_->finish();
+  const bool is_new = finished_ > std::max(setup_.first_step(), checkpointer_->saved_step());
+  if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, state());
+  report_checkpoints();
+  console_.line(
+      format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
+  fill_batch(finished_);
+  const std::string found = find_not_finite(
+      setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
+  throw Error(
+      format("step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
+             "those after step %lld\n  %s\n  %s%s\n"
+             "  a lower --lr or a longer --warmup-steps may help",
+             (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
+             (long long)finished_, found.c_str(), checkpointer_->what_remains().c_str(),
+             checkpointer_->newest().empty() ? "" : ": from there the run meets this step again"),
+      ExitCode::not_finite);
 }
 
 StepReport TrainingLoop::report_of(const StepResult& result) const {
@@ -238,6 +265,7 @@ Json TrainingLoop::state() const {
       .set("weights_loaded", setup_.model.loaded)
       .set("tokenizer", setup_.tokenizer)
       .set("windows", name_of(setup_.sampler->windows().rule()))
+      .set("optimizer_steps", trainer_.updates())
       .set("seconds", training_seconds_)
       .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())
       .set("last_step", last_step_)
