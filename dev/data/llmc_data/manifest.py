@@ -37,11 +37,7 @@ def make(
         "token_type": layout.name,
         "tokenizer": tokenizer,
         "delimiter": command["delimiter"],
-        "splits": {
-            writer.split: {"tokens": writer.tokens, "documents": writer.documents, "text_bytes": writer.text_bytes}
-            for writer in writers
-            if writer.complete
-        },
+        "splits": {writer.split: writer.summary() for writer in writers if writer.complete},
         "replaced_characters": replaced,
         "sources": sources,
         "shards": [{key: value for key, value in asdict(record).items() if value is not None} for record in shards],

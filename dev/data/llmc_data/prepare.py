@@ -198,6 +198,10 @@ def summary(content: dict, options: argparse.Namespace) -> str:
             f"{split:5}  {of['tokens']:>15,} tokens  {of['documents']:>11,} documents"
             f"  {of['text_bytes']:>15,} bytes of text  {shards} shard{'s' * (shards > 1)}"
         )
+        if "learnt" in of:
+            lines.append(f"       learnt: {of['learnt']:,} of {of['tokens']:,} tokens")
+        if nothing := of.get("documents_not_learnt"):
+            lines.append(f"       nothing is learnt of {nothing:,} of {of['documents']:,} conversations")
     if content["replaced_characters"]:
         lines.append(f"{content['replaced_characters']} characters were not UTF-8; they are U+FFFD now")
     if "val" not in content["splits"] and content["command"]["val_fraction"]:
