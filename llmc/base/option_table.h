@@ -30,6 +30,7 @@
   X("Data", Switch, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
   X("Data", Switch, check_data, false, "", "read and check every token at the start, not only when its turn comes") \
+  X("Data", Text, cache, "", "DIR", "where the tokens of a text are kept (none: cache next to --out, else runs/cache)") \
   \
   X("Run", Text, config, "", "FILE", "read options from a JSON file; the command line wins over it") \
   X("Run", Text, out, "", "DIR", "where the run writes (none: runs/<date>-<model>)") \
@@ -72,9 +73,9 @@
   X("Batch", Count, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps (auto: as many as suit the model; 8 steps or more an epoch)") \
   \
   X("Optimizer", Real, lr, kAuto, "(0, inf)", "peak learning rate (auto: 3e-4, below 10M parameters 4e-3, and a tenth of it where weights are loaded)", "trains") \
-  X("Optimizer", Real, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling") \
+  X("Optimizer", Real, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling after-warm-up") \
   X("Optimizer", Count, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up", "trains") \
-  X("Optimizer", Choice, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains") \
+  X("Optimizer", Choice, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains after-warm-up") \
   X("Optimizer", Real, beta1, 0.9, "[0, 0.999999]", "AdamW: decay of the first moment", "trains") \
   X("Optimizer", Real, beta2, 0.95, "[0, 0.999999]", "AdamW: decay of the second moment", "trains") \
   X("Optimizer", Real, adam_eps, 1e-8, "[1e-30, 1]", "AdamW: added to the root of the second moment", "trains") \

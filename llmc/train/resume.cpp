@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kNotSaved[] = {"out",           "resume",      "rendezvous", "dry_run",      "eval_only",
                                      "sample_only",   "consolidate", "check_data", "nodes",        "gpus_per_node",
                                      "gpu",           "trace",       "nvtx",       "memory_limit", "host_memory_limit",
-                                     "tune_products", "tuning",      "quiet"};
+                                     "tune_products", "tuning",      "quiet",      "cache"};
 // The number of ranks decides which values these may have.
 constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
                                           "tensor_parallel_overlap", "context_parallel_degree"};

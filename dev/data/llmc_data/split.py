@@ -40,7 +40,8 @@ class ShardRecord:
     tokens: int
     documents: int  # that begin in it
     sha256: str
-    mask: dict | None  # name, learnt (tokens), sha256
+    mask: dict | None  # name, learnt (tokens), sha256, xxh64
+    xxh64: list[str] | None = None  # of each block; none: an older program wrote the shard
 
 
 class SplitWriter:
@@ -95,8 +96,9 @@ class SplitWriter:
             return
         shard, mask, name = self.shard, None, self.shard_path().name
         if self.mask:
-            mask = {"name": self.mask.path.name, "learnt": self.shard_learnt, "sha256": self.mask.finish()}
-        self.complete.append(ShardRecord(name, self.split, shard.tokens, self.shard_documents, shard.finish(), mask))
+            mask = {"name": self.mask.path.name, "learnt": self.shard_learnt} | self.mask.finish()
+        counts = {"split": self.split, "tokens": shard.tokens, "documents": self.shard_documents}
+        self.complete.append(ShardRecord(name, mask=mask, **counts, **shard.finish()))
         self.shard = self.mask = None
         self.shard_documents = self.shard_learnt = 0
 
