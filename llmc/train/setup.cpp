@@ -67,15 +67,16 @@ void Setup::open_start() {
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer
 // run has another schedule.
-static std::string jump_of_rate(const Checkpoint& start, const RunSettings& settings) {
+static std::string changed_rate(const Checkpoint& start, const RunSettings& settings) {
   const Json* last = start.state().find("last_step");
   if (!last || last->is_null()) return "";
   const double was = last->get_double("lr"), is = settings.learning_rate_at(last->get_int("step") - 1);
   if (start.step() >= settings.steps || std::abs(is - was) <= 1e-6 * was) return "";
   return format(
-      "the learning rate jumps from %.3g to %.3g: the schedule is now that of %s (--steps, --lr, --min-lr, "
-      "--warmup-steps, --schedule)",
-      was, settings.learning_rate_at(start.step()), counted(settings.steps, "step").c_str());
+      "the learning rate does not go on as it was: step %lld had %.3g, and by the schedule of %s it has %.3g; "
+      "step %lld has %.3g",
+      (long long)last->get_int("step"), was, counted(settings.steps, "step").c_str(), is, (long long)start.step() + 1,
+      settings.learning_rate_at(start.step()));
 }
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
@@ -90,7 +91,7 @@ void Setup::open_sampler(WindowRule rule) {
   changes = require_same_run(*start, requested, data.train->size());
   Stream stream(device, "resume");
   require_same_data(*start, *identity, *communicator, stream, changes);
-  if (const std::string jump = jump_of_rate(*start, settings); !jump.empty()) console.warning(jump);
+  if (const std::string change = changed_rate(*start, settings); !change.empty()) console.warning(change);
 }
 
 // Throws if no sequence of the run has a label. A training usually finds one in its first sequence.
