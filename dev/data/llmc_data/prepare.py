@@ -208,6 +208,8 @@ def summary(content: dict, options: argparse.Namespace) -> str:
         lines.append("no document fell to the held-out split: there are too few for this --val-fraction")
     if "train" not in content["splits"]:
         lines.append("all documents fell to the held-out split: there is nothing to train on")
+    if not all("xxh64" in record for record in content["shards"]):
+        lines.append("the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash")
     val = f" --val-data '{folder}/{content['name']}_val_*.bin'" if "val" in content["splits"] else ""
     model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
     train = "./train_llama" + f" --model {model}" * (model is not None) + " --packed-documents on" * options.chat

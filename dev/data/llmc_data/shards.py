@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from llmc_data.errors import DataError
+
+try:
+    import xxhash
+except ImportError:  # a Python of the user's own
+    xxhash = None
 
 HEADER_BYTES = 1024
 MAX_TOKENS = 2**31 - 1  # the header counts in int32
@@ -62,19 +66,17 @@ def sha256_of(path: Path) -> str:
 def checksums_of(path: Path) -> dict:
     """What the manifest lists of a file: the sha256 of all of it, and the XXH64 of each block, by which the trainer
     verifies a block when it first reads from it."""
-    digest, blocks = hashlib.sha256(), []
+    digest, blocks, size = hashlib.sha256(), [], 0
     with open(path, "rb") as file:
-        block, size = xxhash.xxh64(), 0
         while chunk := file.read(READ_BYTES):
             digest.update(chunk)
-            block.update(chunk)
+            if xxhash and size % BLOCK_BYTES == 0:
+                blocks.append(xxhash.xxh64())
+            if xxhash:
+                blocks[-1].update(chunk)
             size += len(chunk)
-            if size == BLOCK_BYTES:
-                blocks.append(block.hexdigest())
-                block, size = xxhash.xxh64(), 0
-    if size:
-        blocks.append(block.hexdigest())
-    return {"sha256": digest.hexdigest(), "xxh64": blocks}
+    sums = {"sha256": digest.hexdigest()}
+    return sums | {"xxh64": [block.hexdigest() for block in blocks]} if xxhash else sums
 
 
 def sync_folder(folder: Path) -> None:

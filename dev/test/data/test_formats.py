@@ -82,6 +82,9 @@ def test_checksums_of_blocks(tmp_path, monkeypatch):
         blocks = [content[at : at + 3000] for at in range(0, size, 3000)]
         expected = {"sha256": sha256(content), "xxh64": [xxhash.xxh64(block).hexdigest() for block in blocks]}
         assert shards.checksums_of(tmp_path / "file") == expected
+        with monkeypatch.context() as without:
+            without.setattr(shards, "xxhash", None)
+            assert shards.checksums_of(tmp_path / "file") == {"sha256": sha256(content)}
 
 
 def write_arrow(new, path, table):
