@@ -148,16 +148,17 @@ class ChatTemplate:
         return [(first, last) for first, last in spans if first < last]
 
     def tokens_and_mask(self, messages: list[dict], tools: list | None = None):
-        """The tokens of the whole rendering, and for each whether it is learnt: it begins in a learnt stretch, and not
-        behind the special token that ends the turn (ChatML renders a newline there)."""
+        """The tokens of the whole rendering, and for each whether it is learnt: it begins in a learnt stretch, and is no
+        white space behind the special token that ends the turn (ChatML renders a newline there)."""
         text, spans, marked = self.learnt(messages, tools)
         ids, starts = self.tokenizer.encode_rendered(text)
         mask = bytearray(len(ids))
         for first, last in spans:
             inside = [t for t, start in enumerate(starts.tolist()) if first <= start < last]
             special = [n for n, t in enumerate(inside) if int(ids[t]) in self.tokenizer.special_ids]
-            if special and not marked:
-                del inside[special[-1] + 1 :]
+            behind = inside[special[-1] + 1 :] if special and not marked else []
+            if behind and text[starts[behind[0]] : last].isspace():
+                del inside[-len(behind) :]
             for t in inside:
                 mask[t] = 1
         return ids, bytes(mask)

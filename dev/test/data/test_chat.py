@@ -108,6 +108,11 @@ def test_what_stands_behind_the_end_of_turn_is_not_learnt(llama3):
     assert learnt_text(llama3, LLAMA3, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
     no_end = CHATML.replace("<|eot_id|>", "")
     assert learnt_text(llama3, no_end, CONVERSATION[:2]) == ["古池や, nobody.\n"]
+    # A special token among the words ends no turn.
+    words = "It is <|eot_id|> that ends a turn."
+    talk = [CONVERSATION[0], {"role": "assistant", "content": words}]
+    assert learnt_text(llama3, no_end, talk) == [words + "\n"]
+    assert learnt_text(llama3, CHATML, talk) == [words + "<|eot_id|>"]
 
 
 def test_marked_template(llama3):
