@@ -26,6 +26,8 @@ shard("own/train_000000.bin")
 shard("swapped/good.bin")
 shard("silent/good.bin")
 shard("silent/good.mask", bytes(1000), magic=20241121)  # no token is learnt
+shard("quiet/good.bin")
+shard("quiet/good.mask", bytes(999) + b"\1", magic=20241121)  # one is
 END
 : >empty.txt
 head -c 300000 "$root/dev/data/tinyshakespeare.txt" >text.txt
@@ -96,6 +98,8 @@ no such model|did you mean llama3-8b|--model llama3-8
 a tokenizer of another vocabulary|tokens, the model tiny 256|--tokenizer other_vocabulary
 a tokenizer that is none|tiny/tokenizer.json|--tokenizer tiny
 shards of another tokenizer|token 97 is "b" there and "a" here|--model good/export --train-data swapped/*.bin
+training data without anything to learn|training tokens have no token to learn: their masks are 0|--train-data silent/good.bin --seq-len 16
+documents that are nothing but their first token|no token to learn: all of them tell documents apart|--train-data good.bin --seq-len 16 --packed-documents --document-token 0
 held-out data without anything to learn|have no token to learn|--eval-only --val-data silent/good.bin --seq-len 16
 a tokenizer_config.json that is none|torn_config/tokenizer_config.json|--model torn_config
 unknown option|did you mean --lr?|--lrr 3
@@ -155,7 +159,7 @@ for n in 1 2; do
   check "  and counted" grep -q "checked 2.00k tokens and their masks in 2 files in .*: each is below the vocabulary" out.txt
   LLMC_CPU_ORDER=sideways refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
 done
-check "a step without anything to learn" trains "${short[@]}" --train-data silent/good.bin --seq-len 16 --global-batch 2 --out silent_run
+check "a step without anything to learn" trains --layers 1 --val-every 0 --sample-every 0 --seq-len 16 --global-batch 16 --epochs 1 --train-data quiet/good.bin --out silent_run
 check "  says so" said "nothing to learn"
 check "  and has no loss" grep -q '"loss":null' silent_run/train.jsonl
 

@@ -1,4 +1,5 @@
 // Covers: evaluation: items of multiple choice as lm-eval and llm.c read them, scores and ties, files that are none
+#include <cmath>
 #include <vector>
 
 #include "dev/test/test.h"
@@ -93,6 +94,16 @@ TEST_CASE("scores: by the sum, by characters, by tokens; of equals the first cou
   CHECK(score.items == 3);
   CHECK(score.acc == 1);
   CHECK(score.acc_norm == 1);
+}
+
+TEST_CASE("a model of NaN has no score") {
+  const ChoiceItem item{{{{1, 2, 3}, 1, 2}, {{1, 2}, 1, 10}}, 0, 7};
+  ChoiceScore score;
+  for (const float other : {NAN, INFINITY, -INFINITY})
+    for (const std::vector<float>& values : {std::vector<float>{other, -1}, {-1, other}, {other, other}}) {
+      says(error_of([&] { score.add(item, values); }), "the question in line 7: an ending has the log-likelihood");
+      CHECK(score.items == 0);
+    }
 }
 
 TEST_CASE("a file that is none says where") {

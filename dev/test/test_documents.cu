@@ -125,6 +125,14 @@ TEST_CASE("shards in several folders are told apart in the same way") {
   CHECK(document_rule(folder / "a/*.bin", -1, config).token == 1);
   says(rule_error(folder / "*/*.bin", -1, -1), "were written with different --delimiter");
   CHECK(document_rule(folder / "*/*.bin", 3, config).token == 3);
+  const std::string a = "token 1 before each document", b = "token 2 before each document";
+  CHECK(different_rules(folder / "*/*.bin") == (folder / "a") + " has " + a + ", and " + (folder / "b") + " has " + b +
+                                                   ": they were not prepared for one training");
+  CHECK(different_rules(folder / "a/*.bin") == "");
+  std::filesystem::remove(folder / "b/manifest.json");
+  says(different_rules(folder / "*/*.bin"), (folder / "b") + " has no manifest.json that says");
+  std::filesystem::copy_file(folder / "a/manifest.json", folder / "b/manifest.json");
+  CHECK(different_rules(folder / "*/*.bin") == "");
 }
 
 TEST_CASE("what a mask beside a shard says is not learnt has no label") {

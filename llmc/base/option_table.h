@@ -42,6 +42,7 @@
   X("Data", Switch, run, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, run, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
   X("Data", Switch, machine, check_data, false, "", "read and check every token at the start, not only when its turn comes") \
+  X("Data", Text, machine, cache, "", "DIR", "where the tokens of a text are kept (none: cache next to --out, else runs/cache)") \
   \
   X("Run", Text, command, config, "", "FILE", "read options from a JSON file; the command line wins over it") \
   X("Run", Text, start, out, "", "DIR", "where the run writes (none: runs/<date>-<model>)") \
@@ -84,9 +85,9 @@
   X("Batch", Count, order, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps (auto: as many as suit the model; 8 steps or more an epoch)") \
   \
   X("Optimizer", Real, run, lr, kAuto, "(0, inf)", "peak learning rate (auto: 3e-4, below 10M parameters 4e-3, and a tenth of it where weights are loaded)", "trains") \
-  X("Optimizer", Real, run, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling") \
+  X("Optimizer", Real, run, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling after-warm-up") \
   X("Optimizer", Count, run, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up", "trains") \
-  X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains") \
+  X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains after-warm-up") \
   X("Optimizer", Real, run, beta1, 0.9, "[0, 0.999999]", "AdamW: decay of the first moment", "trains") \
   X("Optimizer", Real, run, beta2, 0.95, "[0, 0.999999]", "AdamW: decay of the second moment", "trains") \
   X("Optimizer", Real, run, adam_eps, 1e-8, "[1e-30, 1]", "AdamW: added to the root of the second moment", "trains") \

@@ -79,6 +79,25 @@ DocumentRule document_rule(const std::string& pattern, int64_t token, const Mode
   return *rule;
 }
 
+std::string different_rules(const std::string& pattern) {
+  const auto rule_of = [](const ShardFolder& folder) -> std::string {
+    const Json* delimiter = folder.manifest.is_null() ? nullptr : folder.manifest.find("delimiter");
+    if (!delimiter) return "has no manifest.json that says how its documents are told apart";
+    if (delimiter->is_null()) return "has no token between its documents (--delimiter none)";
+    std::string text = format("has token %lld %s each document", (long long)delimiter->get_int("id"),
+                              delimiter->get_string("place") == "after" ? "after" : "before");
+    if (const Json* end = delimiter->find("end_id"))
+      text += format(" and token %lld after it", (long long)end->as_int());
+    return text;
+  };
+  const std::vector<ShardFolder> folders = shard_folders(pattern);
+  for (size_t i = 1; i < folders.size(); ++i)
+    if (rule_of(folders[i]) != rule_of(folders[0]))
+      return format("%s %s, and %s %s: they were not prepared for one training", folders[0].path.c_str(),
+                    rule_of(folders[0]).c_str(), folders[i].path.c_str(), rule_of(folders[i]).c_str());
+  return "";
+}
+
 std::string missing_documents(const DocumentRule& rule, const TokenDataset& data) {
   constexpr int64_t kFirst = 1 << 20, kSpread = 1 << 22;
   int64_t read = 0;

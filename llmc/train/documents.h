@@ -28,6 +28,10 @@ std::optional<DocumentRule> rule_of(const Json& json);
 DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
                            const std::optional<DocumentRule>& before = {});
 
+// Returns a sentence if the folders of the shards that match `pattern` tell their documents apart in different ways; ""
+// if not.
+std::string different_rules(const std::string& pattern);
+
 // Searches for the rule's token in the first 2^20 tokens of the data and then in 2^22 tokens spread over it. Returns ""
 // if it occurs, else a sentence that says so. Without the token, documents cannot be told apart.
 std::string missing_documents(const DocumentRule& rule, const TokenDataset& data);

@@ -52,9 +52,12 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   const auto shards_of = [&](const std::string& pattern, bool& was_cut) {
     was_cut = is_text(pattern, cuts) && cuts;
     if (!was_cut) return pattern;
-    const TextShards shards = cut_text(pattern, codec, communicator, device, console);
+    const TextShards shards = cut_text(pattern, codec, cache_folder(options), communicator, device, console);
     data.about_text.push_back(shards.about);
     return shards.pattern;
+  };
+  const auto compare = [&](std::optional<TokenDataset>& tokens) {
+    if (tokens) std::ranges::move(compare_with_manifests(*tokens), std::back_inserter(data.remarks));
   };
   std::string train = options.train_data, held_out = options.val_data;
   if (named || trains || (held_out.empty() && by_bytes)) {
@@ -63,6 +66,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
     TrainingData both = open_training_data(train, held_out, V);
     data.train = std::move(both.train);
     data.held_out = std::move(both.held_out);
+    compare(data.train), compare(data.held_out);  // before they are split
     if (train_was_cut && held_out.empty()) {
       // The last tenth is held out, as it is if tokens are bytes.
       const int64_t size = data.train->size();
@@ -75,6 +79,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   } else if (!held_out.empty()) {
     held_out = shards_of(held_out, held_out_was_cut);
     data.held_out = TokenDataset::open(held_out, V);
+    compare(data.held_out);
   }
   for (const auto* tokens : {&data.train, &data.held_out})
     REQUIRE(by_bytes || !*tokens || !(*tokens)->is_text(),
@@ -82,8 +87,8 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
             "  name its tokenizer: --tokenizer DIR; or token files that were made with it: --%s 'DIR/*.bin'%s%s",
             options.model.c_str(), V, tokens == &data.train ? "train-data" : "val-data",
             codec.why_not().empty() ? "" : "\n  the one that was found: ", codec.why_not().c_str());
-  for (const auto* tokens : {&data.train, &data.held_out})
-    if (*tokens) std::ranges::move(compare_with_manifests(**tokens), std::back_inserter(data.remarks));
+  for (const std::string& pattern : {options.train_data, options.val_data})
+    if (const std::string differ = different_rules(pattern); !differ.empty()) data.remarks.push_back(differ);
   if (trains && !options.val_data.empty())
     if (const std::string both = files_in_both(*data.train, *data.held_out); !both.empty())
       data.remarks.push_back(both);

@@ -1,10 +1,12 @@
 #include "llmc/train/setup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/kernels/classifier.h"
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
 #include "llmc/train/description.h"
@@ -73,9 +75,24 @@ void Setup::choose_settings() {
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
 }
 
+// Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer
+// run has another schedule.
+static std::string changed_rate(const Checkpoint& start, const RunSettings& settings) {
+  const Json& last = start.state().at("last_step");
+  if (last.is_null()) return "";
+  const double was = last.get_double("lr"), is = settings.learning_rate_at(last.get_int("step") - 1);
+  if (start.step() >= settings.steps || std::abs(is - was) <= 1e-6 * was) return "";
+  return format(
+      "the learning rate does not go on as it was: step %lld had %.3g, and by the schedule of %s it has %.3g; "
+      "step %lld has %.3g",
+      (long long)last.get_int("step"), was, counted(settings.steps, "step").c_str(), is, (long long)start.step() + 1,
+      settings.learning_rate_at(start.step()));
+}
+
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
 void Setup::open_sampler(WindowRule rule) {
   sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
+  require_something_learnt();
   identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
                    data.held_out_documents);
   if (!start) return;
@@ -88,6 +105,25 @@ void Setup::open_sampler(WindowRule rule) {
   if (ranks.rank == 0)
     if (const std::string change = changed_tokenizer(*start, codec, *tokenizer_files); !change.empty())
       changes.push_back(change);
+  if (const std::string change = changed_rate(*start, settings); !change.empty()) console.warning(change);
+}
+
+// Throws if no sequence of the run has a label. A training usually finds one in its first sequence.
+void Setup::require_something_learnt() const {
+  // Among the samples of two epochs are all of one. The run may have fewer.
+  const int64_t two_epochs = 2 * sampler->samples_per_epoch(), T = settings.T;
+  const int64_t samples = settings.steps > two_epochs / settings.G ? two_epochs : settings.steps * settings.G;
+  std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions;
+  for (int64_t g = 0; g < samples; ++g) {
+    sampler->windows().read(sampler->place(g), inputs.data(), labels.data());
+    cut_rows(data.documents, inputs, labels, positions, int(T));
+    if (std::ranges::any_of(labels, [](int32_t label) { return label != kIgnoredLabel; })) return;
+  }
+  REQUIRE(samples == 0,
+          "the %lld sequences of %lld training tokens have no token to learn: %s\n  name other data with --train-data; "
+          "dev/data/inspect says what is learnt of a shard",
+          (long long)samples, (long long)T,
+          data.train->has_masks() ? "their masks are 0" : "all of them tell documents apart");
 }
 
 // Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
@@ -111,9 +147,8 @@ void Setup::measure_held_out(WindowRule rule) {
           (long long)held_out.size(), settings.T, (long long)std::max<int64_t>(1, held_out.size() - 1));
   evaluation->measure_loss(ValidationWindows(held_out, settings.T, windows_to_measure(options, settings.T), rule),
                            data.held_out_documents, codec);
-  // The unigram loss covers all tokens. Beside a loss of only those tokens that masks choose, it would mislead. Only
-  // the first rank prints it.
-  if (ranks.rank == 0 && data.train && !held_out.has_masks()) unigram = unigram_cross_entropy(*data.train, held_out);
+  if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
+    unigram = evaluation->unigram(*data.train, data.documents);
 }
 
 std::string Setup::data_description() const {

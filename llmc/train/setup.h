@@ -53,7 +53,7 @@ struct Setup {
   std::optional<DataIdentity> identity;
   std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
   std::optional<Evaluation> evaluation;
-  std::optional<Unigram> unigram;  // loss of a model that knows only how often each token occurs
+  std::optional<Unigram> unigram;  // of the held-out windows
   Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
 
   // Opens and decides all of it; `command_line` are the options of these `arguments`. All ranks call. Throws, with what
@@ -74,6 +74,7 @@ struct Setup {
   void open_data();
   void choose_settings();
   void open_sampler(WindowRule rule);
+  void require_something_learnt() const;
   void prepare_evaluation(WindowRule rule);
   void measure_held_out(WindowRule rule);
 };

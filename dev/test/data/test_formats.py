@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from conftest import INSPECT, SPECIAL, TEXT, encoder, expected_shards, files_of, held_out, manifest_of, prepare
 from conftest import refusal, run, sha256, shards_of, some_documents, tokens_of, write_jsonl
-from llmc_data import cuts, readers
+from llmc_data import cuts, readers, shards
 from llmc_data.delimiter import Delimiter, find
 from llmc_data.prepare import name_of
 from llmc_data.tokenizer import ByteTokenizer, Tokenizer
@@ -63,11 +64,27 @@ def check_manifest(manifest, files, documents, source):
         tokens = np.frombuffer(files[s["name"]][1024:], "<u2")
         assert (len(tokens), sha256(files[s["name"]])) == (s["tokens"], s["sha256"])
         assert s["documents"] == (tokens == 0).sum()
+        assert s["xxh64"] == [xxhash.xxh64(files[s["name"]]).hexdigest()]
+    assert manifest["xxh64_block_bytes"] == 64 << 20
     assert manifest["tokenizer"]["sha256"] == sha256(files["tokenizer.json"])
     assert manifest["tokenizer"]["vocabulary"] == 800 and manifest["tokenizer"]["name"] == "gpt2"
     assert manifest["delimiter"] == {"place": "before", "token": SPECIAL[0], "id": 0}
     [described] = manifest["sources"]
     assert (described["sha256"], described["bytes"]) == (sha256(source), len(source))
+
+
+def test_checksums_of_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "READ_BYTES", 1000)
+    monkeypatch.setattr(shards, "BLOCK_BYTES", 3000)
+    for size in (1, 999, 1000, 2999, 3000, 3001, 6000, 10_001):
+        content = bytes(n * 7 % 251 for n in range(size))
+        (tmp_path / "file").write_bytes(content)
+        blocks = [content[at : at + 3000] for at in range(0, size, 3000)]
+        expected = {"sha256": sha256(content), "xxh64": [xxhash.xxh64(block).hexdigest() for block in blocks]}
+        assert shards.checksums_of(tmp_path / "file") == expected
+        with monkeypatch.context() as without:
+            without.setattr(shards, "xxhash", None)
+            assert shards.checksums_of(tmp_path / "file") == {"sha256": sha256(content)}
 
 
 def write_arrow(new, path, table):
