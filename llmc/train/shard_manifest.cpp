@@ -8,6 +8,7 @@
 
 #include "llmc/base/checksum.h"
 #include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/text.h"
 
 namespace fs = std::filesystem;
@@ -95,7 +96,7 @@ std::vector<std::string> compare_with_manifests(const TokenDataset& data) {
         require_as_listed(data, found->second, entry, folder.path);
         split.used = true;
       } else {
-        (fs::exists(fs::path(folder.path) / name) ? split.left_out : split.lost).push_back(name);
+        (fs::exists(listed_file(folder.path, name, entry.where())) ? split.left_out : split.lost).push_back(name);
       }
     }
     for (const auto& [name, split] : splits) {
