@@ -40,6 +40,7 @@ AddedToken read(const Json& json) {
   const int64_t id = json.get_int("id");
   REQUIRE(id >= 0 && id < Vocabulary::kMostIds, "%s is %ld\n  expected an id from 0 to %ld",
           json.at("id").where().c_str(), long(id), long(Vocabulary::kMostIds - 1));
+  require_short(json.at("content"));
   return {.content = json.get_string("content"),
           .text = json.get_string("content"),
           .id = int32_t(id),
@@ -69,6 +70,7 @@ AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normal
     REQUIRE(in_model || !model.token_of(expected), "%s: the token \"%s\" has the id %d of the model's \"%s\"",
             element.where().c_str(), token.content.c_str(), token.id, model.token_of(expected)->c_str());
     if (!in_model) ++next_id;
+    scratch.begin_text(token.text.size());
     if (token.normalized) normalizer.apply(token.text, scratch);
     const AddedToken* kept = &by_id_.emplace(token.id, std::move(token)).first->second;
     by_content_[kept->content] = kept;
