@@ -231,8 +231,9 @@ TEST_CASE("input_file: names and links stay in their folder") {
 
   CHECK(listed_file("m", "a.bin", "m/list") == "m/a.bin");
   CHECK(listed_file("m", "..a", "m/list") == "m/..a");
-  for (const std::string& name : {std::string(), std::string("."), std::string(".."), std::string("../a.bin"),
-                                  std::string("/a.bin"), std::string("b/a.bin"), std::string("a.bin\0x", 7)})
+  for (const std::string& name :
+       {std::string(), std::string("."), std::string(".."), std::string("../a.bin"), std::string("/a.bin"),
+        std::string("b/a.bin"), std::string("a.bin\0x", 7), std::string(256, 'a')})
     says(error_of([&] { listed_file("m", name, "m/list"); }), "m/list: ", "is no name of a file in m");
 }
 

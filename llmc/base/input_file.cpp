@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -45,8 +46,8 @@ bool lies_in(const fs::path& folder, const fs::path& file) {
 }  // namespace
 
 std::string listed_file(const std::string& folder, const std::string& name, const std::string& where) {
-  const bool plain =
-      !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
+  const bool plain = !name.empty() && name.size() <= NAME_MAX && name != "." && name != ".." &&
+                     name.find('/') == name.npos && name.find('\0') == name.npos;
   REQUIRE(plain,
           "%s: \"%s\" is no name of a file in %s\n  expected a name without a folder: is the list of this folder?",
           where.c_str(), name.c_str(), folder.c_str());

@@ -8,7 +8,8 @@
 #include <string>
 
 // Returns "FOLDER/NAME" for a name that a file lists. Throws unless it can only be an entry of the folder: it is not
-// empty, "." or "..", and has neither a slash nor a zero byte. `where` begins the message: the place of the name.
+// empty, "." or "..", and has at most 255 bytes, neither a slash nor a zero byte among them. `where` begins the
+// message: the place of the name.
 std::string listed_file(const std::string& folder, const std::string& name, const std::string& where);
 
 // Returns the path of the folder's file NAME, behind all symbolic links, so that its content can be copied into what a
