@@ -524,6 +524,18 @@ inline void read_tuning(const std::string& folder) {
   (void)(tuning.description() + tuning.to_json().dump());
 }
 
+inline std::string many_of(const std::string& part) {
+  std::string text;
+  while (text.size() < 300000) text += part;
+  return json_string(text);
+}
+
+inline std::string many_endings() {
+  std::string text = "\"a\"";
+  for (int i = 0; i < 50000; ++i) text += ",\"b\"";
+  return "[" + text + "]";
+}
+
 inline void make_choices(Chance& chance, const std::string& folder) {
   static const std::vector<Document> sound = {
       parsed(R"({"ctx":"A man sits down. He","endings":["stands up.","runs","a"],"label":2})"),
@@ -535,7 +547,12 @@ inline void make_choices(Chance& chance, const std::string& folder) {
                                                  "\"[[[[[[[[\"",
                                                  "\" [title] [title]\"",
                                                  json_string(std::string(20000, '[')),
-                                                 json_string(std::string(20000, ' '))};
+                                                 json_string(std::string(20000, ' ')),
+                                                 many_of("[x]"),
+                                                 many_of(" [title]"),
+                                                 many_of("  "),
+                                                 "[" + many_of("a") + ",\"b\",\"c\"]",
+                                                 many_endings()};
   std::string lines;
   for (size_t i = 1 + chance.below(3); i > 0; --i)
     lines += (chance.one_in(3) ? chance.of(sound).written() : changed_text(chance.of(sound), words, chance)) + "\n";

@@ -3,6 +3,7 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/base/clock.h"
 #include "llmc/train/choices.h"
 #include "llmc/train/evaluation.h"
 
@@ -93,6 +94,22 @@ TEST_CASE("scores: by the sum, by characters, by tokens; of equals the first cou
   CHECK(score.items == 3);
   CHECK(score.acc == 1);
   CHECK(score.acc_norm == 1);
+}
+
+TEST_CASE("a long line takes time and memory in proportion to it") {
+  const double begin = seconds();
+  std::string brackets, titles;
+  for (int i = 0; i < 150000; ++i) brackets += "[x]y  ", titles += " [title]";
+  const auto item = [](const std::string& context, const std::string& endings) {
+    return R"({"activity_label": "a", "ctx_b": "b", "ctx": "c", "label": 0, "ctx_a": ")" + context +
+           R"(", "endings": [)" + endings + "]}";
+  };
+  CHECK(read_one(item(brackets, R"("d", "e")"), kLmEval).context.ends_with("y y  B"));
+  CHECK(read_one(item(titles, R"("d", "e")"), kLmEval).context.ends_with(". . B"));
+  CHECK(seconds() - begin < 20);
+  std::string endings = R"("d")";
+  for (int i = 0; i < 10000; ++i) endings += R"(, "e")";
+  says(refusal(item(std::string(100000, 'x'), endings)), "10001 endings are 10", "expected at most 4194304");
 }
 
 TEST_CASE("a file that is none says where") {

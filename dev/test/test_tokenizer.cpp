@@ -381,6 +381,12 @@ TEST_CASE("files: what a file makes of a text is limited") {
   printf("what a file makes of a text ended within %.1f s\n", seconds() - begin);
   CHECK(seconds() - begin < 60);
 
+  // An added token of white space, which takes all the white space on its right, at each of 2^20 spaces.
+  const std::string space =
+      R"([{"id":2,"content":" ","special":true,"single_word":false,"lstrip":false,"rstrip":true,"normalized":false}])";
+  CHECK(made("added_tokens", space).encode(std::string(1 << 20, ' '), false) == Ids(1 << 20, 2));
+  CHECK(seconds() - begin < 60);
+
   const std::string long_word = "\"" + std::string(300, 'x') + "\"", none = R"({"type":"Fuse"})";
   CHECK(refusal("", "decoder", sequence("decoders", none, 32)).empty());
   says(refusal("", "decoder", sequence("decoders", none, 33)), "\"decoder.decoders[32]\" is a step after 32 others");

@@ -133,7 +133,8 @@ void AddedTokens::sections(const Finder& finder, std::string_view text, bool spe
     if (token->special && !special_too) continue;
     if (token->single_word && !is_single_word(text, begin, end, scratch)) continue;
     if (token->lstrip) begin = skip_space_left(text, begin, std::min(done, begin));
-    if (token->rstrip) end = skip_space_right(text, end);
+    // A token within the white space that the last one took has the same end: a text of white space takes no square.
+    if (token->rstrip) end = end < done ? done : skip_space_right(text, end);
     if (done < begin) visit({text.substr(done, begin - done), nullptr});
     visit({text.substr(begin, end - begin), token});
     done = end;
