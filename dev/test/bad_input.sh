@@ -61,6 +61,10 @@ with open(sys.argv[1], "r+b") as file:
     file.seek(0)
     file.write(struct.pack("<Q", len(text)) + text + data + bytes(4))
 END
+echo '{"private": "key"}' >key.json
+for file in chat_template.jinja tokenizer.json tokenizer_config.json generation_config.json; do
+  of_good "link_$file" "ln -sf ../key.json $file"
+done
 cp good/export/model.safetensors lonely.safetensors
 sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 check "a model of 300 tokens" trains --model large.json "${small[@]:2}" --train-data good.bin --out large
@@ -102,6 +106,9 @@ training data without anything to learn|training tokens have no token to learn: 
 documents that are nothing but their first token|no token to learn: all of them tell documents apart|--train-data good.bin --seq-len 16 --packed-documents --document-token 0
 held-out data without anything to learn|have no token to learn|--eval-only --val-data silent/good.bin --seq-len 16
 a tokenizer_config.json that is none|torn_config/tokenizer_config.json|--model torn_config
+a link to a file elsewhere|chat_template.jinja is a link to|--model link_chat_template.jinja
+a link for a tokenizer_config.json|tokenizer_config.json is a link to|--model link_tokenizer_config.json
+a link for a generation_config.json|generation_config.json is a link to|--model link_generation_config.json
 unknown option|did you mean --lr?|--lrr 3
 a pattern without quotes|'books/*.txt'|--train-data text.txt good.bin
 a number beyond all sense|--micro-batch 4294967297|--micro-batch 4294967297
@@ -168,6 +175,14 @@ limited() { (ulimit -f 500 && "$train" "${small[@]}" --out limited); }
 refused "an export that the disk does not take" "limited/export/model.safetensors" limited
 check "  nothing is left under its name" [ ! -e limited/export/model.safetensors ]
 check "no run's folder is left by what was refused" not compgen -G "runs/20*"
+
+echo "-- links in a model's folder"
+mkdir -p hub/models--me--good/blobs hub/models--me--good/snapshots/main
+cp good/export/* hub/models--me--good/blobs && echo "{{ messages }}" >hub/models--me--good/blobs/chat_template.jinja
+(cd hub/models--me--good/snapshots/main && ln -s ../../blobs/* .)
+check "a snapshot of Hugging Face's cache" trains "${small[@]}" --model hub/models--me--good/snapshots/main --out of_hub
+check "  has its template in the export" cmp hub/models--me--good/blobs/chat_template.jinja of_hub/export/chat_template.jinja
+check "what is a link elsewhere is read for a run without an export" trains "${small[@]}" --model link_chat_template.jinja --export off --out linked
 
 echo "-- models by other names"
 for name in good good/export/model.safetensors; do

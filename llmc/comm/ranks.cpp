@@ -95,7 +95,7 @@ void read_environment(Ranks& ranks, const Launcher& launcher) {
 }
 
 void print_error(const std::string& text) {
-  const std::string whole = PrintableText().take(text) + "\n";  // names in files of strangers may have any bytes
+  const std::string whole = printable_message(text) + "\n";  // names in files of strangers may have any bytes
   // A single write keeps other ranks' text from coming between.
   for (size_t done = 0; done < whole.size();) {
     const ssize_t n = write(STDERR_FILENO, whole.data() + done, whole.size() - done);

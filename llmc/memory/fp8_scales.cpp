@@ -85,11 +85,12 @@ void Fp8Scales::adopt(History& history) const {
 
 // If the history is longer than this run remembers, the newest steps are restored.
 void Fp8Scales::restore(History history) {
-  adopt(history);
-  const size_t tensors = size_t(tensors_), steps = std::min(history.amax.size() / tensors, size_t(settings_.history));
+  const size_t tensors = size_t(tensors_);
   REQUIRE(history.amax.size() % tensors == 0 && history.scales.size() == tensors,
           "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors", history.amax.size(),
           history.scales.size(), tensors);
+  adopt(history);
+  const size_t steps = std::min(history.amax.size() / tensors, size_t(settings_.history));
   recorded_ = int64_t(steps);
   refs_ = {};
   clear(compute_, amax_);

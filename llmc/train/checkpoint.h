@@ -99,6 +99,7 @@ class Checkpoint {
     const std::byte* data;
   };
   void open(const std::string& name, const Json& entry);
+  static Part part_of(const StoredTensor& tensor, const std::string& place);  // "@FIRST" or "@FIRST+STRIDE"
 
   std::string path_;
   Json state_;

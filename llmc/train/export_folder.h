@@ -18,7 +18,8 @@
 // the export cannot find them gone or wrong.
 class TokenizerFiles {
  public:
-  // Throws on a file that cannot be read, and on a tokenizer_config.json that is not a JSON object.
+  // Throws on a file that cannot be read, on a link out of the folder (own_file()), and on a tokenizer_config.json that
+  // is not a JSON object.
   TokenizerFiles(const TextCodec& codec, const ModelConfig& config);
   void write(const std::string& directory) const;
   std::vector<std::string> names() const;

@@ -117,7 +117,7 @@ std::vector<std::string> compare_with_manifests(TokenDataset& data) {
         data.expect(found->second, checksums_of(folder, &entry), checksums_of(folder, entry.find("mask")));
         split.used = true;
       } else {
-        (fs::exists(fs::path(folder.path) / name) ? split.left_out : split.lost).push_back(name);
+        (fs::exists(listed_file(folder.path, name, entry.where())) ? split.left_out : split.lost).push_back(name);
       }
     }
     for (const auto& [name, split] : splits) {

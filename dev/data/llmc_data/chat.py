@@ -20,6 +20,7 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmc_data.errors import DataError
+from llmc_data.links import own_file
 from llmc_data.tokenizer import CONFIG_FILE, TEMPLATE_FILE, Tokenizer
 
 LLAMA3 = (
@@ -203,7 +204,7 @@ def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
     """The template's text and name: the file given, else what stands beside the tokenizer, else Llama 3's."""
     given, path = path is not None, path or tokenizer.path.with_name(TEMPLATE_FILE)
     if path.is_file():
-        return path.read_text(encoding="utf-8"), path.name
+        return (path if given else own_file(path)).read_text(encoding="utf-8"), path.name
     if given:
         raise DataError(f"there is no template {path}")
     template = tokenizer.config(CONFIG_FILE).get("chat_template")

@@ -53,6 +53,28 @@ def test_jsonl(documents, expected, gpt2, tmp_path):
     assert set(shards_of(tmp_path / "o")) == {"x_val_000000.bin", "x_train_000001.bin"}
 
 
+def test_links_of_a_model(documents, gpt2, tmp_path):
+    """What stands beside the shards is the model's, not a file of the user's; the hub's cache consists of links."""
+    source, model = write_jsonl(tmp_path / "d.jsonl", documents[:10]), tmp_path / "model"
+    (tmp_path / "id_rsa").write_text("{}")
+    for name in ("chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"):
+        shutil.copytree(gpt2, model)
+        shutil.copy(gpt2 / "tokenizer.json", tmp_path / "other.json")
+        (model / name).unlink(missing_ok=True)
+        (model / name).symlink_to("../other.json" if name == "tokenizer.json" else "../id_rsa")
+        refused = refusal(source, "--out", tmp_path / "o", "--tokenizer", model, *COMMON)
+        assert f"{name} is a link to " in refused and "outside of its folder" in refused
+        assert not (tmp_path / "o" / name).exists()
+        shutil.rmtree(model)
+    repository = tmp_path / "models--me--model"
+    shutil.copytree(gpt2, repository / "blobs")
+    (repository / "snapshots" / "main").mkdir(parents=True)
+    for path in (repository / "blobs").iterdir():
+        (repository / "snapshots" / "main" / path.name).symlink_to(f"../../blobs/{path.name}")
+    prepare(source, "--out", tmp_path / "p", "--tokenizer", repository / "snapshots" / "main", *COMMON)
+    assert files_of(tmp_path / "p")["tokenizer.json"] == (gpt2 / "tokenizer.json").read_bytes()
+
+
 def check_manifest(manifest, files, documents, source):
     for split in ("train", "val"):
         members = [text for n, text in enumerate(documents) if held_out(n, FRACTION) == (split == "val")]
