@@ -153,6 +153,11 @@ class Ranks::Session {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     int provided = 0;
     MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+    // The process has other threads, though only this one calls MPI.
+    REQUIRE(provided >= MPI_THREAD_FUNNELED,
+            "MPI_Init_thread provides thread level %d: expected MPI_THREAD_FUNNELED (%d) or higher\n"
+            "  this MPI allows no threads: build with another one (make doctor names it)",
+            provided, MPI_THREAD_FUNNELED);
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &words_));
   }

@@ -85,7 +85,7 @@ exec {lock}>&-
 
 # Without wandb: a module of this name that cannot be imported.
 mkdir hidden && echo 'raise ImportError("hidden")' >hidden/wandb.py
-refused "wandb_sync: wandb is not there" "build/watch/bin/pip install wandb==" \
+refused "wandb_sync: wandb is not there" "build/watch/bin/pip install --require-hashes -r dev/test/watch/requirements.txt" \
   env PYTHONPATH="$scratch/hidden" "$root/scripts/wandb_sync" good
 refused "wandb_sync: no such folder" "nowhere is not a folder" "$root/scripts/wandb_sync" nowhere
 refused "wandb_sync: an empty run" "nothing to log" "$root/scripts/wandb_sync" empty
