@@ -5,7 +5,6 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
-#include "llmc/base/clock.h"
 #include "llmc/train/choices.h"
 #include "llmc/train/evaluation.h"
 
