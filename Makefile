@@ -16,6 +16,7 @@
 ## make test-recipes    each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
 ## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
 ## make test-options    bad options on 2 ranks; random combinations on 1 to 6, each beside one  [T="3 7": those numbers]
+## make test-fuzz       inputs of wrong structure for the readers of files, under AddressSanitizer  [SEED=7 COUNT=10000]
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make softgpu         the CUDA build on a software GPU: its PTX and its calls, executed on the CPU (needs nvcc, no GPU)
 ## make test-softgpu [T=rope]  kernels, PyTorch's dumps and trainings of that build
@@ -50,7 +51,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -76,7 +77,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -185,6 +186,10 @@ test-options:
 	@$(MAKE) DEVICE=cpu programs
 	@OPTIONS=every dev/test/run --only bad_input $(folder)
 	@dev/test/random_options $(folder) $(T)
+test-fuzz:
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu SANITIZE=address build/cpu-address/test/fuzz_readers
+	@build/cpu-address/test/fuzz_readers --seed $(or $(SEED),1) --count $(or $(COUNT),10000) --keep build/fuzz
 test-fp8:
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests

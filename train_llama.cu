@@ -2,11 +2,13 @@
 //
 // The program reads like a recipe from top to bottom: the options, then the setup, the trainer, the training loop, the
 // export. Each step of run() is a function below it, or a file of llmc/train.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "llmc/base/error.h"
 #include "llmc/base/options.h"
@@ -17,7 +19,6 @@
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/banner.h"
 #include "llmc/train/consolidate.h"
-#include "llmc/train/export_folder.h"
 #include "llmc/train/kernel_check.h"
 #include "llmc/train/resume.h"
 #include "llmc/train/sampling.h"
@@ -32,15 +33,15 @@ namespace {
 
 int follow_options(int argc, char** argv, Ranks& ranks);
 std::string help();
-int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume);
+int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks,
+        const ResumePoint* resume);
 std::unique_ptr<Trainer> create_trainer(Setup& setup);
 int report_plan(Setup& setup, const MemoryPlan& plan);
 void check_kernels(Setup& setup);
 void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder);
 void set_weights(const Setup& setup, Trainer& trainer);
 void measure(Setup& setup, Trainer& trainer);
-void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, const TokenizerFiles* tokenizer_files,
-                  int64_t steps);
+void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int64_t steps);
 
 }  // namespace
 
@@ -62,28 +63,29 @@ namespace {
 
 // Does what the options ask for, and returns the program's exit code.
 int follow_options(int argc, char** argv, Ranks& ranks) {
-  const Options command_line = parse_options(argc, argv);
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const Options command_line = parse_options(arguments);
   if (command_line.help || command_line.version) {
     if (ranks.rank == 0)
       printf("%s", command_line.help ? help().c_str() : format("train_llama %s\n", kVersion).c_str());
     return 0;
   }
   const std::optional<ResumePoint> resume = ResumePoint::find(command_line);
-  const Options options = resume ? parse_options(argc, argv, resume->saved_options(ranks.size)) : command_line;
-  if (!options.consolidate.empty()) {
+  if (!command_line.consolidate.empty()) {
     REQUIRE(resume && ranks.size == 1,
             "--consolidate %s: name a run or a checkpoint with --resume, and start one process",
-            options.consolidate.c_str());
-    consolidate(options, *resume);
+            command_line.consolidate.c_str());
+    consolidate(arguments, *resume);
     return 0;
   }
-  if (options.nodes) {
-    REQUIRE(options.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
-            (long long)options.nodes);
+  if (command_line.nodes) {
+    REQUIRE(command_line.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
+            (long long)command_line.nodes);
     Console console(true);
-    return simulate(options, console) ? 0 : int(ExitCode::does_not_fit);
+    return simulate(resume ? resume->newest_options(arguments) : command_line, console) ? 0
+                                                                                        : int(ExitCode::does_not_fit);
   }
-  return run(command_line, options, ranks, resume ? &*resume : nullptr);
+  return run(command_line, arguments, ranks, resume ? &*resume : nullptr);
 }
 
 std::string help() {
@@ -96,9 +98,10 @@ std::string help() {
 }
 
 // Trains, measures or samples, and returns the program's exit code.
-int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume) {
-  if (requested.nvtx) Range::turn_on();
-  Setup setup(command_line, requested, ranks, resume);
+int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks,
+        const ResumePoint* resume) {
+  if (command_line.nvtx) Range::turn_on();
+  Setup setup(command_line, arguments, ranks, resume);
   const Options& options = setup.options;
   const std::unique_ptr<Trainer> trainer = create_trainer(setup);
   TrainingLoop loop(setup, *trainer);
@@ -107,11 +110,7 @@ int run(const Options& command_line, const Options& requested, Ranks& ranks, con
     setup.planner->require_fits(trainer->plan());
     check_kernels(setup);
     trainer->allocate();
-    std::optional<TokenizerFiles> tokenizer_files;
-    if (setup.trains()) {
-      if (options.export_ && ranks.rank == 0) tokenizer_files.emplace(setup.codec, setup.model.config);
-      loop.open_folder();
-    }
+    if (setup.trains()) loop.open_folder();
     choose_algorithms(setup, *trainer, loop.folder());
     print_banner(setup, trainer->plan());
     set_weights(setup, *trainer);
@@ -122,7 +121,7 @@ int run(const Options& command_line, const Options& requested, Ranks& ranks, con
       measure(setup, *trainer);
     } else {
       const int64_t steps = loop.run();
-      export_model(setup, *trainer, loop, tokenizer_files ? &*tokenizer_files : nullptr, steps);
+      export_model(setup, *trainer, loop, steps);
       loop.report_end(steps);
     }
     return 0;
@@ -193,16 +192,15 @@ void measure(Setup& setup, Trainer& trainer) {
 }
 
 // Writes the trained model as a directory that Hugging Face's tools read. A run that was stopped and can be resumed
-// exports when it is done. All ranks call; the first one has the files of the tokenizer.
-void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, const TokenizerFiles* tokenizer_files,
-                  int64_t steps) {
+// exports when it is done. All ranks call.
+void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int64_t steps) {
   const Options& options = setup.options;
   const bool is_done = steps == setup.settings.steps;
   if (!options.export_ || (!is_done && options.checkpoint_on_signal)) return;
   const std::string directory = loop.folder() ? loop.folder()->file("export") : "";
   trainer.save(directory);
   if (directory.empty()) return;
-  tokenizer_files->write(directory);
+  setup.tokenizer_files->write(directory);
   const ModelCard card{
       setup.data_description(),     steps, steps * setup.settings.step_tokens(), loop.last_step(), loop.last_score(),
       changed_options_line(options)};

@@ -29,8 +29,9 @@ void add(std::vector<int64_t>& places, Windows::Place place) {
   places.push_back(place.start), places.push_back(place.tokens);
 }
 
-void write(const std::string& path, const Ranks& ranks, const Options& options) {
-  const Setup setup(options, options, ranks, nullptr);
+void write(const std::string& path, const Ranks& ranks, const std::vector<std::string>& arguments) {
+  const Setup setup(parse_options(arguments), arguments, ranks, nullptr);
+  const Options& options = setup.options;
   REQUIRE(setup.trains() && setup.data.held_out, "batch_order: these options train nothing, or hold nothing out");
   const RunSettings& settings = setup.settings;
   const TokenDataset &train = *setup.data.train, &held_out = *setup.data.held_out;
@@ -66,7 +67,7 @@ int main(int argc, char** argv) {
   try {
     ranks = Ranks::start(&argc, &argv);
     REQUIRE(argc >= 2 && argv[1][0] != '-', "usage: batch_order OUT.safetensors TRAIN_LLAMA'S OPTIONS…");
-    write(argv[1], ranks, parse_options(std::vector<std::string>(argv + 2, argv + argc)));
+    write(argv[1], ranks, std::vector<std::string>(argv + 2, argv + argc));
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }

@@ -1,7 +1,8 @@
 // AdamW against float64; state in bf16 against the fp32 kernel and its own draws, to the bit.
 //
 // Covers: promise 7: adamw: ranges of ugly lengths with and without decay, padding untouched, with and without weights
-// in bf16; stochastic rounding of a state in bf16 is unbiased, and the same wherever an element lies; largest weights
+// in bf16; a step that is held writes nothing; stochastic rounding of a state in bf16 is unbiased, and the same
+// wherever an element lies; largest weights
 #include "llmc/kernels/adamw.h"
 
 #include "dev/kernels/check.h"
@@ -288,6 +289,35 @@ void check_unbiased(Checker& checker) {
                  format("%d of %d", count, kDraws));
 }
 
+// A held step leaves master, moments, weights and the amaxes as they were, also in pieces.
+template <class Master, class Moment>
+void check_held(Checker& checker, const char* name) {
+  Stream& stream = checker.stream;
+  size_t n = 0;
+  auto ranges = ranges_of({64, 5, 8193, 333}, 3, n);
+  for (size_t i = 0; i < ranges.size(); ++i) ranges[i].amax = int(i % 2) - 1;
+  Generator generator(17);
+  StepState held = state_at(3, 1e-2, NAN);
+  held.held = 1;
+  for (const size_t piece : {size_t(0), size_t(1024)}) {
+    Buffers<Master, Moment> b(stream, ranges, n, random_normal<float>(generator, n, 0.1));
+    const Array<float> amax(stream, std::vector<float>{0.25f});
+    const auto all = [&] {
+      std::vector<float> all = as_floats(b.master.download());
+      for (const auto& part :
+           {as_floats(b.m.download()), as_floats(b.v.download()), as_floats(b.weights.download()), amax.download()})
+        all.insert(all.end(), part.begin(), part.end());
+      return all;
+    };
+    b.gradients.upload(random_normal<float>(generator, n));
+    b.step(stream, Array<StepState>(stream, {state_at(0, 1e-2, 1)}), true, piece, {amax.data(), 1});
+    const std::vector<float> before = all();
+    b.gradients.upload(std::vector<float>(n, NAN));
+    b.step(stream, Array<StepState>(stream, {held}), true, piece, {amax.data(), 1});
+    checker.same_bits(format("%s, held, in pieces of %zu", name, piece), all(), before);
+  }
+}
+
 void check_nothing_hidden(Checker& checker) {
   Stream& stream = checker.stream;
   Buffers<> b(stream, {{0, 100, 0.1f}}, 100, std::vector<float>(100, 1));
@@ -328,6 +358,10 @@ void check(Checker& checker) {
   check_amax<float, bf16>(checker, "bf16 moments");
   check_amax<bf16, float>(checker, "bf16 master");
   check_amax<bf16, bf16>(checker, "all in bf16");
+  check_held<float, float>(checker, "fp32");
+  check_held<float, bf16>(checker, "bf16 moments");
+  check_held<bf16, float>(checker, "bf16 master");
+  check_held<bf16, bf16>(checker, "all in bf16");
   check_unbiased(checker);
   check_nothing_hidden(checker);
 

@@ -1,6 +1,8 @@
 // Checks delayed scaling (quantize.h) against its formula on the host, over many steps.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
 #include <tuple>
 #include <vector>
@@ -13,6 +15,10 @@ struct Delayed {
   int tensors, length, margin;
   bool latest, power_of_two;
 };
+
+inline bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 using DelayedOutputs = std::tuple<std::vector<float>, std::vector<double>>;  // scales of all steps, counts and the rest
 
@@ -27,7 +33,9 @@ inline DelayedOutputs run(Stream& stream, const Delayed& d, const std::vector<st
   Array<float> amax(stream, tensors), scale(stream, std::vector<float>(tensors, 0.0f)),
       history(stream, tensors * size_t(d.length)), largest(stream, largest_of(d.tensors));
   Array<uint32_t> entries(stream, std::vector<uint32_t>(tensors, 0u));
-  Array<Fp8Counts> counts(stream, std::vector{Fp8Counts{100, 200, 300}});
+  StepState first{};
+  first.fp8 = {100, 200, 300};
+  Array<StepState> state(stream, std::vector{first});
   std::vector<float> scales;
   std::vector<double> rest;
   for (const auto& step : steps) {
@@ -35,15 +43,31 @@ inline DelayedOutputs run(Stream& stream, const Delayed& d, const std::vector<st
     update_delayed_scales(stream,
                           {amax.data(), scale.data(), history.data(), entries.data(), largest.data(), d.tensors,
                            d.length, d.latest, d.power_of_two, d.margin},
-                          counts.data());
+                          state.data());
     const std::vector<float> now = scale.download();
     scales.insert(scales.end(), now.begin(), now.end());
-    const Fp8Counts c = counts.download()[0];
+    const Fp8Counts c = state.download()[0].fp8;
     for (const int64_t count : {c.overflows, c.underflows, c.no_scale}) rest.push_back(double(count));
     for (const float x : amax.download()) rest.push_back(double(x));
     for (const uint32_t x : entries.download()) rest.push_back(double(x));
   }
-  history.download();  // its guards are whole
+  // A held step forgets its amaxes and changes nothing else.
+  const std::vector<float> history_before = history.download(), scale_before = scale.download();
+  StepState held = state.download()[0];
+  held.held = 1;
+  const Array<StepState> held_state(stream, std::vector{held});
+  amax.upload(steps[0]);
+  update_delayed_scales(stream,
+                        {amax.data(), scale.data(), history.data(), entries.data(), largest.data(), d.tensors, d.length,
+                         d.latest, d.power_of_two, d.margin},
+                        held_state.data());
+  const Fp8Counts counts = held_state.download()[0].fp8;
+  const std::vector<float> left = amax.download();
+  REQUIRE(same_bytes(history.download(), history_before) && same_bytes(scale.download(), scale_before) &&
+              entries.download() == std::vector<uint32_t>(tensors, uint32_t(steps.size())) &&
+              memcmp(&counts, &held.fp8, sizeof counts) == 0 &&
+              std::all_of(left.begin(), left.end(), [](float x) { return x == 0; }),
+          "a held step has changed the scales, the history or the counts, or left an amax");
   return {scales, rest};
 }
 

@@ -1,6 +1,7 @@
 // The global norm against float64 sums.
 //
-// Covers: promise 7: global_norm: norms of ugly sizes and several buffers, clip/norm and not clip/norm², nothing hidden
+// Covers: promise 7: global_norm: norms of ugly sizes and several buffers, clip/norm and not clip/norm², nothing
+// hidden; which steps are held
 #include "llmc/kernels/global_norm.h"
 
 #include "dev/kernels/check.h"
@@ -12,6 +13,20 @@ StepState state_with(float grad_clip) {
   state.grad_clip = grad_clip;
   state.label_count = 77;
   return state;
+}
+
+constexpr AdamWConstants kConstants = {0.9f, 0.95f, 1e-8f};
+
+// Finishes with `progress`, by default that of a training's first step.
+StepState finish(Stream& stream, const StepState& before, const Tensor& partials, UpdateProgress* progress = nullptr,
+                 Array<float>* amax = nullptr) {
+  const Array<StepState> state(stream, {before});
+  const Array<UpdateProgress> on_device(stream, {progress ? *progress : UpdateProgress{}});
+  UpdateStart start{on_device.data(), kConstants};
+  if (amax) start.amax = {amax->data(), amax->size()};
+  global_norm_finish(stream, state.data(), partials, start);
+  if (progress) *progress = on_device.download()[0];
+  return state.download()[0];
 }
 
 // The norm of these buffers as the optimizer takes it.
@@ -27,10 +42,8 @@ StepState norm_of(Stream& stream, const std::vector<std::vector<float>>& buffers
     global_norm_squares(stream, partials.tensor().columns(at, own), gradients.tensor());
     at += own;
   }
-  Array<StepState> state(stream, {state_with(grad_clip)});
-  global_norm_finish(stream, state.data(), partials.tensor());
   if (partials_out) *partials_out = partials.download();
-  return state.download()[0];
+  return finish(stream, state_with(grad_clip), partials.tensor());
 }
 
 double squares_of(const std::vector<std::vector<float>>& buffers) {
@@ -56,11 +69,10 @@ void check_norm(Checker& checker, const std::string& name, const std::vector<std
   // The sum over all of them first, as ranks do it: the same bits.
   const Array<double> on_device(stream, partials);
   Array<double> total(stream, 1);
-  Array<StepState> state(stream, {state_with(0.5f)});
   global_norm_sum(stream, total.tensor(), on_device.tensor());
-  global_norm_finish(stream, state.data(), total.tensor());
+  const StepState state = finish(stream, state_with(0.5f), total.tensor());
   checker.close(name + " total", total.download(), {squares}, {1}, 1e-13, 0);
-  checker.same_bits(name + " by its total", std::vector<float>{state.download()[0].clip_factor}, {got.clip_factor});
+  checker.same_bits(name + " by its total", std::vector<float>{state.clip_factor}, {got.clip_factor});
 }
 
 void check_factor(Checker& checker, const std::string& name, float value, float grad_clip, float norm, float factor) {
@@ -68,6 +80,57 @@ void check_factor(Checker& checker, const std::string& name, float value, float 
   const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
   checker.that(name, same(got.grad_norm, norm) && same(got.clip_factor, factor),
                format("norm %g, factor %g", double(got.grad_norm), double(got.clip_factor)));
+}
+
+// A step of each kind, and those after it: what is held, how many updates were made, what becomes of the amaxes.
+void check_held(Checker& checker) {
+  struct Case {
+    const char* name;
+    double square_sum, loss_sum, not_finite_ranks;
+    bool finite;
+  };
+  const Case cases[] = {{"finite", 4, 7, 0, true},
+                        {"no labels", 0, 0, 0, true},
+                        {"a norm of NaN", NAN, 7, 0, false},
+                        {"an infinite norm", INFINITY, 7, 0, false},
+                        {"a norm beyond fp32", 1e78, 7, 0, false},
+                        {"the largest norm", 1e76, 7, 0, true},
+                        {"a loss of NaN", 4, NAN, 0, false},
+                        {"a loss of infinity", 4, INFINITY, 0, false},
+                        {"a loss of -infinity", 4, -INFINITY, 0, false},
+                        {"a loss beyond fp32", 4, 1e300, 0, true},
+                        {"one rank reports", 4, 7, 1, false}};
+  Stream& stream = checker.stream;
+  const std::vector<float> words = {1, 2, 3};
+  const auto is = [&](const std::string& name, const StepState& got, const UpdateProgress& progress, int64_t made,
+                      bool halted, const std::vector<float>& amax) {
+    const std::vector<float> want = halted ? words : std::vector<float>(words.size(), 0.0f);
+    const auto bias = [&](float beta) { return float(1 - std::pow(double(beta), made)); };
+    checker.that(
+        name,
+        progress.made == made && progress.halted == halted && got.updates == made && got.held == halted &&
+            amax == want && (halted || (got.bias_correction1 == bias(0.9f) && got.bias_correction2 == bias(0.95f))),
+        format("%lld made, halted %lld, held %u", (long long)progress.made, (long long)progress.halted, got.held));
+  };
+  for (const Case& c : cases) {
+    StepState before = state_with(1);
+    before.loss_sum = c.loss_sum, before.not_finite_ranks = c.not_finite_ranks, before.step = 99;
+    UpdateProgress progress{41, 0};
+    for (int step = 0; step < 2; ++step) {  // the second one is finite
+      const Array<double> sum(stream, std::vector<double>{step ? 4 : c.square_sum});
+      Array<float> amax(stream, words);
+      if (step) before.loss_sum = 7, before.not_finite_ranks = 0;
+      const StepState got = finish(stream, before, sum.tensor(), &progress, &amax);
+      is(format("%s, step %d", c.name, step), got, progress, c.finite ? 42 + step : 41, !c.finite, amax.download());
+    }
+  }
+  // The bias corrections are those that std::pow gives.
+  for (const float beta : {0.9f, 0.95f, 0.999f}) {
+    int others = 0;
+    for (int64_t t = 1; t <= 100000; ++t) others += bias_correction(beta, t) != float(1 - std::pow(double(beta), t));
+    checker.that(format("the bias corrections of %g", double(beta)), others == 0,
+                 format("%d of 100000 differ", others));
+  }
 }
 
 }  // namespace
@@ -101,6 +164,8 @@ void check(Checker& checker) {
   check_factor(checker, "NaN without clipping", NAN, 0, NAN, NAN);
   check_factor(checker, "infinity", -INFINITY, 1, INFINITY, NAN);
 
+  check_held(checker);
+
   Stream& stream = checker.stream;
   Array<float> gradients(stream, 8);
   Array<double> partials(stream, 8);
@@ -110,7 +175,7 @@ void check(Checker& checker) {
   checker.refused("partial sums of more", "partials is (8) of fp64\n  expected (1) of fp64",
                   [&] { global_norm_squares(stream, partials.tensor(), g); });
   checker.refused("gradients in fp64", "gradients is (1) of fp64", [&] { global_norm_squares(stream, one, one); });
-  checker.refused("no partial sums", "no partial sums", [&] { global_norm_finish(stream, nullptr, none); });
+  checker.refused("no partial sums", "no partial sums", [&] { global_norm_finish(stream, nullptr, none, {}); });
   checker.refused("nothing to sum", "no partial sums", [&] { global_norm_sum(stream, one, none); });
   checker.refused("a total in fp32", "total is (1) of fp32",
                   [&] { global_norm_sum(stream, gradients.tensor({1}), one); });
@@ -121,9 +186,11 @@ void bench(Bencher& bencher) {
   const size_t n = bencher.gpu_sizes() ? size_t(1) << 30 : size_t(1) << 20;
   Array<double> partials(stream, global_norm_partials(n));
   Array<StepState> state(stream, {state_with(1)});
+  const Array<UpdateProgress> progress(stream, {UpdateProgress{}});
   const Array<float> gradients(stream, std::vector<float>(n, 0.5f));
   bencher.time(format("global_norm_squares, %zu elements", n), double(n) * 4, double(n) * 2,
                [&] { global_norm_squares(stream, partials.tensor(), gradients.tensor()); });
-  bencher.time(format("global_norm_finish, %zu partial sums", partials.size()), double(partials.size()) * 8, 0,
-               [&] { global_norm_finish(stream, state.data(), partials.tensor()); });
+  bencher.time(format("global_norm_finish, %zu partial sums", partials.size()), double(partials.size()) * 8, 0, [&] {
+    global_norm_finish(stream, state.data(), partials.tensor(), {progress.data(), kConstants});
+  });
 }

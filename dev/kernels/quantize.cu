@@ -124,6 +124,26 @@ void check_not_finite(Checker& checker) {
   checker.that("infinities and NaN are reported", wrong == 0, format("%d of %d wrong", wrong, count));
 }
 
+// The end of a step's reports: the smaller of two words, and whether it is a tensor's.
+void check_count_not_finite(Checker& checker) {
+  Stream& stream = checker.stream;
+  const uint32_t finite = 0x01010101u * kFiniteByte, words[] = {1, 17, kLargestCode, kLargestCode + 1, finite, ~0u};
+  int wrong = 0;
+  for (const uint32_t own : words)
+    for (const uint32_t other : words)
+      for (const bool has_other : {false, true}) {
+        StepState before{};
+        before.fp8_not_finite = own, before.not_finite_ranks = 5;
+        const Array<StepState> state(stream, std::vector{before});
+        const Array<uint32_t> weights(stream, std::vector{other});
+        count_not_finite(stream, state.data(), has_other ? weights.data() : nullptr);
+        const StepState got = state.download()[0];
+        const uint32_t want = has_other ? std::min(own, other) : own;
+        wrong += got.fp8_not_finite != want || got.not_finite_ranks != (want <= kLargestCode ? 1 : 0);
+      }
+  checker.that("reports are counted", wrong == 0, format("%d of 72 wrong", wrong));
+}
+
 // What is there already is raised, never lowered; both passes.
 void check_raises(Checker& checker) {
   Stream& stream = checker.stream;
@@ -406,12 +426,12 @@ void check_refusals(Checker& checker) {
 
   Array<float> f(stream, std::vector<float>(8));
   Array<uint32_t> entries(stream, std::vector<uint32_t>(8));
-  Array<Fp8Counts> counts(stream, std::vector{Fp8Counts{}});
+  Array<StepState> state(stream, std::vector{StepState{}});
   const auto delayed = [&](int tensors, int length) {
     checker.refused(format("delayed scales of %d tensors, %d long", tensors, length), "expected at least 1", [&] {
       update_delayed_scales(stream,
                             {f.data(), f.data(), f.data(), entries.data(), f.data(), tensors, length, false, false, 0},
-                            counts.data());
+                            state.data());
     });
   };
   delayed(0, 4), delayed(4, 0);
@@ -463,7 +483,7 @@ void time_source(Bencher& bencher, const Shape& s, const Timed& timed, double re
 void check(Checker& checker) {
   check_scales(checker);
   check_shapes(checker);
-  if (!few_sizes()) check_hostile_numbers(checker), check_not_finite(checker);
+  if (!few_sizes()) check_hostile_numbers(checker), check_not_finite(checker), check_count_not_finite(checker);
   check_raises(checker);
   check_sources(checker);
   check_unknown_position(checker);

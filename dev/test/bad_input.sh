@@ -26,6 +26,8 @@ shard("own/train_000000.bin")
 shard("swapped/good.bin")
 shard("silent/good.bin")
 shard("silent/good.mask", bytes(1000), magic=20241121)  # no token is learnt
+shard("quiet/good.bin")
+shard("quiet/good.mask", bytes(999) + b"\1", magic=20241121)  # one is
 END
 : >empty.txt
 head -c 300000 "$root/dev/data/tinyshakespeare.txt" >text.txt
@@ -59,6 +61,10 @@ with open(sys.argv[1], "r+b") as file:
     file.seek(0)
     file.write(struct.pack("<Q", len(text)) + text + data + bytes(4))
 END
+echo '{"private": "key"}' >key.json
+for file in chat_template.jinja tokenizer.json tokenizer_config.json generation_config.json; do
+  of_good "link_$file" "ln -sf ../key.json $file"
+done
 cp good/export/model.safetensors lonely.safetensors
 sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 check "a model of 300 tokens" trains --model large.json "${small[@]:2}" --train-data good.bin --out large
@@ -96,8 +102,13 @@ no such model|did you mean llama3-8b|--model llama3-8
 a tokenizer of another vocabulary|tokens, the model tiny 256|--tokenizer other_vocabulary
 a tokenizer that is none|tiny/tokenizer.json|--tokenizer tiny
 shards of another tokenizer|token 97 is "b" there and "a" here|--model good/export --train-data swapped/*.bin
+training data without anything to learn|training tokens have no token to learn: their masks are 0|--train-data silent/good.bin --seq-len 16
+documents that are nothing but their first token|no token to learn: all of them tell documents apart|--train-data good.bin --seq-len 16 --packed-documents --document-token 0
 held-out data without anything to learn|have no token to learn|--eval-only --val-data silent/good.bin --seq-len 16
 a tokenizer_config.json that is none|torn_config/tokenizer_config.json|--model torn_config
+a link to a file elsewhere|chat_template.jinja is a link to|--model link_chat_template.jinja
+a link for a tokenizer_config.json|tokenizer_config.json is a link to|--model link_tokenizer_config.json
+a link for a generation_config.json|generation_config.json is a link to|--model link_generation_config.json
 unknown option|did you mean --lr?|--lrr 3
 a pattern without quotes|'books/*.txt'|--train-data text.txt good.bin
 a number beyond all sense|--micro-batch 4294967297|--micro-batch 4294967297
@@ -147,7 +158,7 @@ for n in 1 2; do
   check "  in the first step, which has all tokens, and not before" grep -q "^  memory" refused
   for fp8 in tensorwise blockwise "delayed --zero-stage 3 --fp8-all-gather" "tensorwise --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off"; do
     # shellcheck disable=SC2086  # words
-    refused "a NaN in the weights, --fp8 $fp8" "the weight of down in block 0 has an infinity or NaN" \
+    refused "a NaN in the weights, --fp8 $fp8" "the weights held one before the step: model.layers.0.mlp.down_proj.weight" \
       "${on[@]}" --model nan --seq-len 16 --global-batch 2 --fp8 $fp8 --out nan_run
   done
   check "neither leaves a run" [ ! -e token_run ] && check "  nor this" [ ! -e nan_run ]
@@ -155,7 +166,7 @@ for n in 1 2; do
   check "  and counted" grep -q "checked 2.00k tokens and their masks in 2 files in .*: each is below the vocabulary" out.txt
   LLMC_CPU_ORDER=sideways refused "an unknown environment setting" "LLMC_CPU_ORDER" "${on[@]}"
 done
-check "a step without anything to learn" trains "${short[@]}" --train-data silent/good.bin --seq-len 16 --global-batch 2 --out silent_run
+check "a step without anything to learn" trains --layers 1 --val-every 0 --sample-every 0 --seq-len 16 --global-batch 16 --epochs 1 --train-data quiet/good.bin --out silent_run
 check "  says so" said "nothing to learn"
 check "  and has no loss" grep -q '"loss":null' silent_run/train.jsonl
 
@@ -164,6 +175,14 @@ limited() { (ulimit -f 500 && "$train" "${small[@]}" --out limited); }
 refused "an export that the disk does not take" "limited/export/model.safetensors" limited
 check "  nothing is left under its name" [ ! -e limited/export/model.safetensors ]
 check "no run's folder is left by what was refused" not compgen -G "runs/20*"
+
+echo "-- links in a model's folder"
+mkdir -p hub/models--me--good/blobs hub/models--me--good/snapshots/main
+cp good/export/* hub/models--me--good/blobs && echo "{{ messages }}" >hub/models--me--good/blobs/chat_template.jinja
+(cd hub/models--me--good/snapshots/main && ln -s ../../blobs/* .)
+check "a snapshot of Hugging Face's cache" trains "${small[@]}" --model hub/models--me--good/snapshots/main --out of_hub
+check "  has its template in the export" cmp hub/models--me--good/blobs/chat_template.jinja of_hub/export/chat_template.jinja
+check "what is a link elsewhere is read for a run without an export" trains "${small[@]}" --model link_chat_template.jinja --export off --out linked
 
 echo "-- models by other names"
 for name in good good/export/model.safetensors; do

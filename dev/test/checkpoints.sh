@@ -86,6 +86,7 @@ flip() { printf '\x55' | dd of="$1" bs=1 seek=5000 conv=notrunc status=none; }
 damaged flipped checksum flip rank-00001-of-00002.safetensors
 damaged cut "as the manifest says" truncate -s -1 rank-00000-of-00002.safetensors
 damaged gone "No such file" rm state.json
+damaged option "has the checksum" sed -i 's/"lr": 0.006/"lr": 0.007/' state.json
 refused "named itself, a damaged one is an error" "has the checksum" "$train" --resume "$scratch/flipped/checkpoints/step-00000008.refused" --out "$scratch/x"
 refused "a folder without checkpoints" "there is no complete checkpoint" "$train" --resume "$scratch" --out "$scratch/x"
 while IFS='|' read -r what text words; do

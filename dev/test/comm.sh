@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Covers: promise 2: collectives on 1 to 4 ranks have the bits of a sum in rank order, in every schedule of the streams
 # Covers: an error or a rank that stays away ends all ranks, and is said once with the rank; exit handlers and destructors
-# that hang hold up no failing rank; how many ranks a machine has, as mpirun, torchrun, srun or MPI tell
+# that hang hold up no failing rank; an MPI without threads is refused; how many ranks a machine has, as mpirun, torchrun,
+# srun or MPI tell
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -99,6 +100,18 @@ for n in 0 1 2; do check "  of rank $n, once" times 1 "error on rank $n of 3: tr
 refused "ranks that disagree" "error on ranks 0, 2 of 3: all_reduce_sum (dev/test/comm.cpp" ranks 3 "$comm" disagree 1
 check "  with both sizes" grep -qF "here it is 4000 bytes" "$scratch/refused"
 check "  of both" grep -qF "error on rank 1 of 3: all_reduce_sum (dev/test/comm.cpp" "$scratch/refused"
-refused "a rank that stays away" "error on ranks 0, 2 of 3: all_reduce_sum (dev/test/comm.cpp" ranks 3 "$comm" stay-away 1
-check "  is named" grep -qF "waited 2 s for rank 1" "$scratch/refused"
+check "a rank that stays away ends all as a lost one does" exits 5 ranks 3 "$comm" stay-away 1
+check "  on all ranks" said "error on ranks 0, 2 of 3: all_reduce_sum (dev/test/comm.cpp"
+check "  by its name" said "waited 2 s for rank 1"
+if [[ $(ldd "$comm") == *libmpi* ]]; then
+  ${MPICC:-mpicc} -shared -fPIC -O1 -o "$scratch/single.so" -x c - <<'C'
+#include <mpi.h>
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  const int result = PMPI_Init_thread(argc, argv, required, provided);
+  return *provided = MPI_THREAD_SINGLE, result;
+}
+C
+  refused "an MPI that allows no threads" "provides thread level 0: expected MPI_THREAD_FUNNELED (1) or higher" \
+    ranks 2 env LD_PRELOAD="$scratch/single.so" "$comm" who
+fi
 echo "$checks checks passed"

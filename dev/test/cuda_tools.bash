@@ -16,12 +16,10 @@ done
 tools=build/disassembler
 cuobjdump=$(command -v cuobjdump || true)
 if [ -z "$cuobjdump" ]; then
-  if [ -z "$(find "$tools/" -name nvdisasm 2>/dev/null)" ]; then
-    python3 -m venv "$tools" && "$tools/bin/pip" install -q --disable-pip-version-check nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm || {
-      echo "FAIL: no disassembler: neither cuobjdump on PATH nor the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm"
-      exit 1
-    }
-  fi
+  scripts/python_environment disassembler dev/test/disassembler/requirements.txt 1 || {
+    echo "FAIL: no disassembler: neither cuobjdump on PATH nor the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm"
+    exit 1
+  }
   cuobjdump=$PWD/$(find "$tools/" -name cuobjdump | head -n 1)
   export PATH=$(dirname "$cuobjdump"):$PATH # it calls nvdisasm
 fi

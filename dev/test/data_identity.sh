@@ -128,6 +128,26 @@ nothing|2|step 3/3
 END
 check "the same data in another folder: no word of it" says_not on "not what it was"
 
+echo "-- the rule of the documents"
+rule() { sed "s/\"delimiter\": null/\"delimiter\": {\"place\": \"after\", \"token\": \"n\", \"id\": $2}/" plain/manifest.json >"$1/manifest.json"; } # FOLDER TOKEN
+rm -rf here && cp -r plain ends && rule ends 110 && cp -r plain here && rm here/manifest.json
+packed=(--packed-documents on --lr 1e-2 --steps 4)
+run packed-run 1 "${packed[@]}" --train-data 'ends/x_train_*.bin' --val-data 'ends/x_val_*.bin' --checkpoint-every 2
+on=(--train-data 'here/x_train_*.bin' --val-data 'here/x_val_*.bin')
+for n in 1 2; do
+  resume bare$n $n "$(checkpoint packed-run 2)" "${on[@]}"
+  check "without its manifest, $n rank(s): as it was" says bare$n "packed documents, each ends with token 110"
+  check "  with the same losses" near packed-run bare$n 2 1e-5 1e-5
+done
+check "  to the last bit" cmp <(losses packed-run/train.jsonl | tail -n 2) <(losses bare1/train.jsonl)
+refused "another token" "each document begins with token 112, and where the run began each ends with token 110" \
+  "$train" --resume "$(checkpoint packed-run 2)" "${on[@]}" --document-token 112 --out refused
+rule here 112
+refused "another manifest" "the training data is not what it was: each document ends with token 112" \
+  "$train" --resume "$(checkpoint packed-run 2)" "${on[@]}" --out refused
+resume other-held-out 1 "$(checkpoint packed-run 2)" --val-data 'here/x_val_*.bin'
+check "of the held-out data: told" says other-held-out "the held-out data is not what it was: each document ends with token 112"
+
 echo "-- what a checkpoint says is kept, and one of an older version says nothing"
 cp on/checkpoints/step-00000003/state.json state.json 2>/dev/null || { find on && fail "no checkpoint of the resumed run"; }
 identity() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["data_identity"])' "$1"; }
@@ -141,7 +161,7 @@ del state["data_identity"], manifest["files"]["state.json"]
 (folder / "manifest.json").write_text(json.dumps(manifest))
 END
 rm -rf here on && cp -r plain here
-resume on 1 "$(checkpoint plain-run 2)" "${on[@]:2}" --val-tokens 100
+resume on 1 "$(checkpoint plain-run 2)" --steps 3 "${on[@]}" --val-tokens 100
 check "a checkpoint without it: gone on from, with a remark" says on "stores only the number of its data's tokens"
 check "how much is measured may change" says on '--val-tokens 100 (was "auto")'
 echo "$checks checks passed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: evaluation: held-out loss, bits a byte and multiple choice are the same numbers on 1, 2 and 4 ranks and for any
-# micro-batch; --eval-only measures what the run measured at its end, or all held-out tokens, with progress; how many are
+# micro-batch; bits a byte are of the text alone, and the unigram's labels those that are measured; --eval-only measures what the run measured at its end, or all held-out tokens, with progress; how many are
 # measured, and files that are trained on as well, are told; data and questions that are none are refused
 # Timeout: 300
 set -euo pipefail
@@ -68,6 +68,54 @@ check "  also by another name" all_says "is also trained on"
 train_on --val-every 0
 check "without validation none is measured" all_says "held out: 30\.0k tokens, none of which are measured"
 check "  and other files are not trained on" says_not all "trained on"
+
+# Bits a byte: of the text alone. 60 documents of 4 bytes, as files, as shards of bytes with 255 before each, and as shards with
+# another token after each, which the manifest names.
+mkdir "$scratch/documents" "$scratch/delimited"
+for i in $(seq 10 69); do printf 'ab%d' "$i" >"$scratch/documents/$i.txt"; done
+python3 - "$scratch" <<'END'
+import json, struct, sys
+def shard(path, tokens):
+    open(path, "wb").write(struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0") + struct.pack(f"<{len(tokens)}H", *tokens))
+texts = [b"ab%d" % i for i in range(10, 70)]
+shard(sys.argv[1] + "/bytes.bin", [token for text in texts for token in (255, *text)])
+shard(sys.argv[1] + "/delimited/x.bin", [token for text in texts for token in (*text, 7)])
+manifest = {"format": "train_llama shards 1", "delimiter": {"place": "after", "token": "bell", "id": 7}, "shards": []}
+json.dump(manifest, open(sys.argv[1] + "/delimited/manifest.json", "w"))
+END
+heads_model | sed 's/"vocab_size": 256/"vocab_size": 2300/' >"$scratch/pieces.json"
+# bits LABELS BYTES: those that the losses of so many labels make of so many bytes of text are what was printed.
+bits() {
+  sed -n 's/.*held-out loss \([0-9.]*\) nats a token | \([0-9.]*\) bits a byte.*/\1 \2/p' "$scratch/all.txt" |
+    awk -v labels="$1" -v bytes="$2" '{ d = $1 * labels / bytes / log(2) - $2 } END { exit !(NR == 1 && d < 0.001 && d > -0.001) }'
+}
+bits_of() { resume all "$1" none --eval-only "${@:2}"; }
+bits_of 1 --layers 1 --seq-len 299 --val-data "$scratch/bytes.bin"
+check "bits a byte of shards of bytes" bits 299 240
+bits_of 1 --layers 1 --seq-len 299 --val-data "$scratch/delimited/x.bin"
+check "  of shards whose manifest names the delimiter" bits 299 239
+bits_of 2 --layers 1 --seq-len 13 --val-data "$scratch/bytes.bin" --packed-documents --document-token 255
+check "  in packed documents" bits 240 240
+bits_of 1 --model "$scratch/pieces.json" --tokenizer dev/test/tokenizers/llama2.json --seq-len 32 --val-data "$scratch/documents/*.txt"
+tokens=$(sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$scratch"/cache/*/made_of.json)
+check "  of SentencePiece's tokens, without the space before each text" bits $((tokens - 1)) 240
+
+# The unigram's labels are those that are measured.
+printf 'abcabcabcabd' >"$scratch/train.txt"
+printf 'abdd|abc|abc' >"$scratch/few.txt"
+unigram() { resume all 1 none --eval-only --layers 1 --seq-len 4 --train-data "$scratch/train.txt" --val-data "$scratch/few.txt" "$@"; }
+unigram_is() { # SUM COUNT: minus the sum of the logarithms, divided by the count
+  awk -v want="$1/$2" -v got="$(sed -n 's/.*unigram \([0-9.]*\).*/\1/p' "$scratch/all.txt")" \
+    'BEGIN { split(want, p, "/"); d = p[1] / p[2] - got; exit !(d < 1e-4 && d > -1e-4) }'
+}
+logs() { awk -v counts="$*" 'BEGIN { n = split(counts, c, " "); for (i = 1; i <= n; ++i) s -= log((c[i] + 1) / 267); print s }'; }
+# Of the 11 labels that follow the first a of the training text, 3 are a, 4 b, 3 c and 1 d.
+unigram
+check "the unigram's loss of all labels" unigram_is "$(logs 4 1 1 0 3 4 3 0 3 4 3)" 11
+unigram --val-tokens 4
+check "  of the measured ones" unigram_is "$(logs 4 1 1 0)" 4
+unigram --packed-documents --document-token 124
+check "  without those that no document predicts" unigram_is "$(logs 4 1 1 3 4 3 3 4 3)" 9
 
 # The export of a model of bytes has a tokenizer that reads them; named as a file it goes along by its usual name.
 cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"

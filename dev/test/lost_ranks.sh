@@ -19,7 +19,7 @@ signal() { # NAME RANK SIGNAL
     if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then kill "-$3" "$pid"; fi
   done
 }
-ended() { ends "$1" && [ "$code" != 0 ]; } # after at most so many seconds, not well
+ended() { ends "$1" && [ "$code" = "$2" ] || { echo "exit code $code" && return 1; }; } # SECONDS at most, CODE
 none_left() { for _ in {1..30}; do pgrep -f "^$train .*$scratch/$1 " >/dev/null || return 0; sleep 0.1; done; return 1; }
 named() { # NAME RANK
   local collective="(all_gather|reduce_scatter_sum|all_reduce_sum) \(llmc/[a-z_/]*\.cpp:[0-9]+\), collective [0-9]+ of this run"
@@ -31,7 +31,7 @@ while read -r name n lost arguments; do
   start "$name" "$n" $arguments --checkpoint-every 20
   sleep 0.3
   signal "$name" "$lost" STOP
-  check "$name: rank $lost of $n is stopped, and all end within 7 s" ended 7
+  check "$name: rank $lost of $n is stopped, and all end within 7 s" ended 7 5
   check "  rank and collective are named" named "$name" "$lost"
   check "  nobody is left" none_left "$name"
   check "  and nothing crashes" says_not "$name" "signal"
@@ -44,6 +44,6 @@ END
 
 start killed 3 --zero-stage 3
 signal killed 2 KILL
-check "a rank is killed: all end within 5 s" ended 5
+check "a rank is killed: all end within 5 s" ended 5 137
 check "  nobody is left" none_left killed
 echo "$checks checks passed"

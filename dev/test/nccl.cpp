@@ -44,7 +44,10 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
   return last_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return *event = nullptr, cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return ++events, cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+  ++events;
+  return trouble_at("gpu") ? cudaErrorECCUncorrectable : trouble_at("call") ? cudaErrorInvalidValue : cudaSuccess;
+}
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }

@@ -38,6 +38,10 @@ check "  unless each has an NCCL_HOSTID of its own; these take as many multiproc
 refused "the second collective of a group fails on rank 1" \
   "all_reduce_sum (dev/test/nccl.cpp" ranks 2 "$nccl" group 1
 check "  the message names the group" says ", the first of a group of 3, on rank 1 of 2: an error of NCCL"
+check "NCCL's failure ends as that of a lost rank" exits 5 ranks 2 "$nccl" group 1
+check "a GPU's failure does, too" exits 5 ranks 2 "$nccl" gpu 1
+check "  with its error" grep -qF "cudaEventRecord(event, stream)" "$scratch/out.txt"
+check "a wrong call of CUDA is no failure of the GPU" exits 1 ranks 2 "$nccl" call 1
 
 export LLMC_TEST_RENDEZVOUS=$scratch/meet WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
 RANK=0 timeout $limit "$nccl" same-gpu >"$scratch/rank0" 2>&1 &

@@ -120,6 +120,12 @@ check "  with what each waits for" grep -q "it waits .* for tensor parallelism" 
 check "what is too large is told what would choose" grep -q -- "--plan auto chooses" large.txt
 check "  and that it is more" grep -q "it does not fit: .*, more than the 79.1 GiB of NVIDIA H100" large.txt
 
+echo "-- what waits are for"
+"$train" --dry-run --nodes 2 --gpus-per-node 4 --gpu H100 --model llama3.2-1b --zero-stage 3 --tensor-parallel-degree 2 \
+  --context-parallel-degree 2 --seq-len 4096 --micro-batch 1 --activation-offload all >waits.txt
+for purpose in weights gradients "tensor parallelism" "context parallelism" "copies to the host" "copies from the host"; do
+  check "$purpose" grep -q "^ *it waits.* ms for $purpose[,]*" waits.txt
+done
 echo "-- one predicted speed: 8B on 8 H100"
 node=(--dry-run --nodes 1 --model llama3-8b --seq-len 8192 --zero-stage 3 --micro-batch 1 --global-batch 8)
 "$train" "${node[@]}" >bf16.txt

@@ -55,6 +55,11 @@ check "a run with --out becomes runs/latest" latest fresh
 ranks 1 "$train" --resume auto --steps 3 >latest.txt 2>&1
 check "--resume auto follows it" says latest "goes on    after step 2 of fresh/checkpoints/step-00000002"
 check "  and says nothing else" not says latest "no checkpoint in"
+check "  but that the longer schedule gives other learning rates" says latest \
+  "warning: the learning rate does not go on as it was: step 2 had 0.0004, and by the schedule of 3 steps it has 0.0022; step 3 has 0.0004"
+run steady 1 "${short[@]}" --steps 2 --checkpoint-every 2 --schedule constant
+ranks 1 "$train" --resume steady --steps 3 --out steadier >steady.txt 2>&1
+check "  which a constant one does not" not says steady "learning rate does not go on"
 rm runs/latest
 ranks 1 "$train" "${short[@]}" --steps 1 --resume auto >none.txt 2>&1
 check "without runs/latest it begins, and says so" says none "no checkpoint in runs/latest: starts from the beginning"

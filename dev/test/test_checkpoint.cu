@@ -235,6 +235,42 @@ TEST_CASE("what is cut off, changed or missing is refused, and the reason names 
   CHECK(reason.find("lacks element") != reason.npos);
 }
 
+TEST_CASE("a checkpoint made by hand is refused by what it says, whatever it is") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path();
+  const auto opened = [&](const std::string& file, std::vector<TensorSpec> tensors) {
+    Json files = Json::object();
+    fs::remove(folder / "shares.safetensors");
+    SafetensorsWriter writer(folder / "shares.safetensors", tensors);
+    for (const TensorSpec& t : tensors) writer.write(t.name, std::vector<float>(16, 1.0f).data(), t.bytes());
+    writer.finish();
+    files.set(file, Json::object().set("bytes", writer.file().bytes()).set("xxh64", writer.file().checksum().text()));
+    write_file(fs::path(path) / "state.json", state_of(7).dump());
+    write_file(fs::path(path) / "manifest.json",
+               Json::object().set("format", "train_llama checkpoint 1").set("step", 7).set("files", files).dump());
+    return error_of([&] {
+      std::vector<float> numbers(16);
+      Checkpoint(path).read(StateKind::weights, "w", 0, 1, numbers.data());
+      Checkpoint(path).other("w");
+    });
+  };
+  const auto share = [&](const std::string& name, Shape shape) {
+    return opened("shares.safetensors", {{name, StoredType::F32, shape}});
+  };
+  CHECK(share("weights/w@0", {4}).empty());
+  CHECK(share("weights/w@0+2", {2, 2}).empty());
+  for (const char* name : {"weights/w", "weights/w@", "weights/w@x", "weights/w@0x", "weights/w@0+", "weights/w@0+4",
+                           "weights/w@-1", "weights/w@18446744073709551615", "weights/w@99999999999999999999"})
+    says(share(name, {4}), "expected F32 with KIND/NAME@FIRST");
+  for (const Shape& shape : {Shape{}, Shape{0}, Shape{0, 4}, Shape{4, 0}, Shape{2, 2}, Shape{1, 2, 2}})
+    says(share("weights/w@0", shape), "expected F32 with KIND/NAME@FIRST");
+  for (const char* name : {"weights/w@0+0", "weights/w@0+1", "weights/w@0+18446744073709551615",
+                           "weights/w@1152921504606846975+2", "weights/w@0+9223372036854775807"})
+    says(share(name, {2, 2}), "expected F32 with KIND/NAME@FIRST");
+  for (const char* name : {"../shares.safetensors", "/etc/passwd", "..", "."})
+    says(opened(name, {{"weights/w@0", StoredType::F32, {1}}}), "is no name of a file in " + path);
+}
+
 // A training goes on from each checkpoint with the same bits, and each crash leaves one of them, byte by byte.
 TEST_CASE("a crash at any call leaves a checkpoint from which training goes on with the same bits") {
   TemporaryFolder folder;

@@ -1,4 +1,6 @@
 // Covers: evaluation: items of multiple choice as lm-eval and llm.c read them, scores and ties, files that are none
+#include <cmath>
+#include <ctime>
 #include <vector>
 
 #include "dev/test/test.h"
@@ -93,6 +95,32 @@ TEST_CASE("scores: by the sum, by characters, by tokens; of equals the first cou
   CHECK(score.items == 3);
   CHECK(score.acc == 1);
   CHECK(score.acc_norm == 1);
+}
+
+TEST_CASE("a model of NaN has no score") {
+  const ChoiceItem item{{{{1, 2, 3}, 1, 2}, {{1, 2}, 1, 10}}, 0, 7};
+  ChoiceScore score;
+  for (const float other : {NAN, INFINITY, -INFINITY})
+    for (const std::vector<float>& values : {std::vector<float>{other, -1}, {-1, other}, {other, other}}) {
+      says(error_of([&] { score.add(item, values); }), "the question in line 7: an ending has the log-likelihood");
+      CHECK(score.items == 0);
+    }
+}
+
+TEST_CASE("a long line takes time and memory in proportion to it") {
+  const std::clock_t begin = std::clock();  // of the processor, whatever else runs
+  std::string brackets, titles;
+  for (int i = 0; i < 150000; ++i) brackets += "[x]y  ", titles += " [title]";
+  const auto item = [](const std::string& context, const std::string& endings) {
+    return R"({"activity_label": "a", "ctx_b": "b", "ctx": "c", "label": 0, "ctx_a": ")" + context +
+           R"(", "endings": [)" + endings + "]}";
+  };
+  CHECK(read_one(item(brackets, R"("d", "e")"), kLmEval).context.ends_with("y y  B"));
+  CHECK(read_one(item(titles, R"("d", "e")"), kLmEval).context.ends_with(". . B"));
+  CHECK((std::clock() - begin) / CLOCKS_PER_SEC < 20);
+  std::string endings = R"("d")";
+  for (int i = 0; i < 10000; ++i) endings += R"(, "e")";
+  says(refusal(item(std::string(100000, 'x'), endings)), "10001 endings are 10", "expected at most 4194304");
 }
 
 TEST_CASE("a file that is none says where") {

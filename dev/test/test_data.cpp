@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "dev/test/test.h"
@@ -14,6 +15,7 @@
 #include "llmc/base/json.h"
 #include "llmc/base/text.h"
 #include "llmc/train/data_identity.h"
+#include "llmc/train/sampler.h"
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/token_dataset.h"
 
@@ -186,12 +188,9 @@ TEST_CASE("a token that the vocabulary does not have, wherever it stands") {
     // Opening finds nothing; the token does when its turn comes, and not before.
     const TokenDataset data = TokenDataset::open(path, 50257);
     std::vector<int32_t> out(10000);
-    std::vector<int64_t> counts(50257);
     CHECK(error_of([&] { data.read(0, int64_t(at), out.data()); }) == "");
     CHECK(error_of([&] { data.read(int64_t(at), 1, out.data()); }) == message);
     CHECK(error_of([&] { data.read(0, 0, 10000, out.data()); }) == message);
-    CHECK(error_of([&] { data.count(0, 10000, counts); }) == message);
-    CHECK(error_of([&] { unigram_cross_entropy(data, data); }) == message);
     if (at > 5) CHECK(error_of([&] { data.split(5).second.read(0, 9995, out.data()); }) == message);
 
     std::vector<uint32_t> wide(10000, 128255);
@@ -367,36 +366,75 @@ TEST_CASE("validation data that is named is taken as it is, and shards have noth
                 "at least 10");
 }
 
-TEST_CASE("unigram cross entropy") {
+TEST_CASE("a file that was altered is noticed where it is read, by the checksums of its blocks") {
   TemporaryFolder folder;
-  const auto text = [&](const std::string& name, const std::string& bytes, int vocab_size) {
-    return TokenDataset::open(write_file(folder / name, bytes), vocab_size);
+  std::vector<uint16_t> tokens(5000);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = uint16_t(i % 200);
+  const std::string a = write_shard(folder / "a.bin", tokens), b = write_shard(folder / "b.bin", tokens);
+  const std::string header = header_bytes(20241121, 1, 5000);
+  for (const char* name : {"a.mask", "b.mask"}) write_file(folder / name, header + std::string(5000, '\1'));
+  const auto sums = [&](const std::string& name) {
+    Json list = Json::array();
+    for (const std::string& sum : block_checksums({folder.read(name)}, 1000)) list.push_back(sum);
+    return list;
   };
-  SUBCASE("by hand, with one added to every count") {
-    const TokenDataset train = text("train.txt", "aaab", 256), held_out = text("held.txt", "abc", 256);
-    const double expected = -(std::log(4.0 / 260) + std::log(2.0 / 260) + std::log(1.0 / 260)) / 3;
-    CHECK(unigram_cross_entropy(train, held_out).nats == doctest::Approx(expected).epsilon(1e-12));
-    CHECK(unigram_cross_entropy(train, held_out).tokens == 0);  // all of them
+  const auto entry = [&](const std::string& name) {
+    const Json mask = Json::object().set("name", name + ".mask").set("xxh64", sums(name + ".mask"));
+    return Json::object().set("name", name + ".bin").set("split", "train").set("tokens", 5000).set("mask", mask);
+  };
+  Json manifest = Json::object().set("format", "train_llama shards 1").set("xxh64_block_bytes", 1000);
+  manifest.set("shards", Json::array().push_back(entry("a").set("xxh64", sums("a.bin"))).push_back(entry("b")));
+  write_file(folder / "manifest.json", manifest.dump());
+  const auto open = [&] {
+    TokenDataset data = TokenDataset::open(folder / "*.bin", 256);
+    compare_with_manifests(data);
+    return data;
+  };
+  const auto flip = [&](const std::string& path, int64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const int byte = file.get() ^ 1;
+    file.seekp(at).put(char(byte));
+  };
+  CHECK(error_of([&] { open().check(0, 10000); }) == "");
+  const TokenDataset before = open();
+  before.verify(0, 10000);
+  flip(a, 1024 + 2 * 2000);                                 // in bytes 5000 to 5999, which are tokens 1988 to 2487
+  CHECK(error_of([&] { before.verify(0, 10000); }) == "");  // each block is read once
+  const TokenDataset data = open();
+  for (const auto& [start, count, noticed] :
+       {std::tuple{0, 1988, false}, {0, 1989, true}, {2487, 1, true}, {2488, 7512, false}, {2000, 1, true}}) {
+    CAPTURE(start);
+    CHECK((error_of([&] { data.verify(start, count); }) != "") == noticed);
   }
-  SUBCASE("a large dataset is represented by stretches from all of it") {
-    // 8 MiB of a, then 8 MiB of b: stretches from the beginning alone would know nothing of b.
-    const TokenDataset data = text("half.txt", std::string(8 << 20, 'a') + std::string(8 << 20, 'b'), 256);
-    const Unigram most = unigram_cross_entropy(data, data);
-    CHECK(most.nats == doctest::Approx(std::log(2.0)).epsilon(1e-4));
-    CHECK(most.tokens <= 10'000'000);
-    CHECK(most.tokens > 9'900'000);
-    for (const int64_t limit : {1, 1000, 16384, 16385, 1 << 18}) {
-      CAPTURE(limit);
-      const Unigram part = unigram_cross_entropy(data, data, limit);
-      CHECK(part.tokens <= limit);
-      CHECK(part.tokens >= limit / 2);
-      if (limit > 100000) CHECK(part.nats == doctest::Approx(std::log(2.0)).epsilon(1e-2));
-    }
-  }
-  SUBCASE("two vocabularies are refused") {
-    const TokenDataset a = text("a.txt", "aaab", 256), b = text("b.txt", "aaab", 200);
-    says(error_of([&] { unigram_cross_entropy(a, b); }), "a vocabulary of 256 tokens, the held-out data one of 200");
-  }
+  check_message(error_of([&] { data.check(0, 10000); }), a + " was altered or damaged: its bytes 5000 to 5999 have the",
+                "fetch it again, or write it again with dev/data/prepare");
+  const auto [first, second] = data.split(1500);
+  CHECK(error_of([&] { first.verify(0, 1500); }) == "");
+  says(error_of([&] { second.verify(0, 1000); }), "was altered");
+  // Samples of training and of validation are verified; nothing else of the file needs to be.
+  std::vector<int32_t> inputs(100), labels(100);
+  const auto sample = [&](int64_t i) {
+    return error_of([&] { ValidationWindows(data, 100, 100).fill(1, 1, i, 0, inputs.data(), labels.data()); });
+  };
+  CHECK(sample(0) == "");
+  says(sample(20), "was altered");
+  CHECK(sample(99) == "");
+  bool noticed = false;
+  for (int64_t step = 0; step < 100 && !noticed; ++step)
+    noticed = error_of([&] {
+                Sampler(data, 100, 1).fill({1, 1, 1}, step, 0, 0, inputs.data(), labels.data());
+              }).find("was altered") != std::string::npos;
+  CHECK(noticed);
+  flip(a, 1024 + 2 * 2000);
+  flip(folder / "b.mask", 3000);
+  says(error_of([&] { open().check(0, 10000); }), "b.mask was altered or damaged: its bytes 3000 to 3999");
+  flip(folder / "b.mask", 3000);
+  flip(b, 3000);  // of this file the manifest lists nothing
+  CHECK(error_of([&] { open().check(0, 10000); }) == "");
+  manifest.set("shards", Json::array().push_back(entry("a").set("xxh64", Json::array())).push_back(entry("b")));
+  write_file(folder / "manifest.json", manifest.dump());
+  says(error_of([&] { open().verify(0, 1); }), "has 12 blocks of 1000 bytes, and checksums of 0 are listed");
 }
 
 TEST_CASE("the bundled text is the one that the figures were measured on") {
@@ -405,8 +443,6 @@ TEST_CASE("the bundled text is the one that the figures were measured on") {
   CHECK(train.size() == 1003855);
   CHECK(held_out->size() == 111539);
   CHECK(text_of(train).starts_with("First Citizen:\nBefore we proceed any further, hear me speak."));
-  // Counted by an independent script.
-  CHECK(unigram_cross_entropy(train, *held_out).nats == doctest::Approx(3.347495370799465).epsilon(1e-12));
   CHECK(check_error(path, 123) == "");
   says(check_error(path, 122), "is 122");  // 'z'
 }
@@ -445,7 +481,8 @@ TEST_CASE("shards and masks that the manifest lists and that are not there") {
   mask("x_val_0.mask");
   write_manifest(folder / "", listed, true);
   const auto compared = [&](const std::string& pattern) {
-    return compare_with_manifests(TokenDataset::open(folder / pattern, 10));
+    TokenDataset data = TokenDataset::open(folder / pattern, 10);
+    return compare_with_manifests(data);
   };
   CHECK(compared("x_train_*.bin").empty());
   CHECK(compared("x_val_*.bin").empty());
@@ -535,6 +572,27 @@ TEST_CASE("data that is too large to be read is known by pieces of each file and
   std::string manifest = Json::read(folder / "manifest.json").dump();
   write_file(folder / "manifest.json", manifest.replace(manifest.find("of x_train_2"), 5, "other"));
   says(changed(listed, data), "manifest.json lists other checksums of its files");
+}
+
+TEST_CASE("the rule of the documents is a part of the data, where rows are packed with them") {
+  TemporaryFolder folder;
+  write_file(folder / "a.txt", std::string(100, 'a'));
+  const TokenDataset data = TokenDataset::open(folder / "a.txt", 256);
+  const auto with = [&](std::optional<DocumentRule> train, std::optional<DocumentRule> held_out) {
+    return DataIdentity(data, 1, &data, train, held_out).json();
+  };
+  const DocumentRule ends{10, false}, begins{10, true}, other{5, true};
+  const Json was = with(ends, begins);
+  const auto change = [&](const Json& is) { return error_of([&] { changed_data("run", was, is); }); };
+  CHECK(change(with(ends, begins)) == "");
+  says(change(with(other, begins)), "the training data is not what it was: each document begins with token 5",
+       "each ends with token 10");
+  says(change(with(begins, begins)), "each document begins with token 10");
+  CHECK(change(with({}, {})) == "");  // --packed-documents off
+  CHECK(changed_data("run", was, with(ends, begins)).empty());
+  const std::vector<std::string> remarks = changed_data("run", was, with(ends, other));
+  CHECK(remarks.size() == 1);
+  says(remarks.at(0), "the held-out data is not what it was: each document begins with token 5");
 }
 
 TEST_CASE("of thousands of files the checkpoint keeps a few checksums") {

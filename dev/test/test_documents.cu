@@ -52,11 +52,16 @@ TEST_CASE("the token that tells documents apart: asked for, the shards' manifest
   ModelConfig config = ModelConfig::preset("tiny");
   config.bos = 3;
   CHECK(document_rule(shard, -1, config).token == 3);
+  const std::optional<DocumentRule> before = rule_of(json_of(DocumentRule{8, false}));  // of a run that goes on
+  CHECK(document_rule(shard, -1, config, before).token == 8);
+  CHECK(!document_rule(shard, -1, config, before).begins);
+  CHECK(document_rule(shard, 5, config, before).token == 5);
   write_file(
       folder / "manifest.json",
       std::string(R"({"format": "train_llama shards 1", "delimiter": {"place": "after", "token": "<end>", "id": 7}})"));
   CHECK(document_rule(shard, -1, config).token == 7);
   CHECK(!document_rule(shard, -1, config).begins);
+  CHECK(document_rule(shard, -1, config, before).token == 7);  // it is compared with the one before
   CHECK(document_rule(shard, 5, config).token == 5);
   CHECK(document_rule(shard, 5, config).begins);
   write_file(folder / "manifest.json", std::string(R"({"format": "train_llama shards 1", "delimiter": null})"));
@@ -120,6 +125,14 @@ TEST_CASE("shards in several folders are told apart in the same way") {
   CHECK(document_rule(folder / "a/*.bin", -1, config).token == 1);
   says(rule_error(folder / "*/*.bin", -1, -1), "were written with different --delimiter");
   CHECK(document_rule(folder / "*/*.bin", 3, config).token == 3);
+  const std::string a = "token 1 before each document", b = "token 2 before each document";
+  CHECK(different_rules(folder / "*/*.bin") == (folder / "a") + " has " + a + ", and " + (folder / "b") + " has " + b +
+                                                   ": they were not prepared for one training");
+  CHECK(different_rules(folder / "a/*.bin") == "");
+  std::filesystem::remove(folder / "b/manifest.json");
+  says(different_rules(folder / "*/*.bin"), (folder / "b") + " has no manifest.json that says");
+  std::filesystem::copy_file(folder / "a/manifest.json", folder / "b/manifest.json");
+  CHECK(different_rules(folder / "*/*.bin") == "");
 }
 
 TEST_CASE("what a mask beside a shard says is not learnt has no label") {

@@ -136,8 +136,14 @@ TEST_CASE("what is not finite is named") {
       writer.finish();
       training->load(Safetensors(path));
       training.enqueue();
-      says(error_of([&] { training.finish(); }),
-           "the weight of down in block 1 has an infinity or NaN, which FP8 cannot hold");
+      const StepResult result = training.finish();
+      CHECK(result.held);
+      CHECK(!result.finite);
+      const Batch batch = training.batch(0);
+      const std::optional<NotFinite> found = training->search_not_finite({0, 1e-2, batch.inputs, batch.labels}).found;
+      CHECK(found);
+      CHECK(found->tensor == "the weight of down in block 1, which FP8 cannot hold");
+      CHECK(found->micro_step == 0);
       says(error_of([&] { training.evaluate(); }), "block");
     }
 }

@@ -1,4 +1,6 @@
-// Covers: JSON: numbers keep their kind and bits, errors name file, key and kind
+// Covers: JSON: numbers keep their kind and bits, errors name file, key and kind, memory is in proportion to the text;
+// names and links stay in their folder
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/json.h"
 #include "llmc/base/mapped_file.h"
 #include "llmc/base/text.h"
@@ -147,7 +150,7 @@ TEST_CASE("parse: malformed texts name file, line and column") {
   CHECK(malformed.size() == 32);
   for (const std::string& text : malformed) says(parse_error(text), "file.json", "not valid JSON");
   says(parse_error(std::string("{}\0", 3)), "zero byte at offset 2");
-  says(parse_error(R"({"a":{"b":1,"c":2,"b":3}})"), "the key \"a.b\" stands twice");
+  says(parse_error(R"({"a":{"b":1,"c":2,"b":3}})"), "file.json: \"a.b\" stands twice");
   says(parse_error(std::string(1000000, '[')), "more than 100 levels");
   CHECK(parse_error(std::string(100, '[') + std::string(100, ']')).empty());
   says(parse_error(std::string(101, '[') + std::string(101, ']')), "more than 100 levels");
@@ -165,6 +168,73 @@ TEST_CASE("parse: every cut of a text is refused, every changed byte is refused 
     refused += !parse_error(broken).empty();  // anything but an Error ends the test
   }
   CHECK(refused > 10000);
+}
+
+TEST_CASE("parse: long keys and many values take memory for each once") {
+  // 50 objects, one in the other, by keys of 1000 bytes, and 50,000 numbers in the innermost.
+  std::string text, end;
+  for (int i = 0; i < 50; ++i) text += "{\"" + std::string(1000, 'k') + "\":", end += "}";
+  text += "[0";
+  for (int i = 0; i < 50000; ++i) text += ",0";
+  const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  const Json json = Json::parse(text + "]" + end, "file.json");
+  const size_t bytes = mallinfo2().uordblks + mallinfo2().hblkhd - before;
+  printf("%zu bytes of text took %zu bytes\n", text.size(), bytes);
+  CHECK(bytes < 16 << 20);  // sanitizers count none
+  const Json* inner = &json;
+  while (inner->is_object()) inner = &inner->items()[0].second;
+  const std::string where = inner->at(49999).where();
+  says(where, "file.json: \"" + std::string(60, 'k') + "...\"");
+  CHECK(where.size() < 100);
+}
+
+TEST_CASE("where: names a value's place also after it was copied or moved") {
+  Json json = Json::parse(R"({"a":[[1,{"b":2}]],"":{"c":3},"[d":4})", "x");
+  const Json copy = json.at("a").at(size_t(0));
+  CHECK(copy.at(1).at("b").where() == "x: \"a[0][1].b\"");
+  const Json moved = std::move(json);
+  CHECK(moved.where() == "x");
+  CHECK(moved.at("a").at(size_t(0)).at(size_t(0)).where() == "x: \"a[0][0]\"");
+  CHECK(moved.at("").at("c").where() == "x: \".c\"");
+  CHECK(Json(1).where() == "JSON");
+}
+
+TEST_CASE("input_file: names and links stay in their folder") {
+  const TemporaryFolder folder;
+  folder.write("id_rsa", "secret");
+  folder.write("model/tokenizer.json", "{}");
+  folder.write("hub/models--a--b/blobs/1234", "{}");
+  folder.write("hub/models--c--d/blobs/5678", "{}");
+  const std::string model = folder / "model", snapshot = folder / "hub/models--a--b/snapshots/main";
+  fs::create_directories(snapshot);
+  const auto link = [&](const std::string& to, const std::string& at) {
+    fs::remove(at);
+    fs::create_symlink(to, at);
+    return error_of([&] { own_file(fs::path(at).parent_path(), fs::path(at).filename()); });
+  };
+  CHECK(own_file(model, "tokenizer.json") == fs::canonical(folder / "model/tokenizer.json"));
+  CHECK(link("tokenizer.json", model + "/template").empty());
+  CHECK(link("../model/tokenizer.json", model + "/template").empty());
+  CHECK(link("../../blobs/1234", snapshot + "/template").empty());
+  link(snapshot, folder / "linked");
+  CHECK(own_file(folder / "linked", "template") == fs::canonical(folder / "hub/models--a--b/blobs/1234"));
+  for (const std::string& to : {std::string("../id_rsa"), folder / "id_rsa", std::string("../model/../id_rsa"),
+                                folder / "hub/models--a--b/blobs/1234"})
+    says(link(to, model + "/template"), "template is a link to ", "outside of the model's folder");
+  says(link("../../../models--c--d/blobs/5678", snapshot + "/template"), "outside of the model's folder");
+  says(link("nothing", model + "/template"), "template: No such file");
+  // A chain of links, and a folder that is called like the begin of the model's.
+  link("../id_rsa", model + "/first");
+  says(link("first", model + "/template"), "outside of the model's folder");
+  folder.write("model2/file", "x");
+  says(link("../model2/file", model + "/template"), "outside of the model's folder");
+
+  CHECK(listed_file("m", "a.bin", "m/list") == "m/a.bin");
+  CHECK(listed_file("m", "..a", "m/list") == "m/..a");
+  for (const std::string& name :
+       {std::string(), std::string("."), std::string(".."), std::string("../a.bin"), std::string("/a.bin"),
+        std::string("b/a.bin"), std::string("a.bin\0x", 7), std::string(256, 'a')})
+    says(error_of([&] { listed_file("m", name, "m/list"); }), "m/list: ", "is no name of a file in m");
 }
 
 TEST_CASE("read: a file") {
@@ -272,6 +342,10 @@ TEST_CASE("text: printable") {
   PrintableText waiting;
   CHECK(waiting.take("\xe2\x82").empty());
   CHECK(waiting.take("\n") == question + question + "\n");
+  CHECK(printable_message("short\x1b\n") == "short" + question + "\n");
+  const std::string shown = printable_message("begin " + std::string(1 << 20, 'x') + " end");
+  CHECK(shown.size() < 4100);
+  says(shown, "begin x", "x … x", "x end");
 }
 
 TEST_CASE("text: nearest") {

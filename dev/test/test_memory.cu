@@ -45,6 +45,18 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
   }
 }
 
+TEST_CASE("a plan beyond 64 bits is refused") {
+  MemoryPlan plan;
+  const int64_t half = int64_t(1) << 57;  // bytes of 2^59
+  plan.add(Segment::device, "test", "first", DType::fp32, {half});
+  plan.add(Segment::pinned, "test", "other memory", DType::fp32, {half});
+  const std::string error = error_of([&] {
+    plan.add(Segment::device, "test", "second", DType::fp32, {half});
+    plan.add(Segment::device, "test", "third", DType::fp32, {half});
+  });
+  says(error, "the plan has more than 1.00 EiB: 512 PiB of third");
+}
+
 TEST_CASE("an untouched buffer and a byte outside are seen") {
   Device device;
   if (device.info().gpu) return;

@@ -308,6 +308,32 @@ TEST_CASE("classes that are no causal language model are refused by name") {
   CHECK(ModelConfig::from_json(with(newest(), "architectures", Json()), "test").L == 2);
 }
 
+TEST_CASE("sizes beyond every model are refused by their limits") {
+  for (const auto& [key, most] : std::map<std::string, int64_t>{{"hidden_size", kMostWidth},
+                                                                {"intermediate_size", kMostWidth},
+                                                                {"num_hidden_layers", kMostLayers},
+                                                                {"vocab_size", kMostVocabulary}}) {
+    CAPTURE(key);
+    CHECK(refusal(with(newest(), key.c_str(), most)).empty());
+    for (const int64_t wrong : {most + 1, int64_t(INT32_MAX), int64_t(INT64_MAX), int64_t(0), int64_t(INT64_MIN)})
+      says(refusal(with(newest(), key.c_str(), wrong)), key, format("expected 1 to %lld", (long long)most));
+  }
+  // 2^26 heads of 64 would be 2^32 columns, which are 0 in 32 bits.
+  const Json heads = with(with(newest(), "num_key_value_heads", 1), "head_dim", 64);
+  CHECK(refusal(with(heads, "num_attention_heads", kMostWidth / 64)).empty());
+  says(refusal(with(heads, "num_attention_heads", kMostWidth / 64 + 1)), "16385 heads of 64", "at most 1048576");
+  says(refusal(with(heads, "num_attention_heads", 1 << 26)), "num_attention_heads is 67108864");
+  says(refusal(with(newest(), "eos_token_id", int64_t(1) << 32)), "is 4294967296\n  expected the number of a token");
+  // A config whose keys name windows by layer has a list of them before its sizes are compared.
+  const Json windows = Json::parse(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 8,
+    "max_window_layers": 0, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 256, "num_hidden_layers": 2147483647})",
+                                   "config.json");
+  says(refusal(windows), "num_hidden_layers is 2147483647, expected 1 to 10000");
+  ModelConfig config = ModelConfig::preset("tiny");
+  says(error_of([&] { config.set_layers(kMostLayers + 1); }), "10001 layers");
+}
+
 TEST_CASE("pad_token_id is kept") {
   // PyTorch counts a negative one from the end.
   CHECK(ModelConfig::from_json(with(newest(), "pad_token_id", -1), "test").pad == 100);

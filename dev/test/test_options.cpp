@@ -105,6 +105,9 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
            {"--tf32 --dtype fp32", ""},
            {"--checkpoint-async off", "--checkpoint-async changes nothing: --checkpoint-every is 0"},
            {"--min-lr 0 --schedule constant", "--min-lr changes nothing: --schedule is constant"},
+           {"--min-lr 0 --schedule linear --steps 5 --warmup-steps 5",
+            "--min-lr, --schedule change nothing: the warm-up takes all 5 steps: --warmup-steps 5"},
+           {"--min-lr 0 --schedule linear --steps 5 --warmup-steps 4", ""},
            {"--document-token 0", "--document-token changes nothing: --packed-documents is off"},
            {"--top-p 0.5 --temperature 0", "--top-p changes nothing: --temperature is 0"},
            {"--prompt x --top-p 0.5 --sample-every 0", "--prompt, --top-p change nothing: --sample-every is 0"},
@@ -129,7 +132,7 @@ TEST_CASE("each word that an option needs is a condition of the trainer's") {
     if constexpr (std::is_same_v<T, std::string>) value += "other";
     else value = value == T(1) ? T(0) : T(1);
   };
-#define CHANGE(group, kind, name, ...) change(changed.name);
+#define CHANGE(group, kind, scope, name, ...) change(changed.name);
   OPTION_TABLE(CHANGE)
 #undef CHANGE
   size_t asked = 0;
@@ -157,10 +160,6 @@ TEST_CASE("defaults") {
   CHECK(o.export_);
   CHECK(!o.dry_run);
   CHECK(changed_options(o).empty());
-  const char* argv[] = {"./train_llama", "--steps", "7"};
-  CHECK(parse_options(3, argv).steps == 7);
-  CHECK(parse_options(1, argv) == Options());
-  CHECK(parse_options(0, argv) == Options());
 }
 
 TEST_CASE("the ways to write an option") {
@@ -343,7 +342,7 @@ TEST_CASE("every option: the saved configuration gives the same values") {
     if (name.back() == '_') name.pop_back();
     kinds[name] = kind, limits[name] = its_limits;
   };
-#define ADD_OPTION(group, kind, name, standard, limits, text, ...) add(#name, #kind, limits);
+#define ADD_OPTION(group, kind, scope, name, standard, limits, text, ...) add(#name, #kind, limits);
   OPTION_TABLE(ADD_OPTION)
 #undef ADD_OPTION
   const Json defaults = options_json(Options());
@@ -360,15 +359,61 @@ TEST_CASE("every option: the saved configuration gives the same values") {
     }
     const Options options = parse_options(words);
     CHECK(changed_options(options).size() == changes);
-    const ConfigFile file(options_json(options).dump(2));
-    Options loaded = parse_options({"--config", file.path});
-    CHECK(loaded.config == file.path);
-    loaded.config = "";
-    CHECK(loaded == options);
     Options applied;
     apply_config(applied, options_json(options));
     CHECK(applied == options);
+    const Json saved = options_json(options, Scope::machine);  // config.json
+    const ConfigFile file(saved.dump(2));
+    const Options loaded = parse_options({"--config", file.path});
+    CHECK(loaded.config == file.path);
+    CHECK(loaded.config_remark == "");
+    CHECK(options_json(loaded, Scope::machine) == saved);
+    CHECK(options_json(loaded).at("out") == defaults.at("out"));
   }
+}
+
+TEST_CASE("every option: a run that goes on takes it over if it is the run's, and from no file if it is a start's") {
+  std::mt19937 random(4);
+  const Json defaults = options_json(Options());
+  const auto check = [&](std::string name, const char* kind, const char* limits, Scope scope) {
+    if (name.back() == '_') name.pop_back();
+    if (scope == Scope::command) return;
+    CAPTURE(name);
+    std::string text;
+    do text = some_value(kind, limits, random);
+    while (text == plain(defaults.at(name)));
+    const Options other = parse_options({dashed(name), text});
+    const Json of_stranger = Json::object().set(name, options_json(other).at(name));
+    CHECK(changed_options(parse_options({}, &of_stranger)).size() == (scope >= Scope::run ? 1 : 0));
+    CHECK(options_json(other, Scope::run).contains(name) == (scope >= Scope::run));
+    CHECK(options_json(other, Scope::machine).contains(name) == (scope >= Scope::machine));
+    CHECK(scope_of(dashed(name).substr(2)) == scope);
+  };
+#define CHECK_SCOPE(group, kind, scope, name, standard, limits, text, ...) check(#name, #kind, limits, Scope::scope);
+  OPTION_TABLE(CHECK_SCOPE)
+#undef CHECK_SCOPE
+  for (const char* writes : {"config", "out", "trace", "consolidate", "rendezvous", "resume", "tuning"}) {
+    CAPTURE(writes);
+    CHECK(*scope_of(writes) < Scope::run);
+  }
+}
+
+TEST_CASE("a config.json of an older program names its start, too: that is left out, and told") {
+  Json config =
+      options_json(parse_options(words_of("--lr 0.5 --out runs/one --resume auto --dry-run --memory-limit 1GiB")));
+  const ConfigFile saved(config.dump());
+  const Options options = parse_options({"--config", saved.path, "--resume", "runs/two"});
+  CHECK(options.lr == 0.5);
+  CHECK(options.memory_limit == "1GiB");
+  CHECK(options.out == "");
+  CHECK(options.resume == "runs/two");
+  CHECK(!options.dry_run);
+  says(options.config_remark, saved.path, "older program", "--out runs/one, --dry-run on, --resume auto");
+  const ConfigFile by_hand(R"({"out": "runs/one", "resume": "auto", "lr": 0.5})");
+  const Options meant = parse_options({"--config", by_hand.path});
+  CHECK(meant.out == "runs/one");
+  CHECK(meant.resume == "auto");
+  CHECK(meant.config_remark == "");
 }
 
 TEST_CASE("the banner's list") {
@@ -405,7 +450,7 @@ TEST_CASE("help and the table of options") {
     for (size_t at; (at = in_table.find("&lt;")) != std::string::npos;) in_table.replace(at, 4, "<");
     says(squeezed(in_table), words);
   };
-#define CHECK_OPTION(group, kind, name, standard, limits, text, ...) check(#name, text);
+#define CHECK_OPTION(group, kind, scope, name, standard, limits, text, ...) check(#name, text);
   OPTION_TABLE(CHECK_OPTION)
 #undef CHECK_OPTION
   says(help, "Usage: train_llama ", "\n\nOptimizer\n  --lr X   ", " [1e-08]\n",
@@ -416,7 +461,7 @@ TEST_CASE("help and the table of options") {
     CAPTURE(row);
     size_t bars = 0;
     for (size_t i = 0; i < row.size(); ++i) bars += row[i] == '|' && (i == 0 || row[i - 1] != '\\');
-    CHECK(bars == 4);
+    CHECK(bars == 5);
   }
 }
 

@@ -43,7 +43,7 @@ std::vector<std::string> meet(const TemporaryFolder& folder, const std::string& 
                rendezvous(folder / "meet", r, size, words + std::to_string(r), timeout_seconds))
             heard[size_t(r)] += said + "|";
         } catch (const Error& error) {
-          heard[size_t(r)] = std::string("error: ") + error.what();
+          heard[size_t(r)] = format("error %d: %s", int(error.exit_code), error.what());
         }
       });
   for (std::thread& thread : threads) thread.join();
@@ -110,8 +110,10 @@ TEST_CASE("a half-written answer is not read") {
 TEST_CASE("who does not come is named") {
   const TemporaryFolder folder;
   const std::vector<std::string> heard = meet(folder, "x", {0, 0, -1, 0, -1}, 2);
-  says(heard[0], "of 5 ranks, these did not come within 2 s: 2, 4\n");
-  for (const int r : {1, 3}) says(heard[size_t(r)], format("rank %d of 5 had no answer from rank 0 within 2 s", r));
+  const std::string lost = format("error %d: ", int(ExitCode::lost));
+  says(heard[0], lost, "of 5 ranks, these did not come within 2 s: 2, 4\n");
+  for (const int r : {1, 3})
+    says(heard[size_t(r)], lost, format("rank %d of 5 had no answer from rank 0 within 2 s", r));
   CHECK(folder.count() == 0);
 }
 

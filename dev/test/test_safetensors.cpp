@@ -309,7 +309,10 @@ TEST_CASE("directory: what does not fit together") {
   says(with_index("\"b\": \"model-00002", "\"b\": \"model-00003"), "tensor b is not in", "it is in ");
   says(with_index("\"b\":", "\"bb\":"), "tensor bb is not in", "different models");
   says(with_index("\"c\": \"model-00002-of-00003.safetensors\",", ""), "tensor c in ");
-  says(with_index("\"model-00002", "\"../m/model-00002"), "expected the name of a file beside the index");
+  says(with_index("\"model-00002", "\"../m/model-00002"), "is no name of a file in");
+  says(with_index("\"model-00002-of-00003.safetensors\"", "\"..\""), "\"..\" is no name of a file in");
+  says(with_index("\"model-00002-of-00003.safetensors\"", "\"model-00002-of-00003.safetensors\\u0000\""),
+       "is no name of a file in");
   says(with_index("\"model-00002", "\"model-00007"), "shard model-00007-of-00003.safetensors is missing");
   says(with_index("weight_map", "weight_mop"), "has no key \"weight_map\"\n  the nearest key is \"weight_mop\"");
   says(with_index("{", ""), "not valid JSON");

@@ -5,6 +5,7 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/train/resume.h"
+#include "llmc/train/run_state.h"
 #include "llmc/train/settings.h"
 
 namespace {
@@ -23,14 +24,9 @@ bool tells(const RunSettings& s, const std::string& text) {
 
 // The options with which a run goes on from a checkpoint whose state.json holds these.
 Json resumed(const Json& written, int V) {
-  TemporaryFolder folder;
   Json state = Json::object();
   state.set("ranks", 1).set("model", Json::object().set("vocab_size", V)).set("options", written);
-  folder.write("manifest.json", "{}");
-  folder.write("state.json", state.dump(2));
-  Options options;
-  options.resume = folder.path();
-  return ResumePoint::find(options)->saved_options(1);
+  return known_state(state).at("options");
 }
 
 }  // namespace
@@ -117,4 +113,26 @@ TEST_CASE(
   CHECK(resumed_with(Json::object()) == "fp32");  // this checkpoint is older than the option
   for (const char* written : {"fp32", "bf16", "auto"})
     CHECK(resumed_with(Json::object().set("tensor_parallel_reduce_dtype", written)) == written);
+}
+
+TEST_CASE("a state of another version: a later one is refused, an older one gets what it lacks") {
+  const auto state = [](const char* text) { return known_state(Json::parse(text, "state.json")); };
+  const Json later = Json::object().set("version", kStateVersion + 1);
+  says(error_of([&] { known_state(later); }), format("is of version %lld", (long long)kStateVersion + 1),
+       format("the versions up to %lld", (long long)kStateVersion));
+  const Json old = state(R"({"step": 1, "model": {"vocab_size": 9}, "options": {"model": "m"}, "data_identity":
+    {"train": {"files": 1}, "held_out": null}})");
+  CHECK(old.at("tokenizer").is_null());
+  CHECK(old.get_string("model_name") == "m");
+  CHECK(old.get_string("windows") == "per_file");
+  CHECK(old.at("data_identity").at("train").at("documents").is_null());
+  CHECK(old.get_double("seconds") == 0);
+  CHECK(known_state(old) == old);
+}
+
+TEST_CASE("the command that goes on has the options of the machine, quoted for a shell") {
+  const Options options =
+      parse_options({"--lr", "0.5", "--out", "x", "--memory-limit", "1 GiB", "--comm-timeout", "9", "--check-data"});
+  CHECK(resume_command(Ranks(), "runs/it's", options) ==
+        "./train_llama --out 'runs/it'\\''s' --resume auto --check-data on --memory-limit '1 GiB' --comm-timeout 9");
 }

@@ -6,8 +6,10 @@
 #include <map>
 #include <tuple>
 
+#include "dev/test/crashing_disk.h"
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/base/block_checksums.h"
 #include "llmc/train/export_folder.h"
 #include "llmc/train/text_shards.h"
 #include "llmc/train/token_dataset.h"
@@ -132,6 +134,100 @@ TEST_CASE("the cache is used for the same text and tokenizer, and only if it is 
   const std::string in_the_way = write_file(folder / "file", "x");
   CHECK(
       error_of([&] { cut_into_cache(paths, codec_of(tokenizer), in_the_way, 1, done); }).starts_with("cannot create "));
+}
+
+namespace {
+
+// Before the first rename, another run gives the folder of that name what it made itself.
+class AnotherRun : public FailingDisk {
+ public:
+  AnotherRun(std::string made, int refused = -1) : FailingDisk(refused, EACCES), made_(std::move(made)) {}
+  int rename(const std::string& from, const std::string& to) override {
+    if (!made_.empty()) {
+      fs::remove_all(to);
+      fs::rename(std::exchange(made_, ""), to);
+    }
+    return FailingDisk::rename(from, to);
+  }
+
+ private:
+  std::string made_;
+};
+
+}  // namespace
+
+TEST_CASE("a cache that another run has just made stays, and an incomplete one is replaced or refused") {
+  TemporaryFolder folder;
+  const std::string tokenizer = write_tokenizer(folder / "tokenizer");
+  const TextCodec codec = TextCodec::open(tokenizer, "", "", config_of(2000));
+  const std::vector<std::string> paths = {write_file(folder / "t.txt", shakespeare(20'000))};
+  std::atomic<int64_t> done = 0;
+  const auto cut = [&](Disk& disk) {
+    return cut_into_cache(paths, codec, folder / "cache", 1, done, 1000, 10'000, disk);
+  };
+  const std::string path = cut(Disk::real());
+  const auto made = files_in(path);
+  const auto entries = [&] { return std::distance(fs::directory_iterator(folder / "cache"), {}); };
+  const auto also = [&](const std::string& name) {  // the same, and a file by which it is known
+    fs::copy(path, folder / name);
+    write_file(folder / name + "/mine", "x");
+    return folder / name;
+  };
+  const std::string theirs = also("theirs"), broken = also("broken");
+  fs::remove(broken + "/text_000002.bin");
+  fs::remove_all(path);
+  AnotherRun complete(theirs), incomplete(broken);
+  CHECK(cut(complete) == path);
+  CHECK(fs::exists(path + "/mine"));
+  CHECK(entries() == 1);
+  fs::remove_all(path);
+  CHECK(cut(incomplete) == path);
+  CHECK(files_in(path) == made);
+  CHECK(entries() == 1);
+  // The second rename, which moves the incomplete folder away, fails.
+  fs::remove(path + "/text_000002.bin");
+  FailingDisk stays(1, EACCES);
+  says(error_of([&] { cut(stays); }), path + " is incomplete, and cannot be moved away: Permission denied",
+       "remove it, or name another folder with --cache DIR");
+  CHECK(entries() == 1);
+  CHECK(cut(Disk::real()) == path);
+  CHECK(files_in(path) == made);
+}
+
+TEST_CASE("the folder for the tokens is next to the run's, unless it is named") {
+  for (const auto& [out, cache, want] : {std::tuple{"", "", "runs/cache"},
+                                         {"runs/mine", "", "runs/cache"},
+                                         {"runs/mine/", "", "runs/cache"},
+                                         {"mine", "", "cache"},
+                                         {"/data/runs//./mine", "", "/data/runs/cache"},
+                                         {"mine", "/tmp/tokens", "/tmp/tokens"},
+                                         {"", "tokens", "tokens"}}) {
+    Options options;
+    options.out = out, options.cache = cache;
+    CHECK(cache_folder(options) == want);
+  }
+  Options here;
+  here.out = ".";
+  CHECK(fs::path(cache_folder(here)).parent_path() == fs::current_path().parent_path());
+}
+
+TEST_CASE("the manifest of a text's shards lists their checksums") {
+  TemporaryFolder folder;
+  const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer"), "", "", config_of(2000));
+  const std::vector<std::string> paths = {write_file(folder / "t.txt", shakespeare(9'000))};
+  std::atomic<int64_t> done = 0;
+  const std::string cut = cut_into_cache(paths, codec, folder / "[cache]", 1, done, 1000);
+  const auto files = files_in(cut);
+  const Json manifest = Json::read(cut + "/manifest.json");
+  CHECK(manifest.get_int("xxh64_block_bytes") == 64 << 20);
+  CHECK(manifest.at("delimiter").get_string("token") == "<|begin_of_text|>");
+  int64_t tokens = 0;
+  for (const Json& shard : manifest.at("shards").elements()) {
+    const std::string& bytes = files.at(shard.get_string("name"));
+    CHECK(shard.at("xxh64") == Json(Json::Array{block_checksums({bytes})[0]}));
+    tokens += shard.get_int("tokens");
+  }
+  CHECK(tokens == Json::read(cut + "/made_of.json").get_int("tokens"));
 }
 
 TEST_CASE("a vocabulary of more than 65,536 tokens has wide shards") {

@@ -333,6 +333,86 @@ TEST_CASE("files: what is not supported is refused by name and place") {
   CHECK(refusal("model", "dropout", "0.0").empty());
 }
 
+TEST_CASE("files: what a file makes of a text is limited") {
+  const auto sequence = [](const char* list, const std::string& step, int times) {
+    std::string steps;
+    for (int i = 0; i < times; ++i) steps += (i ? "," : "") + step;
+    return format(R"({"type":"Sequence","%s":[%s]})", list, steps.c_str());
+  };
+  const auto made = [](const char* key, const std::string& value) {
+    return Tokenizer(Json::parse(small_file().set(key, Json::parse(value, "")).dump(), "small.json"));
+  };
+  const std::string doubles = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})", text(50000, 'a'),
+                    huge =
+                        R"({"type":"Replace","pattern":{"String":"a"},"content":")" + std::string(1 << 20, 'b') + "\"}";
+  const double begin = seconds();
+  for (const std::string& steps : {sequence("normalizers", doubles, 30), huge}) {
+    const Tokenizer tokenizer = made("normalizer", steps);
+    says(error_of([&] { tokenizer.encode(text, false); }), "\"normalizer", "grows to more than 16 times its length");
+  }
+  says(error_of([&] {
+         made("normalizer", sequence("normalizers", R"({"type":"Prepend","prepend":"aaaa"})", 4)).encode("", false);
+       }),
+       "");
+  for (const std::string& steps : {sequence("decoders", doubles, 30), huge}) {
+    const Tokenizer tokenizer = made("decoder", steps);
+    says(error_of([&] { tokenizer.decode(Ids(50000, 0), false); }), "\"decoder", "grows to more than 16 times");
+  }
+  // Each of these cuts every character off and puts another one before it: twice as many words.
+  std::string pairs;
+  for (int i = 0; i < 15; ++i)
+    pairs += format(
+        R"(%s{"type":"Metaspace","replacement":"%c"},{"type":"Split","pattern":{"Regex":"."},"behavior":"Isolated"})",
+        i ? "," : "", 'c' + i);
+  const Tokenizer words = made("pre_tokenizer", R"({"type":"Sequence","pretokenizers":[)" + pairs + "]}");
+  says(error_of([&] { words.encode(text, false); }), "Metaspace: the text grows to more than 16 times");
+
+  // Searches that look at all that follows, from each character; and short ones that are exponential, in each word.
+  const auto isolated = [](const char* expression) {
+    return format(R"({"type":"Split","pattern":{"Regex":"%s"},"behavior":"Isolated"})", expression);
+  };
+  const Tokenizer quadratic = made("pre_tokenizer", isolated("(?=(?:[^c]|d)*c)a|b|."));
+  says(error_of([&] { quadratic.encode(text, false); }), "gave up matching a text of 50000 bytes");
+  std::string short_words;
+  for (int i = 0; i < 3000; ++i) short_words += "aaaaaaaaaaaaaaaab ";
+  const Tokenizer exponential = made("pre_tokenizer", R"({"type":"Sequence","pretokenizers":[)" + isolated(" ") + "," +
+                                                          isolated("(?:a+)+[cd]") + "]}");
+  says(error_of([&] { exponential.encode(short_words, false); }), "gave up matching a text of 17 bytes");
+  printf("what a file makes of a text ended within %.1f s\n", seconds() - begin);
+  CHECK(seconds() - begin < 60);
+
+  // An added token of white space, which takes all the white space on its right, at each of 2^20 spaces.
+  const std::string space =
+      R"([{"id":2,"content":" ","special":true,"single_word":false,"lstrip":false,"rstrip":true,"normalized":false}])";
+  CHECK(made("added_tokens", space).encode(std::string(1 << 20, ' '), false) == Ids(1 << 20, 2));
+  CHECK(seconds() - begin < 60);
+
+  const std::string long_word = "\"" + std::string(300, 'x') + "\"", none = R"({"type":"Fuse"})";
+  CHECK(refusal("", "decoder", sequence("decoders", none, 32)).empty());
+  says(refusal("", "decoder", sequence("decoders", none, 33)), "\"decoder.decoders[32]\" is a step after 32 others");
+  says(refusal("", "normalizer", sequence("normalizers", doubles, 33)), "is a step after 32 others");
+  says(refusal("", "pre_tokenizer", sequence("pretokenizers", R"({"type":"Digits"})", 33)),
+       "is a step after 32 others");
+  says(refusal("model", "continuing_subword_prefix", long_word), "has 300 bytes\n  expected at most 256");
+  says(
+      refusal(
+          "", "added_tokens",
+          R"([{"id":5,"special":true,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"content":)" +
+              long_word + "}]"),
+      "\"added_tokens[0].content\" has 300 bytes");
+  says(refusal("", "pre_tokenizer", isolated(std::string(70000, 'x').c_str())),
+       "has 70000 bytes\n  expected at most 65536");
+  says(refusal("", "decoder", R"({"type":"Strip","content":"_","start":-1,"stop":0})"),
+       "is the integer -1\n  expected 0 to 256");
+  std::string ids = "0";
+  for (int i = 0; i < 300; ++i) ids += ",0";
+  says(refusal("", "post_processor",
+               R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"a"}},{"Sequence":{"id":"A"}}],
+                   "special_tokens":{"a":{"ids":[)" +
+                   ids + "]}}}"),
+       "more than 256 tokens around a text");
+}
+
 TEST_CASE("files: wrong added tokens") {
   // Each with an id and a content.
   const auto added = [](const std::vector<std::pair<int, std::string>>& tokens) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Covers: text with a tokenizer: the trainer cuts it into tokens, once for all ranks and later runs, and trains as on
-# shards of the same tokens; an export of bytes reads bytes; compressed and binary files are refused
+# Covers: text with a tokenizer: the trainer cuts it into tokens, once for all ranks and later runs, keeps them next to --out
+# or in --cache, and trains as on shards of the same tokens; an export of bytes reads bytes; compressed and binary files are refused
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -18,7 +18,7 @@ val_loss() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$1/train.jsonl"; }
 
 # shellcheck disable=SC2086  # words
 quick $cut --export off --out first
-cache=$(ls -d runs/cache/*)
+cache=$(ls -d cache/*)
 check "the banner says how the text was cut, and where its tokens are" \
   grep -qE "text.txt: text, cut into [0-9.]+k tokens by tokenizer/tokenizer.json \(cached in $cache\)" log
 check "nothing says that bytes are tokens" eval '! grep -q "byte by byte\|the bytes of the text" log'
@@ -32,17 +32,23 @@ mkdir before && cp "$cache"/* before
 # shellcheck disable=SC2086  # words
 quick $cut --export off --out again
 check "a second run takes the same tokens, and has the same losses" \
-  eval 'diff -r before "$cache" && [ "$(losses first/train.jsonl)" = "$(losses again/train.jsonl)" ] && [ "$(ls runs/cache | wc -l)" = 1 ]'
-rm -r runs
+  eval 'diff -r before "$cache" && [ "$(losses first/train.jsonl)" = "$(losses again/train.jsonl)" ] && [ "$(ls cache | wc -l)" = 1 ]'
+rm -r cache
 # shellcheck disable=SC2086  # words
 ranks 2 "$train" $cut --export off --out two >log 2>&1 || { cat log && fail "two ranks"; }
 check "two ranks cut it into the same tokens" diff -r before "$cache"
 
+# --cache names another folder; a run that goes on does not take it over.
+# shellcheck disable=SC2086  # words
+quick $cut --export off --checkpoint-every 3 --cache tokens --out named
+check "--cache DIR keeps the tokens there" eval 'diff -r before tokens/"$(basename "$cache")" && [ "$(ls cache | wc -l)" = 1 ]'
+check "  which no checkpoint asks for" eval '! grep -q "\"cache\"" named/checkpoints/step-00000003/state.json'
+
 # The tokens as shards, with the text's other part as held-out data.
 # shellcheck disable=SC2086  # words
 quick $cut --val-data other.txt --out text_run
-[ "$(ls runs/cache | wc -l)" = 2 ] || fail "two texts are cut"
-other=$(ls -d runs/cache/* | grep -v "$cache")
+[ "$(ls cache | wc -l)" = 2 ] || fail "two texts are cut"
+other=$(ls -d cache/* | grep -v "$cache")
 cp "$cache"/text_000001.bin train.bin && cp "$other"/text_000001.bin val.bin
 # shellcheck disable=SC2086  # words
 quick $few --tokenizer tokenizer --train-data train.bin --val-data val.bin --export off --out shards_run
@@ -62,7 +68,7 @@ quick --model text_run/export --eval-only --val-data other.txt --seq-len 32
 check "and is measured with text" grep -qE "held-out loss .* bits a byte" log
 
 # Without a tokenizer bytes are tokens, as before.
-rm -r runs
+rm -r cache
 # shellcheck disable=SC2086  # words
 quick $few --train-data text.txt --dry-run
 check "without a tokenizer the banner warns that bytes are tokens" \
@@ -73,7 +79,7 @@ quick $byte --out bytes
 quick --model bytes/export ${byte/--layers 1/} --export off --out bytes_on
 check "an export of bytes reads bytes, of which the last tenth is held out" grep -q "54.0k tokens of text.txt, byte by byte" log
 check "and goes on where it was: $(val_loss bytes | tail -1)" [ "$(val_loss bytes | tail -1)" = "$(val_loss bytes_on | head -1)" ]
-check "bytes need no cache" eval '[ ! -e runs/cache ]'
+check "bytes need no cache" eval '[ ! -e cache ]'
 rm bytes/export/tokenizer.json && sed 's/"vocab_size": 256/"vocab_size": 300/' bytes/export/config.json >300.json
 quick --model 300.json --train-data text.txt --steps 1 --seq-len 32 --global-batch 1 --sample-every 0 --val-every 0 --out v300
 
@@ -98,6 +104,8 @@ for n in 1 2; do
   cp blocked runs
   refused "tokens that cannot be kept" "cannot create runs/cache" "${with[@]}" --train-data text.txt
   check "  is said once" [ "$(grep -c "cannot create runs/cache" refused)" = 1 ]
+  check "  nor need it be: --out in a folder that can be written" ranks "$n" "$train" $few --tokenizer tokenizer --train-data text.txt --dry-run --out "away$n/run" >log 2>&1
+  check "    has the tokens next to it" [ -e "away$n/cache" ]
   rm runs
   rm -rf kept
 done

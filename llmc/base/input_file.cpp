@@ -4,11 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "llmc/base/error.h"
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -34,7 +39,39 @@ struct ClosedAtEnd {
   }
 };
 
+bool lies_in(const fs::path& folder, const fs::path& file) {
+  return std::mismatch(folder.begin(), folder.end(), file.begin(), file.end()).first == folder.end();
+}
+
 }  // namespace
+
+std::string listed_file(const std::string& folder, const std::string& name, const std::string& where) {
+  const bool plain = !name.empty() && name.size() <= NAME_MAX && name != "." && name != ".." &&
+                     name.find('/') == name.npos && name.find('\0') == name.npos;
+  REQUIRE(plain,
+          "%s: \"%s\" is no name of a file in %s\n  expected a name without a folder: is the list of this folder?",
+          where.c_str(), name.c_str(), folder.c_str());
+  return (fs::path(folder) / name).string();
+}
+
+std::string own_file(const std::string& folder, const std::string& name) {
+  const fs::path path = fs::path(folder.empty() ? "." : folder) / name;
+  std::error_code error;
+  const fs::path home = fs::canonical(path.parent_path(), error);
+  const fs::path file = error ? path : fs::canonical(path, error);
+  REQUIRE(!error, "cannot open %s: %s", path.c_str(), error.message().c_str());
+  if (lies_in(home, file)) return file.string();
+  for (fs::path in = home; in.has_relative_path(); in = in.parent_path()) {
+    const fs::path repository = in.parent_path().parent_path();
+    const bool snapshot =
+        in.parent_path().filename() == "snapshots" && repository.filename().string().starts_with("models--");
+    if (snapshot && lies_in(repository / "blobs", file)) return file.string();
+  }
+  fail(
+      "%s is a link to %s, outside of the model's folder, and its content would be copied from there\n"
+      "  if that is meant, put the file itself there instead of the link",
+      path.c_str(), file.c_str());
+}
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   REQUIRE(!path_.empty(), "cannot open a file: its name is empty");

@@ -1,9 +1,22 @@
 // A file that is read on demand by pread. Opening it reads nothing. If the file has shrunk since, a read throws an
 // error with its name and both sizes; a memory mapping would end the process with a bus error instead.
+//
+// The functions below keep names and links of a folder from somebody else inside of that folder.
 #pragma once
 
 #include <cstddef>
 #include <string>
+
+// Returns "FOLDER/NAME" for a name that a file lists. Throws unless it can only be an entry of the folder: it is not
+// empty, "." or "..", and has at most 255 bytes, neither a slash nor a zero byte among them. `where` begins the
+// message: the place of the name.
+std::string listed_file(const std::string& folder, const std::string& name, const std::string& where);
+
+// Returns the path of the folder's file NAME, behind all symbolic links, so that its content can be copied into what a
+// run writes. Throws if a link leads out of the folder: a model from somebody else must not choose which of the user's
+// files are published. In a snapshot of Hugging Face's cache (models--ORG--NAME/snapshots/REVISION) links may lead to
+// the blobs of the same repository (models--ORG--NAME/blobs).
+std::string own_file(const std::string& folder, const std::string& name);
 
 class InputFile {
  public:

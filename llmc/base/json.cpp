@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 
 #include "llmc/base/error.h"
 #include "llmc/base/mapped_file.h"
@@ -13,12 +12,6 @@ namespace {
 
 constexpr size_t kMaxDepth = 100;
 
-std::string child_place(const std::string& place, const std::string& key) {
-  return place.empty() ? key : place + "." + key;
-}
-
-std::string child_place(const std::string& place, size_t index) { return place + format("[%zu]", index); }
-
 // Cuts long strings and shows control bytes as "?", because a message must not send a binary file to the terminal.
 std::string quotable(std::string_view text) {
   std::string shown(text.substr(0, 60));
@@ -26,6 +19,16 @@ std::string quotable(std::string_view text) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
   return text.size() > 60 ? shown + "..." : shown;
+}
+
+// Puts the name of a container before the place of a value in it: "factor" becomes "rope_scaling.factor".
+void put_before(std::string& place, const std::string& key) {
+  const bool separated = !place.empty() && place[0] != '[';
+  place = quotable(key) + (separated ? "." : "") + place;
+}
+void put_before(std::string& place, size_t index) {
+  const bool separated = !place.empty() && place[0] != '[';
+  place = format("[%zu]", index) + (separated ? "." : "") + place;
 }
 
 // Returns "line 3, column 17". `excerpt` becomes the line's text around the byte at `offset`.
@@ -41,43 +44,67 @@ std::string position(std::string_view text, size_t offset, std::string* excerpt)
 
 }  // namespace
 
+// The file has neither a container around it nor keys; an array has no keys.
+struct Json::Container {
+  std::shared_ptr<const Container> in;
+  size_t number;                  // in `in`
+  std::vector<std::string> keys;  // of an object, by number
+  std::string origin;             // of the file
+};
+
 // Builds the tree from nlohmann's SAX events, so that numbers keep their kind and duplicate keys are detected.
 struct JsonReader {
   struct Level {
-    Json* container;
-    std::unordered_set<std::string> keys;
-    std::string key;
+    Json* json;
+    std::shared_ptr<Json::Container> place;
   };
 
   std::string_view text;
-  std::shared_ptr<const std::string> origin;
+  std::shared_ptr<Json::Container> file;
   Json root;
   std::vector<Level> levels;
 
   Json* add(Json value) {
-    value.origin_ = origin;
-    if (levels.empty()) return &(root = std::move(value));
-    Level& level = levels.back();
-    if (auto* array = std::get_if<Json::Array>(&level.container->value_)) {
-      value.place_ = child_place(level.container->place_, array->size());
+    if (levels.empty()) {
+      value.in_ = file;
+      return &(root = std::move(value));
+    }
+    const Level& level = levels.back();
+    value.in_ = level.place;
+    if (auto* array = std::get_if<Json::Array>(&level.json->value_)) {
+      value.number_ = array->size();
       return &array->emplace_back(std::move(value));
     }
-    value.place_ = child_place(level.container->place_, level.key);
-    auto& object = std::get<Json::Object>(level.container->value_);
-    return &object.emplace_back(level.key, std::move(value)).second;
+    auto& object = std::get<Json::Object>(level.json->value_);
+    value.number_ = object.size();
+    return &object.emplace_back(level.place->keys.back(), std::move(value)).second;
   }
 
   // Pointers to a container stay valid, because it grows only while none of its children is open.
   bool open(Json value) {
-    Json* container = add(std::move(value));
-    REQUIRE(levels.size() < kMaxDepth, "%s: more than %zu levels of arrays and objects", origin->c_str(), kMaxDepth);
-    levels.push_back({container, {}, {}});
+    Json* json = add(std::move(value));
+    REQUIRE(levels.size() < kMaxDepth, "%s: more than %zu levels of arrays and objects", file->origin.c_str(),
+            kMaxDepth);
+    levels.push_back({json, std::make_shared<Json::Container>(Json::Container{json->in_, json->number_, {}, {}})});
     return true;
   }
 
   bool close() {
     levels.pop_back();
     return true;
+  }
+
+  // Throws if a key of the innermost object stands twice.
+  bool close_object() {
+    const std::vector<std::string>& keys = levels.back().place->keys;
+    std::vector<std::string_view> sorted(keys.begin(), keys.end());
+    std::sort(sorted.begin(), sorted.end());
+    const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+    if (twice == sorted.end()) return close();
+    const Json::Object& object = levels.back().json->items();
+    const auto value =
+        std::find_if(object.begin(), object.end(), [&](const auto& item) { return item.first == *twice; });
+    fail("%s stands twice\n  keep one of them", value->second.where().c_str());
   }
 
   // The SAX events, under the names that nlohmann gives them.
@@ -91,15 +118,12 @@ struct JsonReader {
   bool string(std::string& value) { return add(std::move(value)); }
   bool binary(nlohmann::json::binary_t&) { return false; }
   bool start_object(size_t) { return open(Json::object()); }
-  bool end_object() { return close(); }
+  bool end_object() { return close_object(); }
   bool start_array(size_t) { return open(Json::array()); }
   bool end_array() { return close(); }
 
   bool key(std::string& name) {
-    Level& level = levels.back();
-    REQUIRE(level.keys.insert(name).second, "%s: the key \"%s\" stands twice\n  keep one of them", origin->c_str(),
-            quotable(child_place(level.container->place_, name)).c_str());
-    level.key = std::move(name);
+    levels.back().place->keys.push_back(std::move(name));
     return true;
   }
 
@@ -110,13 +134,13 @@ struct JsonReader {
     std::string what = error.what();
     const size_t begin = what.find("column") == what.npos ? what.find("] ") : what.find(": ", what.find("column"));
     if (begin != what.npos) what = what.substr(begin + 2);
-    fail("%s, %s: not valid JSON: %s\n  near: %s", origin->c_str(), place.c_str(), quotable(what).c_str(),
+    fail("%s, %s: not valid JSON: %s\n  near: %s", file->origin.c_str(), place.c_str(), quotable(what).c_str(),
          excerpt.c_str());
   }
 };
 
 Json Json::parse(std::string_view text, const std::string& origin) {
-  JsonReader reader{text, std::make_shared<const std::string>(origin), {}, {}};
+  JsonReader reader{text, std::make_shared<Json::Container>(Json::Container{{}, 0, {}, origin}), {}, {}};
   REQUIRE(text.find_first_not_of(" \t\r\n") != text.npos, "%s: not valid JSON: the text is empty", origin.c_str());
   // nlohmann would take a zero byte as the end of the text.
   REQUIRE(text.find('\0') == text.npos, "%s: not valid JSON: a zero byte at offset %zu", origin.c_str(),
@@ -132,37 +156,58 @@ Json Json::read(const std::string& path) {
 
 namespace {
 
-nlohmann::ordered_json to_nlohmann(const Json& json, const std::string& place) {
+// A number that JSON cannot represent, and its place.
+struct NotFinite {
+  double value;
+  std::string place;
+};
+
+template <class Name>
+nlohmann::ordered_json to_nlohmann(const Json& json, const Name& name);
+
+nlohmann::ordered_json to_nlohmann(const Json& json) {
   if (json.is_bool()) return json.as_bool();
   if (json.is_int()) return json.as_int();
   if (json.is_string()) return json.as_string();
   if (json.is_double()) {
-    const double value = json.as_double();
-    REQUIRE(std::isfinite(value), "cannot write %s as JSON: %s is %s\n  expected a finite number", json.where().c_str(),
-            place.empty() ? "the value" : ("\"" + place + "\"").c_str(), shortest(value).c_str());
-    return value;
+    if (!std::isfinite(json.as_double())) throw NotFinite{json.as_double(), ""};
+    return json.as_double();
   }
   if (json.is_array()) {
     auto array = nlohmann::ordered_json::array();
-    for (size_t i = 0; i < json.size(); ++i) array.push_back(to_nlohmann(json.at(i), child_place(place, i)));
+    for (size_t i = 0; i < json.size(); ++i) array.push_back(to_nlohmann(json.at(i), i));
     return array;
   }
   if (json.is_object()) {
     // The pairs go straight into ordered_map's underlying vector: its own insert would search all keys each time.
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
     auto& pairs = object.get_ref<nlohmann::ordered_json::object_t&>();
-    for (const auto& [key, value] : json.items()) pairs.emplace_back(key, to_nlohmann(value, child_place(place, key)));
+    for (const auto& [key, value] : json.items()) pairs.emplace_back(key, to_nlohmann(value, key));
     return object;
   }
   return nullptr;
 }
 
+// The same for an element of a container, by its key or index.
+template <class Name>
+nlohmann::ordered_json to_nlohmann(const Json& json, const Name& name) {
+  try {
+    return to_nlohmann(json);
+  } catch (NotFinite& found) {
+    put_before(found.place, name);
+    throw;
+  }
+}
+
 }  // namespace
 
 std::string Json::dump(int indent) const {
-  const nlohmann::ordered_json tree = to_nlohmann(*this, "");
   try {
-    return tree.dump(indent);
+    return to_nlohmann(*this).dump(indent);
+  } catch (const NotFinite& found) {
+    fail("cannot write %s as JSON: %s is %s\n  expected a finite number", where().c_str(),
+         found.place.empty() ? "the value" : ("\"" + quotable(found.place) + "\"").c_str(),
+         shortest(found.value).c_str());
   } catch (const nlohmann::json::exception&) {  // only type_error.316 is possible
     fail("cannot write %s as JSON: a key or string in it is not UTF-8\n  expected text", where().c_str());
   }
@@ -174,8 +219,16 @@ int64_t Json::checked(uint64_t value) {
 }
 
 std::string Json::where() const {
-  const std::string origin = origin_ ? *origin_ : "JSON";
-  return place_.empty() ? origin : origin + ": \"" + quotable(place_) + "\"";
+  if (!in_) return "JSON";
+  std::string place;
+  size_t number = number_;
+  const Container* container = in_.get();
+  for (; container->in; container = container->in.get()) {
+    if (container->keys.empty()) put_before(place, number);
+    else put_before(place, container->keys[number]);
+    number = container->number;
+  }
+  return place.empty() ? container->origin : container->origin + ": \"" + quotable(place) + "\"";
 }
 
 std::string Json::found() const {

@@ -92,7 +92,7 @@ class Json {
   Json& push_back(Json value);
 
   // These return text for messages: where() the place, as in "config.json: \"rope_scaling.factor\"", and found() the
-  // value, as in "the string \"abc\"".
+  // value, as in "the string \"abc\"". Of a long text they show the first 60 bytes.
   std::string where() const;
   std::string found() const;
 
@@ -107,6 +107,9 @@ class Json {
   [[noreturn]] void refuse(const char* expected) const;
 
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, Array, Object> value_ = nullptr;
-  std::shared_ptr<const std::string> origin_;  // null for a value that was not read
-  std::string place_;                          // "rope_scaling.factor", "layers[3]"; empty at the root
+  // The place from which the value was read: the array or object (null for a value that was not read), and the number
+  // in it. All values of a container share its place, so that long keys do not multiply.
+  struct Container;
+  std::shared_ptr<const Container> in_;
+  size_t number_ = 0;
 };

@@ -17,6 +17,7 @@ enum class Kind { Count, Real, Switch, Choice, Text };
 struct OptionInfo {
   const char* group;
   Kind kind;
+  Scope scope;
   std::string name;  // as on the command line, without the dashes
   std::variant<int64_t Options::*, double Options::*, bool Options::*, std::string Options::*> field;
   std::string limits;
@@ -34,8 +35,8 @@ std::string spelled(std::string name) {
 }
 
 const Table& table() {
-#define OPTION_INFO(group, kind, name, standard, limits, help, ...) \
-  {group, Kind::kind, spelled(#name), &Options::name, limits, help __VA_OPT__(, ) __VA_ARGS__},
+#define OPTION_INFO(group, kind, scope, name, standard, limits, help, ...) \
+  {group, Kind::kind, Scope::scope, spelled(#name), &Options::name, limits, help __VA_OPT__(, ) __VA_ARGS__},
   static const Table options = {OPTION_TABLE(OPTION_INFO)};
 #undef OPTION_INFO
   return options;
@@ -98,11 +99,6 @@ const char* option_of(const SageMakerKey& known, const Json& value) {
 
 // A run takes at most one of these options.
 const std::vector<std::string> kLengths = {"steps", "train-tokens", "epochs"};
-
-// False for the options that are commands to the program rather than values of a run.
-bool belongs_in_config(const OptionInfo& info) {
-  return info.name != "config" && info.name != "help" && info.name != "version";
-}
 
 const OptionInfo* find_option(const std::string& name) {
   const std::string wanted = spelled(name);
@@ -332,6 +328,29 @@ std::string config_text(const OptionInfo& info, const Json& value) {
   fail("%s is %s\n  expected %s", value.where().c_str(), value.found().c_str(), expected(info).c_str());
 }
 
+// Returns whether a run of an older program saved this config.json. It then holds every option, also those that name
+// the run's start, such as --out. A file written by hand may hold some of these, but hardly all that every program had.
+bool is_of_older_program(const Json& config) {
+  for (const char* name : {"out", "rendezvous", "dry_run", "sample_only"})
+    if (!config.contains(name)) return false;
+  return true;
+}
+
+// Returns a remark on the options of a config.json that are not taken because their scope is before `least`; "" if
+// all of them have the default.
+std::string left_out(const Json& config, Scope least) {
+  std::string list;
+  for (const auto& [key, value] : config.items()) {
+    const OptionInfo* info = find_option(key);
+    if (!info || info->scope >= least) continue;
+    const std::string text = config_text(*info, value);
+    if (text != default_of(*info)) list += (list.empty() ? "--" : ", --") + info->name + " " + text;
+  }
+  return list.empty() ? ""
+                      : format("%s was saved by a run of an older program: what names that run's start is left out, %s",
+                               config.where().c_str(), list.c_str());
+}
+
 // Wraps `text` into lines of `width` columns. All lines after the first are indented by `indent` spaces.
 std::string wrapped(const std::string& text, size_t width, size_t indent) {
   std::string lines;
@@ -357,7 +376,7 @@ std::string placeholder(const OptionInfo& info) {
     case Kind::Real:
       return "X";
     case Kind::Switch:
-      return belongs_in_config(info) ? "on|off" : "";
+      return info.scope != Scope::command ? "on|off" : "";
     case Kind::Choice:
     case Kind::Text:
       break;
@@ -385,9 +404,13 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
     given.push_back(now);
   }
 
-  if (saved) apply_config(options, *saved);
+  if (saved) apply_config(options, *saved, Scope::run);
   for (const Given& it : given) {
-    if (it.info->name == "config") apply_config(options, Json::read(it.value));
+    if (it.info->name != "config") continue;
+    const Json config = Json::read(it.value);
+    const Scope least = is_of_older_program(config) ? Scope::machine : Scope::start;
+    apply_config(options, config, least);
+    options.config_remark = left_out(config, least);
   }
   // A length on the command line replaces a different length of the file.
   const auto is_length = [](const Given& it) {
@@ -405,14 +428,6 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
   return options;
 }
 
-Options parse_options(int argc, const char* const* argv) {
-  return parse_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
-}
-
-Options parse_options(int argc, const char* const* argv, const Json& saved) {
-  return parse_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), &saved);
-}
-
 // SageMaker's activation offloading keeps the inputs of checkpointed blocks in host memory. Options that the file sets
 // explicitly take precedence.
 static void set_sm_offloading(Options& options, const Json& config, const Json& value) {
@@ -427,7 +442,7 @@ static void set_sm_offloading(Options& options, const Json& config, const Json& 
   if (!says("activation-offload")) options.activation_offload = "input";
 }
 
-void apply_config(Options& options, const Json& config) {
+void apply_config(Options& options, const Json& config, Scope least) {
   // A length in `config` replaces any length set before.
   for (const std::string& name : kLengths)
     for (const auto& [key, value] : config.items())
@@ -446,8 +461,9 @@ void apply_config(Options& options, const Json& config) {
     const OptionInfo* info = find_option(key);
     REQUIRE(info, "%s: unknown option\n  %sexpected the names that --help lists", value.where().c_str(),
             did_you_mean(key, "").c_str());
-    REQUIRE(belongs_in_config(*info), "%s: only the command line takes this option\n  remove it from the file",
-            value.where().c_str());
+    REQUIRE(info->scope != Scope::command || least > Scope::start,
+            "%s: only the command line takes this option\n  remove it from the file", value.where().c_str());
+    if (info->scope < least) continue;
     REQUIRE(std::find(seen.begin(), seen.end(), info) == seen.end(), "%s: the option stands twice\n  keep one of them",
             value.where().c_str());
     seen.push_back(info);
@@ -458,10 +474,10 @@ void apply_config(Options& options, const Json& config) {
   check_lengths(options, config.where() + ": ");
 }
 
-Json options_json(const Options& options) {
+Json options_json(const Options& options, Scope least) {
   Json json = Json::object();
   for (const OptionInfo& info : table()) {
-    if (!belongs_in_config(info)) continue;
+    if (info.scope < least) continue;
     std::string key = info.name;
     std::replace(key.begin(), key.end(), '-', '_');
     const auto value = [&](auto field) { return Json(options.*field); };
@@ -469,6 +485,11 @@ Json options_json(const Options& options) {
     json.set(key, as_text ? Json("auto") : std::visit(value, info.field));
   }
   return json;
+}
+
+std::optional<Scope> scope_of(const std::string& name) {
+  const OptionInfo* info = find_option(name);
+  return info ? std::optional(info->scope) : std::nullopt;
 }
 
 std::string options_help(const std::string& program) {
@@ -494,18 +515,33 @@ std::string options_help(const std::string& program) {
   return text;
 }
 
+// Returns what a run that goes on does with an option of its checkpoint.
+static const char* going_on(Scope scope) {
+  switch (scope) {
+    case Scope::run:
+      return "takes it over";
+    case Scope::ranks:
+      return "takes it over, by as many ranks";
+    case Scope::order:
+      return "keeps it";
+    default:
+      return "";
+  }
+}
+
 std::string options_markdown() {
-  std::string text = "| option | default | |\n|---|---|---|\n", group;
+  std::string text = "| option | default | a run that goes on | |\n|---|---|---|---|\n", group;
   const auto escaped = [](const std::string& words) {
     std::string result;
     for (char c : words) result += c == '|' ? "\\|" : c == '<' ? "&lt;" : std::string(1, c);
     return result;
   };
   for (const OptionInfo& info : table()) {
-    if (group != info.group) text += "| **" + (group = info.group) + "** | | |\n";
+    if (group != info.group) text += "| **" + (group = info.group) + "** | | | |\n";
     const std::string value = placeholder(info), standard = value.empty() ? "" : default_of(info);
     text += "| `--" + info.name + (value.empty() ? "" : " " + escaped(value)) + "` | " +
-            (standard.empty() ? "" : "`" + standard + "`") + " | " + escaped(info.help) + " |\n";
+            (standard.empty() ? "" : "`" + standard + "`") + " | " + going_on(info.scope) + " | " + escaped(info.help) +
+            " |\n";
   }
   return text;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ constexpr bool is_auto(int64_t value) { return value == int64_t(kAuto); }
 constexpr bool is_auto(double value) { return value == double(kAuto); }
 inline bool is_auto(const std::string& value) { return value == "auto"; }
 
+// What an option belongs to. The head of option_table.h explains the words; each lasts longer than those before it.
+enum class Scope { command, start, machine, run, ranks, order };
+
 struct Options {
   using Count = int64_t;
   using Real = double;
@@ -29,9 +33,11 @@ struct Options {
   using Choice = std::string;
   using Text = std::string;
 
-#define OPTION_FIELD(group, kind, name, standard, limits, help, ...) kind name = standard;
+#define OPTION_FIELD(group, kind, scope, name, standard, limits, help, ...) kind name = standard;
   OPTION_TABLE(OPTION_FIELD)
 #undef OPTION_FIELD
+  // One sentence about the file of --config, if not all of it was taken; else "".
+  std::string config_remark;
 
   bool operator==(const Options&) const = default;
 };
@@ -40,20 +46,20 @@ struct Options {
 // Switch alone means on. --config FILE is read first, and the command line overrides it. Throws on an unknown name
 // (with the nearest known one), a value of the wrong type or out of range, a missing value, an option given twice, two
 // lengths of the run, or --min-lr above --lr. If --help or --version occurs anywhere, nothing else is parsed.
+// `saved` are the options of a run that goes on: those of the scope `run` and after it replace the defaults, and a
+// config file and the command line override them. A config.json that a run of an older program saved holds options of
+// the scope `start`, too: they are left out.
 Options parse_options(const std::vector<std::string>& arguments, const Json* saved = nullptr);
-Options parse_options(int argc, const char* const* argv);
-
-// The same, with the `saved` options of another run instead of the defaults. A config file and the command line
-// override them.
-Options parse_options(int argc, const char* const* argv, const Json& saved);
 
 // Sets the options that `config` names; its keys may use `_` or `-`. Throws as parse_options does, with the file and
-// the key.
-void apply_config(Options& options, const Json& config);
+// the key. Leaves out the options of the scopes before `least`.
+void apply_config(Options& options, const Json& config, Scope least = Scope::start);
 
-// Returns all options except --config, --help and --version, for the run's config.json. apply_config of the result
-// gives equal options.
-Json options_json(const Options& options);
+// Returns the options of the scope `least` and of those after it. apply_config of the result gives equal options.
+Json options_json(const Options& options, Scope least = Scope::start);
+
+// Returns the scope of an option, whose name may use `_` or `-`; nothing if there is none of this name.
+std::optional<Scope> scope_of(const std::string& name);
 
 // Returns the text of --help, in groups, with at most 100 columns.
 std::string options_help(const std::string& program);

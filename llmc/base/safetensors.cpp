@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/json.h"
 #include "llmc/base/text.h"
 
@@ -252,8 +253,7 @@ void Safetensors::open_directory(const std::string& path) {
   const Json& map = json.at("weight_map");
   for (const auto& [name, file] : map.items()) {
     const std::string& shard = file.as_string();
-    REQUIRE(!shard.empty() && shard.find('/') == shard.npos, "%s is %s\n  expected the name of a file beside the index",
-            file.where().c_str(), file.found().c_str());
+    listed_file(path, shard, file.where());
     if (promised[shard]++ == 0) shards.push_back(shard);
   }
   REQUIRE(!shards.empty(), "%s: the index names no tensor\n  fetch it again", index.c_str());

@@ -102,6 +102,12 @@ std::string PrintableText::take(std::string_view bytes) {
   return text;
 }
 
+std::string printable_message(const std::string& text) {
+  constexpr size_t kBegin = 3000, kEnd = 1000;
+  if (text.size() <= kBegin + kEnd) return PrintableText().take(text);
+  return PrintableText().take(text.substr(0, kBegin) + " … " + text.substr(text.size() - kEnd));
+}
+
 std::string counted(int64_t count, const std::string& noun, const char* plural) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : plural);
 }
@@ -133,6 +139,8 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   int limit = std::max(2, int(word.size()) / 3) + 1;
   std::string best;
   for (const std::string& candidate : candidates) {
+    const size_t longer = std::max(word.size(), candidate.size()), shorter = std::min(word.size(), candidate.size());
+    if (longer - shorter >= size_t(limit)) continue;  // so many insertions at least
     const int distance = edit_distance(word, candidate);
     // A candidate in which every letter is replaced is not near: "x" is one edit from every other letter.
     const bool unlike = distance >= int(std::max(word.size(), candidate.size()));

@@ -31,6 +31,10 @@ class PrintableText {
   std::string waiting_;
 };
 
+// Makes a message safe for a terminal in the same way. Of a message that is longer than 4000 bytes it leaves out the
+// middle: names in files of strangers may have any length.
+std::string printable_message(const std::string& text);
+
 // Returns "1 step" or "2 steps".
 std::string counted(int64_t count, const std::string& noun, const char* plural = "s");
 

@@ -330,6 +330,16 @@ int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t num
   return number;
 }
 
+std::vector<int64_t> gather_numbers(Communicator& communicator, Stream& stream, int64_t number) {
+  std::vector<int64_t> numbers(size_t(communicator.size()));
+  DeviceMemory memory(stream.device(), numbers.size() * sizeof number);
+  auto* all = reinterpret_cast<int64_t*>(memory.data());
+  copy(stream, all + communicator.rank(), &number, 1);
+  communicator.all_gather(stream, all, all + communicator.rank(), sizeof number);
+  copy(stream, numbers.data(), all, numbers.size());
+  communicator.wait_for(stream);
+  return numbers;
+}
 int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
   DeviceMemory memory(stream.device(), sizeof number);
   auto* sum = reinterpret_cast<int64_t*>(memory.data());

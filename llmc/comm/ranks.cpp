@@ -95,7 +95,7 @@ void read_environment(Ranks& ranks, const Launcher& launcher) {
 }
 
 void print_error(const std::string& text) {
-  const std::string whole = PrintableText().take(text) + "\n";  // names in files of strangers may have any bytes
+  const std::string whole = printable_message(text) + "\n";  // names in files of strangers may have any bytes
   // A single write keeps other ranks' text from coming between.
   for (size_t done = 0; done < whole.size();) {
     const ssize_t n = write(STDERR_FILENO, whole.data() + done, whole.size() - done);
@@ -153,6 +153,11 @@ class Ranks::Session {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     int provided = 0;
     MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+    // The process has other threads, though only this one calls MPI.
+    REQUIRE(provided >= MPI_THREAD_FUNNELED,
+            "MPI_Init_thread provides thread level %d: expected MPI_THREAD_FUNNELED (%d) or higher\n"
+            "  this MPI allows no threads: build with another one (make doctor names it)",
+            provided, MPI_THREAD_FUNNELED);
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &words_));
   }

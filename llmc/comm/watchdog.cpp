@@ -108,6 +108,7 @@ void Watchdog::remove_done(std::unique_lock<std::mutex>& lock) {
       const bool done = is_done();
       lock.lock();
       if (!done) break;
+      longest_done_ = std::max(longest_done_, clock_ - std::max(queue.front().begin, last_progress_));
       queue.pop_front();
       ++done_;
       last_progress_ = clock_;
@@ -162,15 +163,17 @@ void Watchdog::require_in_time() {
   if (wait.seconds > timeout_seconds_) end(format("%s: waited %g s", wait.what.c_str(), timeout_seconds_));
 }
 
-// A rank that ends tells why itself; the others wait a little, and end too.
+// A rank that ends tells why itself; the others wait a little, and end too. A connection that ended is a suspicion
+// alone: perhaps the network lost it, and NCCL has another one. It counts while a wait is longer than any that ended
+// well. A silent rank is no more than that, and ends nobody before the time is up.
 void Watchdog::require_no_rank_lost() {
-  const bool lost = std::any_of(signs_.begin(), signs_.end(), [&](const RollCall::Sign& s) {
-    return s.gone || s.begun == RollCall::kEnds ||
-           (s.heard && s.begun >= 0 && s.age > timeout_seconds_ + kLastWordsSeconds);
-  });
-  if (!lost) lost_since_ = -1;
+  const auto any = [&](auto&& is) { return std::any_of(signs_.begin(), signs_.end(), is); };
+  const bool ends = any([](const RollCall::Sign& s) { return s.begun == RollCall::kEnds; });
+  if (!ends && !any([](const RollCall::Sign& s) { return s.gone; })) lost_since_ = -1;
   else if (lost_since_ < 0) lost_since_ = clock_;
-  else if (clock_ - lost_since_ > kLastWordsSeconds) end("waits in vain");
+  else if (const Wait wait = longest_wait();
+           clock_ - lost_since_ > kLastWordsSeconds && (ends || wait.seconds > longest_done_ + kLastWordsSeconds))
+    end(wait.what + (wait.what.empty() ? "" : ": ") + "waits in vain");
 }
 
 // Returns " for rank 2\n  why": ranks whose process has ended, else silent ones, those that were never heard of, or

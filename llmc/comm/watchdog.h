@@ -86,6 +86,7 @@ class Watchdog {
   // Seconds for which the watchdog has watched. A machine that is suspended meanwhile does not make it impatient.
   double clock_ = 0;
   double last_progress_ = 0;                            // on that clock, as are all times below
+  double longest_done_ = 0;                             // seconds of the longest wait for a collective that was done
   std::map<const void*, std::deque<Pending>> pending_;  // by stream, in its order
   std::list<std::pair<std::string, double>> calls_;     // what, and since when
   std::vector<std::function<std::string()>> errors_;

@@ -1,17 +1,45 @@
 // Turns a failed CUDA call into an exception whose message has the place, the call, and CUDA's name and text of the
-// error.
+// error, and whose exit code says whether the same start may do better.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include "llmc/base/error.h"
 
-// Throws on an error. CUDA keeps its last error until somebody asks, so it is asked here: the next launch, which asks
-// too, must not blame its kernel.
-#define CUDA_CHECK(call)                                                                                         \
-  do {                                                                                                           \
-    const cudaError_t status_ = (call);                                                                          \
-    if (status_ != cudaSuccess) cudaGetLastError();                                                              \
-    REQUIRE(status_ == cudaSuccess, "%s:%d: %s\n  %s: %s", __FILE__, __LINE__, #call, cudaGetErrorName(status_), \
-            cudaGetErrorString(status_));                                                                        \
+// Returns the exit code of a program that this error ends: what the same start would meet again is its input's, or its
+// machine's; all else is a GPU or a driver that failed.
+inline ExitCode exit_code_of(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorMemoryAllocation:
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorNotSupported:
+    case cudaErrorNotPermitted:
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+      return ExitCode::wrong_input;
+    default:
+      return ExitCode::lost;
+  }
+}
+
+// CUDA keeps its last error until somebody asks, so it is asked here: the next launch, which asks too, must not blame
+// its kernel.
+[[noreturn]] inline void fail_of_cuda(cudaError_t error, const char* call, const char* file, int line) {
+  cudaGetLastError();
+  throw Error(format("%s:%d: %s\n  %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error)),
+              exit_code_of(error));
+}
+
+#define CUDA_CHECK(call)                                                          \
+  do {                                                                            \
+    const cudaError_t status_ = (call);                                           \
+    if (status_ != cudaSuccess) fail_of_cuda(status_, #call, __FILE__, __LINE__); \
   } while (0)

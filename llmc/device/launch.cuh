@@ -5,6 +5,8 @@
 // memory than the device gives a block (227 KiB on Hopper).
 #pragma once
 
+#include <atomic>
+#include <mutex>
 #include <string>
 #include <type_traits>
 
@@ -36,6 +38,20 @@ const char* kernel_name() {
   return __PRETTY_FUNCTION__;
 }
 
+#if LLMC_CUDA
+// Allows blocks of this kernel so much dynamic shared memory. `allowed` is what an earlier launch, of any thread,
+// allowed; the attribute must not become smaller.
+inline void allow_shared_bytes(const void* kernel, size_t bytes, std::atomic<size_t>& allowed) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (bytes <= allowed) return;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
+  // Gives shared memory the largest part of the L1 cache, so that as many blocks fit on a multiprocessor as intended.
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+  allowed = bytes;
+}
+#endif
+
 #if LLMC_CUDA && LLMC_BOUNDED_WAITS
 namespace {
 // Waits for the kernel, and throws if a thread of it waited in vain. Work that is captured is not looked at.
@@ -62,17 +78,13 @@ void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... 
 #if LLMC_CUDA
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
-  static size_t allowed = 48 * 1024;  // by this kernel's attribute, in this process, which uses one GPU
-  if (shared_bytes > allowed) {
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
-    // Gives shared memory the largest part of the L1 cache, so that as many blocks fit on a multiprocessor as intended.
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
-    allowed = shared_bytes;
-  }
+  static std::atomic<size_t> allowed{48 * 1024};  // by this kernel's attribute, in this process, which uses one GPU
+  if (shared_bytes > allowed) allow_shared_bytes(reinterpret_cast<const void*>(kernel), shared_bytes, allowed);
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();
-  REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.site.file, work.site.line,
-          cudaGetErrorString(status));
+  if (status != cudaSuccess)
+    throw Error(format("%s (%s:%d): %s", work.name, work.site.file, work.site.line, cudaGetErrorString(status)),
+                exit_code_of(status));
 #if LLMC_BOUNDED_WAITS
   require_no_vain_wait(work);
 #endif

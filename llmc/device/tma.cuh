@@ -36,7 +36,10 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const void* from
 }
 // Makes this thread's stores since the last commit a group.
 __device__ __forceinline__ void tma_store_commit_group() { SM90_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
-// Returns when all groups of this thread have been read from shared memory.
+// Returns when all groups of this thread have been read from shared memory. They are written when the kernel has ended,
+// and this is enough for kernels that end right after it. A kernel that tells anybody before its end that its stores
+// are there, by a flag in memory or by a programmatic launch of the next kernel, must first wait for
+// cp.async.bulk.wait_group, without .read.
 __device__ __forceinline__ void tma_store_wait_group_read() {
   SM90_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }

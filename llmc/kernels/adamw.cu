@@ -194,6 +194,7 @@ __global__ void __launch_bounds__(kThreads)
                  const AdamWRange* __restrict__ ranges, int range_count, size_t offset, size_t n,
                  AdamWConstants constants, float* amax) {
   constexpr bool kRounds = std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>;
+  if (state->held) return;
   const StepState now = *state;
   size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kVectorSize;  // index in the buffers
   int range = range_of(ranges, range_count, offset + at);

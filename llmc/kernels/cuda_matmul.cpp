@@ -17,11 +17,13 @@
 #include "llmc/kernels/matmul_work.h"
 #include "llmc/kernels/tuning.h"
 
-#define CUBLAS_CHECK(call)                                                                  \
-  do {                                                                                      \
-    const cublasStatus_t status_ = (call);                                                  \
-    REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "%s:%d: %s\n  %s", __FILE__, __LINE__, #call, \
-            cublasLtGetStatusString(status_));                                              \
+// A product that cannot be executed, rather than asked for, has met a GPU that failed.
+#define CUBLAS_CHECK(call)                                                                                \
+  do {                                                                                                    \
+    const cublasStatus_t status_ = (call);                                                                \
+    if (status_ != CUBLAS_STATUS_SUCCESS)                                                                 \
+      throw Error(format("%s:%d: %s\n  %s", __FILE__, __LINE__, #call, cublasLtGetStatusString(status_)), \
+                  status_ == CUBLAS_STATUS_EXECUTION_FAILED ? ExitCode::lost : ExitCode::wrong_input);    \
   } while (0)
 
 namespace {

@@ -1,4 +1,4 @@
-// The L2 norm of all gradients and the clip factor (contract: global_norm.h).
+// The L2 norm of all gradients, the clip factor and the decision about the update (contract: global_norm.h).
 //
 // A block squares a piece of the buffer. A thread keeps 8 separate sums, one for each position in its unit of 8
 // elements, so that the compiler vectorizes the loop. Sums are fp64: an fp32 square overflows beyond 1.8e19, and an
@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kSumThreads) sum_kernel(double* total, const d
   if (threadIdx.x == 0) *total = sum;
 }
 
-__global__ void __launch_bounds__(kSumThreads) finish_kernel(StepState* state, const double* partials, size_t count) {
+__global__ void __launch_bounds__(kSumThreads)
+    finish_kernel(StepState* state, const double* partials, size_t count, UpdateStart start) {
   const double sum = sum_of(partials, count);
   if (threadIdx.x != 0) return;
   const float norm = float(sqrt(sum)), limit = state->grad_clip;
@@ -62,6 +63,19 @@ __global__ void __launch_bounds__(kSumThreads) finish_kernel(StepState* state, c
   if (!(norm < INFINITY)) factor = NAN;
   state->grad_norm = norm;
   state->clip_factor = factor;
+
+  UpdateProgress& progress = *start.progress;
+  const bool finite = norm < INFINITY && fabs(state->loss_sum) < INFINITY && state->not_finite_ranks == 0;
+  if (!finite) progress.halted = 1;
+  const bool held = progress.halted != 0;
+  if (!held) {
+    ++progress.made;
+    state->bias_correction1 = bias_correction(start.constants.beta1, progress.made);
+    state->bias_correction2 = bias_correction(start.constants.beta2, progress.made);
+    for (size_t i = 0; i < start.amax.count; ++i) start.amax.words[i] = 0;
+  }
+  state->updates = progress.made;
+  state->held = held;
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -95,12 +109,12 @@ void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials
                      partials.as<double>(), size_t(partials.size()));
 }
 
-void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials) {
+void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials, const UpdateStart& start) {
   const char* who = "global_norm_finish";
   require_partials(who, partials);
   launch<finish_kernel>(
       {stream,
        who,
-       {reads(partials), reads(&state->grad_clip, 1), writes(&state->grad_norm, 1), writes(&state->clip_factor, 1)}},
-      1, kSumThreads, 0, state, partials.as<double>(), size_t(partials.size()));
+       {reads(partials), updates(state, 1), updates(start.progress, 1), updates(start.amax.words, start.amax.count)}},
+      1, kSumThreads, 0, state, partials.as<double>(), size_t(partials.size()), start);
 }

@@ -44,10 +44,14 @@ struct HistoryMaxima {
   uint32_t part[kParts][kTensors];
 };
 
-__global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScaling d, Fp8Counts* counts) {
+__global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScaling d, StepState* state) {
   auto& maxima = shared_memory<HistoryMaxima>();
   const int tensor = blockIdx.x * kTensors + threadIdx.x;
   const bool here = tensor < d.tensors;
+  if (state->held) {
+    if (here && threadIdx.y == 0) d.amax[tensor] = 0;
+    return;
+  }
   const uint32_t entries = here ? d.entries[tensor] : 0;
   const uint32_t amax = here ? bits_at(d.amax + tensor) : 0;
   const int newest = int(entries % uint32_t(d.length)), older = int(entries) < d.length ? int(entries) : d.length;
@@ -65,11 +69,16 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
   d.amax[tensor] = 0;
   const float scale = d.scale[tensor], scaled = bits_to_float(amax) * scale, format = d.largest[tensor];
   const auto count = [](int64_t& tensors) { atomic_add(reinterpret_cast<unsigned long long*>(&tensors), 1ull); };
-  if (scale != 0 && is_beyond(scaled, format)) count(counts->overflows);
-  if (scale != 0 && amax != 0 && becomes_zero(scaled, format)) count(counts->underflows);
+  if (scale != 0 && is_beyond(scaled, format)) count(state->fp8.overflows);
+  if (scale != 0 && amax != 0 && becomes_zero(scaled, format)) count(state->fp8.underflows);
   if (largest != 0 && largest < kInfinity)
     d.scale[tensor] = delayed_scale_of(bits_to_float(largest), format, d.margin, d.power_of_two);
-  else if (scale == 0 && format != 0) count(counts->no_scale);
+  else if (scale == 0 && format != 0) count(state->fp8.no_scale);
+}
+
+__global__ void not_finite_kernel(StepState* state, const uint32_t* weights) {
+  if (weights && *weights < state->fp8_not_finite) state->fp8_not_finite = *weights;
+  state->not_finite_ranks = is_finite_word(state->fp8_not_finite) ? 0 : 1;
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -261,14 +270,22 @@ float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two)
   return delayed_scale_of(amax, largest_fp8(format), margin, power_of_two);
 }
 
-void update_delayed_scales(Stream& stream, const DelayedScaling& d, Fp8Counts* counts) {
+void update_delayed_scales(Stream& stream, const DelayedScaling& d, StepState* state) {
   REQUIRE(d.tensors >= 1 && d.length >= 1,
           "update_delayed_scales: %d tensors with a history of %d: expected at least 1", d.tensors, d.length);
   const size_t tensors = size_t(d.tensors);
-  launch<delayed_kernel>(
+  launch<delayed_kernel>({stream,
+                          "update_delayed_scales",
+                          {updates(d.amax, tensors), updates(d.scale, tensors), updates(d.entries, tensors),
+                           updates(d.history, tensors * size_t(d.length)), reads(d.largest, tensors),
+                           reads(&state->held, 1), updates(&state->fp8, 1)}},
+                         blocks_for(tensors, kTensors), dim3(kTensors, kParts), sizeof(HistoryMaxima), d, state);
+}
+
+void count_not_finite(Stream& stream, StepState* state, const uint32_t* weights) {
+  launch<not_finite_kernel>(
       {stream,
-       "update_delayed_scales",
-       {updates(d.amax, tensors), updates(d.scale, tensors), updates(d.entries, tensors),
-        updates(d.history, tensors * size_t(d.length)), reads(d.largest, tensors), updates(counts, 1)}},
-      blocks_for(tensors, kTensors), dim3(kTensors, kParts), sizeof(HistoryMaxima), d, counts);
+       "count_not_finite",
+       {reads(weights, 1), updates(&state->fp8_not_finite, 1), writes(&state->not_finite_ranks, 1)}},
+      1, 1, 0, state, weights);
 }

@@ -98,7 +98,8 @@ void transpose_quantized(Stream& stream, const QuantizedTensor& out, const Quant
 //   scale = fp32(largest of the format * 2^-margin / (latest, or largest of the newest `length` entries))
 //
 // The scale is clamped to the normal numbers of fp32. If that largest entry is 0, infinite or NaN, the scale stays as
-// it is. A scale of 0 stands for none; every tensor begins with it. The kernel adds to `counts`. A tensor with a scale
+// it is. A scale of 0 stands for none; every tensor begins with it. If state->held, only amax = 0 is
+// done: scale, history and entries stay, and nothing is counted. The kernel adds to state->fp8. A tensor with a scale
 // overflows if a value was beyond what the scale can represent (by more than 2^-20 of it). It underflows if all of its
 // values became 0, and were not all 0. Tensors that still have no scale are counted too. largest[tensors] holds the
 // largest value of each tensor's format; 0 if it is not quantized.
@@ -112,7 +113,11 @@ struct DelayedScaling {
   bool latest, power_of_two;
   int margin;
 };
-void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, Fp8Counts* counts);
+void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, StepState* state);
+// Ends the reports of a step: lowers state->fp8_not_finite to the word `weights`, to which kernels of another stream
+// report, unless it is null, and writes state->not_finite_ranks: 1 if a tensor was reported, else 0.
+void count_not_finite(Stream& stream, StepState* state, const uint32_t* weights);
+
 // The formula of the delayed scale for a positive amax, on the host.
 float delayed_scale(float amax, Fp8Format format, int margin, bool power_of_two);
 

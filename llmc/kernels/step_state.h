@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "llmc/device/number.h"
+
 // Counts of tensors, after a step with delayed FP8 scales.
 struct Fp8Counts {
   int64_t overflows;   // tensors with a value beyond what their scale can represent
@@ -12,12 +14,24 @@ struct Fp8Counts {
   int64_t no_scale;    // tensors that have had no value but 0 so far: their scale is 0, which stands for none
 };
 
+// Kernels report a tensor with a number that FP8 cannot hold by its code, a word from 1 to kLargestCode
+// (nonfinite_code() in fp8.h). Any other word means that everything was finite; memory filled with kFiniteByte holds
+// such a word.
+inline constexpr uint32_t kLargestCode = 0x40000000;
+inline constexpr unsigned char kFiniteByte = 0x7f;
+HOST_DEVICE constexpr bool is_finite_word(uint32_t word) { return word == 0 || word > kLargestCode; }
+
+// What stays on the device from step to step, and decides with a step's results whether its update is made.
+struct UpdateProgress {
+  int64_t made;    // updates since the beginning of the training
+  int64_t halted;  // 1: a step was not finite, so no update is made until the host has answered; else 0
+};
+
 struct StepState {
   // Set by the host.
   float learning_rate;
-  float bias_correction1, bias_correction2;  // 1 - beta1^t, 1 - beta2^t with t = step + 1
-  float grad_clip;                           // largest gradient norm; 0: no clipping
-  int64_t step;                              // 0 for the first step
+  float grad_clip;  // largest gradient norm; 0: no clipping
+  int64_t step;     // 0 for the first step
 
   // Set by the host for this rank, then summed over the ranks.
   int64_t label_count;       // labels of the global batch that are not ignored
@@ -25,11 +39,15 @@ struct StepState {
   int64_t saved, not_saved;  // ranks that have written their part of a checkpoint; ranks that failed to
 
   // Written by the kernels of the step.
-  double loss_sum;    // sum of the labels' losses in nats (this rank's until summed over ranks)
-  double square_sum;  // sum of squares of all gradients (this rank's until summed over ranks)
-  float grad_norm;    // L2 norm of all gradients, before clipping
-  float clip_factor;  // min(1, grad_clip / grad_norm)
+  double loss_sum;          // sum of the labels' losses in nats (this rank's until summed over ranks)
+  double not_finite_ranks;  // ranks that report a tensor in fp8_not_finite (this rank's 1 or 0 until summed over ranks)
+  double square_sum;        // sum of squares of all gradients (this rank's until summed over ranks)
+  float grad_norm;          // L2 norm of all gradients, before clipping
+  float clip_factor;        // min(1, grad_clip / grad_norm)
+  float bias_correction1, bias_correction2;  // 1 - beta1^t, 1 - beta2^t; this update is number t, from 1
+  int64_t updates;                           // UpdateProgress::made after this step
+  // 1: the step's update is not made, so weights, moments, amaxes and FP8 history stay as they were. Else 0.
+  uint32_t held;
+  uint32_t fp8_not_finite = ~0u;  // smallest nonfinite_code() of a tensor with an infinity or NaN
   Fp8Counts fp8;
-  uint32_t fp8_not_finite = ~0u;          // smallest nonfinite_code() of a tensor with an infinity or NaN
-  uint32_t fp8_weights_not_finite = ~0u;  // the same for weights that are sent to other ranks
 };

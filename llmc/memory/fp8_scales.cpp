@@ -85,11 +85,12 @@ void Fp8Scales::adopt(History& history) const {
 
 // If the history is longer than this run remembers, the newest steps are restored.
 void Fp8Scales::restore(History history) {
-  adopt(history);
-  const size_t tensors = size_t(tensors_), steps = std::min(history.amax.size() / tensors, size_t(settings_.history));
+  const size_t tensors = size_t(tensors_);
   REQUIRE(history.amax.size() % tensors == 0 && history.scales.size() == tensors,
           "an FP8 history of %zu numbers and %zu scales: the model has %zu tensors", history.amax.size(),
           history.scales.size(), tensors);
+  adopt(history);
+  const size_t steps = std::min(history.amax.size() / tensors, size_t(settings_.history));
   recorded_ = int64_t(steps);
   refs_ = {};
   clear(compute_, amax_);
@@ -134,6 +135,8 @@ void Fp8Scales::begin_pass(bool training) {
   shares_amax_ = training && settings_.delayed() && refs_.needs_amax() && all_ranks_.size() > 1;
 }
 
+void Fp8Scales::count_not_finite() { ::count_not_finite(compute_, step_state_, weights_not_finite_); }
+
 void Fp8Scales::start_all_reduce() {
   if (!settings_.delayed() || all_ranks_.size() == 1) return;
   all_ranks_.all_reduce_max(reduce_stream_, seen_);
@@ -142,13 +145,12 @@ void Fp8Scales::start_all_reduce() {
 void Fp8Scales::finish_step() {
   if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_.get(), size_t(tensors_));
   if (counts_ || counts_weights_) copy(compute_, statistics_.get(), nothing_.get(), size_t(tensors_));
-  if (weights_not_finite_) copy(compute_, &step_state_->fp8_weights_not_finite, weights_not_finite_.get(), 1);
   if (!settings_.delayed()) return;
   update_delayed_scales(
       compute_,
       {seen_->as<float>(), scale().as<float>(), earlier().as<float>(), entries_, largest_->as<float>(), tensors_,
        settings_.history, settings_.latest, settings_.power_of_two, settings_.margin},
-      &step_state_->fp8);
+      step_state_);
 }
 
 void Fp8Scales::end_step() {

@@ -37,15 +37,21 @@ class Fp8Scales {
   // such a pass do the ranks agree on amaxes for scales that are missing.
   void begin_step(int64_t step);
   void begin_pass(bool training);
-  // Call start_all_reduce() when the step's last backward is enqueued and `reduce_stream` waits for it: the amaxes are
-  // all-reduced. Call finish_step() when `compute` waits for that: it computes the scales of the next step.
+  // Call count_not_finite() when the step's last backward is enqueued: it tells the step's state whether this rank met
+  // an infinity or NaN. Call start_all_reduce() when `reduce_stream` waits for compute: the amaxes are all-reduced.
+  // Call finish_step() when `compute` waits for that and the state says whether the step is held: it computes the
+  // scales of the next step.
+  void count_not_finite();
   void start_all_reduce();
   void finish_step();
   // Counts the step on the host. Call it after finish_step(), or in place of finish_step() if a captured graph repeated
   // the step.
   void end_step();
-  // Takes the counts of the last step that the host has waited for.
-  void learn(const Fp8Counts& counts) { may_lack_scale_ = counts.no_scale > 0; }
+  // Takes what the device says of a step that the host has waited for. Each step must be told, in order.
+  void learn(const StepState& step) {
+    if (!step.held) may_lack_scale_ = step.fp8.no_scale > 0;
+    else if (settings_.delayed()) --recorded_;
+  }
   // True if the step enqueues the same work as other steps do, so that a captured graph can repeat it: nothing is
   // counted, and each tensor has a scale.
   bool is_regular(int64_t step) const {
@@ -114,6 +120,6 @@ class Fp8Scales {
   bool shares_amax_ = false;
   int64_t step_ = 0;  // the running step
   bool counts_ = false, counts_weights_ = false;
-  int64_t recorded_ = 0;  // steps whose amaxes went into the history
+  int64_t recorded_ = 0;  // steps whose amaxes went into the history, if those under way are not held
   bool may_lack_scale_ = false;
 };

@@ -39,6 +39,8 @@ class GradientStore {
   // Call this before the unit's backward is enqueued: it clears the gradients that kernels only add to. Returns the
   // whole unit.
   Tensor begin(int unit);
+  // Returns the whole unit between begin() and reduce().
+  Tensor whole(int unit) const;
   // Call this after the unit's backward is enqueued. Sums the unit over the ranks: in stages 0 and 1 after the last
   // micro-batch, in stages 2 and 3 after each.
   void reduce(int unit);
@@ -62,8 +64,7 @@ class GradientStore {
   // `sums` are elements first, first + 1, … of the unit. Sums them over the tensor-parallel ranks that have the same
   // elements.
   void sum_copies(int unit, const Tensor& sums, size_t first);
-  // The unit's buffer while its backward computes, and this rank's part of it.
-  Tensor whole(int unit) const;
+  // This rank's part of the unit's buffer while its backward computes.
   Tensor part(int unit) const;
   // The memory in which the unit's gradients, or this rank's part of them, are kept.
   Tensor kept(int unit) const;

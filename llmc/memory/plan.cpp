@@ -8,6 +8,9 @@
 
 namespace {
 
+constexpr size_t kMostBytes =
+    size_t(1) << 60;  // of a segment: beyond every machine, and sums of segments fit in 64 bits
+
 // Returns the bytes of each category, largest first: of the host's memory if `pinned`, else of the device's segments.
 std::vector<std::pair<size_t, std::string>> by_category(const std::vector<MemoryPlan::Buffer>& buffers, bool pinned) {
   std::map<std::string, size_t> sums;
@@ -31,6 +34,11 @@ PlannedTensor MemoryPlan::add(Segment segment, const std::string& category, cons
   const Tensor& tensor = tensors_.emplace_back(nullptr, type, shape);
   const size_t bytes = tensor.span_bytes();
   size_t& size = sizes_[size_t(segment)];
+  if (bytes > kMostBytes - size)
+    throw Error(format("the plan has more than %s: %s of %s are one buffer of it\n  make the model, --seq-len or "
+                       "--micro-batch smaller",
+                       human_bytes(kMostBytes).c_str(), human_bytes(bytes).c_str(), name.c_str()),
+                ExitCode::does_not_fit);
   buffers_.push_back({segment, category, name, bytes, size, element_bytes});
   size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   return PlannedTensor(&tensor);

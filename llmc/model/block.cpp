@@ -86,25 +86,35 @@ void Block::forward(const Tensor& middle_before, const Tensor& delta) const {
     add_rmsnorm_forward(pass_.stream, x_, qkv_in_, rstd1_, middle_before, delta, norm1_.value, pass_.eps(), amax);
   else if (!norm_after()) rmsnorm_forward(pass_.stream, qkv_in_, rstd1_, x_, norm1_.value, pass_.eps(), amax);
   else if (middle_before) add(pass_.stream, x_, middle_before, delta, amax);  // (R, C)
+  show("the residual stream", x_);
+  if (!norm_after()) show("the output of the first norm", qkv_in_);
   attention_half();
   mlp_input();
   down_.forward(pass_, norm_after() ? down_out_ : delta, down_input());  // (R, C)
+  show("the output of down", norm_after() ? down_out_ : delta);
   if (norm_after()) rmsnorm_forward(pass_.stream, delta, rstd2_, down_out_, norm2_.value, pass_.eps());
+  if (norm_after()) show("the output of the second norm", delta);
 }
 
 // Computes everything from qkv's input to gate_up's input.
 void Block::attention_half() const {
   const Tensor own = qkv_out_.rows(pass_.past, pass_.N), qkv = pass_.past ? s_.dqkv : own;
   qkv_.forward(pass_, qkv, qkv_input());  // (N, QKV)
+  show("the output of qkv", qkv);
   if (squares_) sum_over_heads(squares_, qkv, qkv);
   rotate(qkv);
+  show("q, k and v after RoPE", pass_.past ? qkv : rotated());
   if (pass_.past) copy(pass_.stream, own, qkv);  // behind those of earlier tokens
   float* amax = o_.wanted_amax(pass_, Role::input);
   attention_forward(pass_, layer_, attention_, lse_, rotated(), amax);  // (N, NH HD)
-  o_.forward(pass_, o_out_, {attention_, amax});                        // (R, C)
+  show("the output of attention", attention_);
+  o_.forward(pass_, o_out_, {attention_, amax});  // (R, C)
+  show("the output of o", o_out_);
   amax = gate_up_.wanted_amax(pass_, Role::input);
   if (norm_after()) rmsnorm_add_forward(pass_.stream, middle_, rstd1_, x_, o_out_, norm1_.value, pass_.eps(), amax);
   else add_rmsnorm_forward(pass_.stream, middle_, gate_up_in_, rstd2_, x_, o_out_, norm2_.value, pass_.eps(), amax);
+  show("the residual stream after attention", middle_);
+  if (!norm_after()) show("the output of the second norm", gate_up_in_);
 }
 
 // Computes q, k and v as attention takes them.
@@ -124,8 +134,10 @@ void Block::sum_over_heads(const Tensor& sums, const Tensor& a, const Tensor& b)
 
 // Computes everything from gate_up's input to down's input.
 void Block::mlp_input() const {
-  gate_up_.forward(pass_, gate_up_out_, gate_up_input());            // (N, 2 FF)
+  gate_up_.forward(pass_, gate_up_out_, gate_up_input());  // (N, 2 FF)
+  show("the output of gate_up", gate_up_out_);
   if (swiglu_) swiglu_forward(pass_.stream, swiglu_, gate_up_out_);  // (N, FF)
+  show("the output of SwiGLU", swiglu_);
 }
 
 // ---------------------------------------------------------------------------------------------- backward
@@ -153,21 +165,29 @@ void Block::backward(const Tensor& dresidual, const float* amax, float* amax_bef
   Stream& stream = pass_.stream;
   const LinearInput ddown = output_gradient(dresidual, amax, down_, norm2_, down_out_, rstd2_);  // (R, C)
   down_.backward(pass_, s_.dswiglu, ddown, swiglu_);                                             // (N, FF)
+  show("the gradient of down's input", s_.dswiglu);
   gate_up_.prefetch_input(pass_, gate_up_in_);
   const Tensor dgate_up = gate_up_.wgrad_in_model_type(pass_) ? s_.dgate_up : Tensor();
   if (dgate_up) swiglu_backward(stream, dgate_up, s_.dswiglu, gate_up_out_);  // (N, 2 FF)
+  show("the gradient of gate_up's output", dgate_up);
   gate_up_.backward(pass_, s_.dnorm, input_of(dgate_up, SwigluBackwardOutput{s_.dswiglu, gate_up_out_}), gate_up_in_);
+  show("the gradient of gate_up's input", s_.dnorm);
   float* amax_o = o_.wanted_amax(pass_, Role::output_gradient);
   add_input_gradient(dresidual, amax_o, norm2_, middle_, rstd2_);
+  show("the gradient of the residual stream after attention", dresidual);
 
   if (rotates_apart()) rotate(qkv_out_);
   attention_prefetch(pass_, layer_, rotated());
   const LinearInput dprojected = output_gradient(dresidual, amax_o, o_, norm1_, o_out_, rstd1_);  // (R, C)
   o_.backward(pass_, s_.dattention, dprojected, attention_);                                      // (N, NH HD)
+  show("the gradient of attention's output", s_.dattention);
   qkv_.prefetch_input(pass_, qkv_in_);
   attention_backward(pass_, layer_, s_.dqkv, s_.attention_delta, s_.dattention, attention_, lse_, rotated());
+  show("the gradient of q, k and v after RoPE", s_.dqkv);
   qkv_.backward(pass_, s_.dnorm, rotate_backward(), qkv_in_);  // (R, C)
+  show("the gradient of qkv's input", s_.dnorm);
   add_input_gradient(dresidual, amax_before, norm1_, x_, rstd1_);
+  show("the gradient of the residual stream", dresidual);
 }
 
 // Returns the gradient of qkv's output, from that of `rotated` in dqkv (N, QKV): in memory or, if it is only quantized

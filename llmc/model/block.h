@@ -77,6 +77,7 @@ class Block {
   bool rotates_apart() const { return norms_qk() && pass_.training; }
   const Tensor& rotated() const { return rotates_apart() ? s_.rotated : qkv_out_; }
 
+  void show(const char* name, const Tensor& tensor) const { pass_.show(layer_, name, tensor); }
   void attention_half() const;
   void rotate(const Tensor& qkv) const;
   void sum_over_heads(const Tensor& sums, const Tensor& a, const Tensor& b) const;

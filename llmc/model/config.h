@@ -9,6 +9,12 @@
 #include "llmc/kernels/rope.h"
 #include "llmc/model/family.h"
 
+// The largest model that is accepted. These limits are far beyond every known model. They keep products of the sizes
+// within 32 bits, and the sum of all weights within 64.
+inline constexpr int kMostLayers = 10'000;
+inline constexpr int kMostWidth = 1 << 20;       // hidden size, FFN, and all query heads together
+inline constexpr int kMostVocabulary = 1 << 24;  // tokens
+
 struct ModelConfig {
   std::string name;  // of the preset or the directory
   const Family* family = kFamilies;
@@ -36,7 +42,8 @@ struct ModelConfig {
   int kv_width() const { return NKV * HD; }
   int qkv_width() const { return (NH + 2 * NKV) * HD; }
   int window_of(int layer) const { return window > 0 && windowed[size_t(layer)] ? window : 0; }
-  void set_layers(int count);  // new layers have the window if the last one has it
+  // New layers have the window if the last one has it. Throws on more than kMostLayers.
+  void set_layers(int count);
   int64_t parameters() const;
   // The tokens that end a sampled text: those of generation_config.json or, if it names none, those of config.json.
   std::vector<int> end_tokens() const;

@@ -1,5 +1,6 @@
 // Hugging Face's config.json, read and written.
 #include <algorithm>
+#include <climits>
 #include <cmath>
 
 #include "llmc/base/error.h"
@@ -15,17 +16,24 @@ bool has(const Json& json, const char* key) {
   return value && !value->is_null();
 }
 
-// Reads an integer from `least` to 2^31-1.
-int read_int(const Json& json, const char* key, int64_t fallback, int least) {
+// Reads an integer from `least` to `most`.
+int read_int(const Json& json, const char* key, int64_t fallback, int least, int most = INT_MAX) {
   const int64_t value = json.get_int(key, fallback);
-  REQUIRE(value >= least && value <= 0x7fffffff, "%s: %s is %lld, expected %d to 2^31-1", json.where().c_str(), key,
-          (long long)value, least);
+  REQUIRE(value >= least && value <= most, "%s: %s is %lld, expected %d to %d", json.where().c_str(), key,
+          (long long)value, least, most);
   return int(value);
 }
 
 // Reads a dimension: a positive integer. A fallback of 0: it must be there.
-int read_size(const Json& json, const char* key, int64_t fallback) {
-  return read_int(json, key, fallback > 0 ? fallback : json.get_int(key), 1);
+int read_size(const Json& json, const char* key, int64_t fallback, int most = INT_MAX) {
+  return read_int(json, key, fallback > 0 ? fallback : json.get_int(key), 1, most);
+}
+
+int read_token(const Json& json) {
+  const int64_t token = json.as_int();
+  REQUIRE(token >= INT_MIN && token <= INT_MAX, "%s is %lld\n  expected the number of a token", json.where().c_str(),
+          (long long)token);
+  return int(token);
 }
 
 // attention_factor, or as `mscale` says (Peng et al. 2023, section 3.4, and DeepSeek's form of it).
@@ -141,9 +149,9 @@ void write_windows(const ModelConfig& config, Json& json) {
 
 std::vector<int> read_tokens(const Json& json) {
   if (json.is_null()) return {};
-  if (!json.is_array()) return {int(json.as_int())};
+  if (!json.is_array()) return {read_token(json)};
   std::vector<int> tokens;
-  for (const Json& token : json.elements()) tokens.push_back(int(token.as_int()));
+  for (const Json& token : json.elements()) tokens.push_back(read_token(token));
   return tokens;
 }
 
@@ -175,15 +183,15 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
           type.c_str(), known.c_str());
   const Family& family = *config.family;
   require_language_model(json);
-  config.C = read_size(json, "hidden_size", 0);
-  config.L = read_size(json, "num_hidden_layers", 0);
-  config.NH = read_size(json, "num_attention_heads", 0);
+  config.C = read_size(json, "hidden_size", 0, kMostWidth);
+  config.L = read_size(json, "num_hidden_layers", 0, kMostLayers);
+  config.NH = read_size(json, "num_attention_heads", 0, kMostWidth);
   // A missing number means the family's, null means one for each query head.
   const bool one_each = family.NKV == 0 || json.contains("num_key_value_heads");
-  config.NKV = read_size(json, "num_key_value_heads", one_each ? config.NH : family.NKV);
+  config.NKV = read_size(json, "num_key_value_heads", one_each ? config.NH : family.NKV, kMostWidth);
   config.HD = read_size(json, "head_dim", family.HD ? family.HD : config.C / config.NH);
-  config.FF = read_size(json, "intermediate_size", 0);
-  config.V = read_size(json, "vocab_size", 0);
+  config.FF = read_size(json, "intermediate_size", 0, kMostWidth);
+  config.V = read_size(json, "vocab_size", 0, kMostVocabulary);
   config.max_positions = read_size(json, "max_position_embeddings", family.max_positions);
   config.norm_eps = json.get_double("rms_norm_eps", family.norm_eps);
   config.init_std = json.get_double("initializer_range", 0.02);

@@ -16,6 +16,7 @@
 
 #include "llmc/device/device.h"
 #include "llmc/kernels/quantized_tensor.h"
+#include "llmc/kernels/step_state.h"
 #include "llmc/model/config.h"
 
 enum class Fp8Recipe { off, tensorwise, delayed, rowwise, rowwise_hp_wgrad, blockwise };
@@ -44,19 +45,15 @@ constexpr int fp8_tensor_id(int layer, Product product, Role role) {
   return (layer * kProducts + int(product)) * kRoles + int(role);
 }
 std::string fp8_tensor_name(int number);  // for example "the input of down in block 3"
-// A kernel reports a tensor with an infinity or NaN by an atomic min of its code. Tensors computed earlier have smaller
-// codes. Backward runs in reverse, so its codes count down from kBackwardWord. 0, or a code above kBackwardWord, means
-// that everything was finite; memory filled with kFiniteByte holds such a code.
-constexpr uint32_t kBackwardWord = 0x40000000;
-constexpr unsigned char kFiniteByte = 0x7f;
+// A kernel reports a tensor with an infinity or NaN by an atomic min of its code (step_state.h). Tensors computed
+// earlier have smaller codes. Backward runs in reverse, so its codes count down from the largest.
 constexpr uint32_t nonfinite_code(int number) {
   const bool backward = Role(number % kRoles) == Role::output_gradient;
-  return backward ? kBackwardWord - uint32_t(number) : uint32_t(number) + 1;
+  return backward ? kLargestCode - uint32_t(number) : uint32_t(number) + 1;
 }
 constexpr int not_finite_number(uint32_t word) {
-  return word > kBackwardWord / 2 ? int(kBackwardWord - word) : int(word) - 1;
+  return word > kLargestCode / 2 ? int(kLargestCode - word) : int(word) - 1;
 }
-constexpr bool is_finite_word(uint32_t word) { return word == 0 || word > kBackwardWord; }
 
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::off;

@@ -26,6 +26,7 @@ int Head::count(int first) const { return std::min(b_.chunk(), pass_.N - first);
 void Head::begin_chunk(const Tensor& labels, int first) const {
   const int count = this->count(first), slot = slot_of(first);
   const Tensor logits = this->logits(first, count);
+  show("the logits", logits.columns(0, pass_.config.V));
   if (!pass_.tensor_parallel) return;
   SoftmaxPart* own = b_.parts[slot] + size_t(pass_.tensor_parallel->rank()) * size_t(count);
   classifier_part(pass_.stream, own, logits, labels.elements(first, count), vocabulary_);
@@ -42,12 +43,13 @@ void Head::classify(const Tensor& all_labels, StepState* state, int first) const
     const int V = pass_.config.V;
     if (state) classifier_forward_backward(stream, logits, losses, labels, state, V);
     else classifier_forward(stream, losses, logits, labels, V);
-    return;
+    return show("the losses", losses);
   }
   const int degree = pass_.tensor_parallel->degree();
   pass_.tensor_parallel->await_exchanged(stream, slot);
   classifier_losses(stream, losses, b_.parts[slot], degree, labels, vocabulary_.whole);
   if (state) classifier_join(stream, logits, b_.parts[slot], degree, labels, state, vocabulary_);
+  show("the losses", losses);
 }
 
 // Calls finish(first) for each chunk of tokens after begin_chunk(). With two buffers of logits, the next chunk has
@@ -86,6 +88,8 @@ void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
 
 void Head::forward(const Tensor& middle, const Tensor& delta) const {
   add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, middle, delta, norm_.value, pass_.eps());  // (R, C)
+  show("the residual stream", b_.x);
+  show("the output of the norm", b_.norm);
   if (!pass_.tensor_parallel) return;
   const Tensor all = pass_.gathered.first({pass_.tensor_parallel->padded(pass_.N), pass_.config.C});
   pass_.tensor_parallel->all_gather(pass_.stream, all, b_.norm, pass_.N);
@@ -111,11 +115,14 @@ void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& d
     const bool add = pass_.accumulate || tied_ || first > 0;
     classify(labels, state, first);  // in place
     const Tensor dlogits = b_.logits[slot_of(first)].rows(0, count(first)).columns(0, pass_.config.V);
+    show("the gradient of the logits", dlogits);
     dgrad(dlogits, first, scattered);
     pass_.matmul.wgrad(head_.grad, dlogits, inputs().rows(first, count(first)), add);  // (V, C)
   });
   add_losses(state);
   clear(pass_.stream, dresidual);
   if (pass_.tensor_parallel) pass_.tensor_parallel->await_scattered(pass_.stream);
+  show("the gradient of the norm's output", b_.dnorm);
   rmsnorm_backward(pass_.stream, dresidual, norm_.grad, b_.norm_partials, b_.dnorm, b_.x, norm_.value, b_.rstd, amax);
+  show("the gradient of the residual stream", dresidual);
 }

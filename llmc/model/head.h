@@ -52,6 +52,7 @@ class Head {
   const Tensor& weight_gradient() const { return head_.grad; }
 
  private:
+  void show(const char* name, const Tensor& tensor) const { pass_.show(pass_.config.L, name, tensor); }
   Tensor inputs() const;
   int slot_of(int first) const { return b_.logits[1] ? first / b_.chunk() % kExchangeSlots : 0; }
   int count(int first) const;

@@ -36,8 +36,8 @@ struct ParameterRow {
 namespace parameter_table {
 
 constexpr int64_t hidden(const ModelConfig& c) { return c.C; }
-constexpr int64_t queries(const ModelConfig& c) { return c.NH * c.HD; }
-constexpr int64_t keys(const ModelConfig& c) { return c.NKV * c.HD; }
+constexpr int64_t queries(const ModelConfig& c) { return int64_t(c.NH) * c.HD; }
+constexpr int64_t keys(const ModelConfig& c) { return int64_t(c.NKV) * c.HD; }
 constexpr int64_t ffn(const ModelConfig& c) { return c.FF; }
 constexpr int64_t vocabulary(const ModelConfig& c) { return c.V; }
 constexpr int64_t head_size(const ModelConfig& c) { return c.HD; }

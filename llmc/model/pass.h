@@ -31,6 +31,14 @@ struct Fp8ScaleRefs {
 
 struct ObservedProduct;
 
+// A tensor that a pass has just computed, in work that was enqueued on the compute stream; for checks of each.
+struct ObservedTensor {
+  int layer;         // -1: of the embedding; L: of the head
+  const char* name;  // "the output of qkv"; null: `tensor` holds the gradients of a whole unit of the model
+  Tensor tensor;     // fp32 or bf16
+};
+using TensorObserver = std::function<void(const ObservedTensor&)>;
+
 // The state that all FP8 products of a pass share, and scratch that they use one after the other.
 struct Fp8Pass {
   const Fp8Settings& settings;
@@ -61,7 +69,8 @@ struct Pass {
   // True while backward recomputes a forward. Every amax is known already, and history and statistics have been
   // updated, so neither is done again.
   bool recomputing = false;
-  bool training = false;  // a backward pass follows, or this is one
+  bool training = false;                     // a backward pass follows, or this is one
+  const TensorObserver* observer = nullptr;  // called for each tensor, in the order of the work; null: not called
   // Number of tokens that precede these in the sequence; forward only, with B = 1. Their keys and values lie before
   // those of the new tokens in the saved qkv.
   int past = 0;
@@ -78,5 +87,9 @@ struct Pass {
 
   // The ranks among which the query heads of a token are shared, each with as many.
   int ranks_of_heads() const { return tensor_parallel ? tensor_parallel->degree() : 1; }
+  // Shows the observer a tensor; one that is absent, or that backward computes again, is not shown.
+  void show(int layer, const char* name, const Tensor& tensor) const {
+    if (observer && tensor && !recomputing) (*observer)({layer, name, tensor});
+  }
   float eps() const { return float(config.norm_eps); }
 };

@@ -40,6 +40,7 @@ AddedToken read(const Json& json) {
   const int64_t id = json.get_int("id");
   REQUIRE(id >= 0 && id < Vocabulary::kMostIds, "%s is %ld\n  expected an id from 0 to %ld",
           json.at("id").where().c_str(), long(id), long(Vocabulary::kMostIds - 1));
+  require_short(json.at("content"));
   return {.content = json.get_string("content"),
           .text = json.get_string("content"),
           .id = int32_t(id),
@@ -69,6 +70,7 @@ AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normal
     REQUIRE(in_model || !model.token_of(expected), "%s: the token \"%s\" has the id %d of the model's \"%s\"",
             element.where().c_str(), token.content.c_str(), token.id, model.token_of(expected)->c_str());
     if (!in_model) ++next_id;
+    scratch.begin_text(token.text.size());
     if (token.normalized) normalizer.apply(token.text, scratch);
     const AddedToken* kept = &by_id_.emplace(token.id, std::move(token)).first->second;
     by_content_[kept->content] = kept;
@@ -131,7 +133,8 @@ void AddedTokens::sections(const Finder& finder, std::string_view text, bool spe
     if (token->special && !special_too) continue;
     if (token->single_word && !is_single_word(text, begin, end, scratch)) continue;
     if (token->lstrip) begin = skip_space_left(text, begin, std::min(done, begin));
-    if (token->rstrip) end = skip_space_right(text, end);
+    // A token within the white space that the last one took has the same end: a text of white space takes no square.
+    if (token->rstrip) end = end < done ? done : skip_space_right(text, end);
     if (done < begin) visit({text.substr(done, begin - done), nullptr});
     visit({text.substr(begin, end - begin), token});
     done = end;

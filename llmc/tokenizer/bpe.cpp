@@ -75,6 +75,8 @@ Bpe::Bpe(const Json& model)
     REQUIRE(model.get_double("dropout") == 0, "%s is %s\n  expected null: ids must not depend on chance",
             model.at("dropout").where().c_str(), model.at("dropout").found().c_str());
   }
+  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
+    if (const Json* value = model.find(affix); value && value->is_string()) require_short(*value);
   if (model.contains("unk_token") && !model.at("unk_token").is_null()) unknown_ = model.get_string("unk_token");
   is_character_.resize(0x110000);
   for (const auto& [token, id] : model.at("vocab").items()) {

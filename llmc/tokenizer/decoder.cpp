@@ -10,6 +10,12 @@
 
 // ---- the file -----------------------------------------------------------------------------------------------------
 
+namespace {
+
+constexpr int kMostStripped = 256;  // characters of an end, which are held back
+
+}  // namespace
+
 Decoder::Decoder(const Json* json) {
   if (json && !json->is_null()) {
     add(*json);
@@ -19,6 +25,7 @@ Decoder::Decoder(const Json* json) {
 }
 
 void Decoder::add(const Json& json) {
+  require_few_steps(json, steps_.size());
   const std::string& type = json.get_string("type");
   if (type == "Sequence") {
     only_keys(json, {"type", "decoders"});
@@ -37,6 +44,9 @@ void Decoder::add(const Json& json) {
     steps_.push_back({DecoderStep::kFuse});
   } else if (type == "Strip") {
     only_keys(json, {"type", "content", "start", "stop"});
+    for (const char* end : {"start", "stop"})
+      REQUIRE(json.get_int(end) >= 0 && json.get_int(end) <= kMostStripped, "%s is %s\n  expected 0 to %d",
+              json.at(end).where().c_str(), json.at(end).found().c_str(), kMostStripped);
     steps_.push_back(
         {DecoderStep::kStrip, {}, one_character(json, "content"), json.get_int("start"), json.get_int("stop")});
   } else if (type == "Metaspace") {
@@ -295,6 +305,7 @@ DecodeChain::~DecodeChain() = default;
 DecodeChain::DecodeChain(DecodeChain&&) noexcept = default;
 
 void DecodeChain::build() {
+  scratch_->begin_text(0);
   first_ = std::make_unique<Output>(*out_);
   const std::vector<DecoderStep>& steps = decoder_->steps();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
@@ -303,6 +314,7 @@ void DecodeChain::build() {
 }
 
 void DecodeChain::take(std::string_view token, std::string& text) {
+  scratch_->more_text(token.size());
   first_->take(token, true);
   text += *out_;
   out_->clear();

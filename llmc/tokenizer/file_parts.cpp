@@ -25,6 +25,17 @@ void must_be_off(const Json& part, const char* key, const char* why) {
   fail("%s is %s, which is not supported\n  %s", value->where().c_str(), value->found().c_str(), why);
 }
 
+void require_few_steps(const Json& part, size_t steps) {
+  constexpr size_t kMost = 32;
+  REQUIRE(steps < kMost, "%s is a step after %zu others\n  expected at most %zu", part.where().c_str(), steps, kMost);
+}
+
+void require_short(const Json& value) {
+  constexpr size_t kMost = 256;
+  REQUIRE(value.as_string().size() <= kMost, "%s has %zu bytes\n  expected at most %zu", value.where().c_str(),
+          value.as_string().size(), kMost);
+}
+
 std::string one_character(const Json& part, const char* key) {
   const Json& value = part.at(key);
   const std::string& text = value.as_string();

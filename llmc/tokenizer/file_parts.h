@@ -17,5 +17,12 @@ void only_keys(const Json& part, std::initializer_list<const char*> known);
 // message.
 void must_be_off(const Json& part, const char* key, const char* why);
 
+// Throws if the file has more steps of one kind than any known tokenizer: `steps` were read before `part`.
+void require_few_steps(const Json& part, size_t steps);
+
+// Throws if the value, a part of words, is longer than that of any known tokenizer: work at each byte of a text would
+// grow with it.
+void require_short(const Json& value);
+
 // Returns the value of `key`, which must be a single character.
 std::string one_character(const Json& part, const char* key);

@@ -8,6 +8,7 @@ Normalizer::Normalizer(const Json* json) {
 }
 
 void Normalizer::add(const Json& json) {
+  require_few_steps(json, steps_.size());
   const std::string& type = json.get_string("type");
   if (type == "Sequence") {
     only_keys(json, {"type", "normalizers"});
@@ -28,6 +29,7 @@ void Normalizer::apply(std::string& text, PatternScratch& scratch) const {
     if (step.pattern) {
       step.pattern->replace(text, step.text, scratch);
     } else if (!text.empty()) {
+      scratch.grow(step.text.size(), "normalizer");
       text.insert(0, step.text);
     }
   }

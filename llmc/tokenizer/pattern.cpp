@@ -15,7 +15,13 @@ namespace {
 // exponential search.
 uint32_t step_limit(size_t text_bytes) { return uint32_t(std::min<size_t>(10'000'000 + 8 * text_bytes, UINT32_MAX)); }
 
-constexpr uint32_t kHeapLimitKiB = 4u << 20;
+// A search that takes no more is not counted: their number is limited by the text.
+constexpr uint32_t kFreeSteps = 250;
+constexpr size_t kStepsOfText = 10'000, kStepsOfByte = 1000;
+constexpr size_t kGrowthOfText = 1024, kGrowthOfByte = 16;
+
+constexpr size_t kLongestPattern = 1 << 16;  // bytes
+constexpr uint32_t kHeapLimitKiB = 512 << 10;
 constexpr size_t kSmallestStack = 32 << 10, kLargestStack = 4 << 20;
 
 std::string message_of(int code) {
@@ -39,15 +45,34 @@ struct PatternScratch::Memory {
   Owned<pcre2_match_data> match{pcre2_match_data_create(1, nullptr)};  // for the whole match, no groups
   Owned<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
   Owned<pcre2_jit_stack> stack{pcre2_jit_stack_create(kSmallestStack, kLargestStack, nullptr)};
+  size_t steps = 0, growth = 0;  // that are left
 };
 
 PatternScratch::PatternScratch() : memory_(std::make_unique<Memory>()) {
   REQUIRE(memory_->match && memory_->context && memory_->stack, "PCRE2: no memory for matching");
   pcre2_set_heap_limit(memory_->context.get(), kHeapLimitKiB);
   pcre2_jit_stack_assign(memory_->context.get(), nullptr, memory_->stack.get());
+  begin_text(1 << 20);
 }
 PatternScratch::~PatternScratch() = default;
 PatternScratch::PatternScratch(PatternScratch&&) noexcept = default;
+
+void PatternScratch::begin_text(size_t bytes) {
+  memory_->steps = kStepsOfText, memory_->growth = kGrowthOfText;
+  more_text(bytes);
+}
+
+void PatternScratch::more_text(size_t bytes) {
+  memory_->steps += kStepsOfByte * bytes, memory_->growth += kGrowthOfByte * bytes;
+}
+
+void PatternScratch::grow(size_t bytes, const std::string& name) {
+  REQUIRE(bytes <= memory_->growth,
+          "%s: the text grows to more than %zu times its length\n  replacements as those of this file would fill the "
+          "memory",
+          name.c_str(), kGrowthOfByte);
+  memory_->growth -= bytes;
+}
 
 struct Pattern::Compiled {
   Owned<pcre2_code> code;
@@ -68,6 +93,10 @@ Pattern::Pattern(const std::string& expression, const std::string& name) : name_
 
 Pattern::Pattern(const Json& json) : name_(json.where()) {
   only_keys(json, {"String", "Regex"});
+  for (const auto& [key, value] : json.items())
+    REQUIRE(!value.is_string() || value.as_string().size() <= kLongestPattern,
+            "%s has %zu bytes\n  expected at most %zu", value.where().c_str(), value.as_string().size(),
+            kLongestPattern);
   REQUIRE(json.size() == 1, "%s has %zu keys\n  expected \"String\" or \"Regex\"", name_.c_str(), json.size());
   if (json.contains("String")) {
     literal_ = json.get_string("String");
@@ -89,18 +118,29 @@ std::optional<Pattern::Match> Pattern::find(std::string_view text, size_t from, 
     return Match{at, at + literal_.size()};
   }
   PatternScratch::Memory& memory = *scratch.memory_;
-  pcre2_set_match_limit(memory.context.get(), step_limit(text.size()));
   // Without this option, each search would check the whole text for invalid UTF-8.
   uint32_t options = PCRE2_NO_UTF_CHECK;
-  const auto match = [&] {
+  const auto match = [&](size_t steps) {
+    pcre2_set_match_limit(memory.context.get(), uint32_t(steps));
     return pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, options,
                        memory.match.get(), memory.context.get());
   };
-  int result = match();
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its frames on the heap
-    options |= PCRE2_NO_JIT;
-    result = match();
+  // PCRE2 does not say how many steps it took: the limit rises until the search ends within it.
+  const size_t most = std::min<size_t>(step_limit(text.size()), memory.steps);
+  size_t steps = kFreeSteps;
+  int result = match(steps);
+  for (bool again = true; again;) {
+    again = false;
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its frames on the heap
+      options |= PCRE2_NO_JIT;
+      again = true;
+    } else if (result == PCRE2_ERROR_MATCHLIMIT && steps < most) {
+      steps = std::min(4 * steps, most);
+      again = true;
+    }
+    if (again) result = match(steps);
   }
+  if (steps > kFreeSteps) memory.steps -= std::min(steps, memory.steps);
   if (result == PCRE2_ERROR_NOMATCH) return {};
   REQUIRE(result >= 0,
           "%s: gave up matching a text of %zu bytes at byte %zu: %s\n"
@@ -114,6 +154,8 @@ void Pattern::replace(std::string& text, const std::string& replacement, Pattern
   std::string replaced;
   size_t done = 0;
   for_each(text, scratch, [&](Match match) {
+    const size_t bytes = match.end - match.begin;
+    if (replacement.size() > bytes) scratch.grow(replacement.size() - bytes, name_);
     replaced.append(text, done, match.begin - done);
     replaced += replacement;
     done = match.end;

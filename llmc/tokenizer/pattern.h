@@ -16,12 +16,20 @@
 
 #include "llmc/base/json.h"
 
-// PCRE2's working memory. Each thread needs one; it serves all patterns in turn.
+// PCRE2's working memory. Each thread needs one; it serves all patterns in turn. It also limits what a file from a
+// stranger may make of a text: a search that is repeated at each byte, or replacements that each double the text.
 class PatternScratch {
  public:
-  PatternScratch();
+  PatternScratch();  // for texts of 1 MiB together
   ~PatternScratch();
   PatternScratch(PatternScratch&&) noexcept;
+
+  // Begins a text, which may take about 1000 steps of searches for each of its bytes, and may grow by 16 bytes for each
+  // of them. The tokenizers of known models take less than 50 steps, and grow a text by 3 bytes.
+  void begin_text(size_t bytes);
+  void more_text(size_t bytes);
+  // Counts bytes by which the text grows. Throws with `name` if they are too many.
+  void grow(size_t bytes, const std::string& name);
 
  private:
   friend class Pattern;
@@ -46,8 +54,8 @@ class Pattern {
   Pattern& operator=(Pattern&&) noexcept;
 
   // Returns the first match that begins at `from` or later. `text` must be UTF-8, and `from` must be the beginning of a
-  // character or the end. Throws if the search takes more than about 10 million steps plus 8 per byte of text, which
-  // only a pattern with excessive backtracking does.
+  // character or the end. Throws if the search takes more than about 10 million steps plus 8 per byte of text, or more
+  // than `scratch` has left, which only a pattern with excessive backtracking does.
   std::optional<Match> find(std::string_view text, size_t from, PatternScratch& scratch) const;
 
   // Calls visit(Match) for all matches in order. As in Oniguruma's own iteration, an empty match is skipped if it
@@ -55,7 +63,7 @@ class Pattern {
   template <class Visit>
   void for_each(std::string_view text, PatternScratch& scratch, Visit&& visit) const;
 
-  // Replaces every match. The replacement is literal text.
+  // Replaces every match. The replacement is literal text. Throws if the text grows by more than `scratch` has left.
   void replace(std::string& text, const std::string& replacement, PatternScratch& scratch) const;
 
   // Returns the literal of a {"String": …}, or an empty string.

@@ -151,7 +151,10 @@ class ByteLevel : public Splitter {
   }
   void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
     std::string with_space;
-    if (prefix_space_ && piece.text[0] != ' ') piece.text = with_space = " " + std::string(piece.text);
+    if (prefix_space_ && piece.text[0] != ' ') {
+      scratch.grow(1, "pre_tokenizer: ByteLevel");
+      piece.text = with_space = " " + std::string(piece.text);
+    }
     if (pattern_) {
       split_at(*pattern_, Behavior::kIsolated, false, piece, scratch, visit);
     } else {
@@ -186,7 +189,10 @@ class Metaspace : public Splitter {
     std::string text(piece.text);
     space_.replace(text, replacement_, scratch);
     const bool prepend = scheme_ == "always" || (scheme_ == "first" && piece.at_start);
-    if (prepend && !text.starts_with(replacement_)) text.insert(0, replacement_);
+    if (prepend && !text.starts_with(replacement_)) {
+      scratch.grow(replacement_.size(), "pre_tokenizer: Metaspace");
+      text.insert(0, replacement_);
+    }
     piece.text = text;
     if (split_) {
       split_at(delimiter_, Behavior::kMergedWithNext, false, piece, scratch, visit);
@@ -210,6 +216,7 @@ PreTokenizer::PreTokenizer(const Json* json) {
 void PreTokenizer::add(const Json& json) {
   REQUIRE(!byte_level_, "%s stands behind ByteLevel, which is not supported\n  ByteLevel must be the last",
           json.where().c_str());
+  require_few_steps(json, steps_.size());
   const std::string& type = json.get_string("type");
   if (type == "Sequence") {
     only_keys(json, {"type", "pretokenizers"});

@@ -4,6 +4,12 @@
 #include "llmc/tokenizer/bpe.h"
 #include "llmc/tokenizer/file_parts.h"
 
+namespace {
+
+constexpr size_t kMostTokens = 256;
+
+}  // namespace
+
 TokenTemplate::TokenTemplate(const Json* json) {
   if (json && !json->is_null()) add(*json);
 }
@@ -39,6 +45,8 @@ void TokenTemplate::add_template(const Json& json) {
     for (const Json& id : json.at("special_tokens").at(name).at("ids").elements()) {
       REQUIRE(id.as_int() >= 0 && id.as_int() < Vocabulary::kMostIds, "%s is %s\n  expected an id of the vocabulary",
               id.where().c_str(), id.found().c_str());
+      REQUIRE(before.size() + behind.size() < kMostTokens, "%s has more than %zu tokens around a text",
+              json.at("single").where().c_str(), kMostTokens);
       (texts ? behind : before).push_back(int32_t(id.as_int()));
     }
   }

@@ -193,6 +193,7 @@ std::vector<int32_t> TextEncoder::encode(std::string_view text, bool add_special
 void TextEncoder::encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>& ids) {
   std::string repaired;
   if (!is_utf8(text)) text = repaired = repaired_utf8(text);
+  work_->pattern.begin_text(text.size());
   const auto append = [&](const std::vector<int32_t>& more) { ids.insert(ids.end(), more.begin(), more.end()); };
   if (add_special_tokens) append(parts_->around.before);
   parts_->added.visit_as_given(text, special_too_, work_->pattern, [&](AddedTokens::Section part) {

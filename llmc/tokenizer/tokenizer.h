@@ -12,6 +12,8 @@
 //
 // Implements byte-pair encoding as in Llama 2, Llama 3, GPT-2 and similar models. Unsupported parts are rejected by
 // name when the file is opened (see bpe.h, normalizer.h, split.h, added_tokens.h, token_template.h and decoder.h).
+// encode() and decode() throw if the file's patterns or replacements take far more work than those of known models
+// (see pattern.h).
 // Characters that the Unicode version of the linked PCRE2 does not know may be split differently than by the library.
 #pragma once
 

@@ -36,7 +36,8 @@ void print_model(Setup& setup) {
   Console& console = setup.console;
   const std::optional<Checkpoint>& start = setup.start;
   console.item("model", describe_model(setup.model));
-  if (const std::string text = nothing_to_resume(setup.options, start); !text.empty()) console.warning(text);
+  if (const std::string text = nothing_to_resume(setup.options, setup.resume, start); !text.empty())
+    console.warning(text);
   if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
   for (const std::string& change : setup.changes) console.item("", change);
 }
@@ -74,15 +75,11 @@ void print_step(Setup& setup) {
 
 void print_options(Setup& setup) {
   const Options& changed = setup.trains() ? setup.options : setup.command_line;
+  if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
-  const RunFacts facts{setup.options,
-                       setup.settings,
-                       setup.model.config,
-                       setup.device.info(),
-                       setup.mesh,
-                       setup.model.weights.has_value(),
-                       measures};
+  const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
+                       setup.model.loaded, measures};
   for (const std::string& remark : idle_options(setup.command_line, facts)) setup.console.item("", remark);
 }
 

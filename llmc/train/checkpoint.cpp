@@ -7,6 +7,8 @@
 #include <filesystem>
 
 #include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
+#include "llmc/train/run_state.h"
 
 namespace fs = std::filesystem;
 
@@ -128,13 +130,15 @@ void write_checkpoint_share(const std::string& path, const CheckpointShare& shar
   write_file(name + ".json", entry.dump() + "\n", disk);
 }
 
-void publish_checkpoint(const std::string& path, int ranks, const Json& state, Disk& disk) {
+void publish_checkpoint(const std::string& path, int ranks, const Json& state, const SmallFiles& small_files,
+                        Disk& disk) {
   const std::string partial = path + kPartial;
   Json files = Json::object();
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string name = share_name(rank, ranks);
     files.set(name + ".safetensors", Json::read(partial + "/" + name + ".json"));
   }
+  for (const auto& [name, content] : small_files) files.set(name, write_checked(partial + "/" + name, content, disk));
   files.set("state.json", write_checked(partial + "/state.json", state.dump(2) + "\n", disk));
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string note = partial + "/" + share_name(rank, ranks) + ".json";
@@ -195,11 +199,17 @@ std::vector<int64_t> checkpoints_in(const std::string& root) {
 
 Checkpoint::Checkpoint(const std::string& path) : path_(path) {
   const Json manifest = Json::read(path + "/manifest.json");
-  REQUIRE(manifest.get_string("format") == kFormat, "%s is %s\n  expected \"%s\": was it written by another version?",
-          manifest.where().c_str(), manifest.at("format").found().c_str(), kFormat);
+  const std::string is = manifest.get_string("format");
+  int version = 0;
+  if (sscanf(is.c_str(), "train_llama checkpoint %d", &version) == 1 && version > 1)
+    throw LaterVersion(
+        format("%s is \"%s\", and this program reads \"%s\"\n  a later train_llama wrote this "
+               "checkpoint: go on with that one",
+               manifest.where().c_str(), is.c_str(), kFormat));
+  REQUIRE(is == kFormat, "%s is \"%s\"\n  expected \"%s\"", manifest.where().c_str(), is.c_str(), kFormat);
   step_ = manifest.get_int("step");
   for (const auto& [name, entry] : manifest.at("files").items()) open(name, entry);
-  state_ = Json::read(path + "/state.json");
+  state_ = known_state(Json::read(path + "/state.json"));
   REQUIRE(state_.get_int("step") == step_, "%s: the state is that of step %lld, the manifest of %lld", path.c_str(),
           (long long)state_.get_int("step"), (long long)step_);
   for (auto& [name, parts] : parts_)
@@ -207,7 +217,7 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path) {
 }
 
 void Checkpoint::open(const std::string& name, const Json& entry) {
-  const std::string file = path_ + "/" + name;
+  const std::string file = listed_file(path_, name, entry.where());
   std::error_code error;
   const uint64_t bytes = fs::file_size(file, error);
   REQUIRE(!error, "cannot read %s, which the manifest names: %s", file.c_str(), error.message().c_str());
@@ -222,16 +232,27 @@ void Checkpoint::open(const std::string& name, const Json& entry) {
   }
   opened_.push_back(std::make_unique<Safetensors>(file));
   for (const StoredTensor& t : opened_.back()->tensors()) {
-    const size_t at = t.name.rfind('@');
-    REQUIRE(at != t.name.npos && t.type == StoredType::F32,
-            "%s: tensor %s is %s\n  expected F32, named KIND/NAME@FIRST", file.c_str(), t.name.c_str(),
-            name_of(t.type));
-    char* end = nullptr;
-    Part part{size_t(strtoull(&t.name[at + 1], &end, 10)), t.elements(), 1, 0, t.data};
-    if (*end == '+') part.rows = size_t(t.shape[0]), part.stride = size_t(strtoull(end + 1, nullptr, 10));
-    part.columns /= part.rows;
-    parts_[t.name.substr(0, at)].push_back(part);
+    const size_t at = std::min(t.name.rfind('@'), t.name.size());
+    parts_[t.name.substr(0, at)].push_back(part_of(t, t.name.substr(at)));
   }
+}
+
+Checkpoint::Part Checkpoint::part_of(const StoredTensor& t, const std::string& place) {
+  unsigned long long first = 0, stride = 0;
+  int end = 0, end_of_stride = 0;
+  sscanf(place.c_str(), "@%llu%n+%llu%n", &first, &end, &stride, &end_of_stride);
+  const bool row = end > 0 && size_t(end) == place.size() && t.shape.size() == 1;
+  const bool rows = size_t(end_of_stride) == place.size() && t.shape.size() == 2 && t.shape[1] <= stride;
+  // The last element's number, which is also below 2^60 if all factors are.
+  const auto in_range = [](unsigned __int128 number) { return number < (uint64_t(1) << 60); };
+  REQUIRE(
+      t.type == StoredType::F32 && t.elements() > 0 && (row || rows) && in_range(first) &&
+          in_range(first + (unsigned __int128)(rows ? t.shape[0] : 1) * (rows ? stride : t.shape[0])),
+      "%s: tensor %s is %s %s\n  expected F32 with KIND/NAME@FIRST and one axis, or KIND/NAME@FIRST+STRIDE and rows "
+      "of at most STRIDE elements",
+      t.file.c_str(), t.name.c_str(), name_of(t.type), text_of(t.shape).c_str());
+  if (row) return {size_t(first), size_t(t.shape[0]), 1, 0, t.data};
+  return {size_t(first), size_t(t.shape[1]), size_t(t.shape[0]), size_t(stride), t.data};
 }
 
 void Checkpoint::verify(int file) const {

@@ -6,6 +6,7 @@
 //                                       "weights/NAME@FIRST+STRIDE" holds columns of a matrix, as rows that begin
 //                                       STRIDE apart; the first rank's file also has "other/NAME@0", which all ranks
 //                                       know
+//     tokenizer.json …                  the tokenizer's files and generation_config.json, as far as the run has them
 //     state.json                        the step, the model, the options, the progress of the data and the schedule
 //     manifest.json                     each file with its bytes and XXH64; a checkpoint with a manifest is complete
 //
@@ -17,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "llmc/base/disk.h"
@@ -33,6 +35,9 @@ struct NamedNumbers {
   std::vector<float> numbers;
 };
 
+// The names and contents of the small files that a checkpoint has besides state.json.
+using SmallFiles = std::vector<std::pair<std::string, std::string>>;
+
 struct CheckpointShare {
   int rank, ranks;
   const ParameterLayout& layout;
@@ -48,9 +53,10 @@ inline constexpr size_t kCheckpointPiece = size_t(4) << 20;
 std::string checkpoint_path(const std::string& root, int64_t step);
 // Throws if the share cannot be written. The files written so far stay until remove_partial_checkpoint() is called.
 void write_checkpoint_share(const std::string& path, const CheckpointShare& share, Disk& disk = Disk::real());
-// Completes a checkpoint whose shares are all written: writes the state and the manifest, and gives it its name. Throws
-// if that fails.
-void publish_checkpoint(const std::string& path, int ranks, const Json& state, Disk& disk = Disk::real());
+// Completes a checkpoint whose shares are all written: writes the small files, the state and the manifest, and gives it
+// its name. Throws if that fails.
+void publish_checkpoint(const std::string& path, int ranks, const Json& state, const SmallFiles& small_files = {},
+                        Disk& disk = Disk::real());
 // Removes a complete checkpoint, or what was written of one that was given up. Does nothing if there is none.
 void remove_checkpoint(const std::string& path, Disk& disk = Disk::real());
 void remove_partial_checkpoint(const std::string& path, Disk& disk = Disk::real());
@@ -65,11 +71,12 @@ std::vector<int64_t> checkpoints_in(const std::string& root);
 
 class Checkpoint {
  public:
-  // Throws unless all files of the manifest exist with their sizes, and the state is as it was written.
+  // Throws unless all files of the manifest exist with their sizes, and the state and the small files are as they were
+  // written. Throws LaterVersion if a later program wrote it.
   explicit Checkpoint(const std::string& path);
 
   const std::string& path() const { return path_; }
-  const Json& state() const { return state_; }
+  const Json& state() const { return state_; }  // as known_state() completes it
   int64_t step() const { return step_; }
 
   // The number of the ranks' files. They are too large for every reader to verify all of them.
@@ -92,6 +99,7 @@ class Checkpoint {
     const std::byte* data;
   };
   void open(const std::string& name, const Json& entry);
+  static Part part_of(const StoredTensor& tensor, const std::string& place);  // "@FIRST" or "@FIRST+STRIDE"
 
   std::string path_;
   Json state_;

@@ -90,7 +90,7 @@ void Checkpointer::write_share(const Read& read, const std::vector<NamedNumbers>
 }
 
 void Checkpointer::publish() {
-  publish_checkpoint(checkpoint_path(root_, step_), ranks_.size, state_, disk_);
+  publish_checkpoint(checkpoint_path(root_, step_), ranks_.size, state_, files_, disk_);
   remove_old();
 }
 
@@ -142,7 +142,7 @@ void Checkpointer::count(const StepFlags& flags) {
     else outcome_ = Outcome::done;
   } else {
     enter(Phase::idle);
-    saved_ = succeeded_ = true;
+    saved_ = succeeded_ = true, saved_step_ = step_;
     news_.push_back({path, seconds() - begun_});
   }
 }

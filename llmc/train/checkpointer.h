@@ -28,6 +28,9 @@ class Checkpointer {
   Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk = Disk::real());
   ~Checkpointer();  // gives up a save that still reads from the device, and waits for its thread
 
+  // Each checkpoint from now on has these files, too. Only those of the first rank count.
+  void add_files(SmallFiles files) { files_ = std::move(files); }
+
   // Begins to save the state after `step` steps, from a snapshot. The last of these steps must be the last one that was
   // enqueued. Throws if another save is under way.
   void begin(int64_t step);
@@ -35,6 +38,8 @@ class Checkpointer {
   bool waits_for_state() const { return phase_ == Phase::taken; }
   // Starts to write. The step of begin() must have ended; `state` is the state after it.
   void write(const Json& state);
+  // Forgets what begin() began: the steps after which the state was to be saved are held.
+  void forget() { enter(Phase::idle); }
   // Saves at once, and from the device instead of a snapshot. All steps must have ended. Returns whether the checkpoint
   // is saved, the same on all ranks. The ranks keep exchanging flags meanwhile, so that a rank that writes for a long
   // time is not taken for lost.
@@ -48,13 +53,15 @@ class Checkpointer {
   // Returns when nothing is under way. If something is, all steps must have ended.
   void finish();
 
+  // Returns after how many steps the state was saved last; -1: it was not.
+  int64_t saved_step() const { return saved_step_; }
   // True if saves were tried and none succeeded; the same on all ranks.
   bool all_failed() const { return failed_ && !succeeded_; }
   // Returns the newest complete checkpoint below root, of this run or an earlier one; "" if there is none.
   std::string newest() const;
-  // Returns "the newest one is X" or "no checkpoint exists".
+  // Returns "the newest checkpoint is X" or "no checkpoint exists".
   std::string what_remains() const {
-    return newest().empty() ? "no checkpoint exists" : "the newest one is " + newest();
+    return newest().empty() ? "no checkpoint exists" : "the newest checkpoint is " + newest();
   }
 
   struct Saved {
@@ -94,10 +101,11 @@ class Checkpointer {
   Trainer& trainer_;
   const Ranks& ranks_;
   Disk& disk_;
+  SmallFiles files_;
   Phase phase_ = Phase::idle;
   int64_t asked_ = 0, counted_ = 0;  // flags that were given out, flags that came back
   int64_t stale_ = 0;                // how many of them were given out before the phase began
-  int64_t step_ = 0;
+  int64_t step_ = 0, saved_step_ = -1;
   bool saved_ = false;                       // the last save succeeded
   bool succeeded_ = false, failed_ = false;  // any save succeeded, any save failed
   Json state_;

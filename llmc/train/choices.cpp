@@ -55,25 +55,32 @@ std::u32string capitalized(std::u32string text) {
   return text;
 }
 
-void replace_all(std::u32string& text, const std::u32string& what, const std::u32string& by) {
-  for (size_t at = 0; (at = text.find(what, at)) != text.npos; at += by.size()) text.replace(at, what.size(), by);
+std::u32string replaced(const std::u32string& text, const std::u32string& what, const std::u32string& by) {
+  std::u32string result;
+  size_t done = 0;
+  for (size_t at; (at = text.find(what, done)) != text.npos; done = at + what.size())
+    result.append(text, done, at - done) += by;
+  return result.append(text, done);
 }
 
 // Removes WikiHow's marks, as lm-eval's hellaswag does in queries and endings.
 std::u32string without_marks(std::u32string text) {
-  text = strip(std::move(text));
-  replace_all(text, U" [title]", U". ");
-  for (size_t open = 0; (open = text.find(U'[', open)) != text.npos;) {
+  text = replaced(strip(std::move(text)), U" [title]", U". ");
+  std::u32string outside;
+  size_t done = 0;
+  for (size_t open; (open = text.find(U'[', done)) != text.npos;) {
     const size_t close = text.find_first_of(U"]\n", open);
     if (close == text.npos) break;
-    if (text[close] == U'\n') open = close;  // a pair of brackets lies within one line
-    else text.erase(open, close + 1 - open);
+    const bool pair = text[close] == U']';  // a pair of brackets lies within one line
+    outside.append(text, done, (pair ? open : close) - done);
+    done = pair ? close + 1 : close;
   }
-  replace_all(text, U"  ", U" ");
-  return text;
+  return replaced(outside.append(text, done), U"  ", U" ");
 }
 
 // ---------------------------------------------------------------------------------------------- items
+
+constexpr size_t kMostCharacters = size_t(1) << 22;  // of an item, whose context stands before each of its endings
 
 struct ChoiceText {
   std::u32string context;
@@ -93,6 +100,12 @@ ChoiceText read_item(const Json& json, ChoiceFormat format) {
     item.endings.push_back(code_points(ending.as_string()));
     if (marked) item.endings.back() = without_marks(item.endings.back());
   }
+  size_t characters = 0;
+  for (const std::u32string& ending : item.endings) characters += item.context.size() + ending.size();
+  REQUIRE(characters <= kMostCharacters,
+          "%s: a context of %zu characters and %zu endings are %zu characters\n"
+          "  expected at most %zu: each ending has the context before it",
+          json.where().c_str(), item.context.size(), item.endings.size(), characters, kMostCharacters);
   const Json& label = json.at("label");
   item.gold = label.is_string() && label.as_string().size() == 1 ? label.as_string()[0] - '0' : int(label.as_int());
   REQUIRE(item.endings.size() >= 2, "%s: %zu endings, expected at least 2", json.where().c_str(), item.endings.size());
@@ -173,6 +186,12 @@ int64_t cut_choices(std::vector<ChoiceItem>& items, const std::string& path, int
 }
 
 void ChoiceScore::add(const ChoiceItem& item, const std::vector<float>& log_likelihoods) {
+  for (const float log_likelihood : log_likelihoods)
+    if (!std::isfinite(log_likelihood))
+      throw Error(format("the question in line %d: an ending has the log-likelihood %g\n  the model computes no finite "
+                         "numbers, so it cannot be scored: look at its weights",
+                         item.line, double(log_likelihood)),
+                  ExitCode::not_finite);
   const auto right = [&](auto&& weight) {
     int best = 0;
     double highest = -INFINITY;

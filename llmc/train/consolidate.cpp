@@ -5,7 +5,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/train/export_folder.h"
-#include "llmc/train/model_source.h"
 #include "llmc/train/weights_io.h"
 
 namespace {
@@ -25,22 +24,26 @@ void require_nothing_there(const std::string& directory, const TokenizerFiles& t
 
 }  // namespace
 
-void consolidate(const Options& options, const ResumePoint& resume) {
-  REQUIRE(!resume.checkpoints.empty(), "--consolidate %s: --resume %s has no checkpoint", options.consolidate.c_str(),
-          options.resume.c_str());
+void consolidate(const std::vector<std::string>& arguments, const ResumePoint& resume) {
+  REQUIRE(!resume.checkpoints.empty(), "--consolidate: %s has no checkpoint", resume.run_folder.c_str());
   const Checkpoint checkpoint(resume.checkpoints[0]);
   for (int file = 0; file < checkpoint.files(); ++file) checkpoint.verify(file);
   const Json& state = checkpoint.state();
-  const ModelSource source = open_model(options);
-  ModelConfig config = ModelConfig::from_json(state.at("model"), source.config.name);
-  config.generation = source.config.generation;
-  const TextCodec codec = TextCodec::open(options.tokenizer, source.directory, options.train_data, config);
+  const Json saved = saved_options(&resume, &checkpoint, int(state.get_int("ranks")));
+  const Options options = parse_options(arguments, &saved);
+  const ModelConfig config = model_of(checkpoint, options).config;
+  const TextCodec codec = codec_of(checkpoint, options, config);
   const TokenizerFiles tokenizer_files(codec, config);
   require_nothing_there(options.consolidate, tokenizer_files);
+  if (state.at("tokenizer").is_null() && !codec.reads_text())
+    fprintf(stderr,
+            "warning: %s is of an older program and has no tokenizer, and none was found\n  to have it with the "
+            "weights, name it: --tokenizer DIR\n",
+            checkpoint.path().c_str());
 
   const int64_t tokens = state.get_int("sequences") * state.at("options").get_int("seq_len");
   Options trained = options;
-  trained.resume = "none", trained.consolidate = "";
+  trained.config = "", trained.resume = "none", trained.consolidate = "";
   const ModelCard card = {state.get_string("data"), checkpoint.step(),      tokens,
                           state.at("last_step"),    state.at("last_score"), changed_options_line(trained)};
 

@@ -2,9 +2,12 @@
 // process and no device.
 #pragma once
 
-#include "llmc/base/options.h"
+#include <string>
+#include <vector>
+
 #include "llmc/train/resume.h"
 
-// --consolidate: writes the newest of `resume`'s checkpoints, after it has verified every byte of it. Throws if the
-// checkpoint is not intact, or if a file that it would write already exists.
-void consolidate(const Options& options, const ResumePoint& resume);
+// --consolidate: writes the newest of `resume`'s checkpoints, after it has verified every byte of it. It needs nothing
+// but the checkpoint. `arguments` are the command line, which may name another --tokenizer. Throws if the checkpoint is
+// not intact, or if a file that it would write already exists.
+void consolidate(const std::vector<std::string>& arguments, const ResumePoint& resume);

@@ -36,7 +36,7 @@ ShardSums sums_of(const TokenDataset& data, int shard, int64_t pieces) {
   return sums;
 }
 
-Json identity_of(const TokenDataset& data, int64_t windows) {
+Json identity_of(const TokenDataset& data, int64_t windows, const std::optional<DocumentRule>& documents) {
   const int64_t files = data.shards();
   // Reads all data, or up to `pieces` pieces of each file. If there are more than kPieces files, it reads only some of
   // them: each `every`-th.
@@ -68,6 +68,7 @@ Json identity_of(const TokenDataset& data, int64_t windows) {
       .set("contents", contents.text())
       .set("masks", text_if_masked(masks))
       .set("listed", listed.empty() ? Json() : Json(listed))
+      .set("documents", json_of(documents))
       .set("shards", shards);
 }
 
@@ -94,6 +95,13 @@ std::string difference(const Json& was, const Json& is) {
   if (differs("listed") && !was.at("listed").is_null() && !is.at("listed").is_null())
     return "manifest.json lists other checksums of its files";
   if (differs("windows")) return "it has " + numbers("windows");
+  // --packed-documents may be switched; with it, the same tokens must be the same documents.
+  const auto before = rule_of(was.at("documents")), now = rule_of(is.at("documents"));
+  const auto text = [](const DocumentRule& rule) {
+    return format("%s token %lld", rule.begins ? "begins with" : "ends with", (long long)rule.token);
+  };
+  if (before && now && (before->token != now->token || before->begins != now->begins))
+    return format("each document %s, and where the run began each %s", text(*now).c_str(), text(*before).c_str());
   return "";
 }
 
@@ -102,8 +110,8 @@ std::string difference(const Json& was, const Json& is) {
 const Json& DataIdentity::json() {
   if (json_.is_null())
     json_ = Json::object()
-                .set("train", identity_of(train_, windows_))
-                .set("held_out", held_out_ ? identity_of(*held_out_, 0) : Json());
+                .set("train", identity_of(train_, windows_, documents_))
+                .set("held_out", held_out_ ? identity_of(*held_out_, 0, held_out_documents_) : Json());
   return json_;
 }
 

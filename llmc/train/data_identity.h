@@ -8,6 +8,7 @@
 //                         are at most 2^25, else of pieces that are spread over the files
 //   listed                checksum of the sha256 in the manifest.json of dev/data; null if a file is not listed, or if
 //                         there are at most 2^25 tokens
+//   documents             the rule of the documents with which rows are packed (documents.h); null if they are not
 //   shards                name, tokens, contents and masks of each file, if there are at most 64: for messages and for
 //                         readers
 //
@@ -15,10 +16,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "llmc/base/json.h"
+#include "llmc/train/documents.h"
 #include "llmc/train/token_dataset.h"
 
 // Reads at most about 2^25 tokens of each data set, when json() is first called. In a larger data set it reads from at
@@ -26,14 +29,20 @@
 class DataIdentity {
  public:
   // Both data sets must outlive this object; `held_out` may be null.
-  DataIdentity(const TokenDataset& train, int64_t windows, const TokenDataset* held_out)
-      : train_(train), windows_(windows), held_out_(held_out) {}
+  DataIdentity(const TokenDataset& train, int64_t windows, const TokenDataset* held_out,
+               std::optional<DocumentRule> documents = {}, std::optional<DocumentRule> held_out_documents = {})
+      : train_(train),
+        windows_(windows),
+        held_out_(held_out),
+        documents_(documents),
+        held_out_documents_(held_out_documents) {}
   const Json& json();
 
  private:
   const TokenDataset& train_;
   const int64_t windows_;
   const TokenDataset* const held_out_;
+  const std::optional<DocumentRule> documents_, held_out_documents_;
   Json json_;
 };
 

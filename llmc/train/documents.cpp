@@ -53,10 +53,21 @@ bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t mos
 
 }  // namespace
 
-DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config) {
+Json json_of(const std::optional<DocumentRule>& rule) {
+  return rule ? Json::object().set("token", rule->token).set("begins", rule->begins) : Json();
+}
+
+std::optional<DocumentRule> rule_of(const Json& json) {
+  if (json.is_null()) return {};
+  return DocumentRule{json.get_int("token"), json.get_bool("begins")};
+}
+
+DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
+                           const std::optional<DocumentRule>& before) {
   std::optional<DocumentRule> rule;
   if (token >= 0) rule = {token, true};
   else rule = rule_of_manifests(shard_folders(pattern));
+  if (!rule) rule = before;
   if (!rule) rule = {config.bos, true};
   REQUIRE(rule->token >= 0,
           "--packed-documents: no token is known to begin a document of %s\n  name it with --document-token, or write "
@@ -66,6 +77,25 @@ DocumentRule document_rule(const std::string& pattern, int64_t token, const Mode
           "--packed-documents: token %lld tells the documents of %s apart, and the model has %d",
           (long long)rule->token, pattern.c_str(), config.V);
   return *rule;
+}
+
+std::string different_rules(const std::string& pattern) {
+  const auto rule_of = [](const ShardFolder& folder) -> std::string {
+    const Json* delimiter = folder.manifest.is_null() ? nullptr : folder.manifest.find("delimiter");
+    if (!delimiter) return "has no manifest.json that says how its documents are told apart";
+    if (delimiter->is_null()) return "has no token between its documents (--delimiter none)";
+    std::string text = format("has token %lld %s each document", (long long)delimiter->get_int("id"),
+                              delimiter->get_string("place") == "after" ? "after" : "before");
+    if (const Json* end = delimiter->find("end_id"))
+      text += format(" and token %lld after it", (long long)end->as_int());
+    return text;
+  };
+  const std::vector<ShardFolder> folders = shard_folders(pattern);
+  for (size_t i = 1; i < folders.size(); ++i)
+    if (rule_of(folders[i]) != rule_of(folders[0]))
+      return format("%s %s, and %s %s: they were not prepared for one training", folders[0].path.c_str(),
+                    rule_of(folders[0]).c_str(), folders[i].path.c_str(), rule_of(folders[i]).c_str());
+  return "";
 }
 
 std::string missing_documents(const DocumentRule& rule, const TokenDataset& data) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "llmc/base/json.h"
 #include "llmc/model/config.h"
 #include "llmc/train/token_dataset.h"
 
@@ -16,10 +17,20 @@ struct DocumentRule {
   bool begins;
 };
 
+// A checkpoint stores {"token": 10, "begins": false}, or null where rows are not packed with documents.
+Json json_of(const std::optional<DocumentRule>& rule);
+std::optional<DocumentRule> rule_of(const Json& json);
+
 // Returns the rule of the shards that match `pattern`. If `token` is not negative, it begins each document. Otherwise
-// the manifest.json beside the shards decides, which dev/data writes, or else the model's begin-of-text token. Throws
-// if no token is known, or if the manifests of several folders disagree.
-DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config);
+// the manifest.json beside the shards decides, which dev/data writes; else the rule that a run which goes on had
+// `before`; else the model's begin-of-text token. Throws if no token is known, or if the manifests of several folders
+// disagree.
+DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
+                           const std::optional<DocumentRule>& before = {});
+
+// Returns a sentence if the folders of the shards that match `pattern` tell their documents apart in different ways; ""
+// if not.
+std::string different_rules(const std::string& pattern);
 
 // Searches for the rule's token in the first 2^20 tokens of the data and then in 2^22 tokens spread over it. Returns ""
 // if it occurs, else a sentence that says so. Without the token, documents cannot be told apart.

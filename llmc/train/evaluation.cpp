@@ -8,6 +8,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/kernels/classifier.h"
+#include "llmc/train/shard_manifest.h"
 
 int64_t windows_to_measure(const Options& options, int T) {
   constexpr int64_t kValidationTokens = 16384, kValidationWindows = 16, kAll = std::numeric_limits<int64_t>::max();
@@ -38,6 +39,10 @@ void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentR
   windows_ = std::move(windows);
   documents_ = documents;
   codec_ = &codec;
+  const TokenDataset& data = windows_->windows().data();
+  delimiters_ = delimiters_of(data);
+  // Without a manifest: dev/data puts the byte 255 between documents, which no UTF-8 text has.
+  if (codec.reads_bytes() && !data.is_text()) delimiters_.push_back(255);
   predicted_bytes_.reset();
   bool predicts = false;
   for (int64_t k = 0; !predicts && k < windows_->micro_steps(1, B_); ++k) {
@@ -48,6 +53,10 @@ void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentR
           "the %lld windows of %d held-out tokens have no token to learn: their masks are 0\n  name other "
           "data with --val-data",
           (long long)windows_->count(), T_);
+}
+
+Unigram Evaluation::unigram(const TokenDataset& train, const std::optional<DocumentRule>& documents) const {
+  return unigram_cross_entropy(count_labels(train, documents), count_labels(*windows_, documents_));
 }
 
 std::string Evaluation::measured_text() const {
@@ -64,6 +73,12 @@ void Evaluation::fill_windows(int64_t k, int rank) {
   cut_rows(documents_, inputs_, labels_, positions_, T_);
 }
 
+// Returns the bytes of text that a label stands for after its input.
+int64_t Evaluation::bytes_of(int32_t label, int32_t input) const {
+  const auto delimits = [&](int32_t token) { return std::ranges::find(delimiters_, token) != delimiters_.end(); };
+  return delimits(label) ? 0 : codec_->bytes_of(label, delimits(input) || codec_->is_special(input));
+}
+
 LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& progress) {
   LossSum sum;
   int64_t bytes = 0;
@@ -75,7 +90,7 @@ LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& pr
     sum.nats += part.nats;
     sum.labels += part.labels;
     for (size_t i = 0; !predicted_bytes_ && trainer.is_leader() && i < labels_.size(); ++i)
-      if (labels_[i] != kIgnoredLabel) bytes += codec_->bytes_of(labels_[i]);
+      if (labels_[i] != kIgnoredLabel) bytes += bytes_of(labels_[i], inputs_[i]);
     if (progress) progress(what, double(k + 1) / double(micro_steps));
   }
   if (!predicted_bytes_) predicted_bytes_ = trainer.sum_over_ranks({0, bytes}).labels;

@@ -13,6 +13,7 @@
 #include "llmc/train/report.h"
 #include "llmc/train/sampler.h"
 #include "llmc/train/trainer.h"
+#include "llmc/train/unigram.h"
 
 struct EvaluationResult {
   std::optional<double> loss;           // nats per token
@@ -47,6 +48,9 @@ class Evaluation {
   void ask_choices(std::vector<ChoiceItem> items) { items_ = std::move(items); }
   bool empty() const { return !windows_ && items_.empty(); }
 
+  // Returns the loss on the same windows of a model that knows only how often each token is a label in `train`.
+  Unigram unigram(const TokenDataset& train, const std::optional<DocumentRule>& documents) const;
+
   // "of which 16.4k are measured (--val-tokens)": the measured part of the held-out data, in words.
   std::string measured_text() const;
 
@@ -60,11 +64,13 @@ class Evaluation {
   LossSum held_out_loss(Trainer& trainer, const EvaluationProgress& progress);
   ChoiceScore choices(Trainer& trainer, const EvaluationProgress& progress);
   void fill_windows(int64_t micro_step, int rank);
+  int64_t bytes_of(int32_t label, int32_t input) const;
 
   const int rank_, ranks_, B_, T_, context_;
   const TextCodec* codec_ = nullptr;
   std::optional<ValidationWindows> windows_;
   std::optional<DocumentRule> documents_;
+  std::vector<int32_t> delimiters_;         // tokens between the documents of the windows, which are no text
   std::optional<int64_t> predicted_bytes_;  // of the windows' labels; counted in the first measurement
   std::vector<ChoiceItem> items_;
   std::vector<int32_t> inputs_, labels_, positions_;

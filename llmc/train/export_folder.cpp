@@ -1,10 +1,8 @@
 #include "llmc/train/export_folder.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
-#include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/new_file.h"
 #include "llmc/base/text.h"
 #include "llmc/tokenizer/byte_level.h"
@@ -44,10 +42,16 @@ Json tokenizer_of_bytes(int V) {
                         .set("merges", Json::array()));
 }
 
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string content{std::istreambuf_iterator<char>(file), {}};
-  REQUIRE(file, "cannot read %s, which belongs to the export", path.c_str());
+// True also for a link that leads nowhere, which is an error when it is read.
+bool stands_in(const fs::path& folder, const char* name) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(folder / name, error));
+}
+
+std::string content_of(const std::string& path) {
+  const InputFile file(path);
+  std::string content(file.size(), 0);
+  file.read(0, content.size(), content.data());
   return content;
 }
 
@@ -64,20 +68,22 @@ std::string count_of(int64_t n, const char* what) { return format("%lld %s%s", (
 TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config) {
   const fs::path file = codec.file();
   Json tokenizer_config = Json::object();
-  if (!file.empty()) {
-    files_.emplace_back("tokenizer.json", content_of(file));
+  if (file.filename() == "tokenizer.json") {
     const fs::path from = file.parent_path();
-    // A file with another name does not say which of the files beside it belong to it.
-    const bool others = file.filename() == "tokenizer.json";
-    for (const char* name : {"special_tokens_map.json", "tokenizer.model", "added_tokens.json", "vocab.json",
-                             "merges.txt", "chat_template.jinja"})
-      if (others && fs::exists(from / name)) files_.emplace_back(name, content_of(from / name));
-    if (others && fs::exists(from / "tokenizer_config.json")) {
-      tokenizer_config = Json::read(from / "tokenizer_config.json");
+    for (const char* name : {"tokenizer.json", "special_tokens_map.json", "tokenizer.model", "added_tokens.json",
+                             "vocab.json", "merges.txt", "chat_template.jinja"})
+      if (stands_in(from, name)) files_.emplace_back(name, content_of(own_file(from, name)));
+    if (stands_in(from, "tokenizer_config.json")) {
+      const std::string path = own_file(from, "tokenizer_config.json");
+      config_ = content_of(path);
+      tokenizer_config = Json::parse(*config_, path);
       tokenizer_config.items();  // throws if it is not an object
     }
+  } else if (!file.empty()) {  // a file with another name does not say which of the files beside it belong to it
+    files_.emplace_back("tokenizer.json", content_of(file));
   } else if (codec.reads_text()) {
     files_.emplace_back("tokenizer.json", tokenizer_of_bytes(config.V).dump(2) + "\n");
+    of_bytes_ = true;
   } else {
     return;
   }
@@ -93,6 +99,26 @@ std::vector<std::string> TokenizerFiles::names() const {
   std::vector<std::string> names;
   for (const auto& file : files_) names.push_back(file.first);
   return names;
+}
+
+std::vector<std::pair<std::string, std::string>> TokenizerFiles::sources() const {
+  if (files_.empty() || of_bytes_) return {};
+  std::vector<std::pair<std::string, std::string>> read(files_.begin(), files_.end() - 1);
+  if (config_) read.emplace_back(files_.back().first, *config_);
+  return read;
+}
+
+std::vector<std::string> TokenizerFiles::changed_beside(const std::string& tokenizer_json) const {
+  std::vector<std::string> changed;
+  const fs::path file = tokenizer_json;
+  const bool others = file.filename() == "tokenizer.json";
+  for (const auto& [name, content] : sources()) {
+    const fs::path path = name == "tokenizer.json" ? file : file.parent_path() / name;
+    std::error_code error;
+    if ((path != file && !others) || !fs::is_regular_file(path, error)) continue;
+    if (fs::file_size(path, error) != content.size() || content_of(path) != content) changed.push_back(path);
+  }
+  return changed;
 }
 
 void export_model_card(const ModelCard& card, const ModelConfig& c, const std::string& directory) {

@@ -1,7 +1,9 @@
 // Writes what an export has beside the weights, so that Hugging Face's tools accept the directory as it is: the
-// tokenizer and a model card. Trainer::save writes config.json, generation_config.json and the weights.
+// tokenizer and a model card. Trainer::save writes config.json, generation_config.json and the weights. A checkpoint
+// has the same files of the tokenizer.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,13 +18,21 @@
 // the export cannot find them gone or wrong.
 class TokenizerFiles {
  public:
-  // Throws on a file that cannot be read, and on a tokenizer_config.json that is not a JSON object.
+  // Throws on a file that cannot be read, on a link out of the folder (own_file()), and on a tokenizer_config.json that
+  // is not a JSON object.
   TokenizerFiles(const TextCodec& codec, const ModelConfig& config);
   void write(const std::string& directory) const;
   std::vector<std::string> names() const;
+  // Returns the names and contents of the files as they were read; none if the tokenizer has no file.
+  std::vector<std::pair<std::string, std::string>> sources() const;
+  // Returns the paths of those files next to another tokenizer.json that differ from these.
+  std::vector<std::string> changed_beside(const std::string& tokenizer_json) const;
 
  private:
-  std::vector<std::pair<std::string, std::string>> files_;  // name, content
+  // Name and content, as they are written; the last one is tokenizer_config.json.
+  std::vector<std::pair<std::string, std::string>> files_;
+  bool of_bytes_ = false;
+  std::optional<std::string> config_;  // tokenizer_config.json as it was read
 };
 
 // README.md: the model's shape, what it was trained with, and the last results of the run.

@@ -1,6 +1,7 @@
 #include "llmc/train/idle_options.h"
 
 #include "llmc/base/error.h"
+#include "llmc/base/text.h"
 #include "llmc/memory/sharding.h"
 
 std::string unmet_need(const std::string& need, const RunFacts& run) {
@@ -29,6 +30,9 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"documents", o.packed_documents, "--packed-documents is off"},
       {"checkpoints", o.checkpoint_every > 0, "--checkpoint-every is 0"},
       {"falling", s.schedule != Schedule::kConstant, "--schedule is constant"},
+      {"after-warm-up", s.warmup_steps < s.steps,
+       format("the warm-up takes all %s: --warmup-steps %lld", counted(s.steps, "step").c_str(),
+              (long long)s.warmup_steps)},
       {"fp8", s.fp8.on(), "--fp8 is off"},
       {"fp8-gather", o.fp8_all_gather, "--fp8-all-gather is off"},
       {"gpu", run.device.gpu, "Nsight Systems is for GPUs"},

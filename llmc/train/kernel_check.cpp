@@ -25,7 +25,7 @@ class Bench {
 
   // Waits for the kernels. A first launch may take its time, for it loads the kernel; then they must be quick.
   void wait() {
-    const Deadline deadline(kSecondsToEnd, hangs_);
+    const Deadline deadline(kSecondsToEnd, hangs_, ExitCode::wrong_input);  // as of kernels that compute nonsense
     stream.synchronize();
   }
 

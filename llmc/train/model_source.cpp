@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/shard_manifest.h"
 
@@ -109,10 +110,11 @@ ModelSource open_model(const Options& options) {
   if (directory) {
     const std::string config = (fs::path(name) / "config.json").string();
     source.config = ModelConfig::from_json(Json::read(config), options.model);
-    const std::string generation = (fs::path(name) / "generation_config.json").string();
-    if (fs::exists(generation, error)) source.config.generation = Json::read(generation);
+    if (fs::exists(fs::path(name) / "generation_config.json", error))  // the export gets all of its content
+      source.config.generation = Json::read(own_file(name, "generation_config.json"));
     source.config.end_tokens();  // throws on token ids that make no sense
     source.weights.emplace(name);
+    source.loaded = true;
     source.directory = name;
     require_own_file(*source.weights, options.model);
     source.description = "weights of " + name;

@@ -12,6 +12,7 @@
 struct ModelSource {
   ModelConfig config;
   std::optional<Safetensors> weights;  // none: random weights
+  bool loaded = false;                 // the run began with such weights, also if it goes on from a checkpoint now
   std::string directory;               // of the weights
   std::string description;             // "preset tiny, random weights (normal)"
 };

@@ -3,6 +3,12 @@
 #include "llmc/base/philox.h"
 #include "llmc/device/number.h"
 
+namespace {
+
+AdamWAmax words_of(const Tensor& amax) { return {amax.as<float>(), size_t(amax.size())}; }
+
+}  // namespace
+
 Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
                      AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8,
                      Device& device, Stream& compute, Stream& reduce_stream)
@@ -22,6 +28,7 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
   for (int unit = 0; unit < units; ++unit) plan_squares(unit);
   ranges_on_device_ =
       plan.add_array<AdamWRange>(Segment::device, "optimizer", "weight decay of each range", ranges_.size());
+  progress_ = plan.add_array<UpdateProgress>(Segment::device, "state", "updates made", 1);
   partials_ = plan.add(Segment::device, "scratch", "partial norms", DType::fp64, {partials_count_});
 }
 
@@ -72,11 +79,14 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
   spans_.push_back(span);
 }
 
-void Optimizer::reset() {
+void Optimizer::reset(int64_t updates) {
   for (const StateKind kind : {StateKind::first_moments, StateKind::second_moments})
     for (int unit = 0; unit < int(layout_.units.size()); ++unit)
       store_.set(kind, unit, 0, sharding_.count(layout_, unit), [&](const Tensor& to, size_t) { clear(compute_, to); });
   copy(compute_, ranges_on_device_.get(), ranges_.data(), ranges_.size());
+  const UpdateProgress progress{updates, 0};
+  copy(compute_, progress_.get(), &progress, 1);
+  compute_.synchronize();
 }
 
 // Each rank squares its own part of the units in every ZeRO stage, so that all stages give the same bits.
@@ -106,14 +116,17 @@ void Optimizer::update(const Span& span, const Tensor& gradients, const Tensor& 
   });
 }
 
-void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
+void Optimizer::begin_step(const ParameterStore& parameters, StepState* state) {
   square_sum(state);
-  global_norm_finish(compute_, state, Tensor(&state->square_sum, {1}));
+  global_norm_finish(compute_, state, Tensor(&state->square_sum, {1}),
+                     {progress_, constants_, words_of(parameters.weight_amax())});
+}
+
+void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   const Tensor amax = parameters.weight_amax();
-  if (amax) clear(compute_, amax);
   store_.begin_update();
   for (const Span& span : spans_)
     update(span, gradients.reduced_shard(span.first_unit, span.units),
-           parameters.local_shard(span.first_unit, span.units), state, {amax.as<float>(), size_t(amax.size())});
+           parameters.local_shard(span.first_unit, span.units), state, words_of(amax));
   parameters.updated(bool(amax));
 }

@@ -1,4 +1,5 @@
-// AdamW over the part of the state that this rank updates: the gradient norm, the clip factor and the update.
+// AdamW over the part of the state that this rank updates: the gradient norm, the clip factor and the update. A step
+// that is not finite makes no update, nor does any later one (global_norm.h).
 #pragma once
 
 #include <vector>
@@ -19,12 +20,16 @@ class Optimizer {
             AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
             Stream& compute, Stream& reduce_stream);
 
-  // Clears the moments and uploads the table of ranges. Must be called before the first step.
-  void reset();
+  // Clears the moments and uploads the table of ranges. The next update is number `updates` + 1. Must be called before
+  // the first step.
+  void reset(int64_t updates = 0);
   // Writes the partial sums of squares of this rank's part of a unit's gradients. Must be called once per unit before
-  // step(), when the unit's gradients are summed.
+  // begin_step(), when the unit's gradients are summed.
   void square_gradients(Stream& stream, int unit, const Tensor& part);
-  // Writes norm and clip factor to `state`, then updates. The gradients must already be summed over the ranks.
+  // Writes norm, clip factor and whether the step is held to `state`. Its loss and its gradients must already be summed
+  // over the ranks.
+  void begin_step(const ParameterStore& parameters, StepState* state);
+  // Then updates, unless the step is held.
   void step(const GradientStore& gradients, ParameterStore& parameters, StepState* state);
 
  private:
@@ -48,6 +53,7 @@ class Optimizer {
   std::vector<Span> spans_;
   std::vector<AdamWRange> ranges_;
   PlannedArray<AdamWRange> ranges_on_device_;
+  PlannedArray<UpdateProgress> progress_;
   PlannedTensor partials_;
   // A stretch of this rank's part of a unit that no other rank squares, and where its partial sums go.
   struct Squared {

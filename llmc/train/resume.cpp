@@ -7,22 +7,13 @@
 #include <filesystem>
 #include <iterator>
 
+#include "llmc/base/checksum.h"
 #include "llmc/base/error.h"
+#include "llmc/train/run_state.h"
 
 namespace fs = std::filesystem;
 
 namespace {
-
-// Orders to one process, its place among others, its machine: a resumed run does not take these over.
-constexpr const char* kNotSaved[] = {"out",           "resume",      "rendezvous", "dry_run",      "eval_only",
-                                     "sample_only",   "consolidate", "check_data", "nodes",        "gpus_per_node",
-                                     "gpu",           "trace",       "nvtx",       "memory_limit", "host_memory_limit",
-                                     "tune_products", "tuning",      "quiet"};
-// The number of ranks decides which values these may have.
-constexpr const char* kArrangesRanks[] = {"micro_batch", "hybrid_shard_degree", "tensor_parallel_degree",
-                                          "tensor_parallel_overlap", "context_parallel_degree"};
-// With other values of these, a run would train on other sequences than it would have had.
-constexpr const char* kDecidesOrder[] = {"seed", "seq_len", "global_batch"};
 
 std::vector<std::string> checkpoints_of(const std::string& run) {
   const std::string root = run + "/checkpoints";
@@ -36,19 +27,20 @@ bool is_empty_or_missing(const std::string& folder) {
   return !fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error));
 }
 
-template <size_t N>
-bool is_one_of(const std::string& key, const char* const (&keys)[N]) {
-  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+// Returns the options that a file of a run sets in one that goes on.
+Json options_of_run(const Json& options, bool same_ranks) {
+  Json taken = Json::object();
+  for (const auto& [key, value] : options.items()) {
+    const std::optional<Scope> scope = scope_of(key);  // none: the parser says that it knows no such option
+    if (!scope || (*scope >= Scope::run && (same_ranks || *scope != Scope::ranks))) taken.set(key, value);
+  }
+  return taken;
 }
 
-// Returns the options of a checkpoint's state, with the meaning that they had for the program that wrote it. An older
-// program wrote "auto" for --head-chunk. One older still had no --tensor-parallel-reduce-dtype, and added in fp32.
-Json options_of(const Json& state) {
-  Json options = state.at("options");
-  const Json* chunk = options.find("head_chunk");
-  if (chunk && *chunk == Json("auto"))
-    options.set("head_chunk", state.at("model").get_int("vocab_size") > 4096 ? 1024 : 8192);
-  if (!options.contains("tensor_parallel_reduce_dtype")) options.set("tensor_parallel_reduce_dtype", "fp32");
+// Returns the options of the checkpoint's run.
+Options options_of(const Checkpoint& checkpoint) {
+  Options options;
+  apply_config(options, checkpoint.state().at("options"), Scope::run);
   return options;
 }
 
@@ -59,28 +51,27 @@ std::string spelled(std::string key) {
 
 }  // namespace
 
-std::optional<ResumePoint> ResumePoint::find(const Options& options) {
+std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
+  const Options& options = command_line;
   std::error_code error;
   ResumePoint point;
-  point.own_length = !is_auto(options.seq_len);
   if (options.resume == "none") return {};
   if (options.resume == "auto") {
     if (options.out.empty()) {
       const fs::path latest = fs::canonical("runs/latest", error);
       if (error) return {};
       point.run_folder = fs::proximate(latest, error).string();
-      point.checkpoints = checkpoints_of(point.run_folder);
-      if (point.checkpoints.empty()) return {};
-      return point;
+    } else {
+      if (is_empty_or_missing(options.out)) return {};
+      REQUIRE(fs::exists(options.out + "/train.jsonl", error),
+              "--resume auto: --out %s holds files, but no run (train.jsonl)\n  name the folder of a run, or a new one",
+              options.out.c_str());
+      point.run_folder = options.out;
     }
-    if (is_empty_or_missing(options.out)) return {};
-    REQUIRE(fs::exists(options.out + "/train.jsonl", error),
-            "--resume auto: --out %s holds files, but no run (train.jsonl)\n  name the folder of a run, or a new one",
-            options.out.c_str());
-    point.run_folder = options.out;
-    point.checkpoints = checkpoints_of(options.out);
-    REQUIRE(!point.checkpoints.empty() || options.sample_only || options.eval_only ||
-                !fs::exists(options.out + "/export", error),
+    point.checkpoints = checkpoints_of(point.run_folder);
+    if (!point.checkpoints.empty() || !fs::exists(point.run_folder + "/export", error)) return point;
+    if (options.out.empty()) return {};  // the latest run has ended
+    REQUIRE(options.sample_only || options.eval_only,
             "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
             "  train its weights in a new folder: --model %s --out DIR, without --resume",
             options.out.c_str(), options.out.c_str());
@@ -97,51 +88,125 @@ std::optional<ResumePoint> ResumePoint::find(const Options& options) {
   return point;
 }
 
-Json ResumePoint::saved_options(int ranks) const {
-  for (const std::string& path : checkpoints) {
-    try {
-      const Json state = Json::read(path + "/state.json");
-      const bool as_many = state.get_int("ranks") == ranks;
-      const Json options = options_of(state);
-      Json saved = Json::object();
-      for (const auto& [key, value] : options.items())
-        if (as_many || !is_one_of(key, kArrangesRanks)) saved.set(key, value);
-      return saved;
-    } catch (const Error&) {  // open() reports why it is refused
-    }
+Options ResumePoint::newest_options(const std::vector<std::string>& arguments) const {
+  std::optional<Checkpoint> newest;
+  if (!checkpoints.empty()) newest.emplace(checkpoints[0]);
+  const Json saved = saved_options(this, newest ? &*newest : nullptr, 1);
+  return parse_options(arguments, &saved);
+}
+
+Json saved_options(const ResumePoint* resume, const Checkpoint* start, int ranks) {
+  if (start) return options_of_run(start->state().at("options"), start->state().get_int("ranks") == ranks);
+  if (!resume) return Json::object();
+  const std::string config = resume->run_folder + "/config.json", facts = resume->run_folder + "/run.json",
+                    log = resume->run_folder + "/train.jsonl";
+  std::error_code error;
+  if (!fs::exists(config, error)) {
+    REQUIRE(fs::file_size(log, error) == 0 && !error,
+            "--resume auto: %s has the log of a run and not its options, config.json\n  put that file back, or name a "
+            "new folder",
+            resume->run_folder.c_str());
+    return Json::object();
   }
-  return Json::object();
+  const bool same_ranks = !fs::exists(facts, error) || Json::read(facts).get_int("ranks") == ranks;
+  return options_of_run(Json::read(config), same_ranks);
+}
+
+// Returns the folder that has the tokenizer's files and generation_config.json of the checkpoint's run: the checkpoint.
+// That of an older program has none; its run had found them beside the weights that it began with.
+static std::string small_files_of(const Checkpoint& checkpoint, const Options& options) {
+  if (!checkpoint.state().at("tokenizer").is_null()) return checkpoint.path();
+  std::error_code error;
+  return options.model + (fs::exists(options.model + "/train.jsonl", error) ? "/export" : "");
+}
+
+ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {
+  const Json& state = checkpoint.state();
+  const Options before = options_of(checkpoint);
+  if (options.model != before.model || options.layers != before.layers || options.vocab_size != before.vocab_size) {
+    ModelSource named = open_model(options);
+    require_same_model(checkpoint, named.config);
+    return named;
+  }
+  ModelSource source;
+  source.config = ModelConfig::from_json(state.at("model"), state.get_string("model_name"));
+  const std::string generation = small_files_of(checkpoint, options) + "/generation_config.json";
+  std::error_code error;
+  if (fs::exists(generation, error)) source.config.generation = Json::read(generation);
+  source.config.end_tokens();  // throws on token ids that make no sense
+  source.loaded = state.get_bool("weights_loaded");
+  source.description = format("%s, as its checkpoint has it", source.config.name.c_str());
+  return source;
+}
+
+TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const ModelConfig& config) {
+  const Json& tokenizer = checkpoint.state().at("tokenizer");
+  const std::string data = options.train_data.empty() ? options.val_data : options.train_data;
+  if (tokenizer.is_null()) return TextCodec::open(options.tokenizer, small_files_of(checkpoint, options), data, config);
+  if (options.tokenizer != options_of(checkpoint).tokenizer)
+    return TextCodec::open(options.tokenizer, "", data, config);
+  TextCodec codec = TextCodec::open("", small_files_of(checkpoint, options), "", config);
+  REQUIRE(codec.checksum() == tokenizer.get_string("xxh64"),
+          "checkpoint %s lacks the tokenizer.json that its state.json names, of checksum %s", checkpoint.path().c_str(),
+          tokenizer.get_string("xxh64").c_str());
+  if (const Json& token = tokenizer.at("document_token"); !token.is_null())
+    codec.keep_document_token(token.as_int() < 0 ? std::nullopt : std::optional(int32_t(token.as_int())));
+  return codec;
+}
+
+Json tokenizer_state(const TextCodec& codec, bool cut, const Checkpoint* start) {
+  const bool own = start && fs::path(codec.file()).parent_path() == fs::path(start->path());
+  return Json::object()
+      .set("file", own ? start->state().at("tokenizer").get_string("file") : codec.file())
+      .set("xxh64", codec.checksum())
+      .set("document_token", cut ? Json(codec.document_token().value_or(-1)) : Json());
+}
+
+std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& codec, const TokenizerFiles& files) {
+  const Json& before = checkpoint.state().at("tokenizer");
+  if (before.is_null()) return "";
+  if (codec.checksum() != before.get_string("xxh64"))
+    return format("the tokenizer is not what it was: it is %s, and was %s", codec.file().c_str(),
+                  before.get_string("file").empty() ? "none" : before.get_string("file").c_str());
+  std::string changed;
+  for (const std::string& path : files.changed_beside(before.get_string("file")))
+    changed += (changed.empty() ? "" : ", ") + path;
+  return changed.empty() ? "" : changed + " changed since the run began, which keeps the files that its checkpoint has";
+}
+
+void require_same_on_all_ranks(const std::string& read, Communicator& communicator, Stream& stream) {
+  Checksum checksum;
+  checksum.add(read.data(), read.size());
+  const auto own = int64_t(checksum.value());
+  const bool same = own == broadcast_number(communicator, stream, own);
+  REQUIRE(sum_number(communicator, stream, !same) == 0,
+          "--resume: the ranks do not see the same files\n  the folder must be one that all machines share");
 }
 
 void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream) {
-  Checksum found;
-  for (const std::string& path : resume ? resume->checkpoints : std::vector<std::string>())
-    found.add(path.data(), path.size() + 1);
-  if (resume) found.add(resume->run_folder.data(), resume->run_folder.size());
-  const auto own = int64_t(found.value());
-  const bool same = own == broadcast_number(communicator, stream, own);
-  REQUIRE(sum_number(communicator, stream, !same) == 0,
-          "--resume: the ranks do not see the same checkpoints; this one sees %zu\n"
-          "  the folder must be one that all machines share",
-          resume ? resume->checkpoints.size() : 0);
+  std::string found;
+  for (const std::string& path : resume ? resume->checkpoints : std::vector<std::string>()) found += path + "\n";
+  require_same_on_all_ranks(found + (resume ? resume->run_folder : ""), communicator, stream);
 }
 
-std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream,
+std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream, bool dry_run,
                                             std::vector<std::string>& refused) const {
   for (const std::string& path : checkpoints) {
     std::optional<Checkpoint> checkpoint;
     std::string why;
     try {
       checkpoint.emplace(path);
+    } catch (const LaterVersion&) {
+      throw;
     } catch (const Error& error) {
       why = error.what();
     }
-    if (sum_number(communicator, stream, !checkpoint) == 0)
+    if (sum_number(communicator, stream, !checkpoint) == 0 && !dry_run)
       why = work_beside_signs_of_life(communicator, stream, [&] {  // each rank verifies its part of the files
         for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size())
           checkpoint->verify(file);
       });
-    if (checkpoint && sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
+    if (sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
     REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
             why.empty() ? "" : ":\n  ", why.c_str());
     if (!why.empty())
@@ -153,59 +218,50 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
   return {};
 }
 
-std::string nothing_to_resume(const Options& options, const std::optional<Checkpoint>& start) {
+std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
+                              const std::optional<Checkpoint>& start) {
   if (options.resume != "auto" || start || options.dry_run) return "";
-  return format("--resume auto: no checkpoint in %s: %s", options.out.empty() ? "runs/latest" : options.out.c_str(),
-                options.sample_only || options.eval_only ? "uses the weights of --model" : "starts from the beginning");
+  return format("--resume auto: no checkpoint in %s: %s%s", options.out.empty() ? "runs/latest" : options.out.c_str(),
+                options.sample_only || options.eval_only ? "uses the weights of --model" : "starts from the beginning",
+                resume ? ", with the options of its config.json" : "");
 }
 
-std::string resume_command(const Ranks& ranks, const std::string& run_folder) {
+// Quotes a word for a shell, if it needs that.
+static std::string quoted(std::string word) {
+  if (!word.empty() &&
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") == word.npos)
+    return word;
+  for (size_t at = 0; (at = word.find('\'', at)) != word.npos; at += 4) word.replace(at, 1, "'\\''");
+  return "'" + word + "'";
+}
+
+std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options) {
   const std::string how = ranks.size == 1                  ? "./train_llama"
                           : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
                                                            : "the same start, with";
-  std::string folder = run_folder;  // quoted for a shell
-  if (folder.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") !=
-      folder.npos) {
-    for (size_t at = 0; (at = folder.find('\'', at)) != folder.npos; at += 4) folder.replace(at, 1, "'\\''");
-    folder = "'" + folder + "'";
+  std::string command = format("%s --out %s --resume auto", how.c_str(), quoted(run_folder).c_str());
+  for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
+    const size_t space = option.find(' ');
+    if (scope_of(option.substr(0, space)) == Scope::machine)
+      command += " --" + option.substr(0, space) + " " + quoted(option.substr(space + 1));
   }
-  return format("%s --out %s --resume auto", how.c_str(), folder.c_str());
+  return command;
 }
 
 std::string make_room(const std::string& root, const std::vector<std::string>& refused) {
-  for (const std::string& path : refused)
-    REQUIRE(rename(path.c_str(), (path + ".refused").c_str()) == 0,
-            "cannot set the refused checkpoint aside as %s.refused: %s\n  remove or rename it", path.c_str(),
-            strerror(errno));
+  for (const std::string& path : refused) {
+    std::string aside = path + ".refused";
+    std::error_code error;
+    for (int i = 2; fs::exists(fs::symlink_status(aside, error)); ++i) aside = format("%s.refused-%d", path.c_str(), i);
+    REQUIRE(rename(path.c_str(), aside.c_str()) == 0,
+            "cannot set the refused checkpoint aside as %s: %s\n  remove or rename it", aside.c_str(), strerror(errno));
+  }
   try {
     remove_partial_checkpoints(root);
   } catch (const Error& error) {
     return error.what();
   }
   return "";
-}
-
-Json resume_state(int64_t step, int ranks, const Options& options, const RunSettings& settings,
-                  const ModelConfig& model, int64_t data_tokens) {
-  const Json all = options_json(options);
-  Json saved = Json::object();
-  for (const auto& [key, value] : all.items())
-    if (!is_one_of(key, kNotSaved)) saved.set(key, value);
-  saved.set("seq_len", settings.T).set("global_batch", settings.G);
-  saved.set("steps", settings.steps).set("train_tokens", "auto").set("epochs", "auto");
-  saved.set("lr", settings.lr).set("warmup_steps", settings.warmup_steps);  // an automatic --min-lr follows from --lr
-  saved.set("val_every", settings.val_every).set("head_chunk", settings.head_chunk);
-  return Json::object()
-      .set("step", step)
-      .set("ranks", ranks)
-      .set("sequences", step * settings.G)
-      .set("data_tokens", data_tokens)
-      .set("model", model.to_json())
-      .set("options", saved);
-}
-
-WindowRule window_rule_of(const Checkpoint& checkpoint) {
-  return window_rule_named(checkpoint.state().get_string("windows", name_of(WindowRule::per_file)));
 }
 
 void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model) {
@@ -228,12 +284,12 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
           "(scripts/consolidate, then --model)",
           path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   std::vector<std::string> changed;
-  const Json current = options_json(options), before = options_of(state);
+  const Json current = options_json(options), before = options_json(options_of(checkpoint), Scope::run);
   for (const auto& [key, was] : before.items()) {
-    const Json* is = current.find(key);
-    if (!is || *is == was) continue;
-    const std::string text = format("--%s %s (was %s)", spelled(key).c_str(), is->dump().c_str(), was.dump().c_str());
-    REQUIRE(std::find(std::begin(kDecidesOrder), std::end(kDecidesOrder), key) == std::end(kDecidesOrder),
+    const Json& is = current.at(key);
+    if (is == was) continue;
+    const std::string text = format("--%s %s (was %s)", spelled(key).c_str(), is.dump().c_str(), was.dump().c_str());
+    REQUIRE(scope_of(key) != Scope::order,
             "--resume %s: %s\n  the order of the data would be another one: remove the option, or begin a new run with "
             "its weights (scripts/consolidate, then --model)",
             path.c_str(), text.c_str());
@@ -244,8 +300,8 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
 
 void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Communicator& communicator, Stream& stream,
                        std::vector<std::string>& changes) {
-  const Json* was = checkpoint.state().find("data_identity");
-  if (!was) {
+  const Json& was = checkpoint.state().at("data_identity");
+  if (was.is_null()) {
     changes.push_back(
         "this checkpoint is of an older program and stores only the number of its data's tokens: no more was compared");
     return;
@@ -257,5 +313,11 @@ void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Com
   REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",
           checkpoint.path().c_str(), why.empty() ? "the first rank says why" : why.c_str());
   const Json is = Json::parse(broadcast_text(communicator, stream, text), "the data");
-  std::ranges::move(changed_data(checkpoint.path(), *was, is), std::back_inserter(changes));
+  if (const Json& now = is.at("train").at("documents");
+      !now.is_null() && was.at("train").at("documents").is_null() && options_of(checkpoint).packed_documents)
+    changes.push_back(
+        format("this checkpoint is of an older program and does not say how documents are told apart: each %s token "
+               "%lld now",
+               now.get_bool("begins") ? "begins with" : "ends with", (long long)now.get_int("token")));
+  std::ranges::move(changed_data(checkpoint.path(), was, is), std::back_inserter(changes));
 }

@@ -31,22 +31,33 @@ std::string files_in_both(const TokenDataset& train, const TokenDataset& held_ou
                 (long long)both, held_out.shards(), first.c_str(), both > 1 ? " first" : "", both > 1 ? "are" : "is");
 }
 
+// Returns the rule of the documents of the checkpoint's run; nothing if it is not known. `part` is "train" or
+// "held_out".
+std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const char* part) {
+  const Json& identity = checkpoint.state().at("data_identity");
+  if (identity.is_null() || identity.at(part).is_null()) return {};
+  return rule_of(identity.at(part).at("documents"));
+}
+
 }  // namespace
 
-RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec,
+RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console) {
   RunData data;
   const int V = model.config.V;
-  const bool named = !options.train_data.empty(), cuts = codec.cuts_text(), by_bytes = V <= 256 || !model.weights;
+  const bool named = !options.train_data.empty(), cuts = codec.cuts_text(), by_bytes = V <= 256 || !model.loaded;
   const bool trains = !options.sample_only && !options.eval_only;
   // shards_of() returns the pattern of the shards: as it is named, or of the shards that a text was cut into.
   bool train_was_cut = false, held_out_was_cut = false;
   const auto shards_of = [&](const std::string& pattern, bool& was_cut) {
     was_cut = is_text(pattern, cuts) && cuts;
     if (!was_cut) return pattern;
-    const TextShards shards = cut_text(pattern, codec, communicator, device, console);
+    const TextShards shards = cut_text(pattern, codec, cache_folder(options), communicator, device, console);
     data.about_text.push_back(shards.about);
     return shards.pattern;
+  };
+  const auto compare = [&](std::optional<TokenDataset>& tokens) {
+    if (tokens) std::ranges::move(compare_with_manifests(*tokens), std::back_inserter(data.remarks));
   };
   std::string train = options.train_data, held_out = options.val_data;
   if (named || trains || (held_out.empty() && by_bytes)) {
@@ -55,6 +66,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
     TrainingData both = open_training_data(train, held_out, V);
     data.train = std::move(both.train);
     data.held_out = std::move(both.held_out);
+    compare(data.train), compare(data.held_out);  // before they are split
     if (train_was_cut && held_out.empty()) {
       // The last tenth is held out, as it is if tokens are bytes.
       const int64_t size = data.train->size();
@@ -67,6 +79,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   } else if (!held_out.empty()) {
     held_out = shards_of(held_out, held_out_was_cut);
     data.held_out = TokenDataset::open(held_out, V);
+    compare(data.held_out);
   }
   for (const auto* tokens : {&data.train, &data.held_out})
     REQUIRE(by_bytes || !*tokens || !(*tokens)->is_text(),
@@ -74,8 +87,8 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
             "  name its tokenizer: --tokenizer DIR; or token files that were made with it: --%s 'DIR/*.bin'%s%s",
             options.model.c_str(), V, tokens == &data.train ? "train-data" : "val-data",
             codec.why_not().empty() ? "" : "\n  the one that was found: ", codec.why_not().c_str());
-  for (const auto* tokens : {&data.train, &data.held_out})
-    if (*tokens) std::ranges::move(compare_with_manifests(**tokens), std::back_inserter(data.remarks));
+  for (const std::string& pattern : {options.train_data, options.val_data})
+    if (const std::string differ = different_rules(pattern); !differ.empty()) data.remarks.push_back(differ);
   if (trains && !options.val_data.empty())
     if (const std::string both = files_in_both(*data.train, *data.held_out); !both.empty())
       data.remarks.push_back(both);
@@ -85,14 +98,16 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   constexpr const char* way_out =
       ": it would change nothing\n  name the token that begins each document with --document-token, or remove "
       "--packed-documents";
-  const auto rule = [&](const std::string& pattern, bool was_cut) {
+  const auto rule = [&](const std::string& pattern, bool was_cut, const char* part) {
     if (options.document_token < 0 && was_cut && codec.document_token())
       return DocumentRule{*codec.document_token(), true};
-    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config);
+    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config,
+                         start ? documents_of(*start, part) : std::nullopt);
   };
-  if (data.train) data.documents = rule(options.train_data, train_was_cut);
+  if (data.train) data.documents = rule(options.train_data, train_was_cut, "train");
   if (data.held_out)
-    data.held_out_documents = options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut);
+    data.held_out_documents =
+        options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut, "held_out");
   if (data.held_out)
     if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
       REQUIRE(trains, "--packed-documents: %s%s", missing.c_str(), way_out);

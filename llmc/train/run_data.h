@@ -7,6 +7,7 @@
 
 #include "llmc/base/options.h"
 #include "llmc/comm/communicator.h"
+#include "llmc/train/checkpoint.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/report.h"
@@ -22,6 +23,7 @@ struct RunData {
 
 // Text is cut into tokens if there is a tokenizer, else its bytes are the tokens. A run that only measures opens only
 // the data that it is given; but if it is given none and tokens are bytes, it opens the bundled text. Throws if the
-// tokens of the data are not the model's.
-RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec,
+// tokens of the data are not the model's. If the run goes on from `start`, and nothing else says how documents are told
+// apart, it is as it was then.
+RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console);

@@ -112,6 +112,12 @@ Windows::Place Windows::place_in_file(int64_t index, uint64_t shift) const {
   return {data_.shard_begin(file) + (index - first[size_t(file)]) * T_ + scale(shift, room), T_};
 }
 
+void Windows::verify(Place place) const {
+  const int64_t left = data_.size() - place.start, first = std::min<int64_t>(place.tokens + 1, left);
+  data_.verify(place.start, first);
+  if (place.tokens > left) data_.verify(0, std::min<int64_t>(place.tokens - left + 1, data_.size()));
+}
+
 void Windows::read(Place place, int32_t* inputs, int32_t* labels) const {
   std::fill_n(inputs, T_, 0);
   std::fill_n(labels, T_, kIgnoredLabel);
@@ -165,7 +171,9 @@ void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_step, 
   const int T = windows_.T();
   for (int b = 0; b < layout.B; b++) {
     const size_t row = size_t(b) * size_t(T);
-    windows_.read(place(layout.sample(step, micro_step, rank, b)), inputs + row, labels + row);
+    const Windows::Place sample = place(layout.sample(step, micro_step, rank, b));
+    windows_.verify(sample);
+    windows_.read(sample, inputs + row, labels + row);
   }
 }
 
@@ -196,6 +204,7 @@ int ValidationWindows::fill(int R, int B, int64_t micro_step, int rank, int32_t*
   for (int b = 0; b < B; b++) {
     const int64_t i = sample_in_step(micro_step, R, rank, B, b);
     if (i < count_) {
+      windows_.verify(place(i));
       windows_.read(place(i), inputs + size_t(b) * T, labels + size_t(b) * T);
       rows++;
     } else {

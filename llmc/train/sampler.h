@@ -65,6 +65,8 @@ class Windows {
   // the room that a file's windows have. Throws on an index outside [0, count).
   Place place(int64_t index, uint64_t shift) const;
 
+  // Verifies the files at a place (TokenDataset::verify).
+  void verify(Place place) const;
   // Reads the tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t], or -100 if its
   // mask says that it is not learnt. If the place has fewer than T tokens, the rest is filled with inputs 0 and labels
   // -100.
@@ -103,7 +105,8 @@ class Sampler {
   // Returns the place of sample g; samples are counted from 0.
   Windows::Place place(int64_t g) const;
 
-  // Fills inputs (B, T) and labels (B, T) of a micro-step. Throws outside the layout.
+  // Fills inputs (B, T) and labels (B, T) of a micro-step, from files that it verifies. Throws outside the layout, or
+  // if a file was altered.
   void fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
             int32_t* labels) const;
 
@@ -121,6 +124,7 @@ class ValidationWindows {
 
   int64_t count() const { return count_; }          // the smaller of the requested count and what the dataset has
   bool all() const { return count_ == labelled_; }  // all that the dataset has
+  const Windows& windows() const { return windows_; }
   Windows::Place place(int64_t i) const;
 
   // Returns the number of micro-steps in which R ranks of B rows see all windows once. Some rows of the last one may

@@ -1,38 +1,42 @@
 #include "llmc/train/setup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/kernels/classifier.h"
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
 #include "llmc/train/description.h"
 #include "llmc/train/tuner.h"
 
-Setup::Setup(const Options& command_line, const Options& requested, const Ranks& ranks, const ResumePoint* resume)
+// The checkpoint is opened before anything that the options decide, so that they are those of the one that is intact.
+Setup::Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
+             const ResumePoint* resume)
     : command_line(command_line),
-      requested(requested),
-      options(requested),
       ranks(ranks),
       resume(resume),
-      console(ranks.rank == 0, requested.quiet),
+      console(ranks.rank == 0, command_line.quiet),
+      device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
+      communicator(make_communicator(device, ranks, command_line.rendezvous, command_line.comm_timeout)),
+      start(open_start()),
+      requested(complete_options(arguments)),
+      options(requested),
       mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
                         int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
-      device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
-      communicator(make_communicator(device, ranks, options.rendezvous, options.comm_timeout)),
-      model(open_model(options)),
-      codec(TextCodec::open(options.tokenizer, model.directory,
-                            options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
-  {
-    Stream stream(device, "resume");
-    require_same_on_all_ranks(resume, *communicator, stream);
-  }
+      model(start ? model_of(*start, options) : open_model(options)),
+      codec(start ? codec_of(*start, options, model.config)
+                  : TextCodec::open(options.tokenizer, model.directory,
+                                    options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
+  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config);
   if (!options.sample_only) open_data();
+  if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
   prompt = codec.prompt(options.prompt);
-  if (resume && !options.dry_run) open_start();
-  const WindowRule rule = trains() && start ? window_rule_of(*start) : WindowRule::concatenation;
+  const WindowRule rule =
+      trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
   prepare_evaluation(rule);
   if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
@@ -41,8 +45,23 @@ Setup::Setup(const Options& command_line, const Options& requested, const Ranks&
           options.trace.c_str());
 }
 
+std::optional<Checkpoint> Setup::open_start() {
+  Stream stream(device, "resume");
+  require_same_on_all_ranks(resume, *communicator, stream);
+  if (!resume) return {};
+  return resume->open(*communicator, stream, command_line.dry_run, refused);
+}
+
+Options Setup::complete_options(const std::vector<std::string>& arguments) {
+  if (!resume) return command_line;
+  const Json saved = saved_options(resume, start ? &*start : nullptr, ranks.size);
+  Stream stream(device, "resume");
+  require_same_on_all_ranks(saved.dump() + (start ? start->state().dump() : ""), *communicator, stream);
+  return parse_options(arguments, &saved);
+}
+
 void Setup::open_data() {
-  data = open_run_data(options, model, codec, *communicator, device, console);
+  data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
   if (options.check_data) check_data(data, *communicator, device, console);
 }
 
@@ -53,20 +72,29 @@ void Setup::choose_settings() {
   if (!limits.warning.empty()) console.warning(limits.warning);
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
-  settings =
-      resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.weights.has_value());
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
 }
 
-void Setup::open_start() {
-  Stream stream(device, "resume");
-  start = resume->open(*communicator, stream, refused);
-  if (start) require_same_model(*start, model.config);
+// Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer
+// run has another schedule.
+static std::string changed_rate(const Checkpoint& start, const RunSettings& settings) {
+  const Json& last = start.state().at("last_step");
+  if (last.is_null()) return "";
+  const double was = last.get_double("lr"), is = settings.learning_rate_at(last.get_int("step") - 1);
+  if (start.step() >= settings.steps || std::abs(is - was) <= 1e-6 * was) return "";
+  return format(
+      "the learning rate does not go on as it was: step %lld had %.3g, and by the schedule of %s it has %.3g; "
+      "step %lld has %.3g",
+      (long long)last.get_int("step"), was, counted(settings.steps, "step").c_str(), is, (long long)start.step() + 1,
+      settings.learning_rate_at(start.step()));
 }
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
 void Setup::open_sampler(WindowRule rule) {
   sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
-  identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr);
+  require_something_learnt();
+  identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
+                   data.held_out_documents);
   if (!start) return;
   REQUIRE(start->step() <= settings.steps,
           "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
@@ -74,12 +102,34 @@ void Setup::open_sampler(WindowRule rule) {
   changes = require_same_run(*start, requested, data.train->size());
   Stream stream(device, "resume");
   require_same_data(*start, *identity, *communicator, stream, changes);
+  if (ranks.rank == 0)
+    if (const std::string change = changed_tokenizer(*start, codec, *tokenizer_files); !change.empty())
+      changes.push_back(change);
+  if (const std::string change = changed_rate(*start, settings); !change.empty()) console.warning(change);
+}
+
+// Throws if no sequence of the run has a label. A training usually finds one in its first sequence.
+void Setup::require_something_learnt() const {
+  // Among the samples of two epochs are all of one. The run may have fewer.
+  const int64_t two_epochs = 2 * sampler->samples_per_epoch(), T = settings.T;
+  const int64_t samples = settings.steps > two_epochs / settings.G ? two_epochs : settings.steps * settings.G;
+  std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions;
+  for (int64_t g = 0; g < samples; ++g) {
+    sampler->windows().read(sampler->place(g), inputs.data(), labels.data());
+    cut_rows(data.documents, inputs, labels, positions, int(T));
+    if (std::ranges::any_of(labels, [](int32_t label) { return label != kIgnoredLabel; })) return;
+  }
+  REQUIRE(samples == 0,
+          "the %lld sequences of %lld training tokens have no token to learn: %s\n  name other data with --train-data; "
+          "dev/data/inspect says what is learnt of a shard",
+          (long long)samples, (long long)T,
+          data.train->has_masks() ? "their masks are 0" : "all of them tell documents apart");
 }
 
 // Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
 // nothing to measure for --eval-only.
 void Setup::prepare_evaluation(WindowRule rule) {
-  const bool asked_length = resume ? resume->own_length : !is_auto(options.seq_len);
+  const bool asked_length = !is_auto((start ? command_line : options).seq_len);
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
   evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);
@@ -97,9 +147,8 @@ void Setup::measure_held_out(WindowRule rule) {
           (long long)held_out.size(), settings.T, (long long)std::max<int64_t>(1, held_out.size() - 1));
   evaluation->measure_loss(ValidationWindows(held_out, settings.T, windows_to_measure(options, settings.T), rule),
                            data.held_out_documents, codec);
-  // The unigram loss covers all tokens. Beside a loss of only those tokens that masks choose, it would mislead. Only
-  // the first rank prints it.
-  if (ranks.rank == 0 && data.train && !held_out.has_masks()) unigram = unigram_cross_entropy(*data.train, held_out);
+  if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
+    unigram = evaluation->unigram(*data.train, data.documents);
 }
 
 std::string Setup::data_description() const {

@@ -17,6 +17,7 @@
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/data_identity.h"
 #include "llmc/train/evaluation.h"
+#include "llmc/train/export_folder.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/report.h"
@@ -30,33 +31,36 @@
 // The members stand in the order in which they are decided.
 struct Setup {
   const Options command_line;  // those of the command line and its --config
-  const Options requested;     // the same, completed by the checkpoint's options
-  Options options;             // the same, with the choices of --plan
   const Ranks& ranks;
   const ResumePoint* const resume;  // null: the run starts anew
   Console console;
-  Mesh mesh;
   Device device;
   std::unique_ptr<Communicator> communicator;
+  std::vector<std::string> refused;  // checkpoints newer than `start`, which cannot be read
+  std::optional<Checkpoint> start;  // the checkpoint that the run goes on from; of a --dry-run, its shares are not read
+  const Options requested;          // those of the command line, completed by those of `start`
+  Options options;                  // the same, with the choices of --plan
+  Mesh mesh;
   ModelSource model;
   TextCodec codec;
-  RunData data;  // empty with --sample-only
+  std::optional<TokenizerFiles> tokenizer_files;  // of a training, on the first rank, as is `tokenizer`
+  Json tokenizer;                                 // what checkpoints store of it
+  RunData data;                                   // empty with --sample-only
   std::optional<Planner> planner;
   RunSettings settings;
-  std::vector<int32_t> prompt;       // of samples
-  std::optional<Checkpoint> start;   // the checkpoint that the run goes on from
-  std::vector<std::string> refused;  // checkpoints newer than `start`, which cannot be read
-  std::optional<Sampler> sampler;    // of a training, as is `identity`
+  std::vector<int32_t> prompt;     // of samples
+  std::optional<Sampler> sampler;  // of a training, as is `identity`
   std::optional<DataIdentity> identity;
   std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
   std::optional<Evaluation> evaluation;
-  std::optional<Unigram> unigram;  // loss of a model that knows only how often each token occurs
+  std::optional<Unigram> unigram;  // of the held-out windows
   Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
 
-  // Opens and decides all of it. All ranks call. Throws, with what to do about it, on options that contradict each
-  // other, the model or the data, and on a checkpoint that the run cannot go on from. `ranks` and `resume` must outlive
-  // this object.
-  Setup(const Options& command_line, const Options& requested, const Ranks& ranks, const ResumePoint* resume);
+  // Opens and decides all of it; `command_line` are the options of these `arguments`. All ranks call. Throws, with what
+  // to do about it, on options that contradict each other, the model or the data, and on a checkpoint that the run
+  // cannot go on from. `ranks` and `resume` must outlive this object.
+  Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
+        const ResumePoint* resume);
   Setup(const Setup&) = delete;
 
   bool trains() const { return !options.sample_only && !options.eval_only; }
@@ -65,10 +69,12 @@ struct Setup {
   std::string data_description() const;                             // of a training's data, in one line
 
  private:
+  std::optional<Checkpoint> open_start();
+  Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
   void choose_settings();
-  void open_start();
   void open_sampler(WindowRule rule);
+  void require_something_learnt() const;
   void prepare_evaluation(WindowRule rule);
   void measure_held_out(WindowRule rule);
 };

@@ -8,6 +8,8 @@
 
 #include "llmc/base/checksum.h"
 #include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
+#include "llmc/base/sha256.h"
 #include "llmc/base/text.h"
 
 namespace fs = std::filesystem;
@@ -67,6 +69,25 @@ void require_as_listed(const TokenDataset& data, int shard, const Json& entry, c
           path.c_str(), folder.c_str(), mask->get_string("name").c_str());
 }
 
+// What to do about a file of the folder that was altered.
+std::string remedy(const std::string& folder) {
+  if (fs::exists(fs::path(folder) / "made_of.json"))
+    return "remove the folder " + folder + ": the next run cuts the text again";
+  return "fetch it again, or write it again with dev/data/prepare";
+}
+
+// Returns the checksums of blocks that an entry lists of a shard, or of its mask; null if it lists none.
+std::shared_ptr<BlockChecksums> checksums_of(const ShardFolder& folder, const Json* entry) {
+  const Json* blocks = entry && !entry->is_null() ? entry->find("xxh64") : nullptr;
+  if (!blocks || blocks->is_null()) return nullptr;
+  std::vector<std::string> sums;
+  for (const Json& sum : blocks->elements()) sums.push_back(sum.as_string());
+  const int64_t bytes = folder.manifest.get_int("xxh64_block_bytes");
+  REQUIRE(bytes >= 1, "%s/manifest.json: blocks of %lld bytes\n  expected at least 1", folder.path.c_str(),
+          (long long)bytes);
+  return std::make_shared<BlockChecksums>(size_t(bytes), std::move(sums), remedy(folder.path));
+}
+
 // "a.bin, b.bin, c.bin, …"
 std::string some_of(const std::vector<std::string>& names) {
   std::string text;
@@ -78,7 +99,7 @@ std::string some_of(const std::vector<std::string>& names) {
 
 std::vector<ShardFolder> shard_folders(const std::string& pattern) { return folders_of(glob(pattern)); }
 
-std::vector<std::string> compare_with_manifests(const TokenDataset& data) {
+std::vector<std::string> compare_with_manifests(TokenDataset& data) {
   std::vector<std::string> remarks;
   for_folders_of(data, [&](const ShardFolder& folder, const std::unordered_map<std::string, int>& numbers) {
     struct Split {
@@ -93,9 +114,10 @@ std::vector<std::string> compare_with_manifests(const TokenDataset& data) {
       ++split.listed;
       if (const auto found = numbers.find(name); found != numbers.end()) {
         require_as_listed(data, found->second, entry, folder.path);
+        data.expect(found->second, checksums_of(folder, &entry), checksums_of(folder, entry.find("mask")));
         split.used = true;
       } else {
-        (fs::exists(fs::path(folder.path) / name) ? split.left_out : split.lost).push_back(name);
+        (fs::exists(listed_file(folder.path, name, entry.where())) ? split.left_out : split.lost).push_back(name);
       }
     }
     for (const auto& [name, split] : splits) {
@@ -113,6 +135,44 @@ std::vector<std::string> compare_with_manifests(const TokenDataset& data) {
   return remarks;
 }
 
+std::vector<int32_t> delimiters_of(const TokenDataset& data) {
+  std::vector<int32_t> tokens;
+  for_folders_of(data, [&](const ShardFolder& folder, const auto&) {
+    const Json* delimiter = folder.manifest.is_null() ? nullptr : folder.manifest.find("delimiter");
+    if (!delimiter || delimiter->is_null()) return;
+    for (const char* key : {"id", "end_id"})
+      if (const Json* id = delimiter->find(key)) tokens.push_back(int32_t(id->as_int()));
+  });
+  return tokens;
+}
+
+std::vector<ListedFile> files_without_blocks(const TokenDataset& data) {
+  std::vector<ListedFile> files;
+  for_folders_of(data, [&](const ShardFolder& folder, const std::unordered_map<std::string, int>& numbers) {
+    for (const Json& entry : entries_of(folder)) {
+      if (!numbers.contains(entry.get_string("name"))) continue;
+      for (const Json* file : {&entry, entry.find("mask")})
+        if (file && !file->is_null() && !file->contains("xxh64") && file->contains("sha256"))
+          files.push_back(
+              {fs::path(folder.path) / file->get_string("name"), file->get_string("sha256"), remedy(folder.path)});
+    }
+  });
+  return files;
+}
+
+void ListedFile::verify() const {
+  const InputFile file(path);
+  std::vector<char> piece(size_t(1) << 20);
+  Sha256 sum;
+  for (size_t at = 0; at < file.size(); at += piece.size()) {
+    const size_t bytes = std::min(piece.size(), file.size() - at);
+    file.read(at, bytes, piece.data());
+    sum.add(piece.data(), bytes);
+  }
+  REQUIRE(sum.text() == sha256, "%s was altered or damaged: its sha256 is not the one that manifest.json lists\n  %s",
+          path.c_str(), remedy.c_str());
+}
+
 std::string listed_checksum(const TokenDataset& data) {
   std::vector<std::string> listed(size_t(data.shards()));
   for_folders_of(data, [&](const ShardFolder& folder, const std::unordered_map<std::string, int>& numbers) {
@@ -120,7 +180,7 @@ std::string listed_checksum(const TokenDataset& data) {
       const auto found = numbers.find(entry.get_string("name"));
       if (found == numbers.end()) continue;
       std::string& text = listed[size_t(found->second)];
-      text = entry.get_string("sha256");
+      text = entry.get_string("sha256", "");
       if (const Json* mask = entry.find("mask"); mask && !mask->is_null()) text += mask->get_string("sha256");
     }
   });

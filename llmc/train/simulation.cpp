@@ -51,17 +51,18 @@ MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& setting
 
 namespace {
 
-// Returns the purpose of the work of a stream other than compute.
+// Returns the purpose of the work of a stream, other than compute, that a step uses.
 std::string purpose_of(const std::string& stream) {
   constexpr const char* kPurposes[][2] = {{"gather", "weights"},
                                           {"reduce", "gradients"},
                                           {"tensor", "tensor parallelism"},
                                           {"context", "context parallelism"},
-                                          {"out", "copies to the host"},
-                                          {"in", "copies from the host"}};
+                                          {"offload", "copies to the host"},
+                                          {"prefetch", "copies from the host"}};
   for (const auto& [name, purpose] : kPurposes)
     if (stream == name) return purpose;
-  return stream;
+  fail("a model of a step: the stream '%s' has no purpose\n  name it in kPurposes of llmc/train/simulation.cpp",
+       stream.c_str());
 }
 
 // Lists the bytes that a rank sends in a step, by collective.

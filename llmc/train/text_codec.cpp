@@ -13,6 +13,27 @@
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Returns whether a text's tokens are other numbers than its bytes.
+bool cuts_text(const Tokenizer& tokenizer) {
+  std::string ascii;
+  for (int32_t b = 0; b < std::min(tokenizer.vocabulary_size(), 256); ++b) {
+    if (tokenizer.token_of(b) != byte_level(std::string(1, char(b)))) return true;
+    if (b < 128) ascii += char(b);
+  }
+  std::vector<int32_t> bytes(ascii.begin(), ascii.end());
+  return tokenizer.vocabulary_size() > 256 || tokenizer.encode(ascii, true) != bytes;
+}
+
+// Returns whether a token begins with a space, as byte-level tokenizers and those of SentencePiece spell it.
+bool begins_with_space(const Tokenizer& tokenizer, int32_t id) {
+  const std::string token = tokenizer.token_of(id).value_or("");
+  return token.starts_with(byte_level(" ")) || token.starts_with("\u2581");
+}
+
+}  // namespace
+
 TextCodec TextCodec::open(const std::string& asked, const std::string& model, const std::string& data,
                           const ModelConfig& config) {
   TextCodec codec;
@@ -40,24 +61,17 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
             "give a model with random weights as many "
             "tokens: --vocab-size N",
             place.c_str(), codec.tokenizer_->vocabulary_size(), config.name.c_str(), config.V);
+    codec.cuts_ = ::cuts_text(*codec.tokenizer_);
+    const std::vector<int32_t> letter = codec.tokenizer_->encode("a", false);
+    codec.puts_space_ = !letter.empty() && begins_with_space(*codec.tokenizer_, letter[0]);
     return codec;
   }
   codec.bytes_ = config.V <= 256 && codec.file_.empty();
   return codec;
 }
 
-bool TextCodec::cuts_text() const {
-  if (!tokenizer_) return false;
-  std::string ascii;
-  for (int32_t b = 0; b < std::min(tokenizer_->vocabulary_size(), 256); ++b) {
-    if (tokenizer_->token_of(b) != byte_level(std::string(1, char(b)))) return true;
-    if (b < 128) ascii += char(b);
-  }
-  std::vector<int32_t> bytes(ascii.begin(), ascii.end());
-  return tokenizer_->vocabulary_size() > 256 || tokenizer_->encode(ascii, true) != bytes;
-}
-
 std::optional<int32_t> TextCodec::document_token() const {
+  if (kept_token_) return *kept_token_;
   Json begin, end;
   bool named = false;
   for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {  // the second one takes precedence
@@ -87,8 +101,9 @@ std::string TextCodec::description() const {
   return bytes_ ? "none: a token is a byte" : "none: samples are shown as numbers of tokens (--tokenizer DIR)";
 }
 
-std::string TextCodec::identity() const {
-  if (reads_text() && !cuts_text()) return "bytes";
+std::string TextCodec::identity() const { return reads_bytes() ? "bytes" : checksum(); }
+
+std::string TextCodec::checksum() const {
   if (file_.empty()) return "";
   std::ifstream file(file_, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
@@ -165,9 +180,9 @@ std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
   return tokens.empty() ? std::vector<int32_t>{V_ > '\n' ? '\n' : 0} : tokens;
 }
 
-int64_t TextCodec::bytes_of(int32_t token) const {
-  if (tokenizer_) return tokenizer_->bytes_of(token);
-  return bytes_ ? 1 : 0;
+int64_t TextCodec::bytes_of(int32_t token, bool begins) const {
+  if (!tokenizer_) return bytes_ ? 1 : 0;
+  return tokenizer_->bytes_of(token) - (begins && puts_space_ && begins_with_space(*tokenizer_, token));
 }
 
 TextCodec::Writer::Writer(const TextCodec& codec) : codec_(codec) {

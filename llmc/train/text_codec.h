@@ -25,16 +25,20 @@ class TextCodec {
   const Tokenizer& tokenizer() const { return *tokenizer_; }  // only if has_tokenizer()
   // True if a text's tokens are other numbers than its bytes: there is a tokenizer, and it is not the one that the
   // export of a model of bytes has.
-  bool cuts_text() const;
+  bool cuts_text() const { return cuts_; }
+  bool reads_bytes() const { return reads_text() && !cuts_; }  // each byte of a text is a token
   // Returns the token that begins each document if text is cut into tokens, as in dev/data/prepare: the begin-of-text
   // that the files beside the tokenizer name, else their end-of-text. If they name neither, it is the first one that
   // the tokenizer has in a list of usual names.
   std::optional<int32_t> document_token() const;
+  // From now on this token begins each document: a run that goes on has the same one, whatever lies beside the file.
+  void keep_document_token(std::optional<int32_t> token) { kept_token_ = token; }
   // Returns the path of the tokenizer.json, whatever its name; empty without one.
   const std::string& file() const { return file_; }
+  std::string checksum() const;  // of that file's bytes, as `xxhsum -H64` prints it; empty without one
   std::string description() const;
-  // Returns the same text for two runs whose tokens have the same meaning: "bytes", or the checksum of tokenizer.json
-  // (as `xxhsum -H64` prints it); empty if the tokenizer is not known.
+  // Returns the same text for two runs whose tokens have the same meaning: "bytes", or the checksum of tokenizer.json;
+  // empty if the tokenizer is not known.
   std::string identity() const;
   // Returns why a tokenizer.json that was found is not supported; empty if that did not happen.
   const std::string& why_not() const { return why_not_; }
@@ -48,8 +52,10 @@ class TextCodec {
   // newline.
   std::vector<int32_t> prompt(const std::string& text) const;
 
-  // Returns the UTF-8 bytes that a token stands for: 0 for special tokens, and for all tokens if text is not read.
-  int64_t bytes_of(int32_t token) const;
+  // Returns the bytes of UTF-8 text that a token stands for: 0 for special tokens, and for all tokens if text is not
+  // read. If the token `begins` a text, the space that some tokenizers put before a text is not counted.
+  int64_t bytes_of(int32_t token, bool begins) const;
+  bool is_special(int32_t token) const { return tokenizer_ && tokenizer_->is_special(token); }
 
   // Converts tokens, which come one by one, to text that can be shown. It holds back bytes that are not a whole
   // character yet.
@@ -67,7 +73,9 @@ class TextCodec {
  private:
   std::optional<Tokenizer> tokenizer_;
   std::string file_, why_not_;  // the path; why a file that was found is not read
-  bool bytes_ = false;
+  std::optional<std::optional<int32_t>> kept_token_;
+  bool bytes_ = false, cuts_ = false;
+  bool puts_space_ = false;  // the tokenizer puts a space before a text, as SentencePiece does
   int V_ = 0;
   int32_t bos_ = -1;
 };

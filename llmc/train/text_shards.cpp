@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "llmc/base/block_checksums.h"
 #include "llmc/base/checksum.h"
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
@@ -96,6 +97,14 @@ namespace {
 
 constexpr char kMadeOf[] = "made_of.json";
 
+bool is_complete(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder / kMadeOf, error)) return false;
+  const int64_t shards = Json::read(folder / kMadeOf).get_int("shards");
+  const auto is_shard = [](const fs::directory_entry& entry) { return entry.path().extension() == ".bin"; };
+  return std::count_if(fs::directory_iterator(folder, error), fs::directory_iterator(), is_shard) == shards;
+}
+
 class ShardWriter {
  public:
   ShardWriter(const fs::path& folder, bool wide, int64_t tokens_per_shard)
@@ -111,15 +120,20 @@ class ShardWriter {
     if (count_ > 0) finish_shard();
   }
   int64_t tokens() const { return total_; }
-  int shards() const { return shards_; }
+  const Json& shards() const { return shards_; }  // entries of the manifest
 
  private:
   void finish_shard() {
-    NewFile file(folder_ / format("text_%06d.bin", ++shards_));
-    int32_t header[256] = {wide_ ? 20240801 : 20240520, wide_ ? 7 : 1, int32_t(count_)};
+    const std::string name = format("text_%06zu.bin", shards_.size() + 1);
+    NewFile file(folder_ / name);
+    const int32_t header[256] = {wide_ ? 20240801 : 20240520, wide_ ? 7 : 1, int32_t(count_)};
     file.write(header, sizeof header);
     file.write(tokens_);
     file.publish();
+    Json sums = Json::array();
+    for (const std::string& sum : block_checksums({{reinterpret_cast<const char*>(header), sizeof header}, tokens_}))
+      sums.push_back(sum);
+    shards_.push_back(Json::object().set("name", name).set("split", "text").set("tokens", count_).set("xxh64", sums));
     tokens_.clear();
     total_ += std::exchange(count_, 0);
   }
@@ -127,39 +141,48 @@ class ShardWriter {
   fs::path folder_;
   bool wide_;
   int64_t tokens_per_shard_, count_ = 0, total_ = 0;  // limit per shard; in the shard begun; in shards written
-  int shards_ = 0;
+  Json shards_ = Json::array();
   std::string tokens_;
 };
 
 // A folder under a temporary name, which is removed unless publish() renames it.
 class NewFolder {
  public:
-  explicit NewFolder(const fs::path& path) : path_(path), partial_(path.string() + ".XXXXXX") {
+  NewFolder(const fs::path& path, Disk& disk) : path_(path), partial_(path.string() + ".XXXXXX"), disk_(disk) {
     std::error_code error;
     fs::create_directories(path.parent_path(), error);
-    REQUIRE(!error && mkdtemp(partial_.data()), "cannot create %s: %s\n  the tokens of a text are kept there",
+    REQUIRE(!error && mkdtemp(partial_.data()),
+            "cannot create %s: %s\n  the tokens of a text are kept there: name another folder with --cache DIR",
             partial_.c_str(), error ? error.message().c_str() : strerror(errno));
     fs::permissions(partial_, fs::perms(0755), error);  // mkdtemp lets only the owner in
   }
   ~NewFolder() {
     std::error_code error;
     fs::remove_all(partial_, error);
+    fs::remove_all(aside_, error);
   }
   NewFolder(const NewFolder&) = delete;
 
   fs::path path() const { return partial_; }
-  // Gives the folder its name. If another run has made the same folder meanwhile, that one stays.
+  // Gives the folder its name. If another run has made the same folder meanwhile, that one stays. An incomplete one is
+  // moved aside first, so that a complete one is never removed.
   void publish() {
-    Disk& disk = Disk::real();
-    const bool took_place = disk.rename(partial_, path_) == 0;
-    REQUIRE(took_place || errno == EEXIST || errno == ENOTEMPTY, "cannot rename %s to %s: %s", partial_.c_str(),
-            path_.c_str(), strerror(errno));
-    disk.sync_folder(path_.parent_path());
+    while (disk_.rename(partial_, path_) != 0) {
+      REQUIRE(errno == EEXIST || errno == ENOTEMPTY, "cannot rename %s to %s: %s", partial_.c_str(), path_.c_str(),
+              strerror(errno));
+      if (is_complete(path_)) return;
+      REQUIRE(disk_.rename(path_, aside_) == 0 || errno == ENOENT,
+              "%s is incomplete, and cannot be moved away: %s\n  remove it, or name another folder with --cache DIR",
+              path_.c_str(), strerror(errno));
+      if (is_complete(aside_)) disk_.rename(aside_, path_);  // another run completed it at this moment
+    }
+    disk_.sync_folder(path_.parent_path());
   }
 
  private:
   fs::path path_;
-  std::string partial_;
+  std::string partial_, aside_ = partial_ + ".old";
+  Disk& disk_;
 };
 
 std::string_view text_of(const MappedFile& file) { return {reinterpret_cast<const char*>(file.data()), file.size()}; }
@@ -268,31 +291,36 @@ class TextCutter {
   std::vector<TextEncoder> encoders_;  // one per thread: each remembers the words it has seen
 };
 
-bool is_complete(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::exists(folder / kMadeOf, error)) return false;
-  const Json made_of = Json::read(folder / kMadeOf);
-  return int64_t(glob(folder / "text_*.bin").size()) == made_of.get_int("shards");
-}
-
 }  // namespace
 
 std::string cut_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, const std::string& cache,
-                           int threads, std::atomic<int64_t>& done, int64_t tokens_per_shard, size_t bytes_per_part) {
+                           int threads, std::atomic<int64_t>& done, int64_t tokens_per_shard, size_t bytes_per_part,
+                           Disk& disk) {
   const fs::path folder = fs::path(cache) / key_of(paths, codec, tokens_per_shard, done);
   if (is_complete(folder)) return folder;
-  std::error_code error;
-  fs::remove_all(folder, error);  // an incomplete folder, from which a shard was removed
-  NewFolder made(folder);
+  NewFolder made(folder, disk);
   ShardWriter writer(made.path(), codec.tokenizer().vocabulary_size() > 65536, tokens_per_shard);
   TextCutter(codec, threads).cut(Parts(paths, codec.tokenizer(), bytes_per_part), bytes_per_part, writer, done);
   REQUIRE(writer.tokens() > 0, "%s has no tokens", paths[0].c_str());
+  const std::optional<int32_t> token = codec.document_token();
+  const Json delimiter = token ? Json::object()
+                                     .set("place", "before")
+                                     .set("token", codec.tokenizer().token_of(*token).value_or(""))
+                                     .set("id", *token)
+                               : Json();
+  write_file(made.path() / "manifest.json", Json::object()
+                                                    .set("format", "train_llama shards 1")
+                                                    .set("delimiter", delimiter)
+                                                    .set("xxh64_block_bytes", kChecksumBlockBytes)
+                                                    .set("shards", writer.shards())
+                                                    .dump(1) +
+                                                "\n");
   Json files = Json::array();
   for (const std::string& path : paths) files.push_back(path);
   write_file(made.path() / kMadeOf, Json::object()
                                             .set("text", files)
                                             .set("tokenizer", codec.file())
-                                            .set("shards", writer.shards())
+                                            .set("shards", writer.shards().size())
                                             .set("tokens", writer.tokens())
                                             .dump(1) +
                                         "\n");
@@ -300,8 +328,24 @@ std::string cut_into_cache(const std::vector<std::string>& paths, const TextCode
   return folder;
 }
 
-TextShards cut_text(const std::string& pattern, const TextCodec& codec, Communicator& communicator, Device& device,
-                    Console& console) {
+// Returns a pattern that glob() matches with this path alone.
+static std::string literally(const std::string& path) {
+  std::string pattern;
+  for (const char c : path) pattern += std::string(strchr("[]*?{}~\\", c) ? "\\" : "") + c;
+  return pattern;
+}
+
+std::string cache_folder(const Options& options) {
+  if (!options.cache.empty()) return options.cache;
+  if (options.out.empty()) return "runs/cache";
+  fs::path out = fs::path(options.out).lexically_normal();
+  if (!out.has_filename()) out = out.parent_path();  // "runs/mine/"
+  if (out == "." || out.filename() == "..") out = fs::weakly_canonical(out);
+  return out.parent_path() / "cache";
+}
+
+TextShards cut_text(const std::string& pattern, const TextCodec& codec, const std::string& cache,
+                    Communicator& communicator, Device& device, Console& console) {
   const std::vector<std::string> paths = glob(pattern);
   double total = 0;
   for (const std::string& path : paths) total += double(fs::file_size(path));
@@ -322,7 +366,7 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, Communic
   Stream stream(device, "text");
   const auto cut = [&] {
     const int threads = std::max(1, int(std::thread::hardware_concurrency()));
-    if (communicator.rank() == 0) folder = cut_into_cache(paths, codec, "runs/cache", threads, done);
+    if (communicator.rank() == 0) folder = cut_into_cache(paths, codec, cache, threads, done);
   };
   const std::string why =
       broadcast_text(communicator, stream, work_beside_signs_of_life(communicator, stream, cut, show));
@@ -331,10 +375,11 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, Communic
   std::error_code error;
   const bool here = fs::exists(fs::path(folder) / kMadeOf, error);
   REQUIRE(sum_number(communicator, stream, !here) == 0,
-          "%s: %s does not see the folder\n  the first rank writes a text's tokens there: all machines must share the "
-          "folder runs",
+          "%s: %s does not see the folder\n  the first rank writes a text's tokens there: name a folder that all "
+          "machines share with --cache DIR",
           folder.c_str(), here ? "another rank" : "this rank");
   const auto tokens = double(Json::read(fs::path(folder) / kMadeOf).get_int("tokens"));
-  return {folder + "/text_*.bin", format("%s: text, cut into %s tokens by %s (cached in %s)", pattern.c_str(),
-                                         human_count(tokens).c_str(), codec.file().c_str(), folder.c_str())};
+  return {literally(folder) + "/text_*.bin",
+          format("%s: text, cut into %s tokens by %s (cached in %s)", pattern.c_str(), human_count(tokens).c_str(),
+                 codec.file().c_str(), folder.c_str())};
 }

@@ -164,6 +164,22 @@ void TokenDataset::with_checked_tokens(const Shard& shard, int64_t start, int64_
   });
 }
 
+std::string TokenDataset::where(int64_t start, int64_t count) const {
+  REQUIRE(start >= 0 && start < size(), "token %lld of %lld", (long long)start, (long long)size());
+  std::string text;
+  for (int64_t n; count > 0; count -= n, start = (start + n) % size()) {
+    const auto next = std::upper_bound(begins_.begin(), begins_.end(), start);
+    const Shard& shard = shards_[size_t(next - begins_.begin()) - 1];
+    n = std::min(count, *next - start);
+    const int64_t first = shard.first + shard.tokens - (*next - start);
+    text += (text.empty() ? "" : ", ") +
+            (n == 1 ? format("token %lld", (long long)first)
+                    : format("tokens %lld to %lld", (long long)first, (long long)(first + n - 1))) +
+            " of " + shard.file->path();
+  }
+  return text;
+}
+
 void TokenDataset::add(Shard shard) {
   begins_.push_back(begins_.back() + shard.tokens);
   shards_.push_back(std::move(shard));
@@ -243,17 +259,22 @@ void TokenDataset::read_mask(int64_t start, int64_t count, uint8_t* out) const {
   });
 }
 
-void TokenDataset::count(int64_t start, int64_t count, std::vector<int64_t>& counts) const {
-  REQUIRE(counts.size() == size_t(vocab_size_), "counts for %zu tokens of a vocabulary of %d", counts.size(),
-          vocab_size_);
-  for_each_part(start, count, [&](const Shard& shard, int64_t at, int64_t part) {
-    with_checked_tokens(shard, at, part, [&](const auto* tokens) {
-      for (int64_t i = 0; i < part; i++) counts[tokens[i]]++;
-    });
+void TokenDataset::expect(int shard, std::shared_ptr<BlockChecksums> tokens, std::shared_ptr<BlockChecksums> mask) {
+  shards_[size_t(shard)].checksums = std::move(tokens);
+  shards_[size_t(shard)].mask_checksums = std::move(mask);
+}
+
+void TokenDataset::verify(int64_t start, int64_t count) const {
+  for_each_part(start, count, [](const Shard& shard, int64_t at, int64_t part) {
+    const size_t first = size_t(shard.first + at), width = size_t(shard.token_bytes);
+    if (shard.checksums) shard.checksums->verify(*shard.file, shard.header_bytes + first * width, size_t(part) * width);
+    if (shard.mask && shard.mask_checksums)
+      shard.mask_checksums->verify(*shard.mask, kHeaderBytes + first, size_t(part));
   });
 }
 
 void TokenDataset::check(int64_t start, int64_t count) const {
+  verify(start, count);
   std::vector<uint8_t> learnt(has_masks() ? size_t(std::min(count, kCheckedTogether)) : 0);
   for_each_part(start, count, [&](const Shard& shard, int64_t first, int64_t part) {
     for (int64_t done = 0; done < part; done += kCheckedTogether) {
@@ -298,43 +319,6 @@ TrainingData open_training_data(const std::string& train_pattern, const std::str
           train_pattern.c_str(), (long long)size);
   auto [first, last] = train.split(size - size / 10);
   return {std::move(first), std::move(last)};
-}
-
-namespace {
-
-// Returns how often each token occurs in `data`, or in evenly spread stretches of at most max_tokens tokens together,
-// and how many tokens were counted.
-std::pair<std::vector<int64_t>, int64_t> count_tokens(const TokenDataset& data, int64_t max_tokens) {
-  const int64_t size = data.size(), length = std::min<int64_t>(16384, max_tokens);
-  const int64_t stretches = max_tokens / length;
-  const int64_t stride = size <= max_tokens ? length : (size + stretches - 1) / stretches;
-  std::vector<int64_t> counts(size_t(data.vocab_size()));
-  int64_t counted = 0;
-  for (int64_t start = 0; start < size; start += stride) {
-    const int64_t count = std::min(length, size - start);
-    data.count(start, count, counts);
-    counted += count;
-  }
-  return {std::move(counts), counted};
-}
-
-}  // namespace
-
-Unigram unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held_out, int64_t max_tokens) {
-  REQUIRE(max_tokens >= 1, "a unigram from %lld tokens\n  expected at least 1", (long long)max_tokens);
-  REQUIRE(
-      train.vocab_size() == held_out.vocab_size(),
-      "the training data has a vocabulary of %d tokens, the held-out data one of %d\n  open both for the same model",
-      train.vocab_size(), held_out.vocab_size());
-  const auto [train_counts, train_tokens] = count_tokens(train, max_tokens);
-  const auto [held_counts, held_tokens] = count_tokens(held_out, max_tokens);
-  double nats = 0;
-  for (size_t token = 0; token < held_counts.size(); token++) {
-    const double p = double(train_counts[token] + 1) / double(train_tokens + train.vocab_size());
-    if (held_counts[token] > 0) nats -= double(held_counts[token]) * std::log(p);
-  }
-  const bool all = train_tokens == train.size() && held_tokens == held_out.size();
-  return {nats / double(held_tokens), all ? 0 : train_tokens};
 }
 
 std::string bundled_text() {

@@ -8,7 +8,7 @@
 //   otherwise   text: each byte is a token, the vocabulary has 256 entries.
 //
 // Opening reads only headers and sizes, so that it costs the same for any number of tokens. Tokens are read and checked
-// when they are needed. A copy of a dataset, or a part of it, shares the open files.
+// when they are needed. A copy of a dataset, or a part of it, shares the open files and what is known to be unaltered.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "llmc/base/block_checksums.h"
 #include "llmc/base/input_file.h"
 
 class TokenDataset {
@@ -41,17 +42,23 @@ class TokenDataset {
   // The same for the concatenation of all shards.
   void read(int64_t start, int64_t count, int32_t* out) const;
 
+  // Gives the checksums of a shard's file and of its mask's; null: none is known.
+  void expect(int shard, std::shared_ptr<BlockChecksums> tokens, std::shared_ptr<BlockChecksums> mask);
+  // Verifies the blocks of the files that have tokens [start, start+count) of the concatenation and their masks, if
+  // there are checksums and this was not done before. Throws if a file was altered.
+  void verify(int64_t start, int64_t count) const;
+
   bool has_masks() const { return !shards_.empty() && shards_[0].mask; }
   // Reads the masks of tokens [start, start+count) of the concatenation, 1 = learnt. Throws if there are no masks.
   void read_mask(int64_t start, int64_t count, uint8_t* out) const;
 
-  // Adds to counts[vocab_size] how often each token occurs in tokens [start, start+count) of the concatenation. Throws
-  // as read() does.
-  void count(int64_t start, int64_t count, std::vector<int64_t>& counts) const;
-
-  // Reads tokens [start, start+count) of the concatenation, and their masks, only to check them: throws as the reads
-  // above do.
+  // Verifies and reads tokens [start, start+count) of the concatenation, and their masks, only to check them: throws as
+  // verify() and the reads do.
   void check(int64_t start, int64_t count) const;
+
+  // Returns where tokens [start, start+count) of the concatenation are, as "tokens 512 to 639 of data/a.bin": they
+  // count from 0 in each file, and go on at the first file after the last one. Throws unless start < size().
+  std::string where(int64_t start, int64_t count) const;
 
   // Returns the first `first_tokens` tokens and the rest, cut in the concatenation of the shards. Throws if either is
   // empty.
@@ -65,6 +72,7 @@ class TokenDataset {
     int64_t tokens;
     int64_t first = 0;  // where in the file the first of them is
     std::shared_ptr<InputFile> mask = nullptr;
+    std::shared_ptr<BlockChecksums> checksums = nullptr, mask_checksums = nullptr;
   };
 
   static Shard open_bin(std::shared_ptr<InputFile> file);
@@ -97,14 +105,3 @@ struct TrainingData {
 // out and not trained on. `.bin` shards are then all trained on and nothing is held out, which the caller tells the
 // user.
 TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size);
-
-// Mean of -log p(token) over `held_out`, in nats per token. p is the frequency of the token in `train`, with one added
-// to the count of every token of the vocabulary. A model that knows the frequencies and no context reaches this loss.
-struct Unigram {
-  double nats;
-  int64_t tokens;  // tokens of `train` that were counted; 0: all
-};
-
-// A dataset of more than `max_tokens` tokens is represented by evenly spread stretches of it: reading a terabyte for
-// this one figure would not be worth the wait.
-Unigram unigram_cross_entropy(const TokenDataset& train, const TokenDataset& held_out, int64_t max_tokens = 10'000'000);

@@ -13,6 +13,7 @@
 namespace {
 
 constexpr size_t kSummedAtBegin = 4;  // numbers of StepState: label_count and the flags behind it
+constexpr size_t kSummedAtEnd = 2;    // loss_sum and not_finite_ranks
 
 }  // namespace
 
@@ -144,9 +145,6 @@ void Trainer::enqueue_step(const StepInput& input) {
 void Trainer::begin_step(const StepInput& input) {
   StepState state{};
   state.learning_rate = float(input.learning_rate);
-  const double t = double(input.step) + 1;
-  state.bias_correction1 = float(1 - std::pow(double(settings_.beta1), t));
-  state.bias_correction2 = float(1 - std::pow(double(settings_.beta2), t));
   state.grad_clip = settings_.grad_clip;
   state.step = input.step;
   const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
@@ -168,10 +166,12 @@ void Trainer::enqueue_work(StepForm form, bool captured) {
     transformer_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, states_.on_device(), *gradients_,
                                   k == 0, k + 1 == form.micro_steps);
   const Range range("optimizer");
-  start_sum_over_ranks(&states_.on_device()->loss_sum, 1);
+  if (scales_) scales_->count_not_finite();
+  start_sum_over_ranks(&states_.on_device()->loss_sum, kSummedAtEnd);
   if (scales_) scales_->start_all_reduce();  // after the sum, which waits for compute
   gradients_->finish_step();                 // waits for all that was started on the reduce stream
   if (snapshot_) snapshot_->before_update(compute_);
+  optimizer_->begin_step(parameters_, states_.on_device());
   if (scales_) scales_->finish_step();
   if (scales_ && !captured) scales_->end_step();
   optimizer_->step(*gradients_, parameters_, states_.on_device());
@@ -202,17 +202,32 @@ void Trainer::sum_over_ranks_on_device(Number* numbers, size_t count) {
 
 StepResult Trainer::wait_for_step() {
   const auto [s, seconds] = states_.wait_for_oldest(communicator_);
-  require_finite(s);
-  if (scales_) scales_->learn(s.fp8);
-  return {s.step, LossSum{s.loss_sum, s.label_count}.mean(), s.grad_norm, s.label_count, flags_of(s), s.fp8, seconds};
+  if (scales_) scales_->learn(s);
+  updates_ = s.updates;
+  StepResult result{};
+  result.step = s.step;
+  result.loss = LossSum{s.loss_sum, s.label_count}.mean(), result.label_count = s.label_count;
+  result.grad_norm = s.grad_norm;
+  result.flags = flags_of(s);
+  result.fp8 = s.fp8, result.fp8_not_finite = s.fp8_not_finite;
+  result.finite = std::isfinite(s.loss_sum) && std::isfinite(s.grad_norm) && s.not_finite_ranks == 0;
+  result.held = s.held != 0;
+  result.seconds = seconds;
+  return result;
 }
 
-void Trainer::require_finite(const StepState& state) {
-  const uint32_t word = std::min(state.fp8_not_finite, state.fp8_weights_not_finite);
-  REQUIRE(is_finite_word(word),
-          "%s has an infinity or NaN, which FP8 cannot hold\n"
-          "  a lower --lr or a longer --warmup-steps may help; --fp8 off shows whether bf16 holds it",
-          fp8_tensor_name(not_finite_number(word)).c_str());
+Trainer::Search Trainer::search_not_finite(const StepInput& input) {
+  const bool all_rows = !tensor_ && !context_;
+  NotFiniteSearch search(compute_, layout_, all_rows ? int64_t(settings_.B) * settings_.T : 0,
+                         scales_ ? scales_->not_finite() : nullptr);
+  transformer_.observe_tensors([&](const ObservedTensor& seen) { search.look_at(seen); });
+  enqueue_step({input.step, input.learning_rate, input.inputs, input.labels, input.flags, input.positions, true});
+  transformer_.observe_tensors({});
+  Search all{search.found(), wait_for_step()};
+  // Weights that are sent in FP8 are quantized before the first micro-batch, and reported at the end of the step.
+  if (const uint32_t word = all.result.fp8_not_finite; !all.found && !is_finite_word(word))
+    all.found = {0, 0, fp8_tensor_name(not_finite_number(word)) + ", which FP8 cannot hold"};
+  return all;
 }
 
 StepFlags Trainer::sum_flags(const StepFlags& own) {
@@ -300,7 +315,10 @@ LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<
   states_.fetch(compute_);
   const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
   const StepState end = states_.wait_for_oldest(communicator_).state;
-  require_finite(end);
+  if (!is_finite_word(end.fp8_not_finite))
+    throw Error(format("%s has an infinity or NaN, which FP8 cannot hold\n  --fp8 off shows whether bf16 holds it",
+                       fp8_tensor_name(not_finite_number(end.fp8_not_finite)).c_str()),
+                ExitCode::not_finite);
   return {end.loss_sum, is_leader() ? int64_t(labels.size()) - int64_t(ignored) : 0};
 }
 

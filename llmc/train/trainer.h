@@ -22,6 +22,7 @@
 #include "llmc/train/batch_uploader.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/full_tensors.h"
+#include "llmc/train/not_finite.h"
 #include "llmc/train/optimizer.h"
 #include "llmc/train/process_groups.h"
 #include "llmc/train/step_state_queue.h"
@@ -53,9 +54,12 @@ struct StepResult {
   double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
   float grad_norm;
   int64_t label_count;
-  StepFlags flags;  // summed over all ranks
-  Fp8Counts fp8;    // with delayed scales only
-  double seconds;   // since the previous step's end, if both were enqueued without a wait; else of this step alone
+  StepFlags flags;          // summed over all ranks
+  Fp8Counts fp8;            // with delayed scales only
+  uint32_t fp8_not_finite;  // see step_state.h
+  bool finite;              // the loss and the norm are, and FP8 could hold all tensors
+  bool held;                // it or a step before it is not finite: weights and state are as they were before that step
+  double seconds;  // since the previous step's end, if both were enqueued without a wait; else of this step alone
 };
 
 // A sum of losses over the labels that are not ignored. mean() is the loss; it is NaN if there are none.
@@ -111,7 +115,17 @@ class Trainer {
   void enqueue_step(const StepInput& input);
   // Returns the kernels, copies and so on in the graph; 0 if nothing was captured.
   size_t graph_pieces() const { return graph_ ? graph_->pieces() : 0; }
+  // A step whose loss or gradient norm is not finite, or that met a number that FP8 cannot hold, makes no update, nor
+  // does any step after it. The host learns it here, while the next step may be under way.
   StepResult wait_for_step();
+  // Runs a held step again, the first one, with a look at each tensor. No other step may be under way. All ranks call.
+  struct Search {
+    std::optional<NotFinite> found;  // on this rank
+    StepResult result;               // of the step run again
+  };
+  Search search_not_finite(const StepInput& input);
+  // Returns how many updates were made, those of the steps that the host has waited for.
+  int64_t updates() const { return updates_; }
   // Sums the flags of all ranks outside of a step. All ranks call.
   StepFlags sum_flags(const StepFlags& own);
 
@@ -162,7 +176,6 @@ class Trainer {
   void begin_step(const StepInput& input);
   void enqueue_work(StepForm form, bool captured);
   bool is_regular(int64_t step) const;
-  static void require_finite(const StepState& state);
   static void set_flags(StepState& state, const StepFlags& flags);
   static StepFlags flags_of(const StepState& state);
   template <class Number>
@@ -178,7 +191,7 @@ class Trainer {
   template <class F>
   void set_own_pieces(StateKind kind, F&& f);
   void begin_training();
-  void reset_state();
+  void reset_state(int64_t updates = 0);
   Tensor whole_weights(int unit);
   Tensor whole_unit(int unit, const Tensor& own);
   std::vector<float> download(const Tensor& unit, const ParameterInfo& t);
@@ -217,5 +230,6 @@ class Trainer {
   std::optional<Matmul> matmul_;
   std::optional<Graph> graph_;  // of a step of the form captured_
   StepForm captured_{};
+  int64_t updates_ = 0;
   bool stepped_ = false, observed_ = false;  // a step was enqueued; an observer is set
 };

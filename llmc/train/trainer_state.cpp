@@ -55,7 +55,7 @@ void Trainer::load(const Safetensors& weights) {
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
-  reset_state();
+  reset_state(checkpoint.state().get_int("optimizer_steps"));
   std::vector<float> numbers;
   for (const StateKind kind : kStateKinds) {
     if (kind != StateKind::weights && !optimizer_) break;
@@ -90,8 +90,9 @@ void Trainer::begin_training() {
 }
 
 // Resets everything but the weights to its state before the first step.
-void Trainer::reset_state() {
-  if (optimizer_) optimizer_->reset();
+void Trainer::reset_state(int64_t updates) {
+  if (optimizer_) optimizer_->reset(updates);
+  updates_ = updates;
   if (scales_) scales_->reset();
 }
 

@@ -1,6 +1,6 @@
 #include "llmc/train/training_loop.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -9,8 +9,17 @@
 #include "llmc/train/description.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/fp8_report.h"
+#include "llmc/train/not_finite.h"
+#include "llmc/train/run_state.h"
 #include "llmc/train/sampling.h"
 #include "llmc/train/tuner.h"
+
+// Returns the files that a checkpoint has besides the state.
+static SmallFiles small_files(const TokenizerFiles& tokenizer, const ModelConfig& config) {
+  SmallFiles files = tokenizer.sources();
+  if (!config.generation.is_null()) files.emplace_back("generation_config.json", config.generation.dump(2) + "\n");
+  return files;
+}
 
 TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer)
     : setup_(setup),
@@ -37,7 +46,7 @@ void TrainingLoop::open_folder() {
     if (reopens) folder_ = RunFolder::reopen(setup_.resume->run_folder, setup_.first_step());
     else folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
     for (const std::string& what : folder_->moved()) console_.line(what);
-    folder_->write_about(options_json(setup_.requested),
+    folder_->write_about(options_json(setup_.requested, Scope::machine),
                          run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
                                    options_.fp8, config, setup_.codec, *setup_.data.train),
                          trainer_.plan().table());
@@ -49,6 +58,7 @@ void TrainingLoop::open_folder() {
   if (folder_ && reopens)
     if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
   checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
+  if (folder_) checkpointer_->add_files(small_files(*setup_.tokenizer_files, config));
 }
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
@@ -135,22 +145,48 @@ void TrainingLoop::finish_step() {
   const StepResult result = trainer_.wait_for_step();
   checkpointer_->count(result.flags);
   stop_requested_ = stop_requested_ || result.flags.stop > 0;
-  training_seconds_ += result.seconds;
+  if (!result.held) training_seconds_ += result.seconds;
   const StepReport report = report_of(result);
   report_checkpoints();
   console_.progress(step_line(report), double(report.step) / double(settings_.steps));
-  if (folder_) folder_->log(last_step_ = step_json(report));
+  const Json line = step_json(report);
+  const bool leaves_nothing = result.held && !started_.empty();  // the first step: give_up() removes the folder
+  if (folder_ && !leaves_nothing) folder_->log(line);
+  if (result.held) end_not_finite(report);
+  if (folder_) last_step_ = line;
   if (result.step == setup_.first_step()) report_first_step();
   const bool counts_fp8 = settings_.fp8.on() && options_.fp8_stats && result.step % options_.fp8_stats == 0;
   if (folder_ && counts_fp8) folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step)));
-  REQUIRE((std::isfinite(result.loss) || result.label_count == 0) && std::isfinite(result.grad_norm),
-          "step %lld has the loss %s and the gradients' norm %s\n  a lower --lr or a longer --warmup-steps may help",
-          (long long)report.step, plain_number(result.loss).c_str(), plain_number(result.grad_norm).c_str());
   ++finished_;
 }
 
 void TrainingLoop::finish_steps() {
   while (finished_ < enqueued_) finish_step();
+}
+
+// Ends the run at a step that is not finite. The steps that are under way are held, too, so the state is the one before
+// that step. Saves it, unless it was saved already, and runs the step again to say where it went wrong.
+void TrainingLoop::end_not_finite(const StepReport& report) {
+  for (int64_t under_way = enqueued_ - finished_ - 1; under_way > 0; --under_way)
+    checkpointer_->count(trainer_.wait_for_step().flags);
+  if (checkpointer_->waits_for_state()) checkpointer_->forget();
+  checkpointer_->finish();
+  const bool is_new = finished_ > std::max(setup_.first_step(), checkpointer_->saved_step());
+  if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, state());
+  report_checkpoints();
+  console_.line(
+      format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
+  fill_batch(finished_);
+  const std::string found = find_not_finite(
+      setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
+  throw Error(
+      format("step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
+             "those after step %lld\n  %s\n  %s%s\n"
+             "  a lower --lr or a longer --warmup-steps may help",
+             (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
+             (long long)finished_, found.c_str(), checkpointer_->what_remains().c_str(),
+             checkpointer_->newest().empty() ? "" : ": from there the run meets this step again"),
+      ExitCode::not_finite);
 }
 
 StepReport TrainingLoop::report_of(const StepResult& result) const {
@@ -222,11 +258,14 @@ void TrainingLoop::report_checkpoints() {
 
 // Returns what a checkpoint stores beside weights and moments, after the steps that have ended.
 Json TrainingLoop::state() const {
-  Json saved = resume_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
-                            setup_.data.train->size());
+  Json saved = run_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
+                         setup_.data.train->size());
   return saved.set("data", setup_.data_description())
       .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
+      .set("weights_loaded", setup_.model.loaded)
+      .set("tokenizer", setup_.tokenizer)
       .set("windows", name_of(setup_.sampler->windows().rule()))
+      .set("optimizer_steps", trainer_.updates())
       .set("seconds", training_seconds_)
       .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())
       .set("last_step", last_step_)
@@ -243,7 +282,7 @@ void TrainingLoop::report_end(int64_t steps) {
                          human_count(double(steps) * double(settings_.step_tokens()) / training_seconds_).c_str()));
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
-    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path()));
+    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));
   REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
 }
 

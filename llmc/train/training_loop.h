@@ -31,8 +31,9 @@ class TrainingLoop {
   const RunFolder* folder() const { return folder_ ? &*folder_ : nullptr; }  // null before, and on the other ranks
 
   // Trains until the last step is done, or until a rank was asked to stop; then saves the state, if
-  // --checkpoint-on-signal says so. All ranks call. Returns the number of steps that are done. Throws if a loss is not
-  // finite, or if a state that should be saved at the end cannot be.
+  // --checkpoint-on-signal says so. All ranks call. Returns the number of steps that are done. Throws, when
+  // the state before it is saved, at a step that is not finite, and if a state that should be saved at the end cannot
+  // be.
   int64_t run();
   // Lines of train.jsonl: the last step, and the last measurement. Null if there is none.
   const Json& last_step() const { return last_step_; }
@@ -53,6 +54,7 @@ class TrainingLoop {
   void fill_batch(int64_t step);
   void finish_step();
   void finish_steps();
+  [[noreturn]] void end_not_finite(const StepReport& report);
   void report_first_step();
   StepReport report_of(const StepResult& result) const;
   void begin_checkpoint();

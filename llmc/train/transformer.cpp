@@ -153,6 +153,7 @@ Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
       {}};
   pass.attention = settings_.attention;
   pass.fp8 = fp8;
+  pass.observer = tensor_observer_ ? &tensor_observer_ : nullptr;
   pass.tensor_parallel = settings_.tensor_parallel, pass.gathered = gathered_, pass.sums = sums_;
   if (settings_.context_parallel) {
     pass.B = 2 * B, pass.T = settings_.part().chunk(seq_len);
@@ -247,6 +248,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   const Tensor table = parameters_.get(embedding)["embedding"];
   activations_.begin_forward(0, training);
   embed(pass, batch, table);
+  pass.show(-1, "the output", activations_.get(0)["x"].rows(0, pass.R));
   if (!config_.tied) parameters_.release(embedding);  // else the head needs it, too
   const Tensor delta = scratch_.delta->rows(0, pass.R);
   Tensor middle;  // of the previous block
@@ -345,16 +347,24 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
   head.loss_backward(batch.labels, state, dresidual, amax_of(L - 1));
   for (int layer = L - 1; layer >= L - ahead; --layer) parameters_.gather(layout_.block_unit(layer));
   release_head();
-  gradients.reduce(layout_.head_unit());
+  reduce(pass, gradients, layout_.head_unit());
   for (int layer = L - 1; layer >= 0; --layer) {
     const Range of_block("block %lld", layer);
     if (layer >= ahead) parameters_.gather(layout_.block_unit(layer - ahead));
     backward_block(pass, layer, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
     parameters_.release(layout_.block_unit(layer));
-    gradients.reduce(layout_.block_unit(layer));
+    reduce(pass, gradients, layout_.block_unit(layer));
   }
   embed_backward(pass, batch, config_.tied ? head.weight_gradient() : embedding_gradient(gradients));
-  gradients.reduce(embedding);
+  reduce(pass, gradients, embedding);
+}
+
+// Call this after the unit's backward is enqueued: its gradients are summed over the ranks.
+void Transformer::reduce(const Pass& pass, GradientStore& gradients, int unit) const {
+  const Unit& u = layout_.units[size_t(unit)];
+  const int layer = u.kind == UnitKind::block ? u.layer : u.kind == UnitKind::head ? config_.L : -1;
+  pass.show(layer, nullptr, gradients.whole(unit));
+  gradients.reduce(unit);
 }
 
 // Recomputes what the block's forward did not keep, then computes its backward.

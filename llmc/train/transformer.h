@@ -44,6 +44,9 @@ class Transformer {
   void prepare(Matmul& matmul);
   // Calls `observer` for each FP8 product that is enqueued; empty: nothing is called.
   void observe(std::function<void(const ObservedProduct&)> observer) { observer_ = std::move(observer); }
+  // Calls `observer` for each tensor of a pass, and for each unit's gradients of a micro-batch before they are summed
+  // over the ranks; empty: nothing is called.
+  void observe_tensors(TensorObserver observer) { tensor_observer_ = std::move(observer); }
 
   // Forward, loss and backward of one micro-batch (B, seq_len), which was sent to the device. `first`: it is the first
   // of its step, so that gradients of matrices are set and not added to. `last`: it is the last of its step, after
@@ -97,6 +100,7 @@ class Transformer {
                       float* amax_before);
   BlockScratch block_scratch() const;
   int context_heads() const;
+  void reduce(const Pass& pass, GradientStore& gradients, int unit) const;
   Head make_head(const Pass& pass, GradientStore* gradients);
   Tensor embedding_gradient(GradientStore& gradients) const;
 
@@ -110,6 +114,7 @@ class Transformer {
   ActivationStore activations_;
   std::optional<Fp8Scratch> fp8_scratch_;
   std::function<void(const ObservedProduct&)> observer_;
+  TensorObserver tensor_observer_;
 
   struct {
     PlannedTensor projected, delta, dqkv, rotated, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,

@@ -40,7 +40,7 @@ class Run:
         self.log = os.path.join(folder, "train.jsonl")
         if not os.path.isdir(folder):
             raise RunError(f"{folder} is not a folder\n  expected a run's: runs/latest, or what --out named")
-        if not os.path.isfile(self.log):
+        if not os.path.isfile(self._own("train.jsonl")):
             raise RunError(f"{folder} has no train.jsonl: not the folder of a run")
         self._offset = self._number = 0
         self._file = None  # its inode: a run that goes on from a checkpoint before its last lines replaces the file
@@ -104,8 +104,17 @@ class Run:
             raise RunError(f"{path}: expected an object")
         return fields
 
-    def _text(self, name):
+    def _own(self, name):
+        """The path of this file; RunError if a link leads out of the folder: what others are shown, or a server gets,
+        must not be a file of the user's that somebody else's run chose."""
         path = os.path.join(self.folder, name)
+        if os.path.commonpath([self.folder, os.path.realpath(path)]) != self.folder:
+            raise RunError(f"{path} is a link to {os.path.realpath(path)}, outside of the run's folder\n"
+                           "  if that is meant, put the file itself there instead of the link")
+        return path
+
+    def _text(self, name):
+        path = self._own(name)
         if not os.path.exists(path):
             return ""
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from llmc_runs.files import LinesWritten, lock_folder, write_whole
 from llmc_runs.run import RunError, command, open_runs
 
-PACKAGE = "wandb==0.31.0"
+REQUIREMENTS = "dev/test/watch/requirements.txt"
 
 
 def parse_arguments():
@@ -34,7 +34,7 @@ def import_wandb():
         import wandb
     except ImportError:
         pip = os.path.relpath(os.path.join(sys.prefix, "bin", "pip"))
-        raise RunError(f"wandb is not installed\n  {pip} install {PACKAGE}") from None
+        raise RunError(f"wandb is not installed\n  {pip} install --require-hashes -r {REQUIREMENTS}") from None
     return wandb
 
 

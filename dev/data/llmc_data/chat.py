@@ -6,6 +6,9 @@ Templates are Hugging Face's: jinja2, with `messages`, `tools`, `add_generation_
 What is learnt of message i begins where the template's generation prompt after messages 0 to i-1 ends, and ends where
 the rendering of messages 0 to i does. Both must be beginnings of the whole rendering. A template that renders a message
 differently when more follow marks what is learnt itself, with {% generation %} … {% endgeneration %}.
+
+A message with "weight": 0 is not learnt. What would be lost in silence is refused: tools and calls that the template does
+not render, and a conversation whose answers have a role that is not learnt.
 """
 
 import json
@@ -17,6 +20,7 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmc_data.errors import DataError
+from llmc_data.links import own_file
 from llmc_data.tokenizer import CONFIG_FILE, TEMPLATE_FILE, Tokenizer
 
 LLAMA3 = (
@@ -32,6 +36,9 @@ LLAMA3 = (
 )
 TAG = re.compile(r"\{%([-+]?)\s*((?:end)?generation)\s*([-+]?)%\}")
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what {% generation %} marks: code points that no text may use
+ANSWERS = "assistant"  # the role whose messages are learnt
+OTHER_ROLES = ("system", "developer", "user", "tool", "function", "ipython")  # which a conversation without it may have
+CALLS = ("tool_calls", "function_call")
 
 Spans = list[tuple[int, int]]
 
@@ -83,11 +90,20 @@ class ChatTemplate:
     def learnt(self, messages: list[dict], tools: list | None = None) -> tuple[str, Spans, bool]:
         """The rendered conversation, the learnt stretches of it in characters, and whether the template marked them."""
         text = self.render(messages, tools)
+        self.refuse_what_is_not_rendered(text, messages, tools)
+        learns = [weight_of(message, i) == 1 for i, message in enumerate(messages)]
         if OPEN in text:
-            return *unmark(text), True
+            text, spans = unmark(text)
+            return text, self.marked_and_learnt(spans, messages, learns), True
+        strange = [message["role"] for message in messages if message["role"] not in OTHER_ROLES]
+        if strange and ANSWERS not in strange:
+            raise DataError(
+                f"no message has the role {ANSWERS}, whose messages are learnt, and one has the role {strange[0]}\n"
+                f"  rename it, or mark what is learnt in the template with {{% generation %}} … {{% endgeneration %}}"
+            )
         spans = []
         for i, message in enumerate(messages):
-            if message["role"] == "assistant":
+            if message["role"] == ANSWERS and learns[i]:
                 before = self.render(messages[:i], tools, prompt=True)
                 after = self.render(messages[: i + 1], tools)
                 if not (text.startswith(after) and after.startswith(before)):
@@ -98,20 +114,63 @@ class ChatTemplate:
                 spans.append((len(before), len(after)))
         return text, spans, False
 
+    def refuse_what_is_not_rendered(self, text: str, messages: list[dict], tools: list | None) -> None:
+        """A template that ignores tools renders the same text without them."""
+
+        def same(messages: list[dict], tools: list | None) -> bool:
+            try:
+                return self.render(messages, tools) == text
+            except DataError:
+                return False  # the template asks for what was taken away
+
+        lost = "its tools" if tools and same(messages, None) else None
+        for i, message in enumerate(messages):
+            for key in CALLS:
+                if not lost and message.get(key):
+                    without = {name: value for name, value in message.items() if name != key}
+                    if same([*messages[:i], without, *messages[i + 1 :]], tools):
+                        lost = f"the {key} of message {i}"
+        if lost:
+            raise DataError(
+                f"the template {self.name} does not render {lost}\n"
+                "  leave the conversation out, or give a template that renders tools with --template FILE.jinja"
+            )
+
+    def marked_and_learnt(self, spans: Spans, messages: list[dict], learns: list[bool]) -> Spans:
+        """What the template marked, without the messages of weight 0."""
+        if not all(learns):
+            learns = [learns[i] for i, message in enumerate(messages) if message["role"] == ANSWERS]
+            if len(learns) != len(spans):
+                raise DataError(
+                    f"the template {self.name} marks {len(spans)} stretches, and {len(learns)} messages have the role"
+                    f" {ANSWERS}: it is not known which stretch the weight 0 stands for\n  leave the weights out"
+                )
+            spans = [span for span, learnt in zip(spans, learns, strict=True) if learnt]
+        return [(first, last) for first, last in spans if first < last]
+
     def tokens_and_mask(self, messages: list[dict], tools: list | None = None):
-        """The tokens of the whole rendering, and for each whether it is learnt: it begins in a learnt stretch, and not
-        behind the special token that ends the turn (ChatML renders a newline there)."""
+        """The tokens of the whole rendering, and for each whether it is learnt: it begins in a learnt stretch, and is no
+        white space behind the special token that ends the turn (ChatML renders a newline there)."""
         text, spans, marked = self.learnt(messages, tools)
         ids, starts = self.tokenizer.encode_rendered(text)
         mask = bytearray(len(ids))
         for first, last in spans:
             inside = [t for t, start in enumerate(starts.tolist()) if first <= start < last]
             special = [n for n, t in enumerate(inside) if int(ids[t]) in self.tokenizer.special_ids]
-            if special and not marked:
-                del inside[special[-1] + 1 :]
+            behind = inside[special[-1] + 1 :] if special and not marked else []
+            if behind and text[starts[behind[0]] : last].isspace():
+                del inside[-len(behind) :]
             for t in inside:
                 mask[t] = 1
         return ids, bytes(mask)
+
+
+def weight_of(message: dict, i: int) -> int:
+    """1 if the message is learnt, as if its weight is missing; 0 if not."""
+    weight = message.get("weight", 1)
+    if weight not in (0, 1):
+        raise DataError(f"message {i} has the weight {weight!r}\n  expected 0 or 1: a token is learnt, or it is not")
+    return int(weight)
 
 
 def unmark(text: str) -> tuple[str, Spans]:
@@ -119,7 +178,7 @@ def unmark(text: str) -> tuple[str, Spans]:
     plain, spans, length = [], [], 0
     for n, part in enumerate(text.split(OPEN)):
         inside, _, outside = part.partition(CLOSE) if n else ("", "", part)
-        spans += [(length, length + len(inside))] * bool(inside)
+        spans += [(length, length + len(inside))] * (n > 0)
         length += len(inside) + len(outside)
         plain += [inside, outside]
     return "".join(plain), spans
@@ -145,7 +204,7 @@ def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
     """The template's text and name: the file given, else what stands beside the tokenizer, else Llama 3's."""
     given, path = path is not None, path or tokenizer.path.with_name(TEMPLATE_FILE)
     if path.is_file():
-        return path.read_text(encoding="utf-8"), path.name
+        return (path if given else own_file(path)).read_text(encoding="utf-8"), path.name
     if given:
         raise DataError(f"there is no template {path}")
     template = tokenizer.config(CONFIG_FILE).get("chat_template")

@@ -12,6 +12,7 @@ from pathlib import Path
 from llmc_data import chat, manifest, progress
 from llmc_data.encode import Encoded, Encoding, encode, start_worker
 from llmc_data.errors import DataError
+from llmc_data.links import own_file
 from llmc_data.readers import Batch, Reading, batches
 from llmc_data.shards import layout_for, sha256_of, write_whole
 from llmc_data.sources import Source
@@ -144,7 +145,8 @@ class Conversion:
         """The tokenizer's files, for the shards' folder; with --chat the template that rendered the conversations."""
         if self.tokenizer.path is None:
             return {}
-        files = {TOKENIZER_FILE: self.tokenizer.path} | {path.name: path for path in self.tokenizer.files}
+        path = self.tokenizer.path
+        files = {TOKENIZER_FILE: own_file(path) if path.name == TOKENIZER_FILE else path} | {path.name: path for path in self.tokenizer.files}
         files = {name: path.read_bytes() for name, path in files.items()}
         template = self.encoding.template
         return files | (chat.files_beside(template[0], self.tokenizer) if template else {})

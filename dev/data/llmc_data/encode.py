@@ -87,7 +87,9 @@ class Encoder:
             if self.template:
                 masks += [bytes(len(before)), mask, bytes(len(after))]
         tokens = np.concatenate(arrays).astype(self.dtype)
-        return Tokens(tokens.tobytes(), b"".join(masks), starts, sum(documents[n][2] for n in members))
+        text_bytes = sum(documents[n][2] for n in members)
+        unlearnt = sum(1 not in documents[n][1] for n in members) if self.template else 0
+        return Tokens(tokens.tobytes(), b"".join(masks), starts, text_bytes, unlearnt)
 
     def decode(self, batch: Batch, n: int, result: Encoded) -> str:
         raw = batch.pieces[n]

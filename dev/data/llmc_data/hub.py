@@ -33,12 +33,28 @@ class NoListing(Exception):
     """What should be a hub's list of files is something else, such as a proxy's page."""
 
 
+def refuse_outside(name: str) -> None:
+    """A listed name becomes a path below the cache."""
+    if name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        raise DataError(
+            f"the data set lists a file with the name {name!r}\n"
+            "  expected a path below its folder: this hub, or what stands before it, is not to be trusted"
+        )
+
+
 def parse_listing(content: bytes) -> tuple[str, list[HubFile]]:
     """A revision's commit and files, of the hub's reply."""
     try:
         info = json.loads(content)
-        files = [(f["rfilename"], f.get("size"), (f.get("lfs") or {}).get("sha256")) for f in info.get("siblings", [])]
-        return str(info["sha"]), [HubFile(*file) for file in files]
+        files = [
+            HubFile(f["rfilename"], f.get("size"), (f.get("lfs") or {}).get("sha256")) for f in info.get("siblings", [])
+        ]
+        commit = str(info["sha"])
+        if not re.fullmatch(r"\w+", commit) or not all(isinstance(file.size, int | None) for file in files):
+            raise ValueError
+        for file in files:
+            refuse_outside(file.name)
+        return commit, files
     except (ValueError, TypeError, KeyError, AttributeError):
         raise NoListing(f"no list of a data set's files, but {content[:60].decode(errors='replace')!r}") from None
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from llmc_data.errors import DataError
-from llmc_data.shards import Layout, write_whole
+from llmc_data.shards import BLOCK_BYTES, Layout, write_whole
 from llmc_data.sources import Source
 from llmc_data.split import SplitWriter
 from llmc_data.tokenizer import ByteTokenizer, Tokenizer
@@ -37,13 +37,10 @@ def make(
         "token_type": layout.name,
         "tokenizer": tokenizer,
         "delimiter": command["delimiter"],
-        "splits": {
-            writer.split: {"tokens": writer.tokens, "documents": writer.documents, "text_bytes": writer.text_bytes}
-            for writer in writers
-            if writer.complete
-        },
+        "splits": {writer.split: writer.summary() for writer in writers if writer.complete},
         "replaced_characters": replaced,
         "sources": sources,
+        "xxh64_block_bytes": BLOCK_BYTES,
         "shards": [{key: value for key, value in asdict(record).items() if value is not None} for record in shards],
         "command": command,
     }

@@ -198,12 +198,18 @@ def summary(content: dict, options: argparse.Namespace) -> str:
             f"{split:5}  {of['tokens']:>15,} tokens  {of['documents']:>11,} documents"
             f"  {of['text_bytes']:>15,} bytes of text  {shards} shard{'s' * (shards > 1)}"
         )
+        if "learnt" in of:
+            lines.append(f"       learnt: {of['learnt']:,} of {of['tokens']:,} tokens")
+        if nothing := of.get("documents_not_learnt"):
+            lines.append(f"       nothing is learnt of {nothing:,} of {of['documents']:,} conversations")
     if content["replaced_characters"]:
         lines.append(f"{content['replaced_characters']} characters were not UTF-8; they are U+FFFD now")
     if "val" not in content["splits"] and content["command"]["val_fraction"]:
         lines.append("no document fell to the held-out split: there are too few for this --val-fraction")
     if "train" not in content["splits"]:
         lines.append("all documents fell to the held-out split: there is nothing to train on")
+    if not all("xxh64" in record for record in content["shards"]):
+        lines.append("the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash")
     val = f" --val-data '{folder}/{content['name']}_val_*.bin'" if "val" in content["splits"] else ""
     model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
     train = "./train_llama" + f" --model {model}" * (model is not None) + " --packed-documents on" * options.chat

@@ -14,9 +14,15 @@ import numpy as np
 
 from llmc_data.errors import DataError
 
+try:
+    import xxhash
+except ImportError:  # a Python of the user's own
+    xxhash = None
+
 HEADER_BYTES = 1024
 MAX_TOKENS = 2**31 - 1  # the header counts in int32
 READ_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 26  # of a file, with a checksum of its own; a multiple of READ_BYTES
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,22 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(READ_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def checksums_of(path: Path) -> dict:
+    """What the manifest lists of a file: the sha256 of all of it, and the XXH64 of each block, by which the trainer
+    verifies a block when it first reads from it."""
+    digest, blocks, size = hashlib.sha256(), [], 0
+    with open(path, "rb") as file:
+        while chunk := file.read(READ_BYTES):
+            digest.update(chunk)
+            if xxhash and size % BLOCK_BYTES == 0:
+                blocks.append(xxhash.xxh64())
+            if xxhash:
+                blocks[-1].update(chunk)
+            size += len(chunk)
+    sums = {"sha256": digest.hexdigest()}
+    return sums | {"xxh64": [block.hexdigest() for block in blocks]} if xxhash else sums
 
 
 def sync_folder(folder: Path) -> None:
@@ -111,13 +133,13 @@ class PartialFile:
     def sync(self) -> None:
         os.fsync(self.file.fileno())
 
-    def finish(self) -> str:
-        """Writes the header; everything is on disk, still under the name with .partial. Returns the sha256."""
+    def finish(self) -> dict:
+        """Writes the header; everything is on disk, still under the name with .partial. Returns the checksums."""
         self.file.seek(0)
         write_all(self.file, self.layout.header(self.tokens, self.masked), self.partial)
         self.sync()
         self.file.close()
-        return sha256_of(self.partial)
+        return checksums_of(self.partial)
 
 
 def partial_name(path: Path) -> Path:

@@ -28,6 +28,7 @@ class Tokens:
     mask: bytes  # a byte a token, or nothing
     starts: list[int]  # where documents begin, in tokens
     text_bytes: int  # of the text that the tokens stand for, in UTF-8
+    unlearnt: int = 0  # documents of which the mask lets no token be learnt
 
 
 @dataclass
@@ -39,7 +40,8 @@ class ShardRecord:
     tokens: int
     documents: int  # that begin in it
     sha256: str
-    mask: dict | None  # name, learnt (tokens), sha256
+    mask: dict | None  # name, learnt (tokens), sha256, xxh64
+    xxh64: list[str] | None = None  # of each block; none: an older program wrote the shard
 
 
 class SplitWriter:
@@ -49,7 +51,7 @@ class SplitWriter:
         self.folder, self.name, self.split = folder, name, split
         self.layout, self.shard_tokens, self.masked = layout, shard_tokens, masked
         self.complete: list[ShardRecord] = []
-        self.tokens = self.documents = self.text_bytes = 0
+        self.tokens = self.documents = self.text_bytes = self.unlearnt = 0
         self.shard: PartialFile | None = None
         self.mask: PartialFile | None = None
         self.shard_documents = self.shard_learnt = 0
@@ -78,6 +80,7 @@ class SplitWriter:
         self.tokens += total
         self.documents += len(part.starts)
         self.text_bytes += part.text_bytes
+        self.unlearnt += part.unlearnt
         return len(self.complete) > complete
 
     def open_shard(self, tokens: int = 0) -> None:
@@ -93,8 +96,9 @@ class SplitWriter:
             return
         shard, mask, name = self.shard, None, self.shard_path().name
         if self.mask:
-            mask = {"name": self.mask.path.name, "learnt": self.shard_learnt, "sha256": self.mask.finish()}
-        self.complete.append(ShardRecord(name, self.split, shard.tokens, self.shard_documents, shard.finish(), mask))
+            mask = {"name": self.mask.path.name, "learnt": self.shard_learnt} | self.mask.finish()
+        counts = {"split": self.split, "tokens": shard.tokens, "documents": self.shard_documents}
+        self.complete.append(ShardRecord(name, mask=mask, **counts, **shard.finish()))
         self.shard = self.mask = None
         self.shard_documents = self.shard_learnt = 0
 
@@ -107,6 +111,14 @@ class SplitWriter:
                     os.replace(partial_name(path), path)
         sync_folder(self.folder)
 
+    def summary(self) -> dict:
+        """What the manifest says about the split."""
+        content = {"tokens": self.tokens, "documents": self.documents, "text_bytes": self.text_bytes}
+        if self.masked:
+            content["learnt"] = sum(record.mask["learnt"] for record in self.complete)
+            content["documents_not_learnt"] = self.unlearnt
+        return content
+
     def save(self) -> dict:
         """What restore() needs; the tokens that it counts are on disk."""
         for file in (self.shard, self.mask):
@@ -117,6 +129,7 @@ class SplitWriter:
             "tokens": self.tokens,
             "documents": self.documents,
             "text_bytes": self.text_bytes,
+            "unlearnt": self.unlearnt,
             "shard_tokens": self.shard.tokens if self.shard else 0,
             "shard_documents": self.shard_documents,
             "shard_learnt": self.shard_learnt,
@@ -125,6 +138,7 @@ class SplitWriter:
     def restore(self, saved: dict) -> None:
         self.complete = [ShardRecord(**record) for record in saved["complete"]]
         self.tokens, self.documents, self.text_bytes = saved["tokens"], saved["documents"], saved["text_bytes"]
+        self.unlearnt = saved.get("unlearnt", 0)
         if saved["shard_tokens"]:
             self.open_shard(saved["shard_tokens"])
         self.shard_documents, self.shard_learnt = saved["shard_documents"], saved["shard_learnt"]

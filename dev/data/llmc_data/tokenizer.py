@@ -8,6 +8,7 @@ import numpy as np
 
 from llmc_data import cuts
 from llmc_data.errors import DataError
+from llmc_data.links import own_file
 from llmc_data.shards import sha256_of
 
 FILE = "tokenizer.json"
@@ -72,7 +73,7 @@ class Tokenizer:
     @property
     def files(self) -> list[Path]:
         """What belongs to it and stands beside the shards, too."""
-        return [path for name in BESIDE if (path := self.path.with_name(name)).is_file()]
+        return [own_file(path) for name in BESIDE if (path := self.path.with_name(name)).is_file()]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)

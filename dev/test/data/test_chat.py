@@ -108,6 +108,11 @@ def test_what_stands_behind_the_end_of_turn_is_not_learnt(llama3):
     assert learnt_text(llama3, LLAMA3, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
     no_end = CHATML.replace("<|eot_id|>", "")
     assert learnt_text(llama3, no_end, CONVERSATION[:2]) == ["古池や, nobody.\n"]
+    # A special token among the words ends no turn.
+    words = "It is <|eot_id|> that ends a turn."
+    talk = [CONVERSATION[0], {"role": "assistant", "content": words}]
+    assert learnt_text(llama3, no_end, talk) == [words + "\n"]
+    assert learnt_text(llama3, CHATML, talk) == [words + "<|eot_id|>"]
 
 
 def test_marked_template(llama3):
@@ -231,6 +236,60 @@ def test_tools(llama3, tmp_path):
     assert "null" not in text and "None" not in text
     learnt = np.frombuffer(written[0]["x_train_000001.mask"][1024:], "u1") == 1
     assert json.dumps([CALL]) in Tokenizer(llama3).decode(tokens[learnt].tolist())
+
+
+IGNORES_TOOLS = CHATML.replace("message.content", "(message.content or '')")
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"messages": WITH_TOOLS}, "does not render the tool_calls of message 1\n  leave"),
+        ({"messages": CONVERSATION, "tools": [TOOL]}, "does not render its tools\n  leave"),
+        ({"messages": [CONVERSATION[0], CONVERSATION[1] | {"function_call": CALL}]}, "the function_call of message 1"),
+    ],
+)
+def test_tools_that_the_template_ignores_are_refused(row, message, llama3, tmp_path):
+    (tmp_path / "t.jinja").write_text(IGNORES_TOOLS)
+    write_lines(tmp_path / "d.jsonl", [{"messages": CONVERSATION, "tools": []}, row])
+    arguments = ("--out", tmp_path / "o", "--tokenizer", llama3, "--template", tmp_path / "t.jinja", *COMMON)
+    said = refusal(tmp_path / "d.jsonl", *arguments)
+    assert f"{tmp_path}/d.jsonl: line 2: the template t.jinja " in said and message in said
+
+
+def test_answers_under_another_role(llama3, tmp_path):
+    """A conversation whose answers would not be learnt is refused, unless the template marks them."""
+    options = ("--out", tmp_path / "o", "--tokenizer", llama3, "--val-fraction", 0, "--restart", *COMMON)
+    for role in ("model", "gpt", "bot", "Assistant"):
+        renamed = [m | {"role": role} if m["role"] == "assistant" else m for m in CONVERSATION]
+        write_chat(tmp_path / "d.jsonl", [CONVERSATION, renamed])
+        said = refusal(tmp_path / "d.jsonl", *options)
+        assert f"line 2: no message has the role assistant, whose messages are learnt, and one has the role {role}" in said
+        assert len(learnt_text(llama3, MARKED.replace("'assistant'", f"'{role}'"), renamed)) == 2
+
+
+def test_what_is_learnt_is_counted(llama3, tmp_path):
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
+    silent = [m | {"weight": 0} for m in CONVERSATION]
+    write_chat(tmp_path / "d.jsonl", [CONVERSATION, asked, silent])
+    said = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, "--val-fraction", 0, *COMMON)
+    train = manifest_of(tmp_path / "o")["splits"]["train"]
+    encode = encoder(llama3)
+    learnt = sum(len(encode(m["content"])) + 1 for m in CONVERSATION if m["role"] == "assistant")
+    assert (train["learnt"], train["documents_not_learnt"]) == (learnt, 2)
+    assert f"learnt: {learnt:,} of {train['tokens']:,} tokens\n" in said.stdout
+    assert "nothing is learnt of 2 of 3 conversations\n" in said.stdout
+
+
+def test_messages_of_weight_0_are_not_learnt(llama3):
+    talk = [message | {"weight": weight} for message, weight in zip(CONVERSATION, (1, 0, 0, 1), strict=True)]
+    for template in (CHATML, LLAMA3, MARKED):
+        assert learnt_text(llama3, template, talk) == ["Nobody.<|eot_id|>"]
+    with pytest.raises(DataError, match="message 3 has the weight 0.5\n  expected 0 or 1"):
+        learnt_text(llama3, CHATML, [*CONVERSATION[:3], CONVERSATION[3] | {"weight": 0.5}])
+    twice = MARKED.replace("{{ message.content }}", "{{ message.content }}{% endgeneration %}{% generation %}")
+    with pytest.raises(DataError, match="marks 4 stretches, and 2 messages have the role assistant"):
+        learnt_text(llama3, twice, talk)
 
 
 INSIDE = "inside the conversation, too"

@@ -261,6 +261,22 @@ def test_hub_that_does_not_answer(server, fetch, jsonl, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_hub_that_lists_other_places(server, fetch, jsonl, tmp_path):
+    """Names of a list become paths: none outside of the cache."""
+    address = "/api/datasets/some/text/revision/main"
+    for name in ("../../../stolen.jsonl", "/tmp/stolen.jsonl", "data/../../stolen.jsonl", "data//stolen.jsonl", "a\0.jsonl", ""):
+        hub(server, jsonl)
+        listing = json.loads(server.files[address])
+        listing["siblings"].append({"rfilename": name, "size": 4})
+        server.files[address] = json.dumps(listing).encode()
+        assert f"lists a file with the name {name!r}" in fetch("some/text", code=1).stderr
+    for wrong in ({"sha": "../x"}, {"siblings": [{"rfilename": "a.jsonl", "size": "4"}]}, {"siblings": [{"rfilename": 4}]}):
+        hub(server, jsonl)
+        server.files[address] = json.dumps(json.loads(server.files[address]) | wrong).encode()
+        assert "no list of a data set's files" in fetch("some/text", code=1).stderr
+    assert not list(tmp_path.rglob("*stolen*")) and not (tmp_path / "o").exists()
+
+
 def test_hub_that_answers_with_a_page(server, fetch, jsonl, expected, tmp_path):
     """As a proxy does: it says so, it is not kept, and what is in the cache serves."""
     address = "/api/datasets/some/text/revision/main"

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from conftest import INSPECT, SPECIAL, TEXT, encoder, expected_shards, files_of, held_out, manifest_of, prepare
 from conftest import refusal, run, sha256, shards_of, some_documents, tokens_of, write_jsonl
-from llmc_data import cuts, readers
+from llmc_data import cuts, readers, shards
 from llmc_data.delimiter import Delimiter, find
 from llmc_data.prepare import name_of
 from llmc_data.tokenizer import ByteTokenizer, Tokenizer
@@ -52,6 +53,28 @@ def test_jsonl(documents, expected, gpt2, tmp_path):
     assert set(shards_of(tmp_path / "o")) == {"x_val_000000.bin", "x_train_000001.bin"}
 
 
+def test_links_of_a_model(documents, gpt2, tmp_path):
+    """What stands beside the shards is the model's, not a file of the user's; the hub's cache consists of links."""
+    source, model = write_jsonl(tmp_path / "d.jsonl", documents[:10]), tmp_path / "model"
+    (tmp_path / "id_rsa").write_text("{}")
+    for name in ("chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"):
+        shutil.copytree(gpt2, model)
+        shutil.copy(gpt2 / "tokenizer.json", tmp_path / "other.json")
+        (model / name).unlink(missing_ok=True)
+        (model / name).symlink_to("../other.json" if name == "tokenizer.json" else "../id_rsa")
+        refused = refusal(source, "--out", tmp_path / "o", "--tokenizer", model, *COMMON)
+        assert f"{name} is a link to " in refused and "outside of its folder" in refused
+        assert not (tmp_path / "o" / name).exists()
+        shutil.rmtree(model)
+    repository = tmp_path / "models--me--model"
+    shutil.copytree(gpt2, repository / "blobs")
+    (repository / "snapshots" / "main").mkdir(parents=True)
+    for path in (repository / "blobs").iterdir():
+        (repository / "snapshots" / "main" / path.name).symlink_to(f"../../blobs/{path.name}")
+    prepare(source, "--out", tmp_path / "p", "--tokenizer", repository / "snapshots" / "main", *COMMON)
+    assert files_of(tmp_path / "p")["tokenizer.json"] == (gpt2 / "tokenizer.json").read_bytes()
+
+
 def check_manifest(manifest, files, documents, source):
     for split in ("train", "val"):
         members = [text for n, text in enumerate(documents) if held_out(n, FRACTION) == (split == "val")]
@@ -63,11 +86,27 @@ def check_manifest(manifest, files, documents, source):
         tokens = np.frombuffer(files[s["name"]][1024:], "<u2")
         assert (len(tokens), sha256(files[s["name"]])) == (s["tokens"], s["sha256"])
         assert s["documents"] == (tokens == 0).sum()
+        assert s["xxh64"] == [xxhash.xxh64(files[s["name"]]).hexdigest()]
+    assert manifest["xxh64_block_bytes"] == 64 << 20
     assert manifest["tokenizer"]["sha256"] == sha256(files["tokenizer.json"])
     assert manifest["tokenizer"]["vocabulary"] == 800 and manifest["tokenizer"]["name"] == "gpt2"
     assert manifest["delimiter"] == {"place": "before", "token": SPECIAL[0], "id": 0}
     [described] = manifest["sources"]
     assert (described["sha256"], described["bytes"]) == (sha256(source), len(source))
+
+
+def test_checksums_of_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "READ_BYTES", 1000)
+    monkeypatch.setattr(shards, "BLOCK_BYTES", 3000)
+    for size in (1, 999, 1000, 2999, 3000, 3001, 6000, 10_001):
+        content = bytes(n * 7 % 251 for n in range(size))
+        (tmp_path / "file").write_bytes(content)
+        blocks = [content[at : at + 3000] for at in range(0, size, 3000)]
+        expected = {"sha256": sha256(content), "xxh64": [xxhash.xxh64(block).hexdigest() for block in blocks]}
+        assert shards.checksums_of(tmp_path / "file") == expected
+        with monkeypatch.context() as without:
+            without.setattr(shards, "xxhash", None)
+            assert shards.checksums_of(tmp_path / "file") == {"sha256": sha256(content)}
 
 
 def write_arrow(new, path, table):

@@ -9,7 +9,14 @@
 #define NCCL_VERSION_CODE 22809
 #define NCCL_VERSION(major, minor, patch) ((major)*10000 + (minor)*100 + (patch))
 
-enum ncclResult_t { ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclInternalError = 3, ncclInProgress = 7 };
+enum ncclResult_t {
+  ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,
+  ncclInternalError = 3,
+  ncclInvalidArgument = 4,
+  ncclInvalidUsage = 5,
+  ncclInProgress = 7
+};
 enum ncclDataType_t { ncclUint8, ncclInt64, ncclFloat32, ncclFloat64, ncclBfloat16 };
 enum ncclRedOp_t { ncclSum, ncclMax };
 using ncclComm_t = struct ncclComm*;

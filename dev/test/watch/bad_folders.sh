@@ -18,6 +18,10 @@ run without_step "$good\n{\"loss\":1}\n"
 run good "$good\n"
 run torn '{"step":1,"lo'
 run bad_config "$good\n" && echo '{"lr":' >bad_config/config.json
+echo '{"auths":"key"}' >key.json && ln -s good linked_folder
+for file in config.json run.json memory.txt train.jsonl; do
+  run "link_$file" "$good\n" && ln -sf ../key.json "link_$file/$file"
+done
 commands=("$root/scripts/tensorboard --no-server" "$root/scripts/report -o $scratch/page.html")
 for command in "${commands[@]}"; do
   # shellcheck disable=SC2206  # words
@@ -29,6 +33,9 @@ for command in "${commands[@]}"; do
   refused "$name: a line that is no object" "list/train.jsonl:2:" "${words[@]}" list
   refused "$name: a line without a step" "without_step/train.jsonl:2:" "${words[@]}" without_step
   refused "$name: a broken config" "bad_config/config.json" "${words[@]}" bad_config
+  for file in config.json train.jsonl; do
+    refused "$name: a $file that is a link elsewhere" "outside of the run's folder" "${words[@]}" "link_$file"
+  done
   refused "$name: a run twice" "is named twice" "${words[@]}" good ./good
   refused "$name: nothing" "usage: scripts/$name" "${words[@]}"
 done
@@ -78,7 +85,7 @@ exec {lock}>&-
 
 # Without wandb: a module of this name that cannot be imported.
 mkdir hidden && echo 'raise ImportError("hidden")' >hidden/wandb.py
-refused "wandb_sync: wandb is not there" "build/watch/bin/pip install wandb==" \
+refused "wandb_sync: wandb is not there" "build/watch/bin/pip install --require-hashes -r dev/test/watch/requirements.txt" \
   env PYTHONPATH="$scratch/hidden" "$root/scripts/wandb_sync" good
 refused "wandb_sync: no such folder" "nowhere is not a folder" "$root/scripts/wandb_sync" nowhere
 refused "wandb_sync: an empty run" "nothing to log" "$root/scripts/wandb_sync" empty

@@ -6,6 +6,7 @@ import os
 
 HOSTILE = ('</pre></script><script>window.stolen = 1</script><img src=x onerror="window.stolen = 2"> & "quoted" '
            "\u2028 é ✓")
+HOSTILE_PLAN = "host <img src=x onerror='window.stolen=4'>  1.50 MiB\nactivations<img src=x>  1.50 GiB\n"
 PLAN = "activations      1.50 GiB\ndevice, total    1.50 GiB\npinned host          0 B\n"
 
 
@@ -33,4 +34,4 @@ def long_run(folder, steps=20000, spike=12345):
             lines.append({"step": step, "val_loss": 2.1 + 4 * math.exp(-step / 3000), "choices_acc": step / steps})
     lines.append({"step": steps, "sample": "line one\n<b>line two</b>"})
     config = {"model": "tiny<i>", "lr": 1e-3, "recompute": True, "note": HOSTILE}
-    return write_run(folder, lines, config, PLAN)
+    return write_run(folder, lines, config, HOSTILE_PLAN + PLAN)

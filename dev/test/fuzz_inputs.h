@@ -1,0 +1,580 @@
+// The readers of files from strangers, and inputs for each: for fuzz_readers.cpp. `make` writes files into a folder,
+// sound ones with changes of their structure; `read` reads them as the program does.
+#pragma once
+
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "dev/test/fuzz_document.h"
+#include "dev/test/token_files.h"
+#include "llmc/base/checksum.h"
+#include "llmc/base/json.h"
+#include "llmc/base/options.h"
+#include "llmc/base/safetensors.h"
+#include "llmc/kernels/tuning.h"
+#include "llmc/model/parameters.h"
+#include "llmc/tokenizer/tokenizer.h"
+#include "llmc/train/checkpoint.h"
+#include "llmc/train/choices.h"
+#include "llmc/train/documents.h"
+#include "llmc/train/export_folder.h"
+#include "llmc/train/settings.h"
+#include "llmc/train/shard_manifest.h"
+#include "llmc/train/text_codec.h"
+#include "llmc/train/token_dataset.h"
+
+namespace fuzz {
+
+struct Reader {
+  const char* name;
+  void (*make)(Chance& chance, const std::string& folder);
+  void (*read)(const std::string& folder);
+};
+
+inline constexpr const char* kTokenizers = "dev/test/tokenizers/";
+
+inline Json parsed(const std::string& text) { return Json::parse(text, "a sound input"); }
+inline std::string json_string(const std::string& text) { return Json(text).dump(); }
+
+// Returns the document with changes, as it is written: less than 1 MB.
+inline std::string changed_text(const Document& document, const std::vector<std::string>& words, Chance& chance) {
+  for (;;)
+    if (std::string text = changed(document, words, chance).written(); text.size() < 1'000'000) return text;
+}
+
+// Cuts bytes off, adds some or changes one, but for a few inputs.
+inline std::string changed_bytes(std::string bytes, Chance& chance) {
+  const size_t kind = chance.below(6);
+  if (kind == 0) bytes.resize(chance.below(bytes.size() + 1));
+  if (kind == 1) bytes.append(chance.below(2000), char(chance.bits()));
+  if (kind == 2 && !bytes.empty()) bytes[chance.below(bytes.size())] = char(chance.bits());
+  return bytes;
+}
+
+// ---------------------------------------------------------------------------------------------- models
+
+inline void make_config(Chance& chance, const std::string& folder) {
+  static const Json public_models = [] {
+    Json all = Json::array();
+    std::ifstream file("dev/test/configs/families.jsonl");
+    for (std::string line; std::getline(file, line);) all.push_back(parsed(line).at("config"));
+    return all;
+  }();
+  static const std::vector<std::string> words = {
+      R"("llama")",
+      R"("qwen2")",
+      R"("qwen3")",
+      R"("mistral")",
+      R"("ministral")",
+      R"("olmo2")",
+      R"("full_attention")",
+      R"("sliding_attention")",
+      R"(["sliding_attention"])",
+      R"({"rope_type":"llama3","factor":8.0})",
+      R"({"rope_type":"yarn","factor":1e300,"beta_fast":1e308,"original_max_position_embeddings":1})",
+      R"({"type":"dynamic","factor":1})",
+      R"(["LlamaForCausalLM"])",
+      "16",
+      "64",
+      "128",
+      "10000",
+      "10001",
+      "1048576",
+      "1048577",
+      "16777216",
+      "16777217"};
+  Document document(public_models.at(chance.below(public_models.size())));
+  write_file(folder + "/config.json", changed_text(document, words, chance));
+  static const Document generation(parsed(R"({"eos_token_id":[1,2],"temperature":0.6,"top_p":0.9})"));
+  write_file(folder + "/generation_config.json",
+             chance.one_in(4) ? changed_text(generation, {}, chance) : generation.written());
+}
+
+inline void read_config(const std::string& folder) {
+  ModelConfig config = ModelConfig::from_json(Json::read(folder + "/config.json"), "model");
+  config.generation = Json::read(folder + "/generation_config.json");
+  config.end_tokens();
+  (void)(config.generation.dump(2) + ModelConfig::from_json(parsed(config.to_json().dump()), "again").to_json().dump());
+  config.flops_per_token(1024, true);
+  const ParameterLayout layout(config, 8);
+  if (int64_t(layout.size) < config.parameters()) throw std::logic_error("a layout is smaller than its parameters");
+  rope_table(config.rope, config.HD, 64);
+  config.tensor_part(2, 1).parameters();
+}
+
+inline Json header_of(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors, std::string* data) {
+  Json header = Json::object().set("__metadata__", Json::object().set("format", "pt"));
+  for (const auto& [name, extents] : tensors) {
+    Json shape = Json::array();
+    size_t bytes = 4;
+    for (const int64_t extent : extents) shape.push_back(extent), bytes *= size_t(extent);
+    const Json offsets = Json::array().push_back(data->size()).push_back(data->size() + bytes);
+    header.set(name, Json::object().set("dtype", "F32").set("shape", shape).set("data_offsets", offsets));
+    data->resize(data->size() + bytes, 'x');
+  }
+  return header;
+}
+
+inline const std::vector<std::string>& words_of_headers() {
+  static const std::vector<std::string> words = {R"("F32")",
+                                                 R"("BF16")",
+                                                 R"("F8_E4M3")",
+                                                 R"("F64")",
+                                                 R"("X")",
+                                                 "[0,24]",
+                                                 "[24,0]",
+                                                 "[0,0]",
+                                                 "[4,4,4]",
+                                                 "[4294967296,4294967296]",
+                                                 "[9223372036854775807,2]",
+                                                 "[0,9223372036854775807]",
+                                                 "[65536,65536,65536,65536]",
+                                                 "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
+                                                 "[0,18446744073709551615]",
+                                                 "[-1]"};
+  return words;
+}
+
+// A file of tensors whose header has changes.
+inline std::string changed_safetensors(const Json& header, const std::string& data, Chance& chance) {
+  std::string text = chance.one_in(10) ? header.dump() : changed_text(Document(header), words_of_headers(), chance);
+  uint64_t length = text.size();
+  if (chance.one_in(12)) {
+    static const std::vector<uint64_t> lengths = {0,           1,           8,          length - 1, length + 1,
+                                                  100'000'000, 100'000'001, 1ull << 63, UINT64_MAX};
+    length = chance.of(lengths);
+  }
+  return changed_bytes(std::string(reinterpret_cast<const char*>(&length), 8) + text + data, chance);
+}
+
+inline void make_weights(Chance& chance, const std::string& folder) {
+  std::string first, second;
+  const Json headers[] = {header_of({{"a", {2, 3}}, {"b", {}}, {"c", {0, 5}}}, &first),
+                          header_of({{"d", {7}}, {"e", {1, 2, 2}}}, &second)};
+  const bool one_file = chance.one_in(2);
+  write_file(folder + (one_file ? "/model.safetensors" : "/1.safetensors"),
+             one_file || chance.one_in(3) ? changed_safetensors(headers[0], first, chance)
+                                          : std::string("\x76\0\0\0\0\0\0\0", 8));
+  if (one_file) return;
+  const auto whole = [&](const Json& header, const std::string& data) {
+    const std::string text = header.dump();
+    const uint64_t length = text.size();
+    return std::string(reinterpret_cast<const char*>(&length), 8) + text + data;
+  };
+  if (!chance.one_in(3)) write_file(folder + "/1.safetensors", whole(headers[0], first));
+  write_file(folder + "/2.safetensors", whole(headers[1], second));
+  static const Document index(parsed(R"({"metadata":{"total_size":64},"weight_map":{"a":"1.safetensors",
+    "b":"1.safetensors","c":"1.safetensors","d":"2.safetensors","e":"2.safetensors"}})"));
+  static const std::vector<std::string> words = {R"("1.safetensors")",
+                                                 R"("2.safetensors")",
+                                                 R"("../1.safetensors")",
+                                                 R"("1.safetensors\u0000")",
+                                                 R"("/dev/zero")",
+                                                 R"("..")",
+                                                 R"("model.safetensors.index.json")"};
+  write_file(folder + "/model.safetensors.index.json", changed_text(index, words, chance));
+}
+
+inline void read_weights(const std::string& folder) {
+  const Safetensors weights(folder);
+  for (const StoredTensor& tensor : weights.tensors()) {
+    const std::byte* data = Safetensors::range(tensor, 0, tensor.data_bytes);
+    const std::string copy(reinterpret_cast<const char*>(data), tensor.data_bytes);  // reads to the last byte
+    weights.at(tensor.name, tensor.shape);
+  }
+  weights.at("a");
+}
+
+// ---------------------------------------------------------------------------------------------- tokenizers
+
+inline const std::vector<std::string>& words_of_tokenizers() {
+  static const std::vector<std::string> words = [] {
+    std::vector<std::string> all;
+    for (const char* expression : {"(a+)+b",
+                                   "(?:a|a)*c",
+                                   "(?=(?:[^b]|c)*b)a",
+                                   "(?:(?:a*)*)*b",
+                                   "a{0,65535}b",
+                                   "(?:(?:a{100}){100}){100}",
+                                   "(?:(?:(?:(?:a?){20}){20}){20}){20}b",
+                                   "[",
+                                   "((((((((((",
+                                   ")",
+                                   "\\\\",
+                                   "\\p{L",
+                                   "\\p{Han}",
+                                   "(?<=a{1,9})b",
+                                   "\\x{110000}",
+                                   "\\ud800",
+                                   "(?<=(?<=(?<=a)))",
+                                   "|",
+                                   "||||",
+                                   "()",
+                                   "(?:)*",
+                                   "(?!)",
+                                   ".*",
+                                   "(?:.|\\n)*",
+                                   "[^\\s\\S]",
+                                   "\\s*[\\r\\n]+",
+                                   "(?i:ss)",
+                                   "{",
+                                   "a{2}{3}{4}",
+                                   "x*",
+                                   "(?>a*)*a",
+                                   "(?:a*+)*b",
+                                   "\\p{L}+|\\p{N}",
+                                   "(?=a)*",
+                                   "(?:(?=a)|b)*c"})
+      all.push_back(format(R"({"Regex":%s})", json_string(expression).c_str()));
+    for (size_t size : {200, 3000, 70000})
+      for (const char* part : {"(", "(?:a|", "a?", "[a", "{", "\\p{L}"}) {
+        std::string expression;
+        while (expression.size() < size) expression += part;
+        all.push_back(format(R"({"Regex":%s})", json_string(expression).c_str()));
+      }
+    const auto step = [&](const std::string& text) { all.push_back(text); };
+    for (const char* literal : {"a", " ", "", "aa"}) step(format(R"({"String":"%s"})", literal));
+    const std::string doubles = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})",
+                      huge =
+                          R"({"type":"Replace","pattern":{"Regex":"."},"content":")" + std::string(100000, 'a') + "\"}",
+                      cut = R"({"type":"Split","pattern":{"Regex":"."},"behavior":"Isolated"})",
+                      mark = R"({"type":"Metaspace","replacement":"_","prepend_scheme":"always"})",
+                      mark_2 = R"({"type":"Metaspace","replacement":"a"})";
+    for (const std::string& one : {doubles, huge, cut, mark, mark_2}) step(one);
+    const auto sequence = [&](const char* list, const std::vector<std::string>& steps, int times) {
+      std::string text;
+      for (int i = 0; i < times; ++i)
+        for (const std::string& one : steps) text += (text.empty() ? "" : ",") + one;
+      step(format(R"({"type":"Sequence","%s":[%s]})", list, text.c_str()));
+    };
+    for (int times : {2, 16, 32, 1000}) {
+      sequence("normalizers", {doubles}, times), sequence("decoders", {doubles}, times);
+      sequence("pretokenizers", {cut, mark}, times), sequence("pretokenizers", {mark, cut, mark_2, cut}, times);
+      sequence("normalizers", {R"({"type":"Prepend","prepend":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})"}, times);
+    }
+    for (
+        const char* other :
+        {R"({"type":"Prepend","prepend":"a"})",
+         R"({"type":"ByteLevel","add_prefix_space":true})",
+         R"({"type":"Fuse"})",
+         R"({"type":"ByteFallback"})",
+         R"({"type":"Strip","content":"a","start":9223372036854775807,"stop":256})",
+         R"({"type":"Strip","content":"a","start":256,"stop":256})",
+         R"({"type":"Digits","individual_digits":true})",
+         R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"a"}},{"Sequence":{"id":"A"}}],"special_tokens":{"a":{"ids":[0]}}})",
+         R"("a b")",
+         R"("ab a")",
+         R"(" a")",
+         R"("a ")",
+         R"(["","a"])",
+         R"(["a",""])",
+         R"("a a")",
+         R"("#version")",
+         "\"Removed\"",
+         "\"MergedWithNext\"",
+         "\"Contiguous\"",
+         "16777215",
+         "16777216",
+         "\"<0x61>\"",
+         "\"ab\"",
+         R"({"a":0,"":1,"b":2,"ab":3})"})
+      step(other);
+    return all;
+  }();
+  return words;
+}
+
+// A sound file with every part, and two that real tokenizers are like.
+inline const std::vector<Document>& sound_tokenizers() {
+  static const std::vector<Document> all = [] {
+    const Document small(parsed(R"({"version":"1.0","truncation":null,"padding":null,
+      "added_tokens":[{"id":9,"content":"<s>","special":true,"single_word":false,"lstrip":true,"rstrip":true,"normalized":false},
+                      {"id":10,"content":"aaa","special":false,"single_word":true,"lstrip":false,"rstrip":false,"normalized":true}],
+      "normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"_"},
+                    {"type":"Replace","pattern":{"String":" "},"content":"_"}]},
+      "pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"a+|b"},"behavior":"Isolated","invert":false},
+                    {"type":"Digits","individual_digits":true},{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":true}]},
+      "post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],
+                        "special_tokens":{"<s>":{"ids":[9]}}},
+      "decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"_"},"content":" "},{"type":"ByteFallback"},
+                 {"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},
+      "model":{"type":"BPE","dropout":null,"unk_token":"?","continuing_subword_prefix":"","end_of_word_suffix":"",
+               "fuse_unk":true,"byte_fallback":true,"ignore_merges":false,
+               "vocab":{"a":0,"b":1," ":2,"ab":3,"aab":4,"_":5,"?":6,"aa":7,"<0x61>":8},"merges":["a b",["a","ab"],"a a"]}})"));
+    return std::vector<Document>{small,
+                                 small,
+                                 small,
+                                 small,
+                                 small,
+                                 small,
+                                 small,
+                                 small,
+                                 small,
+                                 small,
+                                 Json::read(std::string(kTokenizers) + "llama3.json"),
+                                 Json::read(std::string(kTokenizers) + "llama2.json")};
+  }();
+  return all;
+}
+
+inline void make_tokenizer(Chance& chance, const std::string& folder) {
+  write_file(folder + "/tokenizer.json", changed_text(chance.of(sound_tokenizers()), words_of_tokenizers(), chance));
+}
+
+inline std::vector<std::string> texts() {
+  std::vector<std::string> all = {"",
+                                  "a",
+                                  "Hello world's 123",
+                                  std::string(4000, 'a'),
+                                  std::string(2000, ' '),
+                                  "a\n\n b\r\n\xc3\xa9\xe4\xb8\xad\xf0\x9f\x91\x8d \x80\xff",
+                                  "<s> aaa <|begin_of_text|>aaab"};
+  for (const char* part : {"aaaaaaaaaaaaaaaaaaaaaaac ", " a b", "aa<s>", "1a\n"}) {
+    std::string& text = all.emplace_back();
+    while (text.size() < 3000) text += part;
+  }
+  return all;
+}
+
+inline void read_tokenizer(const std::string& folder) {
+  const Tokenizer tokenizer = Tokenizer::open(folder);
+  TextEncoder encoder(tokenizer);
+  std::string refused;  // one text may be refused, and the next one not
+  for (const std::string& text : texts()) {
+    try {
+      const std::vector<int32_t> ids = encoder.encode(text, true);
+      StreamingDecoder decoder(tokenizer, false);
+      std::string streamed;
+      for (const int32_t id : ids) streamed += decoder.take(id);
+      if (streamed + decoder.finish() != tokenizer.decode(ids, false)) throw std::logic_error("streamed otherwise");
+      for (size_t at = 0; at < text.size();) at = tokenizer.next_cut(text, at);
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+  }
+  for (int32_t id = 0; id < std::min(tokenizer.vocabulary_size(), 2000); ++id) tokenizer.bytes_of(id);
+  if (!refused.empty()) throw Error(refused);
+}
+
+// What lies beside a tokenizer: its words for documents, and what an export copies.
+inline void make_codec(Chance& chance, const std::string& folder) {
+  static const Document config(
+      parsed(R"({"bos_token":{"content":"<s>","special":true},"eos_token":"</s>","chat_template":
+    [{"name":"default","template":"{{ x }}"}],"added_tokens_decoder":{"0":{"content":"<s>"}}})"));
+  static const Document map(parsed(R"({"bos_token":"<s>","eos_token":{"content":"a"},"pad_token":null})"));
+  write_file(folder + "/tokenizer.json",
+             chance.one_in(4) ? changed_text(sound_tokenizers()[0], {}, chance) : sound_tokenizers()[0].written());
+  write_file(folder + "/tokenizer_config.json", chance.one_in(2) ? changed_text(config, {}, chance) : config.written());
+  write_file(folder + "/special_tokens_map.json", chance.one_in(2) ? changed_text(map, {}, chance) : map.written());
+  write_file(folder + "/secret", std::string("secret"));
+  static const std::vector<std::string> targets = {"../secret", "secret",  "/dev/zero",           "/etc/passwd",
+                                                   ".",         "nothing", "chat_template.jinja", "tokenizer.json"};
+  if (chance.one_in(3)) std::filesystem::create_symlink(chance.of(targets), folder + "/chat_template.jinja");
+}
+
+inline void read_codec(const std::string& folder) {
+  ModelConfig config = ModelConfig::preset("tiny");
+  const TextCodec codec = TextCodec::open(folder, "", "", config);
+  const TokenizerFiles files(codec, config);
+  codec.document_token();
+  codec.cuts_text();
+  codec.prompt("a b");
+  (void)codec.description();
+  std::filesystem::create_directories(folder + "/export");
+  files.write(folder + "/export");
+}
+
+// ---------------------------------------------------------------------------------------------- checkpoints
+
+inline void make_checkpoint(Chance& chance, const std::string& folder) {
+  std::string data;
+  const Json header = header_of({{"weights/w@0", {4}}, {"weights/v@0+6", {2, 3}}, {"other/fp8_scales@0", {2}}}, &data);
+  Document document(header);
+  static const std::vector<std::string> names = {"weights/w@0+0",
+                                                 "weights/w@18446744073709551615",
+                                                 "weights/w@0+18446744073709551615",
+                                                 "weights/w",
+                                                 "@",
+                                                 "@0",
+                                                 "weights/w@-1",
+                                                 "weights/v@0+1",
+                                                 "weights/w@4",
+                                                 "weights/w@0+4",
+                                                 "other/fp8_scales@7",
+                                                 "weights/@0",
+                                                 "a@0@1"};
+  if (chance.one_in(2)) document.children[1 + chance.below(3)].first = json_string(chance.of(names));
+  const std::string text = chance.one_in(2) ? document.written() : changed_text(document, words_of_headers(), chance);
+  const uint64_t length = text.size();
+  const std::string share = std::string(reinterpret_cast<const char*>(&length), 8) + text + data;
+  static const Document sound_state(parsed(R"({"step":7,"ranks":1,"sequences":56,"data_tokens":1000,
+    "model":{"model_type":"llama","vocab_size":256},"options":{"micro_batch":2,"global_batch":8,"seq_len":16,"lr":0.001,
+    "layers":1,"tensor_parallel_degree":1,"steps":20,"fp8":"off","zero_stage":0}})"));
+  const std::string state = chance.one_in(3) ? sound_state.written() : changed_text(sound_state, {}, chance);
+  Json files = Json::object();
+  for (const auto& [name, bytes] :
+       {std::pair<std::string, const std::string&>{"rank-00000-of-00001.safetensors", share}, {"state.json", state}}) {
+    Checksum sum;
+    sum.add(bytes.data(), bytes.size());
+    files.set(name, Json::object().set("bytes", bytes.size()).set("xxh64", sum.text()));
+    write_file(folder + "/" + name, bytes);
+  }
+  const Document manifest(Json::object().set("format", "train_llama checkpoint 1").set("step", 7).set("files", files));
+  static const std::vector<std::string> words = {R"({"bytes":6,"xxh64":"0"})", "7"};
+  write_file(folder + "/manifest.json", chance.one_in(3) ? changed_text(manifest, words, chance) : manifest.written());
+}
+
+inline void read_checkpoint(const std::string& folder) {
+  const Checkpoint checkpoint(folder);
+  for (int file = 0; file < checkpoint.files(); ++file) checkpoint.verify(file);
+  std::vector<float> numbers(16);
+  checkpoint.other("fp8_scales");
+  checkpoint.read(StateKind::weights, "w", 0, 4, numbers.data());
+  checkpoint.read(StateKind::weights, "v", 0, 3, numbers.data());
+  checkpoint.read(StateKind::weights, "v", 6, 3, numbers.data());
+  const Options options = parse_options({}, &checkpoint.state().at("options"));
+  resolve_settings(options, ModelConfig::preset("tiny"), DeviceInfo(), 2, checkpoint.state().get_int("data_tokens"));
+}
+
+// ---------------------------------------------------------------------------------------------- data and settings
+
+inline void make_shards(Chance& chance, const std::string& folder) {
+  static const std::vector<int32_t> odd = {0, 1, -1, 7, 20240520, 20240801, 20241121, INT32_MAX, INT32_MIN, 100, 101};
+  const auto header = [&](int32_t magic, int32_t version, int32_t tokens) {
+    int32_t words[3] = {magic, version, tokens};
+    if (chance.one_in(6)) words[chance.below(3)] = chance.of(odd);
+    return header_bytes(words[0], words[1], words[2]);
+  };
+  const auto damaged = [&](const std::string& bytes) {
+    return chance.one_in(4) ? changed_bytes(bytes, chance) : bytes;
+  };
+  const bool wide = chance.one_in(2);
+  std::string tokens(size_t(wide ? 4 : 2) * 100, 0);
+  if (chance.one_in(4)) tokens[chance.below(tokens.size())] = char(chance.bits());
+  write_file(folder + "/a.bin", damaged((wide ? header(20240801, 7, 100) : header(20240520, 1, 100)) + tokens));
+  write_file(folder + "/a.mask",
+             damaged(header(20241121, 1, 100) + std::string(100, chance.one_in(9) ? char(chance.bits()) : '\1')));
+  static const Document manifest(parsed(R"({"format":"train_llama shards 1","tokenizer":{"file":null,"vocabulary":256},
+    "delimiter":{"place":"before","token":"<s>","id":0},
+    "shards":[{"name":"a.bin","split":"train","tokens":100,"sha256":"00","mask":{"name":"a.mask","sha256":"11"}},
+              {"name":"b.bin","split":"train","tokens":5,"sha256":"22"}]})"));
+  static const std::vector<std::string> words = {R"("../a.bin")", R"("a.bin\u0000")", R"("/etc/passwd")",
+                                                 R"("train_llama shards 1")", R"("after")"};
+  write_file(folder + "/manifest.json", chance.one_in(3) ? manifest.written() : changed_text(manifest, words, chance));
+}
+
+inline void read_shards(const std::string& folder) {
+  const std::string pattern = folder + "/*.bin";
+  const TokenDataset data = TokenDataset::open(pattern, 256);
+  data.check(0, data.size());
+  std::vector<int32_t> tokens(size_t(std::min<int64_t>(data.size(), 100)));
+  data.read(0, int64_t(tokens.size()), tokens.data());
+  unigram_cross_entropy(data, data);
+  compare_with_manifests(data);
+  listed_checksum(data);
+  const DocumentRule rule = document_rule(pattern, -1, ModelConfig::preset("tiny"));
+  missing_documents(rule, data);
+}
+
+inline void make_options(Chance& chance, const std::string& folder) {
+  static const Document all(options_json(Options()));
+  static const std::vector<std::string> words = {"\"auto\"",
+                                                 "1000000000",
+                                                 "999999999",
+                                                 "\"bf16\"",
+                                                 "\"fp32\"",
+                                                 "\"tensorwise\"",
+                                                 "\"delayed\"",
+                                                 "\"first=1,last=1\"",
+                                                 "\"first=99999999999999999999\"",
+                                                 "\"*\"",
+                                                 "\"down_proj\"",
+                                                 "1000000",
+                                                 "16",
+                                                 "8",
+                                                 "4"};
+  // Some of them, so that not each input is refused for the first one.
+  Document document = all;
+  std::shuffle(document.children.begin(), document.children.end(), std::mt19937_64(chance.bits()));
+  document.children.resize(1 + chance.below(12));
+  write_file(folder + "/options.json", changed_text(document, words, chance));
+}
+
+inline void read_options(const std::string& folder) {
+  const Options options = parse_options({"--config", folder + "/options.json"});
+  const ModelConfig config = ModelConfig::preset("tiny");
+  for (const int ranks : {1, 6})
+    for (const int64_t tokens : {int64_t(0), int64_t(1) << 40}) {
+      const RunSettings settings = resolve_settings(options, config, DeviceInfo(), ranks, tokens);
+      trainer_settings(options, settings);
+    }
+}
+
+inline void make_tuning(Chance& chance, const std::string& folder) {
+  Tuning tuning({"CPU", 0, "OpenBLAS"});
+  tuning.set("TN 1x2x3", {"7", 1e-6, 2e-6, 3, 4, {}});
+  tuning.set("NN 4x5x6", {"8", 1e-6, 2e-6, 3, 4, {}});
+  write_file(folder + "/tuning.json", changed_text(Document(tuning.to_json()), {R"("tuning 1")"}, chance));
+}
+
+inline void read_tuning(const std::string& folder) {
+  const Tuning tuning = Tuning::from_json(Json::read(folder + "/tuning.json"));
+  (void)(tuning.description() + tuning.to_json().dump());
+}
+
+inline std::string many_of(const std::string& part) {
+  std::string text;
+  while (text.size() < 300000) text += part;
+  return json_string(text);
+}
+
+inline std::string many_endings() {
+  std::string text = "\"a\"";
+  for (int i = 0; i < 50000; ++i) text += ",\"b\"";
+  return "[" + text + "]";
+}
+
+inline void make_choices(Chance& chance, const std::string& folder) {
+  static const std::vector<Document> sound = {
+      parsed(R"({"ctx":"A man sits down. He","endings":["stands up.","runs","a"],"label":2})"),
+      parsed(
+          R"({"activity_label":"Sit","ctx_a":"A [title] man [x] sits.","ctx_b":"he","ctx":"A man","endings":["stands  up.","b"],"label":"1"})")};
+  static const std::vector<std::string> words = {"\"1\"",
+                                                 "\"9\"",
+                                                 "\"-\"",
+                                                 "\"[[[[[[[[\"",
+                                                 "\" [title] [title]\"",
+                                                 json_string(std::string(20000, '[')),
+                                                 json_string(std::string(20000, ' ')),
+                                                 many_of("[x]"),
+                                                 many_of(" [title]"),
+                                                 many_of("  "),
+                                                 "[" + many_of("a") + ",\"b\",\"c\"]",
+                                                 many_endings()};
+  std::string lines;
+  for (size_t i = 1 + chance.below(3); i > 0; --i)
+    lines += (chance.one_in(3) ? chance.of(sound).written() : changed_text(chance.of(sound), words, chance)) + "\n";
+  write_file(folder + "/choices.jsonl", lines.substr(0, 1'000'000));
+}
+
+inline void read_choices(const std::string& folder) {
+  const TextCodec codec = TextCodec::open("", "", "", ModelConfig::preset("tiny"));  // bytes
+  for (const ChoiceFormat format : {ChoiceFormat::lm_eval, ChoiceFormat::llmc}) {
+    std::vector<ChoiceItem> items = ::read_choices(folder + "/choices.jsonl", format, codec);
+    cut_choices(items, folder, 64);
+  }
+}
+
+inline const Reader kReaders[] = {{"config", make_config, read_config},
+                                  {"weights", make_weights, read_weights},
+                                  {"tokenizer", make_tokenizer, read_tokenizer},
+                                  {"codec", make_codec, read_codec},
+                                  {"checkpoint", make_checkpoint, read_checkpoint},
+                                  {"shards", make_shards, read_shards},
+                                  {"options", make_options, read_options},
+                                  {"tuning", make_tuning, read_tuning},
+                                  {"choices", make_choices, read_choices}};
+
+}  // namespace fuzz

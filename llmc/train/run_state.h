@@ -1,0 +1,44 @@
+// state.json of a checkpoint: how far the run is, and what it goes on with.
+//
+//   version                    of this list of keys; a program refuses a later version than its own
+//   step, ranks                steps that are done; ranks that wrote the checkpoint
+//   optimizer_steps            how many of the steps made an update
+//   sequences, data_tokens     sequences that were trained on; tokens of the training data
+//   seconds                    that all steps took
+//   model                      the model as a config.json of Hugging Face, model_name and weights_loaded: whether the
+//                              run began with loaded weights
+//   options                    those of the scope `run` and after it (option_table.h), with the values that the program
+//                              chose for "auto"
+//   data, data_identity        a sentence about the data; what it is recognised by (data_identity.h), with the rule of
+//                              its documents
+//   windows                    how the data is cut (WindowRule)
+//   tokenizer                  file: where tokenizer.json was when the run began; xxh64: its checksum ("" for both
+//                              without one); document_token: what begins a text that is cut (null: nothing)
+//   tuning                     the chosen algorithms of products, or null
+//   last_step, last_score      the last lines of train.jsonl about a step and an evaluation, or null
+//
+// A later program may add keys. What it takes for them in the state of an older program stands in known_state() alone,
+// so that every checkpoint of before can be loaded.
+#pragma once
+
+#include <cstdint>
+
+#include "llmc/base/error.h"
+#include "llmc/base/json.h"
+#include "llmc/base/options.h"
+#include "llmc/model/config.h"
+#include "llmc/train/settings.h"
+
+inline constexpr int64_t kStateVersion = 1;
+
+// Returns the keys of a checkpoint that follow from options, settings and model. The training loop adds the others.
+Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,
+               int64_t data_tokens);
+
+// Returns the state of any version as one of today's: keys that an older program did not write have the values that
+// they had for it. Throws LaterVersion on a later version.
+Json known_state(Json state);
+
+struct LaterVersion : Error {
+  using Error::Error;
+};
