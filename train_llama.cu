@@ -18,6 +18,7 @@
 #include "llmc/train/banner.h"
 #include "llmc/train/consolidate.h"
 #include "llmc/train/export_folder.h"
+#include "llmc/train/interrupt.h"
 #include "llmc/train/kernel_check.h"
 #include "llmc/train/resume.h"
 #include "llmc/train/sampling.h"
@@ -30,9 +31,10 @@
 
 namespace {
 
-int follow_options(int argc, char** argv, Ranks& ranks);
+int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests);
 std::string help();
-int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume);
+int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume,
+        const StopRequests& stop_requests);
 std::unique_ptr<Trainer> create_trainer(Setup& setup);
 int report_plan(Setup& setup, const MemoryPlan& plan);
 void check_kernels(Setup& setup);
@@ -45,12 +47,13 @@ void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, cons
 }  // namespace
 
 int main(int argc, char** argv) {
+  StopRequests stop_requests;     // first: a signal during the start counts
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size then is an error that names the path
   Ranks ranks;
   int code = 0;
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size then is an error that names the path
   try {
     ranks = Ranks::start(&argc, &argv);
-    code = follow_options(argc, argv, ranks);
+    code = follow_options(argc, argv, ranks, stop_requests);
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }
@@ -61,7 +64,7 @@ int main(int argc, char** argv) {
 namespace {
 
 // Does what the options ask for, and returns the program's exit code.
-int follow_options(int argc, char** argv, Ranks& ranks) {
+int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests) {
   const Options command_line = parse_options(argc, argv);
   if (command_line.help || command_line.version) {
     if (ranks.rank == 0)
@@ -70,6 +73,8 @@ int follow_options(int argc, char** argv, Ranks& ranks) {
   }
   const std::optional<ResumePoint> resume = ResumePoint::find(command_line);
   const Options options = resume ? parse_options(argc, argv, resume->saved_options(ranks.size)) : command_line;
+  if (!options.consolidate.empty() || options.dry_run || options.eval_only || options.sample_only)
+    stop_requests.decline();
   if (!options.consolidate.empty()) {
     REQUIRE(resume && ranks.size == 1,
             "--consolidate %s: name a run or a checkpoint with --resume, and start one process",
@@ -83,7 +88,7 @@ int follow_options(int argc, char** argv, Ranks& ranks) {
     Console console(true);
     return simulate(options, console) ? 0 : int(ExitCode::does_not_fit);
   }
-  return run(command_line, options, ranks, resume ? &*resume : nullptr);
+  return run(command_line, options, ranks, resume ? &*resume : nullptr, stop_requests);
 }
 
 std::string help() {
@@ -96,12 +101,13 @@ std::string help() {
 }
 
 // Trains, measures or samples, and returns the program's exit code.
-int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume) {
+int run(const Options& command_line, const Options& requested, Ranks& ranks, const ResumePoint* resume,
+        const StopRequests& stop_requests) {
   if (requested.nvtx) Range::turn_on();
   Setup setup(command_line, requested, ranks, resume);
   const Options& options = setup.options;
   const std::unique_ptr<Trainer> trainer = create_trainer(setup);
-  TrainingLoop loop(setup, *trainer);
+  TrainingLoop loop(setup, *trainer, stop_requests);
   try {
     if (options.dry_run) return report_plan(setup, trainer->plan());
     setup.planner->require_fits(trainer->plan());

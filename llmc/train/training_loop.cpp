@@ -12,9 +12,10 @@
 #include "llmc/train/sampling.h"
 #include "llmc/train/tuner.h"
 
-TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer)
+TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& stop_requests)
     : setup_(setup),
       trainer_(trainer),
+      stop_requests_(stop_requests),
       options_(setup.options),
       settings_(setup.settings),
       console_(setup.console),
@@ -53,7 +54,6 @@ void TrainingLoop::open_folder() {
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t TrainingLoop::run() {
-  stop_requests_.emplace();
   bool stop = false;
   while (!stop && enqueued_ < settings_.steps) {
     measure_before(enqueued_);
@@ -74,7 +74,7 @@ int64_t TrainingLoop::run() {
 
 // True if this rank was asked to stop and may act on it alone. Several ranks may not: they sample and validate
 // together.
-bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
+bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_.any(); }
 
 // ---- measuring and sampling
 
@@ -105,7 +105,7 @@ void TrainingLoop::enqueue_step() {
   const int64_t step = enqueued_++;
   fill_batch(step);
   StepFlags flags = checkpointer_->flags();
-  flags.stop = stop_requests_->any();
+  flags.stop = stop_requests_.any();
   const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
   Record record;
   if (traced && folder_) setup_.device.record_to(&record);

@@ -1,7 +1,7 @@
 // The steps of a training: what each trains on, when the model is measured and sampled and its state saved, how a
 // request to stop ends it, and what the run prints and writes meanwhile.
 //
-//   TrainingLoop loop(setup, trainer);      // opens nothing yet
+//   TrainingLoop loop(setup, trainer, stop_requests);  // opens nothing yet
 //   loop.open_folder();
 //   const int64_t steps = loop.run();       // the trainer has its memory and weights
 //   loop.report_end(steps);
@@ -22,8 +22,8 @@
 
 class TrainingLoop {
  public:
-  // Both must outlive this object.
-  TrainingLoop(Setup& setup, Trainer& trainer);
+  // All three must outlive this object.
+  TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& stop_requests);
 
   // Makes the run's folder, or reopens that of a run that goes on. All ranks call. Only the first rank writes there. If
   // it cannot write, all ranks end.
@@ -65,6 +65,7 @@ class TrainingLoop {
 
   Setup& setup_;
   Trainer& trainer_;
+  const StopRequests& stop_requests_;
   const Options& options_;
   const RunSettings& settings_;
   Console& console_;
@@ -73,7 +74,6 @@ class TrainingLoop {
   std::string started_;              // folder of a run that has not finished a step
   bool made_folder_ = true;          // the folder was not there before
   std::optional<Checkpointer> checkpointer_;
-  std::optional<StopRequests> stop_requests_;         // set from the first step on
   bool stop_requested_ = false;                       // a rank has asked to stop, with a step that has ended
   int64_t enqueued_, finished_;                       // steps; the device works on those between
   std::vector<int32_t> inputs_, labels_, positions_;  // (micro-batches, B, T); no positions without packed documents
