@@ -1,5 +1,6 @@
 #include "llmc/train/run_folder.h"
 
+#include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -60,6 +61,13 @@ bool holds_only_a_start(const std::string& path) {
   while (std::getline(log, line))
     if (!happened_by(line, 1) || Json::parse(line, "a line of train.jsonl").contains("loss")) return false;
   return !error;
+}
+
+// Takes the lock that readers ask of.
+int lock_for_readers(int descriptor) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK, whole.l_whence = SEEK_SET;
+  return fcntl(descriptor, F_OFD_SETLK, &whole);
 }
 
 }  // namespace
@@ -144,10 +152,14 @@ bool RunFolder::open_log(const char* mode) {
   log_.reset(fopen(file("train.jsonl").c_str(), mode));
   REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
           strerror(errno));
-  const int result = flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
-  REQUIRE(result == 0 || errno != EWOULDBLOCK,
-          "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
-  return result == 0;
+  const auto lock = [&](int result) {
+    REQUIRE(result == 0 || (errno != EWOULDBLOCK && errno != EACCES),
+            "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
+    return result == 0;
+  };
+  const int descriptor = fileno(log_.get());
+  const bool locked = lock(flock(descriptor, LOCK_EX | LOCK_NB));
+  return lock(lock_for_readers(descriptor)) && locked;
 }
 
 void RunFolder::write_about(const Json& config, const Json& facts, const std::string& memory_plan) const {
