@@ -41,7 +41,7 @@ void check_kernels(Setup& setup);
 void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder);
 void set_weights(const Setup& setup, Trainer& trainer);
 void measure(Setup& setup, Trainer& trainer);
-void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, const TokenizerFiles* tokenizer_files,
+bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, const TokenizerFiles* tokenizer_files,
                   int64_t steps);
 
 }  // namespace
@@ -110,6 +110,7 @@ int run(const Options& command_line, const Options& requested, Ranks& ranks, con
   TrainingLoop loop(setup, *trainer, stop_requests);
   try {
     if (options.dry_run) return report_plan(setup, trainer->plan());
+    if (loop.is_done()) return 0;
     setup.planner->require_fits(trainer->plan());
     check_kernels(setup);
     trainer->allocate();
@@ -128,8 +129,8 @@ int run(const Options& command_line, const Options& requested, Ranks& ranks, con
       measure(setup, *trainer);
     } else {
       const int64_t steps = loop.run();
-      export_model(setup, *trainer, loop, tokenizer_files ? &*tokenizer_files : nullptr, steps);
-      loop.report_end(steps);
+      const bool exported = export_model(setup, *trainer, loop, tokenizer_files ? &*tokenizer_files : nullptr, steps);
+      loop.report_end(steps, exported);
     }
     return 0;
   } catch (const std::exception& error) {
@@ -199,21 +200,29 @@ void measure(Setup& setup, Trainer& trainer) {
 }
 
 // Writes the trained model as a directory that Hugging Face's tools read. A run that was stopped and can be resumed
-// exports when it is done. All ranks call; the first one has the files of the tokenizer.
-void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, const TokenizerFiles* tokenizer_files,
+// exports when it is done. All ranks call; the first one has the files of the tokenizer. Returns whether it exported.
+bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, const TokenizerFiles* tokenizer_files,
                   int64_t steps) {
   const Options& options = setup.options;
   const bool is_done = steps == setup.settings.steps;
-  if (!options.export_ || (!is_done && options.checkpoint_on_signal)) return;
+  if (!options.export_ || (!is_done && options.checkpoint_on_signal)) return false;
   const std::string directory = loop.folder() ? loop.folder()->file("export") : "";
-  trainer.save(directory);
-  if (directory.empty()) return;
-  tokenizer_files->write(directory);
-  const ModelCard card{
-      setup.data_description(),     steps, steps * setup.settings.step_tokens(), loop.last_step(), loop.last_score(),
-      changed_options_line(options)};
-  export_model_card(card, setup.model.config, directory);
+  try {
+    trainer.save(directory);
+    if (directory.empty()) return true;
+    tokenizer_files->write(directory);
+    const ModelCard card{
+        setup.data_description(),     steps, steps * setup.settings.step_tokens(), loop.last_step(), loop.last_score(),
+        changed_options_line(options)};
+    export_model_card(card, setup.model.config, directory);
+  } catch (const std::exception& error) {
+    if (directory.empty() || exit_code_of(error) == ExitCode::lost) throw;
+    throw Error(format("the weights after step %lld could not be exported: %s\n  %s", (long long)steps, error.what(),
+                       loop.what_remains().c_str()),
+                ExitCode::not_saved);
+  }
   setup.console.line(format("exported the weights to %s", directory.c_str()));
+  return true;
 }
 
 }  // namespace

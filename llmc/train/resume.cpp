@@ -79,11 +79,6 @@ std::optional<ResumePoint> ResumePoint::find(const Options& options) {
             options.out.c_str());
     point.run_folder = options.out;
     point.checkpoints = checkpoints_of(options.out);
-    REQUIRE(!point.checkpoints.empty() || options.sample_only || options.eval_only ||
-                !fs::exists(options.out + "/export", error),
-            "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
-            "  train its weights in a new folder: --model %s --out DIR, without --resume",
-            options.out.c_str(), options.out.c_str());
     return point;
   }
   const bool is_checkpoint = fs::exists(options.resume + "/manifest.json", error);

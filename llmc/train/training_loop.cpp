@@ -1,6 +1,7 @@
 #include "llmc/train/training_loop.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -27,6 +28,26 @@ TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& s
   last_step_ = state.at("last_step"), last_score_ = state.at("last_score");
 }
 
+bool TrainingLoop::is_done() {
+  if (!setup_.trains() || options_.dry_run || !setup_.resume || setup_.resume->run_folder.empty()) return false;
+  const std::string& run = setup_.resume->run_folder;
+  std::error_code error;
+  const bool ended = std::filesystem::exists(run + "/export", error);
+  const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
+  bool done = (exported || !options_.export_) && finished_ == settings_.steps;
+  if (!setup_.start) done = exported && RunFolder::logged_steps(run) == settings_.steps;
+  Stream stream(setup_.device, "done");
+  done = broadcast_number(*setup_.communicator, stream, done);
+  REQUIRE(done || setup_.start || !broadcast_number(*setup_.communicator, stream, ended),
+          "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
+          "  train its weights in a new folder: --model %s --out DIR, without --resume",
+          run.c_str(), run.c_str());
+  if (done)
+    console_.result(format("the run in %s is done: %s; nothing is changed\n  a longer one: --steps N", run.c_str(),
+                           counted(settings_.steps, "step").c_str()));
+  return done;
+}
+
 void TrainingLoop::open_folder() {
   Communicator& communicator = *setup_.communicator;
   Stream stream(setup_.device, "folder");
@@ -44,9 +65,10 @@ void TrainingLoop::open_folder() {
                          trainer_.plan().table());
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }
-  started_ = broadcast_text(communicator, stream, started_);
+  run_path_ = broadcast_text(communicator, stream, folder_ ? folder_->path() : "");
+  if (!reopens) started_ = run_path_;
   made_folder_ = broadcast_number(communicator, stream, folder_ && folder_->was_made());
-  const std::string checkpoints = broadcast_text(communicator, stream, folder_ ? folder_->file("checkpoints") : "");
+  const std::string checkpoints = run_path_ + "/checkpoints";
   if (folder_ && reopens)
     if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
   checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
@@ -175,7 +197,10 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
 // The start has succeeded: its files stay from now on, and it is known how much memory a step takes.
 void TrainingLoop::report_first_step() {
   started_.clear();
-  if (folder_) folder_->become_latest();
+  if (folder_) {
+    folder_->become_latest();
+    if (const std::string moved = folder_->set_export_aside(setup_.first_step()); !moved.empty()) console_.line(moved);
+  }
   const DeviceInfo& device = setup_.device.info();
   const std::string taken = describe_taken(trainer_.plan(), device, setup_.device.taken_bytes());
   if (folder_) folder_->write_memory(trainer_.plan().table() + "\n" + taken);
@@ -210,9 +235,10 @@ void TrainingLoop::save_at_stop() {
   console_.line(
       format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
   if (!options_.checkpoint_on_signal) return;
-  REQUIRE(checkpointer_->save(finished_, state()),
-          "asked to stop after step %lld, and its state could not be saved: %s", (long long)finished_,
-          checkpointer_->what_remains().c_str());
+  if (!checkpointer_->save(finished_, state()))
+    throw Error(format("asked to stop after step %lld, and its state could not be saved; %s", (long long)finished_,
+                       what_remains().c_str()),
+                ExitCode::not_saved);
 }
 
 void TrainingLoop::report_checkpoints() {
@@ -235,7 +261,7 @@ Json TrainingLoop::state() const {
 
 // ---- the end
 
-void TrainingLoop::report_end(int64_t steps) {
+void TrainingLoop::report_end(int64_t steps, bool exported) {
   if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
   if (steps > 0)
     console_.line(format("trained %s in %s, %s tokens/s", counted(steps, "step").c_str(),
@@ -244,7 +270,18 @@ void TrainingLoop::report_end(int64_t steps) {
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
     console_.result("to go on: " + resume_command(setup_.ranks, folder_->path()));
-  REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
+  if (folder_) folder_->require_there();
+  if (checkpointer_->failed())
+    throw Error(format("the last checkpoint could not be saved%s; %s",
+                       exported ? ", though the weights are exported" : "", what_remains().c_str()),
+                ExitCode::not_saved);
+}
+
+std::string TrainingLoop::what_remains() const {
+  const std::string newest = checkpointer_->newest();
+  if (newest.empty()) return "no checkpoint exists\n  make room on the disk, or name another place, and start again";
+  return format("the newest checkpoint is %s\n  make room on the disk, and go on from there: %s", newest.c_str(),
+                resume_command(setup_.ranks, run_path_).c_str());
 }
 
 void TrainingLoop::give_up() {
