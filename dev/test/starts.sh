@@ -34,12 +34,6 @@ refused "a folder with a finished step" "exists and is not an empty directory" "
 mkdir own && echo "{}" >own/config.json && : >own/train.jsonl && echo 1 >own/results.csv
 refused "a folder with a file of somebody's" "exists and is not an empty directory" "$train" "${short[@]}" --steps 1 --out own
 check "  which is left as it is" [ "$(cat own/*)" = "$(printf '{}\n1')" ]
-mkdir linked && : >linked/train.jsonl && echo mine >mine.txt && ln -s ../mine.txt linked/memory.txt.partial
-run linked 1 "${short[@]}" --steps 1
-check "a link in a folder that looks like a start's is not followed" [ "$(cat mine.txt)" = mine ]
-mkdir log && : >mine.txt && ln -s ../mine.txt log/train.jsonl
-refused "a log that is a link" "cannot write log/train.jsonl" "$train" "${short[@]}" --steps 1 --out log
-check "  is not followed either" [ ! -s mine.txt ]
 
 echo "-- runs/latest, --resume auto"
 latest() { [ "$(readlink -f runs/latest)" = "$scratch/$1" ]; }
@@ -62,6 +56,12 @@ check "a run with --out becomes runs/latest" latest fresh
 ranks 1 "$train" --resume auto --steps 3 >latest.txt 2>&1
 check "--resume auto follows it" says latest "goes on    after step 2 of fresh/checkpoints/step-00000002"
 check "  and says nothing else" not says latest "no checkpoint in"
+mkdir linked && : >linked/train.jsonl && echo mine >mine.txt && ln -s ../mine.txt linked/memory.txt.partial
+run linked 1 "${short[@]}" --steps 1
+check "a link in a folder that looks like a start's is not followed" [ "$(cat mine.txt)" = mine ]
+mkdir log && : >mine.txt && ln -s ../mine.txt log/train.jsonl
+refused "a log that is a link" "cannot write log/train.jsonl" "$train" "${short[@]}" --steps 1 --out log
+check "  is not followed either" [ ! -s mine.txt ]
 rm runs/latest
 ranks 1 "$train" "${short[@]}" --steps 1 --resume auto >none.txt 2>&1
 check "without runs/latest it begins, and says so" says none "no checkpoint in runs/latest: starts from the beginning"
