@@ -19,6 +19,7 @@
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/banner.h"
 #include "llmc/train/consolidate.h"
+#include "llmc/train/interrupt.h"
 #include "llmc/train/kernel_check.h"
 #include "llmc/train/resume.h"
 #include "llmc/train/sampling.h"
@@ -31,27 +32,28 @@
 
 namespace {
 
-int follow_options(int argc, char** argv, Ranks& ranks);
+int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests);
 std::string help();
-int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks,
-        const ResumePoint* resume);
+int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks, const ResumePoint* resume,
+        const StopRequests& stop_requests);
 std::unique_ptr<Trainer> create_trainer(Setup& setup);
 int report_plan(Setup& setup, const MemoryPlan& plan);
 void check_kernels(Setup& setup);
 void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder);
 void set_weights(const Setup& setup, Trainer& trainer);
 void measure(Setup& setup, Trainer& trainer);
-void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int64_t steps);
+bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int64_t steps);
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  StopRequests stop_requests;     // first: a signal during the start counts
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size then is an error that names the path
   Ranks ranks;
   int code = 0;
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size then is an error that names the path
   try {
     ranks = Ranks::start(&argc, &argv);
-    code = follow_options(argc, argv, ranks);
+    code = follow_options(argc, argv, ranks, stop_requests);
   } catch (const std::exception& error) {
     end_all_ranks(ranks, error);
   }
@@ -62,7 +64,7 @@ int main(int argc, char** argv) {
 namespace {
 
 // Does what the options ask for, and returns the program's exit code.
-int follow_options(int argc, char** argv, Ranks& ranks) {
+int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const Options command_line = parse_options(arguments);
   if (command_line.help || command_line.version) {
@@ -71,6 +73,8 @@ int follow_options(int argc, char** argv, Ranks& ranks) {
     return 0;
   }
   const std::optional<ResumePoint> resume = ResumePoint::find(command_line);
+  if (!command_line.consolidate.empty() || command_line.dry_run || command_line.eval_only || command_line.sample_only)
+    stop_requests.decline();
   if (!command_line.consolidate.empty()) {
     REQUIRE(resume && ranks.size == 1,
             "--consolidate %s: name a run or a checkpoint with --resume, and start one process",
@@ -85,7 +89,7 @@ int follow_options(int argc, char** argv, Ranks& ranks) {
     return simulate(resume ? resume->newest_options(arguments) : command_line, console) ? 0
                                                                                         : int(ExitCode::does_not_fit);
   }
-  return run(command_line, arguments, ranks, resume ? &*resume : nullptr);
+  return run(command_line, arguments, ranks, resume ? &*resume : nullptr, stop_requests);
 }
 
 std::string help() {
@@ -98,15 +102,16 @@ std::string help() {
 }
 
 // Trains, measures or samples, and returns the program's exit code.
-int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks,
-        const ResumePoint* resume) {
+int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks, const ResumePoint* resume,
+        const StopRequests& stop_requests) {
   if (command_line.nvtx) Range::turn_on();
   Setup setup(command_line, arguments, ranks, resume);
   const Options& options = setup.options;
   const std::unique_ptr<Trainer> trainer = create_trainer(setup);
-  TrainingLoop loop(setup, *trainer);
+  TrainingLoop loop(setup, *trainer, stop_requests);
   try {
     if (options.dry_run) return report_plan(setup, trainer->plan());
+    if (loop.is_done()) return 0;
     setup.planner->require_fits(trainer->plan());
     check_kernels(setup);
     trainer->allocate();
@@ -121,8 +126,8 @@ int run(const Options& command_line, const std::vector<std::string>& arguments, 
       measure(setup, *trainer);
     } else {
       const int64_t steps = loop.run();
-      export_model(setup, *trainer, loop, steps);
-      loop.report_end(steps);
+      const bool exported = export_model(setup, *trainer, loop, steps);
+      loop.report_end(steps, exported);
     }
     return 0;
   } catch (const std::exception& error) {
@@ -192,20 +197,28 @@ void measure(Setup& setup, Trainer& trainer) {
 }
 
 // Writes the trained model as a directory that Hugging Face's tools read. A run that was stopped and can be resumed
-// exports when it is done. All ranks call.
-void export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int64_t steps) {
+// exports when it is done. All ranks call. Returns whether it exported.
+bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int64_t steps) {
   const Options& options = setup.options;
   const bool is_done = steps == setup.settings.steps;
-  if (!options.export_ || (!is_done && options.checkpoint_on_signal)) return;
+  if (!options.export_ || (!is_done && options.checkpoint_on_signal)) return false;
   const std::string directory = loop.folder() ? loop.folder()->file("export") : "";
-  trainer.save(directory);
-  if (directory.empty()) return;
-  setup.tokenizer_files->write(directory);
-  const ModelCard card{
-      setup.data_description(),     steps, steps * setup.settings.step_tokens(), loop.last_step(), loop.last_score(),
-      changed_options_line(options)};
-  export_model_card(card, setup.model.config, directory);
+  try {
+    trainer.save(directory);
+    if (directory.empty()) return true;
+    setup.tokenizer_files->write(directory);
+    const ModelCard card{
+        setup.data_description(),     steps, steps * setup.settings.step_tokens(), loop.last_step(), loop.last_score(),
+        changed_options_line(options)};
+    export_model_card(card, setup.model.config, directory);
+  } catch (const std::exception& error) {
+    if (directory.empty() || exit_code_of(error) == ExitCode::lost) throw;
+    throw Error(format("the weights after step %lld could not be exported: %s\n  %s", (long long)steps, error.what(),
+                       loop.what_remains().c_str()),
+                ExitCode::not_saved);
+  }
   setup.console.line(format("exported the weights to %s", directory.c_str()));
+  return true;
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ import gpu  # noqa: E402  (scripts/gpu_check/gpu.py: the GPU that nvidia-smi nam
 
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of <sys/prctl.h>: the signal that a child gets when its parent dies
 LAST_WORDS = 15  # seconds that a run has to end well when its time is over
-HURRY, AT_ONCE = 1, 3  # seconds, if this script is asked to end (gpu_check kills it after 5): until the second signal, and after
+HURRY, AT_ONCE = 1, 3  # seconds, if this script is asked to end (gpu_check kills it after 5): until SIGINT, and after
 
 
 class Failed(Exception):
@@ -75,9 +75,9 @@ def signal_group(process, number):
 
 
 def end(processes, patience=LAST_WORDS):
-    """Asks processes to end. After `patience` seconds SIGINT asks again: then scripts/run ends mpirun, which takes 2 s to end its
-    ranks. Kills what is left."""
-    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGINT, AT_ONCE), (signal.SIGKILL, 5)):
+    """Asks processes to end. After `patience` seconds a second SIGINT ends them at once: then scripts/run ends mpirun, which
+    takes 2 s to end its ranks. Kills what is left."""
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGINT, 0.1), (signal.SIGINT, AT_ONCE), (signal.SIGKILL, 5)):
         running = [process for process in processes if process.poll() is None]
         over = time.monotonic() + seconds
         for process in running:

@@ -124,13 +124,16 @@ check "a config file's length and a smaller --lr win" [ "$(numbers longer loss |
 
 echo "-- one rank's disk is full"
 ${CC:-cc} -shared -fPIC -O1 -o "$scratch/disk.so" dev/test/disk_preload.c
-LD_PRELOAD=$scratch/disk.so DISK_DOES=full DISK_RANK=1 DISK_CALL=14 \
-  run full 2 --zero-stage 3 --steps 16 --checkpoint-every 2
+full() {
+  LD_PRELOAD=$scratch/disk.so DISK_DOES=full DISK_RANK=1 DISK_CALL=14 ranks 2 "$train" "${options[@]}" --zero-stage 3 --steps 16 \
+    --checkpoint-every 2 --out "$scratch/full" >"$scratch/full.txt" 2>&1
+}
+check "the run goes to its end, with code 3" exits 3 full
 went_on() {
   [ "$(numbers full loss | wc -l)" = 16 ] && says full "no checkpoint of step" && says full "warning on rank 1 of 2" &&
     [ -e "$(checkpoint full 2)/manifest.json" ] && ! ls -d "$scratch/full/checkpoints/"*.partial 2>/dev/null
 }
-check "the run goes on, the rank says so, the checkpoint before stays" went_on
+check "  every step is trained, the rank says so, the checkpoint before stays" went_on
 
 echo "-- consolidated"
 consolidated() { scripts/consolidate "$scratch/$1" "$scratch/$1-whole" >/dev/null && cmp "$scratch/$1-whole/model.safetensors" "$scratch/$1/export/model.safetensors"; }

@@ -3,7 +3,7 @@
 //   kill         the rank ends by SIGKILL, before the call
 //   kill-mpirun  its parent does, and it waits to follow
 //   stop, late   the rank ends no more, by SIGSTOP, or waits for a minute
-//   full         this call and all behind it fail, ENOSPC
+//   full, once   this call and all behind it fail, ENOSPC, or this call alone
 //   slow         needs no number: each rank writes DISK_RATE bytes a second, at most
 // The call is written to DISK_LOG first. With DISK_DOES=count each call is.
 #define _GNU_SOURCE
@@ -46,6 +46,7 @@ static int at(const char* name, const char* path) {
   if (!call || !rank || strcmp(rank, own_rank)) return 0;
   if (!strcmp(does, "full") && number >= atoi(call)) return errno = ENOSPC, 1;
   if (number != atoi(call)) return 0;
+  if (!strcmp(does, "once")) return errno = ENOSPC, 1;
   if (!strncmp(does, "kill", 4)) note(name, path);
   if (!strcmp(does, "kill")) kill(getpid(), SIGKILL);
   if (!strcmp(does, "stop")) kill(getpid(), SIGSTOP);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Covers: Ctrl-C finishes the step, saves, and says where and how to go on, also under scripts/run; a second one ends at
-# once
+# Covers: Ctrl-C, SIGTERM, SIGHUP and a pipe without a reader finish the step and save, also during the start and under
+# scripts/run; Ctrl-C says how to go on; a second one ends at once, a second SIGTERM does not; what nohup ignores stays ignored
 # Timeout: 240
 # Alone: it sends signals and looks at how long ranks take to end
 set -euo pipefail
@@ -47,12 +47,46 @@ check "  without a checkpoint" [ ! -e "$scratch/unsaved/checkpoints" ]
 check "  the export can be gone on from" exits 0 "$train" --model "$scratch/unsaved/export" --steps 1 --val-every 0 \
   --sample-every 0 --seq-len 32 --out "$scratch/on"
 
-LLMC_THREADS=1 start twice "$train" --seq-len 256 --global-batch 256 # a step takes a second or more on any processor
+LLMC_THREADS=1 start twice "$train" --seq-len 256 --global-batch 128 # a step takes a second or more on any processor
 sleep 0.3 # into the next step
-kill -INT "$child"
-sleep 0.2
+kill -TERM "$child"
+sleep 0.1
+kill -TERM "$child"
+sleep 0.1
+check "a second SIGTERM does not end it at once" kill -INT "$child"
+sleep 0.1
 ctrl_c 3
-check "a second Ctrl-C ends at once, with code 130 (it is $code)" [ "$code" = 130 ]
+check "a second Ctrl-C does, with code 130 (it is $code)" [ "$code" = 130 ]
+
+start terminated "$train" --layers 1 --seq-len 32
+while kill -TERM "$child" 2>/dev/null; do sleep 0.01; done # from the step to the end
+check "SIGTERM again and again: it ends well, too" ends 20
+check "  and has saved (the code is $code)" stopped_well terminated
+
+# A signal that waits when the program starts comes before all else.
+early() { # COMMAND…
+  env --block-signal=TERM "$BASH" -c 'kill -TERM $$; exec "$@"' "$BASH" "$@"
+}
+check "SIGTERM at the start of a training" exits 0 early "$train" --layers 1 --seq-len 32 --steps 1000000 \
+  --out "$scratch/early"
+check "  saves after the first step" [ -d "$(checkpoint early 1)" ]
+check "SIGTERM at the start of what saves nothing ends it" exits 143 early "$train" --sample-only --sample-tokens 100000000
+
+start ignoring env --ignore-signal=INT,HUP "$train" --layers 1 --seq-len 32
+kill -INT "$child"
+kill -HUP "$child"
+for _ in 1 2 3; do
+  before=$(steps ignoring)
+  until [ "$(steps ignoring)" -gt "$before" ]; do sleep 0.01 && kill -0 "$child"; done
+done
+check "SIGINT and SIGHUP that were ignored at the start stay so" says_not ignoring "asked to stop"
+kill -TERM "$child"
+check "  SIGTERM ends it within 20 s" ends 20
+check "  and well (the code is $code)" stopped_well ignoring
+
+check "a pipe whose reader has ended: the training ends well" exits 0 bash -o pipefail -c '"$@" | head -n 1' bash \
+  "$train" --layers 1 --seq-len 32 --val-every 0 --sample-every 0 --steps 1000000 --out "$scratch/piped"
+check "  and saves" [ -d "$(echo "$scratch"/piped/checkpoints/step-*[0-9])" ]
 
 begin sampling 'sample of the model' "$train" --sample-only --sample-tokens 100000000
 ctrl_c 5
@@ -62,5 +96,11 @@ check "Ctrl-C ends sampling (the code is $code)" [ "$code" = 130 ]
 start two scripts/run -n 2 --layers 1 --seq-len 32
 ctrl_c 60
 check "scripts/run: Ctrl-C ends well on 2 ranks (the code is $code)" stopped_well two
+# shellcheck disable=SC2016  # the inner shell expands it
+begin tee '^step' bash -c 'scripts/run -n 2 "$@" 2>&1 | tee "$0"' "$scratch/tee.copy" --layers 1 --seq-len 32 \
+  --steps 1000000 --val-every 0 --sample-every 0 --out "$scratch/tee"
+kill -INT -- "-$child" # to tee, too
+tee_saved() { for _ in {1..300}; do ! compgen -G "$scratch/tee/checkpoints/step-*[0-9]" >/dev/null || return 0; sleep 0.1; done; return 1; }
+check "scripts/run | tee: the ranks save, though nobody reads what they print" tee_saved
 check "  with the command for 2 ranks" says two "to go on: scripts/run -n 2 --out $scratch/two --resume auto"
 echo "$checks checks passed"

@@ -61,7 +61,7 @@ asked=$(asks scripts/run --hosts node1:8,node2:4 -n 9 --steps 1)
 check "-n takes fewer" [ "$asked" = "${expected/-n 12/-n 9}" ]
 check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "mpirun -n 1 --bind-to none -H"
 check "chosen GPUs travel" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
-check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe $train"
+check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe env --block-signal=TERM --block-signal=HUP --block-signal=USR1 $train"
 refused "MPICH's mpirun" "is not Open MPI's, which several hosts need" \
   env MPI_HOME="$scratch/mpich" scripts/run --hosts node1:8
 
@@ -91,7 +91,8 @@ while [[ $1 == --* ]]; do
 done
 if [ "${RANKS:-}" = none ]; then exit; fi
 if [ "$tasks" = 1 ]; then SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 exec "$@"; fi
-exec mpirun --oversubscribe --bind-to none -n "$tasks" "$@" # mpirun passes USR1 on, as srun does
+# mpirun passes USR1 on, as srun does, and unlike srun would kill its ranks at SIGTERM.
+exec env --block-signal=TERM mpirun --oversubscribe --bind-to none -n "$tasks" "$@"
 SH
 cat >"$scratch/bin/scontrol" <<'SH'
 #!/usr/bin/env bash
@@ -172,6 +173,16 @@ ranks 2 "$train" "${run[@]}" $((step + 3)) --out straight >"$scratch/out"
 check "the losses are those of a run that was never stopped" \
   diff <(losses straight/train.jsonl) <(losses runs/slurm-7/train.jsonl)
 check "nothing is left beside the run" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 " ]
+rm -r runs
+
+begin "${run[@]}" 1000000
+mpirun=$(pgrep -P "$child")
+mapfile -t ranks < <(pgrep -P "$mpirun")
+kill -TERM "$child" "$mpirun" "${ranks[@]}"
+check "SIGTERM to all processes of the job: it ends well" ended_with 0
+check "it saved" compgen -G "runs/slurm-7/checkpoints/step-*[0-9]"
+check "the job is not requeued" requeues 1
+check "it says how to go on" says "$scratch/out" "submit the same again, with --out runs/slurm-7 --resume auto"
 rm -r runs
 
 # Ends that are not requeued.

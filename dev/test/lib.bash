@@ -40,9 +40,9 @@ check() {
 # ranks N COMMAND…: on N ranks, for at most 100 s, or $limit.
 ranks() {
   if [ "$1" = 1 ]; then
-    timeout "${limit:-100}" "${@:2}"
+    timeout -k 20 "${limit:-100}" "${@:2}"
   else
-    LLMC_THREADS=1 timeout "${limit:-100}" mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"
+    LLMC_THREADS=1 timeout -k 20 "${limit:-100}" mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"
   fi
 }
 
@@ -188,3 +188,10 @@ ends() {
   took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
   awk "BEGIN { exit !($took <= $1) }" || { echo "took $took s" && return 1; }
 }
+
+# hold_log FOLDER: holds the lock by which readers know that a run is under way, until release_log.
+hold_log() {
+  exec {held}>>"$1/train.jsonl"
+  python3 -c 'import fcntl, struct, sys; fcntl.fcntl(int(sys.argv[1]), 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))' "$held" # F_OFD_SETLK
+}
+release_log() { exec {held}>&-; }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Covers: scripts/run: Ctrl-C and SIGTERM finish a step of 3 s on all ranks (bare mpirun kills them), threads, exit codes
+# Covers: scripts/run: Ctrl-C, SIGTERM and SIGHUP finish a step of 3 s on all ranks, also if all processes get them, also
+# twice (bare mpirun kills the ranks), threads, exit codes
 # Timeout: 120
 # Alone: it sends signals, and a step ends 3 s after one, by the clock
 #
-# A stand-in for train_llama takes steps of 3 s and, asked by SIGINT or SIGUSR1, finishes its step and saves.
+# A stand-in for train_llama, with its signal handlers, takes steps of 3 s and, asked to stop, finishes its step and saves.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -18,13 +19,10 @@ cat >"$scratch/stand_in.cpp" <<'CPP'
 #include <cstdlib>
 #include <string>
 
-static volatile sig_atomic_t asked = 0;
+#include "llmc/train/interrupt.h"
 
 int main(int argc, char** argv) {
-  struct sigaction action = {};
-  action.sa_handler = [](int) { asked = 1; };
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGUSR1, &action, nullptr);
+  const StopRequests stop_requests;
   int rank = 0, ranks = 1;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -36,18 +34,20 @@ int main(int argc, char** argv) {
   for (int step = 0, stop = 0; what == "" && !stop; step++) {
     printf("rank %d started step %d\n", rank, step);
     fflush(stdout);
-    while (!asked) usleep(20000);
+    while (!stop_requests.any()) usleep(20000);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
     while (std::chrono::steady_clock::now() < end) usleep(20000);
-    stop = asked;
+    stop = stop_requests.any();
     MPI_Allreduce(MPI_IN_PLACE, &stop, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     if (stop) printf("rank %d saved after step %d\n", rank, step);
   }
   MPI_Finalize();
+  if (what == "signal") raise(SIGKILL);
   return what == "exit" ? 7 : 0;
 }
 CPP
-"${MPI_HOME:+$MPI_HOME/bin/}mpicxx" -std=c++20 -Wno-cast-function-type -DOMPI_SKIP_MPICXX=1 "$scratch/stand_in.cpp" -o "$scratch/stand_in"
+"${MPI_HOME:+$MPI_HOME/bin/}mpicxx" -std=c++20 -Wno-cast-function-type -DOMPI_SKIP_MPICXX=1 -I "$root" "$scratch/stand_in.cpp" \
+  llmc/train/interrupt.cpp -o "$scratch/stand_in"
 export LLMC_PROGRAM=$scratch/stand_in
 unset LLMC_THREADS NO_COLOR
 says_times() { [ "$(grep -c -e "$3" "$scratch/$1.txt")" = "$2" ]; } # NAME TIMES PATTERN
@@ -59,6 +59,11 @@ start() { # NAME COMMAND…
   group[$1]=$child
 }
 ctrl_c() { kill -INT -- "-${group[$1]}"; } # to the whole group in the foreground
+everyone() { # PID: it and all that descends from it
+  local pid
+  echo "$1"
+  for pid in $(pgrep -P "$1"); do everyone "$pid"; done
+}
 finish() { # NAME
   child=${group[$1]}
   ends 60
@@ -68,15 +73,25 @@ unset OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 start one scripts/run -n 1
 start two scripts/run -n 2
 start term scripts/run -n 2
+start all scripts/run -n 2
+start all_one scripts/run -n 1
+start hangup scripts/run -n 2
+mapfile -t pids_all < <(everyone "${group[all]}")
+mapfile -t pids_hangup < <(everyone "${group[hangup]}")
+pids_all_one=("${group[all_one]}" "$(pgrep -P "${group[all_one]}")") # without the daemon of this rank's MPI
 sleep 0.3
 for name in bare one two; do ctrl_c $name; done
 kill -TERM "${group[term]}"
 sleep 0.1
 kill -TERM -- "-${group[term]}" # as timeout(1) does: the process, then its group
+kill -TERM "${pids_all[@]}" "${pids_all_one[@]}" # as systemd does
+kill -HUP "${pids_hangup[@]}"
+sleep 0.5
+kill -TERM "${pids_all[@]}" "${pids_all_one[@]}" "${group[term]}"
 finish bare
 check "bare mpirun, why the script exists, fails at Ctrl-C" [ "$code" != 0 ]
 check "  and loses the step" says_times bare 0 saved
-for run in "one 1" "two 2" "term 2"; do
+for run in "one 1" "two 2" "term 2" "all 2" "all_one 1" "hangup 2"; do
   read -r name n <<<"$run"
   finish "$name"
   check "$name: all ranks save after the signal" says_times "$name" "$n" 'saved after step 0'
@@ -95,6 +110,8 @@ echo "-- threads, exit codes"
 runs() { check "scripts/run ${*:2} ends with code $1" exits "$1" scripts/run "${@:2}"; }
 runs 7 -n 2 exit
 runs 7 -n 1 exit
+runs 137 -n 2 signal
+runs 137 -n 1 signal
 cores=$(env -u OMP_NUM_THREADS nproc)
 runs 0 -n 1 threads
 check "one rank has all cores" said "rank 0 of 1: $cores threads, OpenBLAS 1, colour off"

@@ -12,7 +12,10 @@ namespace {
 class RealDisk : public Disk {
  public:
   int create(const std::string& path) override {
-    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const auto create_new = [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); };
+    const int file = create_new();
+    if (file >= 0 || errno != EEXIST || ::unlink(path.c_str()) != 0) return file;
+    return create_new();
   }
   ssize_t write(int file, const void* data, size_t bytes) override { return ::write(file, data, bytes); }
   int sync(int file) override { return ::fsync(file); }

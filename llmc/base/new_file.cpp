@@ -77,7 +77,9 @@ void NewFile::refuse(const char* verb) {
   const int error = errno;
   if (removable_) disk_.remove(partial_);
   removable_ = open_ = false;
-  fail("cannot %s %s after %zu bytes: %s\n  %s", verb, partial_.c_str(), written_, strerror(error), advice(error));
+  throw Error(format("cannot %s %s after %zu bytes: %s\n  %s", verb, partial_.c_str(), written_, strerror(error),
+                     advice(error)),
+              ExitCode::not_saved);
 }
 
 void NewFile::flush(const char* data, size_t bytes) {

@@ -56,7 +56,7 @@ bool Checkpointer::save(int64_t step, const Json& state) {
         others);
   });
   finish();
-  return saved_;
+  return !failed_;
 }
 
 const float* Checkpointer::ask(Request request) {
@@ -135,14 +135,14 @@ void Checkpointer::count(const StepFlags& flags) {
     });
     outcome_ = Outcome::none;  // a partial checkpoint that stayed is removed when the run is resumed
     enter(Phase::idle);
-    saved_ = false, failed_ = true;
+    failed_ = true;
   } else if (phase_ == Phase::writing) {
     enter(Phase::publishing);
     if (ranks_.rank == 0) in_thread([this] { publish(); });
     else outcome_ = Outcome::done;
   } else {
     enter(Phase::idle);
-    saved_ = succeeded_ = true, saved_step_ = step_;
+    failed_ = false, saved_step_ = step_;
     news_.push_back({path, seconds() - begun_});
   }
 }

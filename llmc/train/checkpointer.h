@@ -55,8 +55,8 @@ class Checkpointer {
 
   // Returns after how many steps the state was saved last; -1: it was not.
   int64_t saved_step() const { return saved_step_; }
-  // True if saves were tried and none succeeded; the same on all ranks.
-  bool all_failed() const { return failed_ && !succeeded_; }
+  // True if the last save that was tried failed; the same on all ranks.
+  bool failed() const { return failed_; }
   // Returns the newest complete checkpoint below root, of this run or an earlier one; "" if there is none.
   std::string newest() const;
   // Returns "the newest checkpoint is X" or "no checkpoint exists".
@@ -106,8 +106,7 @@ class Checkpointer {
   int64_t asked_ = 0, counted_ = 0;  // flags that were given out, flags that came back
   int64_t stale_ = 0;                // how many of them were given out before the phase began
   int64_t step_ = 0, saved_step_ = -1;
-  bool saved_ = false;                       // the last save succeeded
-  bool succeeded_ = false, failed_ = false;  // any save succeeded, any save failed
+  bool failed_ = false;  // the last save
   Json state_;
   std::atomic<Outcome> outcome_ = Outcome::none;
   std::string error_;

@@ -1,12 +1,24 @@
-// Requests to stop: Ctrl-C (SIGINT), SIGTERM, and SIGUSR1, by which scripts/run passes Ctrl-C to all ranks. The first
-// signal asks for a stop after the running step. A second one of the same kind ends the process at once.
+// Requests to stop: SIGTERM, SIGHUP, Ctrl-C (SIGINT), SIGUSR1, as which scripts/run passes these to all ranks, and
+// SIGPIPE, because Ctrl-C also ends the reader of `./train_llama | tee log`. They ask for a stop after the running
+// step, however often they come: a rank may get one directly and from its launcher. Only a second Ctrl-C ends the
+// process at once.
+//
+// SIGINT and SIGHUP stay ignored if the process was started so (nohup, or & in a script). Signals that it was started
+// with blocked are unblocked; those that wait count.
 #pragma once
+
+#include <csignal>
 
 class StopRequests {
  public:
-  StopRequests();   // installs the handlers
-  ~StopRequests();  // restores the default handlers
+  StopRequests();  // installs the handlers
   StopRequests(const StopRequests&) = delete;
 
   bool any() const;
+  // For a process that has nothing to save: from now on the signals end it, and so does one that has come already.
+  void decline();
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+  struct sigaction before_[5];
 };

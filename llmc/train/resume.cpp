@@ -69,12 +69,8 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
       point.run_folder = options.out;
     }
     point.checkpoints = checkpoints_of(point.run_folder);
-    if (!point.checkpoints.empty() || !fs::exists(point.run_folder + "/export", error)) return point;
-    if (options.out.empty()) return {};  // the latest run has ended
-    REQUIRE(options.sample_only || options.eval_only,
-            "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
-            "  train its weights in a new folder: --model %s --out DIR, without --resume",
-            options.out.c_str(), options.out.c_str());
+    if (options.out.empty() && point.checkpoints.empty() && fs::exists(point.run_folder + "/export", error))
+      return {};  // the latest run has ended
     return point;
   }
   const bool is_checkpoint = fs::exists(options.resume + "/manifest.json", error);

@@ -1,6 +1,8 @@
 #include "llmc/train/run_folder.h"
 
+#include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +64,21 @@ bool holds_only_a_start(const std::string& path) {
   return !error;
 }
 
+// Opens a file to append to it, or makes a new one; null on an error. A link is an error: whoever made it may mean
+// another's file.
+FILE* open_file(const std::string& path, bool is_new) {
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (is_new ? O_EXCL : 0);
+  const int descriptor = open(path.c_str(), flags, 0666);
+  return descriptor < 0 ? nullptr : fdopen(descriptor, "a");
+}
+
+// Takes the lock that readers ask of.
+int lock_for_readers(int descriptor) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK, whole.l_whence = SEEK_SET;
+  return fcntl(descriptor, F_OFD_SETLK, &whole);
+}
+
 }  // namespace
 
 RunFolder::RunFolder(const std::string& out, const std::string& model) {
@@ -83,7 +100,7 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
   }
   REQUIRE(!error, "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
           error.message().c_str());
-  const bool locked = open_log(takes ? "a" : "wx");  // x: only if it does not exist
+  const bool locked = open_log(!takes);
   REQUIRE(!takes || (locked && holds_only_a_start(path_)),
           "--out %s: a run was started there and has no step yet, and this file system does not tell whether it has "
           "ended\n  remove the folder, or name a new one",
@@ -100,6 +117,19 @@ void RunFolder::remove_start(const std::string& path, bool with_folder) {
   if (with_folder) rmdir(path.c_str());
 }
 
+int64_t RunFolder::logged_steps(const std::string& path) {
+  int64_t steps = 0;
+  std::ifstream log(path + "/train.jsonl");
+  for (std::string line; std::getline(log, line);) {
+    try {
+      const Json json = Json::parse(line, "a line of train.jsonl");
+      if (json.contains("loss")) steps = json.get_int("step");
+    } catch (const Error&) {  // cut off when the process was killed
+    }
+  }
+  return steps;
+}
+
 void RunFolder::become_latest() const {
   std::error_code error;
   fs::create_directories("runs", error);
@@ -113,41 +143,38 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
   RunFolder folder;
   folder.path_ = path;
   const std::string log = folder.file("train.jsonl"), set_aside = folder.file("train.rolled-back.jsonl");
-  folder.open_log("a");
+  folder.open_log(false);
   std::error_code error;
   std::ifstream lines(log);
   std::string kept, rolled_back;
   for (std::string line; std::getline(lines, line);) (happened_by(line, step) ? kept : rolled_back) += line + "\n";
   if (!rolled_back.empty()) {
-    std::ofstream aside(set_aside, std::ios::app);
-    REQUIRE(aside << rolled_back << std::flush, "cannot write %s: %s\n  is the disk full?", set_aside.c_str(),
-            strerror(errno));
+    const std::unique_ptr<FILE, Close> aside(open_file(set_aside, false));
+    REQUIRE(aside && fwrite(rolled_back.data(), 1, rolled_back.size(), aside.get()) == rolled_back.size() &&
+                fflush(aside.get()) == 0,
+            "cannot write %s: %s\n  is the disk full?", set_aside.c_str(), strerror(errno));
     folder.moved_.push_back(
         format("the lines of train.jsonl after step %lld are in %s now", (long long)step, set_aside.c_str()));
   }
   if (kept.size() != fs::file_size(log, error)) {  // or its last line lacks the line end
     write_file(log, kept);
-    folder.open_log("a");
+    folder.open_log(false);
   }
-  const std::string exported = folder.file("export"),
-                    before = format("%s.before-step-%lld", exported.c_str(), (long long)step);
-  if (fs::exists(exported, error)) {
-    fs::rename(exported, before, error);
-    folder.moved_.push_back(format("the export of before is %s now", before.c_str()));
-  }
-  REQUIRE(!error, "cannot move the export %s to %s: %s\n  move or remove one of them", exported.c_str(), before.c_str(),
-          error.message().c_str());
   return folder;
 }
 
-bool RunFolder::open_log(const char* mode) {
-  log_.reset(fopen(file("train.jsonl").c_str(), mode));
+bool RunFolder::open_log(bool is_new) {
+  log_.reset(open_file(file("train.jsonl"), is_new));
   REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
           strerror(errno));
-  const int result = flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
-  REQUIRE(result == 0 || errno != EWOULDBLOCK,
-          "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
-  return result == 0;
+  const auto lock = [&](int result) {
+    REQUIRE(result == 0 || (errno != EWOULDBLOCK && errno != EACCES),
+            "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
+    return result == 0;
+  };
+  const int descriptor = fileno(log_.get());
+  const bool locked = lock(flock(descriptor, LOCK_EX | LOCK_NB));
+  return lock(lock_for_readers(descriptor)) && locked;
 }
 
 void RunFolder::write_about(const Json& config, const Json& facts, const std::string& memory_plan) const {
@@ -167,7 +194,35 @@ void RunFolder::require_room(uint64_t bytes, const char* what) const {
 }
 
 void RunFolder::log(const Json& line) {
+  require_there();
   const std::string text = line.dump() + "\n";
-  REQUIRE(fwrite(text.data(), 1, text.size(), log_.get()) == text.size() && fflush(log_.get()) == 0,
-          "cannot write %s: %s\n  is the disk full?", file("train.jsonl").c_str(), strerror(errno));
+  if (fwrite(text.data(), 1, text.size(), log_.get()) != text.size() || fflush(log_.get()) != 0)
+    throw Error(format("cannot write %s: %s\n  is the disk full?", file("train.jsonl").c_str(), strerror(errno)),
+                ExitCode::not_saved);
+}
+
+void RunFolder::require_there() const {
+  struct stat written, found;
+  REQUIRE(fstat(fileno(log_.get()), &written) == 0, "cannot look at the log of %s: %s", path_.c_str(), strerror(errno));
+  const bool looked = stat(file("train.jsonl").c_str(), &found) == 0;
+  if (looked ? found.st_dev == written.st_dev && found.st_ino == written.st_ino : errno != ENOENT && errno != ENOTDIR)
+    return;
+  throw Error(
+      format("the run's folder %s was removed, moved or replaced while the run wrote there: nothing more can be "
+             "saved in it\n  start again with another --out; a folder that was moved goes on by --resume auto",
+             path_.c_str()),
+      ExitCode::not_saved);
+}
+
+std::string RunFolder::set_export_aside(int64_t step) const {
+  const std::string exported = file("export"), base = format("%s.before-step-%lld", exported.c_str(), (long long)step);
+  std::error_code error;
+  if (!fs::exists(exported, error)) return "";
+  std::string before = base;
+  for (int i = 2; fs::exists(before, error); ++i) before = format("%s-%d", base.c_str(), i);
+  fs::rename(exported, before, error);
+  if (error)
+    return format("the export of before stays in %s until this run replaces it: it cannot be moved: %s",
+                  exported.c_str(), error.message().c_str());
+  return format("the export of before is %s now", before.c_str());
 }

@@ -3,8 +3,9 @@
 //
 // train.jsonl has one object per line, each with a "step" (how many are done). A line is about a training step
 // (step_json), FP8 statistics ("fp8"), an evaluation ("val_loss" and others), or a sample ("sample": its text; bytes
-// that are not UTF-8 become U+FFFD). As long as the run lasts, it holds a lock (flock) on this file. So a program that
-// reads along knows when the run has ended, however it ended.
+// that are not UTF-8 become U+FFFD). As long as the run lasts, it holds two locks on this file: by flock, which
+// keeps out other runs of any version, and by fcntl (F_OFD_SETLK), of which a program that reads along asks
+// (F_OFD_GETLK). So it knows when the run has ended, however it ended, and takes no lock that a run could meet.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,11 @@ class RunFolder {
   // the folder): also removes the folder, if it is empty then.
   static void remove_start(const std::string& path, bool with_folder);
   // Opens the folder of a run that goes on from the state after `step` steps. Lines of train.jsonl about later steps
-  // move to train.rolled-back.jsonl, and an earlier export moves to export.before-step-N. Throws if another process
-  // still runs there.
+  // move to train.rolled-back.jsonl. Throws if another process still runs there.
   static RunFolder reopen(const std::string& path, int64_t step);
+
+  // Returns the last step of which train.jsonl in the folder `path` tells the loss; 0 if it tells none.
+  static int64_t logged_steps(const std::string& path);
 
   const std::string& path() const { return path_; }
   bool was_made() const { return made_; }                           // by this process
@@ -41,12 +44,17 @@ class RunFolder {
   void write_memory(const std::string& text) const;
   // Throws if the disk has less than `bytes` left for `what`.
   void require_room(uint64_t bytes, const char* what) const;
-  // Appends one line to train.jsonl and hands it to the system before it returns. Throws on a full disk.
+  // Appends one line to train.jsonl and hands it to the system before it returns. Throws on a full disk, and if the
+  // folder is gone.
   void log(const Json& line);
+  // Throws if the folder was removed or moved, or if train.jsonl is no longer the file that this run writes.
+  void require_there() const;
+  // An export of before the step moves to export.before-step-N. Returns a sentence about it, "" if there is none.
+  std::string set_export_aside(int64_t step) const;
 
  private:
   RunFolder() = default;
-  bool open_log(const char* mode);  // returns whether the file is locked: some file systems have no locks
+  bool open_log(bool is_new);  // returns whether the file is locked: some file systems have no locks
 
   struct Close {
     void operator()(FILE* f) const { fclose(f); }

@@ -1,6 +1,7 @@
 #include "llmc/train/training_loop.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -21,9 +22,10 @@ static SmallFiles small_files(const TokenizerFiles& tokenizer, const ModelConfig
   return files;
 }
 
-TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer)
+TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& stop_requests)
     : setup_(setup),
       trainer_(trainer),
+      stop_requests_(stop_requests),
       options_(setup.options),
       settings_(setup.settings),
       console_(setup.console),
@@ -33,6 +35,26 @@ TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer)
   const Json& state = setup.start->state();
   training_seconds_ = state.get_double("seconds");
   last_step_ = state.at("last_step"), last_score_ = state.at("last_score");
+}
+
+bool TrainingLoop::is_done() {
+  if (!setup_.trains() || options_.dry_run || !setup_.resume || setup_.resume->run_folder.empty()) return false;
+  const std::string& run = setup_.resume->run_folder;
+  std::error_code error;
+  const bool ended = std::filesystem::exists(run + "/export", error);
+  const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
+  bool done = (exported || !options_.export_) && finished_ == settings_.steps;
+  if (!setup_.start) done = exported && RunFolder::logged_steps(run) == settings_.steps;
+  Stream stream(setup_.device, "done");
+  done = broadcast_number(*setup_.communicator, stream, done);
+  REQUIRE(done || setup_.start || !broadcast_number(*setup_.communicator, stream, ended),
+          "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
+          "  train its weights in a new folder: --model %s --out DIR, without --resume",
+          run.c_str(), run.c_str());
+  if (done)
+    console_.result(format("the run in %s is done: %s; nothing is changed\n  a longer one: --steps N", run.c_str(),
+                           counted(settings_.steps, "step").c_str()));
+  return done;
 }
 
 void TrainingLoop::open_folder() {
@@ -52,9 +74,10 @@ void TrainingLoop::open_folder() {
                          trainer_.plan().table());
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }
-  started_ = broadcast_text(communicator, stream, started_);
+  run_path_ = broadcast_text(communicator, stream, folder_ ? folder_->path() : "");
+  if (!reopens) started_ = run_path_;
   made_folder_ = broadcast_number(communicator, stream, folder_ && folder_->was_made());
-  const std::string checkpoints = broadcast_text(communicator, stream, folder_ ? folder_->file("checkpoints") : "");
+  const std::string checkpoints = run_path_ + "/checkpoints";
   if (folder_ && reopens)
     if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
   checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
@@ -63,7 +86,6 @@ void TrainingLoop::open_folder() {
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t TrainingLoop::run() {
-  stop_requests_.emplace();
   bool stop = false;
   while (!stop && enqueued_ < settings_.steps) {
     measure_before(enqueued_);
@@ -84,7 +106,7 @@ int64_t TrainingLoop::run() {
 
 // True if this rank was asked to stop and may act on it alone. Several ranks may not: they sample and validate
 // together.
-bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_ && stop_requests_->any(); }
+bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_.any(); }
 
 // ---- measuring and sampling
 
@@ -115,7 +137,7 @@ void TrainingLoop::enqueue_step() {
   const int64_t step = enqueued_++;
   fill_batch(step);
   StepFlags flags = checkpointer_->flags();
-  flags.stop = stop_requests_->any();
+  flags.stop = stop_requests_.any();
   const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
   Record record;
   if (traced && folder_) setup_.device.record_to(&record);
@@ -211,7 +233,10 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
 // The start has succeeded: its files stay from now on, and it is known how much memory a step takes.
 void TrainingLoop::report_first_step() {
   started_.clear();
-  if (folder_) folder_->become_latest();
+  if (folder_) {
+    folder_->become_latest();
+    if (const std::string moved = folder_->set_export_aside(setup_.first_step()); !moved.empty()) console_.line(moved);
+  }
   const DeviceInfo& device = setup_.device.info();
   const std::string taken = describe_taken(trainer_.plan(), device, setup_.device.taken_bytes());
   if (folder_) folder_->write_memory(trainer_.plan().table() + "\n" + taken);
@@ -246,9 +271,10 @@ void TrainingLoop::save_at_stop() {
   console_.line(
       format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
   if (!options_.checkpoint_on_signal) return;
-  REQUIRE(checkpointer_->save(finished_, state()),
-          "asked to stop after step %lld, and its state could not be saved: %s", (long long)finished_,
-          checkpointer_->what_remains().c_str());
+  if (!checkpointer_->save(finished_, state()))
+    throw Error(format("asked to stop after step %lld, and its state could not be saved; %s", (long long)finished_,
+                       what_remains().c_str()),
+                ExitCode::not_saved);
 }
 
 void TrainingLoop::report_checkpoints() {
@@ -274,7 +300,7 @@ Json TrainingLoop::state() const {
 
 // ---- the end
 
-void TrainingLoop::report_end(int64_t steps) {
+void TrainingLoop::report_end(int64_t steps, bool exported) {
   if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
   if (steps > 0)
     console_.line(format("trained %s in %s, %s tokens/s", counted(steps, "step").c_str(),
@@ -283,7 +309,17 @@ void TrainingLoop::report_end(int64_t steps) {
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
     console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));
-  REQUIRE(!checkpointer_->all_failed(), "no checkpoint could be saved: %s", checkpointer_->what_remains().c_str());
+  if (folder_) folder_->require_there();
+  if (checkpointer_->failed())
+    throw Error(format("the last checkpoint could not be saved%s; %s",
+                       exported ? ", though the weights are exported" : "", what_remains().c_str()),
+                ExitCode::not_saved);
+}
+
+std::string TrainingLoop::what_remains() const {
+  const std::string remains = checkpointer_->what_remains() + "\n  make room on the disk, ";
+  if (checkpointer_->newest().empty()) return remains + "or name another place, and start again";
+  return remains + "and go on from there: " + resume_command(setup_.ranks, run_path_, setup_.command_line);
 }
 
 void TrainingLoop::give_up() {

@@ -1,7 +1,7 @@
 // The steps of a training: what each trains on, when the model is measured and sampled and its state saved, how a
 // request to stop ends it, and what the run prints and writes meanwhile.
 //
-//   TrainingLoop loop(setup, trainer);      // opens nothing yet
+//   TrainingLoop loop(setup, trainer, stop_requests);  // opens nothing yet
 //   loop.open_folder();
 //   const int64_t steps = loop.run();       // the trainer has its memory and weights
 //   loop.report_end(steps);
@@ -22,9 +22,12 @@
 
 class TrainingLoop {
  public:
-  // Both must outlive this object.
-  TrainingLoop(Setup& setup, Trainer& trainer);
+  // All three must outlive this object.
+  TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& stop_requests);
 
+  // True if the run that is to go on has done all its steps, and has its export: then it is left as it is. All ranks
+  // call. Throws if it has ended without a checkpoint, and is to be longer.
+  bool is_done();
   // Makes the run's folder, or reopens that of a run that goes on. All ranks call. Only the first rank writes there. If
   // it cannot write, all ranks end.
   void open_folder();
@@ -39,9 +42,11 @@ class TrainingLoop {
   const Json& last_step() const { return last_step_; }
   const Json& last_score() const { return last_score_; }
 
-  // Prints the last sample, how long `steps` steps took, and how the run can go on. Throws if saves were tried and none
-  // succeeded.
-  void report_end(int64_t steps);
+  // Prints the last sample, how long `steps` steps took, and how the run can go on. Throws if the last checkpoint could
+  // not be saved, or if the run's folder is gone. `exported`: the weights after these steps are in export/.
+  void report_end(int64_t steps, bool exported);
+  // Returns which checkpoint is the newest, and how to go on if something later could not be saved.
+  std::string what_remains() const;
   // Removes the files of a start that failed before its first step was done. Any rank calls it on an error: the first
   // one may be ended before it can.
   void give_up();
@@ -67,15 +72,16 @@ class TrainingLoop {
 
   Setup& setup_;
   Trainer& trainer_;
+  const StopRequests& stop_requests_;
   const Options& options_;
   const RunSettings& settings_;
   Console& console_;
 
   std::optional<RunFolder> folder_;  // on the first rank only
+  std::string run_path_;             // of the folder, on all ranks
   std::string started_;              // folder of a run that has not finished a step
   bool made_folder_ = true;          // the folder was not there before
   std::optional<Checkpointer> checkpointer_;
-  std::optional<StopRequests> stop_requests_;         // set from the first step on
   bool stop_requested_ = false;                       // a rank has asked to stop, with a step that has ended
   int64_t enqueued_, finished_;                       // steps; the device works on those between
   std::vector<int32_t> inputs_, labels_, positions_;  // (micro-batches, B, T); no positions without packed documents

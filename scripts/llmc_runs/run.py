@@ -1,16 +1,20 @@
 """A run's folder: config.json, run.json, memory.txt, and train.jsonl, which is the truth about what has happened.
 
 train.jsonl has one object a line, each with a "step". Every other field that is a number is a scalar, whatever its
-name; "nan", "inf" and "-inf" are numbers; "sample" is text. A run that is under way holds a lock on the file.
+name; "nan", "inf" and "-inf" are numbers; "sample" is text. A run that is under way holds a lock on the file, of which a reader
+asks and which it never takes: a run that starts in that moment would take the reader for another run.
 """
 
 import fcntl
 import json
 import os
 import signal
+import struct
 import sys
 from dataclasses import dataclass
 
+F_OFD_GETLK = getattr(fcntl, "F_OFD_GETLK", 36)  # Python names Linux's number from 3.9 on
+FLOCK = "hhqqi4x"  # Linux's struct flock: type, whence, start, length, process
 NOT_FINITE = ("nan", "inf", "-inf")
 
 
@@ -67,13 +71,17 @@ class Run:
                 return os.path.getmtime(path)
 
     def is_live(self):
-        """Whether the run is under way; where a file system knows no locks it always seems to be."""
+        """Whether the run is under way; where a file system knows no locks it always seems to be. Only Linux runs the
+        program: elsewhere no run seems to be."""
+        if not sys.platform.startswith("linux"):
+            return False
+        whole = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         with self._open() as log:
             try:
-                fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                answer = fcntl.fcntl(log, F_OFD_GETLK, whole)
             except OSError:
                 return True
-        return False
+            return struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK or holds_flock(log)
 
     def read(self):
         """The lines that are complete and were not read before. A line that is still being written waits."""
@@ -144,6 +152,17 @@ class Run:
         self._tokens += done * seconds * scalars["tokens_per_s"]
         self._seconds += seconds * (1 if self._step is None else done)  # but its clock begins at 0
         self._step = step
+
+
+def holds_flock(file):
+    """Whether a process of this machine holds the file by flock, as runs of older programs do, which take no other lock."""
+    status = os.fstat(file.fileno())
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as locks:
+            return any({"FLOCK", "WRITE", place} <= set(line.split()) for line in locks)
+    except OSError:
+        return False
 
 
 def is_scalar(value):

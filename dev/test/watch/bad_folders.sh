@@ -69,19 +69,19 @@ check "report: SIGTERM is no success" [ "$code" -eq 130 ]
 
 # A run that goes away.
 run away "$good\n"
-exec {lock}>>away/train.jsonl && flock "$lock"
+hold_log away
 refused "tensorboard: the run goes away" "cannot read away/train.jsonl: No such file" \
   bash -c '{ until compgen -G "away/tensorboard/events*"; do sleep 0.1; done; rm -r away; } & exec "$@"' bash \
   "$root/scripts/tensorboard" --no-server away
-exec {lock}>&-
+release_log
 
 # A run that goes on from a checkpoint meanwhile, and so takes lines back.
 run back "$good\n$good\n"
-exec {lock}>>back/train.jsonl && flock "$lock"
+hold_log back
 refused "tensorboard: lines are taken back" "back/train.jsonl has lost lines that were read" \
   bash -c '{ until compgen -G "back/tensorboard/events*"; do sleep 0.1; done; cp back/train.jsonl back/new; mv back/new back/train.jsonl; } & exec "$@"' bash \
   "$root/scripts/tensorboard" --no-server back
-exec {lock}>&-
+release_log
 
 # Without wandb: a module of this name that cannot be imported.
 mkdir hidden && echo 'raise ImportError("hidden")' >hidden/wandb.py

@@ -41,8 +41,8 @@ check "logs each line of train.jsonl, as another run" eval 'compare run && ! cmp
 
 # A run under way, whose follower is killed, and another ended by SIGTERM.
 mkdir cut && lines 1 100 >cut/train.jsonl && mkdir cut/wandb && : >cut/wandb/run_id # as if cut short by an older kill
-exec {lock}>>cut/train.jsonl && flock "$lock"
-"$python" -m llmc_runs.wandb_sync cut >cut.txt 2>&1 {lock}>&- &
+hold_log cut
+"$python" -m llmc_runs.wandb_sync cut >cut.txt 2>&1 {held}>&- &
 follower=$!
 until grep -aq "step" cut/wandb/offline-run-*/run-*.wandb 2>/dev/null; do sleep 0.2 && kill -0 "$follower"; done
 lines 101 110 >>cut/train.jsonl
@@ -51,14 +51,14 @@ refused "a second follower" "is being written by another scripts/wandb_sync" syn
 kill -KILL "$follower"
 wait "$follower" || true
 check "what it had not written is missing" eval '! compare cut 2>seen.txt && grep -q "lines logged" seen.txt'
-"$python" -m llmc_runs.wandb_sync cut >term.txt 2>&1 {lock}>&- &
+"$python" -m llmc_runs.wandb_sync cut >term.txt 2>&1 {held}>&- &
 follower=$!
 until compare cut >compared.txt 2>&1; do sleep 1 && kill -0 "$follower"; done
 kill "$follower"
 check "SIGTERM ends it well" wait "$follower"
 check "without a word" eval '! grep Traceback term.txt'
 check "and every line is there once" compare cut
-exec {lock}>&-
+release_log
 
 # With a server: it says where the first call ended.
 "$python" "$root/dev/test/watch/wandb_server.py" "$scratch/history" >port 2>server.txt &
