@@ -188,17 +188,20 @@ void RunFolder::write_memory(const std::string& text) const { write_file(file("m
 void RunFolder::require_room(uint64_t bytes, const char* what) const {
   std::error_code error;
   const fs::space_info space = fs::space(path_, error);
-  REQUIRE(error || space.available >= bytes,
-          "%s need %s, and %s has %s left\n  choose another place with --out DIR, or --export off", what,
-          human_bytes(bytes).c_str(), path_.c_str(), human_bytes(space.available).c_str());
+  if (error || space.available >= bytes) return;
+  throw Error(format("%s need %s, and %s has %s left\n  choose another place with --out DIR, or --export off", what,
+                     human_bytes(bytes).c_str(), path_.c_str(), human_bytes(space.available).c_str()),
+              ExitCode::not_saved);
 }
 
 void RunFolder::log(const Json& line) {
   require_there();
   const std::string text = line.dump() + "\n";
   if (fwrite(text.data(), 1, text.size(), log_.get()) != text.size() || fflush(log_.get()) != 0)
-    throw Error(format("cannot write %s: %s\n  is the disk full?", file("train.jsonl").c_str(), strerror(errno)),
-                ExitCode::not_saved);
+    throw Error(
+        format("cannot write %s: %s\n  make room on the disk, and go on from the newest checkpoint: --resume auto",
+               file("train.jsonl").c_str(), strerror(errno)),
+        ExitCode::not_saved);
 }
 
 void RunFolder::require_there() const {
