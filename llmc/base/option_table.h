@@ -29,7 +29,7 @@
   X("Data", Text, val_data, "", "FILES", "held-out data (none: the last 10% of a text, nothing of .bin files)") \
   X("Data", Switch, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
-  X("Data", Switch, check_data, false, "", "read and check every token at the start, not only when its turn comes") \
+  X("Data", Switch, check_data, false, "", "read and verify all data at the start, not only when its turn comes") \
   X("Data", Text, cache, "", "DIR", "where the tokens of a text are kept (none: cache next to --out, else runs/cache)") \
   \
   X("Run", Text, config, "", "FILE", "read options from a JSON file; the command line wins over it") \
