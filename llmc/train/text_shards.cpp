@@ -159,7 +159,7 @@ class NewFolder {
   ~NewFolder() {
     std::error_code error;
     fs::remove_all(partial_, error);
-    fs::remove_all(aside_, error);
+    fs::remove_all(aside(), error);
   }
   NewFolder(const NewFolder&) = delete;
 
@@ -171,17 +171,19 @@ class NewFolder {
       REQUIRE(errno == EEXIST || errno == ENOTEMPTY, "cannot rename %s to %s: %s", partial_.c_str(), path_.c_str(),
               strerror(errno));
       if (is_complete(path_)) return;
-      REQUIRE(disk_.rename(path_, aside_) == 0 || errno == ENOENT,
+      REQUIRE(disk_.rename(path_, aside()) == 0 || errno == ENOENT,
               "%s is incomplete, and cannot be moved away: %s\n  remove it, or name another folder with --cache DIR",
               path_.c_str(), strerror(errno));
-      if (is_complete(aside_)) disk_.rename(aside_, path_);  // another run completed it at this moment
+      if (is_complete(aside())) disk_.rename(aside(), path_);  // another run completed it at this moment
     }
     disk_.sync_folder(path_.parent_path());
   }
 
  private:
+  std::string aside() const { return partial_ + ".old"; }
+
   fs::path path_;
-  std::string partial_, aside_ = partial_ + ".old";
+  std::string partial_;
   Disk& disk_;
 };
 
