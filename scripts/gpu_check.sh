@@ -14,5 +14,5 @@
 # JSON_HOME, PCRE2_HOME and their like go through to make: a machine without a network needs them brought along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-command -v python3 >/dev/null || { echo "scripts/gpu_check.sh: install python3 (3.9 or later)" >&2 && exit 2; }
+command -v python3 >/dev/null || { echo "scripts/gpu_check.sh: install python3 (3.9 or later)" >&2 && exit 1; }
 exec python3 -u scripts/gpu_check "$@"

@@ -191,6 +191,8 @@ def command(main, interrupted=0):
     sys.stdout.reconfigure(line_buffering=True)
     try:
         main()
+    except SystemExit as end:
+        sys.exit(1 if end.code == 2 else end.code)  # argparse ends with 2, which train_llama has for what does not fit
     except RunError as error:
         sys.exit(f"{os.path.splitext(os.path.basename(sys.argv[0]))[0]}: {error}")
     except KeyboardInterrupt:
