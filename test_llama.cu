@@ -212,6 +212,7 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
     if (step == 0) results["logits"] = logits_of(*trainer, dump, batch.inputs, batch.positions, T);
     trainer->enqueue_step({step, dump.recipe.learning_rate, batch.inputs, batch.labels, {}, batch.positions});
     const StepResult result = trainer->wait_for_step();
+    REQUIRE(!result.held, "step %d is not finite: loss %g, norm %g", step, result.loss, double(result.grad_norm));
     results["loss"].push_back(float(result.loss));
     results["grad_norm"].push_back(result.grad_norm);
     if (step > 0) continue;

@@ -210,6 +210,8 @@ Measured train(Trainer& trainer, Device& device, const Arguments& a, const RunSe
   };
   const auto finish = [&](int64_t step) {
     const StepResult result = trainer.wait_for_step();
+    REQUIRE(!result.held, "step %lld has the loss %g and the norm %g: steps without an update take less time",
+            (long long)step + 1, result.loss, double(result.grad_norm));
     if (step >= soak) m.seconds.push_back(result.seconds);
     m.loss = result.loss;
   };

@@ -39,11 +39,12 @@ struct Kind {
   bool is_in_fp8() const { return settings.fp8.on(); }
 };
 
-float weight_of(const ModelConfig& config, const ParameterInfo& t, size_t row, size_t column, Fault fault) {
+float weight_of(const ParameterInfo& t, size_t row, size_t column, Fault fault) {
   const std::string& name = t.name;
   const float usual = 0.001f * float(int((row * 7919 + column * 104729 + name.size() * 31) % 23) - 11);
   const bool is_embedding = name == "model.embed_tokens.weight", is_head = name == "lm_head.weight",
              is_bad = row == size_t(kToken);
+  if (name.ends_with(".bias")) return usual;
   if (!t.is_matrix())
     return fault == Fault::overflow && name == "model.layers.0.input_layernorm.weight" && row == 0 ? kHuge : 1;
   if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) return row == 0 ? 0 : usual;
@@ -61,7 +62,6 @@ float weight_of(const ModelConfig& config, const ParameterInfo& t, size_t row, s
     case Fault::loss:
       return is_embedding ? 0.05f : is_head && is_bad ? -kHuge : 0;
   }
-  (void)config;
   return 0;
 }
 
@@ -76,7 +76,7 @@ void write_model(const std::string& path, const ModelConfig& config, Fault fault
   for (const ParameterInfo& t : layout.tensors) {
     std::vector<float> values;
     for (size_t i = 0; i < t.size(); ++i)
-      values.push_back(weight_of(config, t, i / size_t(t.columns), i % size_t(t.columns), fault));
+      values.push_back(weight_of(t, i / size_t(t.columns), i % size_t(t.columns), fault));
     writer.write(t.name, values.data(), values.size() * sizeof(float));
   }
   writer.finish();
@@ -197,13 +197,18 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   const Trainer::Search search = t->search_not_finite({kGood, 1e-2, bad.inputs, bad.labels});
   require_found(world, t, kind, fault, what, search.found);
   REQUIRE(!search.result.finite, "%s: run again, the step is finite", what.c_str());
+  const Batch good = batch_of(t, kGood + 1, false);
+  const Trainer::Search nothing = t->search_not_finite({kGood + 1, 1e-2, good.inputs, good.labels});
+  REQUIRE(nothing.result.finite && nothing.result.held, "%s: a good step is not finite", what.c_str());
+  // The logits of that label are -inf for every token.
+  REQUIRE(!nothing.found || fault == Fault::loss, "%s: %s of a good step", what.c_str(), nothing.found->tensor.c_str());
   require_same(what + ", run again", state_of(t), before);
 
-  // Step 7 is update 5, of a checkpoint as of the training that never met the bad step.
+  // Step 8 is update 5, of a checkpoint as of the training that never met the bad steps. Both stand at step 7.
   const std::string root = folder + "/checkpoints";
   Checkpointer checkpointer(root, 1, *t.trainer, world.ranks);
-  REQUIRE(checkpointer.save(kGood, Json::object().set("step", kGood).set("optimizer_steps", t->updates())),
-          "%s: not saved", what.c_str());
+  REQUIRE(checkpointer.save(7, Json::object().set("step", 7).set("optimizer_steps", t->updates())), "%s: not saved",
+          what.c_str());
   const auto go_on = [&](Training& of) {
     of.step = 7;
     const Batch batch = batch_of(of, 7, false);
@@ -212,7 +217,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   };
   const auto other = start(), restored = planned();
   for (int i = 0; i < kGood; ++i) other->enqueue(batch_of(*other, other->step, false), rate), other->finish();
-  (*restored)->restore(Checkpoint(checkpoint_path(root, kGood)));
+  (*restored)->restore(Checkpoint(checkpoint_path(root, 7)));
   require_same(what + ", gone on", go_on(*restored), go_on(*other));
   barrier(*world.communicator, stream);
   if (world.first()) std::filesystem::remove_all(root);
@@ -220,21 +225,24 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
 
 std::vector<Kind> kinds(int ranks) {
   std::vector<Kind> all;
-  const auto add = [&](const std::string& name, const char* precision, int stage = 0, bool graphs = false) -> Kind& {
+  const auto add = [&](const std::string& name, const char* precision, int stage = 0, bool graphs = false,
+                       const char* family = "llama") -> Kind& {
     Kind& kind = all.emplace_back();
     kind.name = name;
     kind.settings = settings_in(precision, kind.config());
     kind.settings.zero_stage = stage, kind.settings.graphs = graphs;
     if (graphs) kind.name += ", graphs";
     if (stage) kind.name += format(", stage %d", stage);
+    kind.family = family;
     return kind;
   };
   const StateSettings offloaded{DType::fp32, DType::fp32, true, true, 1024};
   if (ranks == 1) {
     add("fp32", "fp32");
-    add("bf16", "bf16", 0, true);
-    add("bf16, all state in bf16", "bf16").settings.state = {DType::bf16, DType::bf16, false, false, 1024};
-    Kind& kind = add("bf16, all offloaded", "bf16");
+    add("bf16, qwen3", "bf16", 0, true, "qwen3");
+    add("bf16, all state in bf16, olmo2", "bf16", 0, false, "olmo2").settings.state = {DType::bf16, DType::bf16, false,
+                                                                                       false, 1024};
+    Kind& kind = add("bf16, all offloaded, qwen2", "bf16", 0, false, "qwen2");
     kind.settings.state = offloaded, kind.settings.activations = {Recompute::mlp, 1, Offload::attention, 2, true};
     add("FP8 tensorwise", "tensorwise", 0, true);
     add("FP8 delayed", "delayed", 0, true);
@@ -249,9 +257,9 @@ std::vector<Kind> kinds(int ranks) {
     Kind& gathered = add("FP8 tensorwise, gathered", "tensorwise", 3, true);
     gathered.settings.fp8.all_gather = true;
     add("bf16, offloaded", "bf16", 3).settings.state = offloaded;
-    add("bf16, tensor-parallel", "bf16").tensor = 2;
+    add("bf16, tensor-parallel, qwen2", "bf16", 0, false, "qwen2").tensor = 2;
     add("FP8 delayed, tensor-parallel", "delayed").tensor = 2;
-    add("fp32, context-parallel", "fp32").context = 2;
+    add("fp32, context-parallel, qwen3", "fp32", 0, false, "qwen3").context = 2;
     return all;
   }
   Kind& delayed = add("FP8 delayed, two replicas", "delayed", 3, true);
@@ -266,8 +274,12 @@ void run(const Ranks& ranks, const Words& words) {
   int checked = 0;
   const std::vector<Kind> all = kinds(ranks.size);
   for (size_t i = 0; i < all.size(); ++i)
-    for (const Fault fault : kFaults)  // several ranks: two of the four
-      if (ranks.size == 1 || (i + size_t(fault)) % 2 == 0) check(world, all[i], fault, words[0]), ++checked;
+    for (const Fault fault : kFaults) {
+      if (ranks.size > 1 && (i + size_t(fault)) % 2) continue;  // two of the four
+      // Norms behind the layers multiply the huge numbers in other places.
+      if (fault != Fault::activation && all[i].config().family->norm_after) continue;
+      check(world, all[i], fault, words[0]), ++checked;
+    }
   if (world.first())
     printf("%d steps that are not finite on %d rank(s): the state stays, and the place is named\n", checked,
            ranks.size);

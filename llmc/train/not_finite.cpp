@@ -10,9 +10,10 @@
 #include "llmc/train/setup.h"
 #include "llmc/train/trainer.h"
 
-NotFiniteSearch::NotFiniteSearch(Stream& stream, const ParameterLayout& layout, int64_t tokens,
-                                 const uint32_t* fp8_word)
-    : stream_(stream),
+NotFiniteSearch::NotFiniteSearch(Communicator& communicator, Stream& stream, const ParameterLayout& layout,
+                                 int64_t tokens, const uint32_t* fp8_word)
+    : communicator_(communicator),
+      stream_(stream),
       layout_(layout),
       tokens_(tokens),
       fp8_word_(fp8_word),
@@ -25,7 +26,7 @@ void NotFiniteSearch::look_at(const ObservedTensor& seen) {
   if (fp8_word_) {
     uint32_t word = 0;
     copy(stream_, &word, fp8_word_, 1);
-    stream_.synchronize();
+    communicator_.wait_for(stream_);
     if (!is_finite_word(word)) return report(fp8_tensor_name(not_finite_number(word)) + ", which FP8 cannot hold");
   }
   if (!seen.name) return look_at_gradients(seen);
@@ -54,7 +55,7 @@ std::optional<uint32_t> NotFiniteSearch::first_in(const Tensor& tensor) {
   copy(stream_, on_device, &first, 1);
   find_not_finite(stream_, tensor, on_device);
   copy(stream_, &first, on_device, 1);
-  stream_.synchronize();
+  communicator_.wait_for(stream_);
   return first == ~0u ? std::nullopt : std::optional(first);
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "llmc/comm/communicator.h"
 #include "llmc/device/device.h"
 #include "llmc/model/parameters.h"
 #include "llmc/model/pass.h"
@@ -28,9 +29,10 @@ struct NotFinite {
 
 class NotFiniteSearch {
  public:
-  // `tokens`: those of a micro-batch, if this rank has all rows of every tensor; else 0. `fp8_word`, on the device, is
-  // the word to which kernels report what FP8 cannot hold; null: nothing is in FP8.
-  NotFiniteSearch(Stream& stream, const ParameterLayout& layout, int64_t tokens, const uint32_t* fp8_word);
+  // `communicator`: of all ranks. `tokens`: those of a micro-batch, if this rank has all rows of every tensor; else 0.
+  // `fp8_word`, on the device, is the word to which kernels report what FP8 cannot hold; null: nothing is in FP8.
+  NotFiniteSearch(Communicator& communicator, Stream& stream, const ParameterLayout& layout, int64_t tokens,
+                  const uint32_t* fp8_word);
 
   void look_at(const ObservedTensor& seen);
   const std::optional<NotFinite>& found() const { return found_; }
@@ -40,6 +42,7 @@ class NotFiniteSearch {
   void look_at_gradients(const ObservedTensor& seen);
   void report(const std::string& tensor, int64_t token = -1);
 
+  Communicator& communicator_;
   Stream& stream_;
   const ParameterLayout& layout_;
   const int64_t tokens_;

@@ -218,7 +218,7 @@ StepResult Trainer::wait_for_step() {
 
 Trainer::Search Trainer::search_not_finite(const StepInput& input) {
   const bool all_rows = !tensor_ && !context_;
-  NotFiniteSearch search(compute_, layout_, all_rows ? int64_t(settings_.B) * settings_.T : 0,
+  NotFiniteSearch search(communicator_, compute_, layout_, all_rows ? int64_t(settings_.B) * settings_.T : 0,
                          scales_ ? scales_->not_finite() : nullptr);
   transformer_.observe_tensors([&](const ObservedTensor& seen) { search.look_at(seen); });
   enqueue_step({input.step, input.learning_rate, input.inputs, input.labels, input.flags, input.positions, true});
