@@ -22,7 +22,7 @@
 
 namespace {
 
-struct Setup {
+struct Workload {
   std::string model;
   int T;
   std::string gpu;
@@ -33,7 +33,7 @@ struct Setup {
   std::optional<int> layers = {};  // none: its own
 };
 
-Options options_of(const Setup& s, int B) {
+Options options_of(const Workload& s, int B) {
   Options o;
   o.model = s.model, o.gpu = s.gpu, o.seq_len = s.T, o.fp8 = s.fp8;
   o.micro_batch = B, o.global_batch = int64_t(B) * s.ranks;
@@ -49,14 +49,14 @@ struct Asked {
   TrainerSettings trainer;
   Mesh mesh;
 };
-Asked asked(const Setup& s, const DeviceInfo& device, int B) {
+Asked asked(const Workload& s, const DeviceInfo& device, int B) {
   const Options options = options_of(s, B);
   const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, s.ranks, 0);
   return {config, settings, trainer_settings(options, settings), Mesh::create(s.ranks, 0)};
 }
 
-size_t bytes_needed(const Setup& s, const DeviceInfo& device, int B) {
+size_t bytes_needed(const Workload& s, const DeviceInfo& device, int B) {
   const Asked a = asked(s, device, B);
   return plan_memory(a.config, a.trainer, a.mesh, device).needed_device_bytes();
 }
@@ -73,7 +73,7 @@ Prediction predict(const RecordedStep& step, const Asked& a, const ReplayRates& 
   return {tokens / replayed.seconds, split_step(step.record, replayed.spans, rates)};
 }
 
-std::string name_of(const Setup& s) {
+std::string name_of(const Workload& s) {
   std::string name = s.model + format(", T = %d, %d %s", s.T, s.ranks, s.gpu.c_str());
   if (s.ranks > 1) name += ", ZeRO-3";
   name += s.fp8 == "off" ? ", bf16" : ", FP8 " + s.fp8;
@@ -88,7 +88,7 @@ void print_header() {
          "optimizer", "waiting", "sum", "tokens/s", "MFU", "(full)");
 }
 
-void print_rows(const Setup& s, int B) {
+void print_rows(const Workload& s, int B) {
   const DeviceInfo device = modelled_device(s.gpu);
   const Asked a = asked(s, device, B);
   const RecordedStep step = record_step(a.config, a.trainer, a.mesh, device, 1);
@@ -110,7 +110,7 @@ void print_rows(const Setup& s, int B) {
 }
 
 // With as many sequences as fit; says so if not even one does.
-void print_fitting(const Setup& s) {
+void print_fitting(const Workload& s) {
   const DeviceInfo device = modelled_device(s.gpu);
   const int B = largest_passing([&](int n) { return bytes_needed(s, device, n) <= room(device); });
   if (B) return print_rows(s, B);
@@ -119,7 +119,7 @@ void print_fitting(const Setup& s) {
 }
 
 // As many layers as fit with one sequence.
-void print_shortened(Setup s, int layers) {
+void print_shortened(Workload s, int layers) {
   const DeviceInfo device = modelled_device(s.gpu);
   s.layers = largest_passing([&](int n) {
     s.layers = n;
@@ -129,7 +129,7 @@ void print_shortened(Setup s, int layers) {
 }
 
 void print_published() {
-  const Setup h100{"llama3-8b", 8192, "H100", 32}, h200{"llama3-8b", 8192, "H200", 32},
+  const Workload h100{"llama3-8b", 8192, "H100", 32}, h200{"llama3-8b", 8192, "H200", 32},
       node{"llama3-8b", 8192, "H100", 8};
   printf(
       "Measured by others, tokens a second and GPU; beside them this model of ours in the same place, one sequence a "
@@ -140,7 +140,7 @@ void print_published() {
       "Llama-3-8B, T = 8192", "measured", "public", "ours", "of that");
   struct Line {
     const char* who;
-    Setup setup;
+    Workload setup;
     const char* fp8;
     bool gather;
     double tokens;
@@ -152,7 +152,7 @@ void print_published() {
                            Line{"torchtitan, 32 H200, FP8", h200, "tensorwise", true, 10938},
                            Line{"NeMo 24.12, 8 H100, FP8 (2 GPUs share a sequence)", node, "tensorwise", true, 12273},
                            Line{"Megatron-Bridge, 8 H100, FP8", node, "tensorwise", true, 14451}}) {
-    Setup s = line.setup;
+    Workload s = line.setup;
     s.fp8 = line.fp8, s.gather = line.gather;
     const DeviceInfo device = modelled_device(s.gpu);
     const Asked a = asked(s, device, 1);
@@ -169,7 +169,7 @@ void print_published() {
 
 // The figure that --dry-run, scale and meshes have, too.
 double tokens_per_second_8b(const char* fp8) {
-  const Setup s{"llama3-8b", 8192, "H100", 8, fp8, std::string(fp8) != "off"};
+  const Workload s{"llama3-8b", 8192, "H100", 8, fp8, std::string(fp8) != "off"};
   const DeviceInfo device = modelled_device(s.gpu);
   const Asked a = asked(s, device, 1);
   return predict(record_step(a.config, a.trainer, a.mesh, device, 1), a, ReplayRates::of(device)).tokens_per_second;
@@ -203,9 +203,9 @@ int main(int argc, char** argv) try {
     print_header();
     for (const char* fp8 : {"off", "tensorwise"}) print_fitting({"llama3.2-1b", 4096, gpu, 1, fp8});
     for (const char* fp8 : {"off", "tensorwise"}) {
-      const Setup alone{"llama3-8b", 8192, gpu, 1, fp8};
+      const Workload alone{"llama3-8b", 8192, gpu, 1, fp8};
       print_fitting(alone);
-      Setup small = alone, sharded = alone;
+      Workload small = alone, sharded = alone;
       small.small_state = true, sharded.ranks = 8, sharded.gather = alone.fp8 != "off";
       print_fitting(small);
       print_shortened(alone, 32);
