@@ -103,8 +103,8 @@ class ChatTemplate:
         spans = []
         for i, message in enumerate(messages):
             if message["role"] == ANSWERS and learns[i]:
-                before = self.render(messages[:i], tools, prompt=True)
                 after = self.render(messages[: i + 1], tools)
+                before = self.render(messages[:i], tools, prompt=True) if i else self.before_first(messages, tools)
                 if not (text.startswith(after) and after.startswith(before)):
                     raise DataError(
                         f"the template {self.name} renders message {i} differently when more follow, or without its"
@@ -113,6 +113,13 @@ class ChatTemplate:
                 spans.append((len(before), len(after)))
         self.refuse_what_is_not_rendered(text, messages, tools)
         return text, spans, False
+
+    def before_first(self, messages: list[dict], tools: list | None) -> str:
+        """What stands before the words of an assistant that begins the conversation. Many templates render no empty
+        conversation, so the generation prompt is what they add after this message, and it stands before it, too."""
+        first = self.render(messages[:1], tools)
+        prompt = self.render(messages[:1], tools, prompt=True).removeprefix(first)
+        return first[: first.find(prompt) + len(prompt)] if prompt in first else prompt
 
     def refuse_what_is_not_rendered(self, text: str, messages: list[dict], tools: list | None) -> None:
         """A template that ignores tools, calls or what a message says renders the same text without them."""

@@ -115,6 +115,16 @@ def test_what_stands_behind_the_end_of_turn_is_not_learnt(llama3):
     assert learnt_text(llama3, CHATML, talk) == [words + "<|eot_id|>"]
 
 
+def test_an_assistant_that_begins(llama3):
+    """Templates of Llama 3.1's kind ask who says the first message, and render no empty conversation."""
+    asks = "{% if messages[0].role == 'system' %}{{ 'system' }}{% endif %}"
+    expected = [f"{words}<|eot_id|>" for words in ("Welcome!", "Nobody.")]
+    talk = [{"role": "assistant", "content": "Welcome!"}, *CONVERSATION[2:]]
+    for template in (asks + CHATML, CHATML, "Hello. " + asks + CHATML, LLAMA3):
+        assert learnt_text(llama3, template, talk) == expected
+    assert learnt_text(llama3, "{{ bos_token }}" + CHATML, talk) == expected
+
+
 def test_marked_template(llama3):
     assert learnt_text(llama3, MARKED, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
     assert "\ufdd0" not in ChatTemplate(MARKED, "t", Tokenizer(llama3)).learnt(CONVERSATION)[0]
