@@ -90,9 +90,9 @@ class ChatTemplate:
     def learnt(self, messages: list[dict], tools: list | None = None) -> tuple[str, Spans, bool]:
         """The rendered conversation, the learnt stretches of it in characters, and whether the template marked them."""
         text = self.render(messages, tools)
-        self.refuse_what_is_not_rendered(text, messages, tools)
         learns = [weight_of(message, i) == 1 for i, message in enumerate(messages)]
         if OPEN in text:
+            self.refuse_what_is_not_rendered(text, messages, tools)
             text, spans = unmark(text)
             return text, self.marked_and_learnt(spans, messages, learns), True
         strange = [message["role"] for message in messages if message["role"] not in OTHER_ROLES]
@@ -104,18 +104,26 @@ class ChatTemplate:
         spans = []
         for i, message in enumerate(messages):
             if message["role"] == ANSWERS and learns[i]:
-                before = self.render(messages[:i], tools, prompt=True)
                 after = self.render(messages[: i + 1], tools)
+                before = self.render(messages[:i], tools, prompt=True) if i else self.before_first(messages, tools)
                 if not (text.startswith(after) and after.startswith(before)):
                     raise DataError(
                         f"the template {self.name} renders message {i} differently when more follow, or without its"
                         " generation prompt\n  mark what is learnt in it with {% generation %} … {% endgeneration %}"
                     )
                 spans.append((len(before), len(after)))
+        self.refuse_what_is_not_rendered(text, messages, tools)
         return text, spans, False
 
+    def before_first(self, messages: list[dict], tools: list | None) -> str:
+        """What stands before the words of an assistant that begins the conversation. Many templates render no empty
+        conversation, so the generation prompt is what they add after this message, and it stands before it, too."""
+        first = self.render(messages[:1], tools)
+        prompt = self.render(messages[:1], tools, prompt=True).removeprefix(first)
+        return first[: first.find(prompt) + len(prompt)] if prompt in first else prompt
+
     def refuse_what_is_not_rendered(self, text: str, messages: list[dict], tools: list | None) -> None:
-        """A template that ignores tools renders the same text without them."""
+        """A template that ignores tools, calls or what a message says renders the same text without them."""
 
         def same(messages: list[dict], tools: list | None) -> bool:
             try:
@@ -125,15 +133,17 @@ class ChatTemplate:
 
         lost = "its tools" if tools and same(messages, None) else None
         for i, message in enumerate(messages):
-            for key in CALLS:
-                if not lost and message.get(key):
-                    without = {name: value for name, value in message.items() if name != key}
-                    if same([*messages[:i], without, *messages[i + 1 :]], tools):
-                        lost = f"the {key} of message {i}"
+            said = message.get("content")
+            seen = not isinstance(said, str) or said.strip() in text  # the usual case, which needs no rendering
+            for key in [key for key in CALLS if message.get(key)] + ["content"] * (not seen):
+                without = {name: value for name, value in message.items() if name != key}
+                without |= {"content": ""} if key == "content" else {}
+                if not lost and same([*messages[:i], without, *messages[i + 1 :]], tools):
+                    lost = f"the {key} of message {i}, whose role is {message['role']}"
         if lost:
             raise DataError(
                 f"the template {self.name} does not render {lost}\n"
-                "  leave the conversation out, or give a template that renders tools with --template FILE.jinja"
+                "  leave the conversation out, or give a template that renders it with --template FILE.jinja"
             )
 
     def marked_and_learnt(self, spans: Spans, messages: list[dict], learns: list[bool]) -> Spans:

@@ -115,6 +115,16 @@ def test_what_stands_behind_the_end_of_turn_is_not_learnt(llama3):
     assert learnt_text(llama3, CHATML, talk) == [words + "<|eot_id|>"]
 
 
+def test_an_assistant_that_begins(llama3):
+    """Templates of Llama 3.1's kind ask who says the first message, and render no empty conversation."""
+    asks = "{% if messages[0].role == 'system' %}{{ 'system' }}{% endif %}"
+    expected = [f"{words}<|eot_id|>" for words in ("Welcome!", "Nobody.")]
+    talk = [{"role": "assistant", "content": "Welcome!"}, *CONVERSATION[2:]]
+    for template in (asks + CHATML, CHATML, "Hello. " + asks + CHATML, LLAMA3):
+        assert learnt_text(llama3, template, talk) == expected
+    assert learnt_text(llama3, "{{ bos_token }}" + CHATML, talk) == expected
+
+
 def test_marked_template(llama3):
     assert learnt_text(llama3, MARKED, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
     assert "\ufdd0" not in ChatTemplate(MARKED, "t", Tokenizer(llama3)).learnt(CONVERSATION)[0]
@@ -238,19 +248,25 @@ def test_tools(llama3, tmp_path):
     assert json.dumps([CALL]) in Tokenizer(llama3).decode(tokens[learnt].tolist())
 
 
-IGNORES_TOOLS = CHATML.replace("message.content", "(message.content or '')")
+IGNORES = CHATML.replace("message.content", "(message.content or '')").replace(
+    "messages %}", "messages if message.role != 'system' %}"
+)
 
 
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"messages": WITH_TOOLS}, "does not render the tool_calls of message 1\n  leave"),
+        ({"messages": WITH_TOOLS}, "does not render the tool_calls of message 1, whose role is assistant\n  leave"),
         ({"messages": CONVERSATION, "tools": [TOOL]}, "does not render its tools\n  leave"),
         ({"messages": [CONVERSATION[0], CONVERSATION[1] | {"function_call": CALL}]}, "the function_call of message 1"),
+        (
+            {"messages": [{"role": "system", "content": "Be brief."}, *CONVERSATION]},
+            "does not render the content of message 0, whose role is system\n  leave",
+        ),
     ],
 )
-def test_tools_that_the_template_ignores_are_refused(row, message, llama3, tmp_path):
-    (tmp_path / "t.jinja").write_text(IGNORES_TOOLS)
+def test_what_the_template_ignores_is_refused(row, message, llama3, tmp_path):
+    (tmp_path / "t.jinja").write_text(IGNORES)
     write_lines(tmp_path / "d.jsonl", [{"messages": CONVERSATION, "tools": []}, row])
     arguments = ("--out", tmp_path / "o", "--tokenizer", llama3, "--template", tmp_path / "t.jinja", *COMMON)
     said = refusal(tmp_path / "d.jsonl", *arguments)
