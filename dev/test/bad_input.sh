@@ -111,6 +111,8 @@ a link for a tokenizer_config.json|tokenizer_config.json is a link to|--model li
 a link for a generation_config.json|generation_config.json is a link to|--model link_generation_config.json
 unknown option|did you mean --lr?|--lrr 3
 a pattern without quotes|'books/*.txt'|--train-data text.txt good.bin
+a vocabulary beyond every model|expected at most 1048576 for hidden, FFN and all heads together, 10000 layers, 16777216 tokens|--vocab-size 1000000000
+layers beyond every model|20000 layers|--layers 20000
 a number beyond all sense|--micro-batch 4294967297|--micro-batch 4294967297
 a step of too many tokens|at most 2^31 tokens|--global-batch 999999998
 an epsilon that fp32 does not have|--adam-eps|--adam-eps 1e-50

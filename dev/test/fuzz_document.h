@@ -250,3 +250,12 @@ inline Document changed(Document document, const std::vector<std::string>& words
     change(document, words, chance);
   return document;
 }
+
+inline Json parsed(const std::string& text) { return Json::parse(text, "a sound input"); }
+inline std::string json_string(const std::string& text) { return Json(text).dump(); }
+
+// Returns the document with changes, as it is written: less than 1 MB.
+inline std::string changed_text(const Document& document, const std::vector<std::string>& words, Chance& chance) {
+  for (;;)
+    if (std::string text = changed(document, words, chance).written(); text.size() < 1'000'000) return text;
+}

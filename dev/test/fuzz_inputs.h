@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dev/test/fuzz_document.h"
+#include "dev/test/fuzz_tokenizers.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/checksum.h"
 #include "llmc/base/json.h"
@@ -15,7 +16,6 @@
 #include "llmc/base/safetensors.h"
 #include "llmc/kernels/tuning.h"
 #include "llmc/model/parameters.h"
-#include "llmc/tokenizer/tokenizer.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/choices.h"
 #include "llmc/train/documents.h"
@@ -32,17 +32,6 @@ struct Reader {
   void (*make)(Chance& chance, const std::string& folder);
   void (*read)(const std::string& folder);
 };
-
-inline constexpr const char* kTokenizers = "dev/test/tokenizers/";
-
-inline Json parsed(const std::string& text) { return Json::parse(text, "a sound input"); }
-inline std::string json_string(const std::string& text) { return Json(text).dump(); }
-
-// Returns the document with changes, as it is written: less than 1 MB.
-inline std::string changed_text(const Document& document, const std::vector<std::string>& words, Chance& chance) {
-  for (;;)
-    if (std::string text = changed(document, words, chance).written(); text.size() < 1'000'000) return text;
-}
 
 // Cuts bytes off, adds some or changes one, but for a few inputs.
 inline std::string changed_bytes(std::string bytes, Chance& chance) {
@@ -189,175 +178,6 @@ inline void read_weights(const std::string& folder) {
 
 // ---------------------------------------------------------------------------------------------- tokenizers
 
-inline const std::vector<std::string>& words_of_tokenizers() {
-  static const std::vector<std::string> words = [] {
-    std::vector<std::string> all;
-    for (const char* expression : {"(a+)+b",
-                                   "(?:a|a)*c",
-                                   "(?=(?:[^b]|c)*b)a",
-                                   "(?:(?:a*)*)*b",
-                                   "a{0,65535}b",
-                                   "(?:(?:a{100}){100}){100}",
-                                   "(?:(?:(?:(?:a?){20}){20}){20}){20}b",
-                                   "[",
-                                   "((((((((((",
-                                   ")",
-                                   "\\\\",
-                                   "\\p{L",
-                                   "\\p{Han}",
-                                   "(?<=a{1,9})b",
-                                   "\\x{110000}",
-                                   "\\ud800",
-                                   "(?<=(?<=(?<=a)))",
-                                   "|",
-                                   "||||",
-                                   "()",
-                                   "(?:)*",
-                                   "(?!)",
-                                   ".*",
-                                   "(?:.|\\n)*",
-                                   "[^\\s\\S]",
-                                   "\\s*[\\r\\n]+",
-                                   "(?i:ss)",
-                                   "{",
-                                   "a{2}{3}{4}",
-                                   "x*",
-                                   "(?>a*)*a",
-                                   "(?:a*+)*b",
-                                   "\\p{L}+|\\p{N}",
-                                   "(?=a)*",
-                                   "(?:(?=a)|b)*c"})
-      all.push_back(format(R"({"Regex":%s})", json_string(expression).c_str()));
-    for (size_t size : {200, 3000, 70000})
-      for (const char* part : {"(", "(?:a|", "a?", "[a", "{", "\\p{L}"}) {
-        std::string expression;
-        while (expression.size() < size) expression += part;
-        all.push_back(format(R"({"Regex":%s})", json_string(expression).c_str()));
-      }
-    const auto step = [&](const std::string& text) { all.push_back(text); };
-    for (const char* literal : {"a", " ", "", "aa"}) step(format(R"({"String":"%s"})", literal));
-    const std::string doubles = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})",
-                      huge =
-                          R"({"type":"Replace","pattern":{"Regex":"."},"content":")" + std::string(100000, 'a') + "\"}",
-                      cut = R"({"type":"Split","pattern":{"Regex":"."},"behavior":"Isolated"})",
-                      mark = R"({"type":"Metaspace","replacement":"_","prepend_scheme":"always"})",
-                      mark_2 = R"({"type":"Metaspace","replacement":"a"})";
-    for (const std::string& one : {doubles, huge, cut, mark, mark_2}) step(one);
-    const auto sequence = [&](const char* list, const std::vector<std::string>& steps, int times) {
-      std::string text;
-      for (int i = 0; i < times; ++i)
-        for (const std::string& one : steps) text += (text.empty() ? "" : ",") + one;
-      step(format(R"({"type":"Sequence","%s":[%s]})", list, text.c_str()));
-    };
-    for (int times : {2, 16, 32, 1000}) {
-      sequence("normalizers", {doubles}, times), sequence("decoders", {doubles}, times);
-      sequence("pretokenizers", {cut, mark}, times), sequence("pretokenizers", {mark, cut, mark_2, cut}, times);
-      sequence("normalizers", {R"({"type":"Prepend","prepend":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})"}, times);
-    }
-    for (
-        const char* other :
-        {R"({"type":"Prepend","prepend":"a"})",
-         R"({"type":"ByteLevel","add_prefix_space":true})",
-         R"({"type":"Fuse"})",
-         R"({"type":"ByteFallback"})",
-         R"({"type":"Strip","content":"a","start":9223372036854775807,"stop":256})",
-         R"({"type":"Strip","content":"a","start":256,"stop":256})",
-         R"({"type":"Digits","individual_digits":true})",
-         R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"a"}},{"Sequence":{"id":"A"}}],"special_tokens":{"a":{"ids":[0]}}})",
-         R"("a b")",
-         R"("ab a")",
-         R"(" a")",
-         R"("a ")",
-         R"(["","a"])",
-         R"(["a",""])",
-         R"("a a")",
-         R"("#version")",
-         "\"Removed\"",
-         "\"MergedWithNext\"",
-         "\"Contiguous\"",
-         "16777215",
-         "16777216",
-         "\"<0x61>\"",
-         "\"ab\"",
-         R"({"a":0,"":1,"b":2,"ab":3})"})
-      step(other);
-    return all;
-  }();
-  return words;
-}
-
-// A sound file with every part, and two that real tokenizers are like.
-inline const std::vector<Document>& sound_tokenizers() {
-  static const std::vector<Document> all = [] {
-    const Document small(parsed(R"({"version":"1.0","truncation":null,"padding":null,
-      "added_tokens":[{"id":9,"content":"<s>","special":true,"single_word":false,"lstrip":true,"rstrip":true,"normalized":false},
-                      {"id":10,"content":"aaa","special":false,"single_word":true,"lstrip":false,"rstrip":false,"normalized":true}],
-      "normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"_"},
-                    {"type":"Replace","pattern":{"String":" "},"content":"_"}]},
-      "pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"a+|b"},"behavior":"Isolated","invert":false},
-                    {"type":"Digits","individual_digits":true},{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":true}]},
-      "post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],
-                        "special_tokens":{"<s>":{"ids":[9]}}},
-      "decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"_"},"content":" "},{"type":"ByteFallback"},
-                 {"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},
-      "model":{"type":"BPE","dropout":null,"unk_token":"?","continuing_subword_prefix":"","end_of_word_suffix":"",
-               "fuse_unk":true,"byte_fallback":true,"ignore_merges":false,
-               "vocab":{"a":0,"b":1," ":2,"ab":3,"aab":4,"_":5,"?":6,"aa":7,"<0x61>":8},"merges":["a b",["a","ab"],"a a"]}})"));
-    return std::vector<Document>{small,
-                                 small,
-                                 small,
-                                 small,
-                                 small,
-                                 small,
-                                 small,
-                                 small,
-                                 small,
-                                 small,
-                                 Json::read(std::string(kTokenizers) + "llama3.json"),
-                                 Json::read(std::string(kTokenizers) + "llama2.json")};
-  }();
-  return all;
-}
-
-inline void make_tokenizer(Chance& chance, const std::string& folder) {
-  write_file(folder + "/tokenizer.json", changed_text(chance.of(sound_tokenizers()), words_of_tokenizers(), chance));
-}
-
-inline std::vector<std::string> texts() {
-  std::vector<std::string> all = {"",
-                                  "a",
-                                  "Hello world's 123",
-                                  std::string(4000, 'a'),
-                                  std::string(2000, ' '),
-                                  "a\n\n b\r\n\xc3\xa9\xe4\xb8\xad\xf0\x9f\x91\x8d \x80\xff",
-                                  "<s> aaa <|begin_of_text|>aaab"};
-  for (const char* part : {"aaaaaaaaaaaaaaaaaaaaaaac ", " a b", "aa<s>", "1a\n"}) {
-    std::string& text = all.emplace_back();
-    while (text.size() < 3000) text += part;
-  }
-  return all;
-}
-
-inline void read_tokenizer(const std::string& folder) {
-  const Tokenizer tokenizer = Tokenizer::open(folder);
-  TextEncoder encoder(tokenizer);
-  std::string refused;  // one text may be refused, and the next one not
-  for (const std::string& text : texts()) {
-    try {
-      const std::vector<int32_t> ids = encoder.encode(text, true);
-      StreamingDecoder decoder(tokenizer, false);
-      std::string streamed;
-      for (const int32_t id : ids) streamed += decoder.take(id);
-      if (streamed + decoder.finish() != tokenizer.decode(ids, false)) throw std::logic_error("streamed otherwise");
-      for (size_t at = 0; at < text.size();) at = tokenizer.next_cut(text, at);
-    } catch (const Error& error) {
-      refused = error.what();
-    }
-  }
-  for (int32_t id = 0; id < std::min(tokenizer.vocabulary_size(), 2000); ++id) tokenizer.bytes_of(id);
-  if (!refused.empty()) throw Error(refused);
-}
-
 // What lies beside a tokenizer: its words for documents, and what an export copies.
 inline void make_codec(Chance& chance, const std::string& folder) {
   static const Document config(
@@ -365,7 +185,7 @@ inline void make_codec(Chance& chance, const std::string& folder) {
     [{"name":"default","template":"{{ x }}"}],"added_tokens_decoder":{"0":{"content":"<s>"}}})"));
   static const Document map(parsed(R"({"bos_token":"<s>","eos_token":{"content":"a"},"pad_token":null})"));
   write_file(folder + "/tokenizer.json",
-             chance.one_in(4) ? changed_text(sound_tokenizers()[0], {}, chance) : sound_tokenizers()[0].written());
+             chance.one_in(4) ? changed_text(sound_tokenizer(), {}, chance) : sound_tokenizer().written());
   write_file(folder + "/tokenizer_config.json", chance.one_in(2) ? changed_text(config, {}, chance) : config.written());
   write_file(folder + "/special_tokens_map.json", chance.one_in(2) ? changed_text(map, {}, chance) : map.written());
   write_file(folder + "/secret", std::string("secret"));

@@ -36,6 +36,10 @@ void require_short(const Json& value) {
           value.as_string().size(), kMost);
 }
 
+std::string beginning(std::string_view text) {
+  return text.size() > 200 ? std::string(text.substr(0, 200)) + "…" : std::string(text);
+}
+
 std::string one_character(const Json& part, const char* key) {
   const Json& value = part.at(key);
   const std::string& text = value.as_string();

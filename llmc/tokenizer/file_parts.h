@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "llmc/base/json.h"
 
@@ -23,6 +24,9 @@ void require_few_steps(const Json& part, size_t steps);
 // Throws if the value, a part of words, is longer than that of any known tokenizer: work at each byte of a text would
 // grow with it.
 void require_short(const Json& value);
+
+// Returns what a message shows of a long text: its first 200 bytes.
+std::string beginning(std::string_view text);
 
 // Returns the value of `key`, which must be a single character.
 std::string one_character(const Json& part, const char* key);

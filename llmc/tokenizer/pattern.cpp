@@ -42,18 +42,23 @@ using Owned = std::unique_ptr<T, Free>;
 }  // namespace
 
 struct PatternScratch::Memory {
-  Owned<pcre2_match_data> match{pcre2_match_data_create(1, nullptr)};  // for the whole match, no groups
-  Owned<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
-  Owned<pcre2_jit_stack> stack{pcre2_jit_stack_create(kSmallestStack, kLargestStack, nullptr)};
   size_t steps = 0, growth = 0;  // that are left
+  // Null until the first search: many scratches see none.
+  Owned<pcre2_match_data> match;
+  Owned<pcre2_match_context> context;
+  Owned<pcre2_jit_stack> stack;
+
+  void create() {
+    match.reset(pcre2_match_data_create(1, nullptr));  // for the whole match, no groups
+    context.reset(pcre2_match_context_create(nullptr));
+    stack.reset(pcre2_jit_stack_create(kSmallestStack, kLargestStack, nullptr));
+    REQUIRE(match && context && stack, "PCRE2: no memory for matching");
+    pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
 };
 
-PatternScratch::PatternScratch() : memory_(std::make_unique<Memory>()) {
-  REQUIRE(memory_->match && memory_->context && memory_->stack, "PCRE2: no memory for matching");
-  pcre2_set_heap_limit(memory_->context.get(), kHeapLimitKiB);
-  pcre2_jit_stack_assign(memory_->context.get(), nullptr, memory_->stack.get());
-  begin_text(1 << 20);
-}
+PatternScratch::PatternScratch() : memory_(std::make_unique<Memory>()) { begin_text(1 << 20); }
 PatternScratch::~PatternScratch() = default;
 PatternScratch::PatternScratch(PatternScratch&&) noexcept = default;
 
@@ -84,7 +89,7 @@ Pattern::Pattern(const std::string& expression, const std::string& name) : name_
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                                    PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
   REQUIRE(code, "%s: PCRE2 does not take the pattern: %s\n  at byte %zu of %s", name.c_str(), message_of(error).c_str(),
-          at, expression.c_str());
+          at, beginning(expression).c_str());
   compiled_ = std::make_unique<Compiled>(Compiled{Owned<pcre2_code>(code)});
   // This fails on systems that forbid memory that is both writable and executable. The interpreter then finds the same
   // matches, more slowly.
@@ -118,6 +123,7 @@ std::optional<Pattern::Match> Pattern::find(std::string_view text, size_t from, 
     return Match{at, at + literal_.size()};
   }
   PatternScratch::Memory& memory = *scratch.memory_;
+  if (!memory.stack) memory.create();
   // Without this option, each search would check the whole text for invalid UTF-8.
   uint32_t options = PCRE2_NO_UTF_CHECK;
   const auto match = [&](size_t steps) {

@@ -7,6 +7,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/utf8.h"
+#include "llmc/tokenizer/file_parts.h"
 #include "llmc/tokenizer/pattern.h"
 
 namespace {
@@ -31,7 +32,7 @@ class Dialect {
   std::string translate() {
     while (!done()) term();
     REQUIRE(caseless_.empty(), "%s: a group of the pattern is not closed\n  pattern: %s", name_.c_str(),
-            std::string(text_).c_str());
+            beginning(text_).c_str());
     return out_;
   }
 
@@ -55,7 +56,7 @@ class Dialect {
         "%s: the pattern has %s at byte %zu, which is not supported\n  pattern: %s\n"
         "  supported: literals, classes, . \\s \\S \\d \\D, \\p and \\P of general categories, groups (?: (?> (?i:, "
         "(?= (?! (?<= (?<!, alternatives, quantifiers",
-        name_.c_str(), what.c_str(), at, std::string(text_).c_str());
+        name_.c_str(), what.c_str(), at, beginning(text_).c_str());
   }
 
   // Writes letters and digits as themselves and all other characters by number, so that none has a second meaning.

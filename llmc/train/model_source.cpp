@@ -135,6 +135,7 @@ ModelSource open_model(const Options& options) {
             (long long)options.vocab_size, name.c_str(), source.config.V);
     set_vocabulary(source.config, int(options.vocab_size));
   }
+  source.config.check();
   require_vocabulary(options, source);
   return source;
 }
