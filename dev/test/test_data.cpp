@@ -338,6 +338,14 @@ TEST_CASE("a text's last tenth is held out, cut in the concatenation of the file
     CHECK(error_of([&] { train.read(1, 0, 3, out); }) == "");
     says(error_of([&] { train.read(1, 0, 4, out); }), "of which 3 are in this dataset");
   }
+  SUBCASE("where tokens are, counted in the files") {
+    const std::string a = " of " + (folder / "a.txt"), b = " of " + (folder / "b.txt");
+    CHECK(train.where(3, 1) == "token 3" + a);
+    CHECK(train.where(18, 4) == "tokens 18 to 19" + a + ", tokens 0 to 1" + b);
+    CHECK(train.where(21, 3) == "tokens 1 to 2" + b + ", token 0" + a);  // goes on at the first one
+    CHECK(held_out->where(0, 2) == "tokens 3 to 4" + b);
+    CHECK(error_of([&] { train.where(23, 1); }) == "token 23 of 23");
+  }
   SUBCASE("parts of a part") {
     const auto [head, tail] = train.split(21);
     CHECK(text_of(tail) == "LM");

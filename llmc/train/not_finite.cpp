@@ -132,11 +132,12 @@ std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& inp
   if (first != kNone)
     text = broadcast_text(communicator, stream, setup.ranks.rank == rank ? place_of(setup, input, *found) : "", rank);
   else if (const StepResult& r = again.result; r.finite)
-    text =
-        format("run again, the step was finite, with the loss %s and the norm %s: this computer may have made an error",
-               plain_number(r.loss).c_str(), plain_number(double(r.grad_norm)).c_str());
+    return format(
+        "run again, the step was finite, with the loss %s and the norm %s: this computer may have made an error",
+        plain_number(r.loss).c_str(), plain_number(double(r.grad_norm)).c_str());
   else text = "no tensor has an infinity or NaN before the gradients are summed: their sum or their norm has";
   if (const int64_t weight = smallest(communicator, stream, bad_weight(trainer)).first; weight != kNone)
-    text += "\n  the weights held one before the step: " + trainer.layout().tensors[size_t(weight)].name;
-  return text;
+    return text + "\n  the weights held one before the step: " + trainer.layout().tensors[size_t(weight)].name +
+           "\n  train other weights, or go on from an earlier checkpoint";
+  return text + "\n  a lower --lr or a longer --warmup-steps may help";
 }

@@ -53,5 +53,6 @@ class NotFiniteSearch {
 };
 
 // Runs the step again, and returns lines for the user: the first tensor that is not finite on any rank, the rank, the
-// micro-batch and its place in the data. No step may be under way. All ranks call and return the same.
+// micro-batch and its place in the data, and what may help. No step may be under way. All ranks call and return the
+// same.
 std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& input);

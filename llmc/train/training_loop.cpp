@@ -203,11 +203,10 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
       setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
   throw Error(
       format("step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
-             "those after step %lld\n  %s\n  %s%s\n"
-             "  a lower --lr or a longer --warmup-steps may help",
+             "those after step %lld\n  %s%s\n  %s",
              (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
-             (long long)finished_, found.c_str(), checkpointer_->what_remains().c_str(),
-             checkpointer_->newest().empty() ? "" : ": from there the run meets this step again"),
+             (long long)finished_, checkpointer_->what_remains().c_str(),
+             checkpointer_->newest().empty() ? "" : ": from there the run meets this step again", found.c_str()),
       ExitCode::not_finite);
 }
 
