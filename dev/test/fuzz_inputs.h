@@ -24,6 +24,7 @@
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/text_codec.h"
 #include "llmc/train/token_dataset.h"
+#include "llmc/train/unigram.h"
 
 namespace fuzz {
 
@@ -278,7 +279,8 @@ inline void make_shards(Chance& chance, const std::string& folder) {
              damaged(header(20241121, 1, 100) + std::string(100, chance.one_in(9) ? char(chance.bits()) : '\1')));
   static const Document manifest(parsed(R"({"format":"train_llama shards 1","tokenizer":{"file":null,"vocabulary":256},
     "delimiter":{"place":"before","token":"<s>","id":0},
-    "shards":[{"name":"a.bin","split":"train","tokens":100,"sha256":"00","mask":{"name":"a.mask","sha256":"11"}},
+    "xxh64_block_bytes":1024,"shards":[{"name":"a.bin","split":"train","tokens":100,"sha256":"00",
+               "xxh64":["0123456789abcdef","0123456789abcdef"],"mask":{"name":"a.mask","sha256":"11"}},
               {"name":"b.bin","split":"train","tokens":5,"sha256":"22"}]})"));
   static const std::vector<std::string> words = {R"("../a.bin")", R"("a.bin\u0000")", R"("/etc/passwd")",
                                                  R"("train_llama shards 1")", R"("after")"};
@@ -287,15 +289,18 @@ inline void make_shards(Chance& chance, const std::string& folder) {
 
 inline void read_shards(const std::string& folder) {
   const std::string pattern = folder + "/*.bin";
-  const TokenDataset data = TokenDataset::open(pattern, 256);
+  TokenDataset data = TokenDataset::open(pattern, 256);
   data.check(0, data.size());
   std::vector<int32_t> tokens(size_t(std::min<int64_t>(data.size(), 100)));
   data.read(0, int64_t(tokens.size()), tokens.data());
-  unigram_cross_entropy(data, data);
+  const DocumentRule rule = document_rule(pattern, -1, ModelConfig::preset("tiny"));
+  const LabelCounts counts = count_labels(data, rule);
+  unigram_cross_entropy(counts, counts);
+  missing_documents(rule, data);
   compare_with_manifests(data);
   listed_checksum(data);
-  const DocumentRule rule = document_rule(pattern, -1, ModelConfig::preset("tiny"));
-  missing_documents(rule, data);
+  delimiters_of(data);
+  data.check(0, data.size());  // against the checksums of the manifest
 }
 
 inline void make_options(Chance& chance, const std::string& folder) {
