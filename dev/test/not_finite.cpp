@@ -22,10 +22,10 @@ constexpr float kHuge = 3e38f;  // twice as much is infinite, also in bf16
 
 // Where the numbers begin that are not finite. In each, column 0 of the embedding is set apart: no block reads or
 // writes it.
-enum class Fault { activation, overflow, gradient, loss };
-constexpr Fault kFaults[] = {Fault::activation, Fault::overflow, Fault::gradient, Fault::loss};
+enum class Fault { activation, overflow, gradient, loss, sum };
+constexpr Fault kFaults[] = {Fault::activation, Fault::overflow, Fault::gradient, Fault::loss, Fault::sum};
 const char* name_of(Fault fault) {
-  constexpr const char* names[] = {"an activation", "a norm's output", "a gradient", "a loss"};
+  constexpr const char* names[] = {"an activation", "a norm's output", "a gradient", "a loss", "the norm alone"};
   return names[int(fault)];
 }
 
@@ -58,6 +58,9 @@ float weight_of(const ParameterInfo& t, size_t row, size_t column, Fault fault) 
     // Column 0 of the residual stream is 0, so the huge weight adds nothing to the logits, but to its gradient.
     case Fault::gradient:
       return is_head && is_bad ? kHuge : 0;
+    // So much less that each gradient is some 2e38, and the norm of eight of them infinite.
+    case Fault::sum:
+      return is_head && is_bad ? 0.08f * kHuge : 0;
     // The logit of the label is -inf for every token, so its probability is 0.
     case Fault::loss:
       return is_embedding ? 0.05f : is_head && is_bad ? -kHuge : 0;
@@ -83,15 +86,20 @@ void write_model(const std::string& path, const ModelConfig& config, Fault fault
 }
 
 // Each 16th token is learnt. The token kToken is in the bad step alone, in the last micro-batch of the last data rank.
-Batch batch_of(const Training& training, int64_t step, bool bad) {
+Batch batch_of(const Training& training, int64_t step, std::optional<Fault> fault = {}) {
   Batch batch = training.batch(step);
   for (size_t i = 0; i < batch.inputs.size(); ++i) {
     batch.inputs[i] %= kToken;
     batch.labels[i] = i % 16 == 7 ? int32_t(i * 5 % kToken) : -100;
   }
-  if (!bad || training.mesh.data_rank() + 1 < training.mesh.data_ranks()) return batch;
-  const size_t at = batch.inputs.size() - 9;  // is learnt
-  batch.inputs[at] = batch.labels[at] = kToken;
+  if (!fault || training.mesh.data_rank() + 1 < training.mesh.data_ranks()) return batch;
+  const size_t tokens = size_t(training.settings.B) * size_t(training.settings.T), end = batch.inputs.size();
+  for (size_t at = end - 9; at >= end - tokens; at -= 16) {
+    batch.labels[at] = kToken;
+    // All labels of the micro-batch, each of another token, so that no two gradients are added.
+    batch.inputs[at] = *fault == Fault::sum ? int32_t((end - at) / 16) : kToken;
+    if (*fault != Fault::sum) break;
+  }
   return batch;
 }
 
@@ -113,7 +121,7 @@ State state_of(Training& training) {
     }
   for (const NamedNumbers& other : training->other_state(false))
     state.names.push_back(other.name), state.numbers.push_back(other.numbers);
-  const Batch batch = batch_of(training, 99, false);
+  const Batch batch = batch_of(training, 99);
   const size_t micro = size_t(training.settings.B) * size_t(training.settings.T);
   state.measured = training->evaluate({batch.inputs.begin(), batch.inputs.begin() + std::ptrdiff_t(micro)},
                                       {batch.labels.begin(), batch.labels.begin() + std::ptrdiff_t(micro)});
@@ -147,6 +155,10 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
       gather_numbers(*world.communicator, stream,
                      found ? (found->micro_step << 32) + found->position : std::numeric_limits<int64_t>::max());
   const auto first = std::min_element(all.begin(), all.end());
+  if (fault == Fault::sum) {
+    REQUIRE(!found, "%s: found %s", what.c_str(), found->tensor.c_str());
+    return;
+  }
   REQUIRE(*first < std::numeric_limits<int64_t>::max(), "%s: found nothing", what.c_str());
   if (first - all.begin() != world.ranks.rank) return;
   const int64_t micro_step = everywhere ? 0 : training.settings.micro_steps - 1;
@@ -178,17 +190,17 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   const auto training = start();
   Training& t = *training;
   for (int i = 0; i < kGood; ++i) {
-    t.enqueue(batch_of(t, t.step, false), rate);
+    t.enqueue(batch_of(t, t.step), rate);
     const StepResult result = t.finish();
     REQUIRE(!result.held && result.finite, "%s: step %d is held, with the loss %g and the norm %g", what.c_str(), i,
             result.loss, double(result.grad_norm));
   }
   const State before = state_of(t);
   REQUIRE(before.updates == kGood, "%s: %lld updates", what.c_str(), (long long)before.updates);
-  const Batch bad = batch_of(t, kGood, true);
-  t.enqueue(bad, 1e-2), t.enqueue(batch_of(t, t.step, false), 1e-2);
+  const Batch bad = batch_of(t, kGood, fault);
+  t.enqueue(bad, 1e-2), t.enqueue(batch_of(t, t.step), 1e-2);
   const StepResult first = t.finish();
-  t.enqueue(batch_of(t, t.step, false), 1e-2);
+  t.enqueue(batch_of(t, t.step), 1e-2);
   const StepResult second = t.finish(), third = t.finish();
   REQUIRE(!first.finite && first.held && second.held && third.held && second.finite && third.finite,
           "%s: the losses are %g, %g and %g, finite %d %d %d, held %d %d %d", what.c_str(), first.loss, second.loss,
@@ -197,7 +209,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   const Trainer::Search search = t->search_not_finite({kGood, 1e-2, bad.inputs, bad.labels});
   require_found(world, t, kind, fault, what, search.found);
   REQUIRE(!search.result.finite, "%s: run again, the step is finite", what.c_str());
-  const Batch good = batch_of(t, kGood + 1, false);
+  const Batch good = batch_of(t, kGood + 1);
   const Trainer::Search nothing = t->search_not_finite({kGood + 1, 1e-2, good.inputs, good.labels});
   REQUIRE(nothing.result.finite && nothing.result.held, "%s: a good step is not finite", what.c_str());
   // The logits of that label are -inf for every token.
@@ -211,12 +223,12 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
           what.c_str());
   const auto go_on = [&](Training& of) {
     of.step = 7;
-    const Batch batch = batch_of(of, 7, false);
+    const Batch batch = batch_of(of, 7);
     of.enqueue(batch, rate), of.finish();
     return state_of(of);
   };
   const auto other = start(), restored = planned();
-  for (int i = 0; i < kGood; ++i) other->enqueue(batch_of(*other, other->step, false), rate), other->finish();
+  for (int i = 0; i < kGood; ++i) other->enqueue(batch_of(*other, other->step), rate), other->finish();
   (*restored)->restore(Checkpoint(checkpoint_path(root, 7)));
   require_same(what + ", gone on", go_on(*restored), go_on(*other));
   barrier(*world.communicator, stream);
@@ -275,7 +287,8 @@ void run(const Ranks& ranks, const Words& words) {
   const std::vector<Kind> all = kinds(ranks.size);
   for (size_t i = 0; i < all.size(); ++i)
     for (const Fault fault : kFaults) {
-      if (ranks.size > 1 && (i + size_t(fault)) % 2) continue;  // two of the four
+      if (fault == Fault::sum && (i > 0 || ranks.size > 1)) continue;  // how large the gradients are is for this kind
+      if (ranks.size > 1 && (i + size_t(fault)) % 2) continue;         // two of the four
       // Norms behind the layers multiply the huge numbers in other places.
       if (fault != Fault::activation && all[i].config().family->norm_after) continue;
       check(world, all[i], fault, words[0]), ++checked;
