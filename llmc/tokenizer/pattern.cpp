@@ -21,7 +21,7 @@ constexpr size_t kStepsOfText = 10'000, kStepsOfByte = 1000;
 constexpr size_t kGrowthOfText = 1024, kGrowthOfByte = 16;
 
 constexpr size_t kLongestPattern = 1 << 16;  // bytes
-constexpr uint32_t kHeapLimitKiB = 512 << 10;
+constexpr uint32_t kHeapLimitKiB = 256 << 10;
 constexpr size_t kSmallestStack = 32 << 10, kLargestStack = 4 << 20;
 
 std::string message_of(int code) {

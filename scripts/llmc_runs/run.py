@@ -106,7 +106,7 @@ class Run:
         path = os.path.join(self.folder, name)
         try:
             fields = json.loads(self._text(name) or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{path}: {error}") from None
         if not isinstance(fields, dict):
             raise RunError(f"{path}: expected an object")
@@ -133,11 +133,11 @@ class Run:
         try:
             fields = json.loads(text)
             step = fields.pop("step")
-            assert isinstance(step, int) and not isinstance(step, bool)
-        except (ValueError, AttributeError, KeyError, TypeError, AssertionError):
+            assert isinstance(step, int) and not isinstance(step, bool) and abs(step) < 2**63
+            scalars = {name: float(value) for name, value in fields.items() if is_scalar(value)}
+        except (ValueError, AttributeError, KeyError, TypeError, AssertionError, OverflowError, RecursionError):
             start = text[:60].decode(errors="replace")
             raise RunError(f'{self.log}:{self._number}: expected an object with a "step", found: {start}') from None
-        scalars = {name: float(value) for name, value in fields.items() if is_scalar(value)}
         self._advance(step, scalars)
         sample = fields.get("sample")
         return Line(self._number, text, step, scalars, sample if isinstance(sample, str) else None, self._tokens,

@@ -8,7 +8,7 @@ import numpy as np
 from llmc_runs.charts import COLORS
 from llmc_runs.human import human_bytes, human_count, human_duration
 
-BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))}
+BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
 
 
 def table(head, rows, css=""):
@@ -144,5 +144,8 @@ def memory(pages):
 
 def plan_rows(text):
     """(what, bytes) of each line of a memory plan: "activations      33.1 MiB"."""
-    for what, number, unit in re.findall(r"^(\S.*?)\s{2,}([\d.]+) ([KMGTP]?i?B)$", text, re.MULTILINE):
-        yield what, float(number) * BYTES[unit]
+    for line in text.splitlines():
+        what, _, figure = line.rpartition("  ")
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) (\w+)", figure)
+        if found and found[2] in BYTES and what and not what[0].isspace():
+            yield what.rstrip(), float(found[1]) * BYTES[found[2]]

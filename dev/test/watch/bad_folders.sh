@@ -15,6 +15,9 @@ run empty ''
 run broken "$good\n$good\n{\"step\":2,\"loss\n$good\n"
 run list "$good\n[1,2]\n"
 run without_step "$good\n{\"loss\":1}\n"
+run deep "$good\n{\"step\":2,\"loss\":$(printf '[%.0s' {1..200000})\n"
+run huge_number "$good\n{\"step\":2,\"loss\":1$(printf '0%.0s' {1..400})}\n"
+run huge_step "$good\n{\"step\":1$(printf '0%.0s' {1..400}),\"loss\":1}\n"
 run good "$good\n"
 run torn '{"step":1,"lo'
 run bad_config "$good\n" && echo '{"lr":' >bad_config/config.json
@@ -32,6 +35,9 @@ for command in "${commands[@]}"; do
   refused "$name: a broken line" 'broken/train.jsonl:3: expected an object with a "step", found: {"step":2,"loss' "${words[@]}" broken
   refused "$name: a line that is no object" "list/train.jsonl:2:" "${words[@]}" list
   refused "$name: a line without a step" "without_step/train.jsonl:2:" "${words[@]}" without_step
+  for number in deep huge_number huge_step; do
+    refused "$name: $number" "$number/train.jsonl:2:" "${words[@]}" "$number"
+  done
   refused "$name: a broken config" "bad_config/config.json" "${words[@]}" bad_config
   for file in config.json train.jsonl; do
     refused "$name: a $file that is a link elsewhere" "outside of the run's folder" "${words[@]}" "link_$file"
