@@ -138,46 +138,54 @@ void RollCall::leave(int64_t how) {
   }
   for (Connection& c : connections_) close(c);
   connections_.clear();
-  if (listener_ >= 0) ::close(listener_);
-  listener_ = -1;
+  for (const int listener : listeners_) ::close(listener);
+  listeners_.clear();
 }
 
 // ---------------------------------------------------------------------------------------------- connections
 
+// Ranks of this machine reach the loopback, whatever the other interface is.
 void RollCall::listen() {
-  listener_ = socket(AF_INET, SOCK_STREAM | kQuick, 0);
+  backlog_ = std::max(size_, 1024);
   sockaddr_in own{};
   own.sin_family = AF_INET;
-  own.sin_addr.s_addr = own_address();
-  socklen_t length = sizeof own;
-  auto* const name = reinterpret_cast<sockaddr*>(&own);
-  backlog_ = std::max(size_, 1024);
-  if (listener_ < 0 || own.sin_addr.s_addr == INADDR_NONE || bind(listener_, name, sizeof own) ||
-      ::listen(listener_, backlog_) || getsockname(listener_, name, &length)) {
-    if (listener_ >= 0) ::close(listener_);
-    listener_ = -1;
-    return;
+  std::string hosts;
+  for (const in_addr_t host : {own_address(), htonl(INADDR_LOOPBACK)}) {
+    if (host == INADDR_NONE || host == own.sin_addr.s_addr) continue;
+    own.sin_addr.s_addr = host;  // at the first one's port
+    socklen_t length = sizeof own;
+    auto* const name = reinterpret_cast<sockaddr*>(&own);
+    const int listener = socket(AF_INET, SOCK_STREAM | kQuick, 0);
+    if (listener < 0) continue;
+    if (bind(listener, name, sizeof own) || ::listen(listener, backlog_) || getsockname(listener, name, &length)) {
+      ::close(listener);
+      continue;
+    }
+    listeners_.push_back(listener);
+    char text[INET_ADDRSTRLEN];
+    hosts += std::string(" ") + inet_ntop(AF_INET, &own.sin_addr, text, sizeof text);
   }
+  if (listeners_.empty()) return;
   allow_files(rlim_t(size_) + kMostUnproved);
   const uint64_t token = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
   token_ = token + kForm;
-  char host[INET_ADDRSTRLEN];
-  inet_ntop(AF_INET, &own.sin_addr, host, sizeof host);
-  address_ = std::to_string(token) + " " + std::to_string(ntohs(own.sin_port)) + " " + host;
+  address_ = std::to_string(token) + " " + std::to_string(ntohs(own.sin_port)) + hosts;
 }
 
-// Connects to rank 0, so that the hello is sent at once. If rank 0's machine has not answered within 50 ms, a later
-// exchange sends it.
+// Connects to the next of rank 0's addresses, so that the hello is sent at once. If nobody has answered within 50 ms, a
+// later exchange sends it.
 void RollCall::try_address() {
   std::istringstream words(address_);
   int port = 0;
-  std::string host;
-  words >> token_ >> port >> host;
+  words >> token_ >> port;
   token_ += kForm;
+  std::vector<std::string> hosts;
+  for (std::string host; words >> host;) hosts.push_back(host);
+  if (hosts.empty()) return;
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(uint16_t(port));
-  if (inet_pton(AF_INET, host.c_str(), &to.sin_addr) != 1) return;
+  inet_pton(AF_INET, hosts[next_address_++ % hosts.size()].c_str(), &to.sin_addr);
   Connection c{socket(AF_INET, SOCK_STREAM | kQuick, 0), 0, seconds(), false, ""};
   if (c.socket < 0) return;
   send_at_once(c.socket);
@@ -191,17 +199,18 @@ void RollCall::try_address() {
 // Accepts what waited when it was called: strangers may connect without end. A hello that has come is taken at once, so
 // that strangers push out no rank.
 void RollCall::accept_waiting() {
-  for (int i = 0; i < backlog_ && listener_ >= 0; ++i) {
-    const int socket = accept4(listener_, nullptr, nullptr, kQuick);
-    if (socket < 0) return;
-    send_at_once(socket);
-    Connection c{socket, -1, seconds(), false, ""};
-    receive(c, sizeof(Hello));
-    take_hello(c);
-    if (c.socket < 0) continue;
-    connections_.push_back(c);
-    if (!c.known) close_strangers();
-  }
+  for (const int listener : listeners_)
+    for (int i = 0; i < backlog_; ++i) {
+      const int socket = accept4(listener, nullptr, nullptr, kQuick);
+      if (socket < 0) break;
+      send_at_once(socket);
+      Connection c{socket, -1, seconds(), false, ""};
+      receive(c, sizeof(Hello));
+      take_hello(c);
+      if (c.socket < 0) continue;
+      connections_.push_back(c);
+      if (!c.known) close_strangers();
+    }
 }
 
 // Connections are in the order in which they came.

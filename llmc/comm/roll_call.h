@@ -2,8 +2,8 @@
 // here which other rank is behind, or silent, or gone. Every rank has one TCP connection to rank 0. As long as rank 0
 // hears of all of them, and nobody asks for more, it answers with a few bytes: a thousand ranks cost it little.
 //
-// Rank 0 listens at one address, that of the interface with which NCCL starts: NCCL_SOCKET_IFNAME, else the one that
-// NCCL chooses. A connection that does not show within 5 s that it belongs to the run is closed, and so is the oldest
+// Rank 0 listens on the interface with which NCCL starts (NCCL_SOCKET_IFNAME, else the one that NCCL chooses) and on
+// the loopback. A connection that does not show within 5 s that it belongs to the run is closed, and so is the oldest
 // of more than 64 such connections. A rank has one connection: its next one replaces it.
 //
 // One thread at a time may call. exchange() waits for nobody, except 50 ms for a new connection.
@@ -72,8 +72,10 @@ class RollCall {
 
   const int rank_, size_;
   std::string address_;
-  uint64_t token_ = 0;  // of this run and this form of messages: others do not know it
-  int listener_ = -1, backlog_ = 0;
+  uint64_t token_ = 0;          // of this run and this form of messages: others do not know it
+  std::vector<int> listeners_;  // sockets
+  int backlog_ = 0;
+  size_t next_address_ = 0;
   std::vector<Connection> connections_;  // of rank 0 to all; of another rank, the one to rank 0
   std::vector<Sign> signs_;
   std::vector<double> heard_;  // rank 0: when
