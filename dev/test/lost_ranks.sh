@@ -32,6 +32,7 @@ while read -r name n lost arguments; do
   sleep 0.3
   signal "$name" "$lost" STOP
   check "$name: rank $lost of $n is stopped, and all end within 7 s" ended 7
+  check "  with code 5 (it is $code)" [ "$code" = 5 ]
   check "  rank and collective are named" named "$name" "$lost"
   check "  nobody is left" none_left "$name"
   check "  and nothing crashes" says_not "$name" "signal"

@@ -29,11 +29,13 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
   return std::string(ncclGetErrorString(result)) + (details && *details ? std::string("\n  ") + details : "");
 }
 
-#define NCCL_CHECK(comm, call)                                                                                  \
-  do {                                                                                                          \
-    const ncclResult_t result_ = (call);                                                                        \
-    REQUIRE(result_ == ncclSuccess, "%s:%d: %s\n  %s\n  NCCL_DEBUG=INFO tells more", __FILE__, __LINE__, #call, \
-            nccl_error_text(result_, comm).c_str());                                                            \
+#define NCCL_CHECK(comm, call)                                                                       \
+  do {                                                                                               \
+    const ncclResult_t result_ = (call);                                                             \
+    if (result_ != ncclSuccess)                                                                      \
+      throw Error(format("%s:%d: %s\n  %s\n  NCCL_DEBUG=INFO tells more", __FILE__, __LINE__, #call, \
+                         nccl_error_text(result_, comm).c_str()),                                    \
+                  ExitCode::lost);                                                                   \
   } while (0)
 
 // Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0 and the way to its roll call, and learns
@@ -303,10 +305,12 @@ class NcclCommunicator : public Communicator {
       const ncclResult_t ended = ncclGroupEnd();
       return first_error == ncclSuccess ? ended : first_error;
     }();
-    REQUIRE(result == ncclSuccess, "%s (%s:%d) of %zu bytes%s on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more",
-            work.name, work.site.file, work.site.line, c.bytes(),
-            works.size() > 1 ? format(", the first of a group of %zu,", works.size()).c_str() : "", rank(), size(),
-            nccl_error_text(result, comm_).c_str());
+    if (result != ncclSuccess)
+      throw Error(format("%s (%s:%d) of %zu bytes%s on rank %d of %d: %s\n  NCCL_DEBUG=INFO tells more", work.name,
+                         work.site.file, work.site.line, c.bytes(),
+                         works.size() > 1 ? format(", the first of a group of %zu,", works.size()).c_str() : "", rank(),
+                         size(), nccl_error_text(result, comm_).c_str()),
+                  ExitCode::lost);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
     if (capture == cudaStreamCaptureStatusNone) connection_->enqueued(work.name, work.site, stream);

@@ -1,4 +1,5 @@
-// Turns MPI's errors into ours, with the call, MPI's text of the error, and the place. Empty in a build without MPI.
+// Turns MPI's errors into ours, with the call, MPI's text of the error, and the place: a rank or the network is lost.
+// Empty in a build without MPI.
 #pragma once
 
 #if LLMC_MPI
@@ -16,10 +17,12 @@ inline std::string mpi_error_text(int code) {
   return std::string(text, size_t(length));
 }
 
-#define MPI_CHECK(call)                                                                                             \
-  do {                                                                                                              \
-    const int status_ = (call);                                                                                     \
-    REQUIRE(status_ == MPI_SUCCESS, "%s:%d: %s\n  %s", __FILE__, __LINE__, #call, mpi_error_text(status_).c_str()); \
+#define MPI_CHECK(call)                                                                                  \
+  do {                                                                                                   \
+    const int status_ = (call);                                                                          \
+    if (status_ != MPI_SUCCESS)                                                                          \
+      throw Error(format("%s:%d: %s\n  %s", __FILE__, __LINE__, #call, mpi_error_text(status_).c_str()), \
+                  ExitCode::lost);                                                                       \
   } while (0)
 
 #endif

@@ -71,8 +71,9 @@ void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... 
   }
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();
-  REQUIRE(status == cudaSuccess, "%s (%s:%d): %s", work.name, work.site.file, work.site.line,
-          cudaGetErrorString(status));
+  if (status != cudaSuccess)  // perhaps of an earlier kernel
+    throw Error(format("%s (%s:%d): %s", work.name, work.site.file, work.site.line, cudaGetErrorString(status)),
+                ExitCode::lost);
 #if LLMC_BOUNDED_WAITS
   require_no_vain_wait(work);
 #endif
