@@ -75,8 +75,7 @@ def signal_group(process, number):
 
 
 def end(processes, patience=LAST_WORDS):
-    """Asks processes to end. After `patience` seconds a second SIGINT ends them at once: then scripts/run ends mpirun, which
-    takes 2 s to end its ranks. Kills what is left."""
+    """Asks processes to end. After `patience` seconds a second SIGINT ends them at once. Kills what is left."""
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGINT, 0.1), (signal.SIGINT, AT_ONCE), (signal.SIGKILL, 5)):
         running = [process for process in processes if process.poll() is None]
         over = time.monotonic() + seconds

@@ -61,7 +61,7 @@ asked=$(asks scripts/run --hosts node1:8,node2:4 -n 9 --steps 1)
 check "-n takes fewer" [ "$asked" = "${expected/-n 12/-n 9}" ]
 check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "mpirun -n 1 --bind-to none -H"
 check "chosen GPUs travel" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
-check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe env --block-signal=TERM --block-signal=HUP --block-signal=USR1 $train"
+check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe env --block-signal=TERM --block-signal=HUP --block-signal=USR1"
 refused "MPICH's mpirun" "is not Open MPI's, which several hosts need" \
   env MPI_HOME="$scratch/mpich" scripts/run --hosts node1:8
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: scripts/run: Ctrl-C, SIGTERM and SIGHUP finish a step of 3 s on all ranks, also if all processes get them, also
-# twice (bare mpirun kills the ranks), threads, exit codes
+# twice (bare mpirun kills the ranks), unless nohup keeps SIGHUP away; a second Ctrl-C ends at once; threads, exit codes
 # Timeout: 120
 # Alone: it sends signals, and a step ends 3 s after one, by the clock
 #
@@ -75,9 +75,13 @@ start two scripts/run -n 2
 start term scripts/run -n 2
 start all scripts/run -n 2
 start all_one scripts/run -n 1
-start hangup scripts/run -n 2
+start hangup env --default-signal=HUP scripts/run -n 2
+start interrupted scripts/run -n 2
+start ignoring env --ignore-signal=HUP scripts/run -n 2
 mapfile -t pids_all < <(everyone "${group[all]}")
 mapfile -t pids_hangup < <(everyone "${group[hangup]}")
+mapfile -t pids_interrupted < <(everyone "${group[interrupted]}")
+mapfile -t pids_ignoring < <(everyone "${group[ignoring]}")
 pids_all_one=("${group[all_one]}" "$(pgrep -P "${group[all_one]}")") # without the daemon of this rank's MPI
 sleep 0.3
 for name in bare one two; do ctrl_c $name; done
@@ -85,26 +89,33 @@ kill -TERM "${group[term]}"
 sleep 0.1
 kill -TERM -- "-${group[term]}" # as timeout(1) does: the process, then its group
 kill -TERM "${pids_all[@]}" "${pids_all_one[@]}" # as systemd does
-kill -HUP "${pids_hangup[@]}"
+kill -HUP "${pids_hangup[@]}" "${pids_ignoring[@]}"
+kill -INT "${pids_interrupted[@]}"
 sleep 0.5
 kill -TERM "${pids_all[@]}" "${pids_all_one[@]}" "${group[term]}"
 finish bare
 check "bare mpirun, why the script exists, fails at Ctrl-C" [ "$code" != 0 ]
 check "  and loses the step" says_times bare 0 saved
-for run in "one 1" "two 2" "term 2" "all 2" "all_one 1" "hangup 2"; do
+for run in "one 1" "two 2" "term 2" "all 2" "all_one 1" "hangup 2" "interrupted 2"; do
   read -r name n <<<"$run"
   finish "$name"
   check "$name: all ranks save after the signal" says_times "$name" "$n" 'saved after step 0'
   check "  and end well (code $code)" [ "$code" = 0 ]
 done
+sleep 0.5
+check "a SIGHUP that was ignored at the start stays so: no rank has saved" says_times ignoring 0 'saved after'
+kill -TERM "${group[ignoring]}"
 start again scripts/run -n 2
 ctrl_c again
 sleep 0.2
 ctrl_c again
 child=${group[again]}
 check "a second Ctrl-C ends before the step does" ends 2.4
-check "  saves nothing" says_times again 0 saved
-check "  and fails (code $code)" [ "$code" != 0 ]
+check "  saves nothing" says_times again 0 'saved after'
+check "  and ends with code 130 (it is $code)" [ "$code" = 130 ]
+
+finish ignoring
+check "  SIGTERM makes them save" says_times ignoring 2 'saved after step 0'
 
 echo "-- threads, exit codes"
 runs() { check "scripts/run ${*:2} ends with code $1" exits "$1" scripts/run "${@:2}"; }

@@ -1,4 +1,5 @@
-// Turns MPI's errors into ours, with the call, MPI's text of the error, and the place. Empty in a build without MPI.
+// Turns MPI's errors into ours, with the call, MPI's text of the error, and the place: a rank or the network is lost.
+// Empty in a build without MPI.
 #pragma once
 
 #if LLMC_MPI

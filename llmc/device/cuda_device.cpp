@@ -187,10 +187,11 @@ DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), siz
   size_t free_bytes = 0, total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
   const cudaError_t status = cudaMalloc(reinterpret_cast<void**>(&data_), bytes);
-  REQUIRE(status == cudaSuccess,
-          "cudaMalloc of %zu bytes on %s: %s\n  %zu of its %zu bytes are free\n"
-          "  use a smaller --micro-batch or --seq-len, or end what else runs on this GPU",
-          bytes, device.info().name.c_str(), cudaGetErrorString(status), free_bytes, total_bytes);
+  if (status != cudaSuccess)
+    throw Error(format("cudaMalloc of %zu bytes on %s: %s\n  %zu of its %zu bytes are free\n"
+                       "  use a smaller --micro-batch or --seq-len, or end what else runs on this GPU",
+                       bytes, device.info().name.c_str(), cudaGetErrorString(status), free_bytes, total_bytes),
+                status == cudaErrorMemoryAllocation ? ExitCode::does_not_fit : ExitCode::lost);
 }
 // While an error is under way, nothing is freed: CUDA would wait for all work, also for collectives that this rank will
 // never come to, and the process ends soon.

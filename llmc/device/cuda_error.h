@@ -10,13 +10,14 @@
 // machine's; all else is a GPU or a driver that failed.
 inline ExitCode exit_code_of(cudaError_t error) {
   switch (error) {
+    case cudaErrorMemoryAllocation:
+      return ExitCode::does_not_fit;
     case cudaErrorInvalidValue:
     case cudaErrorInvalidConfiguration:
     case cudaErrorInvalidDevice:
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorInvalidResourceHandle:
     case cudaErrorLaunchOutOfResources:
-    case cudaErrorMemoryAllocation:
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
     case cudaErrorNoKernelImageForDevice:

@@ -1,7 +1,7 @@
 // Requests to stop: SIGTERM, SIGHUP, Ctrl-C (SIGINT), SIGUSR1, as which scripts/run passes these to all ranks, and
 // SIGPIPE, because Ctrl-C also ends the reader of `./train_llama | tee log`. They ask for a stop after the running
 // step, however often they come: a rank may get one directly and from its launcher. Only a second Ctrl-C ends the
-// process at once.
+// process at once, and SIGUSR2, as which scripts/run passes it on.
 //
 // SIGINT and SIGHUP stay ignored if the process was started so (nohup, or & in a script). Signals that it was started
 // with blocked are unblocked; those that wait count.
@@ -19,6 +19,6 @@ class StopRequests {
   void decline();
 
  private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
-  struct sigaction before_[5];
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
+  struct sigaction before_[6];
 };

@@ -72,11 +72,12 @@ FILE* open_file(const std::string& path, bool is_new) {
   return descriptor < 0 ? nullptr : fdopen(descriptor, "a");
 }
 
-// Takes the lock that readers ask of.
-int lock_for_readers(int descriptor) {
+// Takes the lock of which readers ask, if the file system has such locks. It keeps no run out: on some (CIFS) it meets
+// the lock that this process holds already.
+void lock_for_readers(int descriptor) {
   struct flock whole {};
   whole.l_type = F_WRLCK, whole.l_whence = SEEK_SET;
-  return fcntl(descriptor, F_OFD_SETLK, &whole);
+  fcntl(descriptor, F_OFD_SETLK, &whole);
 }
 
 }  // namespace
@@ -167,14 +168,11 @@ bool RunFolder::open_log(bool is_new) {
   log_.reset(open_file(file("train.jsonl"), is_new));
   REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
           strerror(errno));
-  const auto lock = [&](int result) {
-    REQUIRE(result == 0 || (errno != EWOULDBLOCK && errno != EACCES),
-            "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
-    return result == 0;
-  };
-  const int descriptor = fileno(log_.get());
-  const bool locked = lock(flock(descriptor, LOCK_EX | LOCK_NB));
-  return lock(lock_for_readers(descriptor)) && locked;
+  const int result = flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
+  REQUIRE(result == 0 || errno != EWOULDBLOCK,
+          "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
+  lock_for_readers(fileno(log_.get()));
+  return result == 0;
 }
 
 void RunFolder::write_about(const Json& config, const Json& facts, const std::string& memory_plan) const {
