@@ -39,6 +39,7 @@
 #include "dev/test/quantization.h"
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
+#include "llmc/base/processor.h"
 #include "llmc/base/safetensors.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/ranks.h"
@@ -528,6 +529,7 @@ int compare(const Ranks& ranks, const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  require_processor();
   Ranks ranks;
   int code = 1;
   try {

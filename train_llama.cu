@@ -12,6 +12,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/options.h"
+#include "llmc/base/processor.h"
 #include "llmc/base/text.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/range.h"
@@ -47,6 +48,7 @@ bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int6
 }  // namespace
 
 int main(int argc, char** argv) {
+  require_processor();
   StopRequests stop_requests;     // first: a signal during the start counts
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size then is an error that names the path
   Ranks ranks;

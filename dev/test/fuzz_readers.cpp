@@ -20,6 +20,7 @@
 
 #include "dev/test/fuzz_inputs.h"
 #include "llmc/base/clock.h"
+#include "llmc/base/printable.h"
 #include "llmc/base/text.h"
 
 #ifdef __SANITIZE_ADDRESS__  // whose headers are not installed with every compiler

@@ -19,6 +19,7 @@
 #include "llmc/base/input_file.h"
 #include "llmc/base/json.h"
 #include "llmc/base/mapped_file.h"
+#include "llmc/base/printable.h"
 #include "llmc/base/text.h"
 
 namespace fs = std::filesystem;

@@ -2,6 +2,6 @@
 // them is executed. Without this a program that was built on another machine ends by SIGILL.
 #pragma once
 
-// Called by Ranks::start. The check itself runs before main() and before all global objects; this call makes the linker
+// main() calls this. The check itself runs before main() and before all global objects; this call makes the linker
 // take it into the program. Prints what is missing and what to build with on standard error, and exits with code 1.
 void require_processor();

@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "llmc/base/error.h"
-#include "llmc/base/utf8.h"
 
 namespace {
 
@@ -73,39 +72,6 @@ std::string human_duration(double seconds) {
   if (h < 1) return format("%dm", int(m));
   if (d < 1) return format("%dh%02dm", int(h), int(m % 60));
   return format("%ldd%02dh", long(d), int(h % 24));
-}
-
-namespace {
-
-// True for C0 control characters other than newline and tab, for DEL, and for C1.
-bool controls(std::string_view character) {
-  const auto first = (unsigned char)character[0];
-  if (character.size() == 2) return first == 0xc2 && (unsigned char)character[1] < 0xa0;
-  return first == 0x7f || (first < 0x20 && first != '\n' && first != '\t');
-}
-
-}  // namespace
-
-std::string PrintableText::take(std::string_view bytes) {
-  waiting_ += bytes;
-  std::string text;
-  std::string_view rest = waiting_;
-  while (!rest.empty()) {
-    const Utf8Start start = utf8_start(rest);
-    if (start.kind == Utf8Start::kIncomplete) break;
-    const bool broken = start.kind == Utf8Start::kBroken;
-    const std::string_view character = rest.substr(0, broken ? 1 : start.bytes);
-    text += broken || controls(character) ? kReplacementCharacter : character;
-    rest.remove_prefix(character.size());
-  }
-  waiting_.erase(0, waiting_.size() - rest.size());
-  return text;
-}
-
-std::string printable_message(const std::string& text) {
-  constexpr size_t kBegin = 3000, kEnd = 1000;
-  if (text.size() <= kBegin + kEnd) return PrintableText().take(text);
-  return PrintableText().take(text.substr(0, kBegin) + " … " + text.substr(text.size() - kEnd));
 }
 
 std::string counted(int64_t count, const std::string& noun, const char* plural) {

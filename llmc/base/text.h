@@ -21,20 +21,6 @@ std::string human_count(double count);
 // Returns "0.4s", "42s", "3m05s", "13m", "2h05m" or "3d04h"; "?" if the duration is negative or not finite.
 std::string human_duration(double seconds);
 
-// Makes bytes that arrive in pieces safe for a terminal. UTF-8 characters, newlines and tabs pass. Each byte that
-// belongs to no character and each control character becomes U+FFFD.
-class PrintableText {
- public:
-  std::string take(std::string_view bytes);  // returns all complete characters; an incomplete one waits for its rest
-
- private:
-  std::string waiting_;
-};
-
-// Makes a message safe for a terminal in the same way. Of a message that is longer than 4000 bytes it leaves out the
-// middle: names in files of strangers may have any length.
-std::string printable_message(const std::string& text);
-
 // Returns "1 step" or "2 steps".
 std::string counted(int64_t count, const std::string& noun, const char* plural = "s");
 

@@ -3,21 +3,6 @@
 #include <cstdint>
 #include <cstring>
 
-Utf8Start utf8_start(std::string_view text) {
-  const auto byte = [&](size_t i) { return (unsigned char)text[i]; };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {Utf8Start::kCharacter, 1};
-  if (lead < 0xc2 || lead > 0xf4) return {Utf8Start::kBroken, 1};
-  const size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  const unsigned char least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const unsigned char most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  for (size_t i = 1; i < length; ++i) {
-    if (i == text.size()) return {Utf8Start::kIncomplete, i};
-    if (byte(i) < (i == 1 ? least : 0x80) || byte(i) > (i == 1 ? most : 0xbf)) return {Utf8Start::kBroken, i};
-  }
-  return {Utf8Start::kCharacter, length};
-}
-
 std::string_view last_character(std::string_view text) {
   size_t begin = text.size() - 1;
   while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80) --begin;

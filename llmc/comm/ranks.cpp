@@ -17,8 +17,7 @@
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
-#include "llmc/base/processor.h"
-#include "llmc/base/text.h"
+#include "llmc/base/printable.h"
 #include "llmc/comm/mpi_check.h"
 
 namespace {
@@ -311,7 +310,6 @@ Ranks::Ranks(Ranks&&) noexcept = default;
 Ranks& Ranks::operator=(Ranks&&) noexcept = default;
 
 Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
-  require_processor();
   Ranks ranks;
   const Launcher* deaf = nullptr;  // a launcher that told the number of ranks, but no way to reach them
   for (const Launcher& launcher : kLaunchers) {

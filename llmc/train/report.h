@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "llmc/base/json.h"
+#include "llmc/base/printable.h"
 #include "llmc/base/text.h"
 
 struct StepReport {
