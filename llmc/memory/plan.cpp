@@ -8,8 +8,8 @@
 
 namespace {
 
-constexpr size_t kMostBytes =
-    size_t(1) << 60;  // of a segment: beyond every machine, and sums of segments fit in 64 bits
+// Of a segment: beyond every machine, and the sum of all segments fits in 64 bits.
+constexpr size_t kMostBytes = size_t(1) << 60;
 
 // Returns the bytes of each category, largest first: of the host's memory if `pinned`, else of the device's segments.
 std::vector<std::pair<size_t, std::string>> by_category(const std::vector<MemoryPlan::Buffer>& buffers, bool pinned) {
