@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include "dev/test/crashing_disk.h"
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/json.h"
@@ -401,9 +402,9 @@ TEST_CASE("write: a full disk, a limit, a folder that is not there") {
   const std::string data(3 << 20, 'x');
   const std::vector<TensorSpec> tensors = {{"a", StoredType::U8, {data.size()}}};
 
-  fs::create_symlink("/dev/full", folder / "x.partial");
+  FailingDisk full(1, ENOSPC);  // the first write, behind the creation
   SUBCASE("the disk is full while writing") {
-    SafetensorsWriter writer(folder / "x", tensors);
+    SafetensorsWriter writer(folder / "x", tensors, full);
     says(error_of([&] { writer.write("a", data.data(), data.size()); }),
          "cannot write " + (folder / "x.partial") + " after 0 bytes: No space left on device",
          "the disk is full: free some space");
@@ -412,7 +413,7 @@ TEST_CASE("write: a full disk, a limit, a folder that is not there") {
     says(error_of([&] { writer.finish(); }), "tensor a has 0 of its");
   }
   SUBCASE("the disk is full when the last bytes leave the buffer") {
-    SafetensorsWriter writer(folder / "x", {{"a", StoredType::U8, {4}}});
+    SafetensorsWriter writer(folder / "x", {{"a", StoredType::U8, {4}}}, full);
     writer.write("a", "1234", 4);
     says(error_of([&] { writer.finish(); }), "No space left on device");
     CHECK(folder.count() == 0);
@@ -420,14 +421,16 @@ TEST_CASE("write: a full disk, a limit, a folder that is not there") {
   }
   SUBCASE("one shard of a directory") {
     fs::create_directory(folder / "m");
-    fs::create_symlink("/dev/full", folder / "m/model-00002-of-00002.safetensors.partial");
+    const fs::path in_its_way = folder / "m/model-00002-of-00002.safetensors.partial";
+    fs::create_directory(in_its_way);
     const std::string message = error_of([&] {
       SafetensorsDirectoryWriter writer(folder / "m", {kFour[0], kFour[1]}, 24);
       writer.write("a", data.data(), 24);
       writer.write("b", data.data(), 16);
       writer.finish();
     });
-    says(message, "model-00002-of-00002.safetensors.partial after 0 bytes: No space left on device");
+    says(message, "model-00002-of-00002.safetensors.partial", "directory");
+    fs::remove(in_its_way);
     CHECK(fs::is_empty(folder / "m"));
   }
   SUBCASE("a file may not grow beyond a limit") {

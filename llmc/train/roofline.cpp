@@ -14,7 +14,7 @@ struct ClassOfNames {
 const ClassOfNames kNames[] = {
     {WorkClass::product, {"matmul"}},
     {WorkClass::attention, {"attention"}},
-    {WorkClass::optimizer, {"adamw", "global_norm"}},
+    {WorkClass::optimizer, {"adamw", "global_norm", "count_not_finite"}},
     {WorkClass::pass,
      {"rmsnorm",
       "rope",
