@@ -4,6 +4,8 @@
 // All is inline, so that what reports errors needs no other file.
 #pragma once
 
+#include <unistd.h>
+
 #include <string>
 #include <string_view>
 
@@ -45,4 +47,15 @@ inline std::string printable_message(const std::string& text) {
   constexpr size_t kBegin = 3000, kEnd = 1000;
   if (text.size() <= kBegin + kEnd) return PrintableText().take(text);
   return PrintableText().take(text.substr(0, kBegin) + " … " + text.substr(text.size() - kEnd));
+}
+
+// Prints an error or a warning, made printable, and a line end on standard error. A single write keeps other ranks'
+// text from coming between.
+inline void print_error(const std::string& text) {
+  const std::string whole = printable_message(text) + "\n";
+  for (size_t done = 0; done < whole.size();) {
+    const ssize_t n = write(STDERR_FILENO, whole.data() + done, whole.size() - done);
+    if (n <= 0) return;
+    done += size_t(n);
+  }
 }

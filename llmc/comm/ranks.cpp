@@ -93,16 +93,6 @@ void read_environment(Ranks& ranks, const Launcher& launcher) {
     ranks.how += format("; %s is not set, so all ranks count as ranks of this machine", launcher.local_size);
 }
 
-void print_error(const std::string& text) {
-  const std::string whole = printable_message(text) + "\n";  // names in files of strangers may have any bytes
-  // A single write keeps other ranks' text from coming between.
-  for (size_t done = 0; done < whole.size();) {
-    const ssize_t n = write(STDERR_FILENO, whole.data() + done, whole.size() - done);
-    if (n <= 0) return;
-    done += size_t(n);
-  }
-}
-
 }  // namespace
 
 int tasks_on_node(const char* variable, const std::string& list, int node) {

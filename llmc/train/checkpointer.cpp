@@ -5,6 +5,7 @@
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
+#include "llmc/base/printable.h"
 
 Checkpointer::Checkpointer(std::string root, int64_t keep, Trainer& trainer, const Ranks& ranks, Disk& disk)
     : root_(std::move(root)), keep_(keep), trainer_(trainer), ranks_(ranks), disk_(disk) {}
@@ -101,7 +102,7 @@ void Checkpointer::remove_old() const {
     const std::vector<int64_t> steps = checkpoints_in(root_);
     for (size_t i = size_t(keep_); i < steps.size(); ++i) remove_checkpoint(checkpoint_path(root_, steps[i]), disk_);
   } catch (const Error& error) {
-    fprintf(stderr, "warning: an old checkpoint stays: %s\n", error.what());
+    print_error(format("warning: an old checkpoint stays: %s", error.what()));
   }
 }
 
@@ -123,10 +124,9 @@ void Checkpointer::count(const StepFlags& flags) {
   const std::string path = checkpoint_path(root_, step_);
   if (outcome_ == Outcome::failed) {
     const std::string who = ranks_.size > 1 ? " on " + ranks_.name() : "";
-    const std::string text =
-        format("warning%s: no checkpoint of step %lld: %s\n  the run goes on, and the checkpoints before it stay\n",
-               who.c_str(), (long long)step_, error_.c_str());
-    fputs(text.c_str(), stderr);
+    print_error(
+        format("warning%s: no checkpoint of step %lld: %s\n  the run goes on, and the checkpoints before it stay",
+               who.c_str(), (long long)step_, error_.c_str()));
   }
   outcome_ = Outcome::none;
   if (flags.not_saved) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "llmc/base/error.h"
+#include "llmc/base/printable.h"
 #include "llmc/train/export_folder.h"
 #include "llmc/train/weights_io.h"
 
@@ -36,10 +37,10 @@ void consolidate(const std::vector<std::string>& arguments, const ResumePoint& r
   const TokenizerFiles tokenizer_files(codec, config);
   require_nothing_there(options.consolidate, tokenizer_files);
   if (state.at("tokenizer").is_null() && !codec.reads_text())
-    fprintf(stderr,
-            "warning: %s is of an older program and has no tokenizer, and none was found\n  to have it with the "
-            "weights, name it: --tokenizer DIR\n",
-            checkpoint.path().c_str());
+    print_error(
+        format("warning: %s is of an older program and has no tokenizer, and none was found\n  to have it with the "
+               "weights, name it: --tokenizer DIR",
+               checkpoint.path().c_str()));
 
   const int64_t tokens = state.get_int("sequences") * state.at("options").get_int("seq_len");
   Options trained = options;

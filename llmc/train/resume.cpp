@@ -9,6 +9,7 @@
 
 #include "llmc/base/checksum.h"
 #include "llmc/base/error.h"
+#include "llmc/base/printable.h"
 #include "llmc/train/run_state.h"
 
 namespace fs = std::filesystem;
@@ -206,9 +207,8 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
     REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
             why.empty() ? "" : ":\n  ", why.c_str());
     if (!why.empty())
-      fputs(format("warning: checkpoint %s is refused: %s\n  trying the one before it\n", path.c_str(), why.c_str())
-                .c_str(),
-            stderr);
+      print_error(
+          format("warning: checkpoint %s is refused: %s\n  trying the one before it", path.c_str(), why.c_str()));
     refused.push_back(path);
   }
   return {};
