@@ -3,6 +3,7 @@
 // The program reads like a recipe from top to bottom: the options, then the setup, the trainer, the training loop, the
 // export. Each step of run() is a function below it, or a file of llmc/train.
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -196,6 +197,8 @@ void set_weights(const Setup& setup, Trainer& trainer) {
 void measure(Setup& setup, Trainer& trainer) {
   const EvaluationResult result = setup.evaluation->run(trainer, progress_lines(setup.console));
   setup.console.result(evaluation_text(result, setup.model.config.V, setup.unigram));
+  if (result.loss && !std::isfinite(*result.loss))
+    fail_as(ExitCode::not_finite, "the held-out loss is not finite: the weights, or what they compute, are not");
 }
 
 // Writes the trained model as a directory that Hugging Face's tools read. A run that was stopped and can be resumed
@@ -205,6 +208,8 @@ bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int6
   const bool is_done = steps == setup.settings.steps;
   if (!options.export_ || (!is_done && options.checkpoint_on_signal)) return false;
   const std::string directory = loop.folder() ? loop.folder()->file("export") : "";
+  if (loop.folder())  // an export that was not completed
+    if (const std::string moved = loop.folder()->set_export_aside(steps); !moved.empty()) setup.console.line(moved);
   try {
     trainer.save(directory);
     if (directory.empty()) return true;
@@ -215,9 +220,8 @@ bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int6
     export_model_card(card, setup.model.config, directory);
   } catch (const std::exception& error) {
     if (directory.empty() || exit_code_of(error) == ExitCode::lost) throw;
-    throw Error(format("the weights after step %lld could not be exported: %s\n  %s", (long long)steps, error.what(),
-                       loop.what_remains().c_str()),
-                ExitCode::not_saved);
+    fail_as(ExitCode::not_saved, "the weights after step %lld could not be exported: %s\n  %s", (long long)steps,
+            error.what(), loop.what_remains().c_str());
   }
   setup.console.line(format("exported the weights to %s", directory.c_str()));
   return true;

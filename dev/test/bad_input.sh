@@ -184,6 +184,8 @@ cp good/export/* hub/models--me--good/blobs && echo "{{ messages }}" >hub/models
 (cd hub/models--me--good/snapshots/main && ln -s ../../blobs/* .)
 check "a snapshot of Hugging Face's cache" trains "${small[@]}" --model hub/models--me--good/snapshots/main --out of_hub
 check "  has its template in the export" cmp hub/models--me--good/blobs/chat_template.jinja of_hub/export/chat_template.jinja
+of_good empty ": >merges.txt"
+check "an empty file next to the tokenizer is copied as any" trains "${small[@]}" --model empty --out of_empty
 check "what is a link elsewhere is read where nothing is written" trains --sample-only --sample-tokens 4 --model link_chat_template.jinja
 
 echo "-- models by other names"

@@ -152,14 +152,7 @@ echo "-- what a checkpoint says is kept, and one of an older version says nothin
 cp on/checkpoints/step-00000003/state.json state.json 2>/dev/null || { find on && fail "no checkpoint of the resumed run"; }
 identity() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["data_identity"])' "$1"; }
 check "the resumed run's checkpoint names the same data" cmp <(identity state.json) <(identity plain-run/checkpoints/step-00000002/state.json)
-python3 - plain-run/checkpoints/step-00000002 <<'END'
-import json, pathlib, sys
-folder = pathlib.Path(sys.argv[1])
-state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
-del state["data_identity"], manifest["files"]["state.json"]
-(folder / "state.json").write_text(json.dumps(state))
-(folder / "manifest.json").write_text(json.dumps(manifest))
-END
+python3 "$root/dev/test/edit_json.py" plain-run/checkpoints/step-00000002/state.json 'del j["data_identity"]'
 rm -rf here on && cp -r plain here
 resume on 1 "$(checkpoint plain-run 2)" --steps 3 "${on[@]}" --val-tokens 100
 check "a checkpoint without it: gone on from, with a remark" says on "stores only the number of its data's tokens"

@@ -85,11 +85,32 @@ for n in 1 2; do
   done
 done
 
+echo "-- a run that is done, whatever its newest checkpoint is"
+run stopped 1 "${short[@]}" --steps 5 --checkpoint-every 2
+rm -r "$(checkpoint stopped 5)"
+run nothing 1 "${short[@]}" --steps 5 --export off
+for name in stopped nothing; do
+  before=$(listing "$scratch/$name")
+  check "$name: is left as it is" exits 0 "$train" --resume auto --out "$scratch/$name"
+  check "  which is said" said "the run in $scratch/$name is done: 5 steps"
+  check "  nothing is touched" untouched "$scratch/$name"
+done
+for _ in 1 2; do # its newest checkpoint is of step 4, then of step 5
+  rm "$scratch/stopped/export/README.md" # the last file of an export
+  check "an export that is not whole is made again" exits 0 "$train" --resume auto --out "$scratch/stopped"
+  check "  whole" [ -s "$scratch/stopped/export/README.md" ]
+  check "  with a checkpoint after the last step" [ -d "$(checkpoint stopped 5)" ]
+done
+run unsaved 1 "${short[@]}" --steps 2
+rm -r "$scratch/unsaved/export/README.md"
+check "without a checkpoint, the run begins again" exits 0 "$train" --resume auto --out "$scratch/unsaved"
+check "  and exports" [ -s "$scratch/unsaved/export/README.md" ]
+
 echo "-- exports of before"
 run again 1 "${short[@]}" --steps 3 --checkpoint-every 2 --keep-checkpoints 0
-for _ in 1 2; do
-  rm -r "$(checkpoint again 3)"
-  resume again 1 auto --steps 3 --lr 0.01
+for steps in 4 5; do
+  rm -r "$scratch"/again/checkpoints/step-0000000[345]
+  resume again 1 auto --steps $steps --lr 0.01
 done
 check "each has a name of its own" cat "$scratch"/again/export.before-step-2{,-2}/README.md
 echo "$checks checks passed"

@@ -64,6 +64,9 @@ for n in 1 2; do
 done
 check "two ranks: the rank" grep -q "of the embedding, on rank [01] of 2," "$scratch/bad2.txt"
 step=$(held bad1)
+not_finite kept "$train" --out "$scratch/kept" "${options[@]}" --train-data "$scratch/with.txt" --keep-checkpoints 1 \
+  --checkpoint-every $((step - 2))
+check "the save before the step leaves the checkpoint before it" [ -e "$(checkpoint kept $((step - 2)))/manifest.json" ]
 not_finite again "$train" --out "$scratch/bad1" --resume auto
 check "gone on, it meets the same step" [ "$(held again)" = "$step" ]
 echo "$checks checks passed"

@@ -13,20 +13,7 @@ small=(--layers 1 --seq-len 16 --global-batch 4 --val-every 0 --sample-every 0 -
 options=("${small[@]}" --lr 0.004 --checkpoint-every 4)
 same_losses() { cmp <(losses "$1/train.jsonl") <(losses "$2/train.jsonl"); }
 # edit FILE PYTHON: a JSON file, as `j`. The manifest of a checkpoint then no longer lists it.
-edit() {
-  python3 - "$1" "$2" <<'END'
-import json, pathlib, sys
-path = pathlib.Path(sys.argv[1])
-j = json.loads(path.read_text())
-exec(sys.argv[2])
-path.write_text(json.dumps(j))
-manifest = path.with_name("manifest.json")
-if path.name == "state.json":
-    m = json.loads(manifest.read_text())
-    m["files"].pop("state.json", None)
-    manifest.write_text(json.dumps(m))
-END
-}
+edit() { python3 "$root/dev/test/edit_json.py" "$1" "$2"; }
 
 echo "-- a damaged checkpoint's options"
 run straight 1 --steps 12
@@ -97,9 +84,21 @@ check "  with the right losses" cmp <(losses straight/train.jsonl | tail -n 4) <
 check "  and writes to no other place" eval '[ "$(cat mine.txt)" = mine ] && [ ! -e gone ] && [ ! -e meet ] && [ "$(losses early/train.jsonl | wc -l)" = 3 ]'
 edit strange/state.json 'j["version"] = 99'
 cp -r straight later && rm -r "$(checkpoint later 12)"/* && mv strange/* "$(checkpoint later 12)"
-sed -i 's/"step": 8/"step": 12/' "$(checkpoint later 12)"/*.json
+for file in state.json manifest.json; do edit "$(checkpoint later 12)/$file" 'j["step"] = 12'; done
 refused "one of a later program" "state.json is of version 99, and this program knows the versions up to" "$train" --resume auto --out later
 check "  stays as it is" [ -e "$(checkpoint later 12)/manifest.json" ]
+
+echo "-- a stranger's run, with links among its checkpoints"
+for link in step-00000001 step-00000003.partial step-00000016.partial; do
+  rm -rf victim links && mkdir -p victim/deep && echo mine | tee victim/{state,manifest}.json victim/deep/thesis >/dev/null
+  cp -r straight links
+  ln -s "$scratch/victim" "links/checkpoints/$link"
+  before=$(find "$scratch/victim" -type f -exec cksum {} +)
+  "$train" --resume auto --out links --steps 16 --keep-checkpoints 1 >links.txt 2>&1 || true
+  check "$link: nothing is written or removed behind it" [ "$before" = "$(find "$scratch/victim" -type f -exec cksum {} +)" ]
+done
+rm -rf links && cp -r straight links && mv links/checkpoints victim/ && ln -s "$scratch/victim/checkpoints" links/checkpoints
+refused "all of them behind a link" "links/checkpoints is a link" "$train" --resume auto --out links --steps 16
 
 echo "-- checkpoints of older programs"
 python3 - <<'END'
@@ -153,6 +152,16 @@ mkdir elsewhere
 check "consolidated from another place: the export" same_export elsewhere/here
 (cd elsewhere && "$root/scripts/consolidate" ../again there --quiet >/dev/null)
 check "  with options, after three runs" cmp whole/export/tokenizer_config.json elsewhere/there/tokenizer_config.json
+echo '{"mine": "a secret"}' >secret.json
+cp -r "$(checkpoint whole 4)" linked
+ln -sf ../secret.json linked/generation_config.json
+python3 - linked/manifest.json <<'END'
+import json, sys
+manifest = json.load(open(sys.argv[1]))
+del manifest["files"]["generation_config.json"]
+json.dump(manifest, open(sys.argv[1], "w"))
+END
+refused "a link out of a checkpoint" "is a link to" "$root/scripts/consolidate" linked published
 printf x | dd of="$(checkpoint whole 4)/chat_template.jinja" conv=notrunc status=none
 refused "a template that the disk has changed" "chat_template.jinja has the checksum" "$root/scripts/consolidate" "$(checkpoint whole 4)" bad
 echo "$checks checks passed"

@@ -127,6 +127,11 @@ TEST_CASE("a state of another version: a later one is refused, an older one gets
   CHECK(old.get_string("windows") == "per_file");
   CHECK(old.at("data_identity").at("train").at("documents").is_null());
   CHECK(old.get_double("seconds") == 0);
+  CHECK(old.get_int("optimizer_steps") == 1);
+  for (const int64_t updates : {-1, 2}) {
+    Json wrong = old;
+    says(error_of([&] { known_state(wrong.set("optimizer_steps", updates)); }), "updates (optimizer_steps) in 1 steps");
+  }
   CHECK(known_state(old) == old);
 }
 

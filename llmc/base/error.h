@@ -8,6 +8,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -20,8 +21,8 @@ struct Error : std::runtime_error {
 };
 
 inline ExitCode exit_code_of(const std::exception& error) {
-  const auto* own = dynamic_cast<const Error*>(&error);
-  return own ? own->exit_code : ExitCode::wrong_input;
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->exit_code;
+  return dynamic_cast<const std::bad_alloc*>(&error) ? ExitCode::does_not_fit : ExitCode::wrong_input;
 }
 
 // Returns the text that printf would print.
@@ -48,6 +49,15 @@ inline std::string format_list(const char* pattern, va_list args) {
   std::string text = format_list(pattern, args);
   va_end(args);
   throw Error(text);
+}
+
+// The same, for an error that ends the program with another exit code than wrong input does.
+[[noreturn, gnu::format(printf, 2, 3)]] inline void fail_as(ExitCode code, const char* pattern, ...) {
+  va_list args;
+  va_start(args, pattern);
+  std::string text = format_list(pattern, args);
+  va_end(args);
+  throw Error(text, code);
 }
 
 #define REQUIRE(condition, ...)          \

@@ -68,9 +68,15 @@ std::string own_file(const std::string& folder, const std::string& name) {
     if (snapshot && lies_in(repository / "blobs", file)) return file.string();
   }
   fail(
-      "%s is a link to %s, outside of the model's folder, and its content would be copied from there\n"
+      "%s is a link to %s, outside of this folder, and its content would be copied from there\n"
       "  if that is meant, put the file itself there instead of the link",
       path.c_str(), file.c_str());
+}
+
+void require_readable_whole(const std::string& path, size_t bytes) {
+  constexpr size_t kMost = size_t(512) << 20;
+  REQUIRE(bytes <= kMost, "%s has %zu bytes\n  expected at most %zu: known files of this kind have a tenth of that",
+          path.c_str(), bytes, kMost);
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {

@@ -18,6 +18,10 @@ std::string listed_file(const std::string& folder, const std::string& name, cons
 // the blobs of the same repository (models--ORG--NAME/blobs).
 std::string own_file(const std::string& folder, const std::string& name);
 
+// Throws if a file of so many bytes is larger than any that is read whole: a tokenizer, a manifest, a template. Whoever
+// made it may want the memory to end.
+void require_readable_whole(const std::string& path, size_t bytes);
+
 class InputFile {
  public:
   // Throws if the file is missing, unreadable or empty, or if it is not a regular file.

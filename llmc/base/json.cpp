@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/mapped_file.h"
 #include "llmc/base/text.h"
 
@@ -151,6 +152,7 @@ Json Json::parse(std::string_view text, const std::string& origin) {
 
 Json Json::read(const std::string& path) {
   const MappedFile file(path);
+  require_readable_whole(path, file.size());
   return parse({reinterpret_cast<const char*>(file.data()), file.size()}, path);
 }
 

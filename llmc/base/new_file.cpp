@@ -43,7 +43,8 @@ bool is_directory(const std::string& path) {
 void sync_folder_of(Disk& disk, const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  REQUIRE(disk.sync_folder(folder) == 0, "cannot force the folder %s to the disk: %s", folder.c_str(), strerror(errno));
+  if (disk.sync_folder(folder) != 0)
+    fail_as(ExitCode::not_saved, "cannot force the folder %s to the disk: %s", folder.c_str(), strerror(errno));
 }
 
 }  // namespace
@@ -52,7 +53,8 @@ NewFile::NewFile(const std::string& path, Disk& disk) : path_(path), partial_(pa
   REQUIRE(!path.empty(), "cannot write a file: its name is empty");
   REQUIRE(!is_directory(path), "cannot write %s: it is a directory\n  expected the name of a file", path.c_str());
   fd_ = disk_.create(partial_);
-  REQUIRE(fd_ >= 0, "cannot create %s: %s\n  %s", partial_.c_str(), strerror(errno), advice(errno));
+  if (fd_ < 0)
+    fail_as(ExitCode::not_saved, "cannot create %s: %s\n  %s", partial_.c_str(), strerror(errno), advice(errno));
   buffer_.reserve(kBufferBytes);
 }
 
@@ -77,9 +79,8 @@ void NewFile::refuse(const char* verb) {
   const int error = errno;
   if (removable_) disk_.remove(partial_);
   removable_ = open_ = false;
-  throw Error(format("cannot %s %s after %zu bytes: %s\n  %s", verb, partial_.c_str(), written_, strerror(error),
-                     advice(error)),
-              ExitCode::not_saved);
+  fail_as(ExitCode::not_saved, "cannot %s %s after %zu bytes: %s\n  %s", verb, partial_.c_str(), written_,
+          strerror(error), advice(error));
 }
 
 void NewFile::flush(const char* data, size_t bytes) {

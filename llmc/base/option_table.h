@@ -74,7 +74,7 @@
   X("Run", Switch, command, version, false, "", "print the version") \
   \
   X("Checkpoints", Count, run, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: none)", "trains") \
-  X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1): save one, then end", "trains") \
+  X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), or at a step that is not finite: save one, then end", "trains") \
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
   X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on: auto: --out's run, else runs/latest, in its folder; a run or checkpoint DIR, in a new one") \

@@ -340,6 +340,7 @@ std::vector<int64_t> gather_numbers(Communicator& communicator, Stream& stream, 
   communicator.wait_for(stream);
   return numbers;
 }
+
 int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
   DeviceMemory memory(stream.device(), sizeof number);
   auto* sum = reinterpret_cast<int64_t*>(memory.data());

@@ -249,9 +249,8 @@ class MpiCommunicator : public Communicator {
             "  all ranks must make the same calls, in the same order, with the same sizes",
             here().c_str(), bytes_);
     if (code != MPI_SUCCESS)
-      throw Error(format("%s, message %s rank %d: %s", here().c_str(), m.receives ? "from" : "to",
-                         world_ranks()[size_t(m.peer)], mpi_error_text(code).c_str()),
-                  ExitCode::lost);
+      fail_as(ExitCode::lost, "%s, message %s rank %d: %s", here().c_str(), m.receives ? "from" : "to",
+              world_ranks()[size_t(m.peer)], mpi_error_text(code).c_str());
     m.pending = !done;
     return done;
   }
@@ -262,11 +261,10 @@ class MpiCommunicator : public Communicator {
       if (std::any_of(messages_.begin(), messages_.begin() + ptrdiff_t(in_flight_),
                       [&](const Message& m) { return m.pending && m.peer == r; }))
         late += (late.empty() ? "" : ", ") + std::to_string(world_ranks()[size_t(r)]);
-    throw Error(
-        format("%s: waited %g s for rank%s %s\n  which is stuck, or far behind; where it reports an error itself, look "
-               "at the rank that it waits for",
-               here().c_str(), timeout_seconds_, late.find(',') == std::string::npos ? "" : "s", late.c_str()),
-        ExitCode::lost);
+    fail_as(ExitCode::lost,
+            "%s: waited %g s for rank%s %s\n  which is stuck, or far behind; where it reports an error itself, look "
+            "at the rank that it waits for",
+            here().c_str(), timeout_seconds_, late.find(',') == std::string::npos ? "" : "s", late.c_str());
   }
 
   // The text is the same on all ranks, so that an error of several ranks is printed once.

@@ -29,16 +29,19 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
   return std::string(ncclGetErrorString(result)) + (details && *details ? std::string("\n  ") + details : "");
 }
 
-// Throws, unless NCCL has succeeded, that `what` failed and how. The same start would meet a wrong call again; all else
-// is a rank, a GPU or a network that failed.
-void require_success(ncclResult_t result, ncclComm_t comm, const std::string& what) {
-  if (result == ncclSuccess) return;
+// Throws that `what` failed and how. The same start would meet a wrong call again; all else is a rank, a GPU or a
+// network that failed.
+[[noreturn]] void fail_of_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
   const bool again = result == ncclInvalidArgument || result == ncclInvalidUsage;
   throw Error(what + nccl_error_text(result, comm) + "\n  NCCL_DEBUG=INFO tells more",
               again ? ExitCode::wrong_input : ExitCode::lost);
 }
 
-#define NCCL_CHECK(comm, call) require_success((call), comm, format("%s:%d: %s\n  ", __FILE__, __LINE__, #call))
+#define NCCL_CHECK(comm, call)                                                                                   \
+  do {                                                                                                           \
+    const ncclResult_t result_ = (call);                                                                         \
+    if (result_ != ncclSuccess) fail_of_nccl(result_, comm, format("%s:%d: %s\n  ", __FILE__, __LINE__, #call)); \
+  } while (0)
 
 // Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0 and the way to its roll call, and learns
 // which GPU every rank took (`places`). If two ranks took the same GPU, all ranks throw.
@@ -307,10 +310,12 @@ class NcclCommunicator : public Communicator {
       const ncclResult_t ended = ncclGroupEnd();
       return first_error == ncclSuccess ? ended : first_error;
     }();
-    require_success(
-        result, comm_,
-        format("%s (%s:%d) of %zu bytes%s on rank %d of %d: ", work.name, work.site.file, work.site.line, c.bytes(),
-               works.size() > 1 ? format(", the first of a group of %zu,", works.size()).c_str() : "", rank(), size()));
+    if (result != ncclSuccess)
+      fail_of_nccl(
+          result, comm_,
+          format("%s (%s:%d) of %zu bytes%s on rank %d of %d: ", work.name, work.site.file, work.site.line, c.bytes(),
+                 works.size() > 1 ? format(", the first of a group of %zu,", works.size()).c_str() : "", rank(),
+                 size()));
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
     if (capture == cudaStreamCaptureStatusNone) connection_->enqueued(work.name, work.site, stream);

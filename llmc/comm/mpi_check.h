@@ -17,12 +17,11 @@ inline std::string mpi_error_text(int code) {
   return std::string(text, size_t(length));
 }
 
-#define MPI_CHECK(call)                                                                                  \
-  do {                                                                                                   \
-    const int status_ = (call);                                                                          \
-    if (status_ != MPI_SUCCESS)                                                                          \
-      throw Error(format("%s:%d: %s\n  %s", __FILE__, __LINE__, #call, mpi_error_text(status_).c_str()), \
-                  ExitCode::lost);                                                                       \
+#define MPI_CHECK(call)                                                                                       \
+  do {                                                                                                        \
+    const int status_ = (call);                                                                               \
+    if (status_ != MPI_SUCCESS)                                                                               \
+      fail_as(ExitCode::lost, "%s:%d: %s\n  %s", __FILE__, __LINE__, #call, mpi_error_text(status_).c_str()); \
   } while (0)
 
 #endif

@@ -113,12 +113,11 @@ std::vector<std::string> answer_all(const std::string& path, int size, const std
     if (came ? !heard[size_t(r)] : words[size_t(r)].empty())
       missing += (missing.empty() ? "" : ", ") + std::to_string(r);
   if (!done)
-    throw Error(
-        format("rendezvous at %s: of %d ranks, these did not come within %g s: %s\n"
-               "  do they run, with the same --rendezvous file on a file system that all ranks share, and the same "
-               "WORLD_SIZE?",
-               path.c_str(), size, timeout_seconds, missing.c_str()),
-        ExitCode::lost);
+    fail_as(ExitCode::lost,
+            "rendezvous at %s: of %d ranks, these did not come within %g s: %s\n"
+            "  do they run, with the same --rendezvous file on a file system that all ranks share, and the same "
+            "WORLD_SIZE?",
+            path.c_str(), size, timeout_seconds, missing.c_str());
   for (std::string& hex : words) hex = from_hex(hex);
   return words;
 }
@@ -142,12 +141,11 @@ std::vector<std::string> ask(const std::string& path, int rank, int size, const 
   if (answered) return words;
   std::error_code ignored;
   fs::remove(file_of(path, rank), ignored);
-  throw Error(
-      format("rendezvous at %s: rank %d of %d had no answer from rank 0 within %g s\n"
-             "  do all ranks run, with the same --rendezvous file on a file system that they share, and the same "
-             "WORLD_SIZE?",
-             path.c_str(), rank, size, timeout_seconds),
-      ExitCode::lost);
+  fail_as(ExitCode::lost,
+          "rendezvous at %s: rank %d of %d had no answer from rank 0 within %g s\n"
+          "  do all ranks run, with the same --rendezvous file on a file system that they share, and the same "
+          "WORLD_SIZE?",
+          path.c_str(), rank, size, timeout_seconds);
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <string>
 
+#include "llmc/base/exit_code.h"
+
 std::byte* reserve_addresses(size_t bytes, bool touchable);
 void release_addresses(std::byte* data, size_t bytes);
 
-[[noreturn]] void fail_to_pin(size_t bytes, const std::string& why);
+[[noreturn]] void fail_to_pin(size_t bytes, const std::string& why, ExitCode code = ExitCode::does_not_fit);

@@ -270,7 +270,8 @@ std::byte* allocate(Device& device, size_t bytes, const char* what) {
   device.state().require_no_capture("memory is allocated");
   if (!device.state().executes) return reserve_addresses(bytes, strcmp(what, "device") != 0);
   void* memory = nullptr;
-  REQUIRE(posix_memalign(&memory, 4096, bytes) == 0, "no memory for %zu bytes of %s memory", bytes, what);
+  if (posix_memalign(&memory, 4096, bytes) != 0)
+    fail_as(ExitCode::does_not_fit, "no memory for %zu bytes of %s memory", bytes, what);
   memset(memory, 0xff, bytes);  // NaN in fp32, bf16 and e4m3: exposes reads of unwritten memory
   return static_cast<std::byte*>(memory);
 }

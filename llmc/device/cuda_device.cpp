@@ -188,10 +188,10 @@ DeviceMemory::DeviceMemory(Device& device, size_t bytes) : device_(&device), siz
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
   const cudaError_t status = cudaMalloc(reinterpret_cast<void**>(&data_), bytes);
   if (status != cudaSuccess)
-    throw Error(format("cudaMalloc of %zu bytes on %s: %s\n  %zu of its %zu bytes are free\n"
-                       "  use a smaller --micro-batch or --seq-len, or end what else runs on this GPU",
-                       bytes, device.info().name.c_str(), cudaGetErrorString(status), free_bytes, total_bytes),
-                status == cudaErrorMemoryAllocation ? ExitCode::does_not_fit : ExitCode::lost);
+    fail_as(status == cudaErrorMemoryAllocation ? ExitCode::does_not_fit : ExitCode::lost,
+            "cudaMalloc of %zu bytes on %s: %s\n  %zu of its %zu bytes are free\n"
+            "  use a smaller --micro-batch or --seq-len, or end what else runs on this GPU",
+            bytes, device.info().name.c_str(), cudaGetErrorString(status), free_bytes, total_bytes);
 }
 // While an error is under way, nothing is freed: CUDA would wait for all work, also for collectives that this rank will
 // never come to, and the process ends soon.
@@ -205,7 +205,8 @@ PinnedMemory::PinnedMemory(Device& device, size_t bytes) : device_(&device), siz
   if (bytes == 0) return;
   if (device.state().executes) {
     const cudaError_t status = cudaMallocHost(reinterpret_cast<void**>(&data_), bytes);
-    if (status != cudaSuccess) fail_to_pin(bytes, std::string("cudaMallocHost: ") + cudaGetErrorString(status));
+    if (status != cudaSuccess)
+      fail_to_pin(bytes, std::string("cudaMallocHost: ") + cudaGetErrorString(status), exit_code_of(status));
   } else {
     data_ = reserve_addresses(bytes, true);
   }

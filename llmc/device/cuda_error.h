@@ -35,8 +35,8 @@ inline ExitCode exit_code_of(cudaError_t error) {
 // its kernel.
 [[noreturn]] inline void fail_of_cuda(cudaError_t error, const char* call, const char* file, int line) {
   cudaGetLastError();
-  throw Error(format("%s:%d: %s\n  %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error)),
-              exit_code_of(error));
+  fail_as(exit_code_of(error), "%s:%d: %s\n  %s: %s", file, line, call, cudaGetErrorName(error),
+          cudaGetErrorString(error));
 }
 
 #define CUDA_CHECK(call)                                                          \

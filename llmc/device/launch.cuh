@@ -83,8 +83,8 @@ void launch(Work work, dim3 grid, dim3 block, size_t shared_bytes, Arguments... 
   kernel<<<grid, block, shared_bytes, cuda_stream(work.stream)>>>(arguments...);
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess)
-    throw Error(format("%s (%s:%d): %s", work.name, work.site.file, work.site.line, cudaGetErrorString(status)),
-                exit_code_of(status));
+    fail_as(exit_code_of(status), "%s (%s:%d): %s", work.name, work.site.file, work.site.line,
+            cudaGetErrorString(status));
 #if LLMC_BOUNDED_WAITS
   require_no_vain_wait(work);
 #endif

@@ -42,8 +42,9 @@ std::byte* reserve_addresses(size_t bytes, bool touchable) {
 }
 void release_addresses(std::byte* data, size_t bytes) { munmap(data, bytes); }
 
-void fail_to_pin(size_t bytes, const std::string& why) {
-  fail(
+void fail_to_pin(size_t bytes, const std::string& why, ExitCode code) {
+  fail_as(
+      code,
       "the host cannot pin %s of memory: %s\n  let the process lock more (ulimit -l, or the container's limits), or "
       "keep less on the host: --activation-offload, --offload-optimizer and --offload-gradients take most",
       human_bytes(bytes).c_str(), why.c_str());

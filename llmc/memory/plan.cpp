@@ -35,10 +35,10 @@ PlannedTensor MemoryPlan::add(Segment segment, const std::string& category, cons
   const size_t bytes = tensor.span_bytes();
   size_t& size = sizes_[size_t(segment)];
   if (bytes > kMostBytes - size)
-    throw Error(format("the plan has more than %s: %s of %s are one buffer of it\n  make the model, --seq-len or "
-                       "--micro-batch smaller",
-                       human_bytes(kMostBytes).c_str(), human_bytes(bytes).c_str(), name.c_str()),
-                ExitCode::does_not_fit);
+    fail_as(ExitCode::does_not_fit,
+            "the plan has more than %s: %s of %s are one buffer of it\n  make the model, --seq-len or "
+            "--micro-batch smaller",
+            human_bytes(kMostBytes).c_str(), human_bytes(bytes).c_str(), name.c_str());
   buffers_.push_back({segment, category, name, bytes, size, element_bytes});
   size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   return PlannedTensor(&tensor);

@@ -88,14 +88,26 @@ bool is_there(const fs::path& path) {
   return there;
 }
 
+// True for a folder that is no link. What a link leads to is never written or removed: a run's folder may be a
+// stranger's.
+bool is_own_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(fs::symlink_status(path, error));
+}
+
 template <class F>
 void for_folders_in(const std::string& root, F&& f) {
   std::error_code error;
   if (!fs::exists(root, error) && !error) return;
+  REQUIRE(
+      !fs::is_symlink(root, error),
+      "%s is a link: a run writes and removes only what is in its own folder\n  put the folder there instead of the "
+      "link, or choose the disk by --out",
+      root.c_str());
   fs::directory_iterator entries(root, error);
   REQUIRE(!error, "cannot look for checkpoints in %s: %s", root.c_str(), error.message().c_str());
-  for (const fs::directory_entry& entry : entries)
-    if (entry.is_directory(error)) f(entry.path());
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error))
+    if (is_own_folder(entries->path())) f(entries->path());
 }
 
 }  // namespace
@@ -109,7 +121,8 @@ std::string checkpoint_path(const std::string& root, int64_t step) {
 void write_checkpoint_share(const std::string& path, const CheckpointShare& share, Disk& disk) {
   const std::string partial = path + kPartial, name = partial + "/" + share_name(share.rank, share.ranks);
   for (const std::string& folder : {fs::path(path).parent_path().string(), partial})
-    if (disk.make_folder(folder) != 0 && errno != EEXIST) require_done(-1, "make the folder", folder);
+    if (disk.make_folder(folder) != 0 && (errno != EEXIST || !is_own_folder(folder)))
+      require_done(-1, "make the folder", folder);
 
   const std::vector<Stretch> stretches = stretches_of(share);
   std::vector<TensorSpec> specs;
@@ -157,10 +170,10 @@ namespace {
 
 // Removes the manifest first: without it the folder is no longer a checkpoint, even if this fails halfway.
 void remove_folder(const std::string& folder, Disk& disk) {
+  if (!is_own_folder(folder)) return;
   std::error_code error;
-  if (!fs::is_directory(folder, error)) return;
   const std::string manifest = folder + "/manifest.json";
-  if (fs::exists(manifest, error)) {
+  if (is_there(manifest)) {
     require_done(disk.remove(manifest), "remove", manifest);
     require_done(disk.sync_folder(folder), "force to the disk", folder);
   }
@@ -208,7 +221,19 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path) {
                manifest.where().c_str(), is.c_str(), kFormat));
   REQUIRE(is == kFormat, "%s is \"%s\"\n  expected \"%s\"", manifest.where().c_str(), is.c_str(), kFormat);
   step_ = manifest.get_int("step");
-  for (const auto& [name, entry] : manifest.at("files").items()) open(name, entry);
+  const Json& listed = manifest.at("files");
+  const auto require_listed = [&](const std::string& name) {
+    REQUIRE(listed.contains(name), "%s does not list %s, so that its content cannot be verified",
+            manifest.where().c_str(), name.c_str());
+  };
+  require_listed("state.json");
+  for (const auto& [name, entry] : listed.items()) {
+    open(name, entry);
+    int rank = 0, ranks = 0;
+    if (sscanf(name.c_str(), "rank-%d-of-%d.safetensors", &rank, &ranks) == 2 && files() == 1)
+      for (rank = 0; rank < ranks; ++rank) require_listed(share_name(rank, ranks) + ".safetensors");
+  }
+  REQUIRE(files() > 0, "%s lists no share of a rank", manifest.where().c_str());
   state_ = known_state(Json::read(path + "/state.json"));
   REQUIRE(state_.get_int("step") == step_, "%s: the state is that of step %lld, the manifest of %lld", path.c_str(),
           (long long)state_.get_int("step"), (long long)step_);

@@ -22,7 +22,7 @@ Checkpointer::~Checkpointer() {
 void Checkpointer::begin(int64_t step) {
   REQUIRE(!under_way(), "a checkpoint of step %lld was begun while that of step %lld is under way", (long long)step,
           (long long)step_);
-  step_ = step;
+  step_ = step, removes_old_ = true;
   begun_ = seconds();
   trainer_.take_snapshot();
   enter(Phase::taken);
@@ -43,9 +43,9 @@ void Checkpointer::write(const Json& state) {
   });
 }
 
-bool Checkpointer::save(int64_t step, const Json& state) {
+bool Checkpointer::save(int64_t step, const Json& state, bool removes_old) {
   finish();
-  step_ = step;
+  step_ = step, removes_old_ = removes_old;
   begun_ = seconds();
   state_ = state;
   enter(Phase::writing);
@@ -92,7 +92,7 @@ void Checkpointer::write_share(const Read& read, const std::vector<NamedNumbers>
 
 void Checkpointer::publish() {
   publish_checkpoint(checkpoint_path(root_, step_), ranks_.size, state_, files_, disk_);
-  remove_old();
+  if (removes_old_) remove_old();
 }
 
 // A checkpoint that cannot be removed costs disk space only, so that this warns and does not throw.
@@ -158,8 +158,12 @@ void Checkpointer::finish() {
 }
 
 std::string Checkpointer::newest() const {
-  const std::vector<int64_t> steps = checkpoints_in(root_);
-  return steps.empty() ? "" : checkpoint_path(root_, steps[0]);
+  try {
+    const std::vector<int64_t> steps = checkpoints_in(root_);
+    return steps.empty() ? "" : checkpoint_path(root_, steps[0]);
+  } catch (const Error&) {  // the folder is none any more
+    return "";
+  }
 }
 
 std::vector<Checkpointer::Saved> Checkpointer::news() { return std::exchange(news_, {}); }

@@ -43,7 +43,8 @@ class Checkpointer {
   // Saves at once, and from the device instead of a snapshot. All steps must have ended. Returns whether the checkpoint
   // is saved, the same on all ranks. The ranks keep exchanging flags meanwhile, so that a rank that writes for a long
   // time is not taken for lost.
-  bool save(int64_t step, const Json& state);
+  // `removes_old`: --keep-checkpoints holds.
+  bool save(int64_t step, const Json& state, bool removes_old = true);
 
   // Each result of flags(), summed over the ranks, must be passed to count(), in the same order. A step's result comes
   // when the next step is under way already.
@@ -106,6 +107,7 @@ class Checkpointer {
   int64_t asked_ = 0, counted_ = 0;  // flags that were given out, flags that came back
   int64_t stale_ = 0;                // how many of them were given out before the phase began
   int64_t step_ = 0, saved_step_ = -1;
+  bool removes_old_ = true;
   bool failed_ = false;  // the last save
   Json state_;
   std::atomic<Outcome> outcome_ = Outcome::none;

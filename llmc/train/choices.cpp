@@ -188,10 +188,10 @@ int64_t cut_choices(std::vector<ChoiceItem>& items, const std::string& path, int
 void ChoiceScore::add(const ChoiceItem& item, const std::vector<float>& log_likelihoods) {
   for (const float log_likelihood : log_likelihoods)
     if (!std::isfinite(log_likelihood))
-      throw Error(format("the question in line %d: an ending has the log-likelihood %g\n  the model computes no finite "
-                         "numbers, so it cannot be scored: look at its weights",
-                         item.line, double(log_likelihood)),
-                  ExitCode::not_finite);
+      fail_as(ExitCode::not_finite,
+              "the question in line %d: an ending has the log-likelihood %g\n  the model computes no finite "
+              "numbers, so it cannot be scored: look at its weights",
+              item.line, double(log_likelihood));
   const auto right = [&](auto&& weight) {
     int best = 0;
     double highest = -INFINITY;

@@ -30,7 +30,7 @@ void consolidate(const std::vector<std::string>& arguments, const ResumePoint& r
   const Checkpoint checkpoint(resume.checkpoints[0]);
   for (int file = 0; file < checkpoint.files(); ++file) checkpoint.verify(file);
   const Json& state = checkpoint.state();
-  const Json saved = saved_options(&resume, &checkpoint, int(state.get_int("ranks")));
+  const Json saved = saved_options(checkpoint, int(state.get_int("ranks")));
   const Options options = parse_options(arguments, &saved);
   const ModelConfig config = model_of(checkpoint, options).config;
   const TextCodec codec = codec_of(checkpoint, options, config);

@@ -175,8 +175,9 @@ void for_each_rate(const ChoiceScore& c, F f) {
 std::string evaluation_text(const EvaluationResult& result, int V, const std::optional<Unigram>& unigram) {
   std::string text;
   if (result.loss) {
-    text += format("held-out loss %.4f nats a token", *result.loss);
-    if (result.bits_per_byte) text += format(" | %.4f bits a byte", *result.bits_per_byte);
+    text +=
+        format("held-out loss %.4f nats a token", std::abs(*result.loss));  // no loss is below 0, and no NaN is -nan
+    if (result.bits_per_byte) text += format(" | %.4f bits a byte", std::abs(*result.bits_per_byte));
     text += format(" | uniform %.4f", std::log(double(V)));
     if (unigram) text += format(" | unigram %.4f", unigram->nats);
     if (unigram && unigram->tokens)

@@ -30,14 +30,14 @@ void NotFiniteSearch::look_at(const ObservedTensor& seen) {
     if (!is_finite_word(word)) return report(fp8_tensor_name(not_finite_number(word)) + ", which FP8 cannot hold");
   }
   if (!seen.name) return look_at_gradients(seen);
-  if (const std::optional<uint32_t> at = first_in(seen.tensor)) {
+  if (const std::optional<int64_t> at = first_in(seen.tensor)) {
     const int blocks = int(layout_.units.size()) - 2;
     const std::string where = seen.layer < 0         ? " of the embedding"
                               : seen.layer == blocks ? " in the head"
                                                      : format(" in block %d", seen.layer);
     const int64_t rows = seen.tensor.axes == 1 ? seen.tensor.size() : seen.tensor.rows();
     const int64_t columns = seen.tensor.axes == 1 ? 1 : seen.tensor.columns();
-    return report(seen.name + where, rows == tokens_ ? int64_t(*at) / columns : -1);
+    return report(seen.name + where, rows == tokens_ ? *at / columns : -1);
   }
   ++position_;
 }
@@ -49,14 +49,22 @@ void NotFiniteSearch::look_at_gradients(const ObservedTensor& seen) {
   ++position_;
 }
 
-std::optional<uint32_t> NotFiniteSearch::first_in(const Tensor& tensor) {
-  uint32_t first = ~0u;
+// Returns the index, row by row, of the first number that is not finite.
+std::optional<int64_t> NotFiniteSearch::first_in(const Tensor& tensor) {
+  constexpr int64_t kMost = int64_t(1) << 31;  // elements of a piece: find_not_finite counts in 32 bits
+  const int64_t rows = tensor.shape[4 - tensor.axes], columns = tensor.size() / rows;
+  const int64_t at_once = std::max<int64_t>(1, kMost / columns);
   auto* on_device = reinterpret_cast<uint32_t*>(first_.data());
-  copy(stream_, on_device, &first, 1);
-  find_not_finite(stream_, tensor, on_device);
-  copy(stream_, &first, on_device, 1);
-  communicator_.wait_for(stream_);
-  return first == ~0u ? std::nullopt : std::optional(first);
+  for (int64_t row = 0; row < rows; row += at_once) {
+    const int64_t count = std::min(at_once, rows - row);
+    uint32_t first = ~0u;
+    copy(stream_, on_device, &first, 1);
+    find_not_finite(stream_, tensor.slice(0, row, count), on_device);
+    copy(stream_, &first, on_device, 1);
+    communicator_.wait_for(stream_);
+    if (first != ~0u) return row * columns + first;
+  }
+  return {};
 }
 
 void NotFiniteSearch::report(const std::string& tensor, int64_t token) {

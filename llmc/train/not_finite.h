@@ -38,7 +38,7 @@ class NotFiniteSearch {
   const std::optional<NotFinite>& found() const { return found_; }
 
  private:
-  std::optional<uint32_t> first_in(const Tensor& tensor);
+  std::optional<int64_t> first_in(const Tensor& tensor);
   void look_at_gradients(const ObservedTensor& seen);
   void report(const std::string& tensor, int64_t token = -1);
 

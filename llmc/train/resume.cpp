@@ -9,6 +9,7 @@
 
 #include "llmc/base/checksum.h"
 #include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/printable.h"
 #include "llmc/train/run_state.h"
 
@@ -88,21 +89,23 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
 Options ResumePoint::newest_options(const std::vector<std::string>& arguments) const {
   std::optional<Checkpoint> newest;
   if (!checkpoints.empty()) newest.emplace(checkpoints[0]);
-  const Json saved = saved_options(this, newest ? &*newest : nullptr, 1);
+  const Json saved = newest ? saved_options(*newest, 1) : saved_options(*this, 1);
   return parse_options(arguments, &saved);
 }
 
-Json saved_options(const ResumePoint* resume, const Checkpoint* start, int ranks) {
-  if (start) return options_of_run(start->state().at("options"), start->state().get_int("ranks") == ranks);
-  if (!resume) return Json::object();
-  const std::string config = resume->run_folder + "/config.json", facts = resume->run_folder + "/run.json",
-                    log = resume->run_folder + "/train.jsonl";
+Json saved_options(const Checkpoint& start, int ranks) {
+  return options_of_run(start.state().at("options"), start.state().get_int("ranks") == ranks);
+}
+
+Json saved_options(const ResumePoint& resume, int ranks) {
+  const std::string config = resume.run_folder + "/config.json", facts = resume.run_folder + "/run.json",
+                    log = resume.run_folder + "/train.jsonl";
   std::error_code error;
   if (!fs::exists(config, error)) {
     REQUIRE(fs::file_size(log, error) == 0 && !error,
             "--resume auto: %s has the log of a run and not its options, config.json\n  put that file back, or name a "
             "new folder",
-            resume->run_folder.c_str());
+            resume.run_folder.c_str());
     return Json::object();
   }
   const bool same_ranks = !fs::exists(facts, error) || Json::read(facts).get_int("ranks") == ranks;
@@ -127,9 +130,10 @@ ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {
   }
   ModelSource source;
   source.config = ModelConfig::from_json(state.at("model"), state.get_string("model_name"));
-  const std::string generation = small_files_of(checkpoint, options) + "/generation_config.json";
+  const std::string folder = small_files_of(checkpoint, options);
   std::error_code error;
-  if (fs::exists(generation, error)) source.config.generation = Json::read(generation);
+  if (fs::exists(folder + "/generation_config.json", error))
+    source.config.generation = Json::read(own_file(folder, "generation_config.json"));
   source.config.end_tokens();  // throws on token ids that make no sense
   source.loaded = state.get_bool("weights_loaded");
   source.description = format("%s, as its checkpoint has it", source.config.name.c_str());
@@ -168,7 +172,7 @@ std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& cod
   std::string changed;
   for (const std::string& path : files.changed_beside(before.get_string("file")))
     changed += (changed.empty() ? "" : ", ") + path;
-  return changed.empty() ? "" : changed + " changed since the run began, which keeps the files that its checkpoint has";
+  return changed.empty() ? "" : changed + " changed since the run began; this run keeps the files of its checkpoint";
 }
 
 void require_same_on_all_ranks(const std::string& read, Communicator& communicator, Stream& stream) {

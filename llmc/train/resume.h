@@ -35,8 +35,9 @@ struct ResumePoint {
 
 // Returns the options with which a run of `ranks` ranks goes on from `start`. Options that were "auto" have the value
 // that the program chose. Those that arrange ranks are left out if the checkpoint was taken of another number of ranks.
-// Without a checkpoint they are those of the run's config.json. Empty if there is neither.
-Json saved_options(const ResumePoint* resume, const Checkpoint* start, int ranks);
+Json saved_options(const Checkpoint& start, int ranks);
+// The same for a run without a checkpoint: those of its config.json; empty if it has not even that.
+Json saved_options(const ResumePoint& resume, int ranks);
 
 // Returns the model of the checkpoint. If `options` name another --model, --layers or --vocab-size than the
 // checkpoint's, they must give the same model: throws if they do not.

@@ -124,7 +124,7 @@ int64_t RunFolder::logged_steps(const std::string& path) {
   for (std::string line; std::getline(log, line);) {
     try {
       const Json json = Json::parse(line, "a line of train.jsonl");
-      if (json.contains("loss")) steps = json.get_int("step");
+      if (const Json* loss = json.find("loss"); loss && loss->is_number()) steps = json.get_int("step");
     } catch (const Error&) {  // cut off when the process was killed
     }
   }
@@ -187,19 +187,17 @@ void RunFolder::require_room(uint64_t bytes, const char* what) const {
   std::error_code error;
   const fs::space_info space = fs::space(path_, error);
   if (error || space.available >= bytes) return;
-  throw Error(format("%s need %s, and %s has %s left\n  choose another place with --out DIR, or --export off", what,
-                     human_bytes(bytes).c_str(), path_.c_str(), human_bytes(space.available).c_str()),
-              ExitCode::not_saved);
+  fail_as(ExitCode::not_saved, "%s need %s, and %s has %s left\n  choose another place with --out DIR, or --export off",
+          what, human_bytes(bytes).c_str(), path_.c_str(), human_bytes(space.available).c_str());
 }
 
 void RunFolder::log(const Json& line) {
   require_there();
   const std::string text = line.dump() + "\n";
   if (fwrite(text.data(), 1, text.size(), log_.get()) != text.size() || fflush(log_.get()) != 0)
-    throw Error(
-        format("cannot write %s: %s\n  make room on the disk, and go on from the newest checkpoint: --resume auto",
-               file("train.jsonl").c_str(), strerror(errno)),
-        ExitCode::not_saved);
+    fail_as(ExitCode::not_saved,
+            "cannot write %s: %s\n  make room on the disk, and go on from the newest checkpoint: --resume auto",
+            file("train.jsonl").c_str(), strerror(errno));
 }
 
 void RunFolder::require_there() const {
@@ -208,17 +206,17 @@ void RunFolder::require_there() const {
   const bool looked = stat(file("train.jsonl").c_str(), &found) == 0;
   if (looked ? found.st_dev == written.st_dev && found.st_ino == written.st_ino : errno != ENOENT && errno != ENOTDIR)
     return;
-  throw Error(
-      format("the run's folder %s was removed, moved or replaced while the run wrote there: nothing more can be "
-             "saved in it\n  start again with another --out; a folder that was moved goes on by --resume auto",
-             path_.c_str()),
-      ExitCode::not_saved);
+  fail_as(ExitCode::not_saved,
+          "the run's folder %s was removed, moved or replaced while the run wrote there, or its train.jsonl: nothing "
+          "more can be "
+          "saved in it\n  start again with another --out; a folder that was moved goes on by --resume auto",
+          path_.c_str());
 }
 
 std::string RunFolder::set_export_aside(int64_t step) const {
   const std::string exported = file("export"), base = format("%s.before-step-%lld", exported.c_str(), (long long)step);
   std::error_code error;
-  if (!fs::exists(exported, error)) return "";
+  if (!fs::exists(fs::symlink_status(exported, error))) return "";
   std::string before = base;
   for (int i = 2; fs::exists(before, error); ++i) before = format("%s-%d", base.c_str(), i);
   fs::rename(exported, before, error);

@@ -59,7 +59,12 @@ Json known_state(Json state) {
     set_missing(state, "model_name", completed.get_string("model", ""));
     state.set("options", completed);
   }
-  if (const Json* step = state.find("step")) set_missing(state, "optimizer_steps", Json(*step));  // each made an update
+  if (const Json* step = state.find("step")) {
+    set_missing(state, "optimizer_steps", Json(*step));  // each made an update
+    const int64_t updates = state.get_int("optimizer_steps");
+    REQUIRE(updates >= 0 && updates <= step->as_int(), "%s: %lld updates (optimizer_steps) in %lld steps",
+            state.where().c_str(), (long long)updates, (long long)step->as_int());
+  }
   set_missing(state, "weights_loaded", false);
   set_missing(state, "windows", name_of(WindowRule::per_file));
   set_missing(state, "data", "");
@@ -68,8 +73,10 @@ Json known_state(Json state) {
     complete_identity(identity);
     state.set("data_identity", identity);
   }
-  set_missing(state, "tokenizer", nullptr);  // it is looked for again, as when a run begins
+  if (version == 0) set_missing(state, "tokenizer", nullptr);  // it is looked for again, as when a run begins
   for (const char* key : {"tuning", "last_step", "last_score"}) set_missing(state, key, nullptr);
+  for (const char* key : {"last_step", "last_score"})
+    if (const Json& line = state.at(key); !line.is_null()) line.items();  // throws if it is no object
   set_missing(state, "seconds", 0.0);
   return state;
 }

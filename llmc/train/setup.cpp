@@ -54,7 +54,7 @@ std::optional<Checkpoint> Setup::open_start() {
 
 Options Setup::complete_options(const std::vector<std::string>& arguments) {
   if (!resume) return command_line;
-  const Json saved = saved_options(resume, start ? &*start : nullptr, ranks.size);
+  const Json saved = start ? saved_options(*start, ranks.size) : saved_options(*resume, ranks.size);
   Stream stream(device, "resume");
   require_same_on_all_ranks(saved.dump() + (start ? start->state().dump() : ""), *communicator, stream);
   return parse_options(arguments, &saved);

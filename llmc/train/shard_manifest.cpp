@@ -153,8 +153,8 @@ std::vector<ListedFile> files_without_blocks(const TokenDataset& data) {
       if (!numbers.contains(entry.get_string("name"))) continue;
       for (const Json* file : {&entry, entry.find("mask")})
         if (file && !file->is_null() && !file->contains("xxh64") && file->contains("sha256"))
-          files.push_back(
-              {fs::path(folder.path) / file->get_string("name"), file->get_string("sha256"), remedy(folder.path)});
+          files.push_back({listed_file(folder.path, file->get_string("name"), file->where()),
+                           file->get_string("sha256"), remedy(folder.path)});
     }
   });
   return files;

@@ -316,9 +316,9 @@ LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<
   const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
   const StepState end = states_.wait_for_oldest(communicator_).state;
   if (!is_finite_word(end.fp8_not_finite))
-    throw Error(format("%s has an infinity or NaN, which FP8 cannot hold\n  --fp8 off shows whether bf16 holds it",
-                       fp8_tensor_name(not_finite_number(end.fp8_not_finite)).c_str()),
-                ExitCode::not_finite);
+    fail_as(ExitCode::not_finite,
+            "%s has an infinity or NaN, which FP8 cannot hold\n  --fp8 off shows whether bf16 holds it",
+            fp8_tensor_name(not_finite_number(end.fp8_not_finite)).c_str());
   return {end.loss_sum, is_leader() ? int64_t(labels.size()) - int64_t(ignored) : 0};
 }
 

@@ -41,13 +41,14 @@ bool TrainingLoop::is_done() {
   if (!setup_.trains() || options_.dry_run || !setup_.resume || setup_.resume->run_folder.empty()) return false;
   const std::string& run = setup_.resume->run_folder;
   std::error_code error;
-  const bool ended = std::filesystem::exists(run + "/export", error);
   const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
-  bool done = (exported || !options_.export_) && finished_ == settings_.steps;
-  if (!setup_.start) done = exported && RunFolder::logged_steps(run) == settings_.steps;
+  // The newest checkpoint may be an older one. If one was refused, its steps are trained again.
+  const bool has_state = finished_ == settings_.steps;
+  const bool trained = has_state || (setup_.refused.empty() && RunFolder::logged_steps(run) == settings_.steps);
+  const bool saved = options_.export_ ? exported : has_state || !options_.checkpoint_every;
   Stream stream(setup_.device, "done");
-  done = broadcast_number(*setup_.communicator, stream, done);
-  REQUIRE(done || setup_.start || !broadcast_number(*setup_.communicator, stream, ended),
+  const bool done = broadcast_number(*setup_.communicator, stream, trained && saved);
+  REQUIRE(done || setup_.start || !broadcast_number(*setup_.communicator, stream, exported),
           "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
           "  train its weights in a new folder: --model %s --out DIR, without --resume",
           run.c_str(), run.c_str());
@@ -194,20 +195,20 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
   if (checkpointer_->waits_for_state()) checkpointer_->forget();
   checkpointer_->finish();
   const bool is_new = finished_ > std::max(setup_.first_step(), checkpointer_->saved_step());
-  if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, state());
+  // The step may be met again from there, so that an earlier checkpoint is worth more.
+  if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, state(), false);
   report_checkpoints();
   console_.line(
       format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
   fill_batch(finished_);
   const std::string found = find_not_finite(
       setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
-  throw Error(
-      format("step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
-             "those after step %lld\n  %s%s\n  %s",
-             (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
-             (long long)finished_, checkpointer_->what_remains().c_str(),
-             checkpointer_->newest().empty() ? "" : ": from there the run meets this step again", found.c_str()),
-      ExitCode::not_finite);
+  fail_as(ExitCode::not_finite,
+          "step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
+          "those after step %lld\n  %s%s\n  %s",
+          (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
+          (long long)finished_, checkpointer_->what_remains().c_str(),
+          checkpointer_->newest().empty() ? "" : ": from there the run meets this step again", found.c_str());
 }
 
 StepReport TrainingLoop::report_of(const StepResult& result) const {
@@ -271,9 +272,8 @@ void TrainingLoop::save_at_stop() {
       format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
   if (!options_.checkpoint_on_signal) return;
   if (!checkpointer_->save(finished_, state()))
-    throw Error(format("asked to stop after step %lld, and its state could not be saved; %s", (long long)finished_,
-                       what_remains().c_str()),
-                ExitCode::not_saved);
+    fail_as(ExitCode::not_saved, "asked to stop after step %lld, and its state could not be saved; %s",
+            (long long)finished_, what_remains().c_str());
 }
 
 void TrainingLoop::report_checkpoints() {
@@ -310,9 +310,8 @@ void TrainingLoop::report_end(int64_t steps, bool exported) {
     console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));
   if (folder_) folder_->require_there();
   if (checkpointer_->failed())
-    throw Error(format("the last checkpoint could not be saved%s; %s",
-                       exported ? ", though the weights are exported" : "", what_remains().c_str()),
-                ExitCode::not_saved);
+    fail_as(ExitCode::not_saved, "the last checkpoint could not be saved%s; %s",
+            exported ? ", though the weights are exported" : "", what_remains().c_str());
 }
 
 std::string TrainingLoop::what_remains() const {

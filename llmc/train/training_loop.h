@@ -4,7 +4,7 @@
 //   TrainingLoop loop(setup, trainer, stop_requests);  // opens nothing yet
 //   loop.open_folder();
 //   const int64_t steps = loop.run();       // the trainer has its memory and weights
-//   loop.report_end(steps);
+//   loop.report_end(steps, exported);
 #pragma once
 
 #include <cstdint>

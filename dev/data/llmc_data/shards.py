@@ -22,7 +22,7 @@ except ImportError:  # a Python of the user's own
 HEADER_BYTES = 1024
 MAX_TOKENS = 2**31 - 1  # the header counts in int32
 READ_BYTES = 1 << 20
-BLOCK_BYTES = 1 << 26  # of a file, with a checksum of its own; a multiple of READ_BYTES
+BLOCK_BYTES = 1 << 22  # of a file, with a checksum of its own; a multiple of READ_BYTES
 
 
 @dataclass(frozen=True)
