@@ -210,8 +210,9 @@ bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int6
   const std::string directory = loop.folder() ? loop.folder()->file("export") : "";
   if (loop.folder())  // an export that was not completed
     if (const std::string moved = loop.folder()->set_export_aside(steps); !moved.empty()) setup.console.line(moved);
+  std::string not_finite;
   try {
-    trainer.save(directory);
+    not_finite = trainer.save(directory);
     if (directory.empty()) return true;
     setup.tokenizer_files->write(directory);
     const ModelCard card{
@@ -224,6 +225,14 @@ bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int6
             error.what(), loop.what_remains().c_str());
   }
   setup.console.line(format("exported the weights to %s", directory.c_str()));
+  if (not_finite.empty()) return true;
+  if (!setup.model.loaded)
+    fail_as(ExitCode::not_finite,
+            "%s in %s has an infinity or NaN, though no step's loss or gradients had: an update was too large\n"
+            "  a lower --lr or a smaller --weight-decay may help",
+            not_finite.c_str(), directory.c_str());
+  setup.console.warning(
+      format("%s in %s has an infinity or NaN, perhaps since it was loaded", not_finite.c_str(), directory.c_str()));
   return true;
 }
 

@@ -67,6 +67,12 @@ step=$(held bad1)
 not_finite kept "$train" --out "$scratch/kept" "${options[@]}" --train-data "$scratch/with.txt" --keep-checkpoints 1 \
   --checkpoint-every $((step - 2))
 check "the save before the step leaves the checkpoint before it" [ -e "$(checkpoint kept $((step - 2)))/manifest.json" ]
+for n in 1 2; do
+  not_finite huge$n ranks $n "$train" --out "$scratch/huge$n" --layers 1 --seq-len 16 --global-batch 4 --val-every 0 \
+    --sample-every 0 --steps 1 --warmup-steps 0 --lr 1e39
+  check "$n rank(s): an update beyond fp32 is seen in the export" grep -q "weight in $scratch/huge$n/export has an infinity or NaN" \
+    "$scratch/huge$n.txt"
+done
 not_finite again "$train" --out "$scratch/bad1" --resume auto
 check "gone on, it meets the same step" [ "$(held again)" = "$step" ]
 echo "$checks checks passed"

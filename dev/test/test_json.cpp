@@ -221,14 +221,14 @@ TEST_CASE("input_file: names and links stay in their folder") {
   CHECK(own_file(folder / "linked", "template") == fs::canonical(folder / "hub/models--a--b/blobs/1234"));
   for (const std::string& to : {std::string("../id_rsa"), folder / "id_rsa", std::string("../model/../id_rsa"),
                                 folder / "hub/models--a--b/blobs/1234"})
-    says(link(to, model + "/template"), "template is a link to ", "outside of the model's folder");
-  says(link("../../../models--c--d/blobs/5678", snapshot + "/template"), "outside of the model's folder");
+    says(link(to, model + "/template"), "template is a link to ", "outside of this folder");
+  says(link("../../../models--c--d/blobs/5678", snapshot + "/template"), "outside of this folder");
   says(link("nothing", model + "/template"), "template: No such file");
   // A chain of links, and a folder that is called like the begin of the model's.
   link("../id_rsa", model + "/first");
-  says(link("first", model + "/template"), "outside of the model's folder");
+  says(link("first", model + "/template"), "outside of this folder");
   folder.write("model2/file", "x");
-  says(link("../model2/file", model + "/template"), "outside of the model's folder");
+  says(link("../model2/file", model + "/template"), "outside of this folder");
 
   CHECK(listed_file("m", "a.bin", "m/list") == "m/a.bin");
   CHECK(listed_file("m", "..a", "m/list") == "m/..a");

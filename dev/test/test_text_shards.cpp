@@ -219,7 +219,7 @@ TEST_CASE("the manifest of a text's shards lists their checksums") {
   const std::string cut = cut_into_cache(paths, codec, folder / "[cache]", 1, done, 1000);
   const auto files = files_in(cut);
   const Json manifest = Json::read(cut + "/manifest.json");
-  CHECK(manifest.get_int("xxh64_block_bytes") == 64 << 20);
+  CHECK(manifest.get_int("xxh64_block_bytes") == int64_t(kChecksumBlockBytes));
   CHECK(manifest.at("delimiter").get_string("token") == "<|begin_of_text|>");
   int64_t tokens = 0;
   for (const Json& shard : manifest.at("shards").elements()) {

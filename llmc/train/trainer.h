@@ -87,8 +87,9 @@ class Trainer {
   // another shape, naming both.
   void load(const Safetensors& weights);
   // Writes config.json, generation_config.json and the fp32 weights as safetensors: a directory that from_pretrained
-  // reads. All ranks call; a rank with an empty `directory` writes nothing.
-  void save(const std::string& directory);
+  // reads. All ranks call; a rank with an empty `directory` writes nothing. Returns the first tensor among those
+  // written that has an infinity or NaN; "" if there is none.
+  std::string save(const std::string& directory);
 
   // Restores weights, moments and FP8 scales from a checkpoint; this rank reads the parts that it keeps. Throws if the
   // checkpoint lacks a tensor.

@@ -134,7 +134,7 @@ const Snapshot& Trainer::wait_for_snapshot() {
   return *snapshot_;
 }
 
-void Trainer::save(const std::string& directory) {
+std::string Trainer::save(const std::string& directory) {
   std::optional<WeightsWriter> writer;
   const ParameterLayout layout(whole_config_);
   if (!directory.empty()) writer.emplace(directory, layout, whole_config_);
@@ -149,7 +149,9 @@ void Trainer::save(const std::string& directory) {
         else copy(compute_, out, here + t.offset + first, count), compute_.synchronize();
       });
   }
-  if (writer) writer->finish();
+  if (!writer) return "";
+  writer->finish();
+  return writer->not_finite();
 }
 
 // Returns the unit's master weights as fp32, on the device. The conditions are those of whole_unit().

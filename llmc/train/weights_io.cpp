@@ -1,6 +1,7 @@
 #include "llmc/train/weights_io.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -133,6 +134,8 @@ void WeightsWriter::write_unit(int unit, const Read& read) {
     for (size_t done = 0; done < piece.count; done += numbers.size()) {
       numbers.resize(std::min(kPieceElements, piece.count - done));
       read(*piece.tensor, done, numbers.size(), numbers.data());
+      if (not_finite_.empty() && !std::ranges::all_of(numbers, [](float x) { return std::isfinite(x); }))
+        not_finite_ = piece.tensor->name;
       writer_.write(piece.tensor->name, numbers.data(), numbers.size() * sizeof(float));
     }
   }

@@ -31,8 +31,11 @@ class WeightsWriter {
   using Read = std::function<void(const ParameterInfo& tensor, size_t first, size_t count, float* out)>;
   void write_unit(int unit, const Read& read);
   void finish();
+  // Returns the first tensor with an infinity or NaN among those that were written; "" if there is none.
+  const std::string& not_finite() const { return not_finite_; }
 
  private:
+  std::string not_finite_;
   const std::string directory_;
   const ParameterLayout& layout_;
   const ModelConfig& config_;
