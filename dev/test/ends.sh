@@ -89,9 +89,9 @@ echo "-- a run that is done, whatever its newest checkpoint is"
 run stopped 1 "${short[@]}" --steps 5 --checkpoint-every 2
 rm -r "$(checkpoint stopped 5)"
 run nothing 1 "${short[@]}" --steps 5 --export off
-for name in stopped nothing; do
+for name in stopped nothing; do # as one that was stopped and went on, and has --checkpoint-every 0
   before=$(listing "$scratch/$name")
-  check "$name: is left as it is" exits 0 "$train" --resume auto --out "$scratch/$name"
+  check "$name: is left as it is" exits 0 "$train" --resume auto --out "$scratch/$name" --checkpoint-every 0
   check "  which is said" said "the run in $scratch/$name is done: 5 steps"
   check "  nothing is touched" untouched "$scratch/$name"
 done

@@ -119,16 +119,7 @@ check "none of these made a folder" [ ! -e "$scratch/refused-run" ]
 refused "a name that mpirun takes for itself" "did you mean --tune-products?" "$train" --tune
 refused "both at once" "leave one of the two away" "$train" --tune-products --tuning x.json
 cp -r "$scratch/one" "$scratch/elsewhere"
-python3 - "$(checkpoint elsewhere 2)" <<'PYTHON'
-import json, os, sys
-state, manifest = sys.argv[1] + "/state.json", sys.argv[1] + "/manifest.json"
-text = json.load(open(state))
-text["tuning"]["device"] = "NVIDIA H100"
-json.dump(text, open(state, "w"))
-files = json.load(open(manifest))
-del files["files"]["state.json"]
-json.dump(files, open(manifest, "w"))
-PYTHON
+python3 dev/test/edit_json.py "$(checkpoint elsewhere 2)/state.json" 'j["tuning"]["device"] = "NVIDIA H100"'
 refused "a checkpoint of another device" "compute with the defaults: --tuning none" \
   "$train" --resume "$(checkpoint elsewhere 2)" --out "$scratch/moved"
 on moved elsewhere --tuning none # as it says

@@ -42,9 +42,10 @@ bool TrainingLoop::is_done() {
   const std::string& run = setup_.resume->run_folder;
   std::error_code error;
   const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
-  // The newest checkpoint may be an older one. If one was refused, its steps are trained again.
-  const bool has_state = finished_ == settings_.steps;
-  const bool trained = has_state || (setup_.refused.empty() && RunFolder::logged_steps(run) == settings_.steps);
+  // A run with --checkpoint-every whose last checkpoint is lost trains the last steps again. Of others the log tells.
+  const bool has_state = finished_ == settings_.steps, asks_the_log = !options_.checkpoint_every || !setup_.start;
+  const bool trained =
+      has_state || (asks_the_log && setup_.refused.empty() && RunFolder::logged_steps(run) == settings_.steps);
   const bool saved = options_.export_ ? exported : has_state || !options_.checkpoint_every;
   Stream stream(setup_.device, "done");
   const bool done = broadcast_number(*setup_.communicator, stream, trained && saved);
