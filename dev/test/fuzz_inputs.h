@@ -179,7 +179,7 @@ inline void read_weights(const std::string& folder) {
 
 // ---------------------------------------------------------------------------------------------- tokenizers
 
-// What lies beside a tokenizer: its words for documents, and what an export copies.
+// This reads the files next to a tokenizer: its words for documents, and what an export copies.
 inline void make_codec(Chance& chance, const std::string& folder) {
   static const Document config(
       parsed(R"({"bos_token":{"content":"<s>","special":true},"eos_token":"</s>","chat_template":

@@ -40,7 +40,7 @@ constexpr int kBatch = 500;                      // inputs of a process
 
 enum Outcome : int { running, accepted, refused, faulty };
 
-// What a process that reads inputs tells its parent.
+// A process that reads inputs tells its parent this.
 struct Progress {
   std::atomic<int64_t> number;
   std::atomic<int64_t> began;  // processor time of the process in microseconds, when this input began

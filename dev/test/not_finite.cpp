@@ -20,8 +20,8 @@ constexpr int kGood = 4;        // steps before the bad one
 constexpr int kToken = 96;      // as an input and as a label it occurs in the bad step alone
 constexpr float kHuge = 3e38f;  // twice as much is infinite, also in bf16
 
-// Where the numbers begin that are not finite. In each, column 0 of the embedding is set apart: no block reads or
-// writes it.
+// The numbers that are not finite begin at one of these. In each, column 0 of the embedding is set apart: no block
+// reads or writes it.
 enum class Fault { activation, overflow, gradient, loss, sum };
 constexpr Fault kFaults[] = {Fault::activation, Fault::overflow, Fault::gradient, Fault::loss, Fault::sum};
 const char* name_of(Fault fault) {

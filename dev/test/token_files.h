@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "llmc/base/error.h"
+#include "llmc/base/json.h"
 
 inline std::string write_file(const std::string& path, const std::string& bytes);
 
@@ -67,4 +68,19 @@ inline std::string write_shard(const std::string& path, const std::vector<uint16
 
 inline std::string write_shard(const std::string& path, const std::vector<uint32_t>& tokens) {
   return write_file(path, header_bytes(20240801, 7, int32_t(tokens.size())) + bytes_of(tokens));
+}
+
+// Writes the manifest that dev/data writes about such shards: names, tokens and whether they have masks.
+inline void write_manifest(const std::string& folder, const std::vector<std::pair<std::string, int64_t>>& shards,
+                           bool masks) {
+  Json entries = Json::array();
+  for (const auto& [name, tokens] : shards) {
+    Json entry =
+        Json::object().set("name", name + ".bin").set("split", name.find("val") == std::string::npos ? "train" : "val");
+    entry.set("tokens", tokens).set("sha256", "sha256 of " + name);
+    if (masks) entry.set("mask", Json::object().set("name", name + ".mask").set("sha256", "sha256 of its mask"));
+    entries.push_back(entry);
+  }
+  write_file(folder + "/manifest.json",
+             Json::object().set("format", "train_llama shards 1").set("shards", entries).dump());
 }

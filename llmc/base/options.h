@@ -23,7 +23,8 @@ constexpr bool is_auto(int64_t value) { return value == int64_t(kAuto); }
 constexpr bool is_auto(double value) { return value == double(kAuto); }
 inline bool is_auto(const std::string& value) { return value == "auto"; }
 
-// What an option belongs to. The head of option_table.h explains the words; each lasts longer than those before it.
+// An option belongs to one of these. The head of option_table.h explains the words. Each lasts longer than those before
+// it.
 enum class Scope { command, start, machine, run, ranks, order };
 
 struct Options {

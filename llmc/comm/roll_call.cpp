@@ -67,7 +67,7 @@ constexpr size_t kMostUnproved = 64;
 constexpr double kPatience = 2;
 // A rank that has not heard of rank 0 for so long makes a new connection: the network may have lost the old one.
 constexpr double kNewConnectionSeconds = 10;
-// What is taken of a rank's reports in one exchange. A rank sends one report in that time.
+// An exchange reads at most so many bytes of a rank's reports. A rank sends one report in that time.
 constexpr size_t kMostReports = 128;
 
 // Returns whether an interface is one of `names`, which is in the form of NCCL_SOCKET_IFNAME: prefixes with commas

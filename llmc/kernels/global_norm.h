@@ -28,7 +28,7 @@ void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& g
 // Writes total (1), the sum of partials (count).
 void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials);
 
-// What global_norm_finish begins an update with.
+// global_norm_finish begins an update with these.
 struct UpdateStart {
   UpdateProgress* progress;  // on the device
   AdamWConstants constants;
