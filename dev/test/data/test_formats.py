@@ -87,7 +87,7 @@ def check_manifest(manifest, files, documents, source):
         assert (len(tokens), sha256(files[s["name"]])) == (s["tokens"], s["sha256"])
         assert s["documents"] == (tokens == 0).sum()
         assert s["xxh64"] == [xxhash.xxh64(files[s["name"]]).hexdigest()]
-    assert manifest["xxh64_block_bytes"] == shards.BLOCK_BYTES == 4 << 20
+    assert manifest["xxh64_block_bytes"] == 4 << 20
     assert manifest["tokenizer"]["sha256"] == sha256(files["tokenizer.json"])
     assert manifest["tokenizer"]["vocabulary"] == 800 and manifest["tokenizer"]["name"] == "gpt2"
     assert manifest["delimiter"] == {"place": "before", "token": SPECIAL[0], "id": 0}
