@@ -59,11 +59,12 @@ Json known_state(Json state) {
     set_missing(state, "model_name", completed.get_string("model", ""));
     state.set("options", completed);
   }
-  if (const Json* step = state.find("step")) {
-    set_missing(state, "optimizer_steps", Json(*step));  // each made an update
+  if (state.contains("step")) {
+    const int64_t step = state.get_int("step");
+    set_missing(state, "optimizer_steps", step);  // each made an update
     const int64_t updates = state.get_int("optimizer_steps");
-    REQUIRE(updates >= 0 && updates <= step->as_int(), "%s: %lld updates (optimizer_steps) in %lld steps",
-            state.where().c_str(), (long long)updates, (long long)step->as_int());
+    REQUIRE(updates >= 0 && updates <= step, "%s: %lld updates (optimizer_steps) in %lld steps", state.where().c_str(),
+            (long long)updates, (long long)step);
   }
   set_missing(state, "weights_loaded", false);
   set_missing(state, "windows", name_of(WindowRule::per_file));
