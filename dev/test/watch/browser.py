@@ -3,7 +3,8 @@
 The browser has no network. What a page asks of it, and what it complains about, is kept in Page.requests and
 Page.complaints.
 
-    python3 dev/test/watch/browser.py report.html dev/docs/report.png      a picture of a whole page
+    python3 dev/test/watch/browser.py report.html dev/docs/report.png          a picture of a whole page
+    python3 dev/test/watch/browser.py report.html dev/docs/run.png 1000 520    of a window of this width and height
 """
 
 import base64
@@ -148,5 +149,9 @@ class Page:
 
 
 if __name__ == "__main__":
+    address, path, *size = sys.argv[1:]
     with Browser() as chromium:
-        Page(chromium, sys.argv[1]).picture(sys.argv[2], whole=True)
+        page = Page(chromium, address)
+        if size:
+            page.resize(int(size[0]), int(size[1]))
+        page.picture(path, whole=not size)
