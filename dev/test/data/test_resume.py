@@ -140,7 +140,7 @@ def test_killed_again_and_again(arguments, unkilled, tmp_path):
 
 
 DRIVER = """
-import os, sys
+import os, signal as signals, sys
 from pathlib import Path
 
 def counted(function):
@@ -154,6 +154,7 @@ def counted(function):
 
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
+    signals.signal(signals.SIGINT, signals.default_int_handler)  # a shell's background jobs ignore it
     signal, last, calls = int(sys.argv[2]), int(sys.argv[3]), 0
     sys.argv = ["prepare", *sys.argv[4:]]
     from llmc_data import errors, prepare
