@@ -89,7 +89,7 @@ doctor:
 	@$(PROBE)
 quickstart:
 	@$(PROBE) install build
-	@$(MAKE) all
+	@$(MAKE) train_llama
 	@scripts/quickstart
 test test-docs docs docs-check test-pytorch test-pretrained test-tokenizer test-watch: DEVICE := cpu
 # The folder of the programs under test: BUILD, or the variant's.
