@@ -21,11 +21,13 @@ touch "$tree/Makefile" "$tree/train_llama.cu" "$tree/test_llama.cu"
 cd "$tree"
 python=$(python3 -c 'import sys; print(sys.executable)')
 
-# program PATH TEXT: a stand-in. It notes how it was called.
+# program PATH TEXT: a stand-in. It notes how it was called. A program that starts at this moment cannot be written to, so a
+# new file takes its place.
 program() {
   mkdir -p "$(dirname "$1")"
-  printf '#!/usr/bin/env bash\necho "%s $*" >>"%s/called"\n%s\n' "$(basename "$1")" "$scratch" "$2" >"$1"
-  chmod +x "$1"
+  printf '#!/usr/bin/env bash\necho "%s $*" >>"%s/called"\n%s\n' "$(basename "$1")" "$scratch" "$2" >"$1.new"
+  chmod +x "$1.new"
+  mv "$1.new" "$1"
 }
 program "$stand_in/nvidia-smi" "[ -e $scratch/gone ] && exit 9
 case \$* in

@@ -14,7 +14,7 @@ program() {
   printf '// A test.\n%s\n' "$4" >"$scratch/$2"
 }
 run() { # CODE ARGUMENTS...
-  check "dev/test/run ${*:2}" exits "$1" env LLMC_TEST_ROOT="$scratch" "$root/dev/test/run" "${@:2}"
+  check "dev/test/run ${*:2}" exits "$1" env PATIENCE=1 LLMC_TEST_ROOT="$scratch" "$root/dev/test/run" "${@:2}"
 }
 says() { grep -qE -e "$1" "$scratch/out.txt" || { cat "$scratch/out.txt" && return 1; }; }
 last_line() { [ "$(tail -n 1 "$scratch/out.txt")" = "$1" ]; }
