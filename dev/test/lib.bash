@@ -136,9 +136,9 @@ same_figures() {
 # falls NAME NATS: the last loss lies so much below the first.
 falls() { numbers "$1" loss | awk -v least="$2" 'NR == 1 { first = $2 } END { exit !(first - $2 >= least) }'; }
 
-# wait_for FILE PATTERN: within 60 s the file must say it.
+# wait_for FILE PATTERN: within 200 s the file must say it. A machine that does other things may need most of them.
 wait_for() {
-  for _ in $(seq 600); do
+  for _ in $(seq 2000); do
     if grep -q -- "$2" "$1" 2>/dev/null; then return; fi
     sleep 0.1
   done

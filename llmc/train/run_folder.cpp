@@ -181,7 +181,14 @@ void RunFolder::write_about(const Json& config, const Json& facts, const std::st
   write_memory(memory_plan);
 }
 
-void RunFolder::write_memory(const std::string& text) const { write_file(file("memory.txt"), text + "\n"); }
+void RunFolder::write_memory(const std::string& text) const {
+  try {
+    write_file(file("memory.txt"), text + "\n");
+  } catch (const Error&) {
+    require_there();
+    throw;
+  }
+}
 
 void RunFolder::require_room(uint64_t bytes, const char* what) const {
   std::error_code error;
@@ -208,8 +215,7 @@ void RunFolder::require_there() const {
     return;
   fail_as(ExitCode::not_saved,
           "the run's folder %s was removed, moved or replaced while the run wrote there, or its train.jsonl: nothing "
-          "more can be "
-          "saved in it\n  start again with another --out; a folder that was moved goes on by --resume auto",
+          "more can be saved in it\n  start again with another --out; a folder that was moved goes on by --resume auto",
           path_.c_str());
 }
 

@@ -1,0 +1,35 @@
+// Covers: whichever file of a run's folder is written first after the folder was removed or replaced, the error names
+// the folder and ends the run with code 3
+#include <filesystem>
+
+#include "dev/test/test.h"
+#include "dev/test/token_files.h"
+#include "llmc/base/error.h"
+#include "llmc/train/run_folder.h"
+
+namespace {
+
+// Removes the folder of a run, does what the run would do next, and returns the error's code and text.
+template <class Next>
+std::string after_removal(const Next& next) {
+  TemporaryFolder folder;
+  RunFolder run(folder / "run", "tiny");
+  run.write_about(Json::object(), Json::object(), "plan");
+  std::filesystem::remove_all(folder / "run");
+  try {
+    next(run);
+  } catch (const Error& error) {
+    CHECK(error.exit_code == ExitCode::not_saved);
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("a folder that was removed is named, whatever is written next") {
+  const std::string named = "was removed, moved or replaced while the run wrote there";
+  says(after_removal([](RunFolder& run) { run.write_memory("plan"); }), named);
+  says(after_removal([](RunFolder& run) { run.log(Json::object()); }), named);
+  says(after_removal([](RunFolder& run) { run.require_there(); }), named);
+}
