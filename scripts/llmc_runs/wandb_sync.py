@@ -59,6 +59,8 @@ def lines_logged(folder, log):
 def values(wandb, line):
     """What wandb logs of a line."""
     logged = {"step": line.step, "tokens": line.tokens, "training_seconds": line.seconds, **line.scalars}
+    if line.time is not None:
+        logged["_timestamp"] = line.time  # wandb's own clock would tell when the line was read
     if line.sample is not None:
         logged["sample"] = wandb.Html(line.sample.replace("&", "&amp;").replace("<", "&lt;").join(("<pre>", "</pre>")))
     return logged

@@ -66,7 +66,7 @@ mkdir back && lines 1 20 >back/train.jsonl
 hold_log back
 "$python" -m llmc_runs.wandb_sync back >back.txt 2>&1 {held}>&- &
 follower=$!
-until [ "$(wc -l <back/wandb/lines 2>/dev/null)" = 20 ]; do sleep 0.2 && kill -0 "$follower"; done
+until [ "$(grep -c . back/wandb/lines 2>/dev/null)" = 20 ]; do sleep 0.2 && kill -0 "$follower"; done
 cp back/wandb/run_id first_id
 { lines 1 10 && for i in 11 12; do echo "{\"step\":$i,\"loss\":7.5}"; done; } >back/new && mv back/new back/train.jsonl
 wait_for back.txt "logged anew"
