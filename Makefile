@@ -102,27 +102,27 @@ test:
 	@dev/test/run $(folder) $(T)
 test-pytorch:
 	@$(PROBE) install test
-	@scripts/python_environment pytorch dev/reference/requirements.txt 6
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
 	@build=$(folder) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
 	  dev/test/run --with pytorch $$build $(T)
 test-pretrained:
 	@$(PROBE) install test
-	@scripts/python_environment pytorch dev/reference/requirements.txt 6
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
 	@dev/test/pretrained/fetch
 	@build=$(folder) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pretrained --programs $$build $(T)) && \
 	  dev/test/run --with pretrained $$build $(T)
 test-watch:
 	@$(PROBE) install test
-	@scripts/python_environment watch scripts/requirements.txt 1
+	@scripts/python_environment watch scripts/requirements.txt 250
 	@$(MAKE) DEVICE=cpu programs
 	@dev/test/run --with watch $(folder) $(T)
 data-environment:
-	@scripts/python_environment data dev/data/requirements.txt 1
+	@scripts/python_environment data dev/data/requirements.txt 320
 test-data: data-environment
 	@dev/test/run --with data build/data $(T)
 test-tokenizer:
 	@$(PROBE) install test
-	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 1
+	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 100
 	@program=$(folder)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
 	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
 test-descriptors:

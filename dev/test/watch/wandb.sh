@@ -9,7 +9,7 @@ set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
 in_own_tree
-scripts/python_environment watch-wandb dev/test/watch/requirements.txt 1
+scripts/python_environment watch-wandb dev/test/watch/requirements.txt 130
 python=$root/build/watch-wandb/bin/python
 export PYTHONPATH=$root/scripts WANDB_MODE=offline WANDB_SILENT=true
 cd "$scratch"
